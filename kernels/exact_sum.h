@@ -1,0 +1,65 @@
+// An exact, associative sum of non-negative doubles: the global gradient norm must not depend on
+// how elements are partitioned over ranks, shards or threads (DESIGN 5, rule 3).
+//
+// Idea (Kulisch's long accumulator, as in Demmel & Nguyen, "Parallel Reproducible Summation",
+// 2015, section 2): a fixed-point number wide enough for every term, kept in 32-bit digits with 31
+// bits of head room, so that adding is integer addition: exact, commutative and associative. Ranks
+// merge by adding limbs, which any integer all-reduce does.
+//
+//     value = sum_i limb[i] * 2^(32*i - 320)        i = 0 .. 19
+//
+// Range: the square of the smallest fp32 subnormal is 2^-298, of the largest fp32 2^256; 2^31 terms
+// fit before a digit could overflow. The unit of partitioning is SUMSQ_BLOCK elements: the squares
+// of one block are added in double in index order, then the block's sum goes in here. Every shard
+// and partition boundary is a multiple of SUMSQ_BLOCK, so every partition adds the same numbers.
+#ifndef STARRING_KERNELS_EXACT_SUM_H
+#define STARRING_KERNELS_EXACT_SUM_H
+
+#include <math.h>
+#include <stdint.h>
+
+#define SUMSQ_BLOCK 256  // elements
+#define EXACT_SUM_LIMBS 20
+
+struct exact_sum {
+    int64_t limb[EXACT_SUM_LIMBS];
+    int64_t nonfinite;  // how many elements were infinite or NaN; their blocks add nothing
+};
+
+#define EXACT_SUM_WORDS ((int)(sizeof(struct exact_sum) / sizeof(int64_t)))
+
+// Adds a finite x >= 0 that is a multiple of 2^-320.
+static inline void exact_sum_add(struct exact_sum *s, double x) {
+    if (x <= 0.0) return;
+    int e;
+    double f = frexp(x, &e);                       // x = f * 2^e, f in [0.5, 1)
+    uint64_t mant = (uint64_t)ldexp(f, 53);        // x = mant * 2^(e-53)
+    int shift = e - 53 + 320;                      // position of mant's lowest bit
+    if (shift < 0) {
+        mant >>= -shift;  // bits below 2^-320 are zero by the contract
+        shift = 0;
+    }
+    int i = shift / 32, r = shift % 32;
+    unsigned __int128 wide = (unsigned __int128)mant << r;  // < 2^85: three digits
+    for (; wide && i < EXACT_SUM_LIMBS; i++, wide >>= 32) s->limb[i] += (int64_t)(uint32_t)wide;
+}
+
+static inline void exact_sum_merge(struct exact_sum *into, const struct exact_sum *from) {
+    for (int i = 0; i < EXACT_SUM_LIMBS; i++) into->limb[i] += from->limb[i];
+    into->nonfinite += from->nonfinite;
+}
+
+// The sum rounded to double; the same for equal sums however their digits carry.
+static inline double exact_sum_value(const struct exact_sum *s) {
+    int64_t d[EXACT_SUM_LIMBS], carry = 0;
+    for (int i = 0; i < EXACT_SUM_LIMBS; i++) {
+        int64_t v = s->limb[i] + carry;
+        d[i] = v & 0xffffffff;
+        carry = v >> 32;
+    }
+    double x = (double)carry;
+    for (int i = EXACT_SUM_LIMBS - 1; i >= 0; i--) x = x * 4294967296.0 + (double)d[i];
+    return ldexp(x, -320);
+}
+
+#endif

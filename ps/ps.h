@@ -1,0 +1,46 @@
+// The star, as the program's main file sees it: three roles and one topology (DESIGN 6).
+//
+//   scheduler  membership, manifest check, barriers, commit decisions (clip, skip), who died and when
+//   server     shard threads, each with its own ROUTER socket and keys: fp32 masters and moments
+//   worker     struct topology; one communication thread owns its DEALER sockets
+//
+// Addresses   The scheduler listens on options.scheduler ("tcp://127.0.0.1:PORT"); servers bind to
+//             config->ps.bind and tell the scheduler what they advertise; workers learn it from there.
+// Errors      Every wait has config->ps.deadline_ms. A role returns -1 after naming who is missing,
+//             the key and the step.
+#ifndef STARRING_PS_PS_H
+#define STARRING_PS_PS_H
+
+#include "shared/core/topology.h"
+#include "shared/io/config.h"
+#include "shared/run/train.h"
+
+struct ps_role_options {
+    const struct config *config;
+    const struct layout *layout;     // world = workers
+    const char *scheduler;           // address to listen on (scheduler) or connect to
+    const char *advertise;           // host or tcp://host:port told to others, or NULL: as bound
+    int rank;                        // server or worker index; -1: any free one, given by the scheduler
+    const volatile int *stop;        // non-zero: leave as soon as possible
+    void (*on_bound)(void *ctx, const char *address);  // scheduler: told the real address once it listens
+    void *ctx;
+};
+
+// Run until the job ends (all workers said goodbye) or fails. 0 or -1. report: memory and wire of this role.
+int ps_scheduler_run(const struct ps_role_options *o);
+int ps_server_run(const struct ps_role_options *o, struct rank_report *report);
+
+struct ps_worker_options {
+    struct ps_role_options role;
+    struct device *dev;
+    struct stream *compute;
+};
+struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
+
+// Predictions alone; allocate nothing. server: of server `rank`.
+int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
+                      struct wire_prediction *wire);
+int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
+                      struct wire_prediction *wire);
+
+#endif

@@ -1,0 +1,33 @@
+// Device memory, planned before it is taken. The same carving code runs twice: against an arena that
+// measures (no device: counts bytes, returns NULL) and against one that allocates. What the first
+// says is the ledger's prediction; what the device counted (dev_usage) is the measurement.
+//
+// The arena owns what it handed out; arena_release gives everything back.
+// Not thread-safe: one arena belongs to one thread.
+#ifndef STARRING_SHARED_CORE_ARENA_H
+#define STARRING_SHARED_CORE_ARENA_H
+
+#include "kernels/backend.h"
+
+struct arena_block {
+    void *p;
+    size_t bytes;
+    enum mem_class class;
+};
+
+struct arena {
+    struct device *dev;             // NULL: measuring
+    size_t bytes[MEM_CLASSES];      // handed out so far, rounded as the device rounds
+    struct arena_block *blocks;     // NULL while measuring
+    int count, capacity;
+    int failed;                     // an allocation did not succeed
+};
+
+void arena_init(struct arena *a, struct device *dev);
+// bytes of zeroed device memory of the class; NULL while measuring, for 0 bytes, or when the device
+// is out of memory (then a->failed is set and the error has been logged).
+void *arena_take(struct arena *a, enum mem_class c, size_t bytes);
+size_t arena_total(const struct arena *a);
+void arena_release(struct arena *a);
+
+#endif

@@ -1,0 +1,37 @@
+// Errors and messages to people.
+//
+// Functions return 0 or -1; the place that knows calls fail() once, callers pass the -1 on. fail()
+// prints "starring: error: [label] text" to stderr and keeps the text for this thread. Every message
+// names the file, key, rank or step, and what to do.
+#ifndef STARRING_SHARED_CORE_ERROR_H
+#define STARRING_SHARED_CORE_ERROR_H
+
+#define EXIT_RUN_FAILED 1
+#define EXIT_USAGE 2
+
+// Who speaks on this thread ("worker 1", "rank 0"; "" for the launcher). The text is copied.
+void error_set_label(const char *label);
+const char *error_label(void);
+
+// Logs an error; always returns -1, so that a failing function can end in `return fail(...)`.
+int fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// The text of this thread's last fail(), "" when none; valid until the next one.
+const char *error_last(void);
+void error_clear(void);
+// Tests of bad input: on this thread, keep texts but print nothing.
+void error_quiet(int on);
+
+void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+// malloc and friends that end the program with a message when the host is out of memory (host
+// bookkeeping only: device memory goes through shared/core/arena.h, which reports instead).
+void *xcalloc(unsigned long count, unsigned long bytes);
+void *xrealloc(void *p, unsigned long bytes);
+char *xstrdup(const char *s);
+char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+// Seconds of a monotonic clock.
+double now_seconds(void);
+
+#endif

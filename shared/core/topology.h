@@ -1,0 +1,131 @@
+// The hooks between the training loop and a topology (DESIGN 3). The loop sees only this; a new
+// topology is a new file, never an `if` in the loop or the model.
+//
+// Ownership   The topology owns all weight, gradient and optimizer memory. A view is valid from
+//             acquire until the matching release (forward) or grad_ready (backward).
+// Threads     All hooks are called by the rank's main thread.
+// Order       The loop enqueues compute on `compute`; acquire makes that stream wait until the unit is
+//             there (or blocks the host until then), so what is enqueued after it may read the view.
+//             release and grad_ready refer to everything enqueued on `compute` so far.
+// Errors      -1 after the topology has logged what failed (rank, unit, step). After an error only
+//             abort and destroy may be called.
+//
+// One step:   for each micro-batch:
+//                 forward:  units 0..n-1: acquire(u, PASS_FORWARD) .. release(u, PASS_FORWARD)
+//                 backward: units n-1..0: acquire(u, PASS_BACKWARD) .. grad_ready(u)
+//             step()
+// A tied unit 0 is also acquired around the head: forward: acquire(0), release(0) nested in the head's
+// acquire/release; backward: acquire(0, PASS_BACKWARD) before the head's backward, which writes the
+// head's share of its gradient; its only grad_ready(0) comes after the embedding's backward. Between
+// these the same gradient buffer must be kept. acquire(0, PASS_BACKWARD) is then called a second time
+// for the embedding itself and returns the same grad.
+// Evaluation: forward passes alone, with PASS_EVAL.
+#ifndef STARRING_SHARED_CORE_TOPOLOGY_H
+#define STARRING_SHARED_CORE_TOPOLOGY_H
+
+#include "kernels/backend.h"
+#include "shared/core/unit.h"
+#include "shared/core/wire_count.h"
+
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVAL };
+
+struct unit_view {
+    const void *weights;  // (n_pad) of the run's dtype
+    void *grad;           // (n_pad) of the run's dtype in PASS_BACKWARD, else NULL
+    bool accumulate;      // backward: add to grad instead of overwriting it (later micro-batches)
+};
+
+// What the loop knows of a step. lr belongs to this update; loss_scale is 1 without fp16.
+struct step_input {
+    int64_t step;       // 0-based attempt; skipped ones count
+    int64_t updates;    // updates applied so far (attempts that were not skipped)
+    float lr;
+    float loss_scale;
+    float clip;         // 0: none
+    double loss;        // this rank's share: sum of its token losses / tokens of the global batch
+};
+
+struct step_stats {
+    double loss;        // the mean over the global batch: shares added in rank order
+    double grad_norm;   // global, unscaled, before clipping; NAN when the topology computes none
+    bool skipped;       // a gradient was not finite: nothing was updated
+};
+
+// How the seconds of communication went since creation, summed over this rank.
+struct comm_times {
+    double busy_s;  // in transfers
+    double wait_s;  // the host or the compute stream stood still for them
+};
+
+struct topology_memory {
+    size_t predicted_bytes[MEM_CLASSES];  // of this rank's topology part (without the model's activations)
+    size_t formula_bytes;                 // textbook, DESIGN 7
+};
+
+struct wire_prediction {
+    uint64_t sent_per_step, received_per_step;  // payload bytes
+};
+
+struct staleness {
+    uint64_t count[64];  // count[tau]; the last bin holds everything above
+    uint64_t max;
+    double mean;
+};
+
+struct topology;
+
+struct topology_ops {
+    const char *name;
+    void (*prefetch)(struct topology *t, int u, enum pass pass);  // a hint; never blocks
+    int (*acquire)(struct topology *t, int u, enum pass pass, struct unit_view *view);
+    int (*release)(struct topology *t, int u, enum pass pass);    // ends PASS_FORWARD or PASS_EVAL use
+    // Before each micro-batch; index of `count` in this step. The first overwrites gradients, later
+    // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3).
+    int (*begin_micro)(struct topology *t, int index, int count);
+    int (*grad_ready)(struct topology *t, int u);                 // u's gradient of this micro-batch is complete
+    // Finishes communication, norm, skip/clip, update. Blocks the host until the stats are known.
+    int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
+    // Collective. values[i] = sum over ranks, in rank order, of each rank's values[i]. Evaluation.
+    int (*sum)(struct topology *t, double *values, int count);
+    // Collective; after the last step: all updates of all ranks have been applied, and acquire
+    // returns the same final weights everywhere.
+    int (*finish)(struct topology *t);
+    // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values; every rank calls it with
+    // the same values for every unit, before the first step.
+    int (*load_unit)(struct topology *t, int u, const float *values);
+    void (*abort)(struct topology *t, const char *why);  // any thread; makes every wait of every rank fail soon
+    void (*destroy)(struct topology *t);
+};
+
+struct topology {
+    const struct topology_ops *ops;
+    const struct layout *layout;
+    struct device *dev;
+    struct stream *compute;   // owned by the loop's creator; outlives the topology
+    enum dtype dtype;
+    int rank, size;           // worker index and number of workers
+    struct wire_count wire;
+    struct comm_times comm;
+    struct topology_memory memory;
+    struct wire_prediction wire_predicted;  // per step with one micro-batch
+    struct staleness staleness;             // star only
+    bool mean_per_worker;     // async: gradients and loss are means over the worker's own batch
+};
+
+static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }
+static inline int topology_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
+    return t->ops->acquire(t, u, p, v);
+}
+static inline int topology_release(struct topology *t, int u, enum pass p) { return t->ops->release(t, u, p); }
+static inline int topology_begin_micro(struct topology *t, int i, int n) { return t->ops->begin_micro(t, i, n); }
+static inline int topology_grad_ready(struct topology *t, int u) { return t->ops->grad_ready(t, u); }
+static inline int topology_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
+    return t->ops->step(t, in, out);
+}
+static inline int topology_sum(struct topology *t, double *v, int n) { return t->ops->sum(t, v, n); }
+static inline int topology_finish(struct topology *t) { return t->ops->finish(t); }
+static inline int topology_load_unit(struct topology *t, int u, const float *v) { return t->ops->load_unit(t, u, v); }
+static inline void topology_abort(struct topology *t, const char *why) { t->ops->abort(t, why); }
+void topology_destroy(struct topology **t);
+
+#endif

@@ -1,0 +1,61 @@
+// Units: what is sharded, sent and gathered (DESIGN 2). A layout lists a model's units; each unit is
+// one flat buffer of n_pad elements in which its tensors lie at aligned offsets:
+//
+//     unit u:  | wq | wk | .. | norm2 | zeros |        elements
+//              0    ^ offsets: multiples of UNIT_ALIGN  n_pad(u), a multiple of SUMSQ_BLOCK * world
+//     shard r: [ r*S, (r+1)*S ),  S = n_pad(u) / world
+//
+// Gradients, masters and moments use the same offsets. Gap and pad elements are zero and stay zero.
+// A layout is plain data, built once, read by everyone; the owner frees it with layout_destroy.
+#ifndef STARRING_SHARED_CORE_UNIT_H
+#define STARRING_SHARED_CORE_UNIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define UNIT_ALIGN 128  // elements: 256 bytes in 16-bit
+#define TENSOR_NAME_MAX 64
+#define UNIT_MAX_TENSORS 24
+
+enum init_kind { INIT_ZEROS, INIT_ONES, INIT_NORMAL };
+
+struct tensor {
+    char name[TENSOR_NAME_MAX];  // ours, unique in the model: "blocks.3.wq"
+    int64_t shape[2];            // rows, columns; a vector is (n, 1) with dims = 1
+    int dims;
+    int64_t numel;
+    int64_t offset;  // elements, within its unit
+    bool decay;      // weight decay applies (matrices; not norms and biases)
+    enum init_kind init;
+    float init_std;
+    int64_t logical_start;  // index of its first element in logical tensor order, for counter-based init
+};
+
+struct unit {
+    char name[32];  // "embedding", "block.0", "head"
+    int count;
+    struct tensor tensors[UNIT_MAX_TENSORS];
+    int64_t n;      // elements up to the end of the last tensor, gaps included
+    int64_t n_pad;
+};
+
+struct layout {
+    int count;            // units: 0 embedding, 1..L blocks, L+1 head
+    struct unit *units;
+    int world;            // ranks (ring) or workers (star) it is padded for
+    bool tied;            // the head computes with unit 0's first tensor: unit 0 is used twice in a pass
+    int64_t params;       // P: elements of all tensors, without gaps and padding
+    int64_t padded;       // sum of n_pad
+};
+
+// Called by the model with the tensors of each unit in order; sets offsets, n, n_pad, totals.
+void layout_finish(struct layout *l, int world);
+void layout_destroy(struct layout **l);
+static inline int64_t unit_shard(const struct layout *l, int u) { return l->units[u].n_pad / l->world; }
+
+// xxh64 over (unit, tensor names, shapes, offsets, n_pad, dtype): two programs with equal hashes
+// agree on every offset.
+uint64_t layout_hash(const struct layout *l, int dtype);
+
+#endif

@@ -1,0 +1,34 @@
+// Token streams and batches. The batch of step t is a function of (seed, t); worker w takes slice w.
+#ifndef STARRING_SHARED_IO_DATA_H
+#define STARRING_SHARED_IO_DATA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct token_source;  // read-only memory maps; shareable between threads once open
+
+struct data_options {
+    const char *path;        // text file, .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), directory of either, or "demo"
+    const char *val_path;    // or NULL: the last val_fraction of the tokens
+    const char *tokenizer;   // "byte", "bin", or NULL: by what the files are
+    double val_fraction;
+    int32_t vocab;           // tokens must be below it; checked once over the whole stream
+};
+
+// NULL after naming file and what is wrong (missing, truncated, wrong magic, token out of range).
+struct token_source *data_open(const struct data_options *o);
+void data_close(struct token_source **s);
+int64_t data_train_tokens(const struct token_source *s);
+int64_t data_val_tokens(const struct token_source *s);
+const char *data_description(const struct token_source *s);  // "jargon-text 4.4.7: 1.6 MB, byte tokens" for people
+double data_unigram_entropy(const struct token_source *s);   // nats per token of the training part
+
+// Sequences [first, first+count) of the global batch of `step`: tokens and targets (count,T), target =
+// next token. Each sequence's position is a counter-based draw keyed by (seed, step, index).
+void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
+                int64_t seq, int32_t *tokens, int32_t *targets);
+// Held-out window number `index`, in order, wrapping: the same windows for every topology.
+void data_val_batch(const struct token_source *s, int64_t index, int64_t count, int64_t seq,
+                    int32_t *tokens, int32_t *targets);
+
+#endif

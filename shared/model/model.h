@@ -1,0 +1,47 @@
+// The transformer, unit by unit: no rank, no communication, no weights of its own. The caller hands in
+// each unit's view; the model owns activations and scratch.
+//
+// Threads   One model belongs to one rank's main thread. Functions only enqueue on the compute stream.
+// Order     model_set_batch, then forward of units 0..n-1, then backward of units n-1..0.
+//
+// The head's logits are never stored whole: its backward computes them in chunks of rows, turns each
+// chunk into the loss and its gradient, and both products, before the next chunk. So in training the
+// head's forward is the final norm alone; in evaluation (want_loss) it is norm, logits and loss.
+#ifndef STARRING_SHARED_MODEL_MODEL_H
+#define STARRING_SHARED_MODEL_MODEL_H
+
+#include "shared/core/arena.h"
+#include "shared/core/topology.h"
+#include "shared/model/spec.h"
+
+struct model_options {
+    const struct model_spec *spec;
+    const struct layout *layout;
+    struct device *dev;
+    struct stream *compute;
+    enum dtype dtype;
+    int64_t batch, seq;   // B, T of one micro-batch
+};
+
+struct model;
+
+// Bytes the model will take, by class; allocates nothing (dev and compute may be NULL).
+void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]);
+struct model *model_create(const struct model_options *o);  // NULL after logging; copies *spec
+void model_destroy(struct model **m);
+
+// tokens, targets: host (B,T), copied before this returns control of them to the caller at the next
+// stream_sync; keep them until then. loss_scale_over_tokens multiplies the gradient of the summed loss:
+// loss_scale / (tokens the mean is taken over). zero_loss: start the step's loss sum at 0.
+void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets,
+                     float loss_scale_over_tokens, bool zero_loss);
+// Forward of unit u. tied: unit 0's view when u is the head of a tied model and want_loss, else NULL.
+void model_forward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied,
+                   bool want_loss);
+void model_backward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied);
+// After a stream_sync: the sum of token losses since the last zero_loss.
+double model_loss_sum(const struct model *m);
+// Tests: logits (B*T,V) of the batch as fp32, from the final norm of the last forward; blocks.
+int model_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, float *out);
+
+#endif

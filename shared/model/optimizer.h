@@ -1,0 +1,63 @@
+// The update, shared by every topology: AdamW over any range of a unit, parameter groups, learning
+// rate schedules and the dynamic loss scaler. Pure functions and small state; no rank, no message.
+#ifndef STARRING_SHARED_MODEL_OPTIMIZER_H
+#define STARRING_SHARED_MODEL_OPTIMIZER_H
+
+#include "kernels/backend.h"
+#include "shared/core/unit.h"
+
+struct optimizer_config {
+    float lr, beta1, beta2, eps, weight_decay;
+    bool l2_mode;               // "adam_w_mode": false
+    bool no_bias_correction;    // "bias_correction": false
+};
+
+// Range [begin, end) of a unit, with buffers that hold only that range (element 0 = begin).
+struct update_range {
+    const struct unit *unit;
+    int64_t begin, end;         // elements of the unit, pads allowed
+    float *master, *m, *v;      // (end - begin)
+    void *weight;               // (end - begin) of dtype, or NULL
+    const void *grad;           // (end - begin) of dtype
+    enum dtype dtype;
+};
+
+// One OP_ADAMW per run of equal weight decay in the range. t = 1-based number of this update.
+void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
+                      float lr, int64_t t, const struct update_scalars *scalars);
+// The same, now, on the calling thread (servers). Returns 0 or -1.
+int optimizer_apply(const struct optimizer_config *c, const struct update_range *r, float lr, int64_t t,
+                    const struct update_scalars *scalars, int threads);
+
+// Learning rate of the update that follows `updates` applied ones (DeepSpeed lr_schedules.py:
+// WarmupLR, WarmupDecayLR, WarmupCosineLR; the scheduler does not advance on a skipped step).
+enum schedule_type { SCHEDULE_NONE, SCHEDULE_WARMUP, SCHEDULE_WARMUP_DECAY, SCHEDULE_WARMUP_COSINE };
+enum warmup_type { WARMUP_LOG, WARMUP_LINEAR };
+struct schedule_config {
+    enum schedule_type type;
+    double min_lr, max_lr;          // warmup_min_lr, warmup_max_lr
+    int64_t warmup_steps, total_steps;
+    enum warmup_type warmup;
+    double warmup_min_ratio, cos_min_ratio;  // WarmupCosineLR, of the optimizer's lr
+};
+float schedule_lr(const struct schedule_config *c, float base_lr, int64_t updates);
+
+// DeepSpeed's DynamicLossScaler, to the letter (runtime/fp16/loss_scaler.py).
+struct scaler_config {
+    bool enabled;         // fp16; false: scale is 1 and never moves
+    double static_scale;  // "loss_scale" > 0: fixed
+    int initial_power;    // 16
+    int window;           // 1000
+    int hysteresis;       // 2
+    bool consecutive_hysteresis;  // false
+    double min_scale;     // 1
+};
+struct scaler {
+    double scale;
+    int64_t iter, last_overflow;
+    int hysteresis_left;
+};
+void scaler_init(struct scaler *s, const struct scaler_config *c);
+void scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow);
+
+#endif

@@ -1,0 +1,58 @@
+// What model it is: one description for both families. Plain data.
+#ifndef STARRING_SHARED_MODEL_SPEC_H
+#define STARRING_SHARED_MODEL_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shared/core/unit.h"
+
+enum model_family { FAMILY_LLAMA, FAMILY_GPT2 };
+enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+
+struct model_spec {
+    char name[64];
+    enum model_family family;
+    char hf_type[32];         // Hugging Face model_type: "llama", "qwen2", "gpt2"
+    int32_t vocab;            // V
+    int32_t channels;         // C
+    int32_t layers;           // L
+    int32_t heads;            // H
+    int32_t kv_heads;         // KV; = H in GPT-2
+    int32_t head_size;        // D
+    int32_t ffn;              // F: LLaMA intermediate size, GPT-2 4C
+    int32_t max_positions;    // GPT-2: rows of wpe
+    bool qkv_bias;            // Qwen2.5; GPT-2 always
+    bool tied;
+    float norm_eps;
+    float rope_theta;
+    enum rope_scaling rope_scaling;
+    float rope_factor, rope_low_freq_factor, rope_high_freq_factor;  // LLaMA 3
+    int32_t rope_original_positions;
+    float init_std;           // 0.02; residual projections get init_std / sqrt(2L)
+    int32_t bos_token, eos_token;  // -1: none; kept for the written config.json
+};
+
+// PRESET name, or a Hugging Face config.json, or a directory holding one. 0 or -1.
+int model_spec_load(const char *preset_or_path, struct model_spec *out);
+// Space-separated names of the presets.
+const char *model_spec_presets(void);
+int model_spec_check(const struct model_spec *s);  // -1 after naming what is impossible
+
+// Units of the model, padded for world ranks. Tensor names (ours), in logical order:
+//   embedding  wte (V,C) [wpe (P,C)]
+//   block.i    LLaMA: norm1 (C), wqkv ((H+2KV)D,C) [bqkv], wo (C,H*D), norm2 (C), w_gate_up (2F,C), w_down (C,F)
+//              GPT-2: norm1, norm1_b, wqkv (3C,C), bqkv, wo (C,C), bo, norm2, norm2_b, w_up (F,C), b_up, w_down (C,F), b_down
+//   head       norm (C) [norm_b], lm_head (V,C) unless tied
+// Full names are "<unit>.<tensor>": "block.3.wqkv". Matrices are (out, in), as torch.nn.Linear stores them.
+struct layout *model_layout_create(const struct model_spec *s, int world);
+
+// Counter-based initial fp32 values of unit u (n_pad, zeros in gaps), keyed by (seed, logical index):
+// the same for every world size.
+void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out);
+
+// 6 * params_in_matmuls + 12 * L * T * H * D per token (PaLM, appendix B; causal attention counted
+// in full): flops of forward and backward of one token.
+double model_flops_per_token(const struct model_spec *s, int64_t seq);
+
+#endif

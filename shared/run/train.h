@@ -1,0 +1,78 @@
+// The training loop of one rank: sees only struct topology. The same for every topology.
+#ifndef STARRING_SHARED_RUN_TRAIN_H
+#define STARRING_SHARED_RUN_TRAIN_H
+
+#include "shared/core/topology.h"
+#include "shared/io/config.h"
+#include "shared/io/data.h"
+#include "shared/model/spec.h"
+
+// One line of metrics.jsonl.
+struct step_record {
+    int64_t step;        // 1-based
+    double loss;         // mean over the global batch
+    double grad_norm;    // NAN: none computed
+    double lr, loss_scale;
+    int64_t tokens;      // of the global batch
+    double seconds;      // this step, host clock
+    bool skipped;
+    size_t memory_bytes; // device memory in use on this rank
+};
+
+// Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
+// busy seconds of the compute stream; wait is what it or the host stood still (= exposed
+// communication + waiting for peers); comm_overlapped = communication busy while compute was busy.
+struct time_split {
+    double data, forward, backward, comm_exposed, comm_overlapped, optimizer, wait, total;
+};
+
+struct rank_report {
+    char role[16];              // "worker", "server", "scheduler"
+    int rank;
+    size_t predicted_bytes[MEM_CLASSES];
+    size_t peak_bytes[MEM_CLASSES];
+    size_t formula_bytes;
+    size_t transport_peak_bytes;   // frames held in flight (star), apart from the ledger
+    size_t rss_bytes;
+    uint64_t predicted_sent, predicted_received;   // payload bytes a step
+    double sent_per_step, received_per_step;       // payload bytes a step, measured
+    double control_sent_per_step, control_received_per_step;
+    struct time_split time;
+    struct staleness staleness;
+};
+
+// Filled by train_run on every rank; arrays are owned by the result.
+struct train_result {
+    struct rank_report report;
+    int64_t steps, skipped;        // attempts done; how many of them updated nothing
+    double *step_seconds;          // (steps)
+    double loss_first, loss_last;  // mean over the global batch of the first and last step
+    double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
+    uint64_t weights_hash;         // rank 0 only
+    bool interrupted;
+};
+
+// Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL.
+struct train_observer {
+    void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, int64_t params);
+    void (*on_step)(void *ctx, const struct step_record *r);
+    void (*on_eval)(void *ctx, int64_t step, double val_loss, double unigram_entropy);
+    void *ctx;
+};
+
+struct train_options {
+    const struct config *config;
+    const struct model_spec *spec;
+    const struct token_source *data;
+    struct topology *topology;
+    const struct train_observer *observer;  // or NULL
+    const volatile int *stop;               // non-zero: leave as soon as possible (Ctrl-C), or NULL
+    const char *weights_out;                // rank 0: HF directory to write at the end, or NULL
+    const char *weights_in;                 // HF directory to start from, or NULL: seeded init
+};
+
+// Runs config->steps steps. 0, or -1 after logging; result is filled as far as it got.
+int train_run(const struct train_options *o, struct train_result *result);
+void train_result_free(struct train_result *r);
+
+#endif

@@ -7,7 +7,9 @@
 #
 # BUILD=dir puts everything elsewhere; ARCH= overrides -march (e.g. ARCH=x86-64-v3 for another machine).
 
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
 SAN     ?=
 BUILD   ?= build$(if $(SAN),/$(SAN))
 ARCH    ?= native
@@ -20,7 +22,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
 # -ffp-contract=off: fused multiply-adds are written out, so that every topology and compiler rounds alike.
-CFLAGS  = -std=gnu17 -O3 -g -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math \
+CFLAGS  = -std=gnu17 -D_GNU_SOURCE -O3 -g -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math \
           -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration \
           -pthread -I. -I$(BUILD) $(PKG_CFLAGS) $(MPI_CFLAGS)
 LDLIBS  = $(PKG_LIBS) $(MPI_LIBS) -ldnnl -lm -ldl -pthread
@@ -60,21 +62,25 @@ $(BUILD)/libps.a:        $(call objs,ps) $(PROTO_C:%.c=%.o)
 $(BUILD)/libdecentral.a: $(call objs,decentral)
 $(BUILD)/lib%.a:
 	@rm -f $@
-	ar rcs $@ $^
+	@echo "  AR      $@"
+	@ar rcs $@ $^
 
 $(BUILD)/starring: $(BUILD)/obj/starring.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
-	$(CC) -o $@ $^ $(LDLIBS)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/obj/%.o: %.c Makefile | $(PROTO_H)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+	@echo "  CC      $<"
+	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h: proto/%.proto
 	@mkdir -p $(BUILD)
 	protoc-c --c_out=$(BUILD) $<
 
 $(BUILD)/proto/%.o: $(BUILD)/proto/%.c
-	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+	@echo "  CC      $<"
+	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # tests/test_<module>_*.c link against that module and what it may use; tests/test_job_*.c against all.
 TEST_SRC  := $(wildcard tests/test_*.c)
@@ -83,19 +89,24 @@ TEST_HELP := $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(TEST_SRC),$(wildcard
 
 $(BUILD)/tests/test_kernels_%:   $(BUILD)/obj/tests/test_kernels_%.o   $(LIB_KERNELS)
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/test_shared_%:    $(BUILD)/obj/tests/test_shared_%.o    $(LIB_SHARED) $(LIB_KERNELS)
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/test_ps_%:        $(BUILD)/obj/tests/test_ps_%.o        $(LIB_PS) $(LIB_SHARED) $(LIB_KERNELS)
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/test_decentral_%: $(BUILD)/obj/tests/test_decentral_%.o $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/test_job_%:       $(BUILD)/obj/tests/test_job_%.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) | $(BUILD)/starring
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h
 .SECONDARY:
@@ -105,5 +116,67 @@ tests: $(TEST_BINS)
 
 clean:
 	rm -rf $(BUILD)
+
+# ---- the commands of every day. deps may install what the top of this file asks pkg-config for, so
+# whoever needs it runs it first and then make again.
+.PHONY: help deps test check demo bench lint cuda-note
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+
+help:
+	@echo "make                 build $(BUILD)/starring"
+	@echo "make deps            install missing Debian/Ubuntu packages (nothing to do: no network)"
+	@echo "make test            deps, build every test, run them; SAN=address|undefined|thread"
+	@echo "make check           the same without deps"
+	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
+	@echo "make bench           step, AdamW and collective throughput on this machine"
+	@echo "make lint            format, static analysis, layering"
+	@echo "make clean           remove $(BUILD)"
+	@echo "BUILD=dir builds elsewhere; ARCH=x86-64-v3 builds for other machines (default: this one)."
+
+deps:
+	@.ci/deps
+
+ifeq ($(PKG_LIBS),)
+ifneq ($(filter-out deps test demo help lint clean,$(or $(MAKECMDGOALS),all)),)
+$(warning libraries are missing: run `make deps` first)
+endif
+endif
+
+all: cuda-note
+cuda-note: | $(BUILD)/starring
+ifeq ($(wildcard kernels/cuda/*.cu),)
+	@echo "CUDA: $(if $(NVCC),nvcc found ($(NVCC)),no nvcc found), and kernels/cuda is empty in this version: built for CPUs only"
+endif
+
+test: deps
+	@$(MAKE) --no-print-directory check
+
+# The program and every test are built even when one does not compile, and what was built is run;
+# the runner reports the missing one as failed.
+PY_TESTS := $(wildcard tests/test_*.py)
+check:
+	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring tests || echo "make: not everything could be built"
+	@STARRING=$(abspath $(BUILD)/starring) python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
+
+demo: deps
+	@$(MAKE) --no-print-directory $(JOBS) all
+	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \
+	    --topologies local,ps:sync,ps:async,zero:0,zero:1,zero:2,zero:3 --workers 2 --model demo --data demo \
+	    --dtype bf16 --seed 1 --title "starring demo" --out runs/demo --assert-equal promised
+
+bench: all
+	$(BUILD)/starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype fp32
+	$(BUILD)/starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16
+	$(BUILD)/starring bench adam
+
+LINT_SRC = $(shell find kernels shared ps decentral tests starring.c -name '*.c' -o -name '*.h' 2>/dev/null)
+lint:
+	@if command -v clang-format >/dev/null; then clang-format --dry-run -Werror $(LINT_SRC); \
+	    else echo "lint: skipped the format: clang-format is not installed"; fi
+	@if command -v cppcheck >/dev/null; then cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 \
+	    --enable=warning,portability --suppress=missingIncludeSystem -j $(shell nproc) -I. $(filter %.c,$(LINT_SRC)); \
+	    else echo "lint: skipped the static analysis: cppcheck is not installed"; fi
+	@python3 tests/test_layering.py
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

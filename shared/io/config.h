@@ -7,8 +7,7 @@
 //   "topology": "zero:2", "workers": 2, "seed": 1, "steps": 100, "dtype": "bf16", "device": "cpu",
 //   "eval_every": 0, "eval_batches": 8, "threads": 0
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
-//                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*",
-//                        "sum_pushes": 1, "damping": "none"|"inverse", "delay_compensation": 0}
+//                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
 //   "reduce": "ordered"|"native"
 #ifndef STARRING_SHARED_IO_CONFIG_H
 #define STARRING_SHARED_IO_CONFIG_H

@@ -22,15 +22,24 @@ struct update_range {
     enum dtype dtype;
 };
 
-// One OP_ADAMW per run of equal weight decay in the range. t = 1-based number of this update.
+// One OP_ADAMW per run of equal weight decay in the range; a range may begin and end anywhere, also
+// inside a tensor, a gap or the pad. Gaps belong to the run before them: they are zero and stay zero
+// whatever the decay, because eps > 0. t = 1-based number of this update.
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       float lr, int64_t t, const struct update_scalars *scalars);
-// The same, now, on the calling thread (servers). Returns 0 or -1.
+// The same, now, on the calling thread and `threads` OpenMP threads (servers). 0, or -1 after fail().
 int optimizer_apply(const struct optimizer_config *c, const struct update_range *r, float lr, int64_t t,
                     const struct update_scalars *scalars, int threads);
 
-// Learning rate of the update that follows `updates` applied ones (DeepSpeed lr_schedules.py:
-// WarmupLR, WarmupDecayLR, WarmupCosineLR; the scheduler does not advance on a skipped step).
+// Learning rate of the update that follows `updates` applied ones, as DeepSpeed's engine and
+// runtime/lr_schedules.py give it: the scheduler's last_batch_iteration is updates - 1 (it starts at -1
+// and advances after each update, not on a skipped step). With i = updates - 1, W = max(2, warmup_steps):
+//     ramp(i)      log: ln(i+1)/ln(W)        linear: i/W
+//     WARMUP       i < W: min + (max-min) ramp(i), then max                    (updates = 0: min)
+//     DECAY        the same, then min + (max-min) max(0, (total-i) / max(1, total-W))
+//     COSINE       base_lr x: i < W: r + (1-r) ramp(i), r = warmup_min_ratio; then, c = cos_min_ratio,
+//                  max(0, c + (1-c) (1 + cos(pi (i-W+1)/(total-W))) / 2)         (updates = 0: 0)
+// SCHEDULE_NONE: base_lr. Computed in double, rounded once.
 enum schedule_type { SCHEDULE_NONE, SCHEDULE_WARMUP, SCHEDULE_WARMUP_DECAY, SCHEDULE_WARMUP_COSINE };
 enum warmup_type { WARMUP_LOG, WARMUP_LINEAR };
 struct schedule_config {
@@ -42,7 +51,11 @@ struct schedule_config {
 };
 float schedule_lr(const struct schedule_config *c, float base_lr, int64_t updates);
 
-// DeepSpeed's DynamicLossScaler, to the letter (runtime/fp16/loss_scaler.py).
+// DeepSpeed's DynamicLossScaler, to the letter (runtime/fp16/loss_scaler.py), scale factor 2:
+//     overflow:  hysteresis == 1 or used up to 1: at min_scale already -> the run ends; else
+//                scale = max(scale/2, min_scale). Otherwise one hysteresis is used up.
+//     else:      every `window` steps since the last overflow: scale *= 2, hysteresis refilled
+//                (consecutive_hysteresis: refilled by every good step instead).
 struct scaler_config {
     bool enabled;         // fp16; false: scale is 1 and never moves
     double static_scale;  // "loss_scale" > 0: fixed
@@ -58,6 +71,9 @@ struct scaler {
     int hysteresis_left;
 };
 void scaler_init(struct scaler *s, const struct scaler_config *c);
-void scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow);
+// After each step attempt. -1 after fail() when a gradient overflowed although the scale is at its
+// minimum already: DeepSpeed ends the run there (raise_error_at_min_scale), and so must the loop; the
+// state is then unchanged. A static scale never moves and never fails.
+int scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow);
 
 #endif

@@ -33,7 +33,8 @@ struct rank_report {
     size_t peak_bytes[MEM_CLASSES];
     size_t formula_bytes;
     size_t transport_peak_bytes;   // frames held in flight (star), apart from the ledger
-    size_t rss_bytes;
+    size_t rss_bytes;              // peak resident set of the process
+    uint64_t late_allocations;     // device allocations after the first step: 0
     uint64_t predicted_sent, predicted_received;   // payload bytes a step
     double sent_per_step, received_per_step;       // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;

@@ -1,0 +1,1 @@
+"""What experiments/compare.py is made of: runs, equality, tables, plots, the report."""

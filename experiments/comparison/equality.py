@@ -1,0 +1,156 @@
+"""Which runs are equal to the last bit, which are not, and why. Judged on the loss's exact text in
+metrics.jsonl, step by step, and on the hash of the final weights; never on rounded numbers."""
+import json
+import os
+
+# Where a configuration may differ without touching a bit, by the promise of the numerics (README).
+FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "zero_optimization", "servers", "trace",
+             "json", "quiet", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
+             "train_micro_batch_size_per_gpu"}
+
+
+def first_difference(a, b):
+    """None when a and b are equal bit for bit, else (step or None, sentence)."""
+    for i, (x, y) in enumerate(zip(a.losses, b.losses)):
+        if x != y:
+            step = a.metrics[i].get("step", i + 1)
+            return step, f"at step {step}: loss {x} in {a.label}, {y} in {b.label}"
+    if len(a.losses) != len(b.losses):
+        step = min(len(a.losses), len(b.losses)) + 1
+        return step, (f"at step {step}: {a.label} has {len(a.losses)} steps, "
+                      f"{b.label} has {len(b.losses)}")
+    if a.weights_hash != b.weights_hash:
+        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.weights_hash} in {a.label}, "
+                      f"{b.weights_hash} in {b.label}")
+    return None
+
+
+def equal_groups(runs):
+    """Runs gathered by exact losses and weights, in order of first appearance."""
+    groups = {}
+    for run in runs:
+        groups.setdefault((tuple(run.losses), run.weights_hash), []).append(run)
+    return list(groups.values())
+
+
+def settings(run):
+    """The resolved configuration without what is free to differ; {} when the run left none."""
+    try:
+        with open(os.path.join(run.directory, "config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in config.items() if k not in FREE_KEYS}
+
+
+def promise(run):
+    """What runs must share to be promised equal, or None when nothing is promised of this run."""
+    shared = settings(run)
+    if (shared.get("gradient_accumulation_steps") or 1) != 1 or shared.get("reduce") == "native":
+        return None
+    ordered = run.kind == "zero" or run.topology in ("ps:sync", "ps:ssp:0")
+    if not ordered and not (run.kind == "local" and run.workers in (None, 1)):
+        return None
+    workers = 1 if run.kind == "local" else run.workers
+    facts = {k: run.summary.get(k) for k in ("tokens_per_step", "model", "params", "seed", "dtype", "steps", "data")}
+    return json.dumps([workers, facts, shared], sort_keys=True)
+
+
+def broken_promises(runs):
+    """Sentences: pairs that the numerics promise to be equal and that are not."""
+    first, out = {}, []
+    for run in runs:
+        key = promise(run)
+        if key is None:
+            continue
+        other = first.setdefault(key, run)
+        difference = first_difference(other, run)
+        if difference:
+            out.append(f"{other.label} and {run.label} differ {difference[1]}")
+    return out
+
+
+def unequal_pairs(runs):
+    """Sentences: each run that differs from the first one."""
+    out = []
+    for run in runs[1:]:
+        difference = first_difference(runs[0], run)
+        if difference:
+            out.append(f"{runs[0].label} and {run.label} differ {difference[1]}")
+    return out
+
+
+def why(run, reference):
+    """Why `run` may differ from `reference`, as a sentence; None when nothing explains it."""
+    n = run.workers or 1
+    topology = run.topology or ""
+    if topology == "ps:async":
+        return (f"the servers apply each worker's gradient alone, the moment it arrives: {n} small updates where the "
+                f"others make one, each computed on weights that have changed meanwhile (staleness"
+                f"{staleness_text(run)}). Arrival order is a matter of timing, so two async runs differ as well")
+    if topology.startswith("ps:ssp") and topology != "ps:ssp:0":
+        return "a worker may run ahead and compute on weights that lack the slowest worker's last updates"
+    if topology.startswith("ps:backup"):
+        return "a step commits without its last workers; which ones are late is a matter of timing"
+    if run.kind == "local" and (reference.workers or 1) > 1:
+        return (f"it is one worker. It takes the gradient of the whole batch in one backward pass and rounds it to "
+                f"{run.dtype} once; {reference.workers} workers each round the gradient of their slice and these are "
+                f"then summed. The same mathematics, summed and rounded in another order")
+    for key, words in (("dtype", "another number format"), ("workers", "another number of workers, so other slices "
+                       "are summed and rounded in another order")):
+        if run.summary.get(key) != reference.summary.get(key):
+            return f"it has {words}: {run.summary.get(key)} against {reference.summary.get(key)}"
+    mine, theirs = settings(run), settings(reference)
+    changed = sorted(k for k in set(mine) | set(theirs) if mine.get(k) != theirs.get(k))
+    if changed:
+        return "it was configured differently: " + ", ".join(changed)
+    if len(run.losses) != len(reference.losses):
+        return f"it ran {len(run.losses)} steps against {len(reference.losses)}"
+    return None
+
+
+def staleness_text(run):
+    mean, most = run.get("staleness", "mean"), run.get("staleness", "max")
+    return f": mean {mean:.2f}, at most {most}" if isinstance(mean, (int, float)) and most is not None else ""
+
+
+def largest_gap(a, b):
+    """(step, |difference|) where two loss curves are farthest apart; None when not comparable."""
+    best = None
+    for i, (x, y) in enumerate(zip(a.losses, b.losses)):
+        try:
+            gap = abs(float(x) - float(y))
+        except ValueError:
+            continue
+        if best is None or gap > best[1]:
+            best = (a.metrics[i].get("step", i + 1), gap)
+    return best
+
+
+def in_words(runs):
+    """[(kind, sentence)]: kind "equal", "differs" or "broken"."""
+    out = []
+    groups = sorted(equal_groups(runs), key=len, reverse=True)
+    reference = groups[0][0]
+    for group in groups:
+        if len(group) > 1:
+            out.append(("equal", f"{' = '.join(r.label for r in group)}: equal to the last bit, the loss of each of the "
+                        f"{len(group[0].losses)} steps and the final weights ({group[0].weights_hash})."))
+    broken = broken_promises(runs)
+    for group in groups[1:] if len(groups[0]) > 1 else groups:
+        run = group[0]
+        if run is reference:
+            continue
+        difference = first_difference(reference, run)
+        gap = largest_gap(reference, run)
+        text = f"{' = '.join(r.label for r in group)} is not equal to {reference.label}: first {difference[1]}"
+        if gap and gap[1] > 0:
+            text += f"; farthest apart at step {gap[0]}, by {gap[1]:.2g}"
+        reason = why(run, reference) or why(reference, run)
+        text += f". Why: {reason}." if reason else ". Nothing in their configuration explains it."
+        out.append(("differs", text))
+    out += [("broken", f"BROKEN PROMISE: {text}. These topologies must agree to the last bit; this is a bug.")
+            for text in broken]
+    if len(runs) == 1:
+        out.append(("equal", f"One run only ({runs[0].label}, weights {runs[0].weights_hash}): nothing to compare it with."))
+    return out

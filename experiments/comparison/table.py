@@ -1,0 +1,156 @@
+"""The table for the terminal and the README, and the CSV."""
+import csv
+
+from .runs import CLASSES, median_and_spread, total
+
+DASH = "-"
+MIB = 1 << 20
+# (key of summary.time, words). What is left of a step is "other"; overlapped runs beside the rest.
+TIMES = [("data", "data"), ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"),
+         ("comm_exposed", "exposed communication"), ("peers", "waiting for peers"), ("other", "other")]
+
+
+def time_per_step(run):
+    """{part: seconds a step}. time.total is of the whole run, and so are its parts; wait includes the
+    exposed communication, the rest of it is waiting for peers."""
+    time = run.time or {}
+    steps = max(len(run.losses), 1)
+    part = {k: float(time.get(k) or 0.0) / steps for k in
+            ("data", "forward", "backward", "optimizer", "comm_exposed", "comm_overlapped", "wait", "total")}
+    part["peers"] = max(part["wait"] - part["comm_exposed"], 0.0)
+    known = sum(part[k] for k, _ in TIMES if k != "other")
+    part["other"] = max(part["total"] - known, 0.0)
+    return part
+
+
+def number(value, text="{:,.0f}"):
+    return DASH if not isinstance(value, (int, float)) else text.format(value)
+
+
+def pair(predicted, measured, text="{:.2f}"):
+    """"12.34 =" when prediction and measurement agree to the byte, else both."""
+    if not isinstance(predicted, (int, float)) or not isinstance(measured, (int, float)):
+        return number(measured if predicted is None else predicted, text)
+    if abs(predicted - measured) < 0.5:
+        return text.format(measured / MIB) + " ="
+    return f"{text.format(predicted / MIB)}/{text.format(measured / MIB)}"
+
+
+def rows(groups):
+    """[(label, [cell per group])]; a label without cells is a heading."""
+    firsts = [g[0] for g in groups]
+    times = [time_per_step(r) for r in firsts]
+    repeated = any(len(g) > 1 for g in groups)
+    out = []
+
+    def add(label, cells):
+        if any(c != DASH for c in cells):
+            out.append((label, cells))
+
+    speed = [median_and_spread([r.tokens_per_second for r in g]) for g in groups]
+    add("tokens/s" + (" (median)" if repeated else ""), [number(m) for m, _ in speed])
+    if repeated:
+        add("  spread, max - min", [number(s) for _, s in speed])
+    add("step, median (ms)", [number(median_and_spread([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0],
+                                     "{:.1f}") for g in groups])
+    out.append(("time a step on rank 0 (ms)", []))
+    for key, words in TIMES:
+        add("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
+    add("  overlapped communication", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
+    out.append(("loss (nats per token)", []))
+    add("  first step", [number(float(r.losses[0]), "{:.4f}") for r in firsts])
+    add("  last step", [number(float(r.losses[-1]), "{:.4f}") for r in firsts])
+    add("  held-out text", [number(r.val_loss, "{:.4f}") for r in firsts])
+    add("  unigram entropy of the text", [number(r.unigram_entropy, "{:.4f}") for r in firsts])
+    out.append(("memory a rank (MiB), predicted/measured", []))
+    for role in all_roles(firsts):
+        entries = [r.roles().get(role) for r in firsts]
+        add("  " + role, [DASH if e is None else pair(sum(e["predicted"].values()), sum(e["peak"].values()))
+                          for e in entries])
+        add("    without activations", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
+        add("    textbook formula", [DASH if e is None else number((e.get("formula_bytes") or 0) / MIB, "{:.2f}")
+                                     for e in entries])
+    out.append(("bytes a step (MiB), predicted/measured", []))
+    for role in all_roles(firsts):
+        wires = [r.wire_of(role) or {} for r in firsts]
+        add(f"  {role} sends", [pair(w.get("predicted_sent"), w.get("sent_per_step")) for w in wires])
+        add(f"  {role} receives", [pair(w.get("predicted_received"), w.get("received_per_step")) for w in wires])
+    add("skipped steps", [number(r.skipped) for r in firsts])
+    hashes = [str(r.weights_hash).removeprefix("0x") for r in firsts]
+    out.append(("weights hash", [h[:8] for h in hashes]))
+    out.append(("", [h[8:] for h in hashes]))
+    return out
+
+
+def model_state(entry):
+    """Bytes of weights, gradients, masters, moments and server state: what the textbook formulas count."""
+    peak = entry["peak"]
+    return sum(peak.get(c, 0) for c in ("parameter", "gradient", "master", "optimizer", "server"))
+
+
+def all_roles(runs):
+    seen = {role: None for run in runs for role in run.roles()}
+    return sorted(seen, key=lambda role: {"worker": 0, "server": 1}.get(role, 2))
+
+
+def text_table(groups):
+    """One column a run; at most about 120 characters wide for seven runs."""
+    lines = [("", [g[0].label for g in groups])] + rows(groups)
+    first = max(len(label) for label, cells in lines if cells)
+    widths = [max(len(cells[i]) for _, cells in lines if cells) for i in range(len(groups))]
+    out = []
+    for i, (label, cells) in enumerate(lines):
+        line = label.ljust(first) + "".join("  " + c.rjust(w) for c, w in zip(cells, widths))
+        out.append(line.rstrip())
+        if i == 0:
+            out.append("-" * (first + sum(w + 2 for w in widths)))
+    out.append("\"12.34 =\": predicted and measured agree to the byte.")
+    return "\n".join(out)
+
+
+def markdown_table(groups):
+    """The same for a README."""
+    out = ["| | " + " | ".join(g[0].label for g in groups) + " |", "|---|" + "---:|" * len(groups)]
+    for label, cells in rows(groups):
+        indent = "&nbsp;&nbsp;" * ((len(label) - len(label.lstrip())) // 2)
+        name = label.strip() if cells else f"*{label.strip()}*"
+        out.append(f"| {indent}{name} | " + " | ".join(cells or [""] * len(groups)) + " |")
+    return "\n".join(out)
+
+
+def csv_record(run):
+    """One flat record a run; bytes are bytes, times seconds a step."""
+    record = {"run": run.name, "label": run.label}
+    for key in ("topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params", "seed",
+                "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second"):
+        record[key] = run.summary.get(key)
+    for key in ("median", "p5", "p95"):
+        record[f"step_seconds_{key}"] = run.get("step_seconds", key)
+    record["loss_first"], record["loss_last"] = run.losses[0], run.losses[-1]
+    record["val_loss"], record["unigram_entropy"] = run.val_loss, run.unigram_entropy
+    record["weights_hash"] = run.weights_hash
+    for key, value in time_per_step(run).items():
+        record[f"seconds_per_step_{key}"] = f"{value:.6g}"
+    for role, entry in run.roles().items():
+        for kind in ("predicted", "peak"):
+            word = {"peak": "measured"}.get(kind, kind)
+            for name in CLASSES:
+                record[f"{role}_{name}_bytes_{word}"] = entry[kind].get(name, 0)
+            record[f"{role}_bytes_{word}"] = sum(entry[kind].values())
+        for key in ("formula_bytes", "rss_bytes", "transport_peak_bytes"):
+            record[f"{role}_{key}"] = entry.get(key)
+        for key, value in (run.wire_of(role) or {}).items():
+            if key not in ("rank", "role"):
+                record[f"{role}_wire_{key}"] = value
+    for key in ("mean", "max"):
+        record[f"staleness_{key}"] = run.get("staleness", key)
+    return record
+
+
+def write_csv(path, runs):
+    records = [csv_record(r) for r in runs]
+    fields = list(dict.fromkeys(key for record in records for key in record))
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, fieldnames=fields, restval="")
+        writer.writeheader()
+        writer.writerows(records)

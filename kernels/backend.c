@@ -1,0 +1,168 @@
+// Thin wrappers over the backend's table, the ledger, and names. What every backend shares.
+#include "kernels/backend_impl.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *mem_class_name(enum mem_class c) {
+    static const char *const names[MEM_CLASSES] = {
+        [MEM_PARAMETER] = "parameter", [MEM_GRADIENT] = "gradient",     [MEM_MASTER] = "master",
+        [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATION] = "activation", [MEM_COMM] = "communication",
+        [MEM_WORKSPACE] = "workspace", [MEM_SERVER] = "server",
+    };
+    assert(c >= 0 && c < MEM_CLASSES);
+    return names[c];
+}
+
+const char *op_name(enum op op) {
+    static const char *const names[OP_COUNT] = {
+        [OP_MATMUL] = "matmul",         [OP_BIAS_GRAD] = "bias_grad",   [OP_EMBED_FWD] = "embed_fwd",
+        [OP_EMBED_BWD] = "embed_bwd",   [OP_NORM_FWD] = "norm_fwd",     [OP_NORM_BWD] = "norm_bwd",
+        [OP_ROPE] = "rope",             [OP_ATTN_FWD] = "attn_fwd",     [OP_ATTN_BWD] = "attn_bwd",
+        [OP_GELU_FWD] = "gelu_fwd",     [OP_GELU_BWD] = "gelu_bwd",     [OP_SWIGLU_FWD] = "swiglu_fwd",
+        [OP_SWIGLU_BWD] = "swiglu_bwd", [OP_ADD] = "add",               [OP_XENT] = "xent",
+        [OP_LOSS_SUM] = "loss_sum",     [OP_SUMSQ] = "sumsq",           [OP_DECIDE] = "decide",
+        [OP_ADAMW] = "adamw",           [OP_REDUCE] = "reduce",         [OP_CAST] = "cast",
+        [OP_FILL_ZERO] = "fill_zero",
+    };
+    assert(op >= 0 && op < OP_COUNT);
+    return names[op];
+}
+
+const struct backend *backend_find(const char *name, const char **why) {
+    static const struct backend *const known[] = {&cpu_backend, &ref_backend};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i]->name, name) == 0) return known[i];
+    if (why)
+        *why = strcmp(name, "cuda") == 0 ? "this build has no CUDA backend; use --device cpu"
+                                         : "no such backend; the known ones are cpu and ref";
+    return NULL;
+}
+
+// ---------------------------------------------------------------- device
+
+void device_init(struct device *d, const struct backend *b, const struct device_options *opt) {
+    d->backend = b;
+    snprintf(d->label, sizeof d->label, "%s", opt && opt->label ? opt->label : "");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    d->threads = opt && opt->threads > 0 ? opt->threads : cores > 0 ? (int)cores : 1;
+    d->trace = opt && opt->trace;
+    pthread_mutex_init(&d->lock, NULL);
+    memset(&d->usage, 0, sizeof d->usage);
+    atomic_init(&d->failed, false);
+    d->error[0] = 0;
+}
+
+void device_fini(struct device *d) { pthread_mutex_destroy(&d->lock); }
+
+void device_fail(struct device *d, const char *fmt, ...) {
+    pthread_mutex_lock(&d->lock);
+    if (!atomic_load_explicit(&d->failed, memory_order_relaxed)) {
+        int n = d->label[0] ? snprintf(d->error, sizeof d->error, "[%s] ", d->label) : 0;
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(d->error + n, sizeof d->error - (size_t)n, fmt, ap);
+        va_end(ap);
+        atomic_store_explicit(&d->failed, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+const char *dev_error(struct device *d) {
+    return atomic_load_explicit(&d->failed, memory_order_acquire) ? d->error : "";
+}
+
+int dev_open(const struct backend *b, const struct device_options *opt, struct device **out) {
+    *out = NULL;
+    return b->open(out, opt);
+}
+
+void dev_close(struct device **d) {
+    if (!*d) return;
+    (*d)->backend->close(*d);
+    *d = NULL;
+}
+
+const struct backend *dev_backend(const struct device *d) { return d->backend; }
+const char *dev_label(const struct device *d) { return d->label; }
+
+// ---------------------------------------------------------------- memory
+
+void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
+    assert(c >= 0 && c < MEM_CLASSES);
+    if (!bytes || bytes > SIZE_MAX - DEV_ALIGN) return NULL;
+    size_t rounded = dev_round(bytes);
+    void *p = d->backend->alloc(d, rounded);
+    if (!p) return NULL;
+    pthread_mutex_lock(&d->lock);
+    size_t now = d->usage.current_bytes[c] += rounded;
+    if (now > d->usage.peak_bytes[c]) d->usage.peak_bytes[c] = now;
+    d->usage.allocations++;
+    pthread_mutex_unlock(&d->lock);
+    return p;
+}
+
+void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes) {
+    if (!p) return;
+    size_t rounded = dev_round(bytes);
+    pthread_mutex_lock(&d->lock);
+    assert(d->usage.current_bytes[c] >= rounded);
+    d->usage.current_bytes[c] -= rounded;
+    pthread_mutex_unlock(&d->lock);
+    d->backend->free(d, p, rounded);
+}
+
+void dev_usage(struct device *d, struct mem_usage *out) {
+    pthread_mutex_lock(&d->lock);
+    *out = d->usage;
+    pthread_mutex_unlock(&d->lock);
+}
+
+// ---------------------------------------------------------------- streams and events
+
+struct stream *stream_create(struct device *d, const char *name) { return d->backend->stream_create(d, name); }
+
+void stream_destroy(struct stream **s) {
+    if (!*s) return;
+    (*s)->dev->backend->stream_destroy(*s);
+    *s = NULL;
+}
+
+struct device *stream_device(struct stream *s) { return s->dev; }
+
+void dev_launch(struct stream *s, enum op op, const void *args, size_t args_bytes) {
+    assert(op >= 0 && op < OP_COUNT);
+    s->dev->backend->launch(s, op, args, args_bytes);
+}
+
+void dev_copy(struct stream *s, void *dst, const void *src, size_t bytes) {
+    if (bytes) s->dev->backend->copy(s, dst, src, bytes);
+}
+
+void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
+    s->dev->backend->host(s, name, fn, arg);
+}
+
+void stream_phase(struct stream *s, enum phase phase) {
+    assert(phase >= 0 && phase < PHASES);
+    s->dev->backend->phase(s, phase);
+}
+
+int stream_sync(struct stream *s) { return s->dev->backend->sync(s); }
+void stream_get_times(struct stream *s, struct stream_times *out) { s->dev->backend->times(s, out); }
+
+struct event *event_create(struct device *d) { return d->backend->event_create(d); }
+
+void event_destroy(struct event **e) {
+    if (!*e) return;
+    (*e)->dev->backend->event_destroy(*e);
+    *e = NULL;
+}
+
+void event_record(struct event *e, struct stream *s) { s->dev->backend->event_record(e, s); }
+void stream_wait_event(struct stream *s, struct event *e) { s->dev->backend->wait_event(s, e); }
+int event_sync(struct event *e) { return e->dev->backend->event_sync(e); }
+int dev_trace_write(struct device *d, int pid, void *file) { return d->backend->trace_write(d, pid, file); }

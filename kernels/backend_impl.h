@@ -1,0 +1,65 @@
+// What a backend's implementation shares with backend.c: the heads of its opaque objects. A backend
+// embeds struct device, struct stream and struct event as the FIRST member of its own structs.
+// Only kernels/ includes this file.
+#ifndef STARRING_KERNELS_BACKEND_IMPL_H
+#define STARRING_KERNELS_BACKEND_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/backend.h"
+
+struct device {
+    const struct backend *backend;
+    char label[64];
+    int threads;  // an operation may use; >= 1
+    bool trace;
+    pthread_mutex_t lock;    // guards usage and the writing of error
+    struct mem_usage usage;  // counted by dev_alloc and dev_free
+    atomic_bool failed;      // error is complete and will not change any more
+    char error[512];
+};
+
+struct stream {
+    struct device *dev;
+};
+
+struct event {
+    struct device *dev;
+};
+
+// Fills and empties the head; called by a backend's open and close.
+void device_init(struct device *d, const struct backend *b, const struct device_options *opt);
+void device_fini(struct device *d);
+// Keeps the first error's text, "[label] text".
+void device_fail(struct device *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// cpu and ref: one host implementation (kernels/cpu/device.c, stream.c) with two tables of operations.
+extern const struct backend cpu_backend, ref_backend;
+
+struct host_stream;
+
+struct host_device {
+    struct device head;
+    const op_fn *ops;              // (OP_COUNT)
+    struct host_stream *streams;   // every stream ever created, newest first; freed by close. head.lock
+    int live_streams;              // created and not destroyed
+};
+
+struct stream *host_stream_create(struct device *d, const char *name);
+void host_stream_destroy(struct stream *s);
+void host_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
+void host_copy(struct stream *s, void *dst, const void *src, size_t bytes);
+void host_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
+void host_phase(struct stream *s, enum phase phase);
+int host_sync(struct stream *s);
+void host_times(struct stream *s, struct stream_times *out);
+struct event *host_event_create(struct device *d);
+void host_event_destroy(struct event *e);
+void host_event_record(struct event *e, struct stream *s);
+void host_wait_event(struct stream *s, struct event *e);
+int host_event_sync(struct event *e);
+int host_trace_write(struct device *d, int pid, void *file);
+void host_streams_free(struct host_device *d);  // after every stream has been destroyed
+
+#endif

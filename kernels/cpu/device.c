@@ -1,0 +1,69 @@
+// Host memory and the two host backends: cpu (fast) and ref (the oracle), which differ in their table
+// of operations alone.
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/backend_impl.h"
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+static int host_open(struct device **out, const struct device_options *opt, const struct backend *b,
+                     const op_fn *ops) {
+    struct host_device *d = calloc(1, sizeof *d);
+    if (!d) return -1;
+    device_init(&d->head, b, opt);
+    d->ops = ops;
+    *out = &d->head;
+    return 0;
+}
+
+static int cpu_open(struct device **out, const struct device_options *opt) {
+    return host_open(out, opt, &cpu_backend, cpu_ops);
+}
+
+static int ref_open(struct device **out, const struct device_options *opt) {
+    return host_open(out, opt, &ref_backend, ref_ops);
+}
+
+static void host_close(struct device *head) {
+    struct host_device *d = (struct host_device *)head;
+    assert(d->live_streams == 0 && "destroy the streams before the device");
+    host_streams_free(d);
+    device_fini(&d->head);
+    free(d);
+}
+
+// Large buffers get 2 MiB pages where the kernel gives them (streaming operations spend a third of
+// their time in TLB misses otherwise). All pages are touched here, so that no step pays for faults
+// and the process's resident size is the ledger's.
+static void *host_alloc(struct device *d, size_t bytes) {
+    (void)d;
+    bool large = bytes >= 2 * HUGE_PAGE_BYTES;
+    void *p;
+    if (posix_memalign(&p, large ? HUGE_PAGE_BYTES : DEV_ALIGN, bytes) != 0) return NULL;
+    if (large) madvise(p, bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES, MADV_HUGEPAGE);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void host_free(struct device *d, void *p, size_t bytes) {
+    (void)d;
+    (void)bytes;
+    free(p);
+}
+
+#define HOST_BACKEND(backend_name, open_fn)                                                       \
+    {                                                                                             \
+        .name = backend_name, .open = open_fn, .close = host_close, .alloc = host_alloc,          \
+        .free = host_free, .stream_create = host_stream_create,                                   \
+        .stream_destroy = host_stream_destroy, .launch = host_launch, .copy = host_copy,          \
+        .host = host_host, .phase = host_phase, .sync = host_sync, .times = host_times,           \
+        .event_create = host_event_create, .event_destroy = host_event_destroy,                   \
+        .event_record = host_event_record, .wait_event = host_wait_event,                         \
+        .event_sync = host_event_sync, .trace_write = host_trace_write,                           \
+    }
+
+const struct backend cpu_backend = HOST_BACKEND("cpu", cpu_open);
+const struct backend ref_backend = HOST_BACKEND("ref", ref_open);

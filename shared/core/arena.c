@@ -1,0 +1,41 @@
+#include "shared/core/arena.h"
+
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+
+void arena_init(struct arena *a, struct device *dev) { *a = (struct arena){.dev = dev}; }
+
+void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
+    if (!bytes) return NULL;
+    bytes = dev_round(bytes);
+    a->bytes[c] += bytes;
+    if (!a->dev) return NULL;
+    void *p = dev_alloc(a->dev, c, bytes);
+    if (!p) {
+        a->failed = 1;
+        fail("out of device memory: %zu bytes for %s, after %zu bytes in all; "
+             "use a smaller batch, a higher ZeRO stage or more ranks",
+             bytes, mem_class_name(c), arena_total(a) - bytes);
+        a->bytes[c] -= bytes;
+        return NULL;
+    }
+    if (a->count == a->capacity) {
+        a->capacity = a->capacity ? 2 * a->capacity : 32;
+        a->blocks = xrealloc(a->blocks, (size_t)a->capacity * sizeof *a->blocks);
+    }
+    a->blocks[a->count++] = (struct arena_block){p, bytes, c};
+    return p;
+}
+
+size_t arena_total(const struct arena *a) {
+    size_t total = 0;
+    for (int i = 0; i < MEM_CLASSES; i++) total += a->bytes[i];
+    return total;
+}
+
+void arena_release(struct arena *a) {
+    for (int i = a->count - 1; i >= 0; i--) dev_free(a->dev, a->blocks[i].class, a->blocks[i].p, a->blocks[i].bytes);
+    free(a->blocks);
+    *a = (struct arena){.dev = a->dev};
+}

@@ -1,0 +1,90 @@
+#include "shared/core/error.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// Per thread: a rank is a thread, and each says its own name and keeps its own last error.
+static _Thread_local struct {
+    char label[48];
+    char last[2048];
+    int quiet;
+} self;
+
+void error_set_label(const char *label) { snprintf(self.label, sizeof self.label, "%s", label); }
+const char *error_label(void) { return self.label; }
+const char *error_last(void) { return self.last; }
+void error_clear(void) { self.last[0] = '\0'; }
+void error_quiet(int on) { self.quiet = on; }
+
+// One write per message, so that lines of several threads and processes do not interleave.
+static void say(const char *kind, const char *text) {
+    if (self.quiet) return;
+    char line[2400];
+    int n = self.label[0] ? snprintf(line, sizeof line, "starring: %s[%s] %s\n", kind, self.label, text)
+                          : snprintf(line, sizeof line, "starring: %s%s\n", kind, text);
+    if (n >= (int)sizeof line) n = (int)sizeof line - 1;
+    fwrite(line, 1, (size_t)n, stderr);
+    fflush(stderr);
+}
+
+int fail(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(self.last, sizeof self.last, fmt, ap);
+    va_end(ap);
+    say("error: ", self.last);
+    return -1;
+}
+
+void warn(const char *fmt, ...) {
+    char text[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    say("warning: ", text);
+}
+
+void info(const char *fmt, ...) {
+    char text[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    say("", text);
+}
+
+static void *must(void *p, unsigned long bytes) {
+    if (!p) {
+        fprintf(stderr, "starring: error: out of host memory (asked for %lu bytes)\n", bytes);
+        exit(EXIT_RUN_FAILED);
+    }
+    return p;
+}
+
+void *xcalloc(unsigned long count, unsigned long bytes) {
+    return must(calloc(count ? count : 1, bytes ? bytes : 1), count * bytes);
+}
+
+void *xrealloc(void *p, unsigned long bytes) { return must(realloc(p, bytes ? bytes : 1), bytes); }
+
+char *xstrdup(const char *s) { return must(strdup(s), strlen(s)); }
+
+char *xasprintf(const char *fmt, ...) {
+    char *out = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vasprintf(&out, fmt, ap);
+    va_end(ap);
+    return must(n < 0 ? NULL : out, 0);
+}
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

@@ -1,0 +1,130 @@
+// The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of
+// the whole batch never exist at once.
+#include "shared/model/model_impl.h"
+
+// Where the output projection lives: in the head's own unit, or in unit 0 when tied.
+struct projection {
+    const void *w;    // (V,C)
+    void *dw;         // (V,C) or NULL
+    bool accumulate;
+};
+
+static struct projection projection_of(const struct model *m, const struct unit_view *v, const struct unit_view *tied) {
+    const struct unit_view *owner = m->layout->tied ? tied : v;
+    const struct unit *u = &m->layout->units[m->layout->tied ? 0 : m->layout->count - 1];
+    int64_t at = unit_tensor_offset(u, m->layout->tied ? "wte" : "lm_head");
+    return (struct projection){weight_at(m, owner, at), owner->grad ? grad_at(m, owner, at) : NULL, owner->accumulate};
+}
+
+static void *row_at(const struct model *m, void *base, int64_t row, int64_t width) {
+    return (char *)base + (size_t)(row * width) * dtype_size(m->dt);
+}
+
+static int64_t rows_from(const struct model *m, int64_t row) {
+    return m->R - row < m->chunk ? m->R - row : m->chunk;
+}
+
+static void logits_of(struct model *m, const struct projection *p, int64_t row, int64_t rows) {
+    op_matmul(m->s, &(struct matmul_args){.c = m->logits,
+                                          .a = row_at(m, m->nf, row, m->C),
+                                          .b = p->w,
+                                          .m = rows,
+                                          .n = m->V,
+                                          .k = m->C,
+                                          .trans_b = true,
+                                          .dt = m->dt});
+}
+
+static void loss_of(struct model *m, int64_t row, int64_t rows, bool want_grad) {
+    op_xent(m->s, &(struct xent_args){.logits = m->logits,
+                                      .loss = m->loss + row,
+                                      .targets = m->targets + row,
+                                      .rows = rows,
+                                      .vocab = m->V,
+                                      .grad_scale = m->grad_scale,
+                                      .want_grad = want_grad,
+                                      .dt = m->dt});
+}
+
+static void sum_losses(struct model *m) {
+    op_loss_sum(m->s, &(struct loss_sum_args){
+                          .out = m->loss_sum, .loss = m->loss, .rows = m->R, .accumulate = !m->zero_loss});
+}
+
+void head_forward(struct model *m, const struct unit_view *v, const struct unit_view *tied, bool want_loss) {
+    const struct unit *u = &m->layout->units[m->layout->count - 1];
+    op_norm_fwd(m->s, &(struct norm_fwd_args){.y = m->nf,
+                                              .sum = m->final_x,
+                                              .mean = m->meanf,
+                                              .rstd = m->rstdf,
+                                              .x = m->saved[m->spec.layers - 1].mid,
+                                              .residual = m->pass,
+                                              .weight = weight_at(m, v, unit_tensor_offset(u, "norm")),
+                                              .bias = weight_at(m, v, unit_tensor_offset(u, "norm_b")),
+                                              .rows = m->R,
+                                              .channels = m->C,
+                                              .eps = m->spec.norm_eps,
+                                              .kind = model_norm(m),
+                                              .dt = m->dt});
+    if (!want_loss) return;
+    struct projection p = projection_of(m, v, tied);
+    for (int64_t row = 0; row < m->R; row += m->chunk) {
+        logits_of(m, &p, row, rows_from(m, row));
+        loss_of(m, row, rows_from(m, row), false);
+    }
+    sum_losses(m);
+}
+
+void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied) {
+    const struct unit *u = &m->layout->units[m->layout->count - 1];
+    struct projection p = projection_of(m, v, tied);
+    for (int64_t row = 0; row < m->R; row += m->chunk) {
+        int64_t rows = rows_from(m, row);
+        stream_phase(m->s, PHASE_FORWARD);
+        logits_of(m, &p, row, rows);
+        loss_of(m, row, rows, true);  // logits are now their gradient
+        stream_phase(m->s, PHASE_BACKWARD);
+        op_matmul(m->s, &(struct matmul_args){.c = row_at(m, m->d_c, row, m->C),
+                                              .a = m->logits,
+                                              .b = p.w,
+                                              .m = rows,
+                                              .n = m->C,
+                                              .k = m->V,
+                                              .dt = m->dt});
+        op_matmul(m->s, &(struct matmul_args){.c = p.dw,
+                                              .a = m->logits,
+                                              .b = row_at(m, m->nf, row, m->C),
+                                              .m = m->V,
+                                              .n = m->C,
+                                              .k = rows,
+                                              .trans_a = true,
+                                              .accumulate = p.accumulate || row > 0,
+                                              .dt = m->dt});
+    }
+    sum_losses(m);
+    op_norm_bwd(m->s, &(struct norm_bwd_args){.dx = m->carry,
+                                              .dweight = grad_at(m, v, unit_tensor_offset(u, "norm")),
+                                              .dbias = grad_at(m, v, unit_tensor_offset(u, "norm_b")),
+                                              .dy = m->d_c,
+                                              .x = m->final_x,
+                                              .mean = m->meanf,
+                                              .rstd = m->rstdf,
+                                              .weight = weight_at(m, v, unit_tensor_offset(u, "norm")),
+                                              .scratch = m->scratch,
+                                              .rows = m->R,
+                                              .channels = m->C,
+                                              .accumulate = v->accumulate,
+                                              .kind = model_norm(m),
+                                              .dt = m->dt});
+}
+
+int model_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, float *out) {
+    struct projection p = projection_of(m, head, tied);
+    for (int64_t row = 0; row < m->R; row += m->chunk) {
+        int64_t rows = rows_from(m, row);
+        logits_of(m, &p, row, rows);
+        if (stream_sync(m->s)) return -1;
+        for (int64_t i = 0; i < rows * m->V; i++) out[row * m->V + i] = dtype_load(m->dt, m->logits, (size_t)i);
+    }
+    return 0;
+}

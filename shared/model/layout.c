@@ -1,0 +1,125 @@
+// The tensors of a model, unit by unit, and their initial values.
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/core/rng.h"
+#include "shared/model/spec.h"
+
+// Keeps the stream of initial values apart from other uses of the same seed.
+#define INIT_KEY UINT64_C(0x696e69745f773031)
+
+static struct tensor *add(struct unit *u, const char *name) {
+    assert(u->count < UNIT_MAX_TENSORS);
+    struct tensor *t = &u->tensors[u->count++];
+    char unit_name[sizeof u->name];  // a copy: the compiler cannot see that the two names never overlap
+    memcpy(unit_name, u->name, sizeof unit_name);
+    snprintf(t->name, sizeof t->name, "%s.%s", unit_name, name);
+    return t;
+}
+
+// A weight matrix (rows, columns) = (out, in): decays; normal(0, std).
+static void add_matrix(struct unit *u, const char *name, int64_t rows, int64_t columns, float std) {
+    struct tensor *t = add(u, name);
+    t->shape[0] = rows;
+    t->shape[1] = columns;
+    t->dims = 2;
+    t->numel = rows * columns;
+    t->decay = true;
+    t->init = INIT_NORMAL;
+    t->init_std = std;
+}
+
+// A norm's weight (ones) or a bias (zeros): no decay.
+static void add_vector(struct unit *u, const char *name, int64_t n, enum init_kind init) {
+    struct tensor *t = add(u, name);
+    t->shape[0] = n;
+    t->shape[1] = 1;
+    t->dims = 1;
+    t->numel = n;
+    t->init = init;
+}
+
+static void add_block_llama(struct unit *u, const struct model_spec *s, float residual_std) {
+    int64_t c = s->channels, d = s->head_size, qkv = (s->heads + 2 * (int64_t)s->kv_heads) * d;
+    add_vector(u, "norm1", c, INIT_ONES);
+    add_matrix(u, "wqkv", qkv, c, s->init_std);
+    if (s->qkv_bias) add_vector(u, "bqkv", qkv, INIT_ZEROS);
+    add_matrix(u, "wo", c, s->heads * d, residual_std);
+    add_vector(u, "norm2", c, INIT_ONES);
+    add_matrix(u, "w_gate_up", 2 * (int64_t)s->ffn, c, s->init_std);
+    add_matrix(u, "w_down", c, s->ffn, residual_std);
+}
+
+static void add_block_gpt2(struct unit *u, const struct model_spec *s, float residual_std) {
+    int64_t c = s->channels;
+    add_vector(u, "norm1", c, INIT_ONES);
+    add_vector(u, "norm1_b", c, INIT_ZEROS);
+    add_matrix(u, "wqkv", 3 * c, c, s->init_std);
+    add_vector(u, "bqkv", 3 * c, INIT_ZEROS);
+    add_matrix(u, "wo", c, c, residual_std);
+    add_vector(u, "bo", c, INIT_ZEROS);
+    add_vector(u, "norm2", c, INIT_ONES);
+    add_vector(u, "norm2_b", c, INIT_ZEROS);
+    add_matrix(u, "w_up", s->ffn, c, s->init_std);
+    add_vector(u, "b_up", s->ffn, INIT_ZEROS);
+    add_matrix(u, "w_down", c, s->ffn, residual_std);
+    add_vector(u, "b_down", c, INIT_ZEROS);
+}
+
+struct layout *model_layout_create(const struct model_spec *s, int world) {
+    struct layout *l = xcalloc(1, sizeof *l);
+    l->count = s->layers + 2;
+    l->units = xcalloc((unsigned long)l->count, sizeof *l->units);
+    l->tied = s->tied;
+    // Radford et al. 2019, section 2.3: residual projections are scaled by 1/sqrt(residual layers).
+    float residual_std = (float)((double)s->init_std / sqrt(2.0 * s->layers));
+
+    struct unit *u = &l->units[0];
+    snprintf(u->name, sizeof u->name, "embedding");
+    add_matrix(u, "wte", s->vocab, s->channels, s->init_std);
+    if (s->family == FAMILY_GPT2) add_matrix(u, "wpe", s->max_positions, s->channels, s->init_std);
+    for (int i = 0; i < s->layers; i++) {
+        u = &l->units[1 + i];
+        snprintf(u->name, sizeof u->name, "block.%d", i);
+        if (s->family == FAMILY_LLAMA)
+            add_block_llama(u, s, residual_std);
+        else
+            add_block_gpt2(u, s, residual_std);
+    }
+    u = &l->units[l->count - 1];
+    snprintf(u->name, sizeof u->name, "head");
+    add_vector(u, "norm", s->channels, INIT_ONES);
+    if (s->family == FAMILY_GPT2) add_vector(u, "norm_b", s->channels, INIT_ZEROS);
+    if (!s->tied) add_matrix(u, "lm_head", s->vocab, s->channels, s->init_std);
+
+    layout_finish(l, world);
+    return l;
+}
+
+static void init_tensor(const struct tensor *t, uint64_t key, float *out) {
+    switch (t->init) {
+    case INIT_ZEROS:
+        break;  // the caller's buffer is zero
+    case INIT_ONES:
+        for (int64_t i = 0; i < t->numel; i++) out[i] = 1.0f;
+        break;
+    case INIT_NORMAL: {
+        uint64_t first = (uint64_t)t->logical_start;
+        float std = t->init_std;
+        int64_t n = t->numel;
+#pragma omp parallel for schedule(static) if (n > 65536)
+        for (int64_t i = 0; i < n; i++) out[i] = std * rng_normal(key, first + (uint64_t)i);
+        break;
+    }
+    }
+}
+
+void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out) {
+    const struct unit *unit = &l->units[u];
+    memset(out, 0, (size_t)unit->n_pad * sizeof *out);
+    for (int i = 0; i < unit->count; i++) init_tensor(&unit->tensors[i], seed ^ INIT_KEY, out + unit->tensors[i].offset);
+}

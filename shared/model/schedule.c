@@ -1,0 +1,32 @@
+#include <math.h>
+
+#include "shared/model/optimizer.h"
+
+// Share of the way from the lowest to the highest learning rate, i steps into a warm-up of w.
+static double ramp(const struct schedule_config *c, double i, double w) {
+    return c->warmup == WARMUP_LOG ? 1.0 / log(w) * log(i + 1) : i / w;
+}
+
+static double cosine_ratio(const struct schedule_config *c, double i, double w) {
+    if (i < w) return c->warmup_min_ratio + ramp(c, i, w) * (1.0 - c->warmup_min_ratio);
+    double steps = (double)c->total_steps - w;
+    // DeepSpeed divides by zero here; one step of decay is the limit from above.
+    if (steps == 0) steps = 1;
+    double wave = (1 + cos(M_PI * (i - w + 1) / steps)) / 2;
+    return fmax(0.0, c->cos_min_ratio + (1.0 - c->cos_min_ratio) * wave);
+}
+
+float schedule_lr(const struct schedule_config *c, float base_lr, int64_t updates) {
+    double i = (double)updates - 1;  // DeepSpeed's last_batch_iteration
+    double w = c->warmup_steps > 2 ? (double)c->warmup_steps : 2;
+    if (c->type == SCHEDULE_NONE) return base_lr;
+    if (c->type == SCHEDULE_WARMUP_COSINE) return i < 0 ? 0 : (float)(base_lr * cosine_ratio(c, i, w));
+    double gamma = 1;
+    if (i < 0)
+        gamma = 0;
+    else if (i < w)
+        gamma = ramp(c, i, w);
+    else if (c->type == SCHEDULE_WARMUP_DECAY)
+        gamma = fmax(0.0, ((double)c->total_steps - i) / fmax(1.0, (double)c->total_steps - w));
+    return (float)(c->min_lr + (c->max_lr - c->min_lr) * gamma);
+}

@@ -1,0 +1,122 @@
+#include "shared/run/progress.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+
+#define BAR_WIDTH 28
+#define BAR_EVERY_S 0.1
+
+struct progress {
+    struct progress_options o;
+    int64_t steps, per_print;
+    double start_s, drawn_s;
+    bool bar_shown;
+    int64_t tokens_since;    // of the steps since the last line
+    double seconds_since;
+};
+
+const char *format_bytes(char text[24], double bytes) {
+    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    int i = 0;
+    while (bytes >= 999.5 && i < 5) {
+        bytes /= 1000;
+        i++;
+    }
+    int decimals = i == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+    snprintf(text, 24, "%.*f %s", decimals, bytes, unit[i]);
+    return text;
+}
+
+const char *format_count(char text[32], int64_t n) {
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)n);
+    int out = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0 && digits[i - 1] != '-') text[out++] = ',';
+        text[out++] = digits[i];
+    }
+    text[out] = 0;
+    return text;
+}
+
+struct progress *progress_create(const struct progress_options *o) {
+    struct progress *p = xcalloc(1, sizeof *p);
+    p->o = *o;
+    p->start_s = now_seconds();
+    return p;
+}
+
+static void wipe(struct progress *p) {
+    if (p->bar_shown) fputs("\r\033[K", p->o.file);
+    p->bar_shown = false;
+}
+
+static void draw(struct progress *p, int64_t step) {
+    double now_s = now_seconds();
+    if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
+    p->drawn_s = now_s;
+    int filled = (int)(BAR_WIDTH * step / p->steps);
+    char bar[BAR_WIDTH + 1];
+    memset(bar, '.', BAR_WIDTH);
+    memset(bar, '#', (size_t)filled);
+    bar[BAR_WIDTH] = 0;
+    double left_s = (now_s - p->start_s) / (double)step * (double)(p->steps - step);
+    fprintf(p->o.file, "\r\033[K[%s] %lld/%lld  %3.0f%%  %d:%02d left", bar, (long long)step, (long long)p->steps,
+            100.0 * (double)step / (double)p->steps, (int)(left_s / 60), (int)left_s % 60);
+    fflush(p->o.file);
+    p->bar_shown = true;
+}
+
+void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params) {
+    char count[32];
+    p->steps = c->steps;
+    p->per_print = c->steps_per_print > 0 ? c->steps_per_print : 1;
+    p->start_s = now_seconds();
+    fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
+            config_dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
+    if (c->kind == TOPOLOGY_PS) fprintf(p->o.file, ", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
+    fprintf(p->o.file, "; %s tokens a step (%d x %lld x %lld x %lld)\n",
+            format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
+            (long long)c->micro_batch, (long long)c->seq);
+    fflush(p->o.file);
+}
+
+void progress_step(struct progress *p, const struct step_record *r) {
+    p->tokens_since += r->tokens;
+    p->seconds_since += r->seconds;
+    if (r->step == 1 || r->step == p->steps || r->step % p->per_print == 0) {
+        char memory[24], rate[32], norm[16] = "-";
+        wipe(p);
+        if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);
+        double per_s = p->seconds_since > 0 ? (double)p->tokens_since / p->seconds_since : 0;
+        fprintf(p->o.file, "step %5lld/%lld  loss %7.4f  norm %7s  lr %.2e  %9s tok/s  %s", (long long)r->step,
+                (long long)p->steps, r->loss, norm, r->lr, format_count(rate, (int64_t)per_s),
+                format_bytes(memory, (double)r->memory_bytes));
+        if (r->loss_scale != 1) fprintf(p->o.file, "  scale %g", r->loss_scale);
+        if (r->skipped) fputs("  skipped: a gradient was not finite", p->o.file);
+        fputc('\n', p->o.file);
+        fflush(p->o.file);
+        p->tokens_since = 0;
+        p->seconds_since = 0;
+    }
+    draw(p, r->step);
+}
+
+void progress_eval(struct progress *p, int64_t step, double val_loss, double unigram_entropy) {
+    wipe(p);
+    fprintf(p->o.file, "step %5lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
+            (long long)step, (long long)p->steps, val_loss, unigram_entropy);
+    fflush(p->o.file);
+}
+
+void progress_destroy(struct progress **pp) {
+    struct progress *p = *pp;
+    if (!p) return;
+    wipe(p);
+    fflush(p->o.file);
+    free(p);
+    *pp = NULL;
+}

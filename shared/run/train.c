@@ -1,0 +1,352 @@
+#include "shared/run/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/io/checkpoint_hf.h"
+#include "shared/model/model.h"
+
+// Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
+#define DIVERGED_STEPS 8
+
+struct train {
+    const struct train_options *o;
+    const struct config *c;
+    struct topology *t;
+    const struct layout *l;
+    struct model *model;
+    struct train_result *r;
+    struct scaler scaler;
+    int64_t updates;       // applied so far
+    int skipped_in_a_row;
+    int32_t *tokens, *targets;  // (accumulation, B, T) of this rank
+    double data_s;
+    struct stream_times times0;
+    struct comm_times comm0;
+    uint64_t allocations;  // after the first step
+};
+
+static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; }
+
+static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
+
+// The tokens the mean loss is taken over: of the global batch, or of this worker's share when its
+// gradients are applied on their own (async).
+static double tokens_of_mean(const struct train *x) {
+    int64_t sequences = x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
+    return (double)(sequences * x->c->seq);
+}
+
+static int forward(struct train *x, enum pass pass, bool want_loss) {
+    struct topology *t = x->t;
+    int last = x->l->count - 1;
+    for (int u = 0; u <= last; u++) {
+        struct unit_view view, tied;
+        bool needs_tied = u == last && x->l->tied && want_loss;
+        if (topology_acquire(t, u, pass, &view)) return -1;
+        if (u < last) topology_prefetch(t, u + 1, pass);
+        if (needs_tied && topology_acquire(t, 0, pass, &tied)) return -1;
+        model_forward(x->model, u, &view, needs_tied ? &tied : NULL, want_loss);
+        if (needs_tied && topology_release(t, 0, pass)) return -1;
+        if (topology_release(t, u, pass)) return -1;
+    }
+    return 0;
+}
+
+static int backward(struct train *x) {
+    struct topology *t = x->t;
+    int last = x->l->count - 1;
+    for (int u = last; u >= 0; u--) {
+        struct unit_view view, tied;
+        bool needs_tied = u == last && x->l->tied;
+        if (topology_acquire(t, u, PASS_BACKWARD, &view)) return -1;
+        if (needs_tied && topology_acquire(t, 0, PASS_BACKWARD, &tied)) return -1;
+        if (u > 0) topology_prefetch(t, u - 1, PASS_BACKWARD);
+        model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
+        if (topology_grad_ready(t, u)) return -1;
+    }
+    return 0;
+}
+
+static void load_batch(struct train *x, int64_t step) {
+    double start = now_seconds();
+    int64_t own = own_sequences(x);
+    data_batch(x->o->data, x->c->seed, step, x->t->rank * own, own, x->c->seq, x->tokens, x->targets);
+    x->data_s += now_seconds() - start;
+}
+
+// One attempt at an update: all micro-batches, then the topology's step.
+static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
+    int64_t micro_tokens = x->c->micro_batch * x->c->seq;
+    in->step = step;
+    in->updates = x->updates;
+    in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr, x->updates);
+    in->loss_scale = (float)x->scaler.scale;
+    in->clip = x->c->clip;
+    load_batch(x, step);
+    for (int k = 0; k < (int)x->c->accumulation; k++) {
+        if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
+        model_set_batch(x->model, x->tokens + k * micro_tokens, x->targets + k * micro_tokens,
+                        (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
+        stream_phase(x->t->compute, PHASE_FORWARD);
+        if (forward(x, PASS_FORWARD, false)) return -1;
+        stream_phase(x->t->compute, PHASE_BACKWARD);
+        if (backward(x)) return -1;
+        stream_phase(x->t->compute, PHASE_OTHER);
+    }
+    in->loss = model_loss_sum(x->model) / tokens_of_mean(x);
+    if (dev_error(x->t->dev)[0]) return fail("step %lld: %s", (long long)step + 1, dev_error(x->t->dev));
+    return topology_step(x->t, in, stats);
+}
+
+// Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
+static int judge(struct train *x, int64_t step, const struct step_stats *stats) {
+    if (!stats->skipped) {
+        x->updates++;
+        x->skipped_in_a_row = 0;
+    } else {
+        x->r->skipped++;
+        x->skipped_in_a_row++;
+    }
+    if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
+    if (x->skipped_in_a_row >= DIVERGED_STEPS)
+        return fail("step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
+                    "lower the learning rate, lengthen the warm-up or set gradient_clipping",
+                    (long long)step + 1, DIVERGED_STEPS);
+    return 0;
+}
+
+static size_t memory_in_use(struct device *dev) {
+    struct mem_usage usage;
+    size_t total = 0;
+    dev_usage(dev, &usage);
+    for (int c = 0; c < MEM_CLASSES; c++) total += usage.current_bytes[c];
+    return total;
+}
+
+static uint64_t allocations(struct device *dev) {
+    struct mem_usage usage;
+    dev_usage(dev, &usage);
+    return usage.allocations;
+}
+
+static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats, double seconds) {
+    if (!x->o->observer) return;
+    struct step_record record = {.step = in->step + 1,
+                                 .loss = stats->loss,
+                                 .grad_norm = stats->grad_norm,
+                                 .lr = in->lr,
+                                 .loss_scale = in->loss_scale,
+                                 .tokens = x->c->train_batch * x->c->seq,
+                                 .seconds = seconds,
+                                 .skipped = stats->skipped,
+                                 .memory_bytes = memory_in_use(x->t->dev)};
+    x->o->observer->on_step(x->o->observer->ctx, &record);
+}
+
+// Mean loss over the same held-out windows whatever the number of workers: window k*N + r is rank r's.
+static int evaluate(struct train *x, int64_t step) {
+    const struct config *c = x->c;
+    int64_t sequences = own_sequences(x), per_batch = c->micro_batch;
+    if (c->eval_batches <= 0 || data_val_tokens(x->o->data) <= c->seq) return 0;
+    double sums[2] = {0, 0};
+    for (int64_t k = 0; k < c->eval_batches * sequences; k += per_batch) {
+        int64_t window = x->t->rank * c->eval_batches * sequences + k;
+        data_val_batch(x->o->data, window, per_batch, c->seq, x->tokens, x->targets);
+        model_set_batch(x->model, x->tokens, x->targets, 0.0f, true);
+        if (forward(x, PASS_EVAL, true)) return -1;
+        sums[0] += model_loss_sum(x->model);
+        sums[1] += (double)(per_batch * c->seq);
+    }
+    if (dev_error(x->t->dev)[0]) return fail("evaluation after step %lld: %s", (long long)step, dev_error(x->t->dev));
+    if (topology_sum(x->t, sums, 2)) return -1;
+    x->r->val_loss = sums[0] / sums[1];
+    x->r->unigram_entropy = data_unigram_entropy(x->o->data);
+    if (x->o->observer)
+        x->o->observer->on_eval(x->o->observer->ctx, step, x->r->val_loss, x->r->unigram_entropy);
+    return 0;
+}
+
+static int initial_weights(struct train *x) {
+    struct hf_reader *reader = NULL;
+    int64_t most = 0;
+    for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
+    if (x->o->weights_in && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
+    float *values = xcalloc((size_t)most, sizeof *values);
+    int rc = 0;
+    for (int u = 0; u < x->l->count && !rc; u++) {
+        if (reader)
+            rc = hf_read_unit(reader, u, values);
+        else
+            model_init_unit(x->l, u, x->c->seed, values);
+        if (!rc) rc = topology_load_unit(x->t, u, values);
+    }
+    free(values);
+    if (reader) hf_close(&reader);
+    return rc;
+}
+
+// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit.
+static int final_weights(struct train *x) {
+    bool first = x->t->rank == 0;
+    struct hf_writer *writer = NULL;
+    if (topology_finish(x->t)) return -1;
+    if (first && x->o->weights_out &&
+        !(writer = hf_writer_create(x->o->weights_out, x->o->spec, x->l, x->t->dtype)))
+        return -1;
+    struct weights_hash *hash = weights_hash_create();
+    int rc = 0;
+    for (int u = 0; u < x->l->count && !rc; u++) {
+        struct unit_view view;
+        if ((rc = topology_acquire(x->t, u, PASS_EVAL, &view))) break;
+        size_t bytes = (size_t)x->l->units[u].n_pad * dtype_size(x->t->dtype);
+        if (first) {
+            void *host = xcalloc(1, bytes);
+            dev_copy(x->t->compute, host, view.weights, bytes);
+            rc = stream_sync(x->t->compute);
+            if (!rc) weights_hash_unit(hash, x->l, u, host, x->t->dtype);
+            if (!rc && writer) rc = hf_write_unit(writer, u, host);
+            free(host);
+        }
+        if (!rc) rc = topology_release(x->t, u, PASS_EVAL);
+    }
+    x->r->weights_hash = weights_hash_finish(&hash);
+    if (writer && !rc) return hf_writer_finish(&writer);
+    if (writer) hf_writer_discard(&writer);
+    return rc;
+}
+
+static size_t peak_rss_bytes(void) {
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[128];
+    size_t kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %zu", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib * 1024;
+}
+
+static double phase_s(const struct stream_times *a, const struct stream_times *b, enum phase p) {
+    return b->busy_s[p] - a->busy_s[p];
+}
+
+// Seconds by what they went into. comm.wait_s: compute or host stood still for communication; as much of
+// it as transfers were busy is exposed communication, the rest waited for peers.
+static void split_time(struct train *x, double total) {
+    struct time_split *s = &x->r->report.time;
+    struct stream_times now;
+    stream_get_times(x->t->compute, &now);
+    double busy = x->t->comm.busy_s - x->comm0.busy_s, stood = x->t->comm.wait_s - x->comm0.wait_s;
+    s->data = x->data_s;
+    s->forward = phase_s(&x->times0, &now, PHASE_FORWARD);
+    s->backward = phase_s(&x->times0, &now, PHASE_BACKWARD);
+    s->optimizer = phase_s(&x->times0, &now, PHASE_OPTIMIZER);
+    s->comm_exposed = stood < busy ? stood : busy;
+    s->wait = stood - s->comm_exposed;
+    s->comm_overlapped = busy - s->comm_exposed;
+    s->total = total;
+}
+
+static void report(struct train *x) {
+    struct rank_report *r = &x->r->report;
+    struct mem_usage usage;
+    size_t model_bytes[MEM_CLASSES];
+    double steps = x->r->steps ? (double)x->r->steps : 1.0;
+    struct model_options mo = {.spec = x->o->spec,
+                               .layout = x->l,
+                               .dtype = x->t->dtype,
+                               .batch = x->c->micro_batch,
+                               .seq = x->c->seq};
+    snprintf(r->role, sizeof r->role, "worker");
+    r->rank = x->t->rank;
+    dev_usage(x->t->dev, &usage);
+    model_predict(&mo, model_bytes);
+    for (int c = 0; c < MEM_CLASSES; c++) {
+        r->predicted_bytes[c] = model_bytes[c] + x->t->memory.predicted_bytes[c];
+        r->peak_bytes[c] = usage.peak_bytes[c];
+    }
+    r->formula_bytes = x->t->memory.formula_bytes;
+    r->rss_bytes = peak_rss_bytes();
+    r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
+    r->predicted_sent = x->t->wire_predicted.sent_per_step;
+    r->predicted_received = x->t->wire_predicted.received_per_step;
+    r->sent_per_step = (double)atomic_load(&x->t->wire.payload_sent) / steps;
+    r->received_per_step = (double)atomic_load(&x->t->wire.payload_received) / steps;
+    r->control_sent_per_step = (double)atomic_load(&x->t->wire.control_sent) / steps;
+    r->control_received_per_step = (double)atomic_load(&x->t->wire.control_received) / steps;
+    r->staleness = x->t->staleness;
+}
+
+static int run_steps(struct train *x) {
+    double eval_s = 0, start = now_seconds();
+    stream_get_times(x->t->compute, &x->times0);
+    x->comm0 = x->t->comm;
+    for (int64_t step = 0; step < x->c->steps; step++) {
+        struct step_input in = {0};
+        struct step_stats stats = {0};
+        double begin = now_seconds();
+        if (stopping(x)) {
+            x->r->interrupted = true;
+            topology_abort(x->t, "interrupted");
+            return -1;
+        }
+        if (attempt(x, step, &in, &stats) || judge(x, step, &stats)) return -1;
+        double end = now_seconds();
+        x->r->step_seconds[step] = end - begin;
+        x->r->steps = step + 1;
+        if (step == 0) {
+            x->r->loss_first = stats.loss;
+            x->allocations = allocations(x->t->dev);
+        }
+        x->r->loss_last = stats.loss;
+        tell_step(x, &in, &stats, end - begin);
+        if (x->c->eval_every > 0 && (step + 1) % x->c->eval_every == 0 && step + 1 < x->c->steps) {
+            if (evaluate(x, step + 1)) return -1;
+            eval_s += now_seconds() - end;
+        }
+    }
+    split_time(x, now_seconds() - start - eval_s);
+    return 0;
+}
+
+static int run(struct train *x) {
+    const struct config *c = x->c;
+    size_t own = (size_t)(own_sequences(x) * c->seq);
+    struct model_options mo = {.spec = x->o->spec,
+                               .layout = x->l,
+                               .dev = x->t->dev,
+                               .compute = x->t->compute,
+                               .dtype = x->t->dtype,
+                               .batch = c->micro_batch,
+                               .seq = c->seq};
+    x->tokens = xcalloc(own, sizeof *x->tokens);
+    x->targets = xcalloc(own, sizeof *x->targets);
+    x->r->step_seconds = xcalloc((size_t)c->steps, sizeof *x->r->step_seconds);
+    x->model = model_create(&mo);
+    if (!x->model || initial_weights(x)) return -1;
+    if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
+    if (run_steps(x)) return -1;
+    if (final_weights(x) || evaluate(x, c->steps)) return -1;
+    return 0;
+}
+
+int train_run(const struct train_options *o, struct train_result *result) {
+    *result = (struct train_result){.val_loss = NAN, .unigram_entropy = NAN};
+    struct train x = {.o = o, .c = o->config, .t = o->topology, .l = o->topology->layout, .r = result};
+    scaler_init(&x.scaler, &o->config->scaler);
+    int rc = run(&x);
+    if (rc && !result->interrupted) topology_abort(x.t, error_last());
+    report(&x);
+    model_destroy(&x.model);
+    free(x.tokens);
+    free(x.targets);
+    return rc;
+}
+
+void train_result_free(struct train_result *r) {
+    free(r->step_seconds);
+    *r = (struct train_result){0};
+}

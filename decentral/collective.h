@@ -96,6 +96,7 @@ struct collective_source {
     struct collective *(*create)(const struct collective_source *src, int channel,
                                  const struct collective_options *o);
     void *impl;        // struct local_hub * or struct mpi_world *
+    bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
 struct collective_source collective_source_local(struct local_hub *h, int rank);
 struct collective_source collective_source_mpi(struct mpi_world *w, int rank, int size);

@@ -77,12 +77,17 @@ def count(output):
     if ran:
         bad = re.findall(r"^FAILED \((.*)\)$", output, re.M)
         failed += sum(int(n) for line in bad for n in re.findall(r"(?:failures|errors)=(\d+)", line))
-        passed += sum(int(n) for n in ran) - failed
+        passed += sum(int(n) for n in ran) - failed - skipped(output)
     return passed, failed
 
 
+def skipped(output):
+    return sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test", output, re.M)
+               + re.findall(r"^(?:OK|FAILED) \(.*skipped=(\d+)", output, re.M))
+
+
 def closing_lines(output):
-    pattern = re.compile(r"^(\[==========\] .*run\.?|\[  (PASSED|FAILED|SKIPPED)  \] .*test.*|Ran \d+ tests?.*|OK.*|FAILED \(.*)$")
+    pattern = re.compile(r"^(\[==========\] .*run\.?|\[  (PASSED |FAILED |SKIPPED) \] .*test.*|Ran \d+ tests?.*|OK.*|FAILED \(.*)$")
     return [line for line in output.splitlines() if pattern.match(line)]
 
 
@@ -93,7 +98,7 @@ def main():
     ap.add_argument("programs", nargs="*")
     args = ap.parse_args()
     env = environment(args.san)
-    passed = failed = 0
+    passed = failed = left_out = 0
     bad = []
     for program in args.programs:
         name = os.path.basename(program)
@@ -111,7 +116,7 @@ def main():
             trouble, wrong = f"died of signal {signal.Signals(-status).name}", wrong + 1
         elif status != 0 and wrong == 0:
             trouble, wrong = f"exit status {status}", 1
-        elif ok + wrong == 0:
+        elif ok + wrong + skipped(output) == 0:
             trouble, wrong = "ran no test", 1
         print(f"{'ok  ' if wrong == 0 else 'FAIL'} {name}  ({time.monotonic() - began:.1f} s){'  ' + trouble if trouble else ''}")
         if wrong:
@@ -122,9 +127,11 @@ def main():
             for line in closing_lines(output):
                 print("     " + line)
         sys.stdout.flush()
-        passed, failed = passed + ok, failed + wrong
+        passed, failed, left_out = passed + ok, failed + wrong, left_out + skipped(output)
     if bad:
         print("failed: " + " ".join(bad))
+    if left_out:
+        print(f"{left_out} skipped, for the reasons printed above")
     if not args.programs:
         print("no test program was given")
     print(f"{passed} passed, {failed} failed")

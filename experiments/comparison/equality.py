@@ -1,7 +1,10 @@
 """Which runs are equal to the last bit, which are not, and why. Judged on the loss's exact text in
 metrics.jsonl, step by step, and on the hash of the final weights; never on rounded numbers."""
 import json
+import math
 import os
+
+from .runs import as_float
 
 # Where a configuration may differ without touching a bit, by the promise of the numerics (README).
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "zero_optimization", "servers", "trace",
@@ -118,11 +121,8 @@ def largest_gap(a, b):
     """(step, |difference|) where two loss curves are farthest apart; None when not comparable."""
     best = None
     for i, (x, y) in enumerate(zip(a.losses, b.losses)):
-        try:
-            gap = abs(float(x) - float(y))
-        except ValueError:
-            continue
-        if best is None or gap > best[1]:
+        gap = abs(as_float(x) - as_float(y))
+        if math.isfinite(gap) and (best is None or gap > best[1]):
             best = (a.metrics[i].get("step", i + 1), gap)
     return best
 

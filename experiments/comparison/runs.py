@@ -31,6 +31,7 @@ class Run:
         self.summary = {}
         self.losses = []
         self.metrics = []
+        self.evals = []        # [(step, held-out loss)]
         self.wall_seconds = None
 
     def __getattr__(self, key):
@@ -75,6 +76,14 @@ def same_class(name):
     return CLASS_ALIASES.get(name, name)
 
 
+def as_float(text):
+    """A loss's text as a number; NaN when it was none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
 def exact_json(text):
     """JSON with every number kept as the text it was written as."""
     return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
@@ -98,8 +107,13 @@ def load(name, directory):
             if not line.strip():
                 continue
             try:
-                run.losses.append(exact_json(line)["loss"])
-                run.metrics.append(json.loads(line))
+                exact, record = exact_json(line), json.loads(line)
+                if "eval_step" in record:
+                    run.evals.append((record["eval_step"], as_float(record["val_loss"])))
+                    continue
+                loss = exact["loss"]
+                run.losses.append("null" if loss is None else loss)  # null: not a number
+                run.metrics.append(record)
             except (ValueError, KeyError, TypeError) as e:
                 raise RunError(f"{metrics}:{number}: no step record with a loss: {e}") from None
     if not run.losses:
@@ -227,7 +241,7 @@ def run_all(args):
                 print("failed", flush=True)
                 raise
             speed = run.tokens_per_second
-            print(f"{run.wall_seconds:.1f} s, loss {float(run.losses[0]):.4f} -> {float(run.losses[-1]):.4f}"
+            print(f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}"
                   + (f", {speed:,.0f} tokens/s" if speed else ""), flush=True)
             groups[i].append(run)
             refuse_unlike([g[0] for g in groups if g], args.force)

@@ -9,18 +9,20 @@ MAX_POINTS = 600  # of one curve; more are thinned to the lowest and highest of 
 
 
 def ticks(low, high, count=5):
-    """Round numbers that cover [low, high]: steps of 1, 2 or 5 times a power of ten."""
+    """Round numbers within [low, high]: steps of 1, 2, 2.5 or 5 times a power of ten."""
     if high <= low:
         high = low + 1
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def tick_text(value, step):
-    digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
+    digits = 0  # as few as show every step exactly
+    while digits < 12 and abs(step - round(step, digits)) > 1e-9 * step:
+        digits += 1
     return f"{value:,.{digits}f}"
 
 
@@ -45,16 +47,18 @@ def smooth(points, window):
     return out
 
 
-def frame(height, x_ticks, y_ticks, x_of, y_of, x_title, y_title, top):
-    """Grid lines, numbers and titles of the axes."""
+def frame(height, x_ticks, y_ticks, x_of, y_of, titles, top, powers):
+    """Grid lines, numbers and titles (x, y) of the axes."""
     base = height - BOTTOM
+    x_title, y_title = titles
     parts = []
     if y_ticks:
         step = y_ticks[1] - y_ticks[0] if len(y_ticks) > 1 else 1
         for t in y_ticks:
             y = y_of(t)
+            text = f'10<tspan dy="-5" font-size="9">{t}</tspan>' if powers else tick_text(t, step)
             parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>'
-                         f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick_text(t, step)}</text>')
+                         f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
         parts.append(f'<text class="axis" transform="translate(16 {(top + base) / 2:.0f}) rotate(-90)" '
                      f'text-anchor="middle">{escape(y_title)}</text>')
     step = x_ticks[1] - x_ticks[0] if len(x_ticks) > 1 else 1
@@ -67,9 +71,15 @@ def frame(height, x_ticks, y_ticks, x_of, y_of, x_title, y_title, top):
     return parts
 
 
-def line_plot(series, x_title, y_title, levels=(), height=380, description=""):
-    """series: [{"label", "color" 0..7, "dash", "points" [(x, y)]}]; levels: [(y, label)] drawn across.
-    Thin pale lines are single steps, bold ones the trailing mean over a fiftieth of the curve."""
+def power_ticks(low, high):
+    """Whole powers of ten within [low, high], which are log10; at most about seven."""
+    every = max(1, math.ceil((high - low) / 7))
+    return [t for t in range(math.ceil(low), math.floor(high) + 1) if t % every == 0]
+
+
+def line_plot(series, x_title, y_title, levels=(), height=380, description="", powers=False):
+    """series: [{"label", "color" 0..7, "dash", "points" [(x, y)], "dots" [(x, y)] or absent}]; levels: [(y, label)] drawn across.
+    powers: y is log10 of what the axis shows. Thin pale lines are single steps, bold ones the trailing mean over a fiftieth of the curve."""
     points = [p for s in series for p in s["points"] if math.isfinite(p[1])]
     if not points:
         return '<p class="note">There is nothing to draw: no finite value was recorded.</p>'
@@ -88,7 +98,8 @@ def line_plot(series, x_title, y_title, levels=(), height=380, description=""):
         return height - BOTTOM - (y - low) / (high - low) * (height - BOTTOM - top)
 
     out = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img"><title>{escape(description)}</title>']
-    out += frame(height, ticks(x_low, x_high, 8), ticks(low, high), x_of, y_of, x_title, y_title, top)
+    y_ticks = power_ticks(low, high) if powers else ticks(low, high)
+    out += frame(height, ticks(x_low, x_high, 8), y_ticks, x_of, y_of, (x_title, y_title), top, powers)
     for y, label in levels:
         out.append(f'<line class="level" x1="{LEFT}" y1="{y_of(y):.1f}" x2="{WIDTH - RIGHT}" y2="{y_of(y):.1f}"/>'
                    f'<text class="leveltext" x="{WIDTH - RIGHT - 4}" y="{y_of(y) - 5:.1f}" text-anchor="end">'
@@ -106,6 +117,10 @@ def line_plot(series, x_title, y_title, levels=(), height=380, description=""):
             out.append(f'<path class="raw c{s["color"]}" d="{path(finite)}"/>')
         out.append(f'<path class="curve c{s["color"]}"{dash} d="{path(smooth(finite, window))}">'
                    f'<title>{escape(s["label"])}</title></path>')
+        for x, y in s.get("dots", []):
+            if x_low <= x <= x_high and low <= y <= high:
+                out.append(f'<circle class="dot c{s["color"]}" cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="4">'
+                           f'<title>{escape(s["label"])}, held-out text, step {x}: {y:.4f}</title></circle>')
     out.append("</svg>")
     return "".join(out)
 

@@ -1,23 +1,22 @@
 """The table for the terminal and the README, and the CSV."""
 import csv
 
-from .runs import CLASSES, median_and_spread, total
+from .runs import CLASSES, as_float, median_and_spread, total
 
 DASH = "-"
 MIB = 1 << 20
 # (key of summary.time, words). What is left of a step is "other"; overlapped runs beside the rest.
 TIMES = [("data", "data"), ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"),
-         ("comm_exposed", "exposed communication"), ("peers", "waiting for peers"), ("other", "other")]
+         ("comm_exposed", "exposed communication"), ("wait", "waiting for peers"), ("other", "other")]
 
 
 def time_per_step(run):
-    """{part: seconds a step}. time.total is of the whole run, and so are its parts; wait includes the
-    exposed communication, the rest of it is waiting for peers."""
+    """{part: seconds a step}, means over workers. summary.json's times are of the whole run; what its parts
+    leave of the total is "other"."""
     time = run.time or {}
     steps = max(len(run.losses), 1)
     part = {k: float(time.get(k) or 0.0) / steps for k in
             ("data", "forward", "backward", "optimizer", "comm_exposed", "comm_overlapped", "wait", "total")}
-    part["peers"] = max(part["wait"] - part["comm_exposed"], 0.0)
     known = sum(part[k] for k, _ in TIMES if k != "other")
     part["other"] = max(part["total"] - known, 0.0)
     return part
@@ -53,13 +52,13 @@ def rows(groups):
         add("  spread, max - min", [number(s) for _, s in speed])
     add("step, median (ms)", [number(median_and_spread([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0],
                                      "{:.1f}") for g in groups])
-    out.append(("time a step on rank 0 (ms)", []))
+    out.append(("time a step, mean over workers (ms)", []))
     for key, words in TIMES:
         add("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
     add("  overlapped communication", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
     out.append(("loss (nats per token)", []))
-    add("  first step", [number(float(r.losses[0]), "{:.4f}") for r in firsts])
-    add("  last step", [number(float(r.losses[-1]), "{:.4f}") for r in firsts])
+    add("  first step", [number(as_float(r.losses[0]), "{:.4f}") for r in firsts])
+    add("  last step", [number(as_float(r.losses[-1]), "{:.4f}") for r in firsts])
     add("  held-out text", [number(r.val_loss, "{:.4f}") for r in firsts])
     add("  unigram entropy of the text", [number(r.unigram_entropy, "{:.4f}") for r in firsts])
     out.append(("memory a rank (MiB), predicted/measured", []))
@@ -70,11 +69,15 @@ def rows(groups):
         add("    without activations", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
         add("    textbook formula", [DASH if e is None else number((e.get("formula_bytes") or 0) / MIB, "{:.2f}")
                                      for e in entries])
+        add("    frames in flight, peak", [DASH if not (e or {}).get("transport_peak_bytes") else
+                                           number(e["transport_peak_bytes"] / MIB, "{:.2f}") for e in entries])
     out.append(("bytes a step (MiB), predicted/measured", []))
     for role in all_roles(firsts):
         wires = [r.wire_of(role) or {} for r in firsts]
         add(f"  {role} sends", [pair(w.get("predicted_sent"), w.get("sent_per_step")) for w in wires])
         add(f"  {role} receives", [pair(w.get("predicted_received"), w.get("received_per_step")) for w in wires])
+    add("allocations after the first step", [number(sum(e.get("late_allocations") or 0 for e in r.memory or []))
+                                             for r in firsts])
     add("skipped steps", [number(r.skipped) for r in firsts])
     hashes = [str(r.weights_hash).removeprefix("0x") for r in firsts]
     out.append(("weights hash", [h[:8] for h in hashes]))

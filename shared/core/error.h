@@ -14,7 +14,8 @@ void error_set_label(const char *label);
 const char *error_label(void);
 
 // Logs an error; always returns -1, so that a failing function can end in `return fail(...)`.
-int fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// (The name is in parentheses because cmocka has a macro of the same name.)
+int(fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // The text of this thread's last fail(), "" when none; valid until the next one.
 const char *error_last(void);
 void error_clear(void);

@@ -1,14 +1,33 @@
 // The resolved configuration of a run: DeepSpeed's JSON plus the sections model, data and
 // parameter_server, then --set, then command-line flags. Plain data; strings are owned by the struct.
 //
-// JSON keys beside DeepSpeed's (all optional; the flag of the same name wins):
-//   "model": "demo"                        | {"name": "demo"}
-//   "data": "FILE|DIR"                     | {"path": .., "tokenizer": "byte"|"bin", "seq_len": T, "val_fraction": 0.05, "val_path": ..}
-//   "topology": "zero:2", "workers": 2, "seed": 1, "steps": 100, "dtype": "bf16", "device": "cpu",
-//   "eval_every": 0, "eval_batches": 8, "threads": 0
+// Keys beside DeepSpeed's, with their defaults (the flag of the same name wins over the file):
+//   "model": "demo"            or {"name": ..}: preset, config.json or directory
+//   "data": "demo"             or {"path": .., "val_path": .., "tokenizer": "byte"|"bin", "seq_len": 256,
+//                              "val_fraction": 0.05}; no tokenizer: by what the files are
+//   "topology": none given: zero:S when zero_optimization.stage or workers > 1 is given, else local
+//   "workers": 2               local: always 1
+//   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
+//   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
+//   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
+//   "reduce": "ordered"|"native"
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
-//   "reduce": "ordered"|"native"
+//
+// DeepSpeed's keys that are read: train_batch_size, train_micro_batch_size_per_gpu (4),
+// gradient_accumulation_steps (1); optimizer {type AdamW|Adam, params {lr 1e-3, betas, eps, weight_decay 0,
+// adam_w_mode, bias_correction}}; scheduler {WarmupLR, WarmupDecayLR, WarmupCosineLR}; fp16; bf16;
+// gradient_clipping (0: none); steps_per_print (10); zero_optimization.stage.
+// Adam decouples the weight decay too unless adam_w_mode is false, as DeepSpeed's FusedAdam.
+//
+// "auto" becomes what the Hugging Face Trainer's defaults make of it: lr 5e-5, betas 0.9 0.999, eps 1e-8,
+// weight_decay 0, gradient_clipping 1, warmup_min_lr 0, warmup_max_lr = lr, warmup_num_steps 0,
+// total_num_steps = steps, fp16/bf16.enabled = whether dtype says so; batch sizes: as if not given.
+// Each resolution is shown.
+//
+// Other keys DeepSpeed knows: hints without effect here are listed once with the reason; what is not
+// supported is a warning when it is off or cannot change the results, else an error. Unknown keys in the
+// file are warnings, on the command line errors, both with the nearest known name.
 #ifndef STARRING_SHARED_IO_CONFIG_H
 #define STARRING_SHARED_IO_CONFIG_H
 
@@ -25,64 +44,67 @@ enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI 
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
 
 struct ps_config {
-    int servers, threads;       // S; shard threads per server
-    int64_t partition_bytes;    // of 16-bit (or fp32) payload
+    int servers, threads;     // S; shard threads per server
+    int64_t partition_bytes;  // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
-    int64_t credit_bytes;       // in flight per worker
-    char *bind;                 // where servers and scheduler listen
+    int64_t credit_bytes;  // in flight per worker
+    char *bind;            // where servers and scheduler listen
 };
 
 struct config {
-    char *topology;             // as written: "ps:ssp:2"
+    char *topology;  // as written: "ps:ssp:2"
     enum topology_kind kind;
     enum consistency consistency;
-    int bound;                  // ssp: s; backup: b
-    int stage;                  // zero
-    int workers;                // N
+    int bound;    // ssp: s; backup: b
+    int stage;    // zero
+    int workers;  // N
     enum launch_kind launch;
     enum device_kind device;
-    int threads;                // CPU threads per rank; 0: cores / ranks on this machine, at least 1
+    int threads;  // CPU threads per rank; 0: cores / ranks on this machine, at least 1
 
-    char *model;                // preset, file or directory
-    char *data;                 // file, directory, or "demo"
-    char *val_data;             // or NULL: the tail of data
-    char *tokenizer;            // "byte" or "bin"
+    char *model;      // preset, file or directory
+    char *data;       // file, directory, or "demo"
+    char *val_data;   // or NULL: the tail of data
+    char *tokenizer;  // "byte", "bin", or NULL: by what the files are
     double val_fraction;
-    int64_t seq;                // T
+    int64_t seq;  // T
     int64_t steps;
     uint64_t seed;
     enum dtype dtype;
-    char *out;                  // run directory, or NULL
+    char *out;  // run directory, or NULL
     int64_t eval_every, eval_batches;
     bool trace, json, quiet;
 
-    int64_t train_batch, micro_batch, accumulation;  // DeepSpeed's triangle, resolved: train = micro * acc * N
+    // DeepSpeed's triangle, resolved: train = micro * accumulation * N
+    int64_t train_batch, micro_batch, accumulation;
     struct optimizer_config optimizer;
-    char *optimizer_type;       // "AdamW"
+    char *optimizer_type;  // "AdamW"
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
     int64_t steps_per_print;
     bool reduce_native;
-    int64_t deadline_ms;        // collectives; = ps.deadline_ms
+    int64_t deadline_ms;  // collectives; = ps.deadline_ms
     struct ps_config ps;
 };
 
-// One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string.
+// One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"
+// alone set model.name and data.path. Texts are taken as they stand: --out 123 is a directory.
 struct config_override {
     const char *path, *value;
-    const char *flag;           // how the user wrote it, for messages: "--workers"
+    const char *flag;  // how the user wrote it, for messages: "--workers"; NULL: "--set"
 };
 
 // Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle,
-// checks. Warnings go to stderr (unknown keys with the nearest known name; keys DeepSpeed knows and
-// this program does not support yet). Returns NULL after naming file, key and what to do.
+// checks. Warnings and resolutions go to stderr. NULL after fail() named file or flag, key, what was
+// expected and what was found. The caller owns the result.
 struct config *config_load(const char *path, const struct config_override *o, size_t count);
 // The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
 char *config_to_json(const struct config *c);
 void config_destroy(struct config **c);
 
-// Parses "zero:2", "ps:ssp:3", ...; 0, or -1 after naming the mistake.
+// Parses "zero:2", "ps:ssp:3", ... into topology, kind, consistency, bound and stage; -1 after listing
+// what is possible.
 int config_parse_topology(struct config *c, const char *text);
 const char *config_dtype_name(enum dtype t);
 

@@ -11,11 +11,14 @@ struct data_options {
     const char *path;        // text file, .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), directory of either, or "demo"
     const char *val_path;    // or NULL: the last val_fraction of the tokens
     const char *tokenizer;   // "byte", "bin", or NULL: by what the files are
-    double val_fraction;
+    double val_fraction;     // in [0, 1)
     int32_t vocab;           // tokens must be below it; checked once over the whole stream
+    int64_t seq;             // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
 };
 
-// NULL after naming file and what is wrong (missing, truncated, wrong magic, token out of range).
+// NULL after naming file and what is wrong (missing, empty, truncated, wrong magic or version, token out
+// of range, too short). Files of a directory follow one another in the order of their names. "demo" is the
+// text of Debian's package jargon-text; without the package, a generated one (the description says which).
 struct token_source *data_open(const struct data_options *o);
 void data_close(struct token_source **s);
 int64_t data_train_tokens(const struct token_source *s);
@@ -24,10 +27,12 @@ const char *data_description(const struct token_source *s);  // "jargon-text 4.4
 double data_unigram_entropy(const struct token_source *s);   // nats per token of the training part
 
 // Sequences [first, first+count) of the global batch of `step`: tokens and targets (count,T), target =
-// next token. Each sequence's position is a counter-based draw keyed by (seed, step, index).
+// next token. Each sequence's position is a counter-based draw keyed by (seed, step, index), so the batch
+// does not depend on how workers slice it. The training part must hold seq + 1 tokens.
 void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
                 int64_t seq, int32_t *tokens, int32_t *targets);
-// Held-out window number `index`, in order, wrapping: the same windows for every topology.
+// Held-out windows [index, index+count), in order, wrapping: the same for every topology. Window w holds
+// tokens [w*seq, (w+1)*seq] of the held-out part, which must hold seq + 1 tokens.
 void data_val_batch(const struct token_source *s, int64_t index, int64_t count, int64_t seq,
                     int32_t *tokens, int32_t *targets);
 

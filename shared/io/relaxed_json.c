@@ -16,7 +16,7 @@ struct scanner {
     const char *name;  // of the file, for messages
     const char *p;     // next character
     const char *line_start;
-    int line;          // 1-based
+    int line;  // 1-based
     int depth;
     bool quiet;
 };
@@ -272,7 +272,7 @@ static cJSON *read_value(struct scanner *s) {
     if (take_word(s, "true")) return cJSON_CreateTrue();
     if (take_word(s, "false")) return cJSON_CreateFalse();
     if (take_word(s, "null")) return cJSON_CreateNull();
-    return refuse(s, "a value: an object, an array, a string in double quotes, a number, true, false or null");
+    return refuse(s, "a value: {..}, [..], \"a string\", a number, true, false or null");
 }
 
 static cJSON *parse(const char *name, const char *text, bool quiet) {

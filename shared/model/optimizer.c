@@ -79,7 +79,8 @@ int optimizer_apply(const struct optimizer_config *c, const struct update_range 
     struct adamw_args a;
     for (int64_t at = r->begin; update_next(&u, &at, &a);) {
         const char *why = "";
-        if (cpu_ops[OP_ADAMW](threads, &a, &why)) return fail("%s: update %lld: %s", r->unit->name, (long long)t, why);
+        if (cpu_ops[OP_ADAMW](threads, &a, &why))
+            return fail("%s: update %lld: %s", r->unit->name, (long long)t, why);
     }
     return 0;
 }

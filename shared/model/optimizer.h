@@ -8,17 +8,17 @@
 
 struct optimizer_config {
     float lr, beta1, beta2, eps, weight_decay;
-    bool l2_mode;               // "adam_w_mode": false
-    bool no_bias_correction;    // "bias_correction": false
+    bool l2_mode;             // "adam_w_mode": false
+    bool no_bias_correction;  // "bias_correction": false
 };
 
 // Range [begin, end) of a unit, with buffers that hold only that range (element 0 = begin).
 struct update_range {
     const struct unit *unit;
-    int64_t begin, end;         // elements of the unit, pads allowed
-    float *master, *m, *v;      // (end - begin)
-    void *weight;               // (end - begin) of dtype, or NULL
-    const void *grad;           // (end - begin) of dtype
+    int64_t begin, end;     // elements of the unit, pads allowed
+    float *master, *m, *v;  // (end - begin)
+    void *weight;           // (end - begin) of dtype, or NULL
+    const void *grad;       // (end - begin) of dtype
     enum dtype dtype;
 };
 
@@ -44,7 +44,7 @@ enum schedule_type { SCHEDULE_NONE, SCHEDULE_WARMUP, SCHEDULE_WARMUP_DECAY, SCHE
 enum warmup_type { WARMUP_LOG, WARMUP_LINEAR };
 struct schedule_config {
     enum schedule_type type;
-    double min_lr, max_lr;          // warmup_min_lr, warmup_max_lr
+    double min_lr, max_lr;  // warmup_min_lr, warmup_max_lr
     int64_t warmup_steps, total_steps;
     enum warmup_type warmup;
     double warmup_min_ratio, cos_min_ratio;  // WarmupCosineLR, of the optimizer's lr
@@ -57,13 +57,13 @@ float schedule_lr(const struct schedule_config *c, float base_lr, int64_t update
 //     else:      every `window` steps since the last overflow: scale *= 2, hysteresis refilled
 //                (consecutive_hysteresis: refilled by every good step instead).
 struct scaler_config {
-    bool enabled;         // fp16; false: scale is 1 and never moves
-    double static_scale;  // "loss_scale" > 0: fixed
-    int initial_power;    // 16
-    int window;           // 1000
-    int hysteresis;       // 2
+    bool enabled;                 // fp16; false: scale is 1 and never moves
+    double static_scale;          // "loss_scale" > 0: fixed
+    int initial_power;            // 16
+    int window;                   // 1000
+    int hysteresis;               // 2
     bool consecutive_hysteresis;  // false
-    double min_scale;     // 1
+    double min_scale;             // 1
 };
 struct scaler {
     double scale;

@@ -10,7 +10,8 @@
 #include "shared/core/error.h"
 #include "shared/io/relaxed_json.h"
 
-// One read of a file: the first error sticks, so that readers below need no checks in between.
+// One read of a file: the first error sticks, so that readers below need no checks in between; after an
+// error sizes read as 1, so that divisions by them stay defined.
 struct reading {
     const char *path;
     const cJSON *root;
@@ -46,8 +47,9 @@ static int32_t need_size(struct reading *r, const char *key) {
         return 1;
     }
     int32_t v = integer_of(r, key, j);
-    if (v < 1) reject(r, key, j, "must be at least 1");
-    return v;
+    if (v >= 1) return v;
+    reject(r, key, j, "must be at least 1");
+    return 1;
 }
 
 static int32_t get_size(struct reading *r, const char *key, int32_t missing) {

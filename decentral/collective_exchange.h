@@ -1,0 +1,40 @@
+// The collectives as exchanges of byte ranges between peers: for engines that can only send and receive.
+// Knows no engine; collective_mpi supplies one.
+//
+// Ordered reductions are an all-to-all of pieces into staging, chunk by chunk, and a local sum in rank order:
+//
+//     staging | chunk of one peer | chunk of the next | ..     size-1 slots; the own piece is read in place
+//
+// Ownership   struct exchanger follows collective_impl's pattern: first member of the engine's own struct.
+//             transfers and inputs belong to it; staging belongs to whoever gave it.
+#ifndef STARRING_DECENTRAL_COLLECTIVE_EXCHANGE_H
+#define STARRING_DECENTRAL_COLLECTIVE_EXCHANGE_H
+
+#include "decentral/collective_impl.h"
+
+// What one exchange sends to and receives from one peer; lengths may be 0.
+struct transfer {
+    const void *send;
+    void *recv;
+    size_t send_bytes, recv_bytes;
+};
+
+struct exchanger {
+    struct collective_impl impl;
+    // Carries out x->transfers (the own entry is empty) and counts their bytes. 0, or -1 after failing.
+    // Blocks.
+    int (*exchange)(struct exchanger *x, enum collective_op op);
+    struct transfer *transfers;  // (size)
+    const void **inputs;         // (size) of the sum under way
+    char *staging;
+    size_t staging_bytes;  // at least exchange_staging_bytes of one element
+};
+
+void exchanger_init(struct exchanger *x, void *staging, size_t staging_bytes);  // after collective_impl_init
+void exchanger_fini(struct exchanger *x);
+// Bytes that let a reduction of max_count elements a rank run in few chunks: at most 1 MiB for each peer.
+size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt);
+// Runs any of the eleven primitives; the barrier exchanges one byte with everybody. 0 or -1.
+int exchange_run(struct exchanger *x, const struct collective_call *c);
+
+#endif

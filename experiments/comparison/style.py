@@ -1,0 +1,63 @@
+"""The report's style sheet. Curve colours follow Okabe and Ito (2008), readable by colour-blind people;
+each mode has its own shades. Everything is in the file: no font, script or picture is fetched."""
+
+CSS = """
+:root{--ink:#1d2530;--soft:#5b6675;--page:#fff;--card:#f4f6f9;--line:#dce1e8;--grid:#e6eaf0;--accent:#0b66b5;
+--good:#14694a;--goodbg:#e7f5ee;--plain:#5a4a00;--plainbg:#fbf5dd;--bad:#a3151c;--badbg:#fdeaea;
+--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b3559a;--c4:#9a7d00;--c5:#3a9fd6;--c6:#6b4fbb;--c7:#555f6b;
+--m0:#0072b2;--m1:#56b4e9;--m2:#d55e00;--m3:#e69f00;--m4:#009e73;--m5:#b3559a;--m6:#8a94a3;--m7:#6b4fbb}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#a2adbb;--page:#12161c;--card:#1b212a;
+--line:#323b47;--grid:#262e39;--accent:#63b3f5;--good:#6fdca9;--goodbg:#13291f;--plain:#ead58a;--plainbg:#2a2511;
+--bad:#ff8f8f;--badbg:#34171a;--c0:#56b4e9;--c1:#f08a3c;--c2:#3cc79d;--c3:#dd8cc8;--c4:#d8c14a;--c5:#9ad2f2;
+--c6:#a893ee;--c7:#9aa5b3;--m0:#3d9bd6;--m1:#9ad2f2;--m2:#e8803a;--m3:#f2c05c;--m4:#3cc79d;--m5:#dd8cc8;--m6:#8e99a8;
+--m7:#a893ee}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,
+"Helvetica Neue",Arial,sans-serif}
+main{max-width:1000px;margin:0 auto;padding:40px 24px 80px}
+h1{font-size:2rem;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}
+h2{font-size:1.35rem;margin:56px 0 8px;padding-top:20px;border-top:1px solid var(--line)}
+h3{font-size:1.05rem;margin:28px 0 4px}
+p{max-width:46rem;margin:8px 0 12px}
+a{color:var(--accent)}
+.lead{font-size:1.1rem;color:var(--soft)}
+.facts{display:flex;flex-wrap:wrap;gap:10px;margin:20px 0;padding:0;list-style:none}
+.facts li{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:8px 14px;min-width:120px}
+.facts b{display:block;font-size:1.15rem;font-weight:600}
+.facts span{color:var(--soft);font-size:.82rem}
+.word{border-left:4px solid;border-radius:6px;padding:10px 14px;margin:10px 0;max-width:60rem;overflow-wrap:anywhere}
+.word.equal{border-color:var(--good);background:var(--goodbg)}
+.word.differs{border-color:var(--plain);background:var(--plainbg)}
+.word.broken{border-color:var(--bad);background:var(--badbg);font-weight:600}
+.word b{margin-right:6px}
+.equal b{color:var(--good)}.differs b{color:var(--plain)}.broken b{color:var(--bad)}
+figure{margin:20px 0 8px;padding:18px;background:var(--card);border:1px solid var(--line);border-radius:12px;
+break-inside:avoid}
+figure svg:not(.key){display:block;width:100%;height:auto}
+figcaption{color:var(--soft);font-size:.92rem;margin-top:10px;max-width:52rem}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;font-size:.86rem;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}
+thead th{border-bottom:2px solid var(--line)}
+tr.head td{font-weight:600;padding-top:14px;color:var(--soft)}
+td.in1{padding-left:24px!important}td.in2{padding-left:38px!important;color:var(--soft)}
+code,pre,.hash{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86em}
+pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;overflow-x:auto;white-space:pre-wrap;
+overflow-wrap:anywhere}
+.legend{display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;margin:0 0 10px;padding:0;font-size:.88rem}
+.legend li{display:flex;align-items:center;gap:7px}
+.key{width:26px;height:10px;flex:none}.key.box{width:12px;height:12px}
+.grid{stroke:var(--grid)}.tick{fill:var(--soft);font-size:12px}.axis{fill:var(--soft);font-size:12.5px}
+.value{fill:var(--ink);font-size:12px}.group{fill:var(--ink);font-size:13px;font-weight:600}
+.curve{fill:none;stroke-width:2.2;stroke-linejoin:round}.raw{fill:none;stroke-width:1;opacity:.28}
+.level{stroke:var(--soft);stroke-dasharray:2 4}.leveltext{fill:var(--soft);font-size:12px}
+.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
+.hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
+""" + "".join(
+    f".c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
+    f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}" for i in range(8)) + """
+@page{margin:16mm}
+@media print{body{font-size:11pt}main{max-width:none;padding:0}h2{break-after:avoid}table{font-size:7.5pt}
+th,td{padding:2px 4px}.wide{overflow:visible}figure{background:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
+"""

@@ -1,0 +1,155 @@
+// Blocked matrix product over packed fp32 panels (Goto & van de Geijn 2008), with the conversion of
+// 16-bit operands folded into the packing and bias, accumulation and rounding into the last store.
+//
+// One thread's region of c, cut so that each packed part stays in the cache its reader needs it in:
+//
+//     rows: superblocks of ROWS_MAX        columns: blocks of COLUMNS_MAX      k: passes of <= DEPTH_MAX
+//     b block  (depth x COLUMNS_MAX) packed once a pass            second or third level
+//     a block  (ROWS_BLOCK x depth) packed once a column block     second level
+//     b panel  (depth x NR) stays while all a panels pass by       first or second level
+//
+// Sums of several passes meet in `partial` in fp32, in the order of k.
+#include "kernels/cpu/gemm.h"
+
+#include <assert.h>
+
+#include "kernels/cpu/gemm_kernel.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/scratch.h"
+
+#define ROWS_MAX (170 * MR)
+#define ROWS_BLOCK (20 * MR)
+#define COLUMNS_MAX (24 * NR)
+#define DEPTH_MAX 512
+
+struct region {
+    int64_t m0, m1, n0, n1;
+};
+
+struct blocks {
+    float *a, *b, *partial;  // partial: (ROWS_MAX, COLUMNS_MAX)
+};
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// One pass over k: [k0, k0 + depth).
+struct pass {
+    int64_t k0, depth;
+    bool first, last;
+};
+
+VEC_INLINE int64_t a_panel_floats(int64_t depth) { return MR * depth + A_SLACK; }
+
+// Adds what the tile is still missing and puts VEC (or n < VEC) of its elements where they belong.
+VEC_INLINE void finish_vector(const struct matmul_args *g, enum dtype t, const struct pass *p, vecf v,
+                              float *partial, int64_t i, int64_t j, int64_t n) {
+    int64_t at = i * g->n + j;
+    if (!p->first) v += vec_load_f32(partial);
+    if (!p->last) {
+        vec_store_f32(partial, v);
+    } else if (n == VEC) {
+        if (g->bias) v += vec_load(t, g->bias, j);
+        if (g->accumulate) v += vec_load(t, g->c, at);
+        vec_store(t, g->c, at, v);
+    } else {
+        if (g->bias) v += vec_load_part(t, g->bias, j, n);
+        if (g->accumulate) v += vec_load_part(t, g->c, at, n);
+        vec_store_part(t, g->c, at, n, v);
+    }
+}
+
+VEC_INLINE void finish_tile(const struct matmul_args *g, enum dtype t, const struct pass *p, const float *tile,
+                            float *partial, int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c += VEC)
+            finish_vector(g, t, p, vec_load_f32(tile + r * NR + c), partial + r * COLUMNS_MAX + c, i + r, j + c,
+                          min64(VEC, columns - c));
+}
+
+// c rows [i0, i1), columns [j0, j1) against packed b: packs the a block and runs its tiles.
+VEC_INLINE void run_rows(const struct matmul_args *g, enum dtype t, const struct pass *p, const struct blocks *s,
+                         int64_t i0, int64_t i1, int64_t j0, int64_t j1, float *partial) {
+    int64_t row_stride = g->trans_a ? 1 : g->k, k_stride = g->trans_a ? g->m : 1;
+    for (int64_t i = i0; i < i1; i += MR)
+        pack_a(t, g->a, i * row_stride + p->k0 * k_stride, row_stride, k_stride, min64(MR, i1 - i), p->depth,
+               s->a + (i - i0) / MR * a_panel_floats(p->depth));
+    _Alignas(64) float tile[MR * NR];
+    for (int64_t j = j0; j < j1; j += NR)
+        for (int64_t i = i0; i < i1; i += MR) {
+            gemm_tile(s->a + (i - i0) / MR * a_panel_floats(p->depth), MR, s->b + (j - j0) * p->depth, p->depth,
+                      tile, NR);
+            finish_tile(g, t, p, tile, partial + (i - i0) * COLUMNS_MAX + (j - j0), i, j, min64(MR, i1 - i),
+                        min64(NR, j1 - j));
+        }
+}
+
+VEC_INLINE void run_region(const struct matmul_args *g, enum dtype t, struct region r, const struct blocks *s) {
+    int64_t k_stride = g->trans_b ? 1 : g->n, column_stride = g->trans_b ? g->k : 1;
+    int64_t passes = (g->k + DEPTH_MAX - 1) / DEPTH_MAX, depth = (g->k + passes - 1) / passes;
+    for (int64_t i0 = r.m0; i0 < r.m1; i0 += ROWS_MAX)
+        for (int64_t j0 = r.n0; j0 < r.n1; j0 += COLUMNS_MAX) {
+            int64_t i1 = min64(i0 + ROWS_MAX, r.m1), j1 = min64(j0 + COLUMNS_MAX, r.n1);
+            for (int64_t k0 = 0; k0 < g->k; k0 += depth) {
+                struct pass p = {k0, min64(depth, g->k - k0), k0 == 0, k0 + depth >= g->k};
+                for (int64_t j = j0; j < j1; j += NR)
+                    pack_b(t, g->b, k0 * k_stride + j * column_stride, k_stride, column_stride, min64(NR, j1 - j),
+                           p.depth, s->b + (j - j0) * p.depth);
+                for (int64_t i = i0; i < i1; i += ROWS_BLOCK)
+                    run_rows(g, t, &p, s, i, min64(i + ROWS_BLOCK, i1), j0, j1, s->partial + (i - i0) * COLUMNS_MAX);
+            }
+        }
+}
+
+static int run_region_any(const struct matmul_args *g, struct region r) {
+    if (r.m0 >= r.m1 || r.n0 >= r.n1) return 0;
+    int64_t depth = min64(g->k, DEPTH_MAX), rows = min64(r.m1 - r.m0, ROWS_MAX), columns = r.n1 - r.n0;
+    int64_t a_floats = (min64(rows, ROWS_BLOCK) + MR - 1) / MR * a_panel_floats(depth);
+    int64_t b_floats = min64((columns + NR - 1) / NR * NR, COLUMNS_MAX) * depth;
+    int64_t partial_floats = g->k > DEPTH_MAX ? rows * COLUMNS_MAX + VEC : 0;
+    a_floats = (a_floats + 63) / 64 * 64;
+    b_floats = (b_floats + 63) / 64 * 64;
+    float *p = thread_scratch((size_t)(a_floats + b_floats + partial_floats) * sizeof(float));
+    if (!p) return -1;
+    struct blocks s = {p, p + a_floats, p + a_floats + b_floats};
+    if (g->dt == DT_F32)
+        run_region(g, DT_F32, r, &s);
+    else if (g->dt == DT_BF16)
+        run_region(g, DT_BF16, r, &s);
+    else
+        run_region(g, DT_F16, r, &s);
+    return 0;
+}
+
+// Columns of a grid of `threads` regions that packs the fewest elements: each region packs its own
+// rows of a and columns of b.
+static int grid_columns(const struct matmul_args *g, int threads) {
+    int best = 1;
+    double best_cost = 0;
+    for (int columns = 1; columns <= threads; columns++) {
+        if (threads % columns) continue;
+        double rows_each = (double)((g->m + MR - 1) / MR + threads / columns - 1) / (threads / columns) * MR;
+        double columns_each = (double)((g->n + NR - 1) / NR + columns - 1) / columns * NR;
+        double cost = rows_each * columns_each * 0.02 + rows_each + columns_each;
+        if (columns == 1 || cost < best_cost) {
+            best = columns;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+int gemm_blocked(int threads, const struct matmul_args *g, const char **why) {
+    assert(g->m > 0 && g->n > 0 && g->k > 0);
+    int failed = 0;
+    if ((double)g->m * (double)g->n * (double)g->k < 32768.0) threads = 1;  // less than a team's start costs
+    int columns = grid_columns(g, threads);
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(| : failed) if (threads > 1)
+    for (int i = 0; i < threads; i++) {
+        struct region r;
+        parallel_range(g->m, MR, i / columns, threads / columns, &r.m0, &r.m1);
+        parallel_range(g->n, NR, i % columns, columns, &r.n0, &r.n1);
+        failed |= run_region_any(g, r) != 0;
+    }
+    if (failed) *why = "out of host memory for the blocks of a matrix product";
+    return failed ? -1 : 0;
+}

@@ -1,0 +1,101 @@
+// The optimizer's operations: exact sum of squares, the step's decision, AdamW.
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/spans.h"
+
+// ---------------------------------------------------------------- sum of squares
+#define SUMSQ_LANES 8  // blocks summed side by side: the order within each is the contract's
+
+static int64_t count_nonfinite(const float *restrict x, int64_t n) {
+    int32_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += (f32_to_bits(x[i]) & 0x7f800000u) == 0x7f800000u;
+    return count;
+}
+
+// Adds `blocks` <= SUMSQ_LANES consecutive blocks of x, from element `at` on, to *sum.
+static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int blocks, struct exact_sum *sum) {
+    float x[SUMSQ_LANES * SUMSQ_BLOCK];
+    double square[SUMSQ_LANES * SUMSQ_BLOCK], lane[SUMSQ_LANES] = {0};
+    int64_t n = (int64_t)blocks * SUMSQ_BLOCK;
+    load_f32(a->dt, x, a->x, at, n);
+    for (int64_t i = 0; i < n; i++) square[i] = (double)x[i] * (double)x[i];  // exact: 48 bits
+    for (int64_t i = n; i < SUMSQ_LANES * SUMSQ_BLOCK; i++) square[i] = 0.0;
+    for (int i = 0; i < SUMSQ_BLOCK; i++)
+        for (int j = 0; j < SUMSQ_LANES; j++) lane[j] += square[j * SUMSQ_BLOCK + i];
+    for (int j = 0; j < blocks; j++) {
+        int64_t bad = count_nonfinite(x + j * SUMSQ_BLOCK, SUMSQ_BLOCK);
+        if (bad)
+            sum->nonfinite += bad;
+        else
+            exact_sum_add(sum, lane[j]);
+    }
+}
+
+// Blocks [begin, end). Merging is integer addition: the order of the threads does not matter.
+static void sumsq_span(const void *args, int64_t begin, int64_t end) {
+    const struct sumsq_args *a = args;
+    struct exact_sum sum = {0};
+    for (int64_t b = begin; b < end; b += SUMSQ_LANES)
+        sumsq_blocks(a, b * SUMSQ_BLOCK, (int)chunk_min(SUMSQ_LANES, end - b), &sum);
+#pragma omp critical(starring_sumsq)
+    exact_sum_merge(a->out, &sum);
+}
+
+int cpu_op_sumsq(int threads, const void *args, const char **why) {
+    const struct sumsq_args *a = args;
+    (void)why;
+    assert(a->n % SUMSQ_BLOCK == 0);
+    if (a->zero_out) memset(a->out, 0, sizeof *a->out);
+    for_spans(threads, a->n / SUMSQ_BLOCK, SPAN_ELEMENTS / SUMSQ_BLOCK, sumsq_span, a);
+    return 0;
+}
+
+int cpu_op_decide(int threads, const void *args, const char **why) {
+    const struct decide_args *a = args;
+    (void)threads;
+    (void)why;
+    *a->scalars = update_decide(a->sum, a->loss_scale, a->clip);
+    return 0;
+}
+
+// ---------------------------------------------------------------- AdamW
+// Elements [at, at + n). The order of operations is backend.h's, to the letter. Always inlined with a
+// constant l2: GCC 12 does not vectorise a loop that tests an invariant flag.
+static inline __attribute__((always_inline)) void adamw_block(const struct adamw_args *a, const float *grad,
+                                                              int64_t at, int64_t n, const bool l2) {
+    const float scale = a->scalars->grad_scale, decay = a->weight_decay, eps = a->eps;
+    const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
+    const float inv_bc1 = a->inv_bc1, inv_sqrt_bc2 = a->inv_sqrt_bc2, minus_lr = -a->lr;
+    float *restrict p = a->master + at, *restrict m = a->m + at, *restrict v = a->v + at;
+    for (int64_t i = 0; i < n; i++) {
+        float g = grad[i] * scale;
+        if (l2) g = __builtin_fmaf(decay, p[i], g);
+        m[i] = __builtin_fmaf(beta1, m[i], rest1 * g);
+        v[i] = __builtin_fmaf(beta2, v[i], (rest2 * g) * g);
+        float denom = __builtin_sqrtf(v[i]) * inv_sqrt_bc2 + eps;
+        float u = (m[i] * inv_bc1) / denom;
+        if (!l2) u = __builtin_fmaf(decay, p[i], u);
+        p[i] = __builtin_fmaf(minus_lr, u, p[i]);
+    }
+}
+
+static void adamw_span(const void *args, int64_t begin, int64_t end) {
+    const struct adamw_args *a = args;
+    float grad[CHUNK];
+    for (int64_t i = begin; i < end; i += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - i);
+        load_f32(a->dt, grad, a->grad, i, n);
+        if (a->l2_mode)
+            adamw_block(a, grad, i, n, true);
+        else
+            adamw_block(a, grad, i, n, false);
+        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
+    }
+}
+
+int cpu_op_adamw(int threads, const void *args, const char **why) {
+    const struct adamw_args *a = args;
+    (void)why;
+    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, adamw_span, a);
+    return 0;
+}

@@ -1,0 +1,82 @@
+// Ordered sums of several buffers, casts and zero fill.
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/spans.h"
+
+// The sum starts as the first input (not as zero plus it: -0 stays -0). Each chunk is stored after
+// all inputs of it were read, so out may be one of them.
+static void reduce_span(const void *args, int64_t begin, int64_t end) {
+    const struct reduce_args *a = args;
+    float total[CHUNK], x[CHUNK];
+    for (int64_t i = begin; i < end; i += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - i);
+        load_f32(a->dt, total, a->inputs[0], i, n);
+        for (int32_t k = 1; k < a->count; k++) {
+            load_f32(a->dt, x, a->inputs[k], i, n);
+            for (int64_t j = 0; j < n; j++) total[j] += x[j];
+        }
+        store_f32(a->dt, a->out, i, total, n);
+    }
+}
+
+static void reduce_i64_span(const void *args, int64_t begin, int64_t end) {
+    const struct reduce_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t total = 0, x;  // unsigned: wraps instead of overflowing
+        for (int32_t k = 0; k < a->count; k++) {
+            memcpy(&x, dtype_at(DT_I64, a->inputs[k], i), sizeof x);
+            total += x;
+        }
+        memcpy(dtype_at_mut(DT_I64, a->out, i), &total, sizeof total);
+    }
+}
+
+static void reduce_f64_span(const void *args, int64_t begin, int64_t end) {
+    const struct reduce_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        double total, x;
+        memcpy(&total, dtype_at(DT_F64, a->inputs[0], i), sizeof total);
+        for (int32_t k = 1; k < a->count; k++) {
+            memcpy(&x, dtype_at(DT_F64, a->inputs[k], i), sizeof x);
+            total += x;
+        }
+        memcpy(dtype_at_mut(DT_F64, a->out, i), &total, sizeof total);
+    }
+}
+
+int cpu_op_reduce(int threads, const void *args, const char **why) {
+    const struct reduce_args *a = args;
+    (void)why;
+    assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
+    span_fn fn = a->dt == DT_I64 ? reduce_i64_span : a->dt == DT_F64 ? reduce_f64_span : reduce_span;
+    for_spans(threads, a->n, SPAN_ELEMENTS, fn, a);
+    return 0;
+}
+
+static void cast_span(const void *args, int64_t begin, int64_t end) {
+    const struct cast_args *a = args;
+    float x[CHUNK];
+    for (int64_t i = begin; i < end; i += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - i);
+        load_f32(a->from, x, a->in, i, n);
+        store_f32(a->to, a->out, i, x, n);
+    }
+}
+
+int cpu_op_cast(int threads, const void *args, const char **why) {
+    (void)why;
+    for_spans(threads, ((const struct cast_args *)args)->n, SPAN_ELEMENTS, cast_span, args);
+    return 0;
+}
+
+static void fill_zero_span(const void *args, int64_t begin, int64_t end) {
+    const struct fill_zero_args *a = args;
+    memset((char *)a->out + begin, 0, (size_t)(end - begin));
+}
+
+int cpu_op_fill_zero(int threads, const void *args, const char **why) {
+    const struct fill_zero_args *a = args;
+    (void)why;
+    for_spans(threads, a->bytes, SPAN_ELEMENTS * (int64_t)sizeof(float), fill_zero_span, a);
+    return 0;
+}

@@ -1,0 +1,141 @@
+// Vectors of VEC floats: 16 where the compiler was told of AVX-512, else 8; GCC's vector extensions
+// with intrinsics only for what they cannot say (fused multiply-add, half precision).
+#ifndef STARRING_KERNELS_CPU_VEC_H
+#define STARRING_KERNELS_CPU_VEC_H
+
+#include <math.h>
+#include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/dtype.h"
+
+#if defined(__AVX512F__)
+#define VEC 16
+#else
+#define VEC 8
+#endif
+
+typedef float vecf __attribute__((vector_size(VEC * 4)));
+typedef int32_t veci __attribute__((vector_size(VEC * 4)));
+typedef uint32_t vecu __attribute__((vector_size(VEC * 4)));
+typedef uint16_t vech __attribute__((vector_size(VEC * 2)));
+
+#define VEC_INLINE static inline __attribute__((always_inline))
+
+VEC_INLINE vecf vec_set(float x) { return x - (vecf){0}; }
+
+VEC_INLINE vecf vec_fma(vecf a, vecf b, vecf c) {
+#if defined(__AVX512F__)
+    return (vecf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (vecf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    for (int i = 0; i < VEC; i++) c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+// a where the mask's lane is all ones, b where it is zero.
+VEC_INLINE vecf vec_select(veci mask, vecf a, vecf b) { return (vecf)((mask & (veci)a) | (~mask & (veci)b)); }
+VEC_INLINE vecf vec_max(vecf a, vecf b) { return vec_select(a > b, a, b); }
+
+VEC_INLINE float vec_sum(vecf x) {  // pairwise, a fixed order
+    float lane[VEC];
+    memcpy(lane, &x, sizeof lane);
+    for (int w = VEC / 2; w; w /= 2)
+        for (int i = 0; i < w; i++) lane[i] += lane[i + w];
+    return lane[0];
+}
+
+VEC_INLINE float vec_max_lane(vecf x) {
+    float m = x[0];
+    for (int i = 1; i < VEC; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+VEC_INLINE vecf vec_load_f32(const float *p) {
+    vecf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+VEC_INLINE void vec_store_f32(float *p, vecf v) { memcpy(p, &v, sizeof v); }
+
+// VEC elements of a buffer of type t from element i on, as fp32.
+VEC_INLINE vecf vec_load(enum dtype t, const void *p, int64_t i) {
+    if (t == DT_F32) return vec_load_f32((const float *)p + i);
+    vech h;
+    memcpy(&h, (const uint16_t *)p + i, sizeof h);
+    if (t == DT_BF16) return (vecf)(__builtin_convertvector(h, vecu) << 16);
+#if defined(__AVX512F__)
+    return (vecf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+    return (vecf)_mm256_cvtph_ps((__m128i)h);
+#else
+    vecf v;
+    for (int k = 0; k < VEC; k++) v[k] = f16_to_f32(h[k]);
+    return v;
+#endif
+}
+
+// Rounds once, as dtype_store does.
+VEC_INLINE void vec_store(enum dtype t, void *p, int64_t i, vecf v) {
+    if (t == DT_F32) {
+        vec_store_f32((float *)p + i, v);
+        return;
+    }
+    vech h;
+    if (t == DT_BF16) {
+        vecu u = (vecu)v;
+        vecu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+        vecu nan = (vecu)(((veci)u & 0x7fffffff) > 0x7f800000);
+        h = __builtin_convertvector((nan & quiet) | (~nan & rounded), vech);
+    } else {
+#if defined(__AVX512F__)
+        h = (vech)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+        h = (vech)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+#else
+        for (int k = 0; k < VEC; k++) h[k] = f32_to_f16(v[k]);
+#endif
+    }
+    memcpy((uint16_t *)p + i, &h, sizeof h);
+}
+
+// The first n < VEC elements; the other lanes are zero and not stored.
+VEC_INLINE vecf vec_load_part(enum dtype t, const void *p, int64_t i, int64_t n) {
+    float lane[VEC] = {0};
+    for (int64_t k = 0; k < n; k++) lane[k] = dtype_load(t, p, (size_t)(i + k));
+    return vec_load_f32(lane);
+}
+
+VEC_INLINE void vec_store_part(enum dtype t, void *p, int64_t i, int64_t n, vecf v) {
+    float lane[VEC];
+    vec_store_f32(lane, v);
+    for (int64_t k = 0; k < n; k++) dtype_store(t, p, (size_t)(i + k), lane[k]);
+}
+
+// e^x for x <= 88, within 2 units in the last place; below -87.3 the result is 0. Cody & Waite's
+// reduction x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 in r (Taylor's, whose error
+// there is 2e-8 of the value). NaN gives 0 or NaN: callers test for it where it matters.
+VEC_INLINE vecf vec_exp(vecf x) {
+    const vecf magic = vec_set(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+    vecf shifted = vec_fma(x, vec_set(1.44269504f), magic);
+    vecf n = shifted - magic;
+    vecf r = vec_fma(n, vec_set(-0.693359375f), x);
+    r = vec_fma(n, vec_set(2.12194440e-4f), r);
+    vecf y = vec_set(1.0f / 720);
+    y = vec_fma(y, r, vec_set(1.0f / 120));
+    y = vec_fma(y, r, vec_set(1.0f / 24));
+    y = vec_fma(y, r, vec_set(1.0f / 6));
+    y = vec_fma(y, r, vec_set(0.5f));
+    y = vec_fma(y, r, vec_set(1.0f));
+    y = vec_fma(y, r, vec_set(1.0f));
+    vecu power = ((vecu)shifted + 127u) << 23;  // the low bits of shifted hold n
+    y = y * (vecf)power;
+    return vec_select(x < -87.0f, (vecf){0}, y);
+}
+
+#endif

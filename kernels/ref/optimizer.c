@@ -1,0 +1,56 @@
+// The optimizer's operations: bit for bit what every backend computes.
+#include <assert.h>
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+int ref_op_sumsq(int threads, const void *args, const char **why) {
+    const struct sumsq_args *a = args;
+    (void)threads;
+    (void)why;
+    assert(a->n % SUMSQ_BLOCK == 0);
+    if (a->zero_out) *a->out = (struct exact_sum){.nonfinite = 0};
+    for (int64_t block = 0; block < a->n; block += SUMSQ_BLOCK) {
+        double total = 0.0;
+        int64_t bad = 0;
+        for (int64_t i = block; i < block + SUMSQ_BLOCK; i++) {
+            double x = dtype_load(a->dt, a->x, i);
+            bad += !isfinite(x);
+            total += x * x;
+        }
+        a->out->nonfinite += bad;
+        if (!bad) exact_sum_add(a->out, total);
+    }
+    return 0;
+}
+
+int ref_op_decide(int threads, const void *args, const char **why) {
+    const struct decide_args *a = args;
+    (void)threads;
+    (void)why;
+    *a->scalars = update_decide(a->sum, a->loss_scale, a->clip);
+    return 0;
+}
+
+int ref_op_adamw(int threads, const void *args, const char **why) {
+    const struct adamw_args *a = args;
+    (void)threads;
+    (void)why;
+    if (a->scalars->skip) return 0;
+    for (int64_t i = 0; i < a->n; i++) {
+        float p = a->master[i], m = a->m[i], v = a->v[i];
+        float g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
+        if (a->l2_mode) g = fmaf(a->weight_decay, p, g);
+        m = fmaf(a->beta1, m, (1.0f - a->beta1) * g);
+        v = fmaf(a->beta2, v, ((1.0f - a->beta2) * g) * g);
+        float denom = sqrtf(v) * a->inv_sqrt_bc2 + a->eps;
+        float u = (m * a->inv_bc1) / denom;
+        if (!a->l2_mode) u = fmaf(a->weight_decay, p, u);
+        p = fmaf(-a->lr, u, p);
+        a->master[i] = p;
+        a->m[i] = m;
+        a->v[i] = v;
+        if (a->weight) dtype_store(a->dt, a->weight, i, p);
+    }
+    return 0;
+}

@@ -1,0 +1,54 @@
+// Ordered sums, casts and zero fill.
+#include <assert.h>
+
+#include "kernels/ref/ref.h"
+
+static void reduce_f32(const struct reduce_args *a, int64_t i) {
+    float total = dtype_load(a->dt, a->inputs[0], i);
+    for (int32_t k = 1; k < a->count; k++) total += dtype_load(a->dt, a->inputs[k], i);
+    dtype_store(a->dt, a->out, i, total);
+}
+
+static void reduce_f64(const struct reduce_args *a, int64_t i) {
+    double total = ((const double *)a->inputs[0])[i];
+    for (int32_t k = 1; k < a->count; k++) total += ((const double *)a->inputs[k])[i];
+    ((double *)a->out)[i] = total;
+}
+
+static void reduce_i64(const struct reduce_args *a, int64_t i) {
+    uint64_t total = 0;  // unsigned: wraps instead of overflowing
+    for (int32_t k = 0; k < a->count; k++) total += ((const uint64_t *)a->inputs[k])[i];
+    ((uint64_t *)a->out)[i] = total;
+}
+
+int ref_op_reduce(int threads, const void *args, const char **why) {
+    const struct reduce_args *a = args;
+    (void)threads;
+    (void)why;
+    assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
+    for (int64_t i = 0; i < a->n; i++) {
+        if (a->dt == DT_F64)
+            reduce_f64(a, i);
+        else if (a->dt == DT_I64)
+            reduce_i64(a, i);
+        else
+            reduce_f32(a, i);
+    }
+    return 0;
+}
+
+int ref_op_cast(int threads, const void *args, const char **why) {
+    const struct cast_args *a = args;
+    (void)threads;
+    (void)why;
+    for (int64_t i = 0; i < a->n; i++) dtype_store(a->to, a->out, i, dtype_load(a->from, a->in, i));
+    return 0;
+}
+
+int ref_op_fill_zero(int threads, const void *args, const char **why) {
+    const struct fill_zero_args *a = args;
+    (void)threads;
+    (void)why;
+    memset(a->out, 0, (size_t)a->bytes);
+    return 0;
+}

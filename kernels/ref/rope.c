@@ -1,0 +1,22 @@
+// Rotary position embedding, pair by pair.
+#include "kernels/ref/ref.h"
+
+int ref_op_rope(int threads, const void *args, const char **why) {
+    const struct rope_args *a = args;
+    int64_t half = a->head_size / 2, width = (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size;
+    (void)threads;
+    (void)why;
+    for (int64_t row = 0; row < a->batch * a->seq; row++) {
+        for (int64_t h = 0; h < a->heads + a->kv_heads; h++) {
+            for (int64_t i = 0; i < half; i++) {
+                const float *cs = a->cos_sin + ((row % a->seq) * half + i) * 2;
+                double c = (double)cs[0], s = a->inverse ? -(double)cs[1] : (double)cs[1];
+                int64_t left = row * width + h * a->head_size + i, right = left + half;
+                double x = dtype_load(a->dt, a->qkv, left), y = dtype_load(a->dt, a->qkv, right);
+                dtype_store(a->dt, a->qkv, left, (float)(x * c - y * s));
+                dtype_store(a->dt, a->qkv, right, (float)(y * c + x * s));
+            }
+        }
+    }
+    return 0;
+}

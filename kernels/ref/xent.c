@@ -1,0 +1,36 @@
+// Cross-entropy in double, and the sum of the losses.
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+static void xent_row(const struct xent_args *a, int64_t row) {
+    int64_t at = row * a->vocab, target = a->targets[row];
+    double max = -INFINITY, total = 0.0;
+    for (int64_t i = 0; i < a->vocab; i++) max = fmax(max, (double)dtype_load(a->dt, a->logits, at + i));
+    for (int64_t i = 0; i < a->vocab; i++) total += exp((double)dtype_load(a->dt, a->logits, at + i) - max);
+    double lse = max + log(total);
+    a->loss[row] = target < 0 ? 0.0f : (float)(lse - (double)dtype_load(a->dt, a->logits, at + target));
+    if (!a->want_grad) return;
+    for (int64_t i = 0; i < a->vocab; i++) {
+        double p = exp((double)dtype_load(a->dt, a->logits, at + i) - lse) - (i == target ? 1.0 : 0.0);
+        dtype_store(a->dt, a->logits, at + i, target < 0 ? 0.0f : (float)(p * (double)a->grad_scale));
+    }
+}
+
+int ref_op_xent(int threads, const void *args, const char **why) {
+    const struct xent_args *a = args;
+    (void)threads;
+    (void)why;
+    for (int64_t r = 0; r < a->rows; r++) xent_row(a, r);
+    return 0;
+}
+
+int ref_op_loss_sum(int threads, const void *args, const char **why) {
+    const struct loss_sum_args *a = args;
+    double total = 0.0;
+    (void)threads;
+    (void)why;
+    for (int64_t r = 0; r < a->rows; r++) total += (double)a->loss[r];
+    *a->out = a->accumulate ? *a->out + total : total;
+    return 0;
+}

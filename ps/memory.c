@@ -1,0 +1,85 @@
+#include "ps/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/ps.h"
+#include "shared/core/error.h"
+
+void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm, struct worker_buffers *out) {
+    for (int u = 0; u < l->count; u++) {
+        size_t bytes = (size_t)l->units[u].n_pad * dtype_size(dtype);
+        out->weights[u] = arena_take(a, MEM_PARAMETER, bytes);
+        out->grads[u] = arena_take(a, MEM_GRADIENT, bytes);
+    }
+    out->sum = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->sum) : NULL;
+}
+
+void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank, struct server_buffers *out) {
+    for (int key = 0; key < map->count; key++) {
+        const struct partition *p = &map->parts[key];
+        size_t n = (size_t)(p->end - p->begin);
+        if (p->shard / map->threads != rank) continue;
+        out[key].master = arena_take(a, MEM_MASTER, n * sizeof(float));
+        out[key].m = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+        out[key].v = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+        out[key].acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
+        out[key].weight = out[key].master;
+        if (dtype != DT_F32) out[key].weight = arena_take(a, MEM_PARAMETER, n * dtype_size(dtype));
+    }
+}
+
+struct shard_map *ps_map_create(const struct config *c, const struct layout *l) {
+    struct shard_map_options o = {.dtype = c->dtype,
+                                  .partition_bytes = c->ps.partition_bytes,
+                                  .servers = c->ps.servers,
+                                  .threads = c->ps.threads};
+    if (l->world != c->workers) {
+        fail("the layout is padded for %d workers, the configuration has %d", l->world, c->workers);
+        return NULL;
+    }
+    return shard_map_create(l, &o);
+}
+
+struct consistency_rule ps_rule(const struct config *c) {
+    return (struct consistency_rule){.kind = c->consistency, .bound = c->bound, .workers = c->workers};
+}
+
+int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
+                      struct wire_prediction *wire) {
+    struct consistency_rule rule = ps_rule(c);
+    struct arena a;
+    if (consistency_supported(&rule) != 0) return -1;
+    arena_init(&a, NULL);
+    struct worker_buffers b = {.weights = xcalloc((unsigned long)l->count, sizeof *b.weights),
+                               .grads = xcalloc((unsigned long)l->count, sizeof *b.grads)};
+    worker_carve(&a, l, c->dtype, consistency_applies_on_arrival(&rule), &b);
+    *mem = (struct topology_memory){.formula_bytes = 2 * (size_t)l->params * dtype_size(c->dtype)};
+    memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
+    uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
+    *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
+    arena_release(&a);
+    free(b.weights);
+    free(b.grads);
+    return 0;
+}
+
+int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
+                      struct wire_prediction *wire) {
+    struct consistency_rule rule = ps_rule(c);
+    struct arena a;
+    if (consistency_supported(&rule) != 0) return -1;
+    struct shard_map *map = ps_map_create(c, l);
+    if (!map) return -1;
+    arena_init(&a, NULL);
+    struct server_buffers *b = xcalloc((unsigned long)map->count, sizeof *b);
+    server_carve(&a, map, c->dtype, rank, b);
+    *mem = (struct topology_memory){.formula_bytes = 12 * (size_t)l->params / (size_t)map->servers};
+    memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
+    uint64_t bytes = (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;
+    *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
+    arena_release(&a);
+    free(b);
+    shard_map_destroy(&map);
+    return 0;
+}

@@ -1,0 +1,135 @@
+#include "ps/shard_map.h"
+
+#include <stdlib.h>
+#include <xxhash.h>
+
+#include "kernels/exact_sum.h"
+#include "shared/core/error.h"
+
+// With this many pieces a shard, largest-first assignment stays within 1/21 < 5% of the mean.
+#define PIECES_PER_SHARD 21
+// Below this, more messages would cost more than better balance is worth.
+#define PIECE_MIN_BYTES 16384
+
+// Largest piece, in blocks of SUMSQ_BLOCK elements.
+static int64_t piece_blocks(const struct layout *l, const struct shard_map_options *o) {
+    int64_t bytes = o->partition_bytes, size = (int64_t)dtype_size(o->dtype);
+    int shards = o->servers * o->threads;
+    if (shards > 1) {
+        int64_t fair = l->padded * size / ((int64_t)PIECES_PER_SHARD * shards);
+        if (fair < PIECE_MIN_BYTES) fair = PIECE_MIN_BYTES;
+        if (fair < bytes) bytes = fair;
+    }
+    int64_t blocks = bytes / (size * SUMSQ_BLOCK);
+    return blocks > 0 ? blocks : 1;
+}
+
+// Even pieces: no unit ends in a sliver.
+static void cut_units(struct shard_map *m, const struct layout *l, int64_t max_blocks) {
+    int64_t total = 0;
+    for (int u = 0; u < l->count; u++)
+        total += (l->units[u].n_pad / SUMSQ_BLOCK + max_blocks - 1) / max_blocks;
+    m->parts = xcalloc((unsigned long)total, sizeof *m->parts);
+    for (int u = 0; u < l->count; u++) {
+        int64_t blocks = l->units[u].n_pad / SUMSQ_BLOCK;
+        int64_t pieces = (blocks + max_blocks - 1) / max_blocks;
+        m->first[u] = m->count;
+        for (int64_t i = 0; i < pieces; i++) {
+            struct partition *p = &m->parts[m->count++];
+            p->unit = u;
+            p->begin = blocks * i / pieces * SUMSQ_BLOCK;
+            p->end = blocks * (i + 1) / pieces * SUMSQ_BLOCK;
+        }
+    }
+    m->first[l->count] = m->count;
+}
+
+struct sized_key {
+    int64_t elements;
+    int key;
+};
+
+static int larger_first(const void *a, const void *b) {
+    const struct sized_key *x = a, *y = b;
+    if (x->elements != y->elements) return x->elements > y->elements ? -1 : 1;
+    return x->key - y->key;
+}
+
+static void assign(struct shard_map *m) {
+    struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
+    for (int k = 0; k < m->count; k++)
+        order[k] = (struct sized_key){m->parts[k].end - m->parts[k].begin, k};
+    qsort(order, (size_t)m->count, sizeof *order, larger_first);
+    for (int i = 0; i < m->count; i++) {
+        int best = 0;
+        for (int g = 1; g < m->shards; g++)
+            if (m->shard_elements[g] < m->shard_elements[best]) best = g;
+        m->parts[order[i].key].shard = best;
+        m->shard_elements[best] += order[i].elements;
+        m->shard_keys[best]++;
+    }
+    free(order);
+}
+
+struct shard_map *shard_map_create(const struct layout *l, const struct shard_map_options *o) {
+    if (o->servers < 1 || o->threads < 1 || (int64_t)o->servers * o->threads > 4096) {
+        fail("parameter_server: %d servers of %d threads are impossible; give 1 to 4096 shard threads in all",
+             o->servers, o->threads);
+        return NULL;
+    }
+    if (o->partition_bytes < 1) {
+        fail("parameter_server.partition_bytes is %lld; give at least 1", (long long)o->partition_bytes);
+        return NULL;
+    }
+    for (int u = 0; u < l->count; u++)
+        if (l->units[u].n_pad <= 0 || l->units[u].n_pad % SUMSQ_BLOCK) {
+            fail("unit %s has %lld elements, not a multiple of %d", l->units[u].name,
+                 (long long)l->units[u].n_pad, SUMSQ_BLOCK);
+            return NULL;
+        }
+    struct shard_map *m = xcalloc(1, sizeof *m);
+    m->servers = o->servers;
+    m->threads = o->threads;
+    m->shards = o->servers * o->threads;
+    m->first = xcalloc((unsigned long)l->count + 1, sizeof *m->first);
+    m->shard_elements = xcalloc((unsigned long)m->shards, sizeof *m->shard_elements);
+    m->shard_keys = xcalloc((unsigned long)m->shards, sizeof *m->shard_keys);
+    cut_units(m, l, piece_blocks(l, o));
+    assign(m);
+    return m;
+}
+
+void shard_map_destroy(struct shard_map **m) {
+    if (!*m) return;
+    free((*m)->parts);
+    free((*m)->first);
+    free((*m)->shard_elements);
+    free((*m)->shard_keys);
+    free(*m);
+    *m = NULL;
+}
+
+uint64_t shard_map_hash(const struct shard_map *m) {
+    uint64_t h = XXH64(NULL, 0, (uint64_t)m->threads);
+    for (int k = 0; k < m->count; k++) {
+        const struct partition *p = &m->parts[k];
+        int64_t row[4] = {p->unit, p->begin, p->end, p->shard};
+        h = XXH64(row, sizeof row, h);
+    }
+    return h;
+}
+
+double shard_map_imbalance(const struct shard_map *m) {
+    int64_t most = 0, total = 0;
+    for (int g = 0; g < m->shards; g++) {
+        total += m->shard_elements[g];
+        if (m->shard_elements[g] > most) most = m->shard_elements[g];
+    }
+    return total ? (double)most * m->shards / (double)total : 1.0;
+}
+
+int64_t shard_map_server_elements(const struct shard_map *m, int rank) {
+    int64_t n = 0;
+    for (int t = 0; t < m->threads; t++) n += m->shard_elements[rank * m->threads + t];
+    return n;
+}

@@ -1,0 +1,47 @@
+// Which piece of which unit lives where (DESIGN 6). A key is a partition: a range of one unit.
+//
+//     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements
+//     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
+//     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
+//
+// Plain data, a pure function of (layout, options): every role builds the same map by itself and the
+// manifest proves it. The creator owns it.
+#ifndef STARRING_PS_SHARD_MAP_H
+#define STARRING_PS_SHARD_MAP_H
+
+#include "kernels/dtype.h"
+#include "shared/core/unit.h"
+
+struct partition {
+    int unit;
+    int64_t begin, end;  // elements of the unit
+    int shard;
+};
+
+struct shard_map {
+    int count;                // keys
+    struct partition *parts;  // (count), by unit, then by begin
+    int *first;               // (units+1): keys of unit u are first[u] .. first[u+1]-1
+    int servers, threads;
+    int shards;               // servers * threads
+    int64_t *shard_elements;  // (shards)
+    int *shard_keys;          // (shards) how many keys each owns
+};
+
+struct shard_map_options {
+    enum dtype dtype;
+    int64_t partition_bytes;  // a partition is at most this large, and smaller where balance wants it
+    int servers, threads;
+};
+
+// NULL after logging which option is impossible.
+struct shard_map *shard_map_create(const struct layout *l, const struct shard_map_options *o);
+void shard_map_destroy(struct shard_map **m);
+// xxh64 over every partition and its shard.
+uint64_t shard_map_hash(const struct shard_map *m);
+// Elements of the fullest shard over the mean; 1 is perfect.
+double shard_map_imbalance(const struct shard_map *m);
+// Elements that server `rank` owns over all its shard threads.
+int64_t shard_map_server_elements(const struct shard_map *m, int rank);
+
+#endif

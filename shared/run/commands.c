@@ -1,0 +1,165 @@
+#include "shared/run/commands.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+// Options that set a configuration key, shared by train and the roles.
+#define CONFIG_OPTION \
+    {.name = "config", .letter = 'c', .metavar = "FILE", .help = "configuration: DeepSpeed's JSON and more"}
+#define RUN_OPTIONS                                                                                             \
+    {"topology", "topology", "T", "local, ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3", 0},             \
+    {"workers", "workers", "N", "ranks that compute", 0},                                                       \
+    {"servers", "parameter_server.servers", "S", "parameter servers (ps:*)", 0},                                \
+    {"model", "model.name", "M", "preset, Hugging Face config.json, or a directory with its weights", 0},       \
+    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or \"demo\"", 0},                \
+    {"dtype", "dtype", "D", "fp32, bf16 or fp16", 0},                                                           \
+    {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},                                   \
+    {"steps", "steps", "N", "optimizer steps", 0},                                                              \
+    {"seed", "seed", "N", "of the initial weights and the batches", 0},                                         \
+    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker", 0},          \
+    {"seq", "data.seq_len", "T", "tokens of a sequence", 0},                                                    \
+    {"lr", "optimizer.params.lr", "X", "learning rate", 0},                                                     \
+    {"threads", "threads", "N", "CPU threads of a rank (0: its share of the cores)", 0},                        \
+    {"out", "out", "DIR", "run directory (default: runs/MODEL-TOPOLOGY-TIME)", 0},                              \
+    {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},                                         \
+    {"quiet", "quiet", NULL, "no step lines and no table", 0},                                                  \
+    {"set", CLI_SET, "KEY=VALUE", "any configuration key, as in gradient_clipping=1.0; repeatable", 0}
+
+#define WEIGHTS_OPTION                                                                                          \
+    {"no-weights", NULL, NULL, "do not write the final weights", 0}
+
+static const struct cli_option train_options[] = {
+    CONFIG_OPTION,
+    RUN_OPTIONS,
+    WEIGHTS_OPTION,
+    {"launch", "launch", "HOW", "threads (ring), processes (star) or mpi (ring)", 0},
+    {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
+    {"force", NULL, NULL, "replace an earlier run in --out", 0},
+    {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
+    {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},
+};
+
+const struct cli_command command_train = {
+    .name = "train",
+    .usage = "[-c CONFIG.json] [OPTIONS]",
+    .summary = "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
+               "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
+               "the configuration file. Exit status: 0 done, 1 the run failed, 2 wrong options or configuration.",
+    .examples = "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
+                "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
+                "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
+                "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
+    .options = train_options,
+    .option_count = COUNT(train_options),
+};
+
+static const struct cli_option scheduler_options[] = {
+    CONFIG_OPTION,
+    RUN_OPTIONS,
+    {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
+    {"announce-fd", NULL, "FD", "write the address and a newline to this descriptor once listening", 0},
+};
+
+const struct cli_command command_scheduler = {
+    .name = "scheduler",
+    .usage = "-c CONFIG.json --bind tcp://HOST:PORT",
+    .summary = "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
+               "the same configuration connect to it. Ends when the last worker has finished.",
+    .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
+    .options = scheduler_options,
+    .option_count = COUNT(scheduler_options),
+};
+
+#define MEMBER_OPTIONS                                                                                          \
+    CONFIG_OPTION, RUN_OPTIONS,                                                                                 \
+    {"scheduler", NULL, "ADDRESS", "the scheduler's address, tcp://HOST:PORT", 0},                              \
+    {"rank", NULL, "R", "which one of its role this is (default: any free one)", 0}
+
+static const struct cli_option server_options[] = {
+    MEMBER_OPTIONS,
+    {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
+};
+
+const struct cli_command command_server = {
+    .name = "server",
+    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
+    .summary = "A parameter server: holds the fp32 masters and the optimizer state of its share of the model.",
+    .examples = "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
+                "      --set parameter_server.bind=tcp://0.0.0.0:*\n",
+    .options = server_options,
+    .option_count = COUNT(server_options),
+};
+
+static const struct cli_option worker_options[] = {
+    MEMBER_OPTIONS,
+    WEIGHTS_OPTION,
+};
+
+const struct cli_command command_worker = {
+    .name = "worker",
+    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
+    .summary = "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
+               "With --out each role leaves its report there: starring summary DIR merges them.",
+    .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
+    .options = worker_options,
+    .option_count = COUNT(worker_options),
+};
+
+static const struct cli_option info_options[] = {
+    {"vocab", NULL, "V", "check that every token is below V (default 131072)", 0},
+    {"json", NULL, NULL, "print one JSON document", 0},
+};
+
+const struct cli_command command_data_info = {
+    .name = "data info",
+    .usage = "PATH",
+    .summary = "Says what a text, an llm.c .bin file, or a directory of either holds.",
+    .examples = "  starring data info tinyshakespeare.txt\n  starring data info demo\n",
+    .options = info_options,
+    .option_count = COUNT(info_options),
+    .max_words = 1,
+};
+
+static const struct cli_option tokenize_options[] = {
+    {"tokenizer", NULL, "NAME", "byte: a token is a byte, vocabulary 256 (default)", 0},
+    {"force", NULL, NULL, "replace OUT.bin", 0},
+};
+
+const struct cli_command command_data_tokenize = {
+    .name = "data tokenize",
+    .usage = "[--tokenizer byte] IN OUT.bin",
+    .summary = "Turns text into llm.c's uint16 token file (magic 20240520, version 1).",
+    .examples = "  starring data tokenize book.txt book.bin\n",
+    .options = tokenize_options,
+    .option_count = COUNT(tokenize_options),
+    .max_words = 2,
+};
+
+static const struct cli_option summary_options[] = {
+    {"json", NULL, NULL, "print summary.json alone", 0},
+};
+
+const struct cli_command command_summary = {
+    .name = "summary",
+    .usage = "DIR",
+    .summary = "Merges what the ranks of a run left in DIR into DIR/summary.json again and prints its table: for\n"
+               "jobs on many machines, once every rank's report is there.",
+    .examples = "  starring summary runs/star\n",
+    .options = summary_options,
+    .option_count = COUNT(summary_options),
+    .max_words = 1,
+};
+
+void commands_overview(FILE *f) {
+    fputs("starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
+          "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
+          "  starring scheduler | server | worker                               the star's roles, for many machines\n"
+          "  starring bench step | kernels | adam                               how fast the parts are\n"
+          "  starring data info | tokenize                                      what a text or token file holds\n"
+          "  starring summary DIR                                               a run's table again\n"
+          "  starring --version\n\n"
+          "starring COMMAND --help lists a command's options with examples.\n\n"
+          "Examples:\n"
+          "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
+          "  starring train --model demo --topology zero:2 --workers 2 --steps 100\n",
+          f);
+}

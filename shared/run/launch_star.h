@@ -1,0 +1,11 @@
+// The star on one machine: starts the scheduler, the servers and the workers as processes of this
+// program and watches them until the job ends (launch.h).
+#ifndef STARRING_SHARED_RUN_LAUNCH_STAR_H
+#define STARRING_SHARED_RUN_LAUNCH_STAR_H
+
+#include "shared/run/session.h"
+
+// DIR/config.json is written already. Blocks until every process has ended. The job's exit status.
+int launch_star(const struct job *job);
+
+#endif

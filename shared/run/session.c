@@ -1,0 +1,155 @@
+#include "shared/run/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/io/checkpoint_hf.h"
+#include "shared/run/metrics.h"
+#include "shared/run/progress.h"
+#include "shared/run/summary.h"
+#include "shared/run/trace.h"
+
+struct session {
+    const struct session_options *o;
+    const struct job *job;
+    struct device *dev;
+    struct stream *compute;
+    struct topology *topology;
+    struct metrics *metrics;    // worker 0
+    struct progress *progress;  // worker 0, unless quiet
+    double start_s;
+};
+
+int job_open(struct job *j, const struct config *c, bool predict_only) {
+    j->config = c;
+    if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec)) return -1;
+    if (j->spec.family == FAMILY_GPT2 && c->seq > j->spec.max_positions)
+        return fail("--seq %lld: %s has %d learned positions", (long long)c->seq, j->spec.name, j->spec.max_positions);
+    j->layout = model_layout_create(&j->spec, c->workers);
+    if (!j->layout) return -1;
+    if (hf_has_weights(c->model)) j->weights_in = c->model;
+    if (predict_only) return 0;
+    struct data_options d = {.path = c->data,
+                             .val_path = c->val_data,
+                             .tokenizer = c->tokenizer,
+                             .val_fraction = c->val_fraction,
+                             .vocab = j->spec.vocab};
+    j->data = data_open(&d);
+    if (!j->data) return -1;
+    if (data_train_tokens(j->data) < c->seq + 1)
+        return fail("data %s: %lld training tokens are fewer than --seq %lld + 1", c->data,
+                    (long long)data_train_tokens(j->data), (long long)c->seq);
+    return 0;
+}
+
+void job_close(struct job *j) {
+    if (j->data) data_close(&j->data);
+    if (j->layout) layout_destroy(&j->layout);
+}
+
+int job_threads(const struct job *j) {
+    if (j->config->threads > 0) return j->config->threads;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long share = cores / (j->ranks_here > 0 ? j->ranks_here : 1);
+    return share > 1 ? (int)share : 1;
+}
+
+static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
+    struct session *x = ctx;
+    if (x->progress) progress_start(x->progress, c, s, params);
+}
+
+static void on_step(void *ctx, const struct step_record *r) {
+    struct session *x = ctx;
+    if (x->metrics) metrics_step(x->metrics, r);
+    if (x->progress) progress_step(x->progress, r);
+}
+
+static void on_eval(void *ctx, int64_t step, double val_loss, double unigram_entropy) {
+    struct session *x = ctx;
+    if (x->metrics) metrics_eval(x->metrics, step, val_loss, unigram_entropy);
+    if (x->progress) progress_eval(x->progress, step, val_loss, unigram_entropy);
+}
+
+static int open_device(struct session *x) {
+    static const char *const names[] = {
+        [DEVICE_AUTO] = "cpu", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", [DEVICE_REF] = "ref"};
+    const char *name = names[x->job->config->device], *why = NULL;
+    const struct backend *backend = backend_find(name, &why);
+    if (!backend) return fail("--device %s: %s", name, why);
+    char label[32] = "worker";
+    if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
+    error_set_label(label);
+    struct device_options d = {.threads = job_threads(x->job), .label = label, .trace = x->job->config->trace};
+    if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", name);
+    x->compute = stream_create(x->dev, "compute");
+    return x->compute ? 0 : fail("--device %s: cannot create a stream", name);
+}
+
+static int open_output(struct session *x) {
+    const struct job *j = x->job;
+    char label[32];
+    snprintf(label, sizeof label, "worker %d", x->topology->rank);
+    error_set_label(label);
+    if (x->topology->rank != 0) return 0;
+    if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;
+    FILE *file = j->steps_to_stderr ? stderr : stdout;
+    struct progress_options p = {.file = file, .bar = isatty(fileno(file))};
+    if (!j->no_metrics) x->progress = progress_create(&p);
+    return 0;
+}
+
+static int leave_report(struct session *x, const struct train_result *result) {
+    const struct job *j = x->job;
+    struct run_facts facts = {.params = j->layout->params,
+                              .flops_per_token = model_flops_per_token(&j->spec, j->config->seq),
+                              .wall_seconds = now_seconds() - x->start_s,
+                              .weights_hash = result->weights_hash,
+                              .val_loss = result->val_loss,
+                              .unigram_entropy = result->unigram_entropy,
+                              .data = data_description(j->data)};
+    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
+    return summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
+}
+
+static int train(struct session *x, bool *interrupted) {
+    const struct job *j = x->job;
+    struct train_result result;
+    struct train_observer observer = {on_start, on_step, on_eval, x};
+    char *weights = j->dir && !j->no_weights ? xasprintf("%s/weights", j->dir) : NULL;
+    struct train_options t = {.config = j->config,
+                              .spec = &j->spec,
+                              .data = j->data,
+                              .topology = x->topology,
+                              .observer = x->topology->rank == 0 ? &observer : NULL,
+                              .stop = j->stop,
+                              .weights_out = weights,
+                              .weights_in = j->weights_in};
+    int rc = train_run(&t, &result);
+    if (interrupted) *interrupted = result.interrupted;
+    if (!rc && j->dir) rc = leave_report(x, &result);
+    if (rc) topology_abort(x->topology, result.interrupted ? "interrupted" : error_last());
+    // A sum that nobody needs is a barrier: afterwards every worker's report is on disk.
+    double nothing = 0;
+    if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
+    train_result_free(&result);
+    free(weights);
+    return rc;
+}
+
+int session_run(const struct session_options *o, bool *interrupted) {
+    struct session x = {.o = o, .job = o->job, .start_s = now_seconds()};
+    if (interrupted) *interrupted = false;
+    int rc = open_device(&x);
+    if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
+    if (!rc) rc = open_output(&x);
+    if (!rc) rc = train(&x, interrupted);
+    progress_destroy(&x.progress);
+    if (metrics_destroy(&x.metrics)) rc = -1;
+    if (x.topology) topology_destroy(&x.topology);
+    if (x.compute) stream_destroy(&x.compute);
+    if (x.dev) dev_close(&x.dev);
+    return rc;
+}

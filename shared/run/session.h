@@ -1,0 +1,43 @@
+// One rank of a run, from its device to its report: opens the device and the compute stream, has the
+// topology made, trains, leaves DIR/ranks/worker-R.json (worker 0: metrics.jsonl and weights/ too).
+//
+// Threads   Runs on the caller's thread; several sessions may run at once on threads of one process.
+// Ordering  With more than one worker it returns only after every worker has written its report.
+#ifndef STARRING_SHARED_RUN_SESSION_H
+#define STARRING_SHARED_RUN_SESSION_H
+
+#include "shared/run/train.h"
+
+// What every rank of a run has in common; read-only and shareable between threads once open.
+struct job {
+    const struct config *config;
+    struct model_spec spec;
+    struct layout *layout;        // padded for config->workers
+    struct token_source *data;    // NULL when only predictions are wanted
+    const char *dir;              // run directory, or NULL: nothing is written
+    const char *weights_in;       // Hugging Face directory to start from, or NULL
+    bool no_weights;              // do not write DIR/weights
+    bool no_metrics;              // print no steps (--quiet)
+    bool steps_to_stderr;         // stdout is for one JSON document
+    int ranks_here;               // ranks on this machine, for cores per rank
+    const volatile int *stop;
+};
+
+// Loads model, layout and (unless predict_only) data. 0, or -1 after logging; job_close either way.
+int job_open(struct job *j, const struct config *c, bool predict_only);
+void job_close(struct job *j);
+// Threads an operation of one rank may use: config->threads, or cores / ranks_here, at least 1.
+int job_threads(const struct job *j);
+
+struct session_options {
+    const struct job *job;
+    int rank;  // -1: the topology will know
+    // Makes the rank's topology on dev and compute, which outlive it; NULL after logging.
+    struct topology *(*create)(void *ctx, struct device *dev, struct stream *compute);
+    void *ctx;
+};
+
+// 0, or -1 after logging. *interrupted (may be NULL): it was stop that ended it.
+int session_run(const struct session_options *o, bool *interrupted);
+
+#endif

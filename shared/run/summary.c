@@ -1,0 +1,338 @@
+#include "shared/run/summary.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/run/metrics.h"
+#include "shared/run/run_dir.h"
+
+static const char *const time_names[] = {"data",      "forward", "backward", "comm_exposed", "comm_overlapped",
+                                         "optimizer", "wait",    "total"};
+#define TIMES (sizeof time_names / sizeof time_names[0])
+
+// cJSON prints doubles with as many digits as reading them back needs; what is not finite becomes null.
+static void put(cJSON *o, const char *key, double x) {
+    if (isfinite(x))
+        cJSON_AddNumberToObject(o, key, x);
+    else
+        cJSON_AddNullToObject(o, key);
+}
+
+static double get(const cJSON *o, const char *key) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+
+static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
+    cJSON *classes = cJSON_AddObjectToObject(o, key);
+    for (int c = 0; c < MEM_CLASSES; c++) put(classes, mem_class_name((enum mem_class)c), (double)bytes[c]);
+}
+
+static void put_staleness(cJSON *o, const struct staleness *s) {
+    cJSON *item = cJSON_AddObjectToObject(o, "staleness");
+    cJSON *histogram = cJSON_AddArrayToObject(item, "histogram");
+    int last = -1;
+    for (int i = 0; i < 64; i++)
+        if (s->count[i]) last = i;
+    for (int i = 0; i <= last; i++) cJSON_AddItemToArray(histogram, cJSON_CreateNumber((double)s->count[i]));
+    put(item, "max", (double)s->max);
+    put(item, "mean", s->mean);
+}
+
+static void put_facts(cJSON *o, const struct run_facts *f) {
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)f->weights_hash);
+    cJSON *run = cJSON_AddObjectToObject(o, "run");
+    put(run, "params", (double)f->params);
+    put(run, "flops_per_token", f->flops_per_token);
+    put(run, "wall_seconds", f->wall_seconds);
+    put(run, "val_loss", f->val_loss);
+    put(run, "unigram_entropy", f->unigram_entropy);
+    cJSON_AddStringToObject(run, "weights_hash", hash);
+    cJSON_AddStringToObject(run, "data", f->data);
+}
+
+int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
+    const double times[TIMES] = {r->time.data,         r->time.forward,   r->time.backward, r->time.comm_exposed,
+                                 r->time.comm_overlapped, r->time.optimizer, r->time.wait,  r->time.total};
+    cJSON *o = cJSON_CreateObject();
+    put(o, "rank", r->rank);
+    cJSON_AddStringToObject(o, "role", r->role);
+    put_classes(o, "predicted", r->predicted_bytes);
+    put_classes(o, "peak", r->peak_bytes);
+    put(o, "formula_bytes", (double)r->formula_bytes);
+    put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
+    put(o, "rss_bytes", (double)r->rss_bytes);
+    put(o, "late_allocations", (double)r->late_allocations);
+    put(o, "predicted_sent", (double)r->predicted_sent);
+    put(o, "predicted_received", (double)r->predicted_received);
+    put(o, "sent_per_step", r->sent_per_step);
+    put(o, "received_per_step", r->received_per_step);
+    put(o, "control_sent_per_step", r->control_sent_per_step);
+    put(o, "control_received_per_step", r->control_received_per_step);
+    cJSON *time = cJSON_AddObjectToObject(o, "time");
+    for (size_t i = 0; i < TIMES; i++) put(time, time_names[i], times[i]);
+    put_staleness(o, &r->staleness);
+    if (facts) put_facts(o, facts);
+    char *text = cJSON_Print(o);
+    char *name = xasprintf("ranks/%s-%d.json", r->role, r->rank);
+    int rc = run_dir_write(dir, name, text);
+    free(name);
+    free(text);
+    cJSON_Delete(o);
+    return rc;
+}
+
+const char *summary_memory_formula(const struct config *c, const char *role) {
+    static const char *const half[] = {"16P", "4P+12P/N", "2P+14P/N", "16P/N"};
+    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N", "16P/N"};  // fp32: weights are the masters
+    bool fp32 = c->dtype == DT_F32;
+    if (c->kind == TOPOLOGY_ZERO) return fp32 ? full[c->stage] : half[c->stage];
+    if (c->kind == TOPOLOGY_LOCAL) return "16P";
+    if (!strcmp(role, "server")) return "12P/S";
+    return fp32 ? "8P" : "4P";
+}
+
+const char *summary_wire_formula(const struct config *c, const char *role) {
+    if (c->kind == TOPOLOGY_LOCAL) return "0";
+    if (c->kind == TOPOLOGY_ZERO)
+        return c->stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes";
+    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes an element" : "P*b, padded, b bytes an element";
+}
+
+static cJSON *read_json(const char *dir, const char *name, bool quiet) {
+    char *text = run_dir_read(dir, name, quiet);
+    if (!text) return NULL;
+    cJSON *o = cJSON_Parse(text);
+    free(text);
+    if (!o) fail("%s/%s is no JSON document", dir, name);
+    return o;
+}
+
+// The reports of `count` ranks of a role, appended to ranks; names of those not there to missing.
+static void read_ranks(const char *dir, const char *role, int count, cJSON *ranks, cJSON *missing) {
+    for (int r = 0; r < count; r++) {
+        char *name = xasprintf("ranks/%s-%d.json", role, r);
+        cJSON *o = read_json(dir, name, true);
+        if (o)
+            cJSON_AddItemToArray(ranks, o);
+        else
+            cJSON_AddItemToArray(missing, cJSON_CreateString(name));
+        free(name);
+    }
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Nearest-rank percentile of sorted values.
+static double percentile(const double *sorted, int64_t n, double p) {
+    return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
+}
+
+static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m, double flops_per_token) {
+    double tokens = (double)(c->train_batch * c->seq), total_s = 0;
+    int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
+    for (int64_t i = warm; i < m->steps; i++) total_s += m->step_seconds[i];
+    double rate = total_s > 0 ? tokens * (double)(m->steps - warm) / total_s : NAN;
+    put(s, "tokens_per_step", tokens);
+    put(s, "tokens_per_second", rate);
+    put(s, "flops_per_token", flops_per_token);
+    put(s, "flops_per_second", rate * flops_per_token);
+    if (m->steps) qsort(m->step_seconds, (size_t)m->steps, sizeof(double), compare_doubles);
+    cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
+    put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
+    put(step, "p5", percentile(m->step_seconds, m->steps, 0.05));
+    put(step, "p95", percentile(m->step_seconds, m->steps, 0.95));
+}
+
+static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
+    static const char *const consistency[] = {"sync", "async", "ssp", "backup"};
+    cJSON_AddStringToObject(s, "topology", c->topology);
+    if (c->kind == TOPOLOGY_ZERO) put(s, "stage", c->stage);
+    if (c->kind == TOPOLOGY_PS) cJSON_AddStringToObject(s, "consistency", consistency[c->consistency]);
+    put(s, "workers", c->workers);
+    put(s, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    cJSON_AddStringToObject(s, "dtype", config_dtype_name(c->dtype));
+    cJSON_AddStringToObject(s, "device", c->device == DEVICE_REF ? "ref" : c->device == DEVICE_CUDA ? "cuda" : "cpu");
+    cJSON_AddStringToObject(s, "model", c->model);
+    put(s, "seed", (double)c->seed);
+    put(s, "train_batch_size", (double)c->train_batch);
+    put(s, "micro_batch_size", (double)c->micro_batch);
+    put(s, "gradient_accumulation_steps", (double)c->accumulation);
+    put(s, "seq_len", (double)c->seq);
+    put(s, "steps", (double)m->steps);
+    put(s, "skipped", (double)m->skipped);
+    cJSON *loss = cJSON_AddObjectToObject(s, "loss");
+    put(loss, "first", m->loss_first);
+    put(loss, "last", m->loss_last);
+}
+
+// What worker 0 alone knows moves from its report to the top; nulls where it left no report.
+static double put_run(cJSON *s, cJSON *ranks) {
+    static const char *const keys[] = {"params",          "val_loss",     "unigram_entropy", "weights_hash", "data",
+                                       "wall_seconds"};
+    cJSON *first = cJSON_GetArrayItem(ranks, 0);
+    cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        cJSON *v = run ? cJSON_DetachItemFromObjectCaseSensitive(run, keys[i]) : NULL;
+        cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
+    }
+    double flops = run ? get(run, "flops_per_token") : NAN;
+    cJSON_Delete(run);
+    return flops;
+}
+
+static void copy_keys(cJSON *to, const cJSON *from, const char *const *keys) {
+    for (; *keys; keys++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(from, *keys);
+        cJSON_AddItemToObject(to, *keys, v ? cJSON_Duplicate(v, 1) : cJSON_CreateNull());
+    }
+}
+
+static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
+    static const char *const memory_keys[] = {"rank",          "role",      "predicted",            "peak",
+                                              "formula_bytes", "rss_bytes", "transport_peak_bytes",
+                                              "late_allocations", NULL};
+    static const char *const wire_keys[] = {"rank",
+                                            "role",
+                                            "sent_per_step",
+                                            "received_per_step",
+                                            "predicted_sent",
+                                            "predicted_received",
+                                            "control_sent_per_step",
+                                            "control_received_per_step",
+                                            NULL};
+    cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire");
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r, "role"));
+        cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
+        copy_keys(m, r, memory_keys);
+        cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role ? role : ""));
+        cJSON_AddItemToArray(memory, m);
+        copy_keys(w, r, wire_keys);
+        cJSON_AddStringToObject(w, "formula", summary_wire_formula(c, role ? role : ""));
+        cJSON_AddItemToArray(wire, w);
+    }
+}
+
+static bool is_worker(const cJSON *rank) {
+    const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rank, "role"));
+    return role && !strcmp(role, "worker");
+}
+
+// "time": mean over workers; "time_per_rank": each worker's own.
+static void put_times(cJSON *s, const cJSON *ranks) {
+    double sum[TIMES] = {0};
+    int workers = 0;
+    cJSON *each = cJSON_CreateArray();
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is_worker(r)) continue;
+        const cJSON *time = cJSON_GetObjectItemCaseSensitive(r, "time");
+        for (size_t i = 0; i < TIMES; i++) sum[i] += get(time, time_names[i]);
+        cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
+        workers++;
+    }
+    cJSON *mean = cJSON_AddObjectToObject(s, "time");
+    for (size_t i = 0; i < TIMES; i++) put(mean, time_names[i], sum[i] / workers);
+    cJSON_AddItemToObject(s, "time_per_rank", each);
+}
+
+static void put_all_staleness(cJSON *s, const cJSON *ranks) {
+    double count[64] = {0}, max = 0, sum = 0, all = 0;
+    int bins = 0;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is_worker(r)) continue;
+        const cJSON *one = cJSON_GetObjectItemCaseSensitive(r, "staleness");
+        const cJSON *histogram = cJSON_GetObjectItemCaseSensitive(one, "histogram"), *bin;
+        double n = 0;
+        int i = 0;
+        cJSON_ArrayForEach(bin, histogram) {
+            if (i == 64) break;
+            count[i++] += bin->valuedouble;
+            n += bin->valuedouble;
+        }
+        if (i > bins) bins = i;
+        if (n > 0) sum += n * get(one, "mean");
+        all += n;
+        max = fmax(max, get(one, "max"));
+    }
+    cJSON *out = cJSON_AddObjectToObject(s, "staleness");
+    cJSON_AddItemToObject(out, "histogram", cJSON_CreateDoubleArray(count, bins));
+    put(out, "max", max);
+    put(out, "mean", all > 0 ? sum / all : 0);
+}
+
+static void put_words(cJSON *s) {
+    static const char *const words[][2] = {
+        {"memory", "bytes of device memory; predicted before the run, peak counted by the ledger"},
+        {"rss_bytes", "resident bytes of the process at the end; ranks that are threads share one process"},
+        {"late_allocations", "device allocations after the first step"},
+        {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
+        {"wire", "payload bytes a step of one rank; control is everything else (headers, scalars, barriers)"},
+        {"time", "seconds of the whole run, mean over workers; comm_exposed: stood still for transfers, wait: for peers"},
+        {"tokens_per_second", "global batch tokens of all steps but the first / their seconds"},
+        {"loss", "nats per token, mean over the global batch"},
+        {"val_loss", "nats per token on held-out text"},
+        {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
+        {"flops_per_token", "forward and backward: 6 x parameters in matrix products + 12 L T H D"},
+        {"staleness", "updates applied between the weights a gradient was computed on and its own update"},
+        {"weights_hash", "xxh64 of the final weights in logical tensor order, without gaps and padding"},
+        {"formula", "P parameters, N workers, S servers, Adam: the textbook's bytes, without activations"},
+    };
+    cJSON *units = cJSON_AddObjectToObject(s, "units");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        cJSON_AddStringToObject(units, words[i][0], words[i][1]);
+}
+
+static cJSON *build(const char *dir, const struct config *c, const struct metrics_totals *m) {
+    cJSON *s = cJSON_CreateObject(), *ranks = cJSON_CreateArray(), *missing = cJSON_CreateArray();
+    read_ranks(dir, "worker", c->workers, ranks, missing);
+    if (c->kind == TOPOLOGY_PS) read_ranks(dir, "server", c->ps.servers, ranks, missing);
+    put_description(s, c, m);
+    double flops_per_token = put_run(s, ranks);
+    put_speed(s, c, m, flops_per_token);
+    put_ranks(s, c, ranks);
+    put_times(s, ranks);
+    if (c->kind == TOPOLOGY_PS) put_all_staleness(s, ranks);
+    if (cJSON_GetArraySize(missing)) {
+        char *names = cJSON_PrintUnformatted(missing);
+        warn("%s: reports of these ranks are not here: %s", dir, names);
+        free(names);
+        cJSON_AddItemToObject(s, "missing_reports", missing);
+    } else {
+        cJSON_Delete(missing);
+    }
+    put_words(s);
+    cJSON_Delete(ranks);
+    return s;
+}
+
+struct cJSON *summary_merge(const char *dir) {
+    struct metrics_totals totals;
+    char *path = xasprintf("%s/config.json", dir);
+    struct config *c = config_load(path, NULL, 0);
+    free(path);
+    if (!c) return NULL;
+    cJSON *s = NULL;
+    if (!metrics_read(dir, &totals)) {
+        s = build(dir, c, &totals);
+        char *text = cJSON_Print(s);
+        if (run_dir_write(dir, "summary.json", text)) {
+            cJSON_Delete(s);
+            s = NULL;
+        }
+        free(text);
+        metrics_totals_free(&totals);
+    }
+    config_destroy(&c);
+    return s;
+}

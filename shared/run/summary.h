@@ -1,0 +1,38 @@
+// What is left of a run: each rank writes DIR/ranks/ROLE-RANK.json; when all have, one of them (the
+// launcher, or rank 0) merges these, config.json and metrics.jsonl into DIR/summary.json (DESIGN 8).
+//
+// Units: bytes, seconds, nats per token; "units" and "formulas" in the document say so in words.
+#ifndef STARRING_SHARED_RUN_SUMMARY_H
+#define STARRING_SHARED_RUN_SUMMARY_H
+
+#include <stdio.h>
+
+#include "shared/run/train.h"
+
+struct cJSON;
+
+// What only worker 0 knows, beside its report.
+struct run_facts {
+    int64_t params;           // P, without padding
+    double flops_per_token;   // forward and backward
+    double wall_seconds;      // from the start of the rank to its end
+    uint64_t weights_hash;
+    double val_loss, unigram_entropy;  // NAN: not evaluated
+    const char *data;         // description of the token stream
+};
+
+// DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.
+int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts);
+
+// Reads what the ranks left, writes DIR/summary.json and returns the document (the caller deletes it with
+// cJSON_Delete), or NULL after logging. Ranks whose files are not there are named under "missing_reports".
+struct cJSON *summary_merge(const char *dir);
+
+// The table for people.
+void summary_print(FILE *f, const char *dir, const struct cJSON *summary);
+
+// Textbook formula in words for a role of this topology (DESIGN 7), P parameters, N workers, S servers.
+const char *summary_memory_formula(const struct config *c, const char *role);
+const char *summary_wire_formula(const struct config *c, const char *role);
+
+#endif

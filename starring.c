@@ -1,0 +1,479 @@
+// The command line; the only file that sees both ps/ and decentral/. It turns options into a
+// configuration, picks the topology and how its ranks come to life, and nothing else.
+//
+//   local           this thread
+//   zero:*          threads of this process over a local_hub, or (under mpirun) this process is one rank
+//   ps:*            child processes of this program: scheduler, servers, workers (launch_star)
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "decentral/zero.h"
+#include "ps/ps.h"
+#include "shared/core/error.h"
+#include "shared/run/bench_kernels.h"
+#include "shared/run/bench_step.h"
+#include "shared/run/commands.h"
+#include "shared/run/data_command.h"
+#include "shared/run/dry_run.h"
+#include "shared/run/launch_mpi.h"
+#include "shared/run/launch_star.h"
+#include "shared/run/local.h"
+#include "shared/run/rank_env.h"
+#include "shared/run/run_dir.h"
+#include "shared/run/session.h"
+#include "shared/run/stop.h"
+#include "shared/run/summary.h"
+#include "shared/run/trace.h"
+
+#define VERSION "0.1"
+
+// ---------------------------------------------------------------- predictions
+static struct zero_options zero_options_of(const struct config *c, const struct layout *l) {
+    return (struct zero_options){.stage = c->stage,
+                                 .layout = l,
+                                 .dtype = c->dtype,
+                                 .optimizer = c->optimizer,
+                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .deadline_s = (double)c->deadline_ms * 1e-3};
+}
+
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    if (c->kind == TOPOLOGY_LOCAL)
+        return local_predict(&(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer},
+                             &out->memory);
+    if (c->kind == TOPOLOGY_ZERO) {
+        struct collective_source source = collective_source_local(NULL, rank);
+        source.size = c->workers;
+        struct zero_options z = zero_options_of(c, l);
+        z.source = &source;
+        return zero_predict(&z, &out->memory, &out->wire);
+    }
+    if (!strcmp(role, "server")) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
+    return ps_worker_predict(c, l, &out->memory, &out->wire);
+}
+
+// ---------------------------------------------------------------- topologies of one rank
+struct place {
+    const struct job *job;
+    struct collective_source source;  // ring
+    struct ps_role_options role;      // star
+};
+
+static struct topology *create_local(void *ctx, struct device *dev, struct stream *compute) {
+    const struct job *j = ((struct place *)ctx)->job;
+    return local_create(&(struct local_options){.layout = j->layout,
+                                                .dtype = j->config->dtype,
+                                                .dev = dev,
+                                                .compute = compute,
+                                                .optimizer = j->config->optimizer});
+}
+
+static struct topology *create_zero(void *ctx, struct device *dev, struct stream *compute) {
+    struct place *p = ctx;
+    struct zero_options z = zero_options_of(p->job->config, p->job->layout);
+    z.dev = dev;
+    z.compute = compute;
+    z.source = &p->source;
+    return zero_create(&z);
+}
+
+static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {
+    struct place *p = ctx;
+    return ps_worker_create(&(struct ps_worker_options){.role = p->role, .dev = dev, .compute = compute});
+}
+
+// ---------------------------------------------------------------- launching
+// A Ctrl-C that was obeyed gives the shell's 128 + signal; the flag holds the signal's number.
+static int status_of(int rc, const struct job *j) {
+    int number = j->stop ? *j->stop : 0;
+    if (!rc) return 0;
+    return number ? 128 + number : EXIT_RUN_FAILED;
+}
+
+static int run_local(const struct job *j) {
+    struct place place = {.job = j};
+    return status_of(session_run(&(struct session_options){j, 0, create_local, &place}, NULL), j);
+}
+
+struct ring_thread {
+    struct place place;
+    struct local_hub *hub;
+    pthread_t thread;
+    int rank, rc;
+};
+
+static void *ring_rank(void *arg) {
+    struct ring_thread *t = arg;
+    t->rc = session_run(&(struct session_options){t->place.job, t->rank, create_zero, &t->place}, NULL);
+    if (t->rc) local_hub_abort(t->hub, error_last());  // the others must not wait for this rank
+    return NULL;
+}
+
+static int run_ring_threads(const struct job *j) {
+    int n = j->config->workers, started = 0, rc = 0;
+    struct local_hub *hub = local_hub_create(n);
+    struct ring_thread *ranks = xcalloc((size_t)n, sizeof *ranks);
+    for (; started < n; started++) {
+        struct ring_thread *t = &ranks[started];
+        *t = (struct ring_thread){.hub = hub, .rank = started};
+        t->place = (struct place){.job = j, .source = collective_source_local(hub, started)};
+        if (pthread_create(&t->thread, NULL, ring_rank, t)) break;
+    }
+    if (started < n) {
+        rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
+        local_hub_abort(hub, error_last());
+    }
+    for (int r = 0; r < started; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        if (ranks[r].rc) rc = -1;
+    }
+    free(ranks);
+    local_hub_destroy(&hub);
+    return status_of(rc, j);
+}
+
+static int run_ring_mpi(struct job *j, struct mpi_world *world, int rank) {
+    struct place place = {.job = j, .source = collective_source_mpi(world, rank, j->config->workers)};
+    return status_of(session_run(&(struct session_options){j, rank, create_zero, &place}, NULL), j);
+}
+
+// ---------------------------------------------------------------- train
+struct train_command {
+    struct cli_args args;
+    struct rank_env env;
+    struct config *config;
+    struct job job;
+    char *dir;
+};
+
+// What the ranks left becomes summary.json and the closing table. By the one process that stands for the run.
+static int conclude(const struct job *j) {
+    if (j->config->trace && trace_merge(j->dir, j->config->workers)) return EXIT_RUN_FAILED;
+    cJSON *summary = summary_merge(j->dir);
+    if (!summary) return EXIT_RUN_FAILED;
+    if (j->config->json) {
+        char *text = cJSON_Print(summary);
+        puts(text);
+        free(text);
+    } else if (!j->config->quiet) {
+        summary_print(stdout, j->dir, summary);
+    }
+    cJSON_Delete(summary);
+    return 0;
+}
+
+static int load(struct train_command *t) {
+    char size[16];
+    bool rank_of_ring = t->env.kind != RANK_ENV_NONE && t->env.mpi_ready;
+    // Every rank reads the same configuration: what is wrong with it is said once.
+    if (rank_of_ring && t->env.rank > 0) error_quiet(1);
+    const char *path = cli_get(&t->args, "config");
+    t->config = config_load(path, t->args.overrides, t->args.override_count);
+    bool count_from_env = rank_of_ring && t->config && t->config->workers == 1 && t->env.size > 1 &&
+                          !cli_get(&t->args, "workers") && t->config->kind == TOPOLOGY_ZERO;
+    if (count_from_env) {
+        snprintf(size, sizeof size, "%d", t->env.size);
+        cli_override(&t->args, "the size of MPI's world", "workers", size);
+        config_destroy(&t->config);
+        t->config = config_load(path, t->args.overrides, t->args.override_count);
+    }
+    error_quiet(0);
+    return t->config ? 0 : -1;
+}
+
+// A process that is one of many must be one of a ring over MPI, unless --launch says otherwise.
+static int check_rank_env(const struct train_command *t) {
+    const struct config *c = t->config;
+    const struct rank_env *e = &t->env;
+    if (e->kind == RANK_ENV_NONE) return 0;
+    const char *by = rank_env_name(e->kind);
+    if (c->kind == TOPOLOGY_PS)
+        return fail("started by %s as rank %d of %d: a star's processes need the scheduler's address. On many machines "
+                    "run `starring scheduler --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server --scheduler "
+                    "tcp://HOST:9000 -c CONFIG` and `starring worker --scheduler tcp://HOST:9000 -c CONFIG`; on this "
+                    "one add --launch processes", by, e->rank, e->size);
+    if (c->kind == TOPOLOGY_LOCAL && e->size > 1)
+        return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0", by, e->rank,
+                    e->size);
+    if (c->kind == TOPOLOGY_ZERO && !e->mpi_ready)
+        return fail("started by %s as rank %d of %d: the ring meets over MPI in this version; use mpirun -n %d, srun "
+                    "--mpi=pmix, or --launch threads for ranks in one process", by, e->rank, e->size, e->size);
+    if (c->kind == TOPOLOGY_ZERO && c->workers != e->size)
+        return fail("--workers %d, but %s started %d ranks: make them equal", c->workers, by, e->size);
+    if (c->kind == TOPOLOGY_ZERO && !c->out)
+        return fail("started by %s: every rank must know the run directory; give --out DIR", by);
+    return 0;
+}
+
+static int check_launch(const struct config *c) {
+    if (c->kind == TOPOLOGY_PS && (c->launch == LAUNCH_THREADS || c->launch == LAUNCH_MPI))
+        return fail("--launch %s: a star's roles are processes of their own; use --launch processes, or start them "
+                    "one by one (starring scheduler --help)", c->launch == LAUNCH_MPI ? "mpi" : "threads");
+    if (c->kind == TOPOLOGY_ZERO && c->launch == LAUNCH_PROCESSES)
+        return fail("--launch processes: a ring's ranks are threads or MPI processes; use --launch threads or --launch "
+                    "mpi");
+    if (c->kind == TOPOLOGY_LOCAL && c->launch == LAUNCH_MPI)
+        return fail("--launch mpi: --topology local is one process; use --topology zero:0 to zero:3");
+    if (c->kind == TOPOLOGY_PS && c->consistency != CONSISTENCY_SYNC && c->consistency != CONSISTENCY_ASYNC)
+        return fail("--topology %s: not supported yet; use ps:sync or ps:async", c->topology);
+    return 0;
+}
+
+// The run directory with its config.json. Before anything is started.
+static int prepare_dir(struct train_command *t) {
+    if (!t->config->out) t->config->out = run_dir_name(t->config);
+    t->job.dir = t->config->out;
+    if (run_dir_prepare(t->job.dir, cli_get(&t->args, "force") != NULL)) return -1;
+    char *text = config_to_json(t->config);
+    int rc = run_dir_write(t->job.dir, "config.json", text);
+    free(text);
+    return rc;
+}
+
+static int train_as_mpi_rank(struct train_command *t) {
+    struct mpi_world *world;
+    int rank, size;
+    if (mpi_world_open(&world, &rank, &size)) return EXIT_RUN_FAILED;
+    if (size != t->config->workers) {
+        fail("MPI's world has %d ranks, --workers is %d: make them equal", size, t->config->workers);
+        return EXIT_USAGE;
+    }
+    t->job.dir = t->config->out;
+    t->job.stop = stop_install();
+    if (rank == 0 && prepare_dir(t)) return EXIT_USAGE;
+    int status = run_ring_mpi(&t->job, world, rank);
+    if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
+    if (rank == 0) status = conclude(&t->job);
+    mpi_world_close(&world);
+    return status;
+}
+
+static int train_here(struct train_command *t) {
+    struct job *j = &t->job;
+    if (prepare_dir(t)) return EXIT_USAGE;
+    int status;
+    if (t->config->kind == TOPOLOGY_PS) {
+        status = launch_star(j);
+    } else {
+        j->stop = stop_install();
+        status = t->config->kind == TOPOLOGY_ZERO ? run_ring_threads(j) : run_local(j);
+    }
+    return status ? status : conclude(j);
+}
+
+static int train(struct train_command *t, int argc, char **argv) {
+    const char *launch = cli_get(&t->args, "launch");
+    if (rank_env_read(&t->env)) return EXIT_USAGE;
+    if (launch && strcmp(launch, "mpi") != 0) t->env = (struct rank_env){.size = 1};
+    if (load(t)) return EXIT_USAGE;
+    struct config *c = t->config;
+    if (cli_get(&t->args, "print-config")) {
+        char *text = config_to_json(c);
+        puts(text);
+        free(text);
+        return 0;
+    }
+    bool dry = cli_get(&t->args, "dry-run") != NULL;
+    if (check_launch(c) || (!dry && check_rank_env(t))) return EXIT_USAGE;
+    bool mpi_rank = t->env.kind != RANK_ENV_NONE && c->kind == TOPOLOGY_ZERO;
+    if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
+        char *name = c->out ? NULL : run_dir_name(c);
+        launch_mpi(&(struct launch_mpi_options){c->workers, argc, argv, name});
+        free(name);
+        return EXIT_RUN_FAILED;
+    }
+    t->job = (struct job){.no_weights = cli_get(&t->args, "no-weights") != NULL,
+                          .no_metrics = c->quiet,
+                          .steps_to_stderr = c->json,
+                          .ranks_here = mpi_rank && t->env.local_size ? t->env.local_size : c->workers};
+    if (job_open(&t->job, c, dry)) return EXIT_USAGE;
+    if (dry) return dry_run(&t->job, predict, stdout, c->json) ? EXIT_RUN_FAILED : 0;
+    return mpi_rank ? train_as_mpi_rank(t) : train_here(t);
+}
+
+static int cmd_train(int argc, char **argv) {
+    struct train_command t = {0};
+    enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &t.args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    if (outcome == CLI_RUN) status = train(&t, argc, argv);
+    job_close(&t.job);
+    config_destroy(&t.config);
+    cli_args_free(&t.args);
+    return status;
+}
+
+// ---------------------------------------------------------------- the star's roles one by one
+// A role's share of DIR when --out names one: whoever comes first leaves the configuration there.
+static int open_role_dir(struct job *j) {
+    const struct config *c = j->config;
+    if (!c->out) return 0;
+    j->dir = c->out;
+    char *there = run_dir_read(j->dir, "config.json", true);
+    bool found = there != NULL;
+    free(there);
+    if (found) return 0;
+    if (run_dir_prepare(j->dir, false)) return -1;
+    char *text = config_to_json(c);
+    int rc = run_dir_write(j->dir, "config.json", text);
+    free(text);
+    return rc;
+}
+
+static void announce(void *ctx, const char *address) {
+    int fd = *(const int *)ctx;
+    if (fd <= 0) {
+        info("listening on %s", address);
+        return;
+    }
+    dprintf(fd, "%s\n", address);
+    close(fd);
+}
+
+struct role_command {
+    const struct cli_args *args;
+    struct job job;
+    struct place place;
+    int announce_fd;
+};
+
+static int run_scheduler(struct role_command *r) {
+    const char *bind = cli_get(r->args, "bind");
+    r->place.role.scheduler = bind ? bind : "tcp://127.0.0.1:*";
+    r->place.role.on_bound = announce;
+    r->place.role.ctx = &r->announce_fd;
+    return ps_scheduler_run(&r->place.role);
+}
+
+static int run_server(struct role_command *r) {
+    struct rank_report report = {.rank = r->place.role.rank};
+    r->place.role.advertise = cli_get(r->args, "advertise");
+    if (ps_server_run(&r->place.role, &report)) return -1;
+    snprintf(report.role, sizeof report.role, "server");
+    return r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
+}
+
+static int run_worker(struct role_command *r) {
+    return session_run(&(struct session_options){&r->job, r->place.role.rank, create_worker, &r->place}, NULL);
+}
+
+static int role_main(struct role_command *r, const struct cli_command *command, int (*run)(struct role_command *)) {
+    struct config *c = (struct config *)r->job.config;
+    const char *scheduler = cli_get(r->args, "scheduler");
+    long rank = -1, fd = 0;
+    bool is_scheduler = command == &command_scheduler, is_worker = command == &command_worker;
+    if (c->kind != TOPOLOGY_PS)
+        return fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", command->name,
+                    c->topology), EXIT_USAGE;
+    if (check_launch(c)) return EXIT_USAGE;
+    if (!is_scheduler && !scheduler)
+        return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
+                    command->name), EXIT_USAGE;
+    int most = is_worker ? c->workers : c->ps.servers;
+    if (!is_scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &rank)) return EXIT_USAGE;
+    if (is_scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return EXIT_USAGE;
+    r->announce_fd = (int)fd;
+    r->job.no_weights = is_worker && cli_get(r->args, "no-weights");
+    r->job.no_metrics = c->quiet;
+    r->job.steps_to_stderr = c->json;
+    if (job_open(&r->job, c, !is_worker) || open_role_dir(&r->job)) return EXIT_USAGE;
+    r->job.stop = stop_install();
+    r->place.job = &r->job;
+    r->place.role = (struct ps_role_options){.config = c,
+                                             .layout = r->job.layout,
+                                             .scheduler = scheduler,
+                                             .rank = (int)rank,
+                                             .stop = r->job.stop};
+    char label[32];
+    snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", command->name, rank);
+    error_set_label(label);
+    return status_of(run(r), &r->job);
+}
+
+static int cmd_role(const struct cli_command *command, int (*run)(struct role_command *), int argc, char **argv) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    struct config *c = NULL;
+    if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
+    if (c) {
+        struct role_command r = {.args = &args, .job.config = c};
+        status = role_main(&r, command, run);
+        job_close(&r.job);
+    }
+    config_destroy(&c);
+    cli_args_free(&args);
+    return status;
+}
+
+static int cmd_scheduler(int argc, char **argv) { return cmd_role(&command_scheduler, run_scheduler, argc, argv); }
+static int cmd_server(int argc, char **argv) { return cmd_role(&command_server, run_server, argc, argv); }
+static int cmd_worker(int argc, char **argv) { return cmd_role(&command_worker, run_worker, argc, argv); }
+
+// ---------------------------------------------------------------- the other commands
+static int cmd_summary(int argc, char **argv) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    if (outcome == CLI_RUN && args.word_count != 1) fail("summary: which run directory?");
+    if (outcome == CLI_RUN && args.word_count == 1) {
+        cJSON *summary = summary_merge(args.words[0]);
+        status = summary ? 0 : EXIT_RUN_FAILED;
+        char *text = summary && cli_get(&args, "json") ? cJSON_Print(summary) : NULL;
+        if (text) puts(text);
+        else if (summary) summary_print(stdout, args.words[0], summary);
+        free(text);
+        cJSON_Delete(summary);
+    }
+    cli_args_free(&args);
+    return status;
+}
+
+static int cmd_bench(int argc, char **argv) {
+    static const char usage[] =
+        "starring bench step | kernels | adam [OPTIONS]\n\n"
+        "  step      tokens/s and the share of a matrix product's speed of one training step\n"
+        "  kernels   each operation beside its reference\n"
+        "  adam      the optimizer beside a copy of the same bytes\n\n"
+        "Examples:\n"
+        "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
+        "  starring bench adam\n";
+    const char *what = argc > 0 ? argv[0] : "";
+    if (!strcmp(what, "step")) return bench_step(argc - 1, argv + 1);
+    if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
+    if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
+    if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
+    if (!strcmp(what, "ps") || !strcmp(what, "collective")) fail("bench %s: not supported yet", what);
+    else fputs(usage, stderr), fail("bench: expected step, kernels or adam");
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } commands[] = {{"train", cmd_train},   {"scheduler", cmd_scheduler}, {"server", cmd_server},
+                    {"worker", cmd_worker}, {"bench", cmd_bench},         {"data", data_command},
+                    {"summary", cmd_summary}};
+    const char *names[sizeof commands / sizeof commands[0]];
+    const char *word = argc > 1 ? argv[1] : "";
+    signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        names[i] = commands[i].name;
+        if (!strcmp(word, commands[i].name)) return commands[i].run(argc - 2, argv + 2);
+    }
+    if (!strcmp(word, "--version")) return puts("starring " VERSION), 0;
+    bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
+    commands_overview(help ? stdout : stderr);
+    if (help) return 0;
+    const char *near = cli_nearest(word, names, sizeof names / sizeof names[0]);
+    if (*word && near) fail("unknown command %s: did you mean %s?", word, near);
+    else if (*word) fail("unknown command %s", word);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,111 @@
+// Embeddings: cpu against ref to the bit (the order of the sums is the contract), gradients.
+#include "tests/kernel_test.h"
+
+struct shape {
+    int64_t batch, seq, channels, vocab, positions;
+};
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1}, {2, 3, 5, 4, 7}, {4, 33, 70, 50, 40}, {3, 64, 260, 1000, 64}, {2, 50, 1025, 3, 51}};
+#define SHAPES (sizeof shapes / sizeof *shapes)
+
+static void fwd_matches_ref(void **state) {
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (size_t i = 0; i < SHAPES; i++)
+            for (int learned = 0; learned < 2; learned++) {
+                enum dtype dt = kt_dtypes[d];
+                struct shape s = shapes[i];
+                int64_t rows = s.batch * s.seq;
+                void *wte = kt_random(dt, s.vocab * s.channels, 1, 1.0f);
+                void *wpe = kt_random(dt, s.positions * s.channels, 2, 1.0f);
+                int32_t *tokens = kt_tokens(rows, 3, s.vocab);
+                void *out = kt_poisoned(dt, rows * s.channels);
+                struct embed_fwd_args a = {.out = out, .tokens = tokens, .wte = wte, .wpe = learned ? wpe : NULL,
+                                           .batch = s.batch, .seq = s.seq, .channels = s.channels, .dt = dt};
+                kt_check(OP_EMBED_FWD, &a, &(struct kt_out){out, rows * s.channels, dt, 0, 0}, 1);
+                KT_FREE(wte, wpe, tokens, out);
+            }
+}
+
+// zero: dwte starts poisoned and is to be overwritten; accumulate: dwpe holds numbers to add to.
+static void check_bwd(enum dtype dt, struct shape s, bool zero, bool accumulate) {
+    int64_t rows = s.batch * s.seq, nte = s.vocab * s.channels, npe = s.positions * s.channels;
+    void *dwte = zero ? kt_poisoned(dt, nte) : kt_random(dt, nte, 1, 1.0f);
+    void *dwpe = accumulate ? kt_random(dt, npe, 2, 1.0f) : kt_poisoned(dt, npe);
+    void *dout = kt_random(dt, rows * s.channels, 4, 1.0f);
+    int32_t *tokens = kt_tokens(rows, 3, s.vocab);
+    size_t scratch_bytes = embed_bwd_scratch_bytes(s.batch, s.seq, s.channels, s.vocab);
+    void *scratch = malloc(scratch_bytes);
+    memset(scratch, 0xff, scratch_bytes);
+    struct embed_bwd_args a = {.dwte = dwte, .dwpe = dwpe, .dout = dout, .tokens = tokens, .scratch = scratch,
+                               .batch = s.batch, .seq = s.seq, .channels = s.channels, .vocab = s.vocab,
+                               .positions = s.positions, .zero_dwte = zero, .accumulate_dwpe = accumulate,
+                               .dt = dt};
+    const struct kt_out outs[] = {{dwte, nte, dt, 0, 0}, {dwpe, npe, dt, 0, 0}};
+    kt_check(OP_EMBED_BWD, &a, outs, 2);
+    a.dwpe = NULL;
+    kt_check(OP_EMBED_BWD, &a, outs, 1);
+    KT_FREE(dwte, dwpe, dout, tokens, scratch);
+}
+
+static void bwd_matches_ref(void **state) {
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (size_t i = 0; i < SHAPES; i++)
+            for (int mode = 0; mode < 4; mode++) check_bwd(kt_dtypes[d], shapes[i], mode & 1, mode & 2);
+}
+
+// A token that fills the batch: summed in fp32 and rounded once. In bf16 1 + 1/256 + 1/256 rounds to
+// 1 twice when rounded after every addition, to 1 + 1/128 when rounded at the end.
+static void duplicates_round_once(void **state) {
+    (void)state;
+    uint16_t dout[3] = {f32_to_bf16(1.0f), f32_to_bf16(1.0f / 256), f32_to_bf16(1.0f / 256)}, dwte[2];
+    int32_t tokens[3] = {1, 1, 1}, scratch[5];
+    assert_int_equal(embed_bwd_scratch_bytes(1, 3, 1, 2), sizeof scratch);
+    struct embed_bwd_args a = {.dwte = dwte, .dout = dout, .tokens = tokens, .scratch = scratch, .batch = 1,
+                               .seq = 3, .channels = 1, .vocab = 2, .zero_dwte = true, .dt = DT_BF16};
+    kt_run(cpu_ops, OP_EMBED_BWD, 2, &a);
+    assert_true(bf16_to_f32(dwte[1]) == 1.0f + 1.0f / 128 && dwte[0] == 0);
+    a.zero_dwte = false;
+    kt_run(cpu_ops, OP_EMBED_BWD, 2, &a);
+    assert_true(bf16_to_f32(dwte[1]) == 2.0f + 1.0f / 64 && dwte[0] == 0);
+}
+
+struct embed_scalar {
+    struct embed_fwd_args args;
+    const float *dout;
+};
+
+static double run_embed(void *ctx) {
+    struct embed_scalar *s = ctx;
+    kt_run(ref_ops, OP_EMBED_FWD, 1, &s->args);
+    return kt_dot(s->args.out, s->dout, s->args.batch * s->args.seq * s->args.channels);
+}
+
+static void gradient(void **state) {
+    (void)state;
+    int64_t b = 2, t = 5, c = 3, v = 4, p = 6;
+    float *wte = kt_random(DT_F32, v * c, 1, 1.0f), *wpe = kt_random(DT_F32, p * c, 2, 1.0f);
+    float *dwte = kt_poisoned(DT_F32, v * c), *dwpe = kt_poisoned(DT_F32, p * c);
+    float *dout = kt_random(DT_F32, b * t * c, 4, 1.0f), *out = kt_poisoned(DT_F32, b * t * c);
+    int32_t *tokens = kt_tokens(b * t, 3, v);
+    struct embed_bwd_args bwd = {.dwte = dwte, .dwpe = dwpe, .dout = dout, .tokens = tokens, .batch = b, .seq = t,
+                                 .channels = c, .vocab = v, .positions = p, .zero_dwte = true, .dt = DT_F32};
+    kt_run(ref_ops, OP_EMBED_BWD, 1, &bwd);
+    struct embed_scalar s = {.args = {.out = out, .tokens = tokens, .wte = wte, .wpe = wpe, .batch = b, .seq = t,
+                                      .channels = c, .dt = DT_F32},
+                             .dout = dout};
+    kt_check_gradient(&(struct kt_gradient){run_embed, &s, wte, dwte, v * c, 1e-1, 1e-4});
+    kt_check_gradient(&(struct kt_gradient){run_embed, &s, wpe, dwpe, p * c, 1e-1, 1e-4});
+    KT_FREE(wte, wpe, dwte, dwpe, dout, out, tokens);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fwd_matches_ref),
+        cmocka_unit_test(bwd_matches_ref),
+        cmocka_unit_test(duplicates_round_once),
+        cmocka_unit_test(gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,111 @@
+// Cross-entropy and the loss sum: cpu against ref, gradients, ignored targets, extreme logits.
+#include "tests/kernel_test.h"
+
+static const int64_t shapes[][2] = {{1, 1}, {3, 2}, {5, 257}, {19, 1024}, {4, 1025}, {3, 50257}};
+#define SHAPES (sizeof shapes / sizeof *shapes)
+
+static void matches_ref(void **state) {
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (size_t s = 0; s < SHAPES; s++)
+            for (int want_grad = 0; want_grad < 2; want_grad++) {
+                enum dtype dt = kt_dtypes[d];
+                int64_t r = shapes[s][0], v = shapes[s][1];
+                void *logits = kt_random(dt, r * v, 1, 9.0f);
+                void *loss = kt_poisoned(DT_F32, r);
+                int32_t *targets = kt_tokens(r, 2, v);
+                if (r > 2) targets[1] = -1;
+                struct xent_args a = {.logits = logits, .loss = loss, .targets = targets, .rows = r, .vocab = v,
+                                      .grad_scale = 0.25f, .want_grad = want_grad, .dt = dt};
+                const struct kt_out outs[] = {{loss, r, DT_F32, 8, 1.0},
+                                              {logits, r * v, dt, want_grad ? 16 : 0, 1e-2 * 0.25}};
+                kt_check(OP_XENT, &a, outs, 2);
+                KT_FREE(logits, loss, targets);
+            }
+}
+
+static void ignored_rows_are_zero(void **state) {
+    (void)state;
+    float *logits = kt_random(DT_F32, 3 * 7, 1, 1.0f), loss[3] = {NAN, NAN, NAN};
+    int32_t targets[3] = {-1, 4, -100};
+    struct xent_args a = {.logits = logits, .loss = loss, .targets = targets, .rows = 3, .vocab = 7,
+                          .grad_scale = 1.0f, .want_grad = true, .dt = DT_F32};
+    kt_run(cpu_ops, OP_XENT, 1, &a);
+    assert_true(loss[0] == 0.0f && loss[1] > 0.0f && loss[2] == 0.0f);
+    for (int i = 0; i < 7; i++) assert_true(logits[i] == 0.0f && logits[7 + i] != 0.0f && logits[14 + i] == 0.0f);
+    free(logits);
+}
+
+// Large logits, in a row longer than a block with its maximum late: no overflow, the gradient of a
+// row sums to zero; a NaN shows in the loss.
+static void extreme_logits(void **state) {
+    (void)state;
+    int64_t v = 3000;
+    float *logits = kt_random(DT_F32, v, 1, 1.0f), loss;
+    int32_t target = 5;
+    for (int64_t i = 0; i < v; i++) logits[i] *= 1e4f;
+    logits[2500] = 3e38f;
+    logits[7] = -3e38f;
+    struct xent_args a = {.logits = logits, .loss = &loss, .targets = &target, .rows = 1, .vocab = v,
+                          .grad_scale = 1.0f, .want_grad = true, .dt = DT_F32};
+    kt_run(cpu_ops, OP_XENT, 2, &a);
+    assert_true(loss > 2.9e38f && isfinite(loss));
+    assert_true(logits[2500] == 1.0f && logits[5] == -1.0f && logits[7] == 0.0f);
+    logits[3] = NAN;
+    kt_run(cpu_ops, OP_XENT, 2, &a);
+    assert_true(isnan(loss));
+    free(logits);
+}
+
+struct xent_scalar {
+    struct xent_args args;
+    int64_t rows;
+};
+
+static double run_xent(void *ctx) {
+    struct xent_scalar *s = ctx;
+    double sum;
+    kt_run(ref_ops, OP_XENT, 1, &s->args);
+    kt_run(ref_ops, OP_LOSS_SUM, 1, &(struct loss_sum_args){.out = &sum, .loss = s->args.loss, .rows = s->rows});
+    return sum;
+}
+
+static void gradient(void **state) {
+    (void)state;
+    int64_t r = 4, v = 13;
+    float *logits = kt_random(DT_F32, r * v, 1, 2.0f), *grad = kt_random(DT_F32, r * v, 1, 2.0f);
+    float *loss = kt_poisoned(DT_F32, r);
+    int32_t *targets = kt_tokens(r, 2, v);
+    targets[2] = -1;
+    struct xent_args a = {.logits = grad, .loss = loss, .targets = targets, .rows = r, .vocab = v,
+                          .grad_scale = 1.0f, .want_grad = true, .dt = DT_F32};
+    kt_run(ref_ops, OP_XENT, 1, &a);
+    a.logits = logits;
+    a.want_grad = false;
+    struct xent_scalar s = {.args = a, .rows = r};
+    kt_check_gradient(&(struct kt_gradient){run_xent, &s, logits, grad, r * v, 1e-2, 2e-4});
+    KT_FREE(logits, grad, loss, targets);
+}
+
+static void loss_sum_is_exact_in_order(void **state) {
+    (void)state;
+    float loss[4] = {1e8f, 1e-8f, 3.0f, 0.5f};
+    double out = 7.0, want = ((1e8 + (double)1e-8f) + 3.0) + 0.5;
+    struct loss_sum_args a = {.out = &out, .loss = loss, .rows = 4};
+    kt_check(OP_LOSS_SUM, &a, &(struct kt_out){&out, 1, DT_F64, 0, 0}, 1);
+    assert_true(out == want);
+    a.accumulate = true;
+    kt_check(OP_LOSS_SUM, &a, &(struct kt_out){&out, 1, DT_F64, 0, 0}, 1);
+    assert_true(out == want + want);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_ref),
+        cmocka_unit_test(ignored_rows_are_zero),
+        cmocka_unit_test(extreme_logits),
+        cmocka_unit_test(gradient),
+        cmocka_unit_test(loss_sum_is_exact_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+// shared/core: the arena's ledger, unit layouts, counter-based random numbers, errors.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/core/rng.h"
+#include "shared/core/unit.h"
+
+static void carve(struct arena *a) {
+    arena_take(a, MEM_PARAMETER, 1000);
+    arena_take(a, MEM_PARAMETER, 1);
+    arena_take(a, MEM_GRADIENT, 256);
+    arena_take(a, MEM_COMM, 0);
+}
+
+static void arena_measures_what_it_takes(void **state) {
+    (void)state;
+    const char *why = NULL;
+    struct device *dev = NULL;
+    assert_int_equal(dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 1, .label = "t"}, &dev), 0);
+    struct arena plan, live;
+    struct mem_usage usage;
+    arena_init(&plan, NULL);
+    arena_init(&live, dev);
+    carve(&plan);
+    carve(&live);
+    dev_usage(dev, &usage);
+    for (int c = 0; c < MEM_CLASSES; c++) {
+        assert_int_equal(plan.bytes[c], live.bytes[c]);
+        assert_int_equal(plan.bytes[c], usage.current_bytes[c]);
+    }
+    assert_int_equal(plan.bytes[MEM_PARAMETER], 1024 + 256);
+    assert_int_equal(arena_total(&plan), 1024 + 256 + 256);
+    dev_free(dev, MEM_COMM, dev_alloc(dev, MEM_COMM, 10), 10);  // one byte outside the plan shows
+    dev_usage(dev, &usage);
+    assert_int_not_equal(usage.peak_bytes[MEM_COMM], plan.bytes[MEM_COMM]);
+    arena_release(&live);
+    dev_usage(dev, &usage);
+    for (int c = 0; c < MEM_CLASSES; c++) assert_int_equal(usage.current_bytes[c], 0);
+    dev_close(&dev);
+}
+
+static struct layout *toy(int world) {
+    struct layout *l = xcalloc(1, sizeof *l);
+    l->count = 2;
+    l->units = xcalloc(2, sizeof *l->units);
+    for (int u = 0; u < 2; u++) {
+        struct unit *unit = &l->units[u];
+        strcpy(unit->name, u ? "head" : "embedding");
+        unit->count = 2;
+        for (int i = 0; i < 2; i++) {
+            strcpy(unit->tensors[i].name, i ? "b" : "a");
+            unit->tensors[i].dims = 2 - i;
+            unit->tensors[i].shape[0] = 7 + u;
+            unit->tensors[i].shape[1] = i ? 1 : 37;
+        }
+    }
+    layout_finish(l, world);
+    return l;
+}
+
+static void layouts_align_and_pad(void **state) {
+    (void)state;
+    for (int world = 1; world <= 5; world++) {
+        struct layout *l = toy(world);
+        int64_t logical = 0, padded = 0;
+        for (int u = 0; u < l->count; u++) {
+            const struct unit *unit = &l->units[u];
+            int64_t end = 0;
+            for (int i = 0; i < unit->count; i++) {
+                const struct tensor *t = &unit->tensors[i];
+                assert_int_equal(t->offset % UNIT_ALIGN, 0);
+                assert_true(t->offset >= end);
+                assert_int_equal(t->logical_start, logical);
+                end = t->offset + t->numel;
+                logical += t->numel;
+            }
+            assert_int_equal(unit->n, end);
+            assert_int_equal(unit->n_pad % (SUMSQ_BLOCK * world), 0);
+            assert_true(unit->n_pad >= end && unit->n_pad - end < SUMSQ_BLOCK * world);
+            assert_int_equal(unit_shard(l, u) * world, unit->n_pad);
+            padded += unit->n_pad;
+        }
+        assert_int_equal(l->params, logical);
+        assert_int_equal(l->params, 7 * 37 + 7 + 8 * 37 + 8);
+        assert_int_equal(l->padded, padded);
+        layout_destroy(&l);
+        assert_null(l);
+    }
+}
+
+static void layout_hashes_tell_layouts_apart(void **state) {
+    (void)state;
+    struct layout *a = toy(2), *b = toy(2), *c = toy(3);
+    assert_true(layout_hash(a, DT_BF16) == layout_hash(b, DT_BF16));
+    assert_true(layout_hash(a, DT_BF16) != layout_hash(a, DT_F32));
+    assert_true(layout_hash(a, DT_BF16) != layout_hash(c, DT_BF16));
+    b->units[1].tensors[0].shape[1]++;
+    assert_true(layout_hash(a, DT_BF16) != layout_hash(b, DT_BF16));
+    layout_destroy(&a);
+    layout_destroy(&b);
+    layout_destroy(&c);
+}
+
+// Known answers of Philox4x32-10 (Random123's kat_vectors).
+static void philox_known_answers(void **state) {
+    (void)state;
+    struct philox_out z = philox(0, 0, 0), f = philox(~0ull, ~0ull, ~0ull);
+    const uint32_t zero[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+    const uint32_t ones[4] = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
+    assert_memory_equal(z.v, zero, sizeof zero);
+    assert_memory_equal(f.v, ones, sizeof ones);
+}
+
+static void normals_look_normal(void **state) {
+    (void)state;
+    double sum = 0, squares = 0, fourth = 0;
+    int n = 200000;
+    for (int i = 0; i < n; i++) {
+        double x = rng_normal(42, (uint64_t)i);
+        sum += x;
+        squares += x * x;
+        fourth += x * x * x * x;
+        assert_true(isfinite(x));
+    }
+    assert_true(fabs(sum / n) < 0.01);
+    assert_true(fabs(squares / n - 1.0) < 0.02);
+    assert_true(fabs(fourth / n - 3.0) < 0.1);
+    assert_true(rng_normal(42, 7) == rng_normal(42, 7));
+    assert_true(rng_normal(42, 7) != rng_normal(43, 7));
+}
+
+static void rng_below_covers_its_range(void **state) {
+    (void)state;
+    int seen[10] = {0};
+    for (uint64_t i = 0; i < 1000; i++) {
+        uint64_t x = rng_below(1, i, 0, 10);
+        assert_true(x < 10);
+        seen[x]++;
+    }
+    for (int i = 0; i < 10; i++) assert_in_range(seen[i], 60, 140);
+}
+
+static void fail_keeps_the_text(void **state) {
+    (void)state;
+    error_quiet(1);
+    assert_int_equal((fail)("key %d of %s", 3, "file.json"), -1);
+    assert_string_equal(error_last(), "key 3 of file.json");
+    error_clear();
+    assert_string_equal(error_last(), "");
+    error_quiet(0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arena_measures_what_it_takes), cmocka_unit_test(layouts_align_and_pad),
+        cmocka_unit_test(layout_hashes_tell_layouts_apart), cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(normals_look_normal), cmocka_unit_test(rng_below_covers_its_range),
+        cmocka_unit_test(fail_keeps_the_text),
+    };
+    return cmocka_run_group_tests_name("core", tests, NULL, NULL);
+}

@@ -1,0 +1,222 @@
+// metrics.jsonl, rank reports and their merge into summary.json.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "shared/run/metrics.h"
+#include "shared/run/progress.h"
+#include "shared/run/run_dir.h"
+#include "shared/run/summary.h"
+
+static int make_dir(void **state) {
+    char *dir = xstrdup("/tmp/starring-summary-XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    *state = dir;
+    return run_dir_prepare(dir, false);
+}
+
+static int remove_dir(void **state) {
+    char *command = xasprintf("rm -r %s", (char *)*state);
+    int rc = system(command);
+    free(command);
+    free(*state);
+    return rc;
+}
+
+static struct step_record record(int64_t step, double loss, double seconds) {
+    return (struct step_record){.step = step, .loss = loss, .grad_norm = NAN, .lr = 1e-3, .loss_scale = 1,
+                                .tokens = 128, .seconds = seconds};
+}
+
+static void losses_keep_every_bit(void **state) {
+    const char *dir = *state;
+    const double losses[] = {0.1, 1.0 / 3, 5.5451774444795623, 1e-300};
+    struct metrics *m = metrics_create(dir);
+    assert_non_null(m);
+    assert_int_equal(metrics_last_step(dir), -1);
+    for (int i = 0; i < 4; i++) {
+        struct step_record r = record(i + 1, losses[i], 0.5);
+        metrics_step(m, &r);
+        assert_int_equal(metrics_last_step(dir), i + 1);  // whole lines, at once
+    }
+    metrics_eval(m, 4, 2.5, NAN);
+    assert_int_equal(metrics_destroy(&m), 0);
+    char *text = run_dir_read(dir, "metrics.jsonl", false), *line = text;
+    for (int i = 0; i < 4; i++, line = strchr(line, '\n') + 1) {
+        cJSON *o = cJSON_ParseWithLength(line, (size_t)(strchr(line, '\n') - line));
+        assert_memory_equal(&cJSON_GetObjectItem(o, "loss")->valuedouble, &losses[i], sizeof(double));
+        assert_true(cJSON_IsNull(cJSON_GetObjectItem(o, "grad_norm")));
+        cJSON_Delete(o);
+    }
+    free(text);
+    struct metrics_totals t;
+    assert_int_equal(metrics_read(dir, &t), 0);
+    assert_int_equal(t.steps, 4);
+    assert_int_equal(t.tokens, 512);
+    assert_true(t.loss_first == losses[0] && t.loss_last == losses[3] && t.val_loss == 2.5);
+    assert_true(isnan(t.unigram_entropy));
+    metrics_totals_free(&t);
+}
+
+static void broken_lines_are_named(void **state) {
+    struct metrics_totals t;
+    assert_int_equal(run_dir_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo"), 0);
+    error_quiet(1);
+    assert_int_equal(metrics_read(*state, &t), -1);
+    assert_non_null(strstr(error_last(), "line 2"));
+    error_quiet(0);
+}
+
+static void write_config(const char *dir, const char *topology, const char *dtype) {
+    const struct config_override o[] = {{"model.name", "tiny", "--model"},
+                                        {"topology", topology, "--topology"},
+                                        {"workers", "2", "--workers"},
+                                        {"parameter_server.servers", "2", "--servers"},
+                                        {"dtype", dtype, "--dtype"},
+                                        {"data.seq_len", "32", "--seq"}};
+    struct config *c = config_load(NULL, o, sizeof o / sizeof o[0]);
+    assert_non_null(c);
+    char *text = config_to_json(c);
+    assert_int_equal(run_dir_write(dir, "config.json", text), 0);
+    free(text);
+    config_destroy(&c);
+}
+
+static struct rank_report report(const char *role, int rank) {
+    struct rank_report r = {.rank = rank, .formula_bytes = 4000, .rss_bytes = 12345, .predicted_sent = 1000};
+    snprintf(r.role, sizeof r.role, "%s", role);
+    r.predicted_bytes[MEM_PARAMETER] = r.peak_bytes[MEM_PARAMETER] = 2048;
+    r.sent_per_step = 1000;
+    r.time.forward = 1 + rank;
+    r.staleness.count[0] = 6;
+    r.staleness.count[2] = 2;
+    r.staleness.max = 2;
+    r.staleness.mean = 0.5;
+    return r;
+}
+
+static void write_run(const char *dir, const char *topology) {
+    struct run_facts facts = {.params = 1000, .flops_per_token = 6000, .wall_seconds = 3, .data = "a text",
+                              .weights_hash = 0x0123456789abcdefULL, .val_loss = 2.25, .unigram_entropy = 3.1};
+    write_config(dir, topology, "bf16");
+    for (int r = 0; r < 2; r++) {
+        struct rank_report w = report("worker", r), s = report("server", r);
+        assert_int_equal(summary_write_rank(dir, &w, r == 0 ? &facts : NULL), 0);
+        assert_int_equal(summary_write_rank(dir, &s, NULL), 0);
+    }
+    struct metrics *m = metrics_create(dir);
+    for (int i = 0; i < 5; i++) {
+        struct step_record r = record(i + 1, 5 - i, i == 0 ? 9 : 0.25 * i);
+        r.skipped = i == 1;
+        metrics_step(m, &r);
+    }
+    assert_int_equal(metrics_destroy(&m), 0);
+}
+
+static double number(const cJSON *o, const char *a, const char *b) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, a);
+    if (b) v = cJSON_GetObjectItemCaseSensitive(v, b);
+    assert_true(cJSON_IsNumber(v));
+    return v->valuedouble;
+}
+
+static void everything_is_merged(void **state) {
+    const char *dir = *state;
+    write_run(dir, "ps:async");
+    cJSON *s = summary_merge(dir);
+    assert_non_null(s);
+    static const char *const keys[] = {
+        "topology", "consistency", "workers", "servers", "dtype", "device", "params", "steps", "tokens_per_step",
+        "tokens_per_second", "step_seconds", "loss", "weights_hash", "memory", "wire", "time", "staleness", "model",
+        "data", "seed", "train_batch_size", "val_loss", "unigram_entropy", "skipped", "units"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!cJSON_HasObjectItem(s, keys[i])) fail_msg("no %s", keys[i]);
+    assert_null(cJSON_GetObjectItem(s, "missing_reports"));
+    assert_string_equal(cJSON_GetObjectItem(s, "weights_hash")->valuestring, "0123456789abcdef");
+    assert_string_equal(cJSON_GetObjectItem(s, "consistency")->valuestring, "async");
+    assert_true(number(s, "steps", NULL) == 5 && number(s, "skipped", NULL) == 1);
+    assert_true(number(s, "loss", "first") == 5 && number(s, "loss", "last") == 1);
+    double tokens = number(s, "tokens_per_step", NULL);
+    assert_true(tokens == number(s, "train_batch_size", NULL) * 32);
+    assert_true(number(s, "tokens_per_second", NULL) == tokens * 4 / 2.5);  // without the first step
+    assert_true(number(s, "step_seconds", "median") == 0.75 && number(s, "step_seconds", "p95") == 9);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(s, "memory")), 4);
+    const cJSON *server = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "memory"), 3);
+    assert_string_equal(cJSON_GetObjectItem(server, "role")->valuestring, "server");
+    assert_string_equal(cJSON_GetObjectItem(server, "formula")->valuestring, "12P/S");
+    assert_true(number(server, "peak", "parameter") == 2048 && number(server, "rank", NULL) == 1);
+    assert_true(number(s, "time", "forward") == 1.5);
+    assert_true(number(s, "staleness", "mean") == 0.5 && number(s, "staleness", "max") == 2);
+    const cJSON *histogram = cJSON_GetObjectItem(cJSON_GetObjectItem(s, "staleness"), "histogram");
+    assert_int_equal(cJSON_GetArraySize(histogram), 3);
+    assert_true(cJSON_GetArrayItem(histogram, 0)->valuedouble == 12);
+    char *text = run_dir_read(dir, "summary.json", false);
+    cJSON *again = cJSON_Parse(text);
+    assert_true(cJSON_Compare(s, again, 1));
+    FILE *f = tmpfile();
+    summary_print(f, dir, s);
+    assert_true(ftell(f) > 500);
+    fclose(f);
+    cJSON_Delete(again);
+    free(text);
+    cJSON_Delete(s);
+}
+
+static void missing_ranks_are_named(void **state) {
+    const char *dir = *state;
+    write_run(dir, "ps:sync");
+    char *path = xasprintf("%s/ranks/server-1.json", dir);
+    assert_int_equal(unlink(path), 0);
+    free(path);
+    error_quiet(1);
+    cJSON *s = summary_merge(dir);
+    error_quiet(0);
+    const cJSON *missing = cJSON_GetObjectItem(s, "missing_reports");
+    assert_int_equal(cJSON_GetArraySize(missing), 1);
+    assert_string_equal(cJSON_GetArrayItem(missing, 0)->valuestring, "ranks/server-1.json");
+    cJSON_Delete(s);
+}
+
+static void ring_has_a_stage(void **state) {
+    const char *dir = *state;
+    write_run(dir, "zero:2");
+    cJSON *s = summary_merge(dir);
+    assert_true(number(s, "stage", NULL) == 2);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(s, "memory")), 2);
+    const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "memory"), 0);
+    assert_string_equal(cJSON_GetObjectItem(first, "formula")->valuestring, "2P+14P/N");
+    cJSON_Delete(s);
+}
+
+static void people_read_numbers(void **state) {
+    (void)state;
+    char b[24], c[32];
+    assert_string_equal(format_bytes(b, 0), "0 B");
+    assert_string_equal(format_bytes(b, 999), "999 B");
+    assert_string_equal(format_bytes(b, 1234567), "1.23 MB");
+    assert_string_equal(format_bytes(b, 31.4e9), "31.4 GB");
+    assert_string_equal(format_bytes(b, 120e9), "120 GB");
+    assert_string_equal(format_count(c, 1234567), "1,234,567");
+    assert_string_equal(format_count(c, -123), "-123");
+    assert_string_equal(format_count(c, 12), "12");
+}
+
+#define ON_DISK(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ON_DISK(losses_keep_every_bit),   ON_DISK(broken_lines_are_named), ON_DISK(everything_is_merged),
+        ON_DISK(missing_ranks_are_named), ON_DISK(ring_has_a_stage),       cmocka_unit_test(people_read_numbers),
+    };
+    return cmocka_run_group_tests_name("summary", tests, NULL, NULL);
+}

@@ -116,6 +116,7 @@ const char *collective_rank_list(char *buf, size_t buf_bytes, const bool *missin
 int collective_sum(struct collective_impl *c, void *out, const void *const *inputs, int64_t n,
                    enum dtype dt) {
     if (n == 0) return 0;
+    if (dt == DT_U8) return collective_impl_fail(c, "there is no sum of uint8; use int64");
     const char *why = "no reason given";
     struct reduce_args a = {.out = out, .inputs = inputs, .count = c->head.size, .n = n, .dt = dt};
     if (cpu_ops[OP_REDUCE](1, &a, &why) == 0) return 0;

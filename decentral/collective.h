@@ -10,7 +10,10 @@
 // Reduction   ordered (the default): 16-bit pieces are added in fp32 in rank order and rounded once
 //             (DESIGN 5, rule 1); fp64 in rank order; int64 exactly. native: the library's own order.
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
-//             buffer out and in; all_reduce both. A control communicator counts as control bytes.
+//             buffer out and in; all_reduce both. A control communicator counts as control bytes. A barrier
+//             moves no payload.
+// Deadline    0: none. It runs from when an operation begins to wait for its peers.
+// send, recv  A send may end only when its receiver has come: two ranks that exchange must order them.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_H
 #define STARRING_DECENTRAL_COLLECTIVE_H
 
@@ -24,7 +27,8 @@ struct collective;
 struct collective_ops {
     const char *name;
     // Shapes: size = N ranks, count elements of type dt. In place where send == the rank's own place in recv.
-    void (*broadcast)(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt, int root);
+    void (*broadcast)(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt,
+                      int root);
     void (*scatter)(struct collective *c, struct stream *s, const void *send /*(N*count) at root*/,
                     void *recv /*(count)*/, size_t count, enum dtype dt, int root);
     void (*reduce)(struct collective *c, struct stream *s, const void *send, void *recv /*at root*/,
@@ -40,7 +44,8 @@ struct collective_ops {
                            enum dtype dt);
     void (*all_to_all)(struct collective *c, struct stream *s, const void *send /*(N*count)*/,
                        void *recv /*(N*count), not send*/, size_t count, enum dtype dt);
-    void (*send)(struct collective *c, struct stream *s, const void *buf, size_t count, enum dtype dt, int to);
+    void (*send)(struct collective *c, struct stream *s, const void *buf, size_t count, enum dtype dt,
+                 int to);
     void (*recv)(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt, int from);
     void (*barrier)(struct collective *c, struct stream *s);
     void (*abort)(struct collective *c, const char *why);  // any thread; every rank's waits fail soon
@@ -54,7 +59,7 @@ struct collective {
     bool control;              // count as control bytes
     struct wire_count *wire;   // the rank's counters; not owned
     double deadline_s;
-    double busy_s;             // seconds in transfers, waiting for peers included; written by the stream's thread
+    double busy_s;             // in transfers, waiting for peers included; written by the stream's thread
 };
 
 // Bytes of device memory an implementation wants for staging reductions of up to max_count elements a
@@ -71,7 +76,8 @@ struct collective_options {
 const char *collective_error(struct collective *c);  // "" while nothing has failed
 void collective_destroy(struct collective **c);
 
-// ---- collective_local: a hub shared by the threads, one collective per rank and channel.
+// ---- collective_local: a hub shared by the threads, one collective per rank and channel. Native order is
+// the same as ordered. A failure of one rank aborts the whole hub.
 // Channels 0..LOCAL_CHANNELS-1 are independent communicators.
 #define LOCAL_CHANNELS 4
 struct local_hub;
@@ -81,12 +87,16 @@ void local_hub_abort(struct local_hub *h, const char *why);
 struct collective *collective_local_create(struct local_hub *h, int rank, int channel,
                                            const struct collective_options *o);
 
-// ---- collective_mpi: MPI_Init_thread(MULTIPLE) once, then one duplicate of MPI_COMM_WORLD a channel.
+// ---- collective_mpi: MPI_Init_thread(MULTIPLE) once, then one duplicate of MPI_COMM_WORLD a channel;
+// every rank creates its channels in the same order. After a failure mpi_world_close leaves MPI without
+// MPI_Finalize, which would wait for the lost: end the process with an error and mpirun ends the job.
+// staging NULL: the collective takes a small one of its own.
 struct mpi_world;
 int mpi_world_open(struct mpi_world **out, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);
 size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt);
-struct collective *collective_mpi_create(struct mpi_world *w, int channel, const struct collective_options *o);
+struct collective *collective_mpi_create(struct mpi_world *w, int channel,
+                                         const struct collective_options *o);
 
 // Where a rank gets its communicators from: the ring does not care which kind they are.
 struct collective_source {

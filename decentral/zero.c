@@ -22,8 +22,9 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
     stream_wait_event(z->gather_stream, s->idle);
     stream_wait_event(z->gather_stream, z->units[u].updated);
-    z->gather->ops->all_gather(z->gather, z->gather_stream, z->units[u].weight_shard, s->buf,
-                               (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
+    c->ops->all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
+                       (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
     event_record(s->ready, z->gather_stream);
     s->unit = u;
     s->pass = pass;
@@ -187,6 +188,7 @@ static void zero_destroy(struct topology *t) {
     if (z->gather_stream) stream_destroy(&z->gather_stream);
     if (z->reduce_stream) stream_destroy(&z->reduce_stream);
     collective_destroy(&z->gather);
+    collective_destroy(&z->aside);
     collective_destroy(&z->reduce);
     collective_destroy(&z->control);
     struct event **events[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided, &z->stats};
@@ -268,9 +270,13 @@ static int create_collectives(struct zero *z) {
     o.staging_bytes = z->reduce_staging_bytes;
     z->reduce = z->source.create(&z->source, 1, &o);
     if (!z->reduce) return -1;
+    o.control = true;
+    o.staging = NULL;
+    o.staging_bytes = 0;
+    z->aside = z->source.create(&z->source, 3, &o);
+    if (!z->aside) return -1;
     o.staging = z->control_staging;
     o.staging_bytes = z->control_staging_bytes;
-    o.control = true;
     z->control = z->source.create(&z->source, 2, &o);
     return z->control ? 0 : -1;
 }

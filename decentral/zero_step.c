@@ -14,15 +14,15 @@
 
 void zero_abort(struct topology *t, const char *why) {
     struct zero *z = (struct zero *)t;
-    struct collective *all[] = {z->gather, z->reduce, z->control};
-    for (int i = 0; i < 3; i++) all[i]->ops->abort(all[i], why);
+    struct collective *all[] = {z->gather, z->reduce, z->control, z->aside};
+    for (int i = 0; i < 4; i++) all[i]->ops->abort(all[i], why);
 }
 
 // A collective's text says more than the device's, which only knows that a host function failed.
 int zero_fail(struct zero *z, const char *doing) {
     const char *why = "";
-    struct collective *all[] = {z->reduce, z->gather, z->control};
-    for (int i = 0; i < 3 && !*why; i++) why = collective_error(all[i]);
+    struct collective *all[] = {z->reduce, z->gather, z->control, z->aside};
+    for (int i = 0; i < 4 && !*why; i++) why = collective_error(all[i]);
     if (!*why) why = dev_error(z->opt.dev);
     fail("%s, rank %d, step %lld: %s: %s", z->policy->name, z->base.rank, (long long)z->step, doing, why);
     zero_abort(&z->base, error_last());

@@ -279,7 +279,7 @@ static void on_init(struct server_core *c, struct server_key *k, const struct wi
 
 // Who speaks: a worker of this job, always the same process. Anything else is dropped in silence: the
 // routing id behind it may be anyone's.
-static bool known_sender(struct server_core *c, const struct wire_header *h) {
+bool server_core_knows(struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
     if (c->incarnation[h->rank] == 0) c->incarnation[h->rank] = h->incarnation;
@@ -290,7 +290,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
     struct server_key *k = NULL;
     c->now = now;
     bool carries = h->kind == WIRE_PUSH || h->kind == WIRE_INIT;
-    if (c->error[0] || !known_sender(c, h) || (frame != NULL) != carries) {
+    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
         c->totals.refused++;
         ps_frame_release(frame);
         return c->error[0] ? -1 : 0;

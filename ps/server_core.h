@@ -62,6 +62,8 @@ struct server_core *server_core_create(const struct server_core_options *o);
 void server_core_destroy(struct server_core **c);
 void server_core_set_job(struct server_core *c, uint64_t job);
 
+// Whether the sender is a worker of this job, and the process that first spoke for its rank.
+bool server_core_knows(struct server_core *c, const struct wire_header *h);
 // A message of a worker. Takes over frame (NULL: no payload). 0 or -1.
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame, double now);
 // A DECISION of the scheduler. 0 or -1.

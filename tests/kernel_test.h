@@ -74,7 +74,9 @@ static inline void kt_free(void *const *p, int count) {
 
 // ---------------------------------------------------------------- comparisons
 // The distance between 1 and the next number of a format.
-static inline double kt_unit(enum dtype dt) { return dt == DT_F32 ? 0x1p-23 : dt == DT_BF16 ? 0x1p-7 : 0x1p-10; }
+static inline double kt_unit(enum dtype dt) {
+    return dt == DT_F32 ? 0x1p-23 : dt == DT_BF16 ? 0x1p-7 : 0x1p-10;
+}
 
 // One output of an operation. units > 0: |cpu - ref| <= units * kt_unit * max(|ref|, floor), each
 // element; units 0: the same bits. Cpu results of different thread counts always have the same bits.
@@ -91,8 +93,8 @@ static inline void kt_assert_close(const struct kt_out *o, const void *got, cons
         double bound = o->units * kt_unit(o->dt) * fmax(fabs(w), o->floor);
         if ((isnan(g) && isnan(w)) || g == w) continue;
         if (!(fabs(g - w) <= bound))
-            fail_msg("%s element %lld: got %.9g, want %.9g within %.3g", dtype_name(o->dt), (long long)i, g, w,
-                     bound);
+            fail_msg("%s element %lld: got %.9g, want %.9g within %.3g", dtype_name(o->dt), (long long)i, g,
+                     w, bound);
     }
 }
 

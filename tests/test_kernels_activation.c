@@ -23,7 +23,8 @@ static void gelu_matches_ref(void **state) {
 static void gelu_bwd_may_alias_dy(void **state) {
     (void)state;
     int64_t n = 3001;
-    void *x = kt_random(DT_BF16, n, 1, 4.0f), *dy = kt_random(DT_BF16, n, 2, 1.0f), *y = kt_poisoned(DT_BF16, n);
+    void *x = kt_random(DT_BF16, n, 1, 4.0f), *dy = kt_random(DT_BF16, n, 2, 1.0f),
+         *y = kt_poisoned(DT_BF16, n);
     kt_run(cpu_ops, OP_GELU_BWD, 2, &(struct gelu_args){.y = y, .x = x, .dy = dy, .n = n, .dt = DT_BF16});
     kt_run(cpu_ops, OP_GELU_BWD, 2, &(struct gelu_args){.y = dy, .x = x, .dy = dy, .n = n, .dt = DT_BF16});
     assert_memory_equal(y, dy, (size_t)n * 2);
@@ -51,7 +52,8 @@ static void swiglu_matches_ref(void **state) {
 // Any finite input: the limits, no NaN from infinity minus or times anything.
 static void large_inputs_are_finite(void **state) {
     (void)state;
-    float x[] = {0.0f, -0.0f, 20.0f, -20.0f, 100.0f, -100.0f, 1e10f, -1e10f, 1e20f, -1e20f, 3e38f, -3e38f, 1e-40f};
+    float x[] = {0.0f,   -0.0f, 20.0f,  -20.0f, 100.0f, -100.0f, 1e10f,
+                 -1e10f, 1e20f, -1e20f, 3e38f,  -3e38f, 1e-40f};
     int64_t n = sizeof x / sizeof *x;
     float ones[32], y[32], gate_up[64], dgate_up[64];
     for (int i = 0; i < 32; i++) ones[i] = 1.0f;
@@ -64,7 +66,8 @@ static void large_inputs_are_finite(void **state) {
     memcpy(gate_up + n, ones, (size_t)n * sizeof *x);
     struct swiglu_args s = {.y = y, .gate_up = gate_up, .dy = ones, .rows = 1, .width = n, .dt = DT_F32};
     kt_run(cpu_ops, OP_SWIGLU_FWD, 1, &s);
-    for (int64_t i = 0; i < n; i++) assert_true(x[i] >= 20.0f ? y[i] <= x[i] && y[i] > 19.9f : fabsf(y[i]) < 1e-7f);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(x[i] >= 20.0f ? y[i] <= x[i] && y[i] > 19.9f : fabsf(y[i]) < 1e-7f);
     s.y = dgate_up;
     kt_run(cpu_ops, OP_SWIGLU_BWD, 1, &s);
     for (int64_t i = 0; i < 2 * n; i++) assert_true(isfinite(dgate_up[i]));
@@ -82,7 +85,8 @@ static void exp_is_accurate_everywhere(void **state) {
     assert_true(exp_f32(-INFINITY) == 0.0f && exp_f32(-200.0f) == 0.0f && exp_f32(0.0f) == 1.0f);
     assert_true(exp_f32(INFINITY) == INFINITY && exp_f32(88.8f) == INFINITY && exp_f32(88.7f) < INFINITY);
     assert_true(isnan(exp_f32(NAN)));
-    for (float x = -87.4f; x > -103.0f; x -= 0.37f) assert_true(fabs((double)exp_f32(x) - exp((double)x)) < 2.2e-45);
+    for (float x = -87.4f; x > -103.0f; x -= 0.37f)
+        assert_true(fabs((double)exp_f32(x) - exp((double)x)) < 2.2e-45);
 }
 
 static void add_matches_ref_to_the_bit(void **state) {
@@ -123,9 +127,15 @@ static void rope_matches_ref(void **state) {
             void *qkv = kt_random(dt, n, 1, 1.0f);
             float *table = rope_table(t, size / 2);
             for (int inverse = 0; inverse < 2; inverse++) {
-                struct rope_args a = {.qkv = qkv, .cos_sin = table, .batch = b, .seq = t, .heads = shapes[s][2],
-                                      .kv_heads = shapes[s][3], .head_size = (int32_t)size,
-                                      .inverse = inverse, .dt = dt};
+                struct rope_args a = {.qkv = qkv,
+                                      .cos_sin = table,
+                                      .batch = b,
+                                      .seq = t,
+                                      .heads = shapes[s][2],
+                                      .kv_heads = shapes[s][3],
+                                      .head_size = (int32_t)size,
+                                      .inverse = inverse,
+                                      .dt = dt};
                 kt_check(OP_ROPE, &a, &(struct kt_out){qkv, n, dt, 2, 1.0}, 1);
             }
             KT_FREE(qkv, table);
@@ -137,11 +147,19 @@ static void rope_matches_ref(void **state) {
 static void rope_inverse_undoes(void **state) {
     (void)state;
     int64_t n = 2 * 7 * (4 + 2 * 2) * 10;
-    float *qkv = kt_random(DT_F32, n, 3, 1.0f), *first = kt_random(DT_F32, n, 3, 1.0f), *table = rope_table(7, 5);
-    struct rope_args a = {.qkv = qkv, .cos_sin = table, .batch = 2, .seq = 7, .heads = 4, .kv_heads = 2,
-                          .head_size = 10, .dt = DT_F32};
+    float *qkv = kt_random(DT_F32, n, 3, 1.0f), *first = kt_random(DT_F32, n, 3, 1.0f),
+          *table = rope_table(7, 5);
+    struct rope_args a = {.qkv = qkv,
+                          .cos_sin = table,
+                          .batch = 2,
+                          .seq = 7,
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .head_size = 10,
+                          .dt = DT_F32};
     kt_run(cpu_ops, OP_ROPE, 2, &a);
-    for (int64_t row = 0; row < 14; row++) assert_memory_equal(qkv + row * 80 + 60, first + row * 80 + 60, 80);
+    for (int64_t row = 0; row < 14; row++)
+        assert_memory_equal(qkv + row * 80 + 60, first + row * 80 + 60, 80);
     assert_true(fabsf(qkv[80] - first[80]) > 1e-3f);
     a.inverse = true;
     kt_run(cpu_ops, OP_ROPE, 2, &a);
@@ -153,8 +171,8 @@ static void rope_inverse_undoes(void **state) {
 struct scalar {
     enum op op;
     void *args;
-    float *y;          // (n) what op writes
-    const float *dy;   // (n)
+    float *y;         // (n) what op writes
+    const float *dy;  // (n)
     int64_t n;
 };
 
@@ -167,7 +185,8 @@ static double run_scalar(void *ctx) {
 static void gelu_gradient(void **state) {
     (void)state;
     int64_t n = 65;
-    float *x = kt_random(DT_F32, n, 1, 4.0f), *dy = kt_random(DT_F32, n, 2, 1.0f), *y = kt_poisoned(DT_F32, n);
+    float *x = kt_random(DT_F32, n, 1, 4.0f), *dy = kt_random(DT_F32, n, 2, 1.0f),
+          *y = kt_poisoned(DT_F32, n);
     float *dx = kt_poisoned(DT_F32, n);
     struct gelu_args fwd = {.y = y, .x = x, .n = n, .dt = DT_F32};
     kt_run(ref_ops, OP_GELU_BWD, 1, &(struct gelu_args){.y = dx, .x = x, .dy = dy, .n = n, .dt = DT_F32});
@@ -206,10 +225,18 @@ static double run_rope(void *ctx) {
 static void rope_gradient(void **state) {
     (void)state;
     int64_t n = 2 * 3 * (2 + 2) * 6;
-    float *x = kt_random(DT_F32, n, 1, 1.0f), *dx = kt_random(DT_F32, n, 2, 1.0f), *dy = kt_random(DT_F32, n, 2, 1.0f);
+    float *x = kt_random(DT_F32, n, 1, 1.0f), *dx = kt_random(DT_F32, n, 2, 1.0f),
+          *dy = kt_random(DT_F32, n, 2, 1.0f);
     float *table = rope_table(3, 3);
-    struct rope_args a = {.qkv = dx, .cos_sin = table, .batch = 2, .seq = 3, .heads = 2, .kv_heads = 1,
-                          .head_size = 6, .inverse = true, .dt = DT_F32};
+    struct rope_args a = {.qkv = dx,
+                          .cos_sin = table,
+                          .batch = 2,
+                          .seq = 3,
+                          .heads = 2,
+                          .kv_heads = 1,
+                          .head_size = 6,
+                          .inverse = true,
+                          .dt = DT_F32};
     kt_run(ref_ops, OP_ROPE, 1, &a);
     a.inverse = false;
     a.qkv = kt_poisoned(DT_F32, n);

@@ -20,8 +20,14 @@ static void fwd_matches_ref(void **state) {
                 void *wpe = kt_random(dt, s.positions * s.channels, 2, 1.0f);
                 int32_t *tokens = kt_tokens(rows, 3, s.vocab);
                 void *out = kt_poisoned(dt, rows * s.channels);
-                struct embed_fwd_args a = {.out = out, .tokens = tokens, .wte = wte, .wpe = learned ? wpe : NULL,
-                                           .batch = s.batch, .seq = s.seq, .channels = s.channels, .dt = dt};
+                struct embed_fwd_args a = {.out = out,
+                                           .tokens = tokens,
+                                           .wte = wte,
+                                           .wpe = learned ? wpe : NULL,
+                                           .batch = s.batch,
+                                           .seq = s.seq,
+                                           .channels = s.channels,
+                                           .dt = dt};
                 kt_check(OP_EMBED_FWD, &a, &(struct kt_out){out, rows * s.channels, dt, 0, 0}, 1);
                 KT_FREE(wte, wpe, tokens, out);
             }
@@ -37,9 +43,18 @@ static void check_bwd(enum dtype dt, struct shape s, bool zero, bool accumulate)
     size_t scratch_bytes = embed_bwd_scratch_bytes(s.batch, s.seq, s.channels, s.vocab);
     void *scratch = malloc(scratch_bytes);
     memset(scratch, 0xff, scratch_bytes);
-    struct embed_bwd_args a = {.dwte = dwte, .dwpe = dwpe, .dout = dout, .tokens = tokens, .scratch = scratch,
-                               .batch = s.batch, .seq = s.seq, .channels = s.channels, .vocab = s.vocab,
-                               .positions = s.positions, .zero_dwte = zero, .accumulate_dwpe = accumulate,
+    struct embed_bwd_args a = {.dwte = dwte,
+                               .dwpe = dwpe,
+                               .dout = dout,
+                               .tokens = tokens,
+                               .scratch = scratch,
+                               .batch = s.batch,
+                               .seq = s.seq,
+                               .channels = s.channels,
+                               .vocab = s.vocab,
+                               .positions = s.positions,
+                               .zero_dwte = zero,
+                               .accumulate_dwpe = accumulate,
                                .dt = dt};
     const struct kt_out outs[] = {{dwte, nte, dt, 0, 0}, {dwpe, npe, dt, 0, 0}};
     kt_check(OP_EMBED_BWD, &a, outs, 2);
@@ -62,8 +77,16 @@ static void duplicates_round_once(void **state) {
     uint16_t dout[3] = {f32_to_bf16(1.0f), f32_to_bf16(1.0f / 256), f32_to_bf16(1.0f / 256)}, dwte[2];
     int32_t tokens[3] = {1, 1, 1}, scratch[5];
     assert_int_equal(embed_bwd_scratch_bytes(1, 3, 1, 2), sizeof scratch);
-    struct embed_bwd_args a = {.dwte = dwte, .dout = dout, .tokens = tokens, .scratch = scratch, .batch = 1,
-                               .seq = 3, .channels = 1, .vocab = 2, .zero_dwte = true, .dt = DT_BF16};
+    struct embed_bwd_args a = {.dwte = dwte,
+                               .dout = dout,
+                               .tokens = tokens,
+                               .scratch = scratch,
+                               .batch = 1,
+                               .seq = 3,
+                               .channels = 1,
+                               .vocab = 2,
+                               .zero_dwte = true,
+                               .dt = DT_BF16};
     kt_run(cpu_ops, OP_EMBED_BWD, 2, &a);
     assert_true(bf16_to_f32(dwte[1]) == 1.0f + 1.0f / 128 && dwte[0] == 0);
     a.zero_dwte = false;
@@ -89,11 +112,26 @@ static void gradient(void **state) {
     float *dwte = kt_poisoned(DT_F32, v * c), *dwpe = kt_poisoned(DT_F32, p * c);
     float *dout = kt_random(DT_F32, b * t * c, 4, 1.0f), *out = kt_poisoned(DT_F32, b * t * c);
     int32_t *tokens = kt_tokens(b * t, 3, v);
-    struct embed_bwd_args bwd = {.dwte = dwte, .dwpe = dwpe, .dout = dout, .tokens = tokens, .batch = b, .seq = t,
-                                 .channels = c, .vocab = v, .positions = p, .zero_dwte = true, .dt = DT_F32};
+    struct embed_bwd_args bwd = {.dwte = dwte,
+                                 .dwpe = dwpe,
+                                 .dout = dout,
+                                 .tokens = tokens,
+                                 .batch = b,
+                                 .seq = t,
+                                 .channels = c,
+                                 .vocab = v,
+                                 .positions = p,
+                                 .zero_dwte = true,
+                                 .dt = DT_F32};
     kt_run(ref_ops, OP_EMBED_BWD, 1, &bwd);
-    struct embed_scalar s = {.args = {.out = out, .tokens = tokens, .wte = wte, .wpe = wpe, .batch = b, .seq = t,
-                                      .channels = c, .dt = DT_F32},
+    struct embed_scalar s = {.args = {.out = out,
+                                      .tokens = tokens,
+                                      .wte = wte,
+                                      .wpe = wpe,
+                                      .batch = b,
+                                      .seq = t,
+                                      .channels = c,
+                                      .dt = DT_F32},
                              .dout = dout};
     kt_check_gradient(&(struct kt_gradient){run_embed, &s, wte, dwte, v * c, 1e-1, 1e-4});
     kt_check_gradient(&(struct kt_gradient){run_embed, &s, wpe, dwpe, p * c, 1e-1, 1e-4});

@@ -11,10 +11,19 @@ static void check_fwd(enum dtype dt, enum norm_kind kind, int64_t r, int64_t c, 
     void *w = kt_random(dt, c, 3, 1.0f), *b = kt_random(dt, c, 4, 1.0f);
     void *y = kt_poisoned(dt, r * c), *sum = kt_poisoned(dt, r * c);
     void *mean = kt_poisoned(DT_F32, r), *rstd = kt_poisoned(DT_F32, r);
-    struct norm_fwd_args a = {.y = y, .sum = residual ? sum : NULL, .mean = kind == NORM_LAYER ? mean : NULL,
-                              .rstd = rstd, .x = x, .residual = null_unless(residual, res), .weight = w,
-                              .bias = null_unless(kind == NORM_LAYER, b), .rows = r, .channels = c,
-                              .eps = 1e-5f, .kind = kind, .dt = dt};
+    struct norm_fwd_args a = {.y = y,
+                              .sum = residual ? sum : NULL,
+                              .mean = kind == NORM_LAYER ? mean : NULL,
+                              .rstd = rstd,
+                              .x = x,
+                              .residual = null_unless(residual, res),
+                              .weight = w,
+                              .bias = null_unless(kind == NORM_LAYER, b),
+                              .rows = r,
+                              .channels = c,
+                              .eps = 1e-5f,
+                              .kind = kind,
+                              .dt = dt};
     const struct kt_out outs[] = {{y, r * c, dt, 16, 1.0},
                                   {rstd, r, DT_F32, 16, 1e-3},
                                   {sum, r * c, dt, 0, 0},
@@ -28,7 +37,8 @@ static void fwd_matches_ref(void **state) {
     for (int d = 0; d < KT_DTYPES; d++)
         for (size_t s = 0; s < SHAPES; s++)
             for (int residual = 0; residual < 2; residual++) {
-                if (shapes[s][1] > 1) check_fwd(kt_dtypes[d], NORM_LAYER, shapes[s][0], shapes[s][1], residual);
+                if (shapes[s][1] > 1)
+                    check_fwd(kt_dtypes[d], NORM_LAYER, shapes[s][0], shapes[s][1], residual);
                 check_fwd(kt_dtypes[d], NORM_RMS, shapes[s][0], shapes[s][1], residual);
             }
 }
@@ -40,17 +50,28 @@ struct bwd {
 };
 
 static struct bwd bwd_create(enum dtype dt, enum norm_kind kind, int64_t r, int64_t c, bool accumulate) {
-    struct bwd t = {.x = kt_random(dt, r * c, 1, 2.0f), .dy = kt_random(dt, r * c, 2, 1.0f),
-                    .dres = kt_random(dt, r * c, 3, 1.0f), .w = kt_random(dt, c, 4, 1.0f),
-                    .mean = kt_random(DT_F32, r, 5, 0.1f), .rstd = kt_random(DT_F32, r, 6, 0.2f)};
+    struct bwd t = {.x = kt_random(dt, r * c, 1, 2.0f),
+                    .dy = kt_random(dt, r * c, 2, 1.0f),
+                    .dres = kt_random(dt, r * c, 3, 1.0f),
+                    .w = kt_random(dt, c, 4, 1.0f),
+                    .mean = kt_random(DT_F32, r, 5, 0.1f),
+                    .rstd = kt_random(DT_F32, r, 6, 0.2f)};
     for (int64_t i = 0; i < r; i++) ((float *)t.rstd)[i] += 0.8f;
-    t.args = (struct norm_bwd_args){
-        .dx = kt_poisoned(dt, r * c),
-        .dweight = accumulate ? kt_random(dt, c, 7, 1.0f) : kt_poisoned(dt, c),
-        .dbias = accumulate ? kt_random(dt, c, 8, 1.0f) : kt_poisoned(dt, c),
-        .dy = t.dy, .dresidual = t.dres, .x = t.x, .mean = kind == NORM_LAYER ? t.mean : NULL, .rstd = t.rstd,
-        .weight = t.w, .scratch = malloc(norm_bwd_scratch_bytes(c)), .rows = r, .channels = c,
-        .accumulate = accumulate, .kind = kind, .dt = dt};
+    t.args = (struct norm_bwd_args){.dx = kt_poisoned(dt, r * c),
+                                    .dweight = accumulate ? kt_random(dt, c, 7, 1.0f) : kt_poisoned(dt, c),
+                                    .dbias = accumulate ? kt_random(dt, c, 8, 1.0f) : kt_poisoned(dt, c),
+                                    .dy = t.dy,
+                                    .dresidual = t.dres,
+                                    .x = t.x,
+                                    .mean = kind == NORM_LAYER ? t.mean : NULL,
+                                    .rstd = t.rstd,
+                                    .weight = t.w,
+                                    .scratch = malloc(norm_bwd_scratch_bytes(c)),
+                                    .rows = r,
+                                    .channels = c,
+                                    .accumulate = accumulate,
+                                    .kind = kind,
+                                    .dt = dt};
     memset(t.args.scratch, 0xff, norm_bwd_scratch_bytes(c));
     return t;
 }
@@ -116,9 +137,17 @@ static void gradient(enum norm_kind kind) {
     int64_t r = 3, c = 17;
     struct bwd t = bwd_create(DT_F32, kind, r, c, false);
     float *b = kt_random(DT_F32, c, 9, 1.0f), *y = kt_poisoned(DT_F32, r * c);
-    struct norm_fwd_args fwd = {.y = y, .mean = kind == NORM_LAYER ? t.mean : NULL, .rstd = t.rstd, .x = t.x,
-                                .weight = t.w, .bias = kind == NORM_LAYER ? b : NULL, .rows = r, .channels = c,
-                                .eps = 1e-5f, .kind = kind, .dt = DT_F32};
+    struct norm_fwd_args fwd = {.y = y,
+                                .mean = kind == NORM_LAYER ? t.mean : NULL,
+                                .rstd = t.rstd,
+                                .x = t.x,
+                                .weight = t.w,
+                                .bias = kind == NORM_LAYER ? b : NULL,
+                                .rows = r,
+                                .channels = c,
+                                .eps = 1e-5f,
+                                .kind = kind,
+                                .dt = DT_F32};
     kt_run(ref_ops, OP_NORM_FWD, 1, &fwd);
     t.args.dresidual = NULL;
     kt_run(ref_ops, OP_NORM_BWD, 1, &t.args);
@@ -151,8 +180,8 @@ static void bias_grad_matches_ref(void **state) {
                 int64_t r = shapes[s][0], c = shapes[s][1];
                 void *dy = kt_random(dt, r * c, 1, 1.0f);
                 void *dbias = accumulate ? kt_random(dt, c, 2, 1.0f) : kt_poisoned(dt, c);
-                struct bias_grad_args a = {.dbias = dbias, .dy = dy, .rows = r, .n = c,
-                                           .accumulate = accumulate, .dt = dt};
+                struct bias_grad_args a = {
+                    .dbias = dbias, .dy = dy, .rows = r, .n = c, .accumulate = accumulate, .dt = dt};
                 kt_check(OP_BIAS_GRAD, &a, &(struct kt_out){dbias, c, dt, 8, sqrt((double)r)}, 1);
                 KT_FREE(dy, dbias);
             }

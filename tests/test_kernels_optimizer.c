@@ -78,14 +78,16 @@ static void sumsq_ignores_the_partition(void **state) {
     float *x = kt_random(DT_F32, n, 1, 1.0f);
     for (int64_t i = 0; i < n; i++) x[i] = ldexpf(x[i], (int)(i % 150) - 100);
     struct exact_sum whole;
-    kt_run(cpu_ops, OP_SUMSQ, 2, &(struct sumsq_args){.out = &whole, .x = x, .n = n, .zero_out = true, .dt = DT_F32});
+    kt_run(cpu_ops, OP_SUMSQ, 2,
+           &(struct sumsq_args){.out = &whole, .x = x, .n = n, .zero_out = true, .dt = DT_F32});
     for (int ranks = 2; ranks <= 7; ranks++) {
         struct exact_sum merged = {0};
         for (int r = ranks - 1; r >= 0; r--) {
             int64_t begin = BLOCKS * r / ranks * SUMSQ_BLOCK, end = BLOCKS * (r + 1) / ranks * SUMSQ_BLOCK;
             struct exact_sum part;
             kt_run(cpu_ops, OP_SUMSQ, 1 + r % 3,
-                   &(struct sumsq_args){.out = &part, .x = x + begin, .n = end - begin, .zero_out = true, .dt = DT_F32});
+                   &(struct sumsq_args){
+                       .out = &part, .x = x + begin, .n = end - begin, .zero_out = true, .dt = DT_F32});
             exact_sum_merge(&merged, &part);
         }
         assert_memory_equal(&whole, &merged, sizeof whole);
@@ -151,12 +153,21 @@ struct adamw_case {
 static void adamw_init(struct adamw_case *t, enum dtype dt, int64_t n) {
     t->n = n;
     t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
-    t->args = (struct adamw_args){.master = kt_random(DT_F32, n, 1, 1.0f), .m = kt_random(DT_F32, n, 2, 0.1f),
-                                  .v = kt_random(DT_F32, n, 3, 0.01f), .weight = kt_poisoned(dt, n),
-                                  .grad = kt_random(dt, n, 4, 1.0f), .scalars = &t->scalars, .n = n, .lr = 1e-2f,
-                                  .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+    t->args = (struct adamw_args){.master = kt_random(DT_F32, n, 1, 1.0f),
+                                  .m = kt_random(DT_F32, n, 2, 0.1f),
+                                  .v = kt_random(DT_F32, n, 3, 0.01f),
+                                  .weight = kt_poisoned(dt, n),
+                                  .grad = kt_random(dt, n, 4, 1.0f),
+                                  .scalars = &t->scalars,
+                                  .n = n,
+                                  .lr = 1e-2f,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.95f,
+                                  .eps = 1e-8f,
+                                  .weight_decay = 0.1f,
                                   .inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, 3))),
-                                  .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))), .dt = dt};
+                                  .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))),
+                                  .dt = dt};
     for (int64_t i = 0; i < n; i++) t->args.v[i] = fabsf(t->args.v[i]);
 }
 

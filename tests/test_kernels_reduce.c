@@ -14,13 +14,15 @@ static void reduce_matches_ref(void **state) {
                 int64_t n = sizes[s];
                 void *in[INPUTS], *out = kt_poisoned(dt, n);
                 for (int k = 0; k < INPUTS; k++) {
-                    in[k] = dt == DT_F64 || dt == DT_I64 ? kt_alloc(dt, n) : kt_random(dt, n, (uint64_t)k, 2.0f);
+                    in[k] =
+                        dt == DT_F64 || dt == DT_I64 ? kt_alloc(dt, n) : kt_random(dt, n, (uint64_t)k, 2.0f);
                     for (int64_t i = 0; dt == DT_F64 && i < n; i++)
                         ((double *)in[k])[i] = ldexp((double)kt_uniform((uint64_t)k, (uint64_t)i), k * 20);
                     for (int64_t i = 0; dt == DT_I64 && i < n; i++)
                         ((uint64_t *)in[k])[i] = kt_hash((uint64_t)k, (uint64_t)i);
                 }
-                struct reduce_args a = {.out = out, .inputs = (const void *const *)in, .count = count, .n = n, .dt = dt};
+                struct reduce_args a = {
+                    .out = out, .inputs = (const void *const *)in, .count = count, .n = n, .dt = dt};
                 kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, dt, 0, 0}, 1);
                 a.out = in[count / 2];  // exactly one of the inputs
                 kt_run(cpu_ops, OP_REDUCE, 2, &a);
@@ -34,19 +36,24 @@ static void reduce_matches_ref(void **state) {
 static void reduce_adds_in_order_and_rounds_once(void **state) {
     (void)state;
     float a = 1e8f, b = -1e8f, c = 1.0f, out;
-    struct reduce_args r = {.out = &out, .inputs = (const void *const[]){&a, &b, &c}, .count = 3, .n = 1, .dt = DT_F32};
+    struct reduce_args r = {
+        .out = &out, .inputs = (const void *const[]){&a, &b, &c}, .count = 3, .n = 1, .dt = DT_F32};
     kt_run(cpu_ops, OP_REDUCE, 1, &r);
     assert_true(out == 1.0f);
     r.inputs = (const void *const[]){&a, &c, &b};
     kt_run(cpu_ops, OP_REDUCE, 1, &r);
     assert_true(out == 0.0f);
     uint16_t one = f32_to_bf16(1.0f), small = f32_to_bf16(1.0f / 256), sum;
-    r = (struct reduce_args){.out = &sum, .inputs = (const void *const[]){&one, &small, &small}, .count = 3, .n = 1,
+    r = (struct reduce_args){.out = &sum,
+                             .inputs = (const void *const[]){&one, &small, &small},
+                             .count = 3,
+                             .n = 1,
                              .dt = DT_BF16};
     kt_run(cpu_ops, OP_REDUCE, 1, &r);
     assert_true(bf16_to_f32(sum) == 1.0f + 1.0f / 128);
     float minus_zero = -0.0f;
-    r = (struct reduce_args){.out = &out, .inputs = (const void *const[]){&minus_zero}, .count = 1, .n = 1, .dt = DT_F32};
+    r = (struct reduce_args){
+        .out = &out, .inputs = (const void *const[]){&minus_zero}, .count = 1, .n = 1, .dt = DT_F32};
     kt_run(cpu_ops, OP_REDUCE, 1, &r);
     assert_true(signbit(out));
 }
@@ -58,10 +65,12 @@ static void reduce_reads_unaligned_inputs(void **state) {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         int64_t n = 1037;
         size_t bytes = (size_t)n * dtype_size(types[d]);
-        unsigned char *a = calloc(1, bytes), *b = malloc(bytes + 1), *want = malloc(bytes), *got = malloc(bytes);
+        unsigned char *a = calloc(1, bytes), *b = malloc(bytes + 1), *want = malloc(bytes),
+                      *got = malloc(bytes);
         for (size_t i = 0; i < bytes; i++) a[i] = (unsigned char)(kt_hash(1, i) & 0x3b);
         memcpy(b + 1, a, bytes);
-        struct reduce_args r = {.out = want, .inputs = (const void *const[]){a, a}, .count = 2, .n = n, .dt = types[d]};
+        struct reduce_args r = {
+            .out = want, .inputs = (const void *const[]){a, a}, .count = 2, .n = n, .dt = types[d]};
         kt_run(cpu_ops, OP_REDUCE, 2, &r);
         r.out = got;
         r.inputs = (const void *const[]){b + 1, b + 1};
@@ -81,7 +90,8 @@ static void cast_matches_ref(void **state) {
             unsigned char *in = kt_alloc(from, n), *out = kt_poisoned(to, n);
             for (int64_t i = 0; i < n; i++) {
                 uint32_t bits = from == DT_F32 ? (uint32_t)kt_hash(7, (uint64_t)i) : (uint32_t)i;
-                if (from == DT_F32 && i % 3 == 0) bits = (bits & 0x9fffffffu) | 0x20000000u;  // near fp16's range
+                if (from == DT_F32 && i % 3 == 0)
+                    bits = (bits & 0x9fffffffu) | 0x20000000u;  // near fp16's range
                 memcpy(in + (size_t)i * dtype_size(from), &bits, dtype_size(from));
             }
             struct cast_args a = {.out = out, .in = in, .n = n, .from = from, .to = to};
@@ -114,8 +124,10 @@ static void cast_rounds_to_nearest_even(void **state) {
         float in[16];
         uint16_t b[16], h[16];
         for (int j = 0; j < 16; j++) in[j] = j % 2 ? -rows[i].x : rows[i].x;
-        kt_run(cpu_ops, OP_CAST, 1, &(struct cast_args){.out = b, .in = in, .n = 16, .from = DT_F32, .to = DT_BF16});
-        kt_run(cpu_ops, OP_CAST, 1, &(struct cast_args){.out = h, .in = in, .n = 16, .from = DT_F32, .to = DT_F16});
+        kt_run(cpu_ops, OP_CAST, 1,
+               &(struct cast_args){.out = b, .in = in, .n = 16, .from = DT_F32, .to = DT_BF16});
+        kt_run(cpu_ops, OP_CAST, 1,
+               &(struct cast_args){.out = h, .in = in, .n = 16, .from = DT_F32, .to = DT_F16});
         for (int j = 0; j < 16; j++) {
             assert_true(bf16_to_f32(b[j]) == (j % 2 ? -rows[i].bf16 : rows[i].bf16));
             assert_true(f16_to_f32(h[j]) == (j % 2 ? -rows[i].f16 : rows[i].f16));
@@ -129,7 +141,8 @@ static void fill_zero_fills_what_it_was_given(void **state) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         int64_t n = sizes[s];
         unsigned char *p = kt_poisoned(DT_U8, n + 1);
-        kt_check(OP_FILL_ZERO, &(struct fill_zero_args){.out = p, .bytes = n}, &(struct kt_out){p, n + 1, DT_U8, 0, 0}, 1);
+        kt_check(OP_FILL_ZERO, &(struct fill_zero_args){.out = p, .bytes = n},
+                 &(struct kt_out){p, n + 1, DT_U8, 0, 0}, 1);
         for (int64_t i = 0; i < n; i++) assert_int_equal(p[i], 0);
         assert_int_equal(p[n], 0xff);
         free(p);

@@ -15,8 +15,14 @@ static void matches_ref(void **state) {
                 void *loss = kt_poisoned(DT_F32, r);
                 int32_t *targets = kt_tokens(r, 2, v);
                 if (r > 2) targets[1] = -1;
-                struct xent_args a = {.logits = logits, .loss = loss, .targets = targets, .rows = r, .vocab = v,
-                                      .grad_scale = 0.25f, .want_grad = want_grad, .dt = dt};
+                struct xent_args a = {.logits = logits,
+                                      .loss = loss,
+                                      .targets = targets,
+                                      .rows = r,
+                                      .vocab = v,
+                                      .grad_scale = 0.25f,
+                                      .want_grad = want_grad,
+                                      .dt = dt};
                 const struct kt_out outs[] = {{loss, r, DT_F32, 8, 1.0},
                                               {logits, r * v, dt, want_grad ? 16 : 0, 1e-2 * 0.25}};
                 kt_check(OP_XENT, &a, outs, 2);
@@ -28,11 +34,18 @@ static void ignored_rows_are_zero(void **state) {
     (void)state;
     float *logits = kt_random(DT_F32, 3 * 7, 1, 1.0f), loss[3] = {NAN, NAN, NAN};
     int32_t targets[3] = {-1, 4, -100};
-    struct xent_args a = {.logits = logits, .loss = loss, .targets = targets, .rows = 3, .vocab = 7,
-                          .grad_scale = 1.0f, .want_grad = true, .dt = DT_F32};
+    struct xent_args a = {.logits = logits,
+                          .loss = loss,
+                          .targets = targets,
+                          .rows = 3,
+                          .vocab = 7,
+                          .grad_scale = 1.0f,
+                          .want_grad = true,
+                          .dt = DT_F32};
     kt_run(cpu_ops, OP_XENT, 1, &a);
     assert_true(loss[0] == 0.0f && loss[1] > 0.0f && loss[2] == 0.0f);
-    for (int i = 0; i < 7; i++) assert_true(logits[i] == 0.0f && logits[7 + i] != 0.0f && logits[14 + i] == 0.0f);
+    for (int i = 0; i < 7; i++)
+        assert_true(logits[i] == 0.0f && logits[7 + i] != 0.0f && logits[14 + i] == 0.0f);
     free(logits);
 }
 
@@ -46,8 +59,14 @@ static void extreme_logits(void **state) {
     for (int64_t i = 0; i < v; i++) logits[i] *= 1e4f;
     logits[2500] = 3e38f;
     logits[7] = -3e38f;
-    struct xent_args a = {.logits = logits, .loss = &loss, .targets = &target, .rows = 1, .vocab = v,
-                          .grad_scale = 1.0f, .want_grad = true, .dt = DT_F32};
+    struct xent_args a = {.logits = logits,
+                          .loss = &loss,
+                          .targets = &target,
+                          .rows = 1,
+                          .vocab = v,
+                          .grad_scale = 1.0f,
+                          .want_grad = true,
+                          .dt = DT_F32};
     kt_run(cpu_ops, OP_XENT, 2, &a);
     assert_true(loss > 2.9e38f && isfinite(loss));
     assert_true(logits[2500] == 1.0f && logits[5] == -1.0f && logits[7] == 0.0f);
@@ -66,7 +85,8 @@ static double run_xent(void *ctx) {
     struct xent_scalar *s = ctx;
     double sum;
     kt_run(ref_ops, OP_XENT, 1, &s->args);
-    kt_run(ref_ops, OP_LOSS_SUM, 1, &(struct loss_sum_args){.out = &sum, .loss = s->args.loss, .rows = s->rows});
+    kt_run(ref_ops, OP_LOSS_SUM, 1,
+           &(struct loss_sum_args){.out = &sum, .loss = s->args.loss, .rows = s->rows});
     return sum;
 }
 
@@ -77,8 +97,14 @@ static void gradient(void **state) {
     float *loss = kt_poisoned(DT_F32, r);
     int32_t *targets = kt_tokens(r, 2, v);
     targets[2] = -1;
-    struct xent_args a = {.logits = grad, .loss = loss, .targets = targets, .rows = r, .vocab = v,
-                          .grad_scale = 1.0f, .want_grad = true, .dt = DT_F32};
+    struct xent_args a = {.logits = grad,
+                          .loss = loss,
+                          .targets = targets,
+                          .rows = r,
+                          .vocab = v,
+                          .grad_scale = 1.0f,
+                          .want_grad = true,
+                          .dt = DT_F32};
     kt_run(ref_ops, OP_XENT, 1, &a);
     a.logits = logits;
     a.want_grad = false;

@@ -164,6 +164,8 @@ def plan(args):
             argv += ["--topology", topology]
             for flag in FLAGS:
                 value = getattr(args, flag)
+                if topology == "local" and flag in ("workers", "servers", "launch"):
+                    continue  # local is one process whatever the others are
                 if value is not None and flag not in swept:
                     argv += ["--" + flag, str(value)]
             for text in args.set:

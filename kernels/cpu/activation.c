@@ -4,8 +4,8 @@
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
 
-#define GELU_2C 1.59576912f  // 2 sqrt(2/pi)
-#define GELU_A 0.044715f
+#define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
+#define GELU_A    0.044715f
 #define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
 
 // 0.5 (1 + tanh(u)) = sigmoid(2u), which keeps its relative precision where tanh is near -1.

@@ -200,6 +200,7 @@ RUN_OF(bf16, DT_BF16)
 RUN_OF(f16, DT_F16)
 
 int cpu_op_attn_bwd(int threads, const void *args, const char **why) {
+    (void)threads;  // without OpenMP
     static const struct run runs[] = {[DT_F32] = {delta_f32, kv_head_f32},
                                       [DT_BF16] = {delta_bf16, kv_head_bf16},
                                       [DT_F16] = {delta_f16, kv_head_f16}};

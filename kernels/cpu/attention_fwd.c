@@ -151,6 +151,7 @@ static void run_f16(const struct attn_fwd_args *a, int64_t b, int64_t h, const s
 }
 
 int cpu_op_attn_fwd(int threads, const void *args, const char **why) {
+    (void)threads;  // without OpenMP
     const struct attn_fwd_args *a = args;
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX);
     void (*run)(const struct attn_fwd_args *, int64_t, int64_t, const struct work *) =

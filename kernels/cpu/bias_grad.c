@@ -4,7 +4,7 @@
 #include "kernels/cpu/spans.h"
 
 #define BIAS_COLUMNS 64  // a cut between threads: whole cache lines of 16-bit elements
-#define BIAS_ROWS 64     // summed by themselves before they join the total: shorter chains round less
+#define BIAS_ROWS    64  // summed by themselves before they join the total: shorter chains round less
 
 // Columns [begin, end). The order of a column's additions depends on the row count alone, so blocks
 // of columns may be cut anywhere and no scratch is needed beyond two rows on the stack.

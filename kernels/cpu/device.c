@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "kernels/backend_impl.h"
 
@@ -40,6 +41,9 @@ static void host_close(struct device *head) {
 // and the process's resident size is the ledger's.
 static void *host_alloc(struct device *d, size_t bytes) {
     (void)d;
+    // Every page is written below: more than the machine has would get the process killed instead.
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page_bytes > 0 && bytes / (size_t)page_bytes >= (size_t)pages) return NULL;
     bool large = bytes >= 2 * HUGE_PAGE_BYTES;
     void *p;
     if (posix_memalign(&p, large ? HUGE_PAGE_BYTES : DEV_ALIGN, bytes) != 0) return NULL;

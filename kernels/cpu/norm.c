@@ -165,9 +165,7 @@ static void norm_bwd_columns(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-size_t norm_bwd_scratch_bytes(int64_t channels) {
-    return NORM_PARTS * 2 * (size_t)channels * sizeof(float);
-}
+size_t norm_bwd_scratch_bytes(int64_t channels) { return NORM_PARTS * 2 * (size_t)channels * sizeof(float); }
 
 int cpu_op_norm_bwd(int threads, const void *args, const char **why) {
     const struct norm_bwd_args *a = args;

@@ -56,6 +56,11 @@ int cpu_op_reduce(int threads, const void *args, const char **why) {
 static void cast_span(const void *args, int64_t begin, int64_t end) {
     const struct cast_args *a = args;
     float x[CHUNK];
+    if (a->from == a->to) {
+        memcpy(dtype_at_mut(a->to, a->out, begin), dtype_at(a->from, a->in, begin),
+               (size_t)(end - begin) * dtype_size(a->to));
+        return;
+    }
     for (int64_t i = begin; i < end; i += CHUNK) {
         int64_t n = chunk_min(CHUNK, end - i);
         load_f32(a->from, x, a->in, i, n);

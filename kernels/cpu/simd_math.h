@@ -22,8 +22,8 @@ static inline float exp_f32(float x) {
     float t = __builtin_fmaf(x, 1.44269504f, magic);
     int32_t n = (int32_t)(f32_to_bits(t) - 0x4b400000u);
     float nf = t - magic;
-    float r = __builtin_fmaf(nf, -0.693145752f, x);    // 15 bits of ln2: nf times it is exact
-    r = __builtin_fmaf(nf, -1.42860677e-6f, r);        // the rest of ln2
+    float r = __builtin_fmaf(nf, -0.693145752f, x);  // 15 bits of ln2: nf times it is exact
+    r = __builtin_fmaf(nf, -1.42860677e-6f, r);      // the rest of ln2
     float p = 1.98412698e-4f;
     p = __builtin_fmaf(p, r, 1.38888889e-3f);
     p = __builtin_fmaf(p, r, 8.33333333e-3f);

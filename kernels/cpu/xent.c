@@ -46,8 +46,7 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
         if (target < 0) {
             a->loss[r] = 0.0f;
             if (a->want_grad)
-                memset(dtype_at_mut(a->dt, a->logits, r * a->vocab), 0,
-                       (size_t)a->vocab * dtype_size(a->dt));
+                memset(dtype_at_mut(a->dt, a->logits, r * a->vocab), 0, (size_t)a->vocab * dtype_size(a->dt));
             continue;
         }
         float max, logit;

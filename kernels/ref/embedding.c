@@ -48,7 +48,8 @@ int ref_op_embed_bwd(int threads, const void *args, const char **why) {
             continue;
         }
         float total = dtype_load(a->dt, a->dout, i);
-        for (int64_t b = 1; b < a->batch; b++) total += dtype_load(a->dt, a->dout, b * a->seq * row_elements + i);
+        for (int64_t b = 1; b < a->batch; b++)
+            total += dtype_load(a->dt, a->dout, b * a->seq * row_elements + i);
         if (a->accumulate_dwpe) total += dtype_load(a->dt, a->dwpe, i);
         dtype_store(a->dt, a->dwpe, i, total);
     }

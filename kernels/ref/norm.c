@@ -22,7 +22,8 @@ static void norm_fwd_row(const struct norm_fwd_args *a, int64_t row) {
     if (a->kind == NORM_LAYER) a->mean[row] = (float)mean;
     a->rstd[row] = (float)rstd;
     for (int64_t c = 0; c < n; c++) {
-        double y = ((double)dtype_load(a->dt, in, at + c) - mean) * rstd * (double)dtype_load(a->dt, a->weight, c);
+        double y =
+            ((double)dtype_load(a->dt, in, at + c) - mean) * rstd * (double)dtype_load(a->dt, a->weight, c);
         if (a->kind == NORM_LAYER) y += (double)dtype_load(a->dt, a->bias, c);
         dtype_store(a->dt, a->y, at + c, (float)y);
     }

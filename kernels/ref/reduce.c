@@ -41,6 +41,10 @@ int ref_op_cast(int threads, const void *args, const char **why) {
     const struct cast_args *a = args;
     (void)threads;
     (void)why;
+    if (a->from == a->to) {  // a copy: NaN payloads and all
+        memcpy(a->out, a->in, (size_t)a->n * dtype_size(a->to));
+        return 0;
+    }
     for (int64_t i = 0; i < a->n; i++) dtype_store(a->to, a->out, i, dtype_load(a->from, a->in, i));
     return 0;
 }

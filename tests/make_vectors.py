@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Writes tests/data/vectors: what tiny models compute in fp64 with PyTorch, for tests/test_shared_parity.c.
+
+    python3 tests/make_vectors.py [OUT]      needs torch, numpy, safetensors; transformers when installed
+
+The models are defined here from their papers and, when transformers is installed, compared with its own
+LlamaForCausalLM, Qwen2ForCausalLM and GPT2LMHeadModel (logits and every gradient). For each model it writes
+
+    NAME/config.json, NAME/model.safetensors   the initial weights, fp32, as a Hugging Face directory
+    NAME/gradients/model.safetensors           the gradient of the mean loss, fp32, under the same names
+    NAME/after/model.safetensors               the weights after ten AdamW steps on the same batch, fp32
+    NAME/expected.safetensors                  tokens, targets (B,T) I64; logits (B,T,V), losses (10) F64:
+                                               losses[i] is the mean loss before update i+1
+
+AdamW: lr 1e-3, betas (0.9, 0.95), eps 1e-8, weight decay 0.1 on matrices only, no clipping.
+"""
+import json
+import math
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+BATCH, SEQ, STEPS = 2, 11, 10
+COMMON = {"vocab_size": 37, "initializer_range": 0.02, "bos_token_id": None, "eos_token_id": None,
+          "torch_dtype": "float32"}
+LLAMA = {**COMMON, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1,
+         "head_dim": 8, "intermediate_size": 40, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+         "hidden_act": "silu", "rope_theta": 10000.0}
+CONFIGS = {
+    # Untied; rotary frequencies scaled as in LLaMA 3, with a short original context so that it shows.
+    "llama": {**LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False,
+              "attention_bias": False, "mlp_bias": False,
+              "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                               "original_max_position_embeddings": 16}},
+    "qwen": {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "tie_word_embeddings": True,
+             "use_sliding_window": False, "rope_scaling": None},
+    "gpt2": {**COMMON, "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "tie_word_embeddings": True,
+             "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 13, "n_inner": None,
+             "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+             "attn_pdrop": 0.0},
+}
+
+
+def llama_shapes(c):
+    C, D, H, KV, I = (c[k] for k in ("hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads",
+                                     "intermediate_size"))
+    shapes = {"model.embed_tokens.weight": (c["vocab_size"], C)}
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        shapes[p + "input_layernorm.weight"] = (C,)
+        for name, rows in (("q", H * D), ("k", KV * D), ("v", KV * D)):
+            shapes[p + f"self_attn.{name}_proj.weight"] = (rows, C)
+            if c["model_type"] == "qwen2":
+                shapes[p + f"self_attn.{name}_proj.bias"] = (rows,)
+        shapes[p + "self_attn.o_proj.weight"] = (C, H * D)
+        shapes[p + "post_attention_layernorm.weight"] = (C,)
+        shapes[p + "mlp.gate_proj.weight"] = (I, C)
+        shapes[p + "mlp.up_proj.weight"] = (I, C)
+        shapes[p + "mlp.down_proj.weight"] = (C, I)
+    shapes["model.norm.weight"] = (C,)
+    if not c["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (c["vocab_size"], C)
+    return shapes
+
+
+def gpt2_shapes(c):
+    C = c["n_embd"]
+    I = c.get("n_inner") or 4 * C
+    shapes = {"transformer.wte.weight": (c["vocab_size"], C), "transformer.wpe.weight": (c["n_positions"], C)}
+    for i in range(c["n_layer"]):
+        p = f"transformer.h.{i}."
+        for name, shape in (("ln_1", (C,)), ("attn.c_attn", (C, 3 * C)), ("attn.c_proj", (C, C)), ("ln_2", (C,)),
+                            ("mlp.c_fc", (C, I)), ("mlp.c_proj", (I, C))):
+            shapes[p + name + ".weight"] = shape  # Conv1D: (in, out)
+            shapes[p + name + ".bias"] = shape[-1:]
+    shapes["transformer.ln_f.weight"] = (C,)
+    shapes["transformer.ln_f.bias"] = (C,)
+    if not c["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (c["vocab_size"], C)
+    return shapes
+
+
+def shapes_of(c):
+    return gpt2_shapes(c) if c["model_type"] == "gpt2" else llama_shapes(c)
+
+
+def rope_frequencies(c):
+    D = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    freq = c.get("rope_theta", 10000.0) ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    scaling = c.get("rope_scaling")
+    if not scaling:
+        return freq
+    if scaling["rope_type"] == "linear":
+        return freq / scaling["factor"]
+    # LLaMA 3: long waves are slowed down, short ones kept, those between interpolated.
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * freq / (2 * math.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - smooth) * freq / scaling["factor"] + smooth * freq
+
+
+def attention(q, k, v):
+    """q (B,H,T,D), k and v (B,KV,T,D); causal, heads in groups."""
+    B, H, T, D = q.shape
+    k, v = (x.repeat_interleave(H // x.shape[1], dim=1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) / math.sqrt(D)
+    scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D)
+
+
+def llama_logits(c, w, tokens):
+    B, T = tokens.shape
+    H, KV = c["num_attention_heads"], c["num_key_value_heads"]
+    D = c.get("head_dim") or c["hidden_size"] // H
+    x = w["model.embed_tokens.weight"][tokens]
+    angle = torch.arange(T, dtype=torch.float64)[:, None] * rope_frequencies(c)[None, :]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)  # (T,D/2)
+
+    def norm(x, weight):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]) * weight
+
+    def rotate(x):
+        a, b = x[..., :D // 2], x[..., D // 2:]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        n = norm(x, w[p + "input_layernorm.weight"])
+        q, k, v = (F.linear(n, w[p + f"self_attn.{s}_proj.weight"], w.get(p + f"self_attn.{s}_proj.bias"))
+                   .view(B, T, heads, D).transpose(1, 2) for s, heads in (("q", H), ("k", KV), ("v", KV)))
+        x = x + F.linear(attention(rotate(q), rotate(k), v), w[p + "self_attn.o_proj.weight"])
+        n = norm(x, w[p + "post_attention_layernorm.weight"])
+        gate, up = F.linear(n, w[p + "mlp.gate_proj.weight"]), F.linear(n, w[p + "mlp.up_proj.weight"])
+        x = x + F.linear(F.silu(gate) * up, w[p + "mlp.down_proj.weight"])
+    return F.linear(norm(x, w["model.norm.weight"]), w.get("lm_head.weight", w["model.embed_tokens.weight"]))
+
+
+def gpt2_logits(c, w, tokens):
+    B, T = tokens.shape
+    C, H = c["n_embd"], c["n_head"]
+    x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][:T]
+
+    def norm(x, name):
+        return F.layer_norm(x, (C,), w[name + ".weight"], w[name + ".bias"], c["layer_norm_epsilon"])
+
+    def dense(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    for i in range(c["n_layer"]):
+        p = f"transformer.h.{i}."
+        qkv = dense(norm(x, p + "ln_1"), p + "attn.c_attn").split(C, -1)
+        x = x + dense(attention(*(y.view(B, T, H, C // H).transpose(1, 2) for y in qkv)), p + "attn.c_proj")
+        x = x + dense(F.gelu(dense(norm(x, p + "ln_2"), p + "mlp.c_fc"), approximate="tanh"), p + "mlp.c_proj")
+    return F.linear(norm(x, "transformer.ln_f"), w.get("lm_head.weight", w["transformer.wte.weight"]))
+
+
+def logits_of(c, w, tokens):
+    """(B,T,V) of the model that config c and weights w (by Hugging Face name) describe."""
+    return (gpt2_logits if c["model_type"] == "gpt2" else llama_logits)(c, w, tokens)
+
+
+def mean_loss(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def initial_weights(c, generator):
+    """fp32. Larger than a real initialization, and nothing is exactly one or zero: every term counts."""
+    w = {}
+    for name, shape in shapes_of(c).items():
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        is_norm = len(shape) == 1 and not name.endswith("bias")
+        w[name] = (1 + 0.1 * x if is_norm else 0.15 * x).float()
+    return w
+
+
+def save(path, tensors):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({k: v.detach().contiguous() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+
+
+def compare_with_transformers(directory, tokens, targets, logits, gradients):
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        print(f"{directory.name}: transformers is not installed, not compared")
+        return
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager").eval()
+    theirs = model(tokens).logits
+    # transformers computes rotary angles in fp32.
+    torch.testing.assert_close(theirs, logits, rtol=1e-5, atol=1e-5)
+    mean_loss(theirs, targets).backward()
+    named = dict(model.named_parameters())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(named[name].grad, gradient, rtol=1e-4, atol=1e-6)
+    print(f"{directory.name}: logits and {len(gradients)} gradients agree with {type(model).__name__}")
+
+
+def write_vectors(name, out):
+    c = CONFIGS[name]
+    generator = torch.Generator().manual_seed(20240 + len(name))
+    tokens = torch.randint(0, c["vocab_size"], (BATCH, SEQ), generator=generator)
+    targets = torch.randint(0, c["vocab_size"], (BATCH, SEQ), generator=generator)
+    first = initial_weights(c, generator)
+    directory = out / name
+    save(directory / "model.safetensors", first)
+    (directory / "config.json").write_text(json.dumps(c, indent=2) + "\n")
+
+    w = {k: v.double().requires_grad_() for k, v in first.items()}
+    groups = [{"params": [v for v in w.values() if v.dim() == 2], "weight_decay": 0.1},
+              {"params": [v for v in w.values() if v.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits = logits_of(c, w, tokens)
+        loss = mean_loss(logits, targets)
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            save(directory / "expected.safetensors", {"tokens": tokens, "targets": targets, "logits": logits})
+            gradients = {k: v.grad.clone() for k, v in w.items()}
+            save(directory / "gradients" / "model.safetensors", {k: g.float() for k, g in gradients.items()})
+            compare_with_transformers(directory, tokens, targets, logits.detach(), gradients)
+        optimizer.step()
+    save(directory / "after" / "model.safetensors", {k: v.float() for k, v in w.items()})
+    expected = load_file(directory / "expected.safetensors")
+    save(directory / "expected.safetensors", {**expected, "losses": torch.tensor(losses, dtype=torch.float64)})
+    print(f"{name}: {sum(v.numel() for v in w.values())} parameters, loss {losses[0]:.6f} -> {losses[-1]:.6f}")
+
+
+def main():
+    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "data" / "vectors"
+    for name in CONFIGS:
+        write_vectors(name, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+// The promise (DESIGN 5): with N workers fixed, ps:sync with any number of servers and zero:0..3 give the
+// same loss curve, norms, skips and final weights, to the last bit; N = 1 equals local.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "tests/job.h"
+
+#define STEPS 6
+
+struct outcome {
+    char *curve;
+    char hash[20];
+    int skipped;
+};
+
+struct setting {
+    const char *model, *dtype;
+    int workers;
+};
+
+static int open_place(void **state) {
+    struct job_place *p = xcalloc(1, sizeof *p);
+    *state = p;
+    return job_open_place(p);
+}
+
+static int close_place(void **state) {
+    job_close_place(*state);
+    free(*state);
+    return 0;
+}
+
+// fp16 starts with a scale that overflows and is halved at each overflow: skips, then updates. The clip is
+// below the norms of the first steps.
+static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology, int servers,
+                            const char *more) {
+    struct outcome o = {0};
+    struct job_output out = job_run(
+        p,
+        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d --steps %d --seq 32 "
+        "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set fp16.initial_scale_power=20 "
+        "--set fp16.loss_scale_window=2 --set fp16.hysteresis=1 --set eval_batches=1 --set "
+        "parameter_server.partition_bytes=4096 --no-weights --quiet --out run --force %s",
+        s->model, s->dtype, topology, s->workers, servers, STEPS, more);
+    if (out.status) fail_msg("%s, N=%d, S=%d, %s:\n%s", topology, s->workers, servers, s->dtype, out.err);
+    job_output_free(&out);
+    cJSON *summary = job_summary(p, "run");
+    o.curve = job_curve(p, "run");
+    snprintf(o.hash, sizeof o.hash, "%s", cJSON_GetObjectItem(summary, "weights_hash")->valuestring);
+    o.skipped = cJSON_GetObjectItem(summary, "skipped")->valueint;
+    cJSON_Delete(summary);
+    return o;
+}
+
+static void assert_same(const struct outcome *a, const struct outcome *b, const char *topology, int servers) {
+    if (strcmp(a->curve, b->curve) != 0) fail_msg("%s, %d servers:\n%s-- is not --\n%s", topology, servers, b->curve, a->curve);
+    if (strcmp(a->hash, b->hash) != 0) fail_msg("%s, %d servers: weights %s, not %s", topology, servers, b->hash, a->hash);
+}
+
+static void check(const struct job_place *p, const struct setting *s) {
+    struct outcome first = train(p, s, "zero:0", 1, "");
+    if (!strcmp(s->dtype, "fp16"))
+        assert_true(first.skipped > 0 && first.skipped < STEPS);
+    else
+        assert_int_equal(first.skipped, 0);
+    for (int i = 1; i < 7; i++) {
+        static const char *const rings[] = {"zero:0", "zero:1", "zero:2", "zero:3"};
+        const char *topology = i < 4 ? rings[i] : "ps:sync";
+        int servers = i < 4 ? 1 : i - 3;
+        struct outcome o = train(p, s, topology, servers, "");
+        assert_same(&first, &o, topology, servers);
+        free(o.curve);
+    }
+    free(first.curve);
+}
+
+static void every_dtype(const struct job_place *p, int workers) {
+    static const char *const models[] = {"gpt2.json", "llama.json"}, *const dtypes[] = {"fp32", "bf16", "fp16"};
+    for (int i = 0; i < 6; i++) check(p, &(struct setting){models[i % 2], dtypes[i / 2], workers});
+}
+
+static void two_workers(void **state) { every_dtype(*state, 2); }
+static void three_workers(void **state) { every_dtype(*state, 3); }
+static void four_workers(void **state) { every_dtype(*state, 4); }
+
+static void one_worker_is_local(void **state) {
+    struct setting s = {"gpt2.json", "bf16", 1};
+    struct outcome local = train(*state, &s, "local", 1, "");
+    static const char *const all[] = {"zero:0", "zero:1", "zero:2", "zero:3", "ps:sync"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct outcome o = train(*state, &s, all[i], 2, "");
+        assert_same(&local, &o, all[i], 2);
+        free(o.curve);
+    }
+    free(local.curve);
+}
+
+static void processes_are_threads(void **state) {
+    struct setting s = {"llama.json", "bf16", 2};
+    struct outcome threads = train(*state, &s, "zero:3", 1, "");
+    struct outcome mpi = train(*state, &s, "zero:3", 1, "--launch mpi");
+    assert_same(&threads, &mpi, "zero:3 over MPI", 0);
+    free(threads.curve);
+    free(mpi.curve);
+}
+
+// A comparison that could not fail would prove nothing.
+static void another_seed_differs(void **state) {
+    struct setting s = {"gpt2.json", "fp32", 2};
+    struct outcome a = train(*state, &s, "zero:1", 1, ""), b = train(*state, &s, "zero:1", 1, "--seed 2");
+    assert_string_not_equal(a.curve, b.curve);
+    assert_string_not_equal(a.hash, b.hash);
+    free(a.curve);
+    free(b.curve);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_workers),         cmocka_unit_test(three_workers),
+        cmocka_unit_test(four_workers),        cmocka_unit_test(one_worker_is_local),
+        cmocka_unit_test(processes_are_threads), cmocka_unit_test(another_seed_differs),
+    };
+    return cmocka_run_group_tests_name("equal", tests, open_place, close_place);
+}

@@ -1,0 +1,154 @@
+// The partition map: every element has one owner, boundaries are block boundaries, loads are even.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/exact_sum.h"
+#include "test_ps_toy.h"
+
+static void check_cover(const struct layout *l, const struct shard_map *m, int64_t max_bytes, size_t size) {
+    int key = 0;
+    int64_t *loads = xcalloc((unsigned long)m->shards, sizeof *loads);
+    for (int u = 0; u < l->count; u++) {
+        int64_t at = 0;
+        assert_int_equal(m->first[u], key);
+        for (; key < m->first[u + 1]; key++) {
+            const struct partition *p = &m->parts[key];
+            assert_int_equal(p->unit, u);
+            assert_int_equal(p->begin, at);
+            assert_true(p->end > p->begin);
+            assert_int_equal(p->end % SUMSQ_BLOCK, 0);
+            assert_true((p->end - p->begin) * (int64_t)size <= max_bytes);
+            assert_in_range(p->shard, 0, m->shards - 1);
+            loads[p->shard] += p->end - p->begin;
+            at = p->end;
+        }
+        assert_int_equal(at, l->units[u].n_pad);
+    }
+    assert_int_equal(key, m->count);
+    for (int g = 0; g < m->shards; g++) assert_int_equal(loads[g], m->shard_elements[g]);
+    free(loads);
+}
+
+static void test_cover_and_balance(void **state) {
+    (void)state;
+    for (int servers = 1; servers <= 5; servers++)
+        for (int threads = 1; threads <= 3; threads++)
+            for (int64_t partition = 16384; partition <= 1 << 20; partition *= 4) {
+                struct layout *l = toy_layout(3, 30000);  // 2M elements
+                struct shard_map_options o = {DT_BF16, partition, servers, threads};
+                struct shard_map *m = shard_map_create(l, &o);
+                assert_non_null(m);
+                check_cover(l, m, partition, 2);
+                assert_true(shard_map_imbalance(m) < 1.05);
+                int64_t total = 0;
+                for (int s = 0; s < servers; s++) total += shard_map_server_elements(m, s);
+                assert_int_equal(total, l->padded);
+                shard_map_destroy(&m);
+                assert_null(m);
+                layout_destroy(&l);
+            }
+}
+
+static void test_tiny(void **state) {
+    (void)state;
+    struct layout *l = toy_layout(2, 3);
+    struct shard_map_options o = {DT_F32, 1, 8, 1};  // fewer blocks than one might wish, one a partition
+    struct shard_map *m = shard_map_create(l, &o);
+    check_cover(l, m, SUMSQ_BLOCK * 4, 4);
+    shard_map_destroy(&m);
+    layout_destroy(&l);
+}
+
+static void test_hash_and_refusals(void **state) {
+    (void)state;
+    struct layout *l = toy_layout(2, 5000);
+    struct shard_map_options a = {DT_BF16, 65536, 2, 1}, b = {DT_BF16, 65536, 2, 2}, c = {DT_BF16, 32768, 2, 1};
+    struct shard_map *ma = shard_map_create(l, &a), *mb = shard_map_create(l, &b), *mc = shard_map_create(l, &c);
+    struct shard_map *again = shard_map_create(l, &a);
+    assert_int_equal(shard_map_hash(ma), shard_map_hash(again));
+    assert_int_not_equal(shard_map_hash(ma), shard_map_hash(mb));
+    assert_int_not_equal(shard_map_hash(ma), shard_map_hash(mc));
+    error_quiet(1);
+    a.servers = 0;
+    assert_null(shard_map_create(l, &a));
+    a.servers = 1;
+    a.partition_bytes = 0;
+    assert_null(shard_map_create(l, &a));
+    assert_non_null(strstr(error_last(), "partition_bytes"));
+    a.partition_bytes = 4096;
+    l->units[1].n_pad += 1;
+    assert_null(shard_map_create(l, &a));
+    assert_non_null(strstr(error_last(), "block.0"));
+    error_quiet(0);
+    shard_map_destroy(&ma);
+    shard_map_destroy(&mb);
+    shard_map_destroy(&mc);
+    shard_map_destroy(&again);
+    layout_destroy(&l);
+}
+
+static void test_predictions(void **state) {
+    (void)state;
+    struct toy_case t = {.dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 2, .mode = CONSISTENCY_SYNC};
+    struct layout *l = toy_layout(3, 2000);
+    struct config c = toy_config(&t);
+    struct topology_memory mem;
+    struct wire_prediction wire;
+    assert_int_equal(ps_worker_predict(&c, l, &mem, &wire), 0);
+    assert_int_equal(wire.sent_per_step, l->padded * 2);
+    assert_int_equal(mem.formula_bytes, l->params * 4);
+    assert_int_equal(mem.predicted_bytes[MEM_PARAMETER] + mem.predicted_bytes[MEM_GRADIENT], l->padded * 4);
+    uint64_t sent = 0;
+    size_t master = 0;
+    for (int s = 0; s < 2; s++) {
+        assert_int_equal(ps_server_predict(&c, l, s, &mem, &wire), 0);
+        sent += wire.sent_per_step;
+        master += mem.predicted_bytes[MEM_MASTER];
+        assert_int_equal(mem.predicted_bytes[MEM_OPTIMIZER], 2 * mem.predicted_bytes[MEM_MASTER]);
+        assert_int_equal(mem.formula_bytes, l->params * 12 / 2);
+    }
+    assert_int_equal(sent, 3 * l->padded * 2);
+    assert_int_equal(master, l->padded * 4);
+    error_quiet(1);
+    c.consistency = CONSISTENCY_SSP;
+    assert_int_equal(ps_worker_predict(&c, l, &mem, &wire), -1);
+    assert_non_null(strstr(error_last(), "not supported yet"));
+    c.consistency = CONSISTENCY_BACKUP;
+    assert_int_equal(ps_server_predict(&c, l, 0, &mem, &wire), -1);
+    error_quiet(0);
+    layout_destroy(&l);
+}
+
+static void test_consistency_rules(void **state) {
+    (void)state;
+    struct consistency_rule sync = {CONSISTENCY_SYNC, 0, 3}, ssp = {CONSISTENCY_SSP, 2, 3},
+                            backup = {CONSISTENCY_BACKUP, 1, 3}, async = {CONSISTENCY_ASYNC, 0, 3};
+    assert_false(consistency_may_commit(&sync, 2));
+    assert_true(consistency_may_commit(&sync, 3));
+    assert_true(consistency_may_commit(&backup, 2));
+    assert_false(consistency_may_commit(&backup, 1));
+    assert_true(consistency_applies_on_arrival(&async) && !consistency_applies_on_arrival(&backup));
+    assert_true(consistency_may_read(&ssp, 3, 5));
+    assert_false(consistency_may_read(&ssp, 2, 5));
+    assert_false(consistency_may_read(&sync, 4, 5));
+    struct staleness a = {{0}, 0, 0}, b = {{0}, 0, 0};
+    staleness_count(&a, 1);
+    staleness_count(&a, 3);
+    staleness_count(&b, 500);
+    assert_true(a.mean == 2.0 && a.max == 3 && a.count[1] == 1 && a.count[3] == 1);
+    staleness_merge(&a, &b);
+    assert_true(a.max == 500 && a.count[63] == 1 && a.mean == 168.0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cover_and_balance), cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_hash_and_refusals), cmocka_unit_test(test_predictions),
+        cmocka_unit_test(test_consistency_rules),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

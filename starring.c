@@ -16,6 +16,7 @@
 #include "decentral/zero.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
+#include "shared/io/relaxed_json.h"
 #include "shared/run/bench_kernels.h"
 #include "shared/run/bench_step.h"
 #include "shared/run/commands.h"
@@ -169,22 +170,25 @@ static int conclude(const struct job *j) {
     return 0;
 }
 
+static bool workers_given(const struct cli_args *args, const char *path) {
+    for (size_t i = 0; i < args->override_count; i++)
+        if (!strcmp(args->overrides[i].path, "workers")) return true;
+    cJSON *file = path ? relaxed_json_load(path) : NULL;
+    bool given = cJSON_HasObjectItem(file, "workers");
+    cJSON_Delete(file);
+    return given;
+}
+
 static int load(struct train_command *t) {
     char size[16];
+    const char *path = cli_get(&t->args, "config");
     bool rank_of_ring = t->env.kind != RANK_ENV_NONE && t->env.mpi_ready;
     // Every rank reads the same configuration: what is wrong with it is said once.
-    if (rank_of_ring && t->env.rank > 0) error_quiet(1);
-    const char *path = cli_get(&t->args, "config");
+    error_quiet(rank_of_ring && t->env.rank > 0);
+    snprintf(size, sizeof size, "%d", t->env.size);
+    if (rank_of_ring && !workers_given(&t->args, path))
+        cli_override(&t->args, "the number of MPI's ranks", "workers", size);
     t->config = config_load(path, t->args.overrides, t->args.override_count);
-    bool count_from_env = rank_of_ring && t->config && t->config->workers == 1 && t->env.size > 1 &&
-                          !cli_get(&t->args, "workers") && t->config->kind == TOPOLOGY_ZERO;
-    if (count_from_env) {
-        snprintf(size, sizeof size, "%d", t->env.size);
-        cli_override(&t->args, "the size of MPI's world", "workers", size);
-        config_destroy(&t->config);
-        t->config = config_load(path, t->args.overrides, t->args.override_count);
-    }
-    error_quiet(0);
     return t->config ? 0 : -1;
 }
 
@@ -282,6 +286,7 @@ static int train(struct train_command *t, int argc, char **argv) {
     }
     bool dry = cli_get(&t->args, "dry-run") != NULL;
     if (check_launch(c) || (!dry && check_rank_env(t))) return EXIT_USAGE;
+    error_quiet(0);
     bool mpi_rank = t->env.kind != RANK_ENV_NONE && c->kind == TOPOLOGY_ZERO;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
         char *name = c->out ? NULL : run_dir_name(c);
@@ -291,6 +296,7 @@ static int train(struct train_command *t, int argc, char **argv) {
     }
     t->job = (struct job){.no_weights = cli_get(&t->args, "no-weights") != NULL,
                           .no_metrics = c->quiet,
+                          .no_bar = mpi_rank,
                           .steps_to_stderr = c->json,
                           .ranks_here = mpi_rank && t->env.local_size ? t->env.local_size : c->workers};
     if (job_open(&t->job, c, dry)) return EXIT_USAGE;

@@ -71,7 +71,7 @@ struct zero {
     struct zero_slot weight_slots[ZERO_SLOTS], grad_slots[ZERO_SLOTS];
     struct stream *gather_stream, *reduce_stream;
     struct collective *gather, *reduce, *control;
-    struct collective *aside;  // gathers for evaluation and the final hash: not part of a step's bytes
+    struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
     void *reduce_staging, *control_staging;
     size_t reduce_staging_bytes, control_staging_bytes;

@@ -249,6 +249,9 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (h->seq < p->seq || h->step > k->step + 1 + k->pushed[h->rank]) return;
     // A repetition that crossed its answer on the way: the next repetition tells whether that was lost.
     if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
+    // A repeated pull asks after its push too: that acknowledgement may be what was lost, and credits with it.
+    if (h->seq == p->seq && k->pushed[h->rank] == h->step && h->step > 0)
+        acknowledge(c, k, h->rank, k->held[h->rank] != NULL);
     *p = (struct server_pull){
         .pending = true, .want = h->step, .seq = h->seq, .final = (h->flags & WIRE_FINAL) != 0};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);

@@ -211,6 +211,11 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     k->landed = k->pull_want;
     k->version = h->version;
     c->pulling--;
+    // A held push is not repeated; weights that hold it say what its lost acknowledgement would have.
+    if (k->sending == SEND_HELD && k->push.step < k->landed) {
+        staleness_count(&c->staleness, 0);
+        sent_through(c, k);
+    }
     return 0;
 }
 

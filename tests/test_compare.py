@@ -241,6 +241,9 @@ class Results(Case):
             self.assertGreaterEqual(len(marks), 1)
             self.assertTrue(all(low - 1e-9 <= t <= max(high, low + 1) + 1e-9 for t in marks))
 
+        self.assertEqual(svg.ticks(1, 20, 8, whole=True), [5, 10, 15, 20])
+        self.assertEqual(svg.ticks(1, 4, 8, whole=True), [1, 2, 3, 4])
+
     def test_values_of_a_sweep(self):
         self.assertEqual(split_values('1,[2,3],{"a":"b,c"},"x,y"'), ["1", "[2,3]", '{"a":"b,c"}', '"x,y"'])
 

@@ -1,5 +1,5 @@
-// The collectives over Open MPI: the same cases as the local ones, and its failures. Not started by mpirun, this
-// program starts itself through it, once for each job below, and looks at the outcome.
+// The collectives over Open MPI: the same cases as the local ones, and its failures. Not started by mpirun,
+// this program starts itself through it, once for each job below, and looks at the outcome.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,8 @@ static int expect_failure(struct collective *c, struct stream *s, const char *pa
 
 static int job_native_16bit_is_refused(struct mpi_rank *r) {
     uint16_t x[8] = {0};
-    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 60, .mode = REDUCE_NATIVE});
+    struct collective *c =
+        open_channel(r, 0, (struct collective_options){.deadline_s = 60, .mode = REDUCE_NATIVE});
     c->ops->all_reduce(c, r->s, x, x, 8, DT_BF16);
     int rc = expect_failure(c, r->s, "no bf16 natively");
     stream_destroy(&r->s);
@@ -68,7 +69,8 @@ static int job_native_16bit_is_refused(struct mpi_rank *r) {
 // Rank 1 stays away until the others have had their deadline.
 static int job_missing(struct mpi_rank *r) {
     float x = 0, y;
-    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 1 ? 30 : 0.3});
+    struct collective *c =
+        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 1 ? 30 : 0.3});
     if (r->rank == 1) {
         c->ops->barrier(c, r->s);
         usleep(1000000);
@@ -115,8 +117,12 @@ static int job_zero(struct mpi_rank *r) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     int rc = 0;
     for (int stage = 0; stage < 4 && !rc; stage++) {
-        struct zero_case c = {.world = r->size, .stage = stage, .dtype = types[stage % 3], .tied = stage % 2 == 1,
-                              .steps = 5, .micro = 1};
+        struct zero_case c = {.world = r->size,
+                              .stage = stage,
+                              .dtype = types[stage % 3],
+                              .tied = stage % 2 == 1,
+                              .steps = 5,
+                              .micro = 1};
         struct zero_reference *ref = zero_reference_create(&c);
         struct collective_source src = collective_source_mpi(r->world, r->rank, r->size);
         rc = zero_case_rank(&c, ref, &src);
@@ -128,15 +134,13 @@ static int job_zero(struct mpi_rank *r) {
 static const struct job {
     const char *name;
     int (*run)(struct mpi_rank *r);
-    bool broken;  // ends as a failed job does, after every rank that lives has said that it saw what it should
+    bool
+        broken;  // ends as a failed job does, after every rank that lives has said that it saw what it should
     int speakers;
 } jobs[] = {
-    {"cases", job_cases, false, 3},
-    {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3},
-    {"zero", job_zero, false, 3},
-    {"missing", job_missing, true, 3},
-    {"mismatch", job_mismatch, true, 1},
-    {"abort", job_abort, true, 3},
+    {"cases", job_cases, false, 3},      {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3},
+    {"zero", job_zero, false, 3},        {"missing", job_missing, true, 3},
+    {"mismatch", job_mismatch, true, 1}, {"abort", job_abort, true, 3},
     {"dead", job_dead, true, 0},
 };
 
@@ -145,7 +149,8 @@ static int run_as_rank(const char *name) {
     struct mpi_rank r = {0};
     error_quiet(1);
     if (mpi_world_open(&r.world, &r.rank, &r.size) != 0) return 1;
-    if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &r.dev)) return 1;
+    if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &r.dev))
+        return 1;
     r.s = stream_create(r.dev, "comm");
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         if (strcmp(jobs[i].name, name) != 0) continue;

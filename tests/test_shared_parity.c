@@ -159,6 +159,23 @@ static void compare_unit(const struct rig *r, int u, const float *got, const flo
     }
 }
 
+// Adam divides a gradient by its own size. Softmax does not see a bias on k (without rotary embeddings), so
+// its true gradient is zero, and rounding alone decides which way it moves, by up to lr a step. Everything
+// else agrees closely.
+static void compare_after(const struct rig *r, int u, const float *got, const float *want) {
+    for (int i = 0; i < r->layout->units[u].count; i++) {
+        const struct tensor *t = &r->layout->units[u].tensors[i];
+        bool has_k_bias = r->spec.family == FAMILY_GPT2 && strstr(t->name, ".bqkv");
+        for (int64_t k = 0; k < t->numel; k++) {
+            bool k_bias = has_k_bias && k >= r->spec.channels && k < 2 * r->spec.channels;
+            double is = (double)got[t->offset + k], wanted = (double)want[t->offset + k];
+            if (!(fabs(is - wanted) <= (k_bias ? 2.1e-3 * STEPS : 1e-5)))
+                fail_msg("%s %s[%lld]: %.9g after %d steps, PyTorch has %.9g", r->dir, t->name, (long long)k, is, STEPS,
+                         wanted);
+        }
+    }
+}
+
 static void check_logits(struct rig *r, double tolerance) {
     int last = r->layout->count - 1;
     int64_t n = r->B * r->T;
@@ -205,13 +222,11 @@ static void check_fp32(const char *backend, const char *name) {
         }
         step(&r, t);
     }
-    // AdamW moves an element whose gradient is nearly zero by up to lr, in a direction that rounding
-    // decides; all others agree far better than the tenth of one step that is allowed here.
     float *want = after;
     for (int u = 0; u < r.layout->count; want += r.layout->units[u++].n_pad) {
         struct unit_view v;
         assert_int_equal(topology_acquire(r.topology, u, PASS_EVAL, &v), 0);
-        compare_unit(&r, u, v.weights, want, 0.0, 1e-4);
+        compare_after(&r, u, v.weights, want);
         assert_int_equal(topology_release(r.topology, u, PASS_EVAL), 0);
     }
     free(gradients);

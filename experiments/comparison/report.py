@@ -122,7 +122,7 @@ def losses(runs):
     return f"""<h2>Loss against step</h2>
 <p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
 <figure>{key_of(by_step)}{svg.line_plot(by_step, "step", "loss (nats per token)", levels, description="Loss against step")}
-<figcaption>Training loss, the mean over the global batch of each step. Pale: single steps; bold: trailing mean over a
+<figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: over worker 0's slice). Pale: single steps; bold: trailing mean over a
 fiftieth of the run. The dotted line is what a model reaches that knows only how frequent each token is; below it, the
 model has learned something about order. Dots: loss on held-out text.{tail}</figcaption></figure>
 {distances(groups)}
@@ -181,8 +181,9 @@ def memory(runs):
 counts what the device handed out at its peak. {verdict}</p>
 <figure>{key}{svg.bar_plot(bars, "MiB", "Memory by class, predicted and measured", MIB)}
 <figcaption>Hollow: predicted; solid: measured. The upright tick is the textbook formula, which counts weights, gradients,
-masters and moments only: bars also hold activations and buffers, which do not depend on the stage. A stage-3 rank holds
-two gather slots on top of the formula; in a model this small they weigh as much as the shards they replace.</figcaption>
+masters and moments only: bars also hold activations and buffers, which do not depend on the stage. Stages 2 and 3
+hold two slots for the units in use (communication buffers) beside their shards. A server holds, beside masters and moments, the fp32 sum it is building (counted as
+gradients) and the 16-bit weights it answers with: 18P/S where the formula says 12P/S.</figcaption>
 </figure>
 <h3>The formulas</h3>
 <p>P parameters, N ranks, S servers, Adam, 16-bit weights and gradients with fp32 masters and two fp32 moments. Bytes:</p>
@@ -241,7 +242,8 @@ def times(runs):
 <p>Mean over the workers. Exposed communication is time in which the computation stood still for a transfer; overlapped
 communication ran while it computed and costs nothing visible by itself.</p>
 <figure>{key}{svg.bar_plot(bars, "ms a step, mean over the run", "Step time split")}
-<figcaption>Solid: adds up to the step. Hollow: communication hidden behind computation. "Waiting for peers" is time in
+<figcaption>Solid: adds up to the step. In a star the servers
+update the weights, so that a worker's optimizer time is zero and theirs is part of its exposed communication. Hollow: communication hidden behind computation. "Waiting for peers" is time in
 which a worker had nothing to do because another rank was not ready. "Other" is the host: launching, reading the clock,
 writing the step's line.</figcaption></figure>"""
 

@@ -58,6 +58,6 @@ overflow-wrap:anywhere}
     f".c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
     f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}" for i in range(8)) + """
 @page{margin:16mm}
-@media print{body{font-size:11pt}main{max-width:none;padding:0}h2{break-after:avoid}table{font-size:7.5pt}
+@media print{body{font-size:11pt}main{max-width:none;padding:0}h2,h3{break-after:avoid}h2+p{break-after:avoid}table{font-size:7.5pt}
 th,td{padding:2px 4px}.wide{overflow:visible}figure{background:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """

@@ -8,13 +8,16 @@ LEFT, RIGHT, BOTTOM = 64, 16, 46
 MAX_POINTS = 600  # of one curve; more are thinned to the lowest and highest of each bucket
 
 
-def ticks(low, high, count=5):
-    """Round numbers within [low, high]: steps of 1, 2, 2.5 or 5 times a power of ten."""
+def ticks(low, high, count=5, whole=False):
+    """Round numbers within [low, high]: steps of 1, 2, 2.5 or 5 times a power of ten; whole: integers alone."""
     if high <= low:
         high = low + 1
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    steps = [m * power for m in (1, 2, 2.5, 5, 10)]
+    step = next(s for s in steps if s >= raw * 0.999)
+    if whole:
+        step = next((s for s in steps if s >= raw * 0.999 and s == int(s)), 1)
     first = math.ceil(low / step - 1e-9)
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -99,7 +102,7 @@ def line_plot(series, x_title, y_title, levels=(), height=380, description="", p
 
     out = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img"><title>{escape(description)}</title>']
     y_ticks = power_ticks(low, high) if powers else ticks(low, high)
-    out += frame(height, ticks(x_low, x_high, 8), y_ticks, x_of, y_of, (x_title, y_title), top, powers)
+    out += frame(height, ticks(x_low, x_high, 8, all(isinstance(p[0], int) for p in points)), y_ticks, x_of, y_of, (x_title, y_title), top, powers)
     for y, label in levels:
         out.append(f'<line class="level" x1="{LEFT}" y1="{y_of(y):.1f}" x2="{WIDTH - RIGHT}" y2="{y_of(y):.1f}"/>'
                    f'<text class="leveltext" x="{WIDTH - RIGHT - 4}" y="{y_of(y) - 5:.1f}" text-anchor="end">'

@@ -66,7 +66,7 @@ def rows(groups):
         entries = [r.roles().get(role) for r in firsts]
         add("  " + role, [DASH if e is None else pair(sum(e["predicted"].values()), sum(e["peak"].values()))
                           for e in entries])
-        add("    without activations", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
+        add("    of it model state", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
         add("    textbook formula", [DASH if e is None else number((e.get("formula_bytes") or 0) / MIB, "{:.2f}")
                                      for e in entries])
         add("    frames in flight, peak", [DASH if not (e or {}).get("transport_peak_bytes") else

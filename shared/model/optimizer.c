@@ -38,7 +38,7 @@ static struct update update_begin(const struct optimizer_config *c, const struct
 // the other group. A gap has the answer of the tensor before it.
 static bool decay_run(const struct unit *unit, int64_t at, int64_t *end) {
     int i = 0;
-    while (i + 1 < unit->count && unit->tensors[i + 1].offset < at) i++;
+    while (i + 1 < unit->count && unit->tensors[i + 1].offset <= at) i++;
     bool decay = unit->count > 0 && unit->tensors[i].decay;
     *end = unit->n_pad;
     for (int j = i + 1; j < unit->count && *end == unit->n_pad; j++)

@@ -9,7 +9,7 @@
     {"topology", "topology", "T", "local, ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3", 0},             \
     {"workers", "workers", "N", "ranks that compute", 0},                                                       \
     {"servers", "parameter_server.servers", "S", "parameter servers (ps:*)", 0},                                \
-    {"model", "model.name", "M", "preset, Hugging Face config.json, or a directory with its weights", 0},       \
+    {"model", "model.name", "M", "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights", 0},       \
     {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or \"demo\"", 0},                \
     {"dtype", "dtype", "D", "fp32, bf16 or fp16", 0},                                                           \
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},                                   \
@@ -43,7 +43,8 @@ const struct cli_command command_train = {
     .usage = "[-c CONFIG.json] [OPTIONS]",
     .summary = "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
                "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
-               "the configuration file. Exit status: 0 done, 1 the run failed, 2 wrong options or configuration.",
+               "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
+               "2 wrong options or configuration.",
     .examples = "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
                 "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
                 "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"

@@ -96,7 +96,7 @@ static int open_output(struct session *x) {
     if (x->topology->rank != 0) return 0;
     if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
-    struct progress_options p = {.file = file, .bar = isatty(fileno(file))};
+    struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file))};
     if (!j->no_metrics) x->progress = progress_create(&p);
     return 0;
 }

@@ -18,6 +18,7 @@ struct job {
     const char *weights_in;       // Hugging Face directory to start from, or NULL
     bool no_weights;              // do not write DIR/weights
     bool no_metrics;              // print no steps (--quiet)
+    bool no_bar;                  // stdout only looks like a terminal (mpirun lends its ranks one)
     bool steps_to_stderr;         // stdout is for one JSON document
     int ranks_here;               // ranks on this machine, for cores per rank
     const volatile int *stop;

@@ -24,6 +24,7 @@ struct train {
     int skipped_in_a_row;
     int32_t *tokens, *targets;  // (accumulation, B, T) of this rank
     double data_s;
+    double steps_s;        // all steps, without the evaluations between them
     struct stream_times times0;
     struct comm_times comm0;
     uint64_t allocations;  // after the first step
@@ -193,7 +194,6 @@ static int initial_weights(struct train *x) {
 static int final_weights(struct train *x) {
     bool first = x->t->rank == 0;
     struct hf_writer *writer = NULL;
-    if (topology_finish(x->t)) return -1;
     if (first && x->o->weights_out &&
         !(writer = hf_writer_create(x->o->weights_out, x->o->spec, x->l, x->t->dtype)))
         return -1;
@@ -235,7 +235,7 @@ static double phase_s(const struct stream_times *a, const struct stream_times *b
 
 // Seconds by what they went into. comm.wait_s: compute or host stood still for communication; as much of
 // it as transfers were busy is exposed communication, the rest waited for peers.
-static void split_time(struct train *x, double total) {
+static void split_time(struct train *x) {
     struct time_split *s = &x->r->report.time;
     struct stream_times now;
     stream_get_times(x->t->compute, &now);
@@ -247,7 +247,7 @@ static void split_time(struct train *x, double total) {
     s->comm_exposed = stood < busy ? stood : busy;
     s->wait = stood - s->comm_exposed;
     s->comm_overlapped = busy - s->comm_exposed;
-    s->total = total;
+    s->total = x->steps_s;
 }
 
 static void report(struct train *x) {
@@ -308,7 +308,7 @@ static int run_steps(struct train *x) {
             eval_s += now_seconds() - end;
         }
     }
-    split_time(x, now_seconds() - start - eval_s);
+    x->steps_s = now_seconds() - start - eval_s;
     return 0;
 }
 
@@ -328,7 +328,8 @@ static int run(struct train *x) {
     x->model = model_create(&mo);
     if (!x->model || initial_weights(x)) return -1;
     if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
-    if (run_steps(x)) return -1;
+    if (run_steps(x) || topology_finish(x->t)) return -1;
+    split_time(x);  // transfers of the last step have ended: their seconds are known
     if (final_weights(x) || evaluate(x, c->steps)) return -1;
     return 0;
 }

@@ -22,6 +22,7 @@
 #include "shared/run/commands.h"
 #include "shared/run/data_command.h"
 #include "shared/run/dry_run.h"
+#include "shared/run/launch_check.h"
 #include "shared/run/launch_mpi.h"
 #include "shared/run/launch_star.h"
 #include "shared/run/local.h"
@@ -47,8 +48,8 @@ static struct zero_options zero_options_of(const struct config *c, const struct 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     if (c->kind == TOPOLOGY_LOCAL)
-        return local_predict(&(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer},
-                             &out->memory);
+        return local_predict(
+            &(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer}, &out->memory);
     if (c->kind == TOPOLOGY_ZERO) {
         struct collective_source source = collective_source_local(NULL, rank);
         source.size = c->workers;
@@ -192,44 +193,6 @@ static int load(struct train_command *t) {
     return t->config ? 0 : -1;
 }
 
-// A process that is one of many must be one of a ring over MPI, unless --launch says otherwise.
-static int check_rank_env(const struct train_command *t) {
-    const struct config *c = t->config;
-    const struct rank_env *e = &t->env;
-    if (e->kind == RANK_ENV_NONE) return 0;
-    const char *by = rank_env_name(e->kind);
-    if (c->kind == TOPOLOGY_PS)
-        return fail("started by %s as rank %d of %d: a star's processes need the scheduler's address. On many machines "
-                    "run `starring scheduler --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server --scheduler "
-                    "tcp://HOST:9000 -c CONFIG` and `starring worker --scheduler tcp://HOST:9000 -c CONFIG`; on this "
-                    "one add --launch processes", by, e->rank, e->size);
-    if (c->kind == TOPOLOGY_LOCAL && e->size > 1)
-        return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0", by, e->rank,
-                    e->size);
-    if (c->kind == TOPOLOGY_ZERO && !e->mpi_ready)
-        return fail("started by %s as rank %d of %d: the ring meets over MPI in this version; use mpirun -n %d, srun "
-                    "--mpi=pmix, or --launch threads for ranks in one process", by, e->rank, e->size, e->size);
-    if (c->kind == TOPOLOGY_ZERO && c->workers != e->size)
-        return fail("--workers %d, but %s started %d ranks: make them equal", c->workers, by, e->size);
-    if (c->kind == TOPOLOGY_ZERO && !c->out)
-        return fail("started by %s: every rank must know the run directory; give --out DIR", by);
-    return 0;
-}
-
-static int check_launch(const struct config *c) {
-    if (c->kind == TOPOLOGY_PS && (c->launch == LAUNCH_THREADS || c->launch == LAUNCH_MPI))
-        return fail("--launch %s: a star's roles are processes of their own; use --launch processes, or start them "
-                    "one by one (starring scheduler --help)", c->launch == LAUNCH_MPI ? "mpi" : "threads");
-    if (c->kind == TOPOLOGY_ZERO && c->launch == LAUNCH_PROCESSES)
-        return fail("--launch processes: a ring's ranks are threads or MPI processes; use --launch threads or --launch "
-                    "mpi");
-    if (c->kind == TOPOLOGY_LOCAL && c->launch == LAUNCH_MPI)
-        return fail("--launch mpi: --topology local is one process; use --topology zero:0 to zero:3");
-    if (c->kind == TOPOLOGY_PS && c->consistency != CONSISTENCY_SYNC && c->consistency != CONSISTENCY_ASYNC)
-        return fail("--topology %s: not supported yet; use ps:sync or ps:async", c->topology);
-    return 0;
-}
-
 // The run directory with its config.json. Before anything is started.
 static int prepare_dir(struct train_command *t) {
     if (!t->config->out) t->config->out = run_dir_name(t->config);
@@ -285,7 +248,7 @@ static int train(struct train_command *t, int argc, char **argv) {
         return 0;
     }
     bool dry = cli_get(&t->args, "dry-run") != NULL;
-    if (check_launch(c) || (!dry && check_rank_env(t))) return EXIT_USAGE;
+    if (launch_check(c) || (!dry && launch_check_rank(c, &t->env))) return EXIT_USAGE;
     error_quiet(0);
     bool mpi_rank = t->env.kind != RANK_ENV_NONE && c->kind == TOPOLOGY_ZERO;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
@@ -325,7 +288,7 @@ static int open_role_dir(struct job *j) {
     bool found = there != NULL;
     free(there);
     if (found) return 0;
-    if (run_dir_prepare(j->dir, false)) return -1;
+    if (run_dir_join(j->dir)) return -1;
     char *text = config_to_json(c);
     int rc = run_dir_write(j->dir, "config.json", text);
     free(text);
@@ -366,21 +329,27 @@ static int run_server(struct role_command *r) {
 }
 
 static int run_worker(struct role_command *r) {
-    return session_run(&(struct session_options){&r->job, r->place.role.rank, create_worker, &r->place}, NULL);
+    return session_run(&(struct session_options){&r->job, r->place.role.rank, create_worker, &r->place},
+                       NULL);
 }
 
-static int role_main(struct role_command *r, const struct cli_command *command, int (*run)(struct role_command *)) {
-    struct config *c = (struct config *)r->job.config;
+static int role_main(struct role_command *r, const struct cli_command *command,
+                     int (*run)(struct role_command *r)) {
+    const struct config *c = r->job.config;
     const char *scheduler = cli_get(r->args, "scheduler");
     long rank = -1, fd = 0;
     bool is_scheduler = command == &command_scheduler, is_worker = command == &command_worker;
-    if (c->kind != TOPOLOGY_PS)
-        return fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", command->name,
-                    c->topology), EXIT_USAGE;
-    if (check_launch(c)) return EXIT_USAGE;
-    if (!is_scheduler && !scheduler)
-        return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
-                    command->name), EXIT_USAGE;
+    if (c->kind != TOPOLOGY_PS) {
+        fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", command->name,
+             c->topology);
+        return EXIT_USAGE;
+    }
+    if (launch_check(c)) return EXIT_USAGE;
+    if (!is_scheduler && !scheduler) {
+        fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
+             command->name);
+        return EXIT_USAGE;
+    }
     int most = is_worker ? c->workers : c->ps.servers;
     if (!is_scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &rank)) return EXIT_USAGE;
     if (is_scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return EXIT_USAGE;
@@ -391,18 +360,16 @@ static int role_main(struct role_command *r, const struct cli_command *command, 
     if (job_open(&r->job, c, !is_worker) || open_role_dir(&r->job)) return EXIT_USAGE;
     r->job.stop = stop_install();
     r->place.job = &r->job;
-    r->place.role = (struct ps_role_options){.config = c,
-                                             .layout = r->job.layout,
-                                             .scheduler = scheduler,
-                                             .rank = (int)rank,
-                                             .stop = r->job.stop};
+    r->place.role = (struct ps_role_options){
+        .config = c, .layout = r->job.layout, .scheduler = scheduler, .rank = (int)rank, .stop = r->job.stop};
     char label[32];
     snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", command->name, rank);
     error_set_label(label);
     return status_of(run(r), &r->job);
 }
 
-static int cmd_role(const struct cli_command *command, int (*run)(struct role_command *), int argc, char **argv) {
+static int cmd_role(const struct cli_command *command, int (*run)(struct role_command *), int argc,
+                    char **argv) {
     struct cli_args args;
     enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
@@ -418,7 +385,9 @@ static int cmd_role(const struct cli_command *command, int (*run)(struct role_co
     return status;
 }
 
-static int cmd_scheduler(int argc, char **argv) { return cmd_role(&command_scheduler, run_scheduler, argc, argv); }
+static int cmd_scheduler(int argc, char **argv) {
+    return cmd_role(&command_scheduler, run_scheduler, argc, argv);
+}
 static int cmd_server(int argc, char **argv) { return cmd_role(&command_server, run_server, argc, argv); }
 static int cmd_worker(int argc, char **argv) { return cmd_role(&command_worker, run_worker, argc, argv); }
 
@@ -432,8 +401,10 @@ static int cmd_summary(int argc, char **argv) {
         cJSON *summary = summary_merge(args.words[0]);
         status = summary ? 0 : EXIT_RUN_FAILED;
         char *text = summary && cli_get(&args, "json") ? cJSON_Print(summary) : NULL;
-        if (text) puts(text);
-        else if (summary) summary_print(stdout, args.words[0], summary);
+        if (text)
+            puts(text);
+        else if (summary)
+            summary_print(stdout, args.words[0], summary);
         free(text);
         cJSON_Delete(summary);
     }
@@ -455,8 +426,10 @@ static int cmd_bench(int argc, char **argv) {
     if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
     if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
-    if (!strcmp(what, "ps") || !strcmp(what, "collective")) fail("bench %s: not supported yet", what);
-    else fputs(usage, stderr), fail("bench: expected step, kernels or adam");
+    if (!strcmp(what, "ps") || !strcmp(what, "collective"))
+        fail("bench %s: not supported yet", what);
+    else
+        fputs(usage, stderr), fail("bench: expected step, kernels or adam");
     return EXIT_USAGE;
 }
 
@@ -464,8 +437,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {{"train", cmd_train},   {"scheduler", cmd_scheduler}, {"server", cmd_server},
-                    {"worker", cmd_worker}, {"bench", cmd_bench},         {"data", data_command},
+    } commands[] = {{"train", cmd_train},    {"scheduler", cmd_scheduler}, {"server", cmd_server},
+                    {"worker", cmd_worker},  {"bench", cmd_bench},         {"data", data_command},
                     {"summary", cmd_summary}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
@@ -479,7 +452,9 @@ int main(int argc, char **argv) {
     commands_overview(help ? stdout : stderr);
     if (help) return 0;
     const char *near = cli_nearest(word, names, sizeof names / sizeof names[0]);
-    if (*word && near) fail("unknown command %s: did you mean %s?", word, near);
-    else if (*word) fail("unknown command %s", word);
+    if (*word && near)
+        fail("unknown command %s: did you mean %s?", word, near);
+    else if (*word)
+        fail("unknown command %s", word);
     return EXIT_USAGE;
 }

@@ -90,7 +90,7 @@ struct collective *collective_local_create(struct local_hub *h, int rank, int ch
 // ---- collective_mpi: MPI_Init_thread(MULTIPLE) once, then one duplicate of MPI_COMM_WORLD a channel;
 // every rank creates its channels in the same order. After a failure mpi_world_close leaves MPI without
 // MPI_Finalize, which would wait for the lost: end the process with an error and mpirun ends the job.
-// staging NULL: the collective takes a small one of its own.
+// Reductions need staging: a channel created without any refuses them.
 struct mpi_world;
 int mpi_world_open(struct mpi_world **out, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);

@@ -21,12 +21,11 @@
 #include "decentral/collective_exchange.h"
 #include "shared/core/error.h"
 
-#define OWN_STAGING_ELEMENTS 8192               // a peer, fp64: where the caller gives no staging
-#define MESSAGE_BYTES        ((size_t)1 << 30)  // MPI counts are ints
-#define ABORT_BYTES          256
-#define TAG_ABORT            COLLECTIVE_OPS
-#define YIELD_S              200e-6  // then sleep between tests
-#define SLEEP_NS             20000
+#define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
+#define ABORT_BYTES   256
+#define TAG_ABORT     COLLECTIVE_OPS
+#define YIELD_S       200e-6  // then sleep between tests
+#define SLEEP_NS      20000
 
 struct mpi_world {
     int rank, size;
@@ -38,7 +37,6 @@ struct collective_mpi {
     struct mpi_world *world;
     MPI_Comm comm;
     int channel;
-    void *own_staging;      // or NULL
     MPI_Request *requests;  // (2*size): receive from i, send to i
     MPI_Request abort_in;   // the posted receive
     char abort_in_text[ABORT_BYTES];
@@ -340,6 +338,9 @@ static int mpi_run(struct collective_impl *impl, const struct collective_call *c
     struct collective_mpi *m = (struct collective_mpi *)impl;
     bool reduces = call->op == COLLECTIVE_REDUCE || call->op == COLLECTIVE_ALL_REDUCE ||
                    call->op == COLLECTIVE_REDUCE_SCATTER;
+    if (reduces && !m->x.staging && impl->head.size > 1)
+        return collective_impl_fail(impl, "%s on channel %d: this channel was created without staging",
+                                    collective_op_name(call->op), m->channel);
     if (reduces && impl->head.mode == REDUCE_NATIVE && impl->head.size > 1) return run_native(m, call);
     return exchange_run(&m->x, call);
 }
@@ -369,7 +370,6 @@ static void mpi_destroy(struct collective *c) {
     }
     exchanger_fini(&m->x);
     collective_impl_fini(&m->x.impl);
-    free(m->own_staging);
     free(m->requests);
     if (!atomic_load(&m->world->broken)) free(m);
 }
@@ -411,8 +411,7 @@ size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt) {
 
 struct collective *collective_mpi_create(struct mpi_world *w, int channel,
                                          const struct collective_options *o) {
-    size_t least = (size_t)(w->size - 1) * DEV_ALIGN,
-           own = exchange_staging_bytes(w->size, OWN_STAGING_ELEMENTS, DT_F64);
+    size_t least = (size_t)(w->size - 1) * DEV_ALIGN;
     if (o->staging && o->staging_bytes < least) {
         fail("mpi collectives: %zu bytes of staging given for channel %d; %zu are the least for %d ranks",
              o->staging_bytes, channel, least, w->size);
@@ -429,8 +428,7 @@ struct collective *collective_mpi_create(struct mpi_world *w, int channel,
     atomic_init(&m->abort_sent, false);
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
-    if (!o->staging && w->size > 1) m->own_staging = xcalloc(1, own);
-    exchanger_init(&m->x, o->staging ? o->staging : m->own_staging, o->staging ? o->staging_bytes : own);
+    exchanger_init(&m->x, o->staging, o->staging_bytes);
     m->x.exchange = mpi_exchange;
     if (open_communicator(m) == 0) return &m->x.impl.head;
     fail("rank %d: %s", w->rank, collective_error(&m->x.impl.head));

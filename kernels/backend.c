@@ -19,13 +19,27 @@ const char *mem_class_name(enum mem_class c) {
 
 const char *op_name(enum op op) {
     static const char *const names[OP_COUNT] = {
-        [OP_MATMUL] = "matmul",         [OP_BIAS_GRAD] = "bias_grad",   [OP_EMBED_FWD] = "embed_fwd",
-        [OP_EMBED_BWD] = "embed_bwd",   [OP_NORM_FWD] = "norm_fwd",     [OP_NORM_BWD] = "norm_bwd",
-        [OP_ROPE] = "rope",             [OP_ATTN_FWD] = "attn_fwd",     [OP_ATTN_BWD] = "attn_bwd",
-        [OP_GELU_FWD] = "gelu_fwd",     [OP_GELU_BWD] = "gelu_bwd",     [OP_SWIGLU_FWD] = "swiglu_fwd",
-        [OP_SWIGLU_BWD] = "swiglu_bwd", [OP_ADD] = "add",               [OP_XENT] = "xent",
-        [OP_LOSS_SUM] = "loss_sum",     [OP_SUMSQ] = "sumsq",           [OP_DECIDE] = "decide",
-        [OP_ADAMW] = "adamw",           [OP_REDUCE] = "reduce",         [OP_CAST] = "cast",
+        [OP_MATMUL] = "matmul",
+        [OP_BIAS_GRAD] = "bias_grad",
+        [OP_EMBED_FWD] = "embed_fwd",
+        [OP_EMBED_BWD] = "embed_bwd",
+        [OP_NORM_FWD] = "norm_fwd",
+        [OP_NORM_BWD] = "norm_bwd",
+        [OP_ROPE] = "rope",
+        [OP_ATTN_FWD] = "attn_fwd",
+        [OP_ATTN_BWD] = "attn_bwd",
+        [OP_GELU_FWD] = "gelu_fwd",
+        [OP_GELU_BWD] = "gelu_bwd",
+        [OP_SWIGLU_FWD] = "swiglu_fwd",
+        [OP_SWIGLU_BWD] = "swiglu_bwd",
+        [OP_ADD] = "add",
+        [OP_XENT] = "xent",
+        [OP_LOSS_SUM] = "loss_sum",
+        [OP_SUMSQ] = "sumsq",
+        [OP_DECIDE] = "decide",
+        [OP_ADAMW] = "adamw",
+        [OP_REDUCE] = "reduce",
+        [OP_CAST] = "cast",
         [OP_FILL_ZERO] = "fill_zero",
     };
     assert(op >= 0 && op < OP_COUNT);
@@ -123,7 +137,9 @@ void dev_usage(struct device *d, struct mem_usage *out) {
 
 // ---------------------------------------------------------------- streams and events
 
-struct stream *stream_create(struct device *d, const char *name) { return d->backend->stream_create(d, name); }
+struct stream *stream_create(struct device *d, const char *name) {
+    return d->backend->stream_create(d, name);
+}
 
 void stream_destroy(struct stream **s) {
     if (!*s) return;
@@ -131,7 +147,9 @@ void stream_destroy(struct stream **s) {
     *s = NULL;
 }
 
-struct device *stream_device(struct stream *s) { return s->dev; }
+struct device *stream_device(struct stream *s) {
+    return s->dev;
+}
 
 void dev_launch(struct stream *s, enum op op, const void *args, size_t args_bytes) {
     assert(op >= 0 && op < OP_COUNT);
@@ -154,7 +172,9 @@ void stream_phase(struct stream *s, enum phase phase) {
 int stream_sync(struct stream *s) { return s->dev->backend->sync(s); }
 void stream_get_times(struct stream *s, struct stream_times *out) { s->dev->backend->times(s, out); }
 
-struct event *event_create(struct device *d) { return d->backend->event_create(d); }
+struct event *event_create(struct device *d) {
+    return d->backend->event_create(d);
+}
 
 void event_destroy(struct event **e) {
     if (!*e) return;

@@ -41,9 +41,9 @@ struct host_stream;
 
 struct host_device {
     struct device head;
-    const op_fn *ops;              // (OP_COUNT)
-    struct host_stream *streams;   // every stream ever created, newest first; freed by close. head.lock
-    int live_streams;              // created and not destroyed
+    const op_fn *ops;             // (OP_COUNT)
+    struct host_stream *streams;  // every stream ever created, newest first; freed by close. head.lock
+    int live_streams;             // created and not destroyed
 };
 
 struct stream *host_stream_create(struct device *d, const char *name);

@@ -6,6 +6,7 @@
 Every tensor is used and none is missing; its logits agree with the definitions in make_vectors.py; and with
 --same-as, its weights are those of directory OTHER (written in the same type), to the last bit.
 """
+
 import argparse
 import json
 import os
@@ -19,14 +20,17 @@ from make_vectors import logits_of
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dir", type=pathlib.Path)
     parser.add_argument("--same-as", type=pathlib.Path)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-    model, loading = AutoModelForCausalLM.from_pretrained(args.dir, dtype=torch.float64, attn_implementation="eager",
-                                                          output_loading_info=True)
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        args.dir, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+    )
     problems = {k: v for k, v in loading.items() if v}
     assert not problems, f"transformers reports {problems}"
     c = json.loads((args.dir / "config.json").read_text())
@@ -40,7 +44,9 @@ def main():
         assert torch.equal(named[name], value.double()), name
 
     positions = c.get("max_position_embeddings") or c["n_positions"]
-    tokens = torch.randint(0, c["vocab_size"], (2, min(31, positions)), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(
+        0, c["vocab_size"], (2, min(31, positions)), generator=torch.Generator().manual_seed(1)
+    )
     with torch.no_grad():
         ours = logits_of(c, {k: v.double() for k, v in weights.items()}, tokens)
         torch.testing.assert_close(model.eval()(tokens).logits, ours, rtol=1e-5, atol=1e-5)
@@ -50,8 +56,10 @@ def main():
         for name, value in other.items():
             assert value.dtype == weights[name].dtype and torch.equal(value, weights[name]), name
     parameters = sum(v.numel() for v in weights.values())
-    print(f"{args.dir}: {type(model).__name__}, {parameters} parameters, logits agree" +
-          (f", weights equal {args.same_as}" if args.same_as else ""))
+    print(
+        f"{args.dir}: {type(model).__name__}, {parameters} parameters, logits agree"
+        + (f", weights equal {args.same_as}" if args.same_as else "")
+    )
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@
 #include "shared/core/error.h"
 #include "shared/run/run_dir.h"
 
-#define WORDS_MAX 80
+#define WORDS_MAX      80
 #define RUN_DEADLINE_S 120.0
 
 // Sizes that divide by nothing; LLaMA with grouped queries, q/k/v bias (Qwen) and an untied head.
 static const char llama_json[] =
     "{\"model_type\":\"qwen2\",\"vocab_size\":259,\"hidden_size\":24,\"num_hidden_layers\":2,"
-    "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"intermediate_size\":37,\"max_position_embeddings\":64,"
+    "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"intermediate_size\":37,\"max_position_"
+    "embeddings\":64,"
     "\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"hidden_act\":\"silu\"}";
 static const char gpt2_json[] =
     "{\"model_type\":\"gpt2\",\"vocab_size\":257,\"n_embd\":20,\"n_layer\":3,\"n_head\":5,\"n_positions\":33,"
@@ -45,8 +46,9 @@ static char *own_program(void) {
 
 // A few thousand words from a small vocabulary: something a model can learn, the same everywhere.
 static char *words_text(void) {
-    static const char *const words[] = {"star", "ring", "server", "worker", "gather", "scatter", "the", "a", "pushes",
-                                        "pulls", "weights", "gradients", "and", "waits", "for"};
+    static const char *const words[] = {"star",    "ring",      "server", "worker", "gather",
+                                        "scatter", "the",       "a",      "pushes", "pulls",
+                                        "weights", "gradients", "and",    "waits",  "for"};
     char *text = xcalloc(40001, 1);
     size_t length = 0;
     uint32_t x = 12345;
@@ -67,7 +69,8 @@ int job_open_place(struct job_place *p) {
     char *text = words_text();
     int rc = run_dir_write(p->dir, "data.txt", text);
     free(text);
-    return rc || run_dir_write(p->dir, "llama.json", llama_json) || run_dir_write(p->dir, "gpt2.json", gpt2_json);
+    return rc || run_dir_write(p->dir, "llama.json", llama_json) ||
+           run_dir_write(p->dir, "gpt2.json", gpt2_json);
 }
 
 void job_remove(const struct job_place *p, const char *run) {
@@ -93,14 +96,24 @@ static pid_t start_words(const struct job_place *p, char *line) {
     if (pid) return pid;
     int out = -1, err = -1;
     if (!chdir(p->dir)) {
-        out = open("stdout", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        err = open("stderr", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        char name[32];
+        snprintf(name, sizeof name, "stdout.%d", (int)getpid());
+        out = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        snprintf(name, sizeof name, "stderr.%d", (int)getpid());
+        err = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     }
     if (out < 0 || err < 0) _exit(126);
     dup2(out, 1);
     dup2(err, 2);
     execv(p->program, argv);
     _exit(127);
+}
+
+char *job_printed(const struct job_place *p, pid_t pid, const char *which) {
+    char name[32];
+    snprintf(name, sizeof name, "%s.%d", which, (int)pid);
+    char *text = run_dir_read(p->dir, name, true);
+    return text ? text : xstrdup("");
 }
 
 struct job_output job_wait(const struct job_place *p, pid_t pid, double deadline_s) {
@@ -118,8 +131,8 @@ struct job_output job_wait(const struct job_place *p, pid_t pid, double deadline
     o.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 output:
     o.seconds = now_seconds() - start;
-    o.out = run_dir_read(p->dir, "stdout", false);
-    o.err = run_dir_read(p->dir, "stderr", false);
+    o.out = job_printed(p, pid, "stdout");
+    o.err = job_printed(p, pid, "stderr");
     return o;
 }
 

@@ -12,26 +12,30 @@
 struct cJSON;
 
 struct job_place {
-    char dir[64];      // scratch directory
+    char dir[64];  // scratch directory
     char *program;
 };
 
-int job_open_place(struct job_place *p);   // 0, or -1
+int job_open_place(struct job_place *p);  // 0, or -1
 void job_close_place(struct job_place *p);
 
 struct job_output {
-    int status;        // exit status; 128 + signal when killed; -1: still ran at the deadline (and was killed)
-    char *out, *err;   // what it printed
+    int status;       // exit status; 128 + signal when killed; -1: still ran at the deadline (and was killed)
+    char *out, *err;  // what it printed
     double seconds;
 };
 
 // Runs the program with the words of the formatted text (split at spaces), in the scratch directory.
-struct job_output job_run(const struct job_place *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+struct job_output job_run(const struct job_place *p, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 void job_output_free(struct job_output *o);
 
 // The same in two halves: started, and waited for up to deadline_s.
 pid_t job_start(const struct job_place *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 struct job_output job_wait(const struct job_place *p, pid_t pid, double deadline_s);
+
+// What it has printed to "stdout" or "stderr" so far.
+char *job_printed(const struct job_place *p, pid_t pid, const char *which);
 
 // DIR/summary.json of a run in the scratch directory; fails the test when it is not there.
 struct cJSON *job_summary(const struct job_place *p, const char *run);

@@ -14,6 +14,7 @@ LlamaForCausalLM, Qwen2ForCausalLM and GPT2LMHeadModel (logits and every gradien
 
 AdamW: lr 1e-3, betas (0.9, 0.95), eps 1e-8, weight decay 0.1 on matrices only, no clipping.
 """
+
 import json
 import math
 import pathlib
@@ -24,29 +25,81 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 BATCH, SEQ, STEPS = 2, 11, 10
-COMMON = {"vocab_size": 37, "initializer_range": 0.02, "bos_token_id": None, "eos_token_id": None,
-          "torch_dtype": "float32"}
-LLAMA = {**COMMON, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1,
-         "head_dim": 8, "intermediate_size": 40, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-         "hidden_act": "silu", "rope_theta": 10000.0}
+COMMON = {
+    "vocab_size": 37,
+    "initializer_range": 0.02,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "torch_dtype": "float32",
+}
+LLAMA = {
+    **COMMON,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+}
 CONFIGS = {
     # Untied; rotary frequencies scaled as in LLaMA 3, with a short original context so that it shows.
-    "llama": {**LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False,
-              "attention_bias": False, "mlp_bias": False,
-              "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                               "original_max_position_embeddings": 16}},
-    "qwen": {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "tie_word_embeddings": True,
-             "use_sliding_window": False, "rope_scaling": None},
-    "gpt2": {**COMMON, "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "tie_word_embeddings": True,
-             "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 13, "n_inner": None,
-             "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-             "attn_pdrop": 0.0},
+    "llama": {
+        **LLAMA,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
+    "qwen": {
+        **LLAMA,
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "rope_scaling": None,
+    },
+    "gpt2": {
+        **COMMON,
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "tie_word_embeddings": True,
+        "n_embd": 24,
+        "n_layer": 2,
+        "n_head": 3,
+        "n_positions": 13,
+        "n_inner": None,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
 }
 
 
 def llama_shapes(c):
-    C, D, H, KV, I = (c[k] for k in ("hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads",
-                                     "intermediate_size"))
+    C, D, H, KV, I = (
+        c[k]
+        for k in (
+            "hidden_size",
+            "head_dim",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "intermediate_size",
+        )
+    )
     shapes = {"model.embed_tokens.weight": (c["vocab_size"], C)}
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
@@ -72,8 +125,14 @@ def gpt2_shapes(c):
     shapes = {"transformer.wte.weight": (c["vocab_size"], C), "transformer.wpe.weight": (c["n_positions"], C)}
     for i in range(c["n_layer"]):
         p = f"transformer.h.{i}."
-        for name, shape in (("ln_1", (C,)), ("attn.c_attn", (C, 3 * C)), ("attn.c_proj", (C, C)), ("ln_2", (C,)),
-                            ("mlp.c_fc", (C, I)), ("mlp.c_proj", (I, C))):
+        for name, shape in (
+            ("ln_1", (C,)),
+            ("attn.c_attn", (C, 3 * C)),
+            ("attn.c_proj", (C, C)),
+            ("ln_2", (C,)),
+            ("mlp.c_fc", (C, I)),
+            ("mlp.c_proj", (I, C)),
+        ):
             shapes[p + name + ".weight"] = shape  # Conv1D: (in, out)
             shapes[p + name + ".bias"] = shape[-1:]
     shapes["transformer.ln_f.weight"] = (C,)
@@ -123,14 +182,18 @@ def llama_logits(c, w, tokens):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]) * weight
 
     def rotate(x):
-        a, b = x[..., :D // 2], x[..., D // 2:]
+        a, b = x[..., : D // 2], x[..., D // 2 :]
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         n = norm(x, w[p + "input_layernorm.weight"])
-        q, k, v = (F.linear(n, w[p + f"self_attn.{s}_proj.weight"], w.get(p + f"self_attn.{s}_proj.bias"))
-                   .view(B, T, heads, D).transpose(1, 2) for s, heads in (("q", H), ("k", KV), ("v", KV)))
+        q, k, v = (
+            F.linear(n, w[p + f"self_attn.{s}_proj.weight"], w.get(p + f"self_attn.{s}_proj.bias"))
+            .view(B, T, heads, D)
+            .transpose(1, 2)
+            for s, heads in (("q", H), ("k", KV), ("v", KV))
+        )
         x = x + F.linear(attention(rotate(q), rotate(k), v), w[p + "self_attn.o_proj.weight"])
         n = norm(x, w[p + "post_attention_layernorm.weight"])
         gate, up = F.linear(n, w[p + "mlp.gate_proj.weight"]), F.linear(n, w[p + "mlp.up_proj.weight"])
@@ -153,7 +216,9 @@ def gpt2_logits(c, w, tokens):
         p = f"transformer.h.{i}."
         qkv = dense(norm(x, p + "ln_1"), p + "attn.c_attn").split(C, -1)
         x = x + dense(attention(*(y.view(B, T, H, C // H).transpose(1, 2) for y in qkv)), p + "attn.c_proj")
-        x = x + dense(F.gelu(dense(norm(x, p + "ln_2"), p + "mlp.c_fc"), approximate="tanh"), p + "mlp.c_proj")
+        x = x + dense(
+            F.gelu(dense(norm(x, p + "ln_2"), p + "mlp.c_fc"), approximate="tanh"), p + "mlp.c_proj"
+        )
     return F.linear(norm(x, "transformer.ln_f"), w.get("lm_head.weight", w["transformer.wte.weight"]))
 
 
@@ -187,7 +252,9 @@ def compare_with_transformers(directory, tokens, targets, logits, gradients):
     except ImportError:
         print(f"{directory.name}: transformers is not installed, not compared")
         return
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float64, attn_implementation="eager"
+    ).eval()
     theirs = model(tokens).logits
     # transformers computes rotary angles in fp32.
     torch.testing.assert_close(theirs, logits, rtol=1e-5, atol=1e-5)
@@ -209,8 +276,10 @@ def write_vectors(name, out):
     (directory / "config.json").write_text(json.dumps(c, indent=2) + "\n")
 
     w = {k: v.double().requires_grad_() for k, v in first.items()}
-    groups = [{"params": [v for v in w.values() if v.dim() == 2], "weight_decay": 0.1},
-              {"params": [v for v in w.values() if v.dim() == 1], "weight_decay": 0.0}]
+    groups = [
+        {"params": [v for v in w.values() if v.dim() == 2], "weight_decay": 0.1},
+        {"params": [v for v in w.values() if v.dim() == 1], "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for step in range(STEPS):
@@ -227,12 +296,18 @@ def write_vectors(name, out):
         optimizer.step()
     save(directory / "after" / "model.safetensors", {k: v.float() for k, v in w.items()})
     expected = load_file(directory / "expected.safetensors")
-    save(directory / "expected.safetensors", {**expected, "losses": torch.tensor(losses, dtype=torch.float64)})
-    print(f"{name}: {sum(v.numel() for v in w.values())} parameters, loss {losses[0]:.6f} -> {losses[-1]:.6f}")
+    save(
+        directory / "expected.safetensors", {**expected, "losses": torch.tensor(losses, dtype=torch.float64)}
+    )
+    print(
+        f"{name}: {sum(v.numel() for v in w.values())} parameters, loss {losses[0]:.6f} -> {losses[-1]:.6f}"
+    )
 
 
 def main():
-    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "data" / "vectors"
+    out = (
+        pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "data" / "vectors"
+    )
     for name in CONFIGS:
         write_vectors(name, out)
 

@@ -18,6 +18,7 @@ struct rank_thread {
     struct local_hub *hub;
     double deadline_s;
     int (*body)(struct rank_thread *t);
+    pthread_barrier_t *start;  // of all ranks
     struct device *dev;
     struct stream *s[2];
     struct collective *c[2];  // channels 0 and 1 on streams 0 and 1; 1 counts as control
@@ -36,6 +37,7 @@ static void *rank_main(void *arg) {
         t->s[i] = stream_create(t->dev, "comm");
         t->c[i] = collective_local_create(t->hub, t->rank, i, &o);
     }
+    pthread_barrier_wait(t->start);
     t->rc = t->body(t);
     for (int i = 0; i < 2; i++) {
         stream_destroy(&t->s[i]);
@@ -48,6 +50,8 @@ static void *rank_main(void *arg) {
 
 static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*body)(struct rank_thread *)) {
     struct local_hub *hub = local_hub_create(size);
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, (unsigned)size);
     memset(t, 0, (size_t)size * sizeof *t);
     for (int i = 0; i < size; i++) {
         t[i].rank = i;
@@ -55,9 +59,11 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
         t[i].hub = hub;
         t[i].deadline_s = deadline_s;
         t[i].body = body;
+        t[i].start = &start;
         assert_int_equal(pthread_create(&t[i].thread, NULL, rank_main, &t[i]), 0);
     }
     for (int i = 0; i < size; i++) pthread_join(t[i].thread, NULL);
+    pthread_barrier_destroy(&start);
     local_hub_destroy(&hub);
     assert_null(hub);
 }
@@ -201,13 +207,13 @@ static int body_missing_sender(struct rank_thread *t) {
 static void test_a_missing_rank_is_named_by_the_deadline(void **state) {
     (void)state;
     struct rank_thread t[3];
-    run_ranks(t, 3, 0.15, body_missing);
+    run_ranks(t, 3, 1, body_missing);
     for (int i = 0; i < 3; i += 2) {
         assert_int_equal(t[i].rc, -1);
         assert_mentions(t[i].error, "all_reduce");
         assert_mentions(t[i].error, "rank 1 did not come");
     }
-    run_ranks(t, 3, 0.15, body_missing_sender);
+    run_ranks(t, 3, 1, body_missing_sender);
     assert_mentions(t[1].error, "rank 0 did not come");
     assert_mentions(t[2].error, "rank 0 did not come");
 }

@@ -42,8 +42,10 @@ static void mistakes_are_usage_errors(void **state) {
         {"train --model tiny --data no-such-file --out x", "no-such-file"},
         {"train --dtype fp8 --out x", "--dtype"},
         {"train -c no-such.json --out x", "no-such.json"},
-        {"train --topology ps:sync --launch threads --model tiny --data data.txt --out x", "--launch processes"},
-        {"train --topology zero:1 --launch processes --model tiny --data data.txt --out x", "--launch threads"},
+        {"train --topology ps:sync --launch threads --model tiny --data data.txt --out x",
+         "--launch processes"},
+        {"train --topology zero:1 --launch processes --model tiny --data data.txt --out x",
+         "--launch threads"},
         {"train --topology local --launch mpi --model tiny --data data.txt --out x", "--launch mpi"},
         {"train --model gpt2.json --data data.txt --seq 64 --out x", "--seq 64"},
         {"server -c star.json", "--scheduler"},
@@ -58,7 +60,8 @@ static void mistakes_are_usage_errors(void **state) {
         {"summary", "which run"},
     };
     const struct job_place *p = *state;
-    assert_int_equal(run_dir_write(p->dir, "star.json", "{\"topology\": \"ps:sync\", \"model\": \"tiny\"}"), 0);
+    assert_int_equal(run_dir_write(p->dir, "star.json", "{\"topology\": \"ps:sync\", \"model\": \"tiny\"}"),
+                     0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job_output o = job_run(p, "%s", cases[i].line);
         if (o.status != 2 || !strstr(o.err, cases[i].says))
@@ -71,13 +74,23 @@ static void mistakes_are_usage_errors(void **state) {
 }
 
 static void every_command_has_help(void **state) {
-    static const char *const lines[] = {"--help",      "train --help",        "scheduler --help",     "server --help",
-                                        "worker -h",   "bench --help",        "bench step --help",    "data --help",
-                                        "data info --help", "data tokenize --help", "summary --help", "bench adam --help",
+    static const char *const lines[] = {"--help",
+                                        "train --help",
+                                        "scheduler --help",
+                                        "server --help",
+                                        "worker -h",
+                                        "bench --help",
+                                        "bench step --help",
+                                        "data --help",
+                                        "data info --help",
+                                        "data tokenize --help",
+                                        "summary --help",
+                                        "bench adam --help",
                                         "bench kernels --help"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct job_output o = job_run(*state, "%s", lines[i]);
-        if (o.status || !strstr(o.out, "starring ") || *o.err) fail_msg("starring %s: status %d\n%s", lines[i], o.status, o.err);
+        if (o.status || !strstr(o.out, "starring ") || *o.err)
+            fail_msg("starring %s: status %d\n%s", lines[i], o.status, o.err);
         if (!strstr(o.out, "xample")) fail_msg("starring %s: no examples", lines[i]);
         job_output_free(&o);
     }
@@ -91,13 +104,17 @@ static void every_command_has_help(void **state) {
 static void textbook_rows(void **state) {
     static const double expected_gb[] = {120, 31.4, 16.6, 1.9};
     const struct job_place *p = *state;
-    assert_int_equal(run_dir_write(p->dir, "big.json",
-                                   "{\"model_type\":\"llama\",\"vocab_size\":32000,\"hidden_size\":4096,"
-                                   "\"num_hidden_layers\":36,\"num_attention_heads\":32,\"intermediate_size\":10900}"),
-                     0);
+    assert_int_equal(
+        run_dir_write(p->dir, "big.json",
+                      "{\"model_type\":\"llama\",\"vocab_size\":32000,\"hidden_size\":4096,"
+                      "\"num_hidden_layers\":36,\"num_attention_heads\":32,\"intermediate_size\":10900}"),
+        0);
     for (int half = 0; half < 2; half++) {
-        struct job_output o = job_run(p, "train --model big.json --topology zero:2 --workers 64 --dtype %s --dry-run "
-                                         "--json", half ? "fp16" : "bf16");
+        struct job_output o =
+            job_run(p,
+                    "train --model big.json --topology zero:2 --workers 64 --dtype %s --dry-run "
+                    "--json",
+                    half ? "fp16" : "bf16");
         if (o.status) fail_msg("%s", o.err);
         cJSON *doc = cJSON_Parse(o.out);
         double params = cJSON_GetObjectItem(doc, "params")->valuedouble;
@@ -111,16 +128,22 @@ static void textbook_rows(void **state) {
         cJSON_Delete(doc);
         job_output_free(&o);
     }
-    struct job_output o = job_run(p, "train --model big.json --topology ps:sync --workers 64 --servers 3 --dtype bf16 "
-                                     "--dry-run");
-    if (o.status || !strstr(o.out, " 31.4 GB") || !strstr(o.out, "12P/S") || !strstr(o.out, "worker 0-63, each")) fail_msg("%s%s", o.out, o.err);
+    struct job_output o =
+        job_run(p,
+                "train --model big.json --topology ps:sync --workers 64 --servers 3 --dtype bf16 "
+                "--dry-run");
+    if (o.status || !strstr(o.out, " 31.4 GB") || !strstr(o.out, "12P/S") ||
+        !strstr(o.out, "worker 0-63, each"))
+        fail_msg("%s%s", o.out, o.err);
     job_output_free(&o);
 }
 
 static void one_document_on_stdout(void **state) {
     const struct job_place *p = *state;
-    struct job_output o = job_run(p, "train --model gpt2.json --data data.txt --topology ps:sync --workers 1 --steps 2 "
-                                     "--seq 16 --batch 1 --threads 1 --out j --json --trace");
+    struct job_output o =
+        job_run(p,
+                "train --model gpt2.json --data data.txt --topology ps:sync --workers 1 --steps 2 "
+                "--seq 16 --batch 1 --threads 1 --out j --json --trace");
     if (o.status) fail_msg("%s", o.err);
     cJSON *printed = cJSON_Parse(o.out), *written = job_summary(p, "j");
     assert_true(cJSON_Compare(printed, written, 1));
@@ -152,12 +175,16 @@ static void one_document_on_stdout(void **state) {
 // A run starts from the weights an earlier one wrote.
 static void weights_go_round(void **state) {
     const struct job_place *p = *state;
-    struct job_output o = job_run(p, "train --model llama.json --data data.txt --topology local --steps 2 --seq 16 "
-                                     "--batch 1 --dtype fp32 --out first --quiet --seed 5");
+    struct job_output o =
+        job_run(p,
+                "train --model llama.json --data data.txt --topology local --steps 2 --seq 16 "
+                "--batch 1 --dtype fp32 --out first --quiet --seed 5");
     if (o.status) fail_msg("%s", o.err);
     job_output_free(&o);
-    o = job_run(p, "train --model first/weights --data data.txt --topology zero:3 --workers 2 --steps 1 --seq 16 --lr 0 "
-                   "--batch 1 --dtype fp32 --out second --quiet --seed 6 --set optimizer.params.weight_decay=0");
+    o = job_run(
+        p,
+        "train --model first/weights --data data.txt --topology zero:3 --workers 2 --steps 1 --seq 16 --lr 0 "
+        "--batch 1 --dtype fp32 --out second --quiet --seed 6 --set optimizer.params.weight_decay=0");
     if (o.status) fail_msg("%s", o.err);
     job_output_free(&o);
     cJSON *a = job_summary(p, "first"), *b = job_summary(p, "second");
@@ -169,7 +196,8 @@ static void weights_go_round(void **state) {
 
 static void resolved_configuration(void **state) {
     const struct job_place *p = *state;
-    struct job_output o = job_run(p, "train --model tiny --topology zero:2 --workers 2 --steps 7 --print-config");
+    struct job_output o =
+        job_run(p, "train --model tiny --topology zero:2 --workers 2 --steps 7 --print-config");
     assert_int_equal(o.status, 0);
     assert_int_equal(run_dir_write(p->dir, "resolved.json", o.out), 0);
     struct job_output again = job_run(p, "train -c resolved.json --print-config");
@@ -185,12 +213,14 @@ static void text_becomes_tokens(void **state) {
     struct job_output o = job_run(p, "data tokenize data.txt data.bin");
     if (o.status) fail_msg("%s", o.err);
     job_output_free(&o);
-    struct job_output a = job_run(p, "data info data.txt --json"), b = job_run(p, "data info data.bin --json");
+    struct job_output a = job_run(p, "data info data.txt --json"),
+                      b = job_run(p, "data info data.bin --json");
     if (a.status || b.status) fail_msg("%s%s", a.err, b.err);
     cJSON *x = cJSON_Parse(a.out), *y = cJSON_Parse(b.out);
     static const char *const keys[] = {"train_tokens", "val_tokens", "unigram_entropy"};
     for (int i = 0; i < 3; i++)
-        assert_true(cJSON_GetObjectItem(x, keys[i])->valuedouble == cJSON_GetObjectItem(y, keys[i])->valuedouble);
+        assert_true(cJSON_GetObjectItem(x, keys[i])->valuedouble ==
+                    cJSON_GetObjectItem(y, keys[i])->valuedouble);
     cJSON_Delete(x);
     cJSON_Delete(y);
     job_output_free(&a);
@@ -202,9 +232,12 @@ static void text_becomes_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mistakes_are_usage_errors), cmocka_unit_test(every_command_has_help),
-        cmocka_unit_test(textbook_rows),             cmocka_unit_test(one_document_on_stdout),
-        cmocka_unit_test(weights_go_round),          cmocka_unit_test(resolved_configuration),
+        cmocka_unit_test(mistakes_are_usage_errors),
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(textbook_rows),
+        cmocka_unit_test(one_document_on_stdout),
+        cmocka_unit_test(weights_go_round),
+        cmocka_unit_test(resolved_configuration),
         cmocka_unit_test(text_becomes_tokens),
     };
     return cmocka_run_group_tests_name("command line", tests, open_place, close_place);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <cmocka.h>
@@ -41,12 +42,13 @@ static int close_place(void **state) {
 
 // fp16 starts with a scale that overflows and is halved at each overflow: skips, then updates. The clip is
 // below the norms of the first steps.
-static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology, int servers,
-                            const char *more) {
+static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology,
+                            int servers, const char *more) {
     struct outcome o = {0};
     struct job_output out = job_run(
         p,
-        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d --steps %d --seq 32 "
+        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d --steps %d "
+        "--seq 32 "
         "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set fp16.initial_scale_power=20 "
         "--set fp16.loss_scale_window=2 --set fp16.hysteresis=1 --set eval_batches=1 --set "
         "parameter_server.partition_bytes=4096 --no-weights --quiet --out run --force %s",
@@ -62,8 +64,10 @@ static struct outcome train(const struct job_place *p, const struct setting *s, 
 }
 
 static void assert_same(const struct outcome *a, const struct outcome *b, const char *topology, int servers) {
-    if (strcmp(a->curve, b->curve) != 0) fail_msg("%s, %d servers:\n%s-- is not --\n%s", topology, servers, b->curve, a->curve);
-    if (strcmp(a->hash, b->hash) != 0) fail_msg("%s, %d servers: weights %s, not %s", topology, servers, b->hash, a->hash);
+    if (strcmp(a->curve, b->curve) != 0)
+        fail_msg("%s, %d servers:\n%s-- is not --\n%s", topology, servers, b->curve, a->curve);
+    if (strcmp(a->hash, b->hash) != 0)
+        fail_msg("%s, %d servers: weights %s, not %s", topology, servers, b->hash, a->hash);
 }
 
 static void check(const struct job_place *p, const struct setting *s) {
@@ -85,7 +89,8 @@ static void check(const struct job_place *p, const struct setting *s) {
 
 // Each dtype with one of the two models, the other one at the next N: quick, and every pair meets.
 static void every_dtype(const struct job_place *p, int workers) {
-    static const char *const models[] = {"gpt2.json", "llama.json"}, *const dtypes[] = {"fp32", "bf16", "fp16"};
+    static const char *const models[] = {"gpt2.json", "llama.json"}, *const dtypes[] = {"fp32", "bf16",
+                                                                                        "fp16"};
     for (int d = 0; d < 3; d++) check(p, &(struct setting){models[(d + workers) % 2], dtypes[d], workers});
 }
 
@@ -108,10 +113,58 @@ static void one_worker_is_local(void **state) {
 static void processes_are_threads(void **state) {
     struct setting s = {"llama.json", "bf16", 2};
     struct outcome threads = train(*state, &s, "zero:3", 1, "");
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI keeps what it has allocated
     struct outcome mpi = train(*state, &s, "zero:3", 1, "--launch mpi");
+    unsetenv("ASAN_OPTIONS");
     assert_same(&threads, &mpi, "zero:3 over MPI", 0);
     free(threads.curve);
     free(mpi.curve);
+}
+
+static void scheduler_address(const struct job_place *p, pid_t pid, char address[64]) {
+    double until = now_seconds() + 20;
+    for (*address = 0; !*address && now_seconds() < until; usleep(5000)) {
+        char *text = job_printed(p, pid, "stderr");
+        char *at = strstr(text, "listening on "), *end = at ? strchr(at, '\n') : NULL;
+        if (end) snprintf(address, 64, "%.*s", (int)(end - at - 13), at + 13);
+        free(text);
+    }
+    assert_true(*address);
+}
+
+// Scheduler, servers and workers started one by one, as on many machines; ranks given out by the scheduler.
+static void roles_one_by_one(void **state) {
+    const struct job_place *p = *state;
+    struct setting s = {"gpt2.json", "bf16", 2};
+    struct outcome ring = train(p, &s, "zero:0", 1, "");
+    char address[64], options[512];
+    pid_t pids[5];
+    snprintf(options, sizeof options,
+             "--model gpt2.json --data data.txt --dtype bf16 --topology ps:sync --workers 2 --servers 2 "
+             "--steps %d "
+             "--seq 32 --batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set eval_batches=1 "
+             "--out star",
+             STEPS);
+    pids[0] = job_start(p, "scheduler --bind tcp://127.0.0.1:* %s", options);
+    scheduler_address(p, pids[0], address);
+    for (int i = 1; i < 5; i++)
+        pids[i] = job_start(p, "%s --scheduler %s %s", i < 3 ? "worker" : "server", address, options);
+    for (int i = 0; i < 5; i++) {
+        struct job_output o = job_wait(p, pids[i], 60);
+        if (o.status) fail_msg("process %d: status %d\n%s", i, o.status, o.err);
+        job_output_free(&o);
+    }
+    struct job_output o = job_run(p, "summary star");
+    assert_int_equal(o.status, 0);
+    job_output_free(&o);
+    cJSON *summary = job_summary(p, "star");
+    assert_null(cJSON_GetObjectItem(summary, "missing_reports"));
+    assert_string_equal(cJSON_GetObjectItem(summary, "weights_hash")->valuestring, ring.hash);
+    char *curve = job_curve(p, "star");
+    assert_string_equal(curve, ring.curve);
+    free(curve);
+    free(ring.curve);
+    cJSON_Delete(summary);
 }
 
 // A comparison that could not fail would prove nothing.
@@ -126,9 +179,10 @@ static void another_seed_differs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_workers),         cmocka_unit_test(three_workers),
-        cmocka_unit_test(four_workers),        cmocka_unit_test(one_worker_is_local),
-        cmocka_unit_test(processes_are_threads), cmocka_unit_test(another_seed_differs),
+        cmocka_unit_test(two_workers),           cmocka_unit_test(three_workers),
+        cmocka_unit_test(four_workers),          cmocka_unit_test(one_worker_is_local),
+        cmocka_unit_test(processes_are_threads), cmocka_unit_test(roles_one_by_one),
+        cmocka_unit_test(another_seed_differs),
     };
     return cmocka_run_group_tests_name("equal", tests, open_place, close_place);
 }

@@ -15,7 +15,7 @@
 #include "tests/job.h"
 
 #define DEADLINE_S 10.0  // far above what ending takes, far below what a hang would
-#define FOREVER 1000000
+#define FOREVER    1000000
 
 static int open_place(void **state) {
     struct job_place *p = xcalloc(1, sizeof *p);
@@ -31,10 +31,11 @@ static int close_place(void **state) {
 
 static pid_t start(const struct job_place *p, const char *topology) {
     job_remove(p, "run");
-    pid_t pid = job_start(p,
-                          "train --model %s/gpt2.json --data data.txt --topology %s --workers 2 --servers 2 --steps %d "
-                          "--seq 16 --batch 1 --threads 1 --out %s/run --set parameter_server.deadline_ms=5000",
-                          p->dir, topology, FOREVER, p->dir);
+    pid_t pid = job_start(
+        p,
+        "train --model %s/gpt2.json --data data.txt --topology %s --workers 2 --servers 2 --steps %d "
+        "--seq 16 --batch 1 --threads 1 --out %s/run --set parameter_server.deadline_ms=5000",
+        p->dir, topology, FOREVER, p->dir);
     double until = now_seconds() + 30;
     while (job_lines(p, "run") < 3) {
         if (now_seconds() > until) {
@@ -125,8 +126,9 @@ static void interrupted_ring(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_worker),    cmocka_unit_test(killed_server),    cmocka_unit_test(killed_scheduler),
-        cmocka_unit_test(killed_launcher),  cmocka_unit_test(interrupted_star), cmocka_unit_test(terminated_star),
+        cmocka_unit_test(killed_worker),    cmocka_unit_test(killed_server),
+        cmocka_unit_test(killed_scheduler), cmocka_unit_test(killed_launcher),
+        cmocka_unit_test(interrupted_star), cmocka_unit_test(terminated_star),
         cmocka_unit_test(interrupted_ring),
     };
     return cmocka_run_group_tests_name("failure", tests, open_place, close_place);

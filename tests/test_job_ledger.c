@@ -63,7 +63,8 @@ static void check_wire(const char *what, const cJSON *wire, bool silent) {
     }
 }
 
-static void check_dry_run(const struct job_place *p, const char *options, const cJSON *summary, const char *what) {
+static void check_dry_run(const struct job_place *p, const char *options, const cJSON *summary,
+                          const char *what) {
     struct job_output out = job_run(p, "%s --dry-run --json", options);
     if (out.status) fail_msg("%s --dry-run: %s", what, out.err);
     cJSON *dry = cJSON_Parse(out.out);
@@ -76,14 +77,16 @@ static void check_dry_run(const struct job_place *p, const char *options, const 
     job_output_free(&out);
 }
 
-static void check(const struct job_place *p, const char *model, const char *topology, int workers, int servers,
-                  const char *dtype) {
+static void check(const struct job_place *p, const char *model, const char *topology, int workers,
+                  int servers, const char *dtype) {
     char options[512], what[128];
     bool local = !strcmp(topology, "local");
     snprintf(what, sizeof what, "%s %s, N=%d, S=%d, %s", model, topology, workers, servers, dtype);
     snprintf(options, sizeof options,
-             "train --model %s --data data.txt --topology %s --workers %d --servers %d --dtype %s --steps 3 --seq 32 "
-             "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set parameter_server.partition_bytes=4096",
+             "train --model %s --data data.txt --topology %s --workers %d --servers %d --dtype %s --steps 3 "
+             "--seq 32 "
+             "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set "
+             "parameter_server.partition_bytes=4096",
              model, topology, workers, servers, dtype);
     struct job_output out = job_run(p, "%s --quiet --out run --force", options);
     if (out.status) fail_msg("%s: %s", what, out.err);

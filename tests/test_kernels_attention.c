@@ -29,18 +29,34 @@ static struct tensors tensors_create(struct shape s, enum dtype dt, float spread
     t.lse = kt_poisoned(DT_F32, t.lse_count);
     size_t scratch_bytes = attn_scratch_bytes(s.batch, s.seq, s.heads, s.kv_heads, s.size);
     t.scratch = kt_poisoned(DT_U8, (int64_t)scratch_bytes);
-    t.fwd = (struct attn_fwd_args){.out = t.out, .lse = t.lse, .qkv = t.qkv, .scratch = t.scratch,
-                                   .batch = s.batch, .seq = s.seq, .heads = s.heads, .kv_heads = s.kv_heads,
-                                   .head_size = s.size, .scale = 1.0f / sqrtf((float)s.size), .dt = dt};
-    t.bwd = (struct attn_bwd_args){.dqkv = t.dqkv, .dout = t.dout, .qkv = t.qkv, .out = t.out, .lse = t.lse,
-                                   .scratch = t.scratch, .batch = s.batch, .seq = s.seq, .heads = s.heads,
-                                   .kv_heads = s.kv_heads, .head_size = s.size, .scale = t.fwd.scale, .dt = dt};
+    t.fwd = (struct attn_fwd_args){.out = t.out,
+                                   .lse = t.lse,
+                                   .qkv = t.qkv,
+                                   .scratch = t.scratch,
+                                   .batch = s.batch,
+                                   .seq = s.seq,
+                                   .heads = s.heads,
+                                   .kv_heads = s.kv_heads,
+                                   .head_size = s.size,
+                                   .scale = 1.0f / sqrtf((float)s.size),
+                                   .dt = dt};
+    t.bwd = (struct attn_bwd_args){.dqkv = t.dqkv,
+                                   .dout = t.dout,
+                                   .qkv = t.qkv,
+                                   .out = t.out,
+                                   .lse = t.lse,
+                                   .scratch = t.scratch,
+                                   .batch = s.batch,
+                                   .seq = s.seq,
+                                   .heads = s.heads,
+                                   .kv_heads = s.kv_heads,
+                                   .head_size = s.size,
+                                   .scale = t.fwd.scale,
+                                   .dt = dt};
     return t;
 }
 
-static void tensors_free(struct tensors *t) {
-    KT_FREE(t->qkv, t->out, t->dout, t->dqkv, t->scratch, t->lse);
-}
+static void tensors_free(struct tensors *t) { KT_FREE(t->qkv, t->out, t->dout, t->dqkv, t->scratch, t->lse); }
 
 static void check_both(struct shape s, enum dtype dt, float spread) {
     struct tensors t = tensors_create(s, dt, spread);
@@ -48,7 +64,8 @@ static void check_both(struct shape s, enum dtype dt, float spread) {
     // the backward through delta.
     double units = dt == DT_F32 ? 32 : 1, bwd_units = dt == DT_F32 ? 64 : 2;
     kt_check(OP_ATTN_FWD, &t.fwd,
-             (struct kt_out[]){{t.out, t.out_count, dt, units, 0.25}, {t.lse, t.lse_count, DT_F32, 32, 1.0}}, 2);
+             (struct kt_out[]){{t.out, t.out_count, dt, units, 0.25}, {t.lse, t.lse_count, DT_F32, 32, 1.0}},
+             2);
     kt_check(OP_ATTN_BWD, &t.bwd, &(struct kt_out){t.dqkv, t.qkv_count, dt, bwd_units, 1.0}, 1);
     tensors_free(&t);
 }
@@ -56,9 +73,9 @@ static void check_both(struct shape s, enum dtype dt, float spread) {
 static void test_against_reference(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {1, 1, 1, 1, 2},    {2, 3, 2, 1, 6},    {2, 5, 4, 2, 8},    {1, 13, 3, 3, 16}, {2, 33, 6, 2, 32},
-        {1, 96, 2, 1, 64},  {1, 97, 2, 2, 64},  {1, 50, 2, 1, 80},  {1, 70, 2, 1, 128}, {1, 205, 4, 1, 18},
-        {1, 300, 1, 1, 64},
+        {1, 1, 1, 1, 2},    {2, 3, 2, 1, 6},    {2, 5, 4, 2, 8},    {1, 13, 3, 3, 16},
+        {2, 33, 6, 2, 32},  {1, 96, 2, 1, 64},  {1, 97, 2, 2, 64},  {1, 50, 2, 1, 80},
+        {1, 70, 2, 1, 128}, {1, 205, 4, 1, 18}, {1, 300, 1, 1, 64},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int d = 0; d < KT_DTYPES; d++) check_both(shapes[i], kt_dtypes[d], 1.0f);
@@ -68,8 +85,9 @@ static void test_against_reference(void **state) {
 static void test_large_scores(void **state) {
     (void)state;
     struct tensors t = tensors_create((struct shape){1, 150, 2, 1, 32}, DT_F32, 8.0f);
-    kt_check(OP_ATTN_FWD, &t.fwd,
-             (struct kt_out[]){{t.out, t.out_count, DT_F32, 2048, 8.0}, {t.lse, t.lse_count, DT_F32, 32, 1.0}}, 2);
+    kt_check(
+        OP_ATTN_FWD, &t.fwd,
+        (struct kt_out[]){{t.out, t.out_count, DT_F32, 2048, 8.0}, {t.lse, t.lse_count, DT_F32, 32, 1.0}}, 2);
     tensors_free(&t);
 }
 
@@ -132,8 +150,10 @@ static void test_gradient(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_reference), cmocka_unit_test(test_large_scores),
-        cmocka_unit_test(test_causal),            cmocka_unit_test(test_nan_shows),
+        cmocka_unit_test(test_against_reference),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_causal),
+        cmocka_unit_test(test_nan_shows),
         cmocka_unit_test(test_gradient),
     };
     return cmocka_run_group_tests_name("kernels: attention", tests, NULL, NULL);

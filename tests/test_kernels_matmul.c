@@ -1,5 +1,6 @@
 // Matrix product: cpu against the reference in every type, orientation and epilogue, over shapes that
 // are no multiples of any block; the same bits from every number of threads; gradients.
+#include "kernels/cpu/gemm.h"
 #include "tests/kernel_test.h"
 
 struct shape {
@@ -24,7 +25,8 @@ static void check_product(struct matmul_args g) {
 static void test_against_reference(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {1, 1, 1}, {1, 50, 3}, {13, 7, 1}, {5, 1, 40}, {37, 65, 129}, {12, 32, 16}, {24, 64, 512}, {50, 33, 1030},
+        {1, 1, 1},     {1, 50, 3},   {13, 7, 1},    {5, 1, 40},
+        {37, 65, 129}, {12, 32, 16}, {24, 64, 512}, {50, 33, 1030},
     };
     static const float some = 1;  // stands for "with a bias" until check_product makes one
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
@@ -48,7 +50,42 @@ static void test_large_blocks(void **state) {
     check_product((struct matmul_args){.m = 2050, .n = 5, .k = 520, .accumulate = true, .dt = DT_F32});
     check_product((struct matmul_args){.m = 2051, .n = 40, .k = 521, .trans_a = true, .dt = DT_F16});
     check_product((struct matmul_args){.m = 7, .n = 2000, .k = 530, .trans_a = true, .dt = DT_F32});
-    check_product((struct matmul_args){.m = 300, .n = 790, .k = 90, .trans_a = true, .trans_b = true, .dt = DT_BF16});
+    check_product(
+        (struct matmul_args){.m = 300, .n = 790, .k = 90, .trans_a = true, .trans_b = true, .dt = DT_BF16});
+}
+
+// bf16 by conversion and by pairs, whichever of them op_matmul takes on this machine.
+static void test_both_kinds_of_bf16(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {{1, 1, 1},     {5, 1, 2},      {13, 40, 3},
+                                          {37, 65, 129}, {30, 50, 2055}, {50, 33, 64}};
+    if (!gemm_has_pairs()) skip();
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int variant = 0; variant < 8; variant++) {
+            struct matmul_args g = {.m = shapes[s].m, .n = shapes[s].n, .k = shapes[s].k, .dt = DT_BF16};
+            g.trans_a = variant & 1;
+            g.trans_b = variant & 2;
+            g.accumulate = variant & 4;
+            int64_t count = g.m * g.n;
+            void *a = kt_random(DT_BF16, g.m * g.k, 1, 1.0f), *b = kt_random(DT_BF16, g.n * g.k, 2, 1.0f);
+            void *c[4];  // by the reference, by conversion, by pairs on 1 and on 3 threads
+            for (int i = 0; i < 4; i++) {
+                c[i] = g.accumulate ? kt_random(DT_BF16, count, 3, 1.0f) : kt_poisoned(DT_BF16, count);
+                const char *why = "";
+                g.a = a;
+                g.b = b;
+                g.c = c[i];
+                assert_int_equal(i == 0   ? ref_ops[OP_MATMUL](1, &g, &why)
+                                 : i == 1 ? gemm_blocked(2, &g, &why)
+                                          : gemm_pairs(2 * i - 3, &g, &why),
+                                 0);
+            }
+            struct kt_out out = {c[0], count, DT_BF16, 1, sqrt((double)g.k) * 0x1p-10 + 0x1p-6};
+            kt_assert_close(&out, c[1], c[0]);
+            kt_assert_close(&out, c[2], c[0]);
+            assert_memory_equal(c[2], c[3], (size_t)count * 2);
+            KT_FREE(a, b, c[0], c[1], c[2], c[3]);
+        }
 }
 
 // Small integers: every partial sum is exact, so the product must be, in every type.
@@ -58,8 +95,10 @@ static void test_exact_integers(void **state) {
     for (int d = 0; d < KT_DTYPES; d++) {
         enum dtype dt = kt_dtypes[d];
         void *a = kt_alloc(dt, m * k), *b = kt_alloc(dt, k * n), *c = kt_poisoned(dt, m * n);
-        for (int64_t i = 0; i < m * k; i++) dtype_store(dt, a, (size_t)i, (float)(kt_hash(1, (uint64_t)i) % 3));
-        for (int64_t i = 0; i < k * n; i++) dtype_store(dt, b, (size_t)i, (float)(kt_hash(2, (uint64_t)i) % 2));
+        for (int64_t i = 0; i < m * k; i++)
+            dtype_store(dt, a, (size_t)i, (float)(kt_hash(1, (uint64_t)i) % 3));
+        for (int64_t i = 0; i < k * n; i++)
+            dtype_store(dt, b, (size_t)i, (float)(kt_hash(2, (uint64_t)i) % 2));
         struct matmul_args g = {.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .dt = dt};
         kt_check(OP_MATMUL, &g, &(struct kt_out){c, m * n, dt, 0, 0}, 1);
         KT_FREE(a, b, c);
@@ -72,7 +111,8 @@ static void test_nonfinite(void **state) {
     const int64_t m = 30, n = 45, k = 20;
     for (int d = 0; d < KT_DTYPES; d++) {
         enum dtype dt = kt_dtypes[d];
-        void *a = kt_random(dt, m * k, 1, 1.0f), *b = kt_random(dt, k * n, 2, 1.0f), *c = kt_poisoned(dt, m * n);
+        void *a = kt_random(dt, m * k, 1, 1.0f), *b = kt_random(dt, k * n, 2, 1.0f),
+             *c = kt_poisoned(dt, m * n);
         dtype_store(dt, a, 7 * k + 3, INFINITY);
         dtype_store(dt, b, 5 * n + 11, NAN);
         struct matmul_args g = {.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .dt = dt};
@@ -125,9 +165,9 @@ static void test_gradient(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_reference), cmocka_unit_test(test_large_blocks),
-        cmocka_unit_test(test_exact_integers),    cmocka_unit_test(test_nonfinite),
-        cmocka_unit_test(test_gradient),
+        cmocka_unit_test(test_against_reference),  cmocka_unit_test(test_large_blocks),
+        cmocka_unit_test(test_both_kinds_of_bf16), cmocka_unit_test(test_exact_integers),
+        cmocka_unit_test(test_nonfinite),          cmocka_unit_test(test_gradient),
     };
     return cmocka_run_group_tests_name("kernels: matmul", tests, NULL, NULL);
 }

@@ -13,7 +13,8 @@ static struct device *open_cpu(bool trace) {
     const char *why = NULL;
     const struct backend *b = backend_find("cpu", &why);
     assert_non_null(b);
-    assert_int_equal(dev_open(b, &(struct device_options){.threads = 2, .label = "rank 1", .trace = trace}, &d), 0);
+    assert_int_equal(
+        dev_open(b, &(struct device_options){.threads = 2, .label = "rank 1", .trace = trace}, &d), 0);
     return d;
 }
 
@@ -234,7 +235,8 @@ static void test_re_record(void **state) {
 static void test_failure_is_sticky(void **state) {
     (void)state;
     struct device *d = open_cpu(false);
-    struct stream *bad = stream_create(d, "bad"), *waits = stream_create(d, "waits"), *good = stream_create(d, "good");
+    struct stream *bad = stream_create(d, "bad"), *waits = stream_create(d, "waits"),
+                  *good = stream_create(d, "good");
     struct event *before = event_create(d), *after = event_create(d);
     int before_ran = 0, after_ran = 0, behind_ran = 0, good_ran = 0;
     assert_string_equal(dev_error(d), "");

@@ -74,7 +74,8 @@ static const char *put_bin(struct dir *d, const char *name, const struct bin *b)
 }
 
 static struct token_source *open_path(const char *path, int32_t vocab, double val_fraction) {
-    return data_open(&(struct data_options){.path = path, .vocab = vocab, .val_fraction = val_fraction, .seq = 4});
+    return data_open(
+        &(struct data_options){.path = path, .vocab = vocab, .val_fraction = val_fraction, .seq = 4});
 }
 
 static void expect_error(const struct data_options *o, const char *part, const char *file) {
@@ -190,13 +191,15 @@ static void test_directories(void **state) {
     assert_int_equal(data_train_tokens(s), 5);
     data_close(&s);
     put_bin(d, "s_3.bin", &(struct bin){20240801, 7, 10, 4, 0, 1000, 0});
-    expect_error(&(struct data_options){.path = d->path, .tokenizer = "bin", .vocab = 1000}, "one tokenizer", "s_3.bin");
+    expect_error(&(struct data_options){.path = d->path, .tokenizer = "bin", .vocab = 1000}, "one tokenizer",
+                 "s_3.bin");
 }
 
 static void test_bad_files(void **state) {
     struct dir *d = *state;
     struct data_options o = {.vocab = 50257, .seq = 8};
-    expect_error(&(struct data_options){.path = "/nonexistent/x", .vocab = 9}, "No such file", "/nonexistent/x");
+    expect_error(&(struct data_options){.path = "/nonexistent/x", .vocab = 9}, "No such file",
+                 "/nonexistent/x");
     expect_error(&(struct data_options){.path = d->path, .vocab = 9}, "has no .txt or .bin", d->path);
     o.path = put_file(d, "empty.txt", "", 0);
     expect_error(&o, "empty", "empty.txt");

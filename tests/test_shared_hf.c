@@ -6,16 +6,43 @@
 #include "shared/io/safetensors.h"
 
 static struct model_spec small_llama(bool bias, bool tied) {
-    return (struct model_spec){.name = "small", .family = FAMILY_LLAMA, .hf_type = "llama", .vocab = 37, .channels = 24,
-                               .layers = 2, .heads = 3, .kv_heads = 1, .head_size = 8, .ffn = 40, .max_positions = 64,
-                               .qkv_bias = bias, .tied = tied, .norm_eps = 1e-5f, .rope_theta = 1e4f,
-                               .init_std = 0.02f, .bos_token = -1, .eos_token = -1};
+    return (struct model_spec){.name = "small",
+                               .family = FAMILY_LLAMA,
+                               .hf_type = "llama",
+                               .vocab = 37,
+                               .channels = 24,
+                               .layers = 2,
+                               .heads = 3,
+                               .kv_heads = 1,
+                               .head_size = 8,
+                               .ffn = 40,
+                               .max_positions = 64,
+                               .qkv_bias = bias,
+                               .tied = tied,
+                               .norm_eps = 1e-5f,
+                               .rope_theta = 1e4f,
+                               .init_std = 0.02f,
+                               .bos_token = -1,
+                               .eos_token = -1};
 }
 
 static struct model_spec small_gpt2(bool tied) {
-    return (struct model_spec){.name = "small", .family = FAMILY_GPT2, .hf_type = "gpt2", .vocab = 37, .channels = 24,
-                               .layers = 2, .heads = 3, .kv_heads = 3, .head_size = 8, .ffn = 96, .max_positions = 33,
-                               .qkv_bias = true, .tied = tied, .norm_eps = 1e-5f, .init_std = 0.02f, .bos_token = -1,
+    return (struct model_spec){.name = "small",
+                               .family = FAMILY_GPT2,
+                               .hf_type = "gpt2",
+                               .vocab = 37,
+                               .channels = 24,
+                               .layers = 2,
+                               .heads = 3,
+                               .kv_heads = 3,
+                               .head_size = 8,
+                               .ffn = 96,
+                               .max_positions = 33,
+                               .qkv_bias = true,
+                               .tied = tied,
+                               .norm_eps = 1e-5f,
+                               .init_std = 0.02f,
+                               .bos_token = -1,
                                .eos_token = -1};
 }
 
@@ -49,7 +76,8 @@ static void compare_model(struct hf_reader *r, const struct layout *l, enum dtyp
         float *got = malloc((size_t)n * sizeof *got);
         memset(got, 0xff, (size_t)n * sizeof *got);
         assert_int_equal(hf_read_unit(r, u, got), 0);
-        for (int64_t i = 0; i < n; i++) assert_true(f32_to_bits(got[i]) == f32_to_bits(dtype_load(dt, want, (size_t)i)));
+        for (int64_t i = 0; i < n; i++)
+            assert_true(f32_to_bits(got[i]) == f32_to_bits(dtype_load(dt, want, (size_t)i)));
         free(got);
         free(want);
     }
@@ -151,8 +179,8 @@ static void copy_edited(const char *from, const char *to, const struct edit *e) 
     st_close(&f);
 }
 
-static void expect_unreadable(struct dir *d, const struct model_spec *s, const struct layout *l, const char *a,
-                              const char *b) {
+static void expect_unreadable(struct dir *d, const struct model_spec *s, const struct layout *l,
+                              const char *a, const char *b) {
     error_clear();
     error_quiet(1);
     assert_null(hf_open(d->path, s, l));
@@ -174,8 +202,9 @@ static void test_shards(void **state) {
     assert_non_null(r);
     compare_model(r, l, DT_BF16);
     hf_close(&r);
-    const char *good = "{\"metadata\":{},\"weight_map\":{\"model.norm.weight\":\"b.safetensors\","
-                       "\"model.layers.1.mlp.up_proj.weight\":\"a.safetensors\"}}";
+    const char *good =
+        "{\"metadata\":{},\"weight_map\":{\"model.norm.weight\":\"b.safetensors\","
+        "\"model.layers.1.mlp.up_proj.weight\":\"a.safetensors\"}}";
     put_file(d->index, good, strlen(good));
     r = hf_open(d->path, &s, l);
     assert_non_null(r);
@@ -227,7 +256,9 @@ static void test_mismatches(void **state) {
     // A type that cannot be weights.
     s = small_llama(false, true);
     l = model_layout_create(&s, 1);
-    put_header(d->file, "{\"model.embed_tokens.weight\":{\"dtype\":\"I8\",\"shape\":[37,24],\"data_offsets\":[0,888]}}", 888);
+    put_header(
+        d->file,
+        "{\"model.embed_tokens.weight\":{\"dtype\":\"I8\",\"shape\":[37,24],\"data_offsets\":[0,888]}}", 888);
     expect_unreadable(d, &s, l, "model.embed_tokens.weight", "I8");
     // Untied models need their head.
     write_model(d->path, &s, l, DT_F32);
@@ -327,12 +358,8 @@ static void test_random_damage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_DIR(test_round_trips),
-        IN_DIR(test_shards),
-        IN_DIR(test_names_and_transposes),
-        IN_DIR(test_mismatches),
-        IN_DIR(test_discarded_writer),
-        cmocka_unit_test(test_weights_hash),
+        IN_DIR(test_round_trips),   IN_DIR(test_shards),           IN_DIR(test_names_and_transposes),
+        IN_DIR(test_mismatches),    IN_DIR(test_discarded_writer), cmocka_unit_test(test_weights_hash),
         IN_DIR(test_random_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

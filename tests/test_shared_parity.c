@@ -16,8 +16,8 @@
 #include "shared/model/model.h"
 #include "shared/run/local.h"
 
-#define VECTORS "tests/data/vectors/"
-#define STEPS 10
+#define VECTORS    "tests/data/vectors/"
+#define STEPS      10
 #define MAX_TOKENS 64
 #define MAX_LOGITS 4096
 
@@ -80,8 +80,9 @@ static void rig_open(struct rig *r, const char *backend, const char *name, enum 
     assert_int_equal(model_spec_load(r->dir, &r->spec), 0);
     r->layout = model_layout_create(&r->spec, 1);
     read_expected(r);
-    assert_int_equal(
-        dev_open(backend_find(backend, &why), &(struct device_options){.threads = 1, .label = "test"}, &r->dev), 0);
+    assert_int_equal(dev_open(backend_find(backend, &why),
+                              &(struct device_options){.threads = 1, .label = "test"}, &r->dev),
+                     0);
     r->compute = stream_create(r->dev, "compute");
     r->topology = local_create(&(struct local_options){
         .layout = r->layout,
@@ -170,8 +171,8 @@ static void compare_after(const struct rig *r, int u, const float *got, const fl
             bool k_bias = has_k_bias && k >= r->spec.channels && k < 2 * r->spec.channels;
             double is = (double)got[t->offset + k], wanted = (double)want[t->offset + k];
             if (!(fabs(is - wanted) <= (k_bias ? 2.1e-3 * STEPS : 1e-5)))
-                fail_msg("%s %s[%lld]: %.9g after %d steps, PyTorch has %.9g", r->dir, t->name, (long long)k, is, STEPS,
-                         wanted);
+                fail_msg("%s %s[%lld]: %.9g after %d steps, PyTorch has %.9g", r->dir, t->name, (long long)k,
+                         is, STEPS, wanted);
         }
     }
 }
@@ -184,14 +185,16 @@ static void check_logits(struct rig *r, double tolerance) {
     forward(r, PASS_EVAL);
     assert_int_equal(stream_sync(r->compute), 0);
     double loss = model_loss_sum(r->model) / (double)n;
-    if (!(fabs(loss - r->losses[0]) <= tolerance)) fail_msg("%s: loss %.9g, PyTorch has %.9g", r->dir, loss, r->losses[0]);
+    if (!(fabs(loss - r->losses[0]) <= tolerance))
+        fail_msg("%s: loss %.9g, PyTorch has %.9g", r->dir, loss, r->losses[0]);
     float *logits = xcalloc((unsigned long)(n * r->spec.vocab), sizeof *logits);
     assert_int_equal(topology_acquire(r->topology, last, PASS_EVAL, &head), 0);
     assert_int_equal(topology_acquire(r->topology, 0, PASS_EVAL, &tied), 0);
     assert_int_equal(model_logits(r->model, &head, r->layout->tied ? &tied : NULL, logits), 0);
     for (int64_t i = 0; i < n * r->spec.vocab; i++)
         if (!(fabs((double)logits[i] - r->logits[i]) <= tolerance))
-            fail_msg("%s: logit %lld is %.9g, PyTorch has %.9g", r->dir, (long long)i, (double)logits[i], r->logits[i]);
+            fail_msg("%s: logit %lld is %.9g, PyTorch has %.9g", r->dir, (long long)i, (double)logits[i],
+                     r->logits[i]);
     free(logits);
     assert_int_equal(topology_release(r->topology, 0, PASS_EVAL), 0);
     assert_int_equal(topology_release(r->topology, last, PASS_EVAL), 0);
@@ -213,7 +216,8 @@ static void check_fp32(const char *backend, const char *name) {
     for (int64_t t = 0; t < STEPS; t++) {
         double loss = forward_backward(&r);
         if (!(fabs(loss - r.losses[t]) <= 1e-4))
-            fail_msg("%s: step %lld: loss %.9g, PyTorch has %.9g", r.dir, (long long)t + 1, loss, r.losses[t]);
+            fail_msg("%s: step %lld: loss %.9g, PyTorch has %.9g", r.dir, (long long)t + 1, loss,
+                     r.losses[t]);
         float *want = gradients;
         for (int u = 0; t == 0 && u < r.layout->count; want += r.layout->units[u++].n_pad) {
             struct unit_view v;
@@ -241,8 +245,8 @@ static void check_16_bit(const char *name, enum dtype dt, double tolerance) {
     for (int64_t t = 0; t < STEPS; t++) {
         double loss = forward_backward(&r);
         if (!(fabs(loss - r.losses[t]) <= tolerance))
-            fail_msg("%s %s: step %lld: loss %.9g, PyTorch has %.9g", r.dir, dtype_name(dt), (long long)t + 1, loss,
-                     r.losses[t]);
+            fail_msg("%s %s: step %lld: loss %.9g, PyTorch has %.9g", r.dir, dtype_name(dt), (long long)t + 1,
+                     loss, r.losses[t]);
         step(&r, t);
     }
     rig_close(&r);
@@ -266,8 +270,9 @@ static void sixteen_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_ref), cmocka_unit_test(qwen_ref), cmocka_unit_test(gpt2_ref),    cmocka_unit_test(llama_cpu),
-        cmocka_unit_test(qwen_cpu),  cmocka_unit_test(gpt2_cpu), cmocka_unit_test(sixteen_bits),
+        cmocka_unit_test(llama_ref),    cmocka_unit_test(qwen_ref), cmocka_unit_test(gpt2_ref),
+        cmocka_unit_test(llama_cpu),    cmocka_unit_test(qwen_cpu), cmocka_unit_test(gpt2_cpu),
+        cmocka_unit_test(sixteen_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,9 @@ static void test_read_and_convert(void **state) {
     const uint16_t b[3] = {0x3f80, 0xc000, 0x7f80}, h[2] = {0x3c00, 0x0001};
     const double g[2] = {1.0 / 3.0, -2.0};
     const int64_t k[2] = {7, -9};
-    const struct st_entry entries[] = {{"f", DT_F32, 2, {2, 3}}, {"b", DT_BF16, 1, {3}}, {"h", DT_F16, 1, {2}},
-                                       {"g", DT_F64, 1, {2}},    {"k", DT_I64, 1, {2}},  {"z", DT_F32, 2, {0, 5}}};
+    const struct st_entry entries[] = {{"f", DT_F32, 2, {2, 3}}, {"b", DT_BF16, 1, {3}},
+                                       {"h", DT_F16, 1, {2}},    {"g", DT_F64, 1, {2}},
+                                       {"k", DT_I64, 1, {2}},    {"z", DT_F32, 2, {0, 5}}};
     struct st_writer *w = st_writer_create(d->file, entries, 6);
     assert_non_null(w);
     assert_int_equal(st_writer_append(w, f, sizeof f), 0);
@@ -101,7 +102,8 @@ static void test_lying_headers(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.5],\"data_offsets\":[0,8]}}", "shape"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]}}", "shape"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1e99],\"data_offsets\":[0,8]}}", "shape"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,4294967296],\"data_offsets\":[0,8]}}", "64 bits"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,4294967296],\"data_offsets\":[0,8]}}",
+         "64 bits"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}", "shape"},
         {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952,2],\"data_offsets\":[0,8]}}", "a"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", "dimensions"},
@@ -115,9 +117,11 @@ static void test_lying_headers(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "last 4 bytes"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "4 bytes before it"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
-         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "overlaps"},
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+         "overlaps"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-         "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "twice"},
+         "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+         "twice"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         put_header(p, lies[i].header, 8);

@@ -67,9 +67,14 @@ static void test_parameter_counts(void **state) {
     static const struct {
         const char *name;
         int64_t params;
-    } known[] = {{"gpt2-124m", 124439808},     {"gpt2-1558m", 1557611200},  {"qwen2.5-0.5b", 494032768},
-                 {"qwen2.5-1.5b", 1543714304}, {"llama-3.2-1b", 1235814400}, {"llama-2-7b", 6738415616},
-                 {"demo", 2853312},            {"tiny", 125248}};
+    } known[] = {{"gpt2-124m", 124439808},
+                 {"gpt2-1558m", 1557611200},
+                 {"qwen2.5-0.5b", 494032768},
+                 {"qwen2.5-1.5b", 1543714304},
+                 {"llama-3.2-1b", 1235814400},
+                 {"llama-2-7b", 6738415616},
+                 {"demo", 2853312},
+                 {"tiny", 125248}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct model_spec s;
         assert_int_equal(model_spec_load(known[i].name, &s), 0);
@@ -194,11 +199,12 @@ static void test_flops(void **state) {
 static void test_minimal_config(void **state) {
     struct model_spec s;
     // 7.5e9 parameters from the necessary keys alone; floats that are whole count as whole.
-    assert_int_equal(load(state,
-                          "{\"model_type\":\"llama\",\"vocab_size\":3.2e4,\"hidden_size\":4096,\"num_hidden_layers\":36,"
-                          "\"num_attention_heads\":32,\"intermediate_size\":11008}",
-                          &s),
-                     0);
+    assert_int_equal(
+        load(state,
+             "{\"model_type\":\"llama\",\"vocab_size\":3.2e4,\"hidden_size\":4096,\"num_hidden_layers\":36,"
+             "\"num_attention_heads\":32,\"intermediate_size\":11008}",
+             &s),
+        0);
     assert_int_equal(s.vocab, 32000);
     assert_int_equal(s.kv_heads, 32);
     assert_int_equal(s.head_size, 128);
@@ -214,30 +220,38 @@ static void test_minimal_config(void **state) {
 static void test_full_configs(void **state) {
     struct model_spec s, p;
     assert_int_equal(
-        load(state,
-             "{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"bos_token_id\":128000,"
-             "\"eos_token_id\":[128001,128008],\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
-             "\"initializer_range\":0.02,\"intermediate_size\":8192,\"max_position_embeddings\":131072,"
-             "\"mlp_bias\":false,\"model_type\":\"llama\",\"num_attention_heads\":32,\"num_hidden_layers\":16,"
-             "\"num_key_value_heads\":8,\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"factor\":32.0,"
-             "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,"
-             "\"rope_type\":\"llama3\"},\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"vocab_size\":128256}",
-             &s),
+        load(
+            state,
+            "{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"bos_token_id\":128000,"
+            "\"eos_token_id\":[128001,128008],\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
+            "\"initializer_range\":0.02,\"intermediate_size\":8192,\"max_position_embeddings\":131072,"
+            "\"mlp_bias\":false,\"model_type\":\"llama\",\"num_attention_heads\":32,\"num_hidden_layers\":16,"
+            "\"num_key_value_heads\":8,\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{"
+            "\"factor\":32.0,"
+            "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,"
+            "\"rope_type\":\"llama3\"},\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"vocab_size\":"
+            "128256}",
+            &s),
         0);
     assert_int_equal(model_spec_load("llama-3.2-1b", &p), 0);
     memset(s.name, 0, sizeof s.name);
     memset(p.name, 0, sizeof p.name);
     assert_memory_equal(&s, &p, sizeof s);
     // transformers 5 writes rope_parameters.
-    assert_int_equal(load(state,
-                          "{\"model_type\":\"qwen2\",\"vocab_size\":100,\"hidden_size\":24,\"num_hidden_layers\":2,"
-                          "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"intermediate_size\":40,"
-                          "\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"linear\",\"factor\":2.0},"
-                          "\"layer_types\":[\"full_attention\",\"full_attention\"]}",
-                          &s),
-                     0);
+    assert_int_equal(
+        load(state,
+             "{\"model_type\":\"qwen2\",\"vocab_size\":100,\"hidden_size\":24,\"num_hidden_layers\":2,"
+             "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"intermediate_size\":40,"
+             "\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"linear\",\"factor\":2.0},"
+             "\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+             &s),
+        0);
     assert_true(s.qkv_bias && s.rope_theta == 1e6f && s.rope_scaling == ROPE_LINEAR && s.rope_factor == 2.0f);
-    assert_int_equal(load(state, "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_embd\":768,\"n_layer\":12,\"n_head\":12}", &s), 0);
+    assert_int_equal(
+        load(state,
+             "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_embd\":768,\"n_layer\":12,\"n_head\":12}",
+             &s),
+        0);
     assert_int_equal(s.ffn, 3072);
     assert_int_equal(s.max_positions, 1024);
     assert_true(s.tied && s.qkv_bias);
@@ -245,7 +259,8 @@ static void test_full_configs(void **state) {
 
 // What the writer writes, the reader reads back to the same description.
 static void test_written_configs(void **state) {
-    static const char *const names[] = {"tiny", "demo", "gpt2-124m", "qwen2.5-1.5b", "llama-3.2-1b", "llama-2-7b"};
+    static const char *const names[] = {"tiny",         "demo",         "gpt2-124m",
+                                        "qwen2.5-1.5b", "llama-3.2-1b", "llama-2-7b"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct model_spec a, b;
         assert_int_equal(model_spec_load(names[i], &a), 0);
@@ -259,7 +274,9 @@ static void test_written_configs(void **state) {
     }
 }
 
-#define LLAMA "\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":24,\"num_hidden_layers\":2,\"intermediate_size\":40"
+#define LLAMA                                                                                               \
+    "\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":24,\"num_hidden_layers\":2,\"intermediate_" \
+    "size\":40"
 #define GOOD LLAMA ",\"num_attention_heads\":3"
 
 static void test_bad_configs(void **state) {
@@ -294,13 +311,17 @@ static void test_bad_configs(void **state) {
     expect_error(state, "{" GOOD ",\"quantization_config\":{\"bits\":4}}", "quantization_config");
     expect_error(state, "{" GOOD ",\"tie_word_embeddings\":1}", "tie_word_embeddings");
     expect_error(state, "{" GOOD ",\"vocab_size_\":1,\"hidden_act\":7}", "hidden_act");
-    expect_error(state, "{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":10,\"n_layer\":1,\"n_head\":3}", "n_head");
+    expect_error(state, "{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":10,\"n_layer\":1,\"n_head\":3}",
+                 "n_head");
     expect_error(state,
                  "{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":12,\"n_layer\":1,\"n_head\":3,"
                  "\"activation_function\":\"gelu\"}",
                  "activation_function");
-    expect_error(state, "{\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":2147483647,"
-                 "\"num_hidden_layers\":2147483647,\"num_attention_heads\":1,\"intermediate_size\":2147483647}", "hidden size");
+    expect_error(
+        state,
+        "{\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":2147483647,"
+        "\"num_hidden_layers\":2147483647,\"num_attention_heads\":1,\"intermediate_size\":2147483647}",
+        "hidden size");
 }
 
 static void test_unknown_model(void **state) {

@@ -34,8 +34,13 @@ static int remove_dir(void **state) {
 }
 
 static struct step_record record(int64_t step, double loss, double seconds) {
-    return (struct step_record){.step = step, .loss = loss, .grad_norm = NAN, .lr = 1e-3, .loss_scale = 1,
-                                .tokens = 128, .seconds = seconds};
+    return (struct step_record){.step = step,
+                                .loss = loss,
+                                .grad_norm = NAN,
+                                .lr = 1e-3,
+                                .loss_scale = 1,
+                                .tokens = 128,
+                                .seconds = seconds};
 }
 
 static void losses_keep_every_bit(void **state) {
@@ -78,12 +83,10 @@ static void broken_lines_are_named(void **state) {
 }
 
 static void write_config(const char *dir, const char *topology, const char *dtype) {
-    const struct config_override o[] = {{"model.name", "tiny", "--model"},
-                                        {"topology", topology, "--topology"},
-                                        {"workers", "2", "--workers"},
-                                        {"parameter_server.servers", "2", "--servers"},
-                                        {"dtype", dtype, "--dtype"},
-                                        {"data.seq_len", "32", "--seq"}};
+    const struct config_override o[] = {
+        {"model.name", "tiny", "--model"}, {"topology", topology, "--topology"},
+        {"workers", "2", "--workers"},     {"parameter_server.servers", "2", "--servers"},
+        {"dtype", dtype, "--dtype"},       {"data.seq_len", "32", "--seq"}};
     struct config *c = config_load(NULL, o, sizeof o / sizeof o[0]);
     assert_non_null(c);
     char *text = config_to_json(c);
@@ -106,8 +109,13 @@ static struct rank_report report(const char *role, int rank) {
 }
 
 static void write_run(const char *dir, const char *topology) {
-    struct run_facts facts = {.params = 1000, .flops_per_token = 6000, .wall_seconds = 3, .data = "a text",
-                              .weights_hash = 0x0123456789abcdefULL, .val_loss = 2.25, .unigram_entropy = 3.1};
+    struct run_facts facts = {.params = 1000,
+                              .flops_per_token = 6000,
+                              .wall_seconds = 3,
+                              .data = "a text",
+                              .weights_hash = 0x0123456789abcdefULL,
+                              .val_loss = 2.25,
+                              .unigram_entropy = 3.1};
     write_config(dir, topology, "bf16");
     for (int r = 0; r < 2; r++) {
         struct rank_report w = report("worker", r), s = report("server", r);
@@ -135,10 +143,31 @@ static void everything_is_merged(void **state) {
     write_run(dir, "ps:async");
     cJSON *s = summary_merge(dir);
     assert_non_null(s);
-    static const char *const keys[] = {
-        "topology", "consistency", "workers", "servers", "dtype", "device", "params", "steps", "tokens_per_step",
-        "tokens_per_second", "step_seconds", "loss", "weights_hash", "memory", "wire", "time", "staleness", "model",
-        "data", "seed", "train_batch_size", "val_loss", "unigram_entropy", "skipped", "units"};
+    static const char *const keys[] = {"topology",
+                                       "consistency",
+                                       "workers",
+                                       "servers",
+                                       "dtype",
+                                       "device",
+                                       "params",
+                                       "steps",
+                                       "tokens_per_step",
+                                       "tokens_per_second",
+                                       "step_seconds",
+                                       "loss",
+                                       "weights_hash",
+                                       "memory",
+                                       "wire",
+                                       "time",
+                                       "staleness",
+                                       "model",
+                                       "data",
+                                       "seed",
+                                       "train_batch_size",
+                                       "val_loss",
+                                       "unigram_entropy",
+                                       "skipped",
+                                       "units"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!cJSON_HasObjectItem(s, keys[i])) fail_msg("no %s", keys[i]);
     assert_null(cJSON_GetObjectItem(s, "missing_reports"));
@@ -215,8 +244,9 @@ static void people_read_numbers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ON_DISK(losses_keep_every_bit),   ON_DISK(broken_lines_are_named), ON_DISK(everything_is_merged),
-        ON_DISK(missing_ranks_are_named), ON_DISK(ring_has_a_stage),       cmocka_unit_test(people_read_numbers),
+        ON_DISK(losses_keep_every_bit), ON_DISK(broken_lines_are_named),
+        ON_DISK(everything_is_merged),  ON_DISK(missing_ranks_are_named),
+        ON_DISK(ring_has_a_stage),      cmocka_unit_test(people_read_numbers),
     };
     return cmocka_run_group_tests_name("summary", tests, NULL, NULL);
 }

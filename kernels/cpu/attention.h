@@ -23,7 +23,8 @@ struct head_view {
 VEC_INLINE void pack_times_a(enum dtype t, struct head_view v, int64_t t0, int64_t count, int64_t size,
                              int64_t panel, float *out) {
     for (int64_t i = 0; i < count; i += MR)
-        pack_a(t, v.p, v.start + (t0 + i) * v.row, v.row, 1, lesser(MR, count - i), size, out + i / MR * panel);
+        pack_a(t, v.p, v.start + (t0 + i) * v.row, v.row, 1, lesser(MR, count - i), size,
+               out + i / MR * panel);
 }
 
 VEC_INLINE void pack_times_b(enum dtype t, struct head_view v, int64_t t0, int64_t count, int64_t size,

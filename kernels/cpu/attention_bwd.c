@@ -18,19 +18,19 @@
 #include "kernels/cpu/scratch.h"
 
 struct work {
-    int64_t a_panel;      // floats of a packed a panel over D
-    int64_t ds_panel;     // floats of a packed a panel over a block of keys
-    int64_t padded_size;  // D rounded up to NR
-    int64_t padded_seq;   // T rounded up to MR
-    float *keys_t;        // b panels over D: (T/NR, D, NR)
-    float *values_t;      // the same of the values
-    float *keys;          // by block of keys: (padded_size/NR, count, NR)
-    float *dk, *dv;       // (padded_seq, padded_size)
+    int64_t a_panel;          // floats of a packed a panel over D
+    int64_t ds_panel;         // floats of a packed a panel over a block of keys
+    int64_t padded_size;      // D rounded up to NR
+    int64_t padded_seq;       // T rounded up to MR
+    float *keys_t;            // b panels over D: (T/NR, D, NR)
+    float *values_t;          // the same of the values
+    float *keys;              // by block of keys: (padded_size/NR, count, NR)
+    float *dk, *dv;           // (padded_seq, padded_size)
     float *query_a, *dout_a;  // a panels over D of a block of queries
     float *query_b, *dout_b;  // (padded_size/NR, count, NR)
-    float *p, *ds;        // (BLOCK queries, BLOCK keys)
-    float *ds_t;          // a panels of ds over keys
-    float *dq;            // (BLOCK, padded_size)
+    float *p, *ds;            // (BLOCK queries, BLOCK keys)
+    float *ds_t;              // a panels of ds over keys
+    float *dq;                // (BLOCK, padded_size)
 };
 
 static struct work carve_work(const struct attn_bwd_args *a, float *base, int64_t *floats) {
@@ -100,17 +100,20 @@ static void softmax_block(const struct work *w, float scale, const struct span *
 static void add_tile(const float *tile, float *out, int64_t ldo) {
     for (int64_t r = 0; r < MR; r++)
         for (int c = 0; c < NR; c += VEC)
-            vec_store_f32(out + r * ldo + c, vec_load_f32(out + r * ldo + c) + vec_load_f32(tile + r * NR + c));
+            vec_store_f32(out + r * ldo + c,
+                          vec_load_f32(out + r * ldo + c) + vec_load_f32(tile + r * NR + c));
 }
 
 // out(keys, D) += x^T y for keys panels of x (queries, keys): dv from p and dout, dk from ds and q.
-static void key_gradient(const struct work *w, const struct span *b, const float *x, const float *y, float *out) {
+static void key_gradient(const struct work *w, const struct span *b, const float *x, const float *y,
+                         float *out) {
     _Alignas(64) float tile[MR * NR];
     for (int64_t d = 0; d < w->padded_size; d += NR)
         for (int64_t j = 0; j < b->keys; j += MR) {
             int64_t first = greater(0, j - b->ahead);  // earlier queries see none of these keys
             if (first >= b->queries) continue;
-            gemm_tile(x + first * BLOCK + j, BLOCK, y + d * b->queries + first * NR, b->queries - first, tile, NR);
+            gemm_tile(x + first * BLOCK + j, BLOCK, y + d * b->queries + first * NR, b->queries - first, tile,
+                      NR);
             add_tile(tile, out + (b->j0 + j) * w->padded_size + d, w->padded_size);
         }
 }
@@ -190,10 +193,10 @@ struct run {
     void (*delta)(const struct attn_bwd_args *a, int64_t bt);
     void (*kv_head)(const struct attn_bwd_args *a, int64_t b, int64_t kv, const struct work *w);
 };
-#define RUN_OF(name, T)                                                                                       \
-    static void delta_##name(const struct attn_bwd_args *a, int64_t bt) { run_delta(a, T, bt); }              \
-    static void kv_head_##name(const struct attn_bwd_args *a, int64_t b, int64_t kv, const struct work *w) {  \
-        run_kv_head(a, T, b, kv, w);                                                                          \
+#define RUN_OF(name, T)                                                                                      \
+    static void delta_##name(const struct attn_bwd_args *a, int64_t bt) { run_delta(a, T, bt); }             \
+    static void kv_head_##name(const struct attn_bwd_args *a, int64_t b, int64_t kv, const struct work *w) { \
+        run_kv_head(a, T, b, kv, w);                                                                         \
     }
 RUN_OF(f32, DT_F32)
 RUN_OF(bf16, DT_BF16)

@@ -23,13 +23,13 @@ size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_
 }
 
 struct work {
-    int64_t a_panel;      // floats of a packed panel of MR keys
-    int64_t padded_size;  // D rounded up to NR
-    float *keys;          // a panels of all keys
-    float *values;        // by block of keys: (padded_size/NR, count, NR)
-    float *queries;       // b panels of a block of queries
-    float *scores;        // (BLOCK keys, BLOCK queries)
-    float *out;           // (BLOCK, padded_size)
+    int64_t a_panel;            // floats of a packed panel of MR keys
+    int64_t padded_size;        // D rounded up to NR
+    float *keys;                // a panels of all keys
+    float *values;              // by block of keys: (padded_size/NR, count, NR)
+    float *queries;             // b panels of a block of queries
+    float *scores;              // (BLOCK keys, BLOCK queries)
+    float *out;                 // (BLOCK, padded_size)
     float *max, *sum, *factor;  // (BLOCK)
 };
 
@@ -97,13 +97,15 @@ static void value_block(const struct work *w, int64_t j0, int64_t keys, int64_t 
                 float *out = w->out + (i + r) * w->padded_size + d;
                 vecf f = vec_set(w->factor[i + r]);
                 for (int c = 0; c < NR; c += VEC)
-                    vec_store_f32(out + c, vec_fma(f, vec_load_f32(out + c), vec_load_f32(tile + r * NR + c)));
+                    vec_store_f32(out + c,
+                                  vec_fma(f, vec_load_f32(out + c), vec_load_f32(tile + r * NR + c)));
             }
         }
     }
 }
 
-VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b, int64_t h, const struct work *w) {
+VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b, int64_t h,
+                         const struct work *w) {
     int64_t size = a->head_size, group = a->heads / a->kv_heads, row = (a->heads + 2 * a->kv_heads) * size;
     int64_t base = b * a->seq * row;
     struct head_view q = {a->qkv, base + h * size, row};
@@ -134,8 +136,8 @@ VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b,
             }
             a->lse[(b * a->heads + h) * a->seq + i0 + i] = w->max[i] + logf(w->sum[i]);
         }
-        store_rows(t, a->out, ((b * a->seq + i0) * a->heads + h) * size, a->heads * size, w->out, w->padded_size,
-                   queries, size);
+        store_rows(t, a->out, ((b * a->seq + i0) * a->heads + h) * size, a->heads * size, w->out,
+                   w->padded_size, queries, size);
     }
 }
 
@@ -155,7 +157,9 @@ int cpu_op_attn_fwd(int threads, const void *args, const char **why) {
     const struct attn_fwd_args *a = args;
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX);
     void (*run)(const struct attn_fwd_args *, int64_t, int64_t, const struct work *) =
-        a->dt == DT_F32 ? run_f32 : a->dt == DT_BF16 ? run_bf16 : run_f16;
+        a->dt == DT_F32    ? run_f32
+        : a->dt == DT_BF16 ? run_bf16
+                           : run_f16;
     int64_t tasks = a->batch * a->heads, floats;
     int failed = 0;
     carve_work(a, NULL, &floats);

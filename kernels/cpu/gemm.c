@@ -8,6 +8,7 @@
 //     a block  (ROWS_BLOCK x depth) packed once a column block     second level
 //     b panel  (depth x NR) stays while all a panels pass by       first or second level
 //
+// "Depth" counts steps of the inner product: one element of k, or a pair of them in bf16 (PAIRS).
 // Sums of several passes meet in `partial` in fp32, in the order of k.
 #include "kernels/cpu/gemm.h"
 
@@ -17,10 +18,10 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
 
-#define ROWS_MAX (170 * MR)
-#define ROWS_BLOCK (20 * MR)
+#define ROWS_MAX    (170 * MR)
+#define ROWS_BLOCK  (20 * MR)
 #define COLUMNS_MAX (24 * NR)
-#define DEPTH_MAX 512
+#define DEPTH_MAX   512
 
 struct region {
     int64_t m0, m1, n0, n1;
@@ -32,9 +33,15 @@ struct blocks {
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// One pass over k: [k0, k0 + depth).
+// What the compiler is told at compile time: the type and how it is multiplied.
+struct kind {
+    enum dtype t;
+    bool pairs;
+};
+
+// One pass over k: [k0, k0 + count), in `depth` steps.
 struct pass {
-    int64_t k0, depth;
+    int64_t k0, count, depth;
     bool first, last;
 };
 
@@ -58,49 +65,86 @@ VEC_INLINE void finish_vector(const struct matmul_args *g, enum dtype t, const s
     }
 }
 
-VEC_INLINE void finish_tile(const struct matmul_args *g, enum dtype t, const struct pass *p, const float *tile,
-                            float *partial, int64_t i, int64_t j, int64_t rows, int64_t columns) {
+VEC_INLINE void finish_tile(const struct matmul_args *g, enum dtype t, const struct pass *p,
+                            const float *tile, float *partial, int64_t i, int64_t j, int64_t rows,
+                            int64_t columns) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c += VEC)
-            finish_vector(g, t, p, vec_load_f32(tile + r * NR + c), partial + r * COLUMNS_MAX + c, i + r, j + c,
-                          min64(VEC, columns - c));
+            finish_vector(g, t, p, vec_load_f32(tile + r * NR + c), partial + r * COLUMNS_MAX + c, i + r,
+                          j + c, min64(VEC, columns - c));
 }
 
 // c rows [i0, i1), columns [j0, j1) against packed b: packs the a block and runs its tiles.
-VEC_INLINE void run_rows(const struct matmul_args *g, enum dtype t, const struct pass *p, const struct blocks *s,
-                         int64_t i0, int64_t i1, int64_t j0, int64_t j1, float *partial) {
+VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const struct pass *p,
+                         const struct blocks *s, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+                         float *partial) {
     int64_t row_stride = g->trans_a ? 1 : g->k, k_stride = g->trans_a ? g->m : 1;
-    for (int64_t i = i0; i < i1; i += MR)
-        pack_a(t, g->a, i * row_stride + p->k0 * k_stride, row_stride, k_stride, min64(MR, i1 - i), p->depth,
-               s->a + (i - i0) / MR * a_panel_floats(p->depth));
+    for (int64_t i = i0; i < i1; i += MR) {
+        int64_t start = i * row_stride + p->k0 * k_stride, rows = min64(MR, i1 - i);
+        float *panel = s->a + (i - i0) / MR * a_panel_floats(p->depth);
+        if (kind.pairs)
+            pack_pairs_a((const uint16_t *)g->a + start, row_stride, k_stride, rows, p->count, panel);
+        else
+            pack_a(kind.t, g->a, start, row_stride, k_stride, rows, p->count, panel);
+    }
     _Alignas(64) float tile[MR * NR];
     for (int64_t j = j0; j < j1; j += NR)
         for (int64_t i = i0; i < i1; i += MR) {
-            gemm_tile(s->a + (i - i0) / MR * a_panel_floats(p->depth), MR, s->b + (j - j0) * p->depth, p->depth,
-                      tile, NR);
-            finish_tile(g, t, p, tile, partial + (i - i0) * COLUMNS_MAX + (j - j0), i, j, min64(MR, i1 - i),
-                        min64(NR, j1 - j));
+            gemm_tile_of(kind.pairs, s->a + (i - i0) / MR * a_panel_floats(p->depth), MR,
+                         s->b + (j - j0) * p->depth, p->depth, tile, NR);
+            finish_tile(g, kind.t, p, tile, partial + (i - i0) * COLUMNS_MAX + (j - j0), i, j,
+                        min64(MR, i1 - i), min64(NR, j1 - j));
         }
 }
 
-VEC_INLINE void run_region(const struct matmul_args *g, enum dtype t, struct region r, const struct blocks *s) {
+VEC_INLINE void pack_columns(const struct matmul_args *g, struct kind kind, const struct pass *p, float *b,
+                             int64_t j0, int64_t j1) {
     int64_t k_stride = g->trans_b ? 1 : g->n, column_stride = g->trans_b ? g->k : 1;
-    int64_t passes = (g->k + DEPTH_MAX - 1) / DEPTH_MAX, depth = (g->k + passes - 1) / passes;
+    for (int64_t j = j0; j < j1; j += NR) {
+        int64_t start = p->k0 * k_stride + j * column_stride, columns = min64(NR, j1 - j);
+        float *panel = b + (j - j0) * p->depth;
+        if (kind.pairs)
+            pack_pairs_b((const uint16_t *)g->b + start, k_stride, column_stride, columns, p->count, panel);
+        else
+            pack_b(kind.t, g->b, start, k_stride, column_stride, columns, p->count, panel);
+    }
+}
+
+VEC_INLINE void run_region(const struct matmul_args *g, struct kind kind, struct region r,
+                           const struct blocks *s) {
+    int64_t a_step = kind.pairs ? 2 : 1, passes = (g->k + a_step * DEPTH_MAX - 1) / (a_step * DEPTH_MAX);
+    int64_t depth = ((g->k + passes - 1) / passes + a_step - 1) / a_step, count = depth * a_step;
     for (int64_t i0 = r.m0; i0 < r.m1; i0 += ROWS_MAX)
         for (int64_t j0 = r.n0; j0 < r.n1; j0 += COLUMNS_MAX) {
             int64_t i1 = min64(i0 + ROWS_MAX, r.m1), j1 = min64(j0 + COLUMNS_MAX, r.n1);
-            for (int64_t k0 = 0; k0 < g->k; k0 += depth) {
-                struct pass p = {k0, min64(depth, g->k - k0), k0 == 0, k0 + depth >= g->k};
-                for (int64_t j = j0; j < j1; j += NR)
-                    pack_b(t, g->b, k0 * k_stride + j * column_stride, k_stride, column_stride, min64(NR, j1 - j),
-                           p.depth, s->b + (j - j0) * p.depth);
+            for (int64_t k0 = 0; k0 < g->k; k0 += count) {
+                struct pass p = {k0, min64(count, g->k - k0), 0, k0 == 0, k0 + count >= g->k};
+                p.depth = (p.count + a_step - 1) / a_step;
+                pack_columns(g, kind, &p, s->b, j0, j1);
                 for (int64_t i = i0; i < i1; i += ROWS_BLOCK)
-                    run_rows(g, t, &p, s, i, min64(i + ROWS_BLOCK, i1), j0, j1, s->partial + (i - i0) * COLUMNS_MAX);
+                    run_rows(g, kind, &p, s, i, min64(i + ROWS_BLOCK, i1), j0, j1,
+                             s->partial + (i - i0) * COLUMNS_MAX);
             }
         }
 }
 
-static int run_region_any(const struct matmul_args *g, struct region r) {
+typedef void region_fn(const struct matmul_args *g, struct region r, const struct blocks *s);
+
+static void region_f32(const struct matmul_args *g, struct region r, const struct blocks *s) {
+    run_region(g, (struct kind){DT_F32, false}, r, s);
+}
+static void region_bf16(const struct matmul_args *g, struct region r, const struct blocks *s) {
+    run_region(g, (struct kind){DT_BF16, false}, r, s);
+}
+static void region_f16(const struct matmul_args *g, struct region r, const struct blocks *s) {
+    run_region(g, (struct kind){DT_F16, false}, r, s);
+}
+static void region_bf16_pairs(const struct matmul_args *g, struct region r, const struct blocks *s) {
+    run_region(g, (struct kind){DT_BF16, true}, r, s);
+}
+
+// Carves this thread's scratch and runs one region.
+static int run_region_any(const struct matmul_args *g, region_fn *run, struct region r) {
     if (r.m0 >= r.m1 || r.n0 >= r.n1) return 0;
     int64_t depth = min64(g->k, DEPTH_MAX), rows = min64(r.m1 - r.m0, ROWS_MAX), columns = r.n1 - r.n0;
     int64_t a_floats = (min64(rows, ROWS_BLOCK) + MR - 1) / MR * a_panel_floats(depth);
@@ -110,13 +154,7 @@ static int run_region_any(const struct matmul_args *g, struct region r) {
     b_floats = (b_floats + 63) / 64 * 64;
     float *p = thread_scratch((size_t)(a_floats + b_floats + partial_floats) * sizeof(float));
     if (!p) return -1;
-    struct blocks s = {p, p + a_floats, p + a_floats + b_floats};
-    if (g->dt == DT_F32)
-        run_region(g, DT_F32, r, &s);
-    else if (g->dt == DT_BF16)
-        run_region(g, DT_BF16, r, &s);
-    else
-        run_region(g, DT_F16, r, &s);
+    run(g, r, &(struct blocks){p, p + a_floats, p + a_floats + b_floats});
     return 0;
 }
 
@@ -138,7 +176,7 @@ static int grid_columns(const struct matmul_args *g, int threads) {
     return best;
 }
 
-int gemm_blocked(int threads, const struct matmul_args *g, const char **why) {
+static int run_grid(int threads, const struct matmul_args *g, region_fn *run, const char **why) {
     assert(g->m > 0 && g->n > 0 && g->k > 0);
     int failed = 0;
     if ((double)g->m * (double)g->n * (double)g->k < 32768.0) threads = 1;  // less than a team's start costs
@@ -148,8 +186,33 @@ int gemm_blocked(int threads, const struct matmul_args *g, const char **why) {
         struct region r;
         parallel_range(g->m, MR, i / columns, threads / columns, &r.m0, &r.m1);
         parallel_range(g->n, NR, i % columns, columns, &r.n0, &r.n1);
-        failed |= run_region_any(g, r) != 0;
+        failed |= run_region_any(g, run, r) != 0;
     }
     if (failed) *why = "out of host memory for the blocks of a matrix product";
     return failed ? -1 : 0;
+}
+
+int gemm_blocked(int threads, const struct matmul_args *g, const char **why) {
+    return run_grid(threads, g,
+                    g->dt == DT_F32    ? region_f32
+                    : g->dt == DT_BF16 ? region_bf16
+                                       : region_f16,
+                    why);
+}
+
+bool gemm_has_pairs(void) { return GEMM_HAS_PAIRS; }
+
+bool gemm_pairs_are_faster(void) {
+    if (!GEMM_HAS_PAIRS) return false;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake");
+#else
+    return false;
+#endif
+}
+
+int gemm_pairs(int threads, const struct matmul_args *g, const char **why) {
+    assert(GEMM_HAS_PAIRS && g->dt == DT_BF16);
+    return run_grid(threads, g, region_bf16_pairs, why);
 }

@@ -15,7 +15,8 @@ static inline int parallel_count(void) { return 1; }
 #endif
 
 // Part `index` of `count` of [0, n), cut at multiples of `grain`: [*begin, *end), possibly empty.
-static inline void parallel_range(int64_t n, int64_t grain, int index, int count, int64_t *begin, int64_t *end) {
+static inline void parallel_range(int64_t n, int64_t grain, int index, int count, int64_t *begin,
+                                  int64_t *end) {
     int64_t blocks = (n + grain - 1) / grain;
     *begin = blocks * index / count * grain;
     *end = blocks * (index + 1) / count * grain;

@@ -19,11 +19,11 @@
 
 #include "kernels/backend_impl.h"
 
-#define RING_SLOTS 1024
+#define RING_SLOTS     1024
 #define ARGS_MAX_BYTES 192
 #define NAME_MAX_BYTES 32
-#define SPANS_MAX ((size_t)1 << 20)  // of one stream: 64 MiB
-#define NEVER UINT64_MAX
+#define SPANS_MAX      ((size_t)1 << 20)  // of one stream: 64 MiB
+#define NEVER          UINT64_MAX
 
 enum slot_kind { SLOT_OP, SLOT_COPY, SLOT_HOST, SLOT_PHASE, SLOT_WAIT };
 
@@ -65,16 +65,16 @@ struct host_stream {
     char name[NAME_MAX_BYTES];
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work;        // the worker sleeps here
-    pthread_cond_t progress;    // hosts and other streams sleep here
-    int watchers;               // how many sleep on progress
-    struct slot *ring;          // (RING_SLOTS); NULL once destroyed
+    pthread_cond_t work;      // the worker sleeps here
+    pthread_cond_t progress;  // hosts and other streams sleep here
+    int watchers;             // how many sleep on progress
+    struct slot *ring;        // (RING_SLOTS); NULL once destroyed
     uint64_t queued, done;
-    uint64_t failed_at;         // NEVER while nothing has failed
+    uint64_t failed_at;  // NEVER while nothing has failed
     bool closing;
     enum phase phase;
     struct stream_times times;
-    struct span *spans;         // device options' trace only
+    struct span *spans;  // device options' trace only
     size_t span_count, span_capacity, spans_dropped;
 };
 
@@ -131,27 +131,28 @@ static int run_slot(struct host_stream *s, struct slot *slot, const char **name)
     struct host_device *d = (struct host_device *)s->head.dev;
     const char *why = NULL;
     switch (slot->kind) {
-    case SLOT_OP:
-        *name = op_name(slot->op.op);
-        if (d->ops[slot->op.op](d->head.threads, slot->op.args, &why) == 0) return 0;
-        device_fail(&d->head, "stream %s: %s failed: %s", s->name, *name, why ? why : "no reason given");
-        return -1;
-    case SLOT_COPY:
-        *name = "copy";
-        memcpy(slot->copy.dst, slot->copy.src, slot->copy.bytes);
-        return 0;
-    case SLOT_HOST:
-        *name = slot->host.name;
-        if (slot->host.fn(slot->host.arg) == 0) return 0;
-        device_fail(&d->head, "stream %s: %s failed", s->name, *name);
-        return -1;
-    case SLOT_WAIT:
-        *name = "wait";
-        if (await_progress(slot->wait.on, slot->wait.count) == 0) return 0;
-        device_fail(&d->head, "stream %s: waited for an event of stream %s [%s], which has failed", s->name,
-                    slot->wait.on->name, slot->wait.on->head.dev->label);
-        return -1;
-    case SLOT_PHASE: break;
+        case SLOT_OP:
+            *name = op_name(slot->op.op);
+            if (d->ops[slot->op.op](d->head.threads, slot->op.args, &why) == 0) return 0;
+            device_fail(&d->head, "stream %s: %s failed: %s", s->name, *name, why ? why : "no reason given");
+            return -1;
+        case SLOT_COPY:
+            *name = "copy";
+            memcpy(slot->copy.dst, slot->copy.src, slot->copy.bytes);
+            return 0;
+        case SLOT_HOST:
+            *name = slot->host.name;
+            if (slot->host.fn(slot->host.arg) == 0) return 0;
+            device_fail(&d->head, "stream %s: %s failed", s->name, *name);
+            return -1;
+        case SLOT_WAIT:
+            *name = "wait";
+            if (await_progress(slot->wait.on, slot->wait.count) == 0) return 0;
+            device_fail(&d->head, "stream %s: waited for an event of stream %s [%s], which has failed",
+                        s->name, slot->wait.on->name, slot->wait.on->head.dev->label);
+            return -1;
+        case SLOT_PHASE:
+            break;
     }
     return 0;
 }
@@ -199,7 +200,8 @@ struct stream *host_stream_create(struct device *dev, const char *name) {
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->progress, NULL);
     if (!s->ring || pthread_create(&s->thread, NULL, stream_main, s) != 0) {
-        device_fail(dev, "stream %s: cannot start its thread; raise the limit of threads (ulimit -u)", s->name);
+        device_fail(dev, "stream %s: cannot start its thread; raise the limit of threads (ulimit -u)",
+                    s->name);
         free(s->ring);
         free(s);
         return NULL;
@@ -394,12 +396,13 @@ static void write_stream_spans(FILE *f, const struct host_stream *s, int pid, in
         const struct span *sp = &s->spans[i];
         fputs(",\n{\"ph\":\"X\",\"name\":", f);
         json_string(f, sp->name);
-        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[sp->phase], pid, tid,
-                (double)sp->start_ns * 1e-3, (double)sp->duration_ns * 1e-3);
+        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[sp->phase], pid,
+                tid, (double)sp->start_ns * 1e-3, (double)sp->duration_ns * 1e-3);
     }
     if (s->spans_dropped)
-        fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}", pid,
-                tid, s->spans_dropped);
+        fprintf(f,
+                ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}",
+                pid, tid, s->spans_dropped);
 }
 
 // Timestamps are microseconds of the monotonic clock, so the ranks of one machine line up.

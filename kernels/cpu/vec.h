@@ -26,6 +26,13 @@ typedef uint16_t vech __attribute__((vector_size(VEC * 2)));
 
 VEC_INLINE vecf vec_set(float x) { return x - (vecf){0}; }
 
+// *p in every lane, its bits untouched.
+VEC_INLINE vecf vec_splat(const float *p) {
+    int32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return (vecf)(bits - (veci){0});
+}
+
 VEC_INLINE vecf vec_fma(vecf a, vecf b, vecf c) {
 #if defined(__AVX512F__)
     return (vecf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);

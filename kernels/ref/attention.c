@@ -30,7 +30,8 @@ static double softmax_row(const struct shape *s, enum dtype dt, const void *qkv,
     for (int64_t u = 0; u <= t; u++) {
         double dot = 0;
         for (int64_t d = 0; d < s->size; d++)
-            dot += (double)dtype_load(dt, qkv, q_at(s, b, t, h, d)) * dtype_load(dt, qkv, k_at(s, b, u, h, d));
+            dot +=
+                (double)dtype_load(dt, qkv, q_at(s, b, t, h, d)) * dtype_load(dt, qkv, k_at(s, b, u, h, d));
         p[u] = dot * scale;
         if (p[u] > max) max = p[u];
     }
@@ -53,7 +54,8 @@ int ref_op_attn_fwd(int threads, const void *args, const char **why) {
                     (float)softmax_row(&s, a->dt, a->qkv, a->scale, b, h, t, p);
                 for (int64_t d = 0; d < s.size; d++) {
                     double sum = 0;
-                    for (int64_t u = 0; u <= t; u++) sum += p[u] * dtype_load(a->dt, a->qkv, v_at(&s, b, u, h, d));
+                    for (int64_t u = 0; u <= t; u++)
+                        sum += p[u] * dtype_load(a->dt, a->qkv, v_at(&s, b, u, h, d));
                     dtype_store(a->dt, a->out, out_at(&s, b, t, h, d), (float)sum);
                 }
             }
@@ -62,8 +64,8 @@ int ref_op_attn_fwd(int threads, const void *args, const char **why) {
 }
 
 // Adds row (b,h,t)'s share to the gradient dqkv in double. p, dp: (T) scratch.
-static void backward_row(const struct attn_bwd_args *a, const struct shape *s, int64_t b, int64_t h, int64_t t,
-                         double *p, double *dp, double *dqkv) {
+static void backward_row(const struct attn_bwd_args *a, const struct shape *s, int64_t b, int64_t h,
+                         int64_t t, double *p, double *dp, double *dqkv) {
     softmax_row(s, a->dt, a->qkv, a->scale, b, h, t, p);
     double delta = 0;  // sum over u of p dp
     for (int64_t u = 0; u <= t; u++) {

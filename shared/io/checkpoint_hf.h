@@ -20,15 +20,17 @@ void hf_close(struct hf_reader **r);
 struct hf_writer;
 // Creates DIR with config.json and a model.safetensors of type dt, filled unit by unit, in order
 // 0..count-1; complete (renamed into place) only at hf_writer_finish.
-struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, const struct layout *l, enum dtype dt);
+struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, const struct layout *l,
+                                   enum dtype dt);
 int hf_write_unit(struct hf_writer *w, int u, const void *weights /* (n_pad) of dt, host */);
-int hf_writer_finish(struct hf_writer **w);   // destroys w also on failure
+int hf_writer_finish(struct hf_writer **w);  // destroys w also on failure
 void hf_writer_discard(struct hf_writer **w);
 
 // Streaming xxh64 of 16-bit (or fp32) weights in logical tensor order: gaps and padding left out.
 struct weights_hash;
 struct weights_hash *weights_hash_create(void);
-void weights_hash_unit(struct weights_hash *h, const struct layout *l, int u, const void *weights, enum dtype dt);
+void weights_hash_unit(struct weights_hash *h, const struct layout *l, int u, const void *weights,
+                       enum dtype dt);
 uint64_t weights_hash_finish(struct weights_hash **h);
 
 #endif

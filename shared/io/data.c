@@ -10,13 +10,13 @@
 #include "shared/io/data_stream.h"
 
 // Keeps the draws of positions apart from other uses of the same seed.
-#define BATCH_KEY UINT64_C(0x62617463685f3031)
+#define BATCH_KEY   UINT64_C(0x62617463685f3031)
 #define SCAN_TOKENS 65536
 
 struct token_source {
     struct token_stream stream, val_stream;  // val_stream is empty when the tail is held out
     int64_t train_tokens, val_tokens;
-    int64_t val_first;                       // of the stream they are in
+    int64_t val_first;  // of the stream they are in
     char *description;
     double entropy;
 };
@@ -31,9 +31,11 @@ static int scan(const struct token_stream *s, int32_t vocab, int64_t counted, in
         for (int64_t i = 0; i < n; i++) {
             if ((uint32_t)buf[i] >= (uint32_t)vocab) {
                 const struct segment *g = stream_segment(s, at + i);
-                rc = fail("data %s: token %u at position %lld is outside the model's vocabulary of %d; use tokens made "
-                          "for this model, or a model with more", g->path, (uint32_t)buf[i],
-                          (long long)(at + i - g->first), vocab);
+                rc = fail(
+                    "data %s: token %u at position %lld is outside the model's vocabulary of %d; use tokens "
+                    "made "
+                    "for this model, or a model with more",
+                    g->path, (uint32_t)buf[i], (long long)(at + i - g->first), vocab);
                 break;
             }
             if (at + i < counted) counts[buf[i]]++;
@@ -56,11 +58,15 @@ static double entropy_of(const int64_t *counts, int32_t vocab, int64_t total) {
 
 static int check_lengths(const struct token_source *s, const struct data_options *o) {
     if (o->seq > 0 && s->train_tokens < o->seq + 1)
-        return fail("data %s: %lld training tokens, but a sequence of %lld needs %lld; use more text or a shorter seq_len",
-                    o->path, (long long)s->train_tokens, (long long)o->seq, (long long)o->seq + 1);
+        return fail(
+            "data %s: %lld training tokens, but a sequence of %lld needs %lld; use more text or a shorter "
+            "seq_len",
+            o->path, (long long)s->train_tokens, (long long)o->seq, (long long)o->seq + 1);
     if (o->seq > 0 && o->val_path && s->val_tokens < o->seq + 1)
-        return fail("data %s: %lld held-out tokens, but a sequence of %lld needs %lld; use more text or a shorter seq_len",
-                    o->val_path, (long long)s->val_tokens, (long long)o->seq, (long long)o->seq + 1);
+        return fail(
+            "data %s: %lld held-out tokens, but a sequence of %lld needs %lld; use more text or a shorter "
+            "seq_len",
+            o->val_path, (long long)s->val_tokens, (long long)o->seq, (long long)o->seq + 1);
     return 0;
 }
 
@@ -113,8 +119,8 @@ int64_t data_val_tokens(const struct token_source *s) { return s->val_tokens; }
 const char *data_description(const struct token_source *s) { return s->description; }
 double data_unigram_entropy(const struct token_source *s) { return s->entropy; }
 
-void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count, int64_t seq,
-                int32_t *tokens, int32_t *targets) {
+void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
+                int64_t seq, int32_t *tokens, int32_t *targets) {
     assert(s->train_tokens > seq);
     for (int64_t i = 0; i < count; i++) {
         uint64_t places = (uint64_t)(s->train_tokens - seq);

@@ -12,8 +12,8 @@
 #include "shared/io/data_stream.h"
 
 #define GENERATED_BYTES 1000000
-#define DEMO_MAX_BYTES ((size_t)64 << 20)
-#define GENERATED_KEY UINT64_C(0x67656e6572617465)
+#define DEMO_MAX_BYTES  ((size_t)64 << 20)
+#define GENERATED_KEY   UINT64_C(0x67656e6572617465)
 
 // The whole of a gzip file; NULL after naming it.
 static char *read_gzip(const char *path, size_t *bytes) {
@@ -66,27 +66,31 @@ char *demo_text(const char *path, size_t *bytes, char **name) {
 // nouns, so that there is something to learn at every distance from a letter to a paragraph.
 
 static const char *const nouns[] = {
-    "machine", "program", "network", "signal", "river", "teacher", "garden", "letter", "engine", "window",
-    "harbour", "question", "winter", "village", "student", "mountain", "mirror", "captain", "market", "bridge",
-    "pattern", "journey", "library", "lantern", "weaver", "orchard", "compass", "forest", "painter", "stranger",
-    "kitchen", "station", "printer", "shadow", "valley", "message", "doctor", "island", "thread", "morning"};
-static const char *const verbs[] = {"follows", "carries",  "watches", "repairs",  "answers", "remembers", "crosses",
-                                    "builds",  "measures", "guards",  "finds",    "paints",  "changes",   "reaches",
-                                    "teaches", "forgets",  "gathers", "explains", "loses",   "opens"};
-static const char *const adjectives[] = {"old",    "quiet", "small",    "bright", "broken", "distant", "green",  "careful",
-                                         "heavy",  "early", "patient",  "hidden", "silver", "narrow",  "gentle", "strange",
-                                         "broken", "warm",  "familiar", "empty"};
-static const char *const places[] = {"near", "behind", "under", "beyond", "inside", "above", "beside", "without"};
-static const char *const openings[] = {"in the evening", "after the storm", "every year",   "at first",
-                                       "before dawn",    "on the way home", "in this case", "from time to time"};
+    "machine", "program", "network", "signal",   "river",   "teacher",  "garden",  "letter",
+    "engine",  "window",  "harbour", "question", "winter",  "village",  "student", "mountain",
+    "mirror",  "captain", "market",  "bridge",   "pattern", "journey",  "library", "lantern",
+    "weaver",  "orchard", "compass", "forest",   "painter", "stranger", "kitchen", "station",
+    "printer", "shadow",  "valley",  "message",  "doctor",  "island",   "thread",  "morning"};
+static const char *const verbs[] = {"follows",   "carries", "watches",  "repairs",  "answers",
+                                    "remembers", "crosses", "builds",   "measures", "guards",
+                                    "finds",     "paints",  "changes",  "reaches",  "teaches",
+                                    "forgets",   "gathers", "explains", "loses",    "opens"};
+static const char *const adjectives[] = {
+    "old",     "quiet",  "small",  "bright", "broken", "distant", "green",  "careful", "heavy",    "early",
+    "patient", "hidden", "silver", "narrow", "gentle", "strange", "broken", "warm",    "familiar", "empty"};
+static const char *const places[] = {"near",   "behind", "under",  "beyond",
+                                     "inside", "above",  "beside", "without"};
+static const char *const openings[] = {"in the evening", "after the storm",  "every year",
+                                       "at first",       "before dawn",      "on the way home",
+                                       "in this case",   "from time to time"};
 static const char *const joins[] = {"and", "but", "because", "while", "so that", "although"};
 
 struct pen {
     char *text;
     size_t n, room;
     uint64_t draws;
-    int topic[4];   // nouns of this paragraph
-    int capital;    // the next word starts a sentence
+    int topic[4];  // nouns of this paragraph
+    int capital;   // the next word starts a sentence
 };
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -112,7 +116,8 @@ static void word(struct pen *p, const char *s) {
 }
 
 static void noun_phrase(struct pen *p) {
-    const char *noun = pick(p, 4) ? nouns[p->topic[pick(p, COUNT(p->topic))]] : choose(p, nouns, COUNT(nouns));
+    const char *noun =
+        pick(p, 4) ? nouns[p->topic[pick(p, COUNT(p->topic))]] : choose(p, nouns, COUNT(nouns));
     const char *adjective = pick(p, 5) < 2 ? choose(p, adjectives, COUNT(adjectives)) : NULL;
     const char *first = adjective ? adjective : noun;
     if (pick(p, 3))

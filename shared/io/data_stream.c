@@ -57,17 +57,22 @@ static int read_bin_header(struct segment *g, int *width) {
     int f = 0;
     while (f < 2 && bin_formats[f].magic != head[0]) f++;
     if (f == 2)
-        return fail("data %s: magic %d is none of llm.c's token files (20240520: uint16, 20240801: uint32); "
-                    "for text use --set data.tokenizer=byte", g->path, head[0]);
+        return fail(
+            "data %s: magic %d is none of llm.c's token files (20240520: uint16, 20240801: uint32); "
+            "for text use --set data.tokenizer=byte",
+            g->path, head[0]);
     if (head[1] != bin_formats[f].version)
-        return fail("data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
-                    g->path, head[1], head[0], bin_formats[f].version);
+        return fail(
+            "data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
+            g->path, head[1], head[0], bin_formats[f].version);
     *width = bin_formats[f].width;
     int64_t have = (int64_t)g->map_bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
     if (head[2] <= 0 || have != need)
-        return fail("data %s: its header announces %d tokens (%lld bytes), but %lld bytes follow it; the file is "
-                    "%s, copy or write it again", g->path, head[2], (long long)need, (long long)(have > 0 ? have : 0),
-                    have < need ? "truncated" : "damaged");
+        return fail(
+            "data %s: its header announces %d tokens (%lld bytes), but %lld bytes follow it; the file is "
+            "%s, copy or write it again",
+            g->path, head[2], (long long)need, (long long)(have > 0 ? have : 0),
+            have < need ? "truncated" : "damaged");
     g->tokens = (const char *)g->map + BIN_HEADER_BYTES;
     g->count = head[2];
     return 0;
@@ -91,14 +96,16 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
         g->count = (int64_t)g->map_bytes;
     }
     if (s->width && s->width != width)
-        return fail("data %s: tokens of %d bytes, but those of %s have %d; one stream has one tokenizer", path, width,
-                    s->segments[0].path, s->width);
+        return fail("data %s: tokens of %d bytes, but those of %s have %d; one stream has one tokenizer",
+                    path, width, s->segments[0].path, s->width);
     s->width = width;
     s->total += g->count;
     return 0;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int by_name(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
 
 // Which of the directory's files to read: ".txt" or ".bin"; NULL after saying why neither.
 static const char *choose_kind(const char *path, struct dirent **names, int n, const char *tokenizer) {
@@ -112,7 +119,8 @@ static const char *choose_kind(const char *path, struct dirent **names, int n, c
     if (txt && bin)
         fail("data %s: has .txt and .bin files; choose with --set data.tokenizer=byte or =bin", path);
     else if (!txt && !bin)
-        fail("data %s: the directory has no %s file", path, tokenizer && strcmp(tokenizer, "bin") == 0 ? ".bin" : ".txt or .bin");
+        fail("data %s: the directory has no %s file", path,
+             tokenizer && strcmp(tokenizer, "bin") == 0 ? ".bin" : ".txt or .bin");
     else
         return txt ? ".txt" : ".bin";
     return NULL;
@@ -137,7 +145,8 @@ static int add_directory(struct token_stream *s, const char *path, const char *t
 }
 
 static int add_demo(struct token_stream *s, const char *tokenizer) {
-    if (tokenizer && strcmp(tokenizer, "byte")) return fail("data demo: is text; use --set data.tokenizer=byte");
+    if (tokenizer && strcmp(tokenizer, "byte"))
+        return fail("data demo: is text; use --set data.tokenizer=byte");
     struct segment *g = add_segment(s, "demo");
     size_t bytes = 0;
     g->heap = demo_text(DEMO_TEXT_PATH, &bytes, &s->name);
@@ -155,7 +164,9 @@ int stream_open(struct token_stream *s, const char *path, const char *tokenizer)
         return fail("data %s: unknown tokenizer \"%s\"; known are \"byte\" and \"bin\"", path, tokenizer);
     if (strcmp(path, "demo") == 0) return add_demo(s, tokenizer);
     struct stat st;
-    if (stat(path, &st) != 0) return fail("data %s: %s; name a text file, a .bin of llm.c, a directory, or demo", path, strerror(errno));
+    if (stat(path, &st) != 0)
+        return fail("data %s: %s; name a text file, a .bin of llm.c, a directory, or demo", path,
+                    strerror(errno));
     const char *base = strrchr(path, '/');
     base = base && base[1] ? base + 1 : path;
     if (!S_ISDIR(st.st_mode)) {

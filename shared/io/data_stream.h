@@ -11,17 +11,17 @@ struct segment {
     const void *tokens;  // little-endian, `width` bytes each
     int64_t first;       // of the stream
     int64_t count;
-    void *map;           // or NULL
+    void *map;  // or NULL
     size_t map_bytes;
-    char *heap;          // or NULL
+    char *heap;  // or NULL
 };
 
 struct token_stream {
     struct segment *segments;  // in order, without gaps
     int count;
-    int width;                 // bytes per token in all segments: 1 text, 2 or 4 llm.c
-    int64_t total;             // tokens
-    char *name;                // for people: "corpus.txt", "shards/ (12 files)"
+    int width;      // bytes per token in all segments: 1 text, 2 or 4 llm.c
+    int64_t total;  // tokens
+    char *name;     // for people: "corpus.txt", "shards/ (12 files)"
 };
 
 // path: a file, a directory or "demo"; tokenizer: "byte", "bin" or NULL. 0, or -1 after naming the file;

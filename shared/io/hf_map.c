@@ -27,12 +27,18 @@ static const struct name_row llama_outer[] = {
     {NULL, {NULL}, false},
 };
 static const struct name_row gpt2_block[] = {
-    {"norm1", {"ln_1.weight"}, false},      {"norm1_b", {"ln_1.bias"}, false},
-    {"wqkv", {"attn.c_attn.weight"}, true}, {"bqkv", {"attn.c_attn.bias"}, false},
-    {"wo", {"attn.c_proj.weight"}, true},   {"bo", {"attn.c_proj.bias"}, false},
-    {"norm2", {"ln_2.weight"}, false},      {"norm2_b", {"ln_2.bias"}, false},
-    {"w_up", {"mlp.c_fc.weight"}, true},    {"b_up", {"mlp.c_fc.bias"}, false},
-    {"w_down", {"mlp.c_proj.weight"}, true}, {"b_down", {"mlp.c_proj.bias"}, false},
+    {"norm1", {"ln_1.weight"}, false},
+    {"norm1_b", {"ln_1.bias"}, false},
+    {"wqkv", {"attn.c_attn.weight"}, true},
+    {"bqkv", {"attn.c_attn.bias"}, false},
+    {"wo", {"attn.c_proj.weight"}, true},
+    {"bo", {"attn.c_proj.bias"}, false},
+    {"norm2", {"ln_2.weight"}, false},
+    {"norm2_b", {"ln_2.bias"}, false},
+    {"w_up", {"mlp.c_fc.weight"}, true},
+    {"b_up", {"mlp.c_fc.bias"}, false},
+    {"w_down", {"mlp.c_proj.weight"}, true},
+    {"b_down", {"mlp.c_proj.bias"}, false},
     {NULL, {NULL}, false},
 };
 static const struct name_row gpt2_outer[] = {
@@ -40,7 +46,9 @@ static const struct name_row gpt2_outer[] = {
     {"norm_b", {"ln_f.bias"}, false}, {NULL, {NULL}, false},
 };
 
-const char *hf_prefix(const struct model_spec *s) { return s->family == FAMILY_GPT2 ? "transformer." : "model."; }
+const char *hf_prefix(const struct model_spec *s) {
+    return s->family == FAMILY_GPT2 ? "transformer." : "model.";
+}
 
 bool hf_is_buffer(const char *name) {
     static const char *const suffixes[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
@@ -61,7 +69,8 @@ static int64_t part_rows(const struct model_spec *s, const char *ours, const str
     return t->shape[0];
 }
 
-int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t, struct hf_part parts[HF_MAX_PARTS]) {
+int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
+             struct hf_part parts[HF_MAX_PARTS]) {
     const struct tensor *tensor = &l->units[u].tensors[t];
     const char *ours = strrchr(tensor->name, '.') + 1;
     bool gpt2 = s->family == FAMILY_GPT2, block = u > 0 && u < l->count - 1;

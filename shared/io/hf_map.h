@@ -12,7 +12,7 @@
 #define HF_MAX_PARTS 3
 
 struct hf_part {
-    char name[96];     // "model.layers.3.self_attn.q_proj.weight"
+    char name[96];  // "model.layers.3.self_attn.q_proj.weight"
     int dims;
     int64_t shape[2];  // as Hugging Face stores it
     int64_t rows;      // of our tensor that it fills, following those of the part before
@@ -20,7 +20,8 @@ struct hf_part {
 };
 
 // The parts of tensor t of unit u, in row order; returns how many.
-int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t, struct hf_part parts[HF_MAX_PARTS]);
+int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
+             struct hf_part parts[HF_MAX_PARTS]);
 
 // "model." or "transformer.": files saved from the model without its head lack it.
 const char *hf_prefix(const struct model_spec *s);

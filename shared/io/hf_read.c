@@ -12,7 +12,7 @@
 #include "shared/io/safetensors.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
-#define TILE 32  // of a transposition: 4 KiB of each side in the first-level cache
+#define TILE       32  // of a transposition: 4 KiB of each side in the first-level cache
 
 // One tensor of any shard.
 struct found {
@@ -81,15 +81,18 @@ static int open_indexed(struct hf_reader *r) {
         rc = fail("%s: \"weight_map\" is missing; it names the shard of each tensor", path);
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next) {
         if (!cJSON_IsString(j) || strchr(j->valuestring, '/') || !*j->valuestring)
-            rc = fail("%s: tensor %s: its shard must be the name of a file in this directory", path, j->string);
+            rc = fail("%s: tensor %s: its shard must be the name of a file in this directory", path,
+                      j->string);
         else
             rc = open_shard(r, j->valuestring);
     }
     // Shard names are few and tensors many: look each up in the shard the index named.
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next)
         for (int i = 0; i < r->file_count && rc == 0; i++)
-            if (strcmp(strrchr(st_path(r->files[i]), '/') + 1, j->valuestring) == 0 && !st_find(r->files[i], j->string))
-                rc = fail("%s: tensor %s: is not in %s, where %s puts it", r->dir, j->string, j->valuestring, INDEX_NAME);
+            if (strcmp(strrchr(st_path(r->files[i]), '/') + 1, j->valuestring) == 0 &&
+                !st_find(r->files[i], j->string))
+                rc = fail("%s: tensor %s: is not in %s, where %s puts it", r->dir, j->string, j->valuestring,
+                          INDEX_NAME);
     cJSON_Delete(root);
     free(path);
     return rc;
@@ -104,7 +107,8 @@ static int open_listed(struct hf_reader *r) {
         free(names[i]);
     }
     free(names);
-    if (rc == 0 && r->file_count == 0) rc = fail("%s: has no weights (no model.safetensors, no %s)", r->dir, INDEX_NAME);
+    if (rc == 0 && r->file_count == 0)
+        rc = fail("%s: has no weights (no model.safetensors, no %s)", r->dir, INDEX_NAME);
     return rc;
 }
 
@@ -154,15 +158,16 @@ static int check_part(struct hf_reader *r, const struct hf_part *p) {
     const struct st_tensor *t = f->tensor;
     f->used = true;
     if (t->dtype < 0 || t->dtype == DT_I64 || t->dtype == DT_U8)
-        return fail("%s: tensor %s: dtype %s cannot be weights; known are F32, F16, BF16 and F64", st_path(f->file),
-                    t->name, t->type_name);
+        return fail("%s: tensor %s: dtype %s cannot be weights; known are F32, F16, BF16 and F64",
+                    st_path(f->file), t->name, t->type_name);
     bool same = t->dims == p->dims;
     for (int d = 0; same && d < p->dims; d++) same = t->shape[d] == p->shape[d];
     if (same) return 0;
     char is[256], wanted[64];
     shape_text(is, sizeof is, t->dims, t->shape);
     shape_text(wanted, sizeof wanted, p->dims, p->shape);
-    return fail("%s: tensor %s: shape %s, but config.json makes it %s", st_path(f->file), t->name, is, wanted);
+    return fail("%s: tensor %s: shape %s, but config.json makes it %s", st_path(f->file), t->name, is,
+                wanted);
 }
 
 // A tied head in the file is the embedding once more.
@@ -175,8 +180,10 @@ static void check_tied_head(struct hf_reader *r) {
     head->used = true;
     const struct st_tensor *a = head->tensor, *b = embedding->tensor;
     if (a->dtype != b->dtype || a->bytes != b->bytes || memcmp(a->data, b->data, a->bytes))
-        warn("%s: tensor lm_head.weight differs from the embedding, but tie_word_embeddings is true: it is ignored",
-             st_path(head->file));
+        warn(
+            "%s: tensor lm_head.weight differs from the embedding, but tie_word_embeddings is true: it is "
+            "ignored",
+            st_path(head->file));
 }
 
 static int check_all(struct hf_reader *r) {

@@ -19,9 +19,9 @@ struct hf_writer {
     struct model_spec spec;
     const struct layout *layout;  // the caller's; outlives the writer
     enum dtype dtype;
-    int next;                     // unit
+    int next;  // unit
     struct st_writer *file;
-    char *scratch;                // a transposed matrix
+    char *scratch;  // a transposed matrix
 };
 
 static int make_directory(const char *path) {
@@ -31,7 +31,8 @@ static int make_directory(const char *path) {
         if (*c != '/' && *c) continue;
         char was = *c;
         *c = '\0';
-        if (mkdir(p, 0777) != 0 && errno != EEXIST) rc = fail("%s: cannot create the directory: %s", p, strerror(errno));
+        if (mkdir(p, 0777) != 0 && errno != EEXIST)
+            rc = fail("%s: cannot create the directory: %s", p, strerror(errno));
         *c = was;
         if (!was) break;
     }
@@ -40,7 +41,8 @@ static int make_directory(const char *path) {
 }
 
 // The entries of the file in the order in which units are written; *largest_bytes: of a transposed one.
-static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[96], size_t *largest_bytes) {
+static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[96],
+                                     size_t *largest_bytes) {
     int room = 0, n = 0;
     for (int u = 0; u < w->layout->count; u++) room += HF_MAX_PARTS * w->layout->units[u].count;
     struct st_entry *entries = xcalloc((unsigned long)room, sizeof *entries);
@@ -62,7 +64,8 @@ static struct st_entry *list_entries(const struct hf_writer *w, int *count, char
     return entries;
 }
 
-struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, const struct layout *l, enum dtype dt) {
+struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, const struct layout *l,
+                                   enum dtype dt) {
     struct hf_writer *w = xcalloc(1, sizeof *w);
     w->dir = xstrdup(dir);
     w->spec = *s;

@@ -13,8 +13,8 @@
 
 #include "shared/core/error.h"
 
-#define MAX_HEADER_BYTES 100000000u  // the reference implementation's limit
-#define MAX_EXACT 9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+#define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
+#define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers arrive as doubles
 
 struct st_file {
     char *path;
@@ -28,9 +28,10 @@ static const struct {
     const char *name;
     int dtype;
     int bytes;
-} types[] = {{"F32", DT_F32, 4}, {"BF16", DT_BF16, 2}, {"F16", DT_F16, 2}, {"F64", DT_F64, 8}, {"I64", DT_I64, 8},
-             {"U8", DT_U8, 1},   {"I32", -1, 4},       {"U32", -1, 4},     {"I16", -1, 2},     {"U16", -1, 2},
-             {"I8", -1, 1},      {"U64", -1, 8},       {"BOOL", -1, 1},    {"F8_E4M3", -1, 1}, {"F8_E5M2", -1, 1}};
+} types[] = {{"F32", DT_F32, 4}, {"BF16", DT_BF16, 2}, {"F16", DT_F16, 2}, {"F64", DT_F64, 8},
+             {"I64", DT_I64, 8}, {"U8", DT_U8, 1},     {"I32", -1, 4},     {"U32", -1, 4},
+             {"I16", -1, 2},     {"U16", -1, 2},       {"I8", -1, 1},      {"U64", -1, 8},
+             {"BOOL", -1, 1},    {"F8_E4M3", -1, 1},   {"F8_E5M2", -1, 1}};
 
 // A number that is whole, not negative and exactly representable; -1 otherwise.
 static int64_t whole(const cJSON *j) {
@@ -44,7 +45,8 @@ static int read_shape(const char *path, struct st_tensor *t, const cJSON *shape)
     const cJSON *size;
     cJSON_ArrayForEach(size, shape) {
         int64_t n = whole(size);
-        if (n < 0) return fail("%s: tensor %s: a size in its shape is not a whole number >= 0", path, t->name);
+        if (n < 0)
+            return fail("%s: tensor %s: a size in its shape is not a whole number >= 0", path, t->name);
         if (t->dims == ST_MAX_DIMS)
             return fail("%s: tensor %s: more than %d dimensions", path, t->name, ST_MAX_DIMS);
         t->shape[t->dims++] = n;
@@ -55,7 +57,8 @@ static int read_shape(const char *path, struct st_tensor *t, const cJSON *shape)
 }
 
 // One member of the header. data, data_bytes: the file behind the header.
-static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, const char *data, int64_t data_bytes) {
+static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, const char *data,
+                       int64_t data_bytes) {
     t->name = xstrdup(j->string);
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(j, "dtype");
     if (!cJSON_IsString(type)) return fail("%s: tensor %s: no dtype", path, t->name);
@@ -73,14 +76,17 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
         return fail("%s: tensor %s: data_offsets must be [begin, end]", path, t->name);
     int64_t begin = whole(cJSON_GetArrayItem(offsets, 0)), end = whole(cJSON_GetArrayItem(offsets, 1));
     if (begin < 0 || end < begin)
-        return fail("%s: tensor %s: data_offsets are not whole numbers with 0 <= begin <= end", path, t->name);
+        return fail("%s: tensor %s: data_offsets are not whole numbers with 0 <= begin <= end", path,
+                    t->name);
     if (end > data_bytes)
-        return fail("%s: tensor %s: ends at byte %lld of the data, but only %lld are there; the file is truncated "
-                    "or its header lies", path, t->name, (long long)end, (long long)data_bytes);
+        return fail(
+            "%s: tensor %s: ends at byte %lld of the data, but only %lld are there; the file is truncated "
+            "or its header lies",
+            path, t->name, (long long)end, (long long)data_bytes);
     int64_t need;
     if (__builtin_mul_overflow(t->numel, (int64_t)item_bytes, &need) || need != end - begin)
-        return fail("%s: tensor %s: data_offsets span %lld bytes, but its shape of %lld %s elements does not", path,
-                    t->name, (long long)(end - begin), (long long)t->numel, t->type_name);
+        return fail("%s: tensor %s: data_offsets span %lld bytes, but its shape of %lld %s elements does not",
+                    path, t->name, (long long)(end - begin), (long long)t->numel, t->type_name);
     t->data = data + begin;
     t->bytes = (size_t)need;
     return 0;
@@ -110,7 +116,8 @@ static int check_whole(struct st_file *f, const char *data, size_t data_bytes) {
         at = (const char *)t->data + t->bytes;
     }
     if (at != data + data_bytes)
-        return fail("%s: the last %lld bytes belong to no tensor", f->path, (long long)(data + data_bytes - at));
+        return fail("%s: the last %lld bytes belong to no tensor", f->path,
+                    (long long)(data + data_bytes - at));
     qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_name);
     for (int i = 1; i < f->count; i++)
         if (strcmp(f->tensors[i - 1].name, f->tensors[i].name) == 0)
@@ -123,7 +130,8 @@ static int read_tensors(struct st_file *f, const cJSON *root, const char *data, 
     const cJSON *j;
     cJSON_ArrayForEach(j, root) {
         if (strcmp(j->string, "__metadata__") == 0) continue;
-        if (!cJSON_IsObject(j)) return fail("%s: tensor %.200s: its header entry is no object", f->path, j->string);
+        if (!cJSON_IsObject(j))
+            return fail("%s: tensor %.200s: its header entry is no object", f->path, j->string);
         if (read_tensor(f->path, &f->tensors[f->count++], j, data, (int64_t)data_bytes)) return -1;
     }
     return check_whole(f, data, data_bytes);
@@ -135,8 +143,10 @@ static int read_header(struct st_file *f) {
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
     if (n > MAX_HEADER_BYTES || n > f->map_bytes - 8)
-        return fail("%s: says its header has %llu bytes, but the file has %zu; it is truncated or no safetensors file",
-                    f->path, (unsigned long long)n, f->map_bytes);
+        return fail(
+            "%s: says its header has %llu bytes, but the file has %zu; it is truncated or no safetensors "
+            "file",
+            f->path, (unsigned long long)n, f->map_bytes);
     // A copy with a NUL behind it, so that no parser can run into the data.
     char *text = xcalloc(n + 1, 1);
     memcpy(text, p + 8, n);
@@ -145,7 +155,8 @@ static int read_header(struct st_file *f) {
     while (root && end < text + n && (*end == ' ' || *end == '\n' || *end == '\t' || *end == '\r')) end++;
     int rc;
     if (!cJSON_IsObject(root) || end != text + n)
-        rc = fail("%s: its header is no JSON object (mistake near byte %lld)", f->path, (long long)(8 + (end - text)));
+        rc = fail("%s: its header is no JSON object (mistake near byte %lld)", f->path,
+                  (long long)(8 + (end - text)));
     else
         rc = read_tensors(f, root, (const char *)p + 8 + n, f->map_bytes - 8 - (size_t)n);
     cJSON_Delete(root);

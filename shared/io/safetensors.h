@@ -27,7 +27,7 @@ struct st_tensor {
     int dims;            // 0: a scalar
     int64_t shape[ST_MAX_DIMS];
     int64_t numel;
-    const void *data;    // possibly unaligned; little-endian
+    const void *data;  // possibly unaligned; little-endian
     size_t bytes;
 };
 
@@ -36,7 +36,7 @@ struct st_file *st_open(const char *path);  // NULL after naming file, tensor an
 void st_close(struct st_file **f);
 const char *st_path(const struct st_file *f);
 int st_count(const struct st_file *f);
-const struct st_tensor *st_at(const struct st_file *f, int i);  // in the order of their names
+const struct st_tensor *st_at(const struct st_file *f, int i);               // in the order of their names
 const struct st_tensor *st_find(const struct st_file *f, const char *name);  // NULL: no such tensor
 
 // Elements [first, first + count) as fp32 (fp64: rounded once) or as double (exact). Types F32, F16,

@@ -15,7 +15,8 @@ struct weights_hash *weights_hash_create(void) {
     return h;
 }
 
-void weights_hash_unit(struct weights_hash *h, const struct layout *l, int u, const void *weights, enum dtype dt) {
+void weights_hash_unit(struct weights_hash *h, const struct layout *l, int u, const void *weights,
+                       enum dtype dt) {
     const struct unit *unit = &l->units[u];
     size_t size = dtype_size(dt);
     for (int i = 0; i < unit->count; i++) {

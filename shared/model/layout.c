@@ -102,24 +102,25 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
 
 static void init_tensor(const struct tensor *t, uint64_t key, float *out) {
     switch (t->init) {
-    case INIT_ZEROS:
-        break;  // the caller's buffer is zero
-    case INIT_ONES:
-        for (int64_t i = 0; i < t->numel; i++) out[i] = 1.0f;
-        break;
-    case INIT_NORMAL: {
-        uint64_t first = (uint64_t)t->logical_start;
-        float std = t->init_std;
-        int64_t n = t->numel;
+        case INIT_ZEROS:
+            break;  // the caller's buffer is zero
+        case INIT_ONES:
+            for (int64_t i = 0; i < t->numel; i++) out[i] = 1.0f;
+            break;
+        case INIT_NORMAL: {
+            uint64_t first = (uint64_t)t->logical_start;
+            float std = t->init_std;
+            int64_t n = t->numel;
 #pragma omp parallel for schedule(static) if (n > 65536)
-        for (int64_t i = 0; i < n; i++) out[i] = std * rng_normal(key, first + (uint64_t)i);
-        break;
-    }
+            for (int64_t i = 0; i < n; i++) out[i] = std * rng_normal(key, first + (uint64_t)i);
+            break;
+        }
     }
 }
 
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out) {
     const struct unit *unit = &l->units[u];
     memset(out, 0, (size_t)unit->n_pad * sizeof *out);
-    for (int i = 0; i < unit->count; i++) init_tensor(&unit->tensors[i], seed ^ INIT_KEY, out + unit->tensors[i].offset);
+    for (int i = 0; i < unit->count; i++)
+        init_tensor(&unit->tensors[i], seed ^ INIT_KEY, out + unit->tensors[i].offset);
 }

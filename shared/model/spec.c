@@ -10,38 +10,125 @@
 #include "shared/core/error.h"
 #include "shared/model/spec_hf.h"
 
-#define GPT2_PRESET(preset, c, l, h)                                                                       \
-    {.name = preset, .family = FAMILY_GPT2, .hf_type = "gpt2", .vocab = 50257, .channels = c, .layers = l, \
-     .heads = h, .kv_heads = h, .head_size = (c) / (h), .ffn = 4 * (c), .max_positions = 1024,             \
-     .qkv_bias = true, .tied = true, .norm_eps = 1e-5f, .init_std = 0.02f, .bos_token = 50256,             \
-     .eos_token = 50256}
+#define GPT2_PRESET(preset, c, l, h)                                                                 \
+    {                                                                                                \
+        .name = preset, .family = FAMILY_GPT2, .hf_type = "gpt2", .vocab = 50257, .channels = c,     \
+        .layers = l, .heads = h, .kv_heads = h, .head_size = (c) / (h), .ffn = 4 * (c),              \
+        .max_positions = 1024, .qkv_bias = true, .tied = true, .norm_eps = 1e-5f, .init_std = 0.02f, \
+        .bos_token = 50256, .eos_token = 50256                                                       \
+    }
 
 static const struct model_spec presets[] = {
     // Byte vocabulary, for tests: small, untied, grouped queries.
-    {.name = "tiny", .family = FAMILY_LLAMA, .hf_type = "llama", .vocab = 256, .channels = 64, .layers = 2,
-     .heads = 4, .kv_heads = 2, .head_size = 16, .ffn = 176, .max_positions = 2048, .norm_eps = 1e-5f,
-     .rope_theta = 10000.0f, .init_std = 0.02f, .bos_token = -1, .eos_token = -1},
-    {.name = "demo", .family = FAMILY_LLAMA, .hf_type = "llama", .vocab = 256, .channels = 192, .layers = 6,
-     .heads = 6, .kv_heads = 2, .head_size = 32, .ffn = 640, .max_positions = 2048, .tied = true,
-     .norm_eps = 1e-5f, .rope_theta = 10000.0f, .init_std = 0.02f, .bos_token = -1, .eos_token = -1},
+    {.name = "tiny",
+     .family = FAMILY_LLAMA,
+     .hf_type = "llama",
+     .vocab = 256,
+     .channels = 64,
+     .layers = 2,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_size = 16,
+     .ffn = 176,
+     .max_positions = 2048,
+     .norm_eps = 1e-5f,
+     .rope_theta = 10000.0f,
+     .init_std = 0.02f,
+     .bos_token = -1,
+     .eos_token = -1},
+    {.name = "demo",
+     .family = FAMILY_LLAMA,
+     .hf_type = "llama",
+     .vocab = 256,
+     .channels = 192,
+     .layers = 6,
+     .heads = 6,
+     .kv_heads = 2,
+     .head_size = 32,
+     .ffn = 640,
+     .max_positions = 2048,
+     .tied = true,
+     .norm_eps = 1e-5f,
+     .rope_theta = 10000.0f,
+     .init_std = 0.02f,
+     .bos_token = -1,
+     .eos_token = -1},
     GPT2_PRESET("gpt2-124m", 768, 12, 12),
     GPT2_PRESET("gpt2-1558m", 1600, 48, 25),
-    {.name = "qwen2.5-0.5b", .family = FAMILY_LLAMA, .hf_type = "qwen2", .vocab = 151936, .channels = 896,
-     .layers = 24, .heads = 14, .kv_heads = 2, .head_size = 64, .ffn = 4864, .max_positions = 32768,
-     .qkv_bias = true, .tied = true, .norm_eps = 1e-6f, .rope_theta = 1e6f, .init_std = 0.02f,
-     .bos_token = 151643, .eos_token = 151643},
-    {.name = "qwen2.5-1.5b", .family = FAMILY_LLAMA, .hf_type = "qwen2", .vocab = 151936, .channels = 1536,
-     .layers = 28, .heads = 12, .kv_heads = 2, .head_size = 128, .ffn = 8960, .max_positions = 131072,
-     .qkv_bias = true, .tied = true, .norm_eps = 1e-6f, .rope_theta = 1e6f, .init_std = 0.02f,
-     .bos_token = 151643, .eos_token = 151643},
-    {.name = "llama-3.2-1b", .family = FAMILY_LLAMA, .hf_type = "llama", .vocab = 128256, .channels = 2048,
-     .layers = 16, .heads = 32, .kv_heads = 8, .head_size = 64, .ffn = 8192, .max_positions = 131072,
-     .tied = true, .norm_eps = 1e-5f, .rope_theta = 500000.0f, .rope_scaling = ROPE_LLAMA3,
-     .rope_factor = 32.0f, .rope_low_freq_factor = 1.0f, .rope_high_freq_factor = 4.0f,
-     .rope_original_positions = 8192, .init_std = 0.02f, .bos_token = 128000, .eos_token = 128001},
-    {.name = "llama-2-7b", .family = FAMILY_LLAMA, .hf_type = "llama", .vocab = 32000, .channels = 4096,
-     .layers = 32, .heads = 32, .kv_heads = 32, .head_size = 128, .ffn = 11008, .max_positions = 4096,
-     .norm_eps = 1e-5f, .rope_theta = 10000.0f, .init_std = 0.02f, .bos_token = 1, .eos_token = 2},
+    {.name = "qwen2.5-0.5b",
+     .family = FAMILY_LLAMA,
+     .hf_type = "qwen2",
+     .vocab = 151936,
+     .channels = 896,
+     .layers = 24,
+     .heads = 14,
+     .kv_heads = 2,
+     .head_size = 64,
+     .ffn = 4864,
+     .max_positions = 32768,
+     .qkv_bias = true,
+     .tied = true,
+     .norm_eps = 1e-6f,
+     .rope_theta = 1e6f,
+     .init_std = 0.02f,
+     .bos_token = 151643,
+     .eos_token = 151643},
+    {.name = "qwen2.5-1.5b",
+     .family = FAMILY_LLAMA,
+     .hf_type = "qwen2",
+     .vocab = 151936,
+     .channels = 1536,
+     .layers = 28,
+     .heads = 12,
+     .kv_heads = 2,
+     .head_size = 128,
+     .ffn = 8960,
+     .max_positions = 131072,
+     .qkv_bias = true,
+     .tied = true,
+     .norm_eps = 1e-6f,
+     .rope_theta = 1e6f,
+     .init_std = 0.02f,
+     .bos_token = 151643,
+     .eos_token = 151643},
+    {.name = "llama-3.2-1b",
+     .family = FAMILY_LLAMA,
+     .hf_type = "llama",
+     .vocab = 128256,
+     .channels = 2048,
+     .layers = 16,
+     .heads = 32,
+     .kv_heads = 8,
+     .head_size = 64,
+     .ffn = 8192,
+     .max_positions = 131072,
+     .tied = true,
+     .norm_eps = 1e-5f,
+     .rope_theta = 500000.0f,
+     .rope_scaling = ROPE_LLAMA3,
+     .rope_factor = 32.0f,
+     .rope_low_freq_factor = 1.0f,
+     .rope_high_freq_factor = 4.0f,
+     .rope_original_positions = 8192,
+     .init_std = 0.02f,
+     .bos_token = 128000,
+     .eos_token = 128001},
+    {.name = "llama-2-7b",
+     .family = FAMILY_LLAMA,
+     .hf_type = "llama",
+     .vocab = 32000,
+     .channels = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .head_size = 128,
+     .ffn = 11008,
+     .max_positions = 4096,
+     .norm_eps = 1e-5f,
+     .rope_theta = 10000.0f,
+     .init_std = 0.02f,
+     .bos_token = 1,
+     .eos_token = 2},
 };
 
 const char *model_spec_presets(void) {
@@ -56,8 +143,8 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
         }
     struct stat st;
     if (stat(preset_or_path, &st) != 0)
-        return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory", preset_or_path,
-                    model_spec_presets());
+        return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory",
+                    preset_or_path, model_spec_presets());
     if (!S_ISDIR(st.st_mode)) return model_spec_read_hf(preset_or_path, out);
     char *path = xasprintf("%s/config.json", preset_or_path);
     int rc = model_spec_read_hf(path, out);
@@ -66,19 +153,20 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
 }
 
 // Limits that keep every product of two sizes far from overflow; ten times beyond any published model.
-#define MAX_WIDTH (1 << 22)
-#define MAX_VOCAB (1 << 26)
+#define MAX_WIDTH  (1 << 22)
+#define MAX_VOCAB  (1 << 26)
 #define MAX_LAYERS (1 << 16)
 
 static int check_range(const struct model_spec *s, const char *what, int64_t value, int64_t max) {
     if (value >= 1 && value <= max) return 0;
-    return fail("model %s: %s is %lld, must be between 1 and %lld", s->name, what, (long long)value, (long long)max);
+    return fail("model %s: %s is %lld, must be between 1 and %lld", s->name, what, (long long)value,
+                (long long)max);
 }
 
 static int check_rope(const struct model_spec *s) {
     if (s->head_size % 2)
-        return fail("model %s: head size %d is odd; rotary embeddings turn pairs, so it must be even", s->name,
-                    s->head_size);
+        return fail("model %s: head size %d is odd; rotary embeddings turn pairs, so it must be even",
+                    s->name, s->head_size);
     if (!(s->rope_theta > 0.0f) || !isfinite(s->rope_theta))
         return fail("model %s: rope_theta is %g, must be positive", s->name, (double)s->rope_theta);
     if (s->rope_scaling == ROPE_PLAIN) return 0;
@@ -87,13 +175,14 @@ static int check_rope(const struct model_spec *s) {
     if (s->rope_scaling == ROPE_LINEAR) return 0;
     if (!(s->rope_low_freq_factor > 0.0f) || !(s->rope_high_freq_factor > s->rope_low_freq_factor) ||
         !isfinite(s->rope_high_freq_factor))
-        return fail("model %s: rope low_freq_factor %g and high_freq_factor %g must satisfy 0 < low < high", s->name,
-                    (double)s->rope_low_freq_factor, (double)s->rope_high_freq_factor);
+        return fail("model %s: rope low_freq_factor %g and high_freq_factor %g must satisfy 0 < low < high",
+                    s->name, (double)s->rope_low_freq_factor, (double)s->rope_high_freq_factor);
     return check_range(s, "rope original_max_position_embeddings", s->rope_original_positions, INT32_MAX);
 }
 
 int model_spec_check(const struct model_spec *s) {
-    if (check_range(s, "vocabulary size", s->vocab, MAX_VOCAB) || check_range(s, "hidden size", s->channels, MAX_WIDTH) ||
+    if (check_range(s, "vocabulary size", s->vocab, MAX_VOCAB) ||
+        check_range(s, "hidden size", s->channels, MAX_WIDTH) ||
         check_range(s, "number of layers", s->layers, MAX_LAYERS) ||
         check_range(s, "number of attention heads", s->heads, MAX_WIDTH) ||
         check_range(s, "number of key/value heads", s->kv_heads, MAX_WIDTH) ||
@@ -111,8 +200,9 @@ int model_spec_check(const struct model_spec *s) {
         return fail("model %s: initializer_range is %g, must not be negative", s->name, (double)s->init_std);
     if (s->family == FAMILY_LLAMA) return check_rope(s);
     if (s->kv_heads != s->heads || (int64_t)s->heads * s->head_size != s->channels)
-        return fail("model %s: GPT-2 needs hidden size = heads x head size (%d, %d, %d) and no grouped queries",
-                    s->name, s->channels, s->heads, s->head_size);
+        return fail(
+            "model %s: GPT-2 needs hidden size = heads x head size (%d, %d, %d) and no grouped queries",
+            s->name, s->channels, s->heads, s->head_size);
     return 0;
 }
 

@@ -161,7 +161,9 @@ static void read_llama(struct reading *r, struct model_spec *s) {
     read_rope(r, s);
     need_activation(r, "hidden_act", silu, "only silu is implemented for this family");
     need_full_attention(r);
-    if (!qwen) need_bool(r, "attention_bias", false, "a bias on o_proj is not implemented; q/k/v biases alone are model_type qwen2");
+    if (!qwen)
+        need_bool(r, "attention_bias", false,
+                  "a bias on o_proj is not implemented; q/k/v biases alone are model_type qwen2");
     need_bool(r, "mlp_bias", false, "biases in the LLaMA feed-forward are not implemented");
     const cJSON *partial = find(r->root, "partial_rotary_factor");
     if (partial && !(cJSON_IsNumber(partial) && partial->valuedouble == 1.0))
@@ -185,7 +187,8 @@ static void read_gpt2(struct reading *r, struct model_spec *s) {
     s->norm_eps = get_float(r, r->root, "layer_norm_epsilon", 1e-5);
     s->tied = get_bool(r, "tie_word_embeddings", true);
     s->qkv_bias = true;
-    need_activation(r, "activation_function", gelu, "only the tanh form (gelu_new, gelu_pytorch_tanh) is implemented");
+    need_activation(r, "activation_function", gelu,
+                    "only the tanh form (gelu_new, gelu_pytorch_tanh) is implemented");
     need_bool(r, "scale_attn_weights", true, "unscaled attention is not implemented");
     need_bool(r, "scale_attn_by_inverse_layer_idx", false, "scaling by layer is not implemented");
     need_bool(r, "add_cross_attention", false, "cross attention is not implemented");
@@ -239,7 +242,8 @@ static void read_all(struct reading *r, struct model_spec *s) {
     s->bos_token = get_token(r, "bos_token_id");
     s->eos_token = get_token(r, "eos_token_id");
     if (find(r->root, "quantization_config"))
-        reject(r, "quantization_config", find(r->root, "quantization_config"), "quantized weights cannot be trained");
+        reject(r, "quantization_config", find(r->root, "quantization_config"),
+               "quantized weights cannot be trained");
     if (strcmp(type, "gpt2") == 0)
         read_gpt2(r, s);
     else

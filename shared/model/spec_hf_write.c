@@ -86,7 +86,10 @@ char *model_spec_write_hf(const struct model_spec *s, enum dtype dt) {
     cJSON *a = cJSON_AddArrayToObject(j, "architectures");
     cJSON_AddItemToArray(a, cJSON_CreateString(architecture));
     cJSON_AddStringToObject(j, "model_type", type);
-    cJSON_AddStringToObject(j, "torch_dtype", dt == DT_BF16 ? "bfloat16" : dt == DT_F16 ? "float16" : "float32");
+    cJSON_AddStringToObject(j, "torch_dtype",
+                            dt == DT_BF16  ? "bfloat16"
+                            : dt == DT_F16 ? "float16"
+                                           : "float32");
     cJSON_AddNumberToObject(j, "vocab_size", s->vocab);
     if (s->family == FAMILY_GPT2)
         add_gpt2(j, s);

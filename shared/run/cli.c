@@ -72,16 +72,25 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     }
     const char *equals = strchr(value, '=');
     if (!equals || equals == value)
-        return fail("--%s %s: expected KEY=VALUE, for example --%s gradient_clipping=1.0", o->name, value, o->name);
+        return fail("--%s %s: expected KEY=VALUE, for example --%s gradient_clipping=1.0", o->name, value,
+                    o->name);
     char *path = own(a, value, (size_t)(equals - value));
     cli_override(a, flag, path, equals + 1);
     return 0;
 }
 
+// Options are numbered through: the common ones, then the command's own. NULL past the last.
+static const struct cli_option *option_at(const struct cli_command *cmd, size_t i) {
+    if (i < cmd->common_count) return &cmd->common[i];
+    i -= cmd->common_count;
+    return i < cmd->option_count ? &cmd->options[i] : NULL;
+}
+
 static int unknown_option(const struct cli_command *cmd, const char *name, size_t length) {
     const char *names[64];
     size_t count = 0;
-    for (size_t i = 0; i < cmd->option_count && count < 63; i++) names[count++] = cmd->options[i].name;
+    for (const struct cli_option *o; count < 63 && (o = option_at(cmd, count)); count++)
+        names[count] = o->name;
     names[count++] = "help";
     char word[NEAR_MAX + 1];
     snprintf(word, sizeof word, "%.*s", (int)length, name);
@@ -91,15 +100,16 @@ static int unknown_option(const struct cli_command *cmd, const char *name, size_
 }
 
 static const struct cli_option *find_long(const struct cli_command *cmd, const char *name, size_t length) {
-    for (size_t i = 0; i < cmd->option_count; i++)
-        if (strlen(cmd->options[i].name) == length && !strncmp(cmd->options[i].name, name, length))
-            return &cmd->options[i];
+    const struct cli_option *o;
+    for (size_t i = 0; (o = option_at(cmd, i)); i++)
+        if (strlen(o->name) == length && !strncmp(o->name, name, length)) return o;
     return NULL;
 }
 
 static const struct cli_option *find_letter(const struct cli_command *cmd, char letter) {
-    for (size_t i = 0; i < cmd->option_count; i++)
-        if (letter && cmd->options[i].letter == letter) return &cmd->options[i];
+    const struct cli_option *o;
+    for (size_t i = 0; (o = option_at(cmd, i)); i++)
+        if (letter && o->letter == letter) return o;
     return NULL;
 }
 
@@ -186,9 +196,9 @@ int cli_integer(const struct cli_args *a, const char *name, long low, long high,
 
 void cli_help(FILE *f, const struct cli_command *cmd) {
     fprintf(f, "starring %s %s\n\n%s\n", cmd->name, cmd->usage, cmd->summary);
-    if (cmd->option_count) fprintf(f, "\nOptions:\n");
-    for (size_t i = 0; i < cmd->option_count; i++) {
-        const struct cli_option *o = &cmd->options[i];
+    const struct cli_option *o;
+    fprintf(f, "\nOptions:\n");
+    for (size_t i = 0; (o = option_at(cmd, i)); i++) {
         char left[64];
         char letter[8] = "    ";
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);

@@ -26,22 +26,24 @@ struct cli_command {
     const char *examples;  // whole lines
     const struct cli_option *options;
     size_t option_count;
-    int max_words;         // how many words that are no options it takes
+    const struct cli_option *common;  // options it shares with other commands, listed first; or NULL
+    size_t common_count;
+    int max_words;  // how many words that are no options it takes
 };
 
 struct cli_given {
     const struct cli_option *option;
-    const char *value;     // "" for a switch
+    const char *value;  // "" for a switch
 };
 
 struct cli_args {
     struct config_override *overrides;  // in the order given
     size_t override_count;
-    struct cli_given *given;            // every option given, in order
+    struct cli_given *given;  // every option given, in order
     size_t given_count;
     const char **words;
     size_t word_count;
-    char **owned;                       // strings the overrides point into
+    char **owned;  // strings the overrides point into
     size_t owned_count;
 };
 

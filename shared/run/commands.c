@@ -3,34 +3,34 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 // Options that set a configuration key, shared by train and the roles.
-#define CONFIG_OPTION \
-    {.name = "config", .letter = 'c', .metavar = "FILE", .help = "configuration: DeepSpeed's JSON and more"}
-#define RUN_OPTIONS                                                                                             \
-    {"topology", "topology", "T", "local, ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3", 0},             \
-    {"workers", "workers", "N", "ranks that compute", 0},                                                       \
-    {"servers", "parameter_server.servers", "S", "parameter servers (ps:*)", 0},                                \
-    {"model", "model.name", "M", "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights", 0},       \
-    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or \"demo\"", 0},                \
-    {"dtype", "dtype", "D", "fp32, bf16 or fp16", 0},                                                           \
-    {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},                                   \
-    {"steps", "steps", "N", "optimizer steps", 0},                                                              \
-    {"seed", "seed", "N", "of the initial weights and the batches", 0},                                         \
-    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker", 0},          \
-    {"seq", "data.seq_len", "T", "tokens of a sequence", 0},                                                    \
-    {"lr", "optimizer.params.lr", "X", "learning rate", 0},                                                     \
-    {"threads", "threads", "N", "CPU threads of a rank (0: its share of the cores)", 0},                        \
-    {"out", "out", "DIR", "run directory (default: runs/MODEL-TOPOLOGY-TIME)", 0},                              \
-    {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},                                         \
-    {"quiet", "quiet", NULL, "no step lines and no table", 0},                                                  \
-    {"set", CLI_SET, "KEY=VALUE", "any configuration key, as in gradient_clipping=1.0; repeatable", 0}
+static const struct cli_option common[] = {
+    {"config", NULL, "FILE", "configuration: DeepSpeed's JSON and more", 'c'},
+    {"topology", "topology", "T", "local, ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3", 0},
+    {"workers", "workers", "N", "ranks that compute", 0},
+    {"servers", "parameter_server.servers", "S", "parameter servers (ps:*)", 0},
+    {"model", "model.name", "M",
+     "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights", 0},
+    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or \"demo\"", 0},
+    {"dtype", "dtype", "D", "fp32, bf16 or fp16", 0},
+    {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
+    {"steps", "steps", "N", "optimizer steps", 0},
+    {"seed", "seed", "N", "of the initial weights and the batches", 0},
+    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker", 0},
+    {"seq", "data.seq_len", "T", "tokens of a sequence", 0},
+    {"lr", "optimizer.params.lr", "X", "learning rate", 0},
+    {"threads", "threads", "N", "CPU threads of a rank (0: its share of the cores)", 0},
+    {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
+    {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
+    {"quiet", "quiet", NULL, "no step lines and no table", 0},
+    {"set", CLI_SET, "KEY=VALUE", "any configuration key, as in gradient_clipping=1.0; repeatable", 0},
+};
 
-#define WEIGHTS_OPTION                                                                                          \
-    {"no-weights", NULL, NULL, "do not write the final weights", 0}
+static const char no_weights[] = "do not write the final weights";
+static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
+static const char rank_help[] = "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {
-    CONFIG_OPTION,
-    RUN_OPTIONS,
-    WEIGHTS_OPTION,
+    {"no-weights", NULL, NULL, no_weights, 0},
     {"launch", "launch", "HOW", "threads (ring), processes (star) or mpi (ring)", 0},
     {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
@@ -41,21 +41,23 @@ static const struct cli_option train_options[] = {
 const struct cli_command command_train = {
     .name = "train",
     .usage = "[-c CONFIG.json] [OPTIONS]",
-    .summary = "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
-               "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
-               "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
-               "2 wrong options or configuration.",
-    .examples = "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
-                "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
-                "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
-                "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
+    .summary =
+        "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
+        "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
+        "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
+        "2 wrong options or configuration.",
+    .examples =
+        "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
+        "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
+        "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
+        "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
     .options = train_options,
     .option_count = COUNT(train_options),
+    .common = common,
+    .common_count = COUNT(common),
 };
 
 static const struct cli_option scheduler_options[] = {
-    CONFIG_OPTION,
-    RUN_OPTIONS,
     {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
     {"announce-fd", NULL, "FD", "write the address and a newline to this descriptor once listening", 0},
 };
@@ -63,46 +65,53 @@ static const struct cli_option scheduler_options[] = {
 const struct cli_command command_scheduler = {
     .name = "scheduler",
     .usage = "-c CONFIG.json --bind tcp://HOST:PORT",
-    .summary = "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
-               "the same configuration connect to it. Ends when the last worker has finished.",
+    .summary =
+        "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
+        "the same configuration connect to it. Ends when the last worker has finished.",
     .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
     .options = scheduler_options,
     .option_count = COUNT(scheduler_options),
+    .common = common,
+    .common_count = COUNT(common),
 };
 
-#define MEMBER_OPTIONS                                                                                          \
-    CONFIG_OPTION, RUN_OPTIONS,                                                                                 \
-    {"scheduler", NULL, "ADDRESS", "the scheduler's address, tcp://HOST:PORT", 0},                              \
-    {"rank", NULL, "R", "which one of its role this is (default: any free one)", 0}
-
 static const struct cli_option server_options[] = {
-    MEMBER_OPTIONS,
+    {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
+    {"rank", NULL, "R", rank_help, 0},
     {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
 };
 
 const struct cli_command command_server = {
     .name = "server",
     .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
-    .summary = "A parameter server: holds the fp32 masters and the optimizer state of its share of the model.",
-    .examples = "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
-                "      --set parameter_server.bind=tcp://0.0.0.0:*\n",
+    .summary =
+        "A parameter server: holds the fp32 masters and the optimizer state of its share of the model.",
+    .examples =
+        "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
+        "      --set parameter_server.bind=tcp://0.0.0.0:*\n",
     .options = server_options,
     .option_count = COUNT(server_options),
+    .common = common,
+    .common_count = COUNT(common),
 };
 
 static const struct cli_option worker_options[] = {
-    MEMBER_OPTIONS,
-    WEIGHTS_OPTION,
+    {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
+    {"rank", NULL, "R", rank_help, 0},
+    {"no-weights", NULL, NULL, no_weights, 0},
 };
 
 const struct cli_command command_worker = {
     .name = "worker",
     .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
-    .summary = "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
-               "With --out each role leaves its report there: starring summary DIR merges them.",
+    .summary =
+        "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
+        "With --out each role leaves its report there: starring summary DIR merges them.",
     .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
     .options = worker_options,
     .option_count = COUNT(worker_options),
+    .common = common,
+    .common_count = COUNT(common),
 };
 
 static const struct cli_option info_options[] = {
@@ -142,8 +151,9 @@ static const struct cli_option summary_options[] = {
 const struct cli_command command_summary = {
     .name = "summary",
     .usage = "DIR",
-    .summary = "Merges what the ranks of a run left in DIR into DIR/summary.json again and prints its table: for\n"
-               "jobs on many machines, once every rank's report is there.",
+    .summary =
+        "Merges what the ranks of a run left in DIR into DIR/summary.json again and prints its table: for\n"
+        "jobs on many machines, once every rank's report is there.",
     .examples = "  starring summary runs/star\n",
     .options = summary_options,
     .option_count = COUNT(summary_options),
@@ -151,16 +161,19 @@ const struct cli_command command_summary = {
 };
 
 void commands_overview(FILE *f) {
-    fputs("starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
-          "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
-          "  starring scheduler | server | worker                               the star's roles, for many machines\n"
-          "  starring bench step | kernels | adam                               how fast the parts are\n"
-          "  starring data info | tokenize                                      what a text or token file holds\n"
-          "  starring summary DIR                                               a run's table again\n"
-          "  starring --version\n\n"
-          "starring COMMAND --help lists a command's options with examples.\n\n"
-          "Examples:\n"
-          "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
-          "  starring train --model demo --topology zero:2 --workers 2 --steps 100\n",
-          f);
+    fputs(
+        "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
+        "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
+        "  starring scheduler | server | worker                               the star's roles, for many "
+        "machines\n"
+        "  starring bench step | kernels | adam                               how fast the parts are\n"
+        "  starring data info | tokenize                                      what a text or token file "
+        "holds\n"
+        "  starring summary DIR                                               a run's table again\n"
+        "  starring --version\n\n"
+        "starring COMMAND --help lists a command's options with examples.\n\n"
+        "Examples:\n"
+        "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
+        "  starring train --model demo --topology zero:2 --workers 2 --steps 100\n",
+        f);
 }

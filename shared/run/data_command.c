@@ -12,8 +12,8 @@
 #include "shared/run/commands.h"
 #include "shared/run/progress.h"
 
-#define BIN_MAGIC 20240520  // llm.c, dev/data/data_common.py: write_datafile, gpt-2
-#define BIN_VERSION 1
+#define BIN_MAGIC        20240520  // llm.c, dev/data/data_common.py: write_datafile, gpt-2
+#define BIN_VERSION      1
 #define BIN_HEADER_WORDS 256
 
 static int info_run(const struct cli_args *args) {

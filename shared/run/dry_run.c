@@ -16,7 +16,8 @@ static double sum_classes(const size_t bytes[MEM_CLASSES]) {
 }
 
 // The topology's prediction, and for a worker the model's activations and workspace on top.
-static int predict_rank(const struct job *j, predict_fn predict, const char *role, int rank, struct prediction *p) {
+static int predict_rank(const struct job *j, predict_fn predict, const char *role, int rank,
+                        struct prediction *p) {
     *p = (struct prediction){0};
     if (predict(j->config, j->layout, role, rank, p)) return -1;
     if (strcmp(role, "worker") != 0) return 0;
@@ -31,13 +32,15 @@ static int predict_rank(const struct job *j, predict_fn predict, const char *rol
     return 0;
 }
 
-static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank, const struct prediction *p) {
+static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank,
+                     const struct prediction *p) {
     cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
     cJSON_AddNumberToObject(m, "rank", rank);
     cJSON_AddStringToObject(m, "role", role);
     cJSON *classes = cJSON_AddObjectToObject(m, "predicted");
     for (int k = 0; k < MEM_CLASSES; k++)
-        cJSON_AddNumberToObject(classes, mem_class_name((enum mem_class)k), (double)p->memory.predicted_bytes[k]);
+        cJSON_AddNumberToObject(classes, mem_class_name((enum mem_class)k),
+                                (double)p->memory.predicted_bytes[k]);
     cJSON_AddNumberToObject(m, "predicted_bytes", sum_classes(p->memory.predicted_bytes));
     cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
     cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role));
@@ -60,7 +63,8 @@ static int put_role(cJSON *doc, const struct job *j, predict_fn predict, const c
 }
 
 // A row of the textbook: what the formula gives for another topology of the same P, N and dtype.
-static int put_textbook(cJSON *doc, const struct job *j, predict_fn predict, const char *topology, const char *role) {
+static int put_textbook(cJSON *doc, const struct job *j, predict_fn predict, const char *topology,
+                        const char *role) {
     struct config c = *j->config;  // strings stay the original's
     struct prediction p = {0};
     char name[16];
@@ -102,7 +106,9 @@ static int build(cJSON *doc, const struct job *j, predict_fn predict) {
     return 0;
 }
 
-static double num(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key)->valuedouble; }
+static double num(const cJSON *o, const char *key) {
+    return cJSON_GetObjectItemCaseSensitive(o, key)->valuedouble;
+}
 static const char *word(const cJSON *o, const char *key) {
     return cJSON_GetObjectItemCaseSensitive(o, key)->valuestring;
 }
@@ -153,9 +159,9 @@ static void print(FILE *f, const cJSON *doc) {
     print_rows(f, doc);
     fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (Adam; no activations):\n");
     const cJSON *row;
-    cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook"))
-        fprintf(f, "  %-8s %-7s %-11s %10.1f GB   sent %10s a step\n", word(row, "topology"), word(row, "role"),
-                word(row, "formula"), num(row, "formula_bytes") * 1e-9, format_bytes(b, num(row, "predicted_sent")));
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook")) fprintf(
+        f, "  %-8s %-7s %-11s %10.1f GB   sent %10s a step\n", word(row, "topology"), word(row, "role"),
+        word(row, "formula"), num(row, "formula_bytes") * 1e-9, format_bytes(b, num(row, "predicted_sent")));
 }
 
 int dry_run(const struct job *j, predict_fn predict, FILE *f, bool as_json) {

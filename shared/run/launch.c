@@ -19,8 +19,8 @@
 #define WAKE_MS 100  // how often the clock is looked at when no signal comes
 
 struct child {
-    char name[32];   // "server 1"
-    pid_t pid;       // 0: ended
+    char name[32];  // "server 1"
+    pid_t pid;      // 0: ended
 };
 
 struct launcher {
@@ -28,9 +28,9 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;     // SIGKILL then; 0: nobody has been told to end
-    int status;           // the job's, once something went wrong
-    int interrupted_by;   // SIGINT or SIGTERM, 0: neither
+    double kill_at_s;    // SIGKILL then; 0: nobody has been told to end
+    int status;          // the job's, once something went wrong
+    int interrupted_by;  // SIGINT or SIGTERM, 0: neither
     sigset_t signals, before;
 };
 
@@ -119,8 +119,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (WIFSIGNALED(status)) {
         int number = WTERMSIG(status);
         l->status = EXIT_RUN_FAILED;
-        fail("%s (pid %d) was killed by signal %d (%s) %s: ending the other processes of the job", child->name,
-             (int)pid, number, strsignal(number), text);
+        fail("%s (pid %d) was killed by signal %d (%s) %s: ending the other processes of the job",
+             child->name, (int)pid, number, strsignal(number), text);
     } else {
         l->status = WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE : EXIT_RUN_FAILED;
         fail("%s (pid %d) ended with exit status %d %s: ending the other processes of the job", child->name,
@@ -135,7 +135,8 @@ static void reap(struct launcher *l) {
     int *status = xcalloc((unsigned long)l->count + 1, sizeof *status);
     bool *ended = xcalloc((unsigned long)l->count + 1, sizeof *ended);
     for (int i = 0; i < l->count; i++)
-        ended[i] = l->children[i].pid && waitpid(l->children[i].pid, &status[i], WNOHANG) == l->children[i].pid;
+        ended[i] =
+            l->children[i].pid && waitpid(l->children[i].pid, &status[i], WNOHANG) == l->children[i].pid;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < l->count; i++)
             if (ended[i] && WIFSIGNALED(status[i]) == (pass == 0)) child_ended(l, &l->children[i], status[i]);

@@ -17,18 +17,18 @@
 struct launcher;
 
 struct launch_options {
-    double grace_s;            // from SIGTERM to SIGKILL
+    double grace_s;  // from SIGTERM to SIGKILL
     // Last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
     void *ctx;
 };
 
 struct launch_child {
-    const char *role;          // "server"; copied
-    int rank;                  // -1: the only one of its role
-    const char *program;       // path
-    char *const *argv;         // NULL-terminated, argv[0] included
-    int keep_fd;               // a descriptor this child inherits beside the standard three; 0: none
+    const char *role;     // "server"; copied
+    int rank;             // -1: the only one of its role
+    const char *program;  // path
+    char *const *argv;    // NULL-terminated, argv[0] included
+    int keep_fd;          // a descriptor this child inherits beside the standard three; 0: none
 };
 
 struct launcher *launcher_create(const struct launch_options *o);

@@ -12,13 +12,13 @@
 #include "shared/run/metrics.h"
 
 #define GRACE_MAX_S 5.0  // roles look at their stop flag many times a second
-#define ARGS_MAX 24
+#define ARGS_MAX    24
 
 struct star {
     const struct job *job;
     struct launcher *launcher;
     char *program, *config_path;
-    char address[256];   // of the scheduler
+    char address[256];  // of the scheduler
 };
 
 static int64_t last_step(void *ctx) { return metrics_last_step(ctx); }

@@ -13,7 +13,7 @@
 #include "shared/run/run_dir.h"
 
 #define LINE_MAX_BYTES 512
-#define NUMBER_MAX 32
+#define NUMBER_MAX     32
 
 struct metrics {
     int fd;
@@ -49,12 +49,13 @@ static void put_line(struct metrics *m, const char *line, int length) {
 void metrics_step(struct metrics *m, const struct step_record *r) {
     char line[LINE_MAX_BYTES], loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], scale[NUMBER_MAX],
         seconds[NUMBER_MAX];
-    int n = snprintf(line, sizeof line,
-                     "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%lld,"
-                     "\"seconds\":%s,\"skipped\":%s,\"memory_bytes\":%zu}\n",
-                     (long long)r->step, number(loss, r->loss), number(norm, r->grad_norm), number(lr, r->lr),
-                     number(scale, r->loss_scale), (long long)r->tokens, number(seconds, r->seconds),
-                     r->skipped ? "true" : "false", r->memory_bytes);
+    int n =
+        snprintf(line, sizeof line,
+                 "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%lld,"
+                 "\"seconds\":%s,\"skipped\":%s,\"memory_bytes\":%zu}\n",
+                 (long long)r->step, number(loss, r->loss), number(norm, r->grad_norm), number(lr, r->lr),
+                 number(scale, r->loss_scale), (long long)r->tokens, number(seconds, r->seconds),
+                 r->skipped ? "true" : "false", r->memory_bytes);
     put_line(m, line, n);
 }
 
@@ -97,7 +98,8 @@ static void add_line(struct metrics_totals *t, const cJSON *o) {
 }
 
 int metrics_read(const char *dir, struct metrics_totals *out) {
-    *out = (struct metrics_totals){.loss_first = NAN, .loss_last = NAN, .val_loss = NAN, .unigram_entropy = NAN};
+    *out =
+        (struct metrics_totals){.loss_first = NAN, .loss_last = NAN, .val_loss = NAN, .unigram_entropy = NAN};
     char *text = run_dir_read(dir, "metrics.jsonl", false);
     if (!text) return -1;
     int rc = 0, line_number = 0;

@@ -15,13 +15,13 @@ struct metrics;  // one thread
 struct metrics *metrics_create(const char *dir);  // DIR/metrics.jsonl, truncated; NULL after logging
 void metrics_step(struct metrics *m, const struct step_record *r);
 void metrics_eval(struct metrics *m, int64_t step, double val_loss, double unigram_entropy);
-int metrics_destroy(struct metrics **m);          // -1 after logging when something could not be written
+int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
 
 // What the file holds so far.
 struct metrics_totals {
     int64_t steps, skipped, tokens;
     double loss_first, loss_last;
-    double *step_seconds;  // (steps), owned
+    double *step_seconds;              // (steps), owned
     double val_loss, unigram_entropy;  // of the last evaluation; NAN: none
 };
 // 0, or -1 after naming the file and the line.

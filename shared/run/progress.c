@@ -6,7 +6,7 @@
 
 #include "shared/core/error.h"
 
-#define BAR_WIDTH 28
+#define BAR_WIDTH   28
 #define BAR_EVERY_S 0.1
 
 struct progress {
@@ -14,7 +14,7 @@ struct progress {
     int64_t steps, per_print;
     double start_s, drawn_s;
     bool bar_shown;
-    int64_t tokens_since;    // of the steps since the last line
+    int64_t tokens_since;  // of the steps since the last line
     double seconds_since;
 };
 
@@ -64,8 +64,9 @@ static void draw(struct progress *p, int64_t step) {
     memset(bar, '#', (size_t)filled);
     bar[BAR_WIDTH] = 0;
     double left_s = (now_s - p->start_s) / (double)step * (double)(p->steps - step);
-    fprintf(p->o.file, "\r\033[K[%s] %lld/%lld  %3.0f%%  %d:%02d left", bar, (long long)step, (long long)p->steps,
-            100.0 * (double)step / (double)p->steps, (int)(left_s / 60), (int)left_s % 60);
+    fprintf(p->o.file, "\r\033[K[%s] %lld/%lld  %3.0f%%  %d:%02d left", bar, (long long)step,
+            (long long)p->steps, 100.0 * (double)step / (double)p->steps, (int)(left_s / 60),
+            (int)left_s % 60);
     fflush(p->o.file);
     p->bar_shown = true;
 }
@@ -77,7 +78,8 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     p->start_s = now_seconds();
     fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
             config_dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
-    if (c->kind == TOPOLOGY_PS) fprintf(p->o.file, ", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
+    if (c->kind == TOPOLOGY_PS)
+        fprintf(p->o.file, ", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
     fprintf(p->o.file, "; %s tokens a step (%d x %lld x %lld x %lld)\n",
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, (long long)c->seq);
@@ -92,9 +94,9 @@ void progress_step(struct progress *p, const struct step_record *r) {
         wipe(p);
         if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);
         double per_s = p->seconds_since > 0 ? (double)p->tokens_since / p->seconds_since : 0;
-        fprintf(p->o.file, "step %5lld/%lld  loss %7.4f  norm %7s  lr %.2e  %9s tok/s  %s", (long long)r->step,
-                (long long)p->steps, r->loss, norm, r->lr, format_count(rate, (int64_t)per_s),
-                format_bytes(memory, (double)r->memory_bytes));
+        fprintf(p->o.file, "step %5lld/%lld  loss %7.4f  norm %7s  lr %.2e  %9s tok/s  %s",
+                (long long)r->step, (long long)p->steps, r->loss, norm, r->lr,
+                format_count(rate, (int64_t)per_s), format_bytes(memory, (double)r->memory_bytes));
         if (r->loss_scale != 1) fprintf(p->o.file, "  scale %g", r->loss_scale);
         if (r->skipped) fputs("  skipped: a gradient was not finite", p->o.file);
         fputc('\n', p->o.file);

@@ -10,8 +10,8 @@
 struct progress;  // one thread
 
 struct progress_options {
-    FILE *file;   // not owned
-    bool bar;     // file is a terminal
+    FILE *file;  // not owned
+    bool bar;    // file is a terminal
 };
 
 struct progress *progress_create(const struct progress_options *o);

@@ -49,6 +49,13 @@ static int make_path(const char *dir) {
     return 0;
 }
 
+int run_dir_join(const char *dir) {
+    char *ranks = xasprintf("%s/ranks", dir);
+    int rc = make_path(ranks);
+    free(ranks);
+    return rc;
+}
+
 static void remove_files(const char *dir, bool (*ours)(const char *name)) {
     DIR *d = opendir(dir);
     if (!d) return;
@@ -74,23 +81,25 @@ int run_dir_prepare(const char *dir, bool force) {
     for (size_t i = 0; i < RUN_FILES; i++) {
         char *path = xasprintf("%s/%s", dir, run_files[i]);
         if (!access(path, F_OK)) {
-            if (!force) found = run_files[i];
-            else if (unlink(path)) found = run_files[i];
+            if (!force)
+                found = run_files[i];
+            else if (unlink(path))
+                found = run_files[i];
         }
         free(path);
     }
     if (found)
-        return fail("%s/%s is there from an earlier run: choose another --out, or --force to replace it", dir, found);
+        return fail("%s/%s is there from an earlier run: choose another --out, or --force to replace it", dir,
+                    found);
     char *ranks = xasprintf("%s/ranks", dir);
     char *weights = xasprintf("%s/weights", dir);
     if (force) {
         remove_files(ranks, is_rank_file);
         remove_files(weights, is_weights_file);
     }
-    int rc = make_path(ranks);
     free(ranks);
     free(weights);
-    return rc;
+    return run_dir_join(dir);
 }
 
 int run_dir_write(const char *dir, const char *name, const char *text) {

@@ -15,6 +15,9 @@ char *run_dir_name(const struct config *c);
 // exactly the files a run writes. 0, or -1 after logging.
 int run_dir_prepare(const char *dir, bool force);
 
+// Makes dir and dir/ranks where they are not there; for one of several processes that share it.
+int run_dir_join(const char *dir);
+
 // dir/name = text, whole or not at all. 0, or -1 after naming the file.
 int run_dir_write(const char *dir, const char *name, const char *text);
 // The whole of dir/name (malloc'd, NUL-terminated), or NULL; says why unless quiet.

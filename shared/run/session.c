@@ -26,7 +26,8 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
     if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec)) return -1;
     if (j->spec.family == FAMILY_GPT2 && c->seq > j->spec.max_positions)
-        return fail("--seq %lld: %s has %d learned positions", (long long)c->seq, j->spec.name, j->spec.max_positions);
+        return fail("--seq %lld: %s has %d learned positions", (long long)c->seq, j->spec.name,
+                    j->spec.max_positions);
     j->layout = model_layout_create(&j->spec, c->workers);
     if (!j->layout) return -1;
     if (hf_has_weights(c->model)) j->weights_in = c->model;
@@ -82,7 +83,8 @@ static int open_device(struct session *x) {
     char label[32] = "worker";
     if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
     error_set_label(label);
-    struct device_options d = {.threads = job_threads(x->job), .label = label, .trace = x->job->config->trace};
+    struct device_options d = {
+        .threads = job_threads(x->job), .label = label, .trace = x->job->config->trace};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", name);
     x->compute = stream_create(x->dev, "compute");
     return x->compute ? 0 : fail("--device %s: cannot create a stream", name);

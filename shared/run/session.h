@@ -12,15 +12,15 @@
 struct job {
     const struct config *config;
     struct model_spec spec;
-    struct layout *layout;        // padded for config->workers
-    struct token_source *data;    // NULL when only predictions are wanted
-    const char *dir;              // run directory, or NULL: nothing is written
-    const char *weights_in;       // Hugging Face directory to start from, or NULL
-    bool no_weights;              // do not write DIR/weights
-    bool no_metrics;              // print no steps (--quiet)
-    bool no_bar;                  // stdout only looks like a terminal (mpirun lends its ranks one)
-    bool steps_to_stderr;         // stdout is for one JSON document
-    int ranks_here;               // ranks on this machine, for cores per rank
+    struct layout *layout;      // padded for config->workers
+    struct token_source *data;  // NULL when only predictions are wanted
+    const char *dir;            // run directory, or NULL: nothing is written
+    const char *weights_in;     // Hugging Face directory to start from, or NULL
+    bool no_weights;            // do not write DIR/weights
+    bool no_metrics;            // print no steps (--quiet)
+    bool no_bar;                // stdout only looks like a terminal (mpirun lends its ranks one)
+    bool steps_to_stderr;       // stdout is for one JSON document
+    int ranks_here;             // ranks on this machine, for cores per rank
     const volatile int *stop;
 };
 

@@ -9,8 +9,8 @@
 #include "shared/run/metrics.h"
 #include "shared/run/run_dir.h"
 
-static const char *const time_names[] = {"data",      "forward", "backward", "comm_exposed", "comm_overlapped",
-                                         "optimizer", "wait",    "total"};
+static const char *const time_names[] = {
+    "data", "forward", "backward", "comm_exposed", "comm_overlapped", "optimizer", "wait", "total"};
 #define TIMES (sizeof time_names / sizeof time_names[0])
 
 // cJSON prints doubles with as many digits as reading them back needs; what is not finite becomes null.
@@ -56,8 +56,9 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
 }
 
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
-    const double times[TIMES] = {r->time.data,         r->time.forward,   r->time.backward, r->time.comm_exposed,
-                                 r->time.comm_overlapped, r->time.optimizer, r->time.wait,  r->time.total};
+    const double times[TIMES] = {
+        r->time.data,      r->time.forward, r->time.backward, r->time.comm_exposed, r->time.comm_overlapped,
+        r->time.optimizer, r->time.wait,    r->time.total};
     cJSON *o = cJSON_CreateObject();
     put(o, "rank", r->rank);
     cJSON_AddStringToObject(o, "role", r->role);
@@ -88,7 +89,8 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
 
 const char *summary_memory_formula(const struct config *c, const char *role) {
     static const char *const half[] = {"16P", "4P+12P/N", "2P+14P/N", "16P/N"};
-    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N", "16P/N"};  // fp32: weights are the masters
+    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N",
+                                       "16P/N"};  // fp32: weights are the masters
     bool fp32 = c->dtype == DT_F32;
     if (c->kind == TOPOLOGY_ZERO) return fp32 ? full[c->stage] : half[c->stage];
     if (c->kind == TOPOLOGY_LOCAL) return "16P";
@@ -100,7 +102,8 @@ const char *summary_wire_formula(const struct config *c, const char *role) {
     if (c->kind == TOPOLOGY_LOCAL) return "0";
     if (c->kind == TOPOLOGY_ZERO)
         return c->stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes";
-    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes an element" : "P*b, padded, b bytes an element";
+    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes an element"
+                                   : "P*b, padded, b bytes an element";
 }
 
 static cJSON *read_json(const char *dir, const char *name, bool quiet) {
@@ -135,7 +138,8 @@ static double percentile(const double *sorted, int64_t n, double p) {
     return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
 }
 
-static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m, double flops_per_token) {
+static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
+                      double flops_per_token) {
     double tokens = (double)(c->train_batch * c->seq), total_s = 0;
     int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
     for (int64_t i = warm; i < m->steps; i++) total_s += m->step_seconds[i];
@@ -159,7 +163,10 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     put(s, "workers", c->workers);
     put(s, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
     cJSON_AddStringToObject(s, "dtype", config_dtype_name(c->dtype));
-    cJSON_AddStringToObject(s, "device", c->device == DEVICE_REF ? "ref" : c->device == DEVICE_CUDA ? "cuda" : "cpu");
+    cJSON_AddStringToObject(s, "device",
+                            c->device == DEVICE_REF    ? "ref"
+                            : c->device == DEVICE_CUDA ? "cuda"
+                                                       : "cpu");
     cJSON_AddStringToObject(s, "model", c->model);
     put(s, "seed", (double)c->seed);
     put(s, "train_batch_size", (double)c->train_batch);
@@ -175,8 +182,8 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static double put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"params",          "val_loss",     "unigram_entropy", "weights_hash", "data",
-                                       "wall_seconds"};
+    static const char *const keys[] = {"params",       "val_loss", "unigram_entropy",
+                                       "weights_hash", "data",     "wall_seconds"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -196,9 +203,15 @@ static void copy_keys(cJSON *to, const cJSON *from, const char *const *keys) {
 }
 
 static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
-    static const char *const memory_keys[] = {"rank",          "role",      "predicted",            "peak",
-                                              "formula_bytes", "rss_bytes", "transport_peak_bytes",
-                                              "late_allocations", NULL};
+    static const char *const memory_keys[] = {"rank",
+                                              "role",
+                                              "predicted",
+                                              "peak",
+                                              "formula_bytes",
+                                              "rss_bytes",
+                                              "transport_peak_bytes",
+                                              "late_allocations",
+                                              NULL};
     static const char *const wire_keys[] = {"rank",
                                             "role",
                                             "sent_per_step",
@@ -278,7 +291,9 @@ static void put_words(cJSON *s) {
         {"late_allocations", "device allocations after the first step"},
         {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
         {"wire", "payload bytes a step of one rank; control is everything else (headers, scalars, barriers)"},
-        {"time", "seconds of the whole run, mean over workers; comm_exposed: stood still for transfers, wait: for peers"},
+        {"time",
+         "seconds of the whole run, mean over workers; comm_exposed: stood still for transfers, wait: for "
+         "peers"},
         {"tokens_per_second", "global batch tokens of all steps but the first / their seconds"},
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text"},

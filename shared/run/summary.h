@@ -13,12 +13,12 @@ struct cJSON;
 
 // What only worker 0 knows, beside its report.
 struct run_facts {
-    int64_t params;           // P, without padding
-    double flops_per_token;   // forward and backward
-    double wall_seconds;      // from the start of the rank to its end
+    int64_t params;          // P, without padding
+    double flops_per_token;  // forward and backward
+    double wall_seconds;     // from the start of the rank to its end
     uint64_t weights_hash;
     double val_loss, unigram_entropy;  // NAN: not evaluated
-    const char *data;         // description of the token stream
+    const char *data;                  // description of the token stream
 };
 
 // DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.

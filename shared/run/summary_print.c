@@ -30,24 +30,30 @@ static void print_head(FILE *f, const cJSON *s) {
     const cJSON *loss = item(s, "loss"), *step = item(s, "step_seconds");
     fprintf(f, "\nrun         %s, %.0f worker%s", text(s, "topology"), num(s, "workers"),
             num(s, "workers") == 1 ? "" : "s");
-    if (num(s, "servers") > 0) fprintf(f, ", %.0f server%s", num(s, "servers"), num(s, "servers") == 1 ? "" : "s");
+    if (num(s, "servers") > 0)
+        fprintf(f, ", %.0f server%s", num(s, "servers"), num(s, "servers") == 1 ? "" : "s");
     fprintf(f, ", %s, %s (%s parameters)\n", text(s, "dtype"), text(s, "model"),
             format_count(count, (int64_t)num(s, "params")));
     fprintf(f, "data        %s\n", text(s, "data"));
-    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", num(loss, "first"), num(loss, "last"),
-            num(s, "steps"), num(s, "skipped"));
+    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", num(loss, "first"),
+            num(loss, "last"), num(s, "steps"), num(s, "skipped"));
     if (isfinite(num(s, "val_loss")))
         fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n", num(s, "val_loss"),
                 num(s, "unigram_entropy"));
-    fprintf(f, "speed       %s tokens/s, %.2f GFLOP/s; step %.1f ms median, %.1f p5, %.1f p95; %.1f s in all\n",
+    fprintf(f,
+            "speed       %s tokens/s, %.2f GFLOP/s; step %.1f ms median, %.1f p5, %.1f p95; %.1f s in all\n",
             format_count(count, (int64_t)num(s, "tokens_per_second")), num(s, "flops_per_second") * 1e-9,
             num(step, "median") * 1e3, num(step, "p5") * 1e3, num(step, "p95") * 1e3, num(s, "wall_seconds"));
 }
 
 static void print_time(FILE *f, const cJSON *s) {
     static const char *const names[][2] = {
-        {"data", "data"},           {"forward", "forward"},       {"backward", "backward"},
-        {"optimizer", "optimizer"}, {"exposed", "comm_exposed"},  {"wait", "wait"},
+        {"data", "data"},
+        {"forward", "forward"},
+        {"backward", "backward"},
+        {"optimizer", "optimizer"},
+        {"exposed", "comm_exposed"},
+        {"wait", "wait"},
         {"overlapped", "comm_overlapped"},
     };
     const cJSON *time = item(s, "time");
@@ -60,22 +66,23 @@ static void print_time(FILE *f, const cJSON *s) {
 static void print_memory(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
-    fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook", "rss");
+    fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook",
+            "rss");
     cJSON_ArrayForEach(r, item(s, "memory")) {
         double predicted = total(item(r, "predicted")), peak = total(item(r, "peak"));
         char book[64];
         snprintf(book, sizeof book, "%s %s", format_bytes(c, num(r, "formula_bytes")), text(r, "formula"));
         fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), num(r, "rank"),
-                format_bytes(a, predicted), format_bytes(b, peak), predicted == peak ? "equal" : "DIFFERENT", book,
-                format_bytes(d, num(r, "rss_bytes")));
+                format_bytes(a, predicted), format_bytes(b, peak), predicted == peak ? "equal" : "DIFFERENT",
+                book, format_bytes(d, num(r, "rss_bytes")));
     }
 }
 
 static void print_wire(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
-    fprintf(f, "\nbytes a step %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured", "recv: pred.",
-            "measured");
+    fprintf(f, "\nbytes a step %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
+            "recv: pred.", "measured");
     cJSON_ArrayForEach(r, item(s, "wire"))
         fprintf(f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), num(r, "rank"),
                 format_bytes(a, num(r, "predicted_sent")), format_bytes(b, num(r, "sent_per_step")),
@@ -89,7 +96,9 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_memory(f, s);
     if (strcmp(text(s, "topology"), "local") != 0) print_wire(f, s);
     const cJSON *staleness = item(s, "staleness");
-    if (staleness) fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", num(staleness, "mean"), num(staleness, "max"));
+    if (staleness)
+        fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", num(staleness, "mean"),
+                num(staleness, "max"));
     fprintf(f, "\nweights     hash %s\nfiles       %s\n", text(s, "weights_hash"), dir);
     fflush(f);
 }

@@ -48,7 +48,8 @@ int trace_merge(const char *dir, int ranks) {
         free(name);
     }
     if (f) fputs("\n]}\n", f);
-    if (!f || fclose(f) || (!rc && rename(part, path))) rc = fail("%s: cannot write: %s", path, strerror(errno));
+    if (!f || fclose(f) || (!rc && rename(part, path)))
+        rc = fail("%s: cannot write: %s", path, strerror(errno));
     free(part);
     free(path);
     return rc;

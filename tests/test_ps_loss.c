@@ -1,0 +1,212 @@
+// Death and silence: roles as processes, one of them killed, interrupted or hung in the middle of the
+// run. Every other role ends with an error that names it, by the deadline.
+#include "test_ps_job.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WORKERS 3
+#define SERVERS 2
+#define ROLES (1 + SERVERS + WORKERS)  // scheduler, servers, workers
+#define DEADLINE_MS 2000
+#define VICTIM_STEP 3
+
+// Seen by all processes.
+struct board {
+    char address[256];
+    _Atomic int bound;
+    _Atomic int64_t step[WORKERS];
+    int rc[ROLES];
+    char error[ROLES][512];
+    _Atomic int hang;  // worker 1 stops there, alive
+};
+
+struct stage {
+    struct toy_case t;
+    struct config c;
+    struct layout *l;
+    struct board *board;
+    pid_t pid[ROLES];
+};
+
+static volatile sig_atomic_t stopped;
+static void on_term(int sig) { stopped = sig; }
+
+static void on_bound(void *ctx, const char *address) {
+    struct board *b = ctx;
+    snprintf(b->address, sizeof b->address, "%s", address);
+    atomic_store(&b->bound, 1);
+}
+
+static int on_step(void *ctx, int rank, int64_t step) {
+    struct board *b = ctx;
+    atomic_store(&b->step[rank], step);
+    while (rank == 1 && step == VICTIM_STEP && atomic_load(&b->hang)) usleep(10000);
+    usleep(20000);
+    return 0;
+}
+
+// A child's whole life: role number `i`.
+static void role_run(struct stage *s, int i) {
+    struct ps_role_options o = {.config = &s->c, .layout = s->l, .scheduler = s->board->address, .stop = &stopped};
+    signal(SIGTERM, on_term);
+    error_quiet(1);
+    if (i == 0) {
+        o.scheduler = "tcp://127.0.0.1:*";
+        o.on_bound = on_bound;
+        o.ctx = s->board;
+        s->board->rc[i] = ps_scheduler_run(&o);
+        snprintf(s->board->error[i], 512, "%s", error_last());
+    } else if (i <= SERVERS) {
+        o.rank = i - 1;
+        s->board->rc[i] = ps_server_run(&o, NULL);
+        snprintf(s->board->error[i], 512, "%s", error_last());
+    } else {
+        struct toy_worker_result r = {0};
+        o.rank = i - 1 - SERVERS;
+        struct toy_worker_options w = {.t = &s->t, .role = o, .on_step = on_step, .ctx = s->board};
+        toy_worker_run(&w, &r);
+        s->board->rc[i] = r.rc;
+        snprintf(s->board->error[i], 512, "%s", r.error);
+    }
+}
+
+static void stage_start(struct stage *s, float clip, int64_t steps) {
+    s->t = (struct toy_case){.dtype = DT_BF16, .mode = CONSISTENCY_SYNC, .workers = WORKERS, .servers = SERVERS,
+                             .threads = 1, .steps = (int)steps, .overflow_step = -1, .clip = clip};
+    s->c = toy_config(&s->t);
+    s->c.ps.deadline_ms = DEADLINE_MS;
+    s->l = toy_layout(WORKERS, 80);
+    s->board = mmap(NULL, sizeof *s->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(s->board != MAP_FAILED);
+    for (int i = 0; i < ROLES; i++) {
+        s->board->rc[i] = 99;
+        s->pid[i] = fork();
+        assert_true(s->pid[i] >= 0);
+        if (s->pid[i] == 0) {
+            role_run(s, i);
+            _exit(0);
+        }
+        while (i == 0 && !atomic_load(&s->board->bound)) usleep(1000);
+    }
+}
+
+static void wait_step(struct stage *s, int worker) {
+    double end = now_seconds() + 15.0;
+    while (atomic_load(&s->board->step[worker]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
+    assert_true(atomic_load(&s->board->step[worker]) >= VICTIM_STEP);
+}
+
+// Waits for everyone but `except` (-1: nobody); whoever is still there after `limit_s` has hung.
+static void wait_others(struct stage *s, int except, double limit_s) {
+    double end = now_seconds() + limit_s;
+    for (int i = 0; i < ROLES; i++) {
+        int status = 0;
+        pid_t done = 0;
+        if (i == except) continue;
+        while ((done = waitpid(s->pid[i], &status, WNOHANG)) == 0 && now_seconds() < end) usleep(2000);
+        if (done == 0) {
+            kill(s->pid[i], SIGKILL);
+            waitpid(s->pid[i], &status, 0);
+            fail_msg("role %d hung", i);
+        }
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    if (except >= 0) {
+        kill(s->pid[except], SIGKILL);
+        waitpid(s->pid[except], NULL, 0);
+    }
+}
+
+static void stage_end(struct stage *s) {
+    munmap(s->board, sizeof *s->board);
+    layout_destroy(&s->l);
+}
+
+// Everyone but the victim failed and says so in these words.
+static void check_told(struct stage *s, int victim, const char *words) {
+    for (int i = 0; i < ROLES; i++) {
+        if (i == victim) continue;
+        assert_int_equal(s->board->rc[i], -1);
+        if (!strstr(s->board->error[i], words)) fail_msg("role %d says \"%s\", not \"%s\"", i, s->board->error[i], words);
+    }
+}
+
+static void kill_case(int victim, float clip, const char *words) {
+    struct stage s;
+    stage_start(&s, clip, 100000);
+    wait_step(&s, 1);
+    assert_int_equal(kill(s.pid[victim], SIGKILL), 0);
+    // The deadline, and what a loaded machine needs to end a process.
+    wait_others(&s, victim, 1e-3 * DEADLINE_MS + 8.0);
+    check_told(&s, victim, words);
+    for (int i = 0; i < ROLES; i++)
+        if (i != victim) assert_non_null(strstr(s.board->error[i], victim ? "at step" : "lost"));
+    stage_end(&s);
+}
+
+static void test_worker_killed(void **state) {
+    (void)state;
+    kill_case(1 + SERVERS + 2, 0.0f, "worker 2 was lost");
+}
+
+static void test_server_killed(void **state) {
+    (void)state;
+    kill_case(1, 0.5f, "server 0 was lost");
+}
+
+static void test_scheduler_killed(void **state) {
+    (void)state;
+    kill_case(0, 0.0f, "the scheduler was lost");
+}
+
+// A worker that lives but no longer steps: named by whoever waits for it.
+static void test_worker_hung(void **state) {
+    (void)state;
+    struct stage s;
+    int victim = 1 + SERVERS + 1;
+    stage_start(&s, 0.0f, 100000);
+    atomic_store(&s.board->hang, 1);
+    wait_others(&s, victim, 1e-3 * DEADLINE_MS + 10.0);
+    check_told(&s, victim, "worker 1");
+    stage_end(&s);
+}
+
+// Ctrl-C at one role ends all of them.
+static void interrupt_case(int role) {
+    struct stage s;
+    stage_start(&s, 0.0f, 100000);
+    wait_step(&s, 0);
+    assert_int_equal(kill(s.pid[role], SIGTERM), 0);
+    wait_others(&s, -1, 10.0);
+    check_told(&s, -1, "interrupted");
+    stage_end(&s);
+}
+
+static void test_interrupted(void **state) {
+    (void)state;
+    interrupt_case(0);
+    interrupt_case(2);
+    interrupt_case(1 + SERVERS);
+}
+
+// Nothing happens: all processes end well, whatever order they end in.
+static void test_nobody_dies(void **state) {
+    (void)state;
+    struct stage s;
+    stage_start(&s, 0.5f, 4);
+    wait_others(&s, -1, 20.0);
+    for (int i = 0; i < ROLES; i++) assert_int_equal(s.board->rc[i], 0);
+    stage_end(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nobody_dies),      cmocka_unit_test(test_worker_killed),
+        cmocka_unit_test(test_server_killed),    cmocka_unit_test(test_scheduler_killed),
+        cmocka_unit_test(test_worker_hung),      cmocka_unit_test(test_interrupted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

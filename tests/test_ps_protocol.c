@@ -1,0 +1,485 @@
+// Single messages to single state machines: what is refused, what is said when something does not
+// come, and the order of pulls, commits and versions.
+#include "test_ps_sim.h"
+
+struct log {
+    int count;
+    struct {
+        int peer;
+        struct wire_header h;
+        size_t bytes;
+    } sent[256];
+    _Atomic int *inflight;  // of the last reply with a payload
+};
+
+static void log_send(void *ctx, int peer, const struct ps_message *m) {
+    struct log *l = ctx;
+    assert_true(l->count < 256);
+    l->sent[l->count].peer = peer;
+    l->sent[l->count].h = m->header;
+    l->sent[l->count++].bytes = m->bytes;
+    if (m->inflight) l->inflight = m->inflight;
+}
+
+static int logged(const struct log *l, int peer, enum wire_kind kind) {
+    int n = 0;
+    for (int i = 0; i < l->count; i++) n += l->sent[i].peer == peer && l->sent[i].h.kind == kind;
+    return n;
+}
+
+// ---------------------------------------------------------------- one shard, two workers, one key
+struct bench {
+    struct toy_case t;
+    struct sim *sim;  // lends layout, map and buffers
+    struct log log;
+    struct server_core *core;
+    size_t bytes;     // of key 0
+};
+
+static struct bench bench_create(enum consistency mode) {
+    struct bench b = {.t = {.dtype = DT_BF16, .mode = mode, .workers = 2, .servers = 1, .threads = 1, .steps = 1, .overflow_step = -1}};
+    b.sim = sim_create(&b.t);
+    b.bytes = (size_t)(b.sim->map->parts[0].end - b.sim->map->parts[0].begin) * 2;
+    return b;
+}
+
+static void bench_open(struct bench *b, bool round) {
+    struct server_core_options o = {.layout = b->sim->l, .map = b->sim->map, .shard = 0, .buffers = b->sim->buffers,
+                                    .rule = ps_rule(&b->sim->c), .optimizer = b->sim->c.optimizer, .dtype = DT_BF16,
+                                    .commit_round = round, .deadline_s = 3.0, .resend_s = 1.0, .job = SIM_JOB,
+                                    .port = {&b->log, log_send}};
+    b->core = server_core_create(&o);
+}
+
+static void bench_close(struct bench *b) {
+    server_core_destroy(&b->core);
+    sim_destroy(b->sim);
+}
+
+static struct wire_header from(int worker, enum wire_kind kind, int key, int64_t step) {
+    return (struct wire_header){.kind = kind, .role = PS_WORKER, .rank = worker, .job = SIM_JOB,
+                                .incarnation = 100 + (uint64_t)worker, .key = key, .step = step, .lr = 0.1f,
+                                .grad_scale = 1.0f, .seq = (uint64_t)(step + 1)};
+}
+
+static int give(struct bench *b, struct wire_header h, size_t bytes, double now) {
+    b->log.count = 0;
+    return server_core_message(b->core, &h, sim_frame(b->sim, bytes ? xcalloc(bytes, 1) : NULL, bytes), now);
+}
+
+static void bench_load(struct bench *b) {
+    for (int k = 0; k < b->sim->map->count; k++) {
+        const struct partition *p = &b->sim->map->parts[k];
+        assert_int_equal(give(b, from(0, WIRE_INIT, k, 0), (size_t)(p->end - p->begin) * 4, 0), 0);
+        assert_int_equal(logged(&b->log, 0, WIRE_INIT_ACK), 1);
+    }
+}
+
+static void test_order_of_pulls(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    bench_open(&b, false);
+    bench_load(&b);
+    // Worker 1 comes first: held. Its pull waits, and so does worker 0's, sent before its push.
+    assert_int_equal(give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0), 0);
+    assert_int_equal(b.log.sent[0].h.flags, WIRE_HELD);
+    give(&b, from(1, WIRE_PULL, 0, 1), 0, 0);
+    give(&b, from(0, WIRE_PULL, 0, 1), 0, 0);
+    assert_int_equal(b.log.count, 0);
+    struct server_totals totals;
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.held_bytes, b.bytes);
+    // Worker 0 arrives: both are summed in order, committed, acknowledged, and both pulls answered.
+    assert_int_equal(give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0), 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PUSH_ACK) + logged(&b.log, 1, WIRE_PUSH_ACK), 2);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY) + logged(&b.log, 1, WIRE_PULL_REPLY), 2);
+    assert_int_equal(server_core_version(b.core, 0), 1);
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.held_bytes, 0);
+    assert_int_equal(totals.held_peak_bytes, b.bytes);
+    // Repetitions change nothing and are answered.
+    give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PUSH_ACK), 1);
+    assert_int_equal(server_core_version(b.core, 0), 1);
+    give(&b, from(0, WIRE_PULL, 0, 1), 0, 0.1);  // crossed its answer
+    assert_int_equal(b.log.count, 0);
+    give(&b, from(0, WIRE_PULL, 0, 1), 0, 5.0);  // its answer was lost
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    bench_close(&b);
+}
+
+// A reply still in the transport keeps its buffer still: the next commit waits for it.
+static void test_commit_waits_for_transport(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    bench_open(&b, false);
+    bench_load(&b);
+    give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
+    give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);
+    give(&b, from(0, WIRE_PULL, 0, 1), 0, 0);
+    assert_non_null(b.log.inflight);
+    atomic_fetch_add(b.log.inflight, 1);
+    struct wire_header h = from(0, WIRE_PUSH, 0, 1);
+    h.version = 1;
+    give(&b, h, b.bytes, 0);
+    h.rank = 1;
+    h.incarnation = 101;
+    give(&b, h, b.bytes, 0);
+    assert_int_equal(server_core_version(b.core, 0), 1);
+    assert_true(server_core_hurry(b.core));
+    assert_int_equal(server_core_tick(b.core, 0.1), 0);
+    assert_int_equal(server_core_version(b.core, 0), 1);
+    atomic_fetch_sub(b.log.inflight, 1);
+    assert_int_equal(server_core_tick(b.core, 0.1), 0);
+    assert_int_equal(server_core_version(b.core, 0), 2);
+    assert_false(server_core_hurry(b.core));
+    bench_close(&b);
+}
+
+// With a commit round nothing moves until the decision; a skip ends the step but counts no update.
+static void test_round_and_skip(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    bench_open(&b, true);
+    bench_load(&b);
+    int sums = 0;
+    for (int k = 0; k < b.sim->map->count; k++)
+        for (int w = 0; w < 2; w++) {
+            const struct partition *p = &b.sim->map->parts[k];
+            give(&b, from(w, WIRE_PUSH, k, 0), (size_t)(p->end - p->begin) * 2, 0);
+            sums += logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM);
+        }
+    assert_int_equal(sums, 1);
+    give(&b, from(0, WIRE_PULL, 0, 1), 0, 0);
+    assert_int_equal(b.log.count, 0);
+    assert_int_equal(server_core_tick(b.core, 2.0), 0);  // unanswered: repeated
+    assert_int_equal(logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM), 1);
+    struct wire_header d = {.kind = WIRE_DECISION, .step = 0, .flags = WIRE_SKIP};
+    b.log.count = 0;
+    assert_int_equal(server_core_decision(b.core, &d), 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    assert_int_equal(server_core_version(b.core, 0), 0);
+    struct server_totals totals;
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.steps, 1);
+    bench_close(&b);
+}
+
+static void expect_refused(struct bench *b, struct wire_header h, size_t bytes, const char *words) {
+    assert_int_equal(give(b, h, bytes, 0), 0);
+    assert_int_equal(logged(&b->log, h.rank, WIRE_REFUSED), 1);
+    assert_non_null(strstr(b->log.sent[0].h.text, words));
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    bench_open(&b, false);
+    expect_refused(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, "not been loaded");
+    expect_refused(&b, from(0, WIRE_PULL, 0, 0), 0, "not been loaded");
+    expect_refused(&b, from(1, WIRE_INIT, 0, 0), b.bytes * 2, "only worker 0");
+    expect_refused(&b, from(0, WIRE_INIT, 0, 0), b.bytes, "size");
+    bench_load(&b);
+    expect_refused(&b, from(0, WIRE_PUSH, 0, 0), b.bytes - 2, "size");
+    expect_refused(&b, from(0, WIRE_PUSH, 0, 1), b.bytes, "earlier step");
+    expect_refused(&b, from(0, WIRE_PUSH, b.sim->map->count, 0), b.bytes, "does not own");
+    expect_refused(&b, from(0, WIRE_PUSH, INT32_MAX, 0), b.bytes, "does not own");
+    expect_refused(&b, from(0, WIRE_HEARTBEAT, 0, 0), 0, "no such message");
+    struct wire_header h = from(0, WIRE_PUSH, 0, 0);
+    h.version = 3;
+    expect_refused(&b, h, b.bytes, "version");
+    // Not of this job, not this process, not a worker: not even an answer.
+    struct wire_header strangers[4] = {from(0, WIRE_PULL, 0, 0), from(0, WIRE_PULL, 0, 0), from(2, WIRE_PULL, 0, 0),
+                                       from(0, WIRE_PULL, 0, 0)};
+    strangers[0].job = 1;
+    strangers[1].incarnation = 5;
+    strangers[3].role = PS_SERVER;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(give(&b, strangers[i], 0, 0), 0);
+        assert_int_equal(b.log.count, 0);
+    }
+    assert_int_equal(server_core_version(b.core, 0), 0);
+    bench_close(&b);
+}
+
+static void test_different_lr(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    bench_open(&b, false);
+    bench_load(&b);
+    give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
+    struct wire_header h = from(1, WIRE_PUSH, 0, 0);
+    h.lr = 0.25f;
+    assert_int_equal(give(&b, h, b.bytes, 0), -1);
+    assert_non_null(strstr(server_core_error(b.core), "worker 1 pushed with learning rate 0.25"));
+    assert_non_null(strstr(server_core_error(b.core), "worker 0 with 0.1"));
+    bench_close(&b);
+}
+
+static void test_overdue_key(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    bench_open(&b, false);
+    bench_load(&b);
+    give(&b, from(0, WIRE_PUSH, 1, 0), b.bytes, 10.0);
+    assert_int_equal(server_core_tick(b.core, 12.9), 0);
+    assert_int_equal(server_core_tick(b.core, 13.1), -1);
+    assert_non_null(strstr(server_core_error(b.core), "step 0: no gradient of key 1 (embedding"));
+    assert_non_null(strstr(server_core_error(b.core), "from worker 1"));
+    bench_close(&b);
+}
+
+// Worker 1 computes on version 0 while worker 0 pushes twice: tau 0, 0, then 2.
+static void test_staleness(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_ASYNC);
+    bench_open(&b, false);
+    bench_load(&b);
+    struct wire_header h = from(0, WIRE_PUSH, 0, 0);
+    give(&b, h, b.bytes, 0);
+    h = from(0, WIRE_PUSH, 0, 1);
+    h.version = 1;
+    give(&b, h, b.bytes, 0);
+    give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);
+    assert_int_equal(b.log.sent[0].h.staleness, 2);
+    give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);  // repeated: not applied, the same answer
+    assert_int_equal(b.log.sent[0].h.staleness, 2);
+    h = from(1, WIRE_PUSH, 0, 1);
+    h.version = 3;
+    h.flags = WIRE_SKIP;
+    give(&b, h, b.bytes, 0);
+    assert_int_equal(server_core_version(b.core, 0), 3);  // a skipped push is no update
+    struct server_totals totals;
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.staleness.count[0], 3);
+    assert_int_equal(totals.staleness.count[2], 1);
+    assert_int_equal(totals.staleness.max, 2);
+    assert_true(totals.staleness.mean == 0.5);
+    // A pull that overtakes its push waits for it: a worker reads what it wrote.
+    give(&b, from(0, WIRE_PULL, 0, 3), 0, 0);
+    assert_int_equal(b.log.count, 0);
+    h = from(0, WIRE_PUSH, 0, 2);
+    h.version = 3;
+    give(&b, h, b.bytes, 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    assert_null(b.log.inflight);  // asynchronous replies are copies
+    bench_close(&b);
+}
+
+// ---------------------------------------------------------------- the scheduler
+struct desk {
+    struct sim *sim;
+    struct log log;
+    struct scheduler_core *core;
+};
+
+static struct desk *desk_create(void) {
+    struct toy_case t = {.dtype = DT_F16, .mode = CONSISTENCY_SYNC, .workers = 2, .servers = 1, .threads = 1, .steps = 1, .overflow_step = -1};
+    struct desk *d = xcalloc(1, sizeof *d);
+    d->sim = sim_create(&t);
+    d->sim->c.ps.deadline_ms = 4000;
+    struct scheduler_core_options o = {.config = &d->sim->c, .map = d->sim->map, .manifest = {.hash = 5, .text = "ours"},
+                                       .job = SIM_JOB, .port = {&d->log, log_send}};
+    d->core = scheduler_core_create(&o);
+    return d;
+}
+
+static void desk_destroy(struct desk *d) {
+    scheduler_core_destroy(&d->core);
+    sim_destroy(d->sim);
+    free(d);
+}
+
+static int tell_desk(struct desk *d, enum ps_role role, int rank, struct wire_header h, double now) {
+    struct ps_frame *f = h.kind == WIRE_HELLO && role == PS_SERVER ? sim_frame(d->sim, xstrdup("tcp://y:1\n"), 10) : NULL;
+    h.role = role;
+    h.rank = rank;
+    if (!h.incarnation) h.incarnation = 50 + (uint64_t)(role * 10 + rank);
+    if (!h.manifest) h.manifest = 5;
+    if (!h.job) h.job = SIM_JOB;
+    d->log.count = 0;
+    int member = scheduler_core_message(d->core, &h, f, now);
+    if (!scheduler_core_error(d->core)[0]) scheduler_core_tick(d->core, now);
+    return member;
+}
+
+static void desk_login(struct desk *d) {
+    struct wire_header hello = {.kind = WIRE_HELLO};
+    assert_int_equal(tell_desk(d, PS_WORKER, 0, hello, 0), 0);
+    assert_int_equal(tell_desk(d, PS_WORKER, 1, hello, 0), 1);
+    assert_int_equal(tell_desk(d, PS_SERVER, 0, hello, 0), 2);
+    assert_int_equal(logged(&d->log, 0, WIRE_START), 0);
+    assert_int_equal(tell_desk(d, PS_SHARD, 0, hello, 0), 3);
+    assert_int_equal(logged(&d->log, 0, WIRE_START) + logged(&d->log, 1, WIRE_START), 2);
+}
+
+static void test_login(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    struct wire_header h = {.kind = WIRE_HELLO, .manifest = 6};
+    snprintf(h.text, sizeof h.text, "theirs");
+    assert_int_equal(tell_desk(d, PS_WORKER, 0, h, 0), -1);
+    assert_int_equal(d->log.sent[0].h.kind, WIRE_REFUSED);
+    assert_non_null(strstr(d->log.sent[0].h.text, "theirs"));
+    assert_non_null(strstr(d->log.sent[0].h.text, "ours"));
+    h.manifest = 5;
+    assert_int_equal(tell_desk(d, PS_WORKER, -1, h, 0), 0);  // any free rank
+    assert_int_equal(d->log.sent[0].h.step, 0);
+    h.incarnation = 1234;
+    assert_int_equal(tell_desk(d, PS_WORKER, 0, h, 0), -1);  // taken
+    assert_non_null(strstr(d->log.sent[0].h.text, "already here"));
+    assert_int_equal(tell_desk(d, PS_WORKER, -1, h, 0), 1);
+    assert_int_equal(tell_desk(d, PS_WORKER, -1, h, 0), 1);  // repeats itself
+    h.incarnation = 1235;
+    assert_int_equal(tell_desk(d, PS_WORKER, -1, h, 0), -1);  // full
+    assert_int_equal(tell_desk(d, PS_WORKER, 9, h, 0), -1);
+    assert_int_equal(scheduler_core_tick(d->core, 4.1), -1);
+    assert_non_null(strstr(scheduler_core_error(d->core), "server 0, server 0 shard 0 did not come within 4000 ms"));
+    assert_true(logged(&d->log, 0, WIRE_ABORT) == 1);
+    desk_destroy(d);
+}
+
+static struct wire_header report(int64_t step, double loss, float scale) {
+    return (struct wire_header){.kind = WIRE_REPORT, .step = step, .loss = loss, .lr = 0.5f, .loss_scale = scale, .clip = 1.0f};
+}
+
+static void test_step(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    desk_login(d);
+    struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true};
+    exact_sum_add(&sum.sum, 64.0 * 64.0);
+    tell_desk(d, PS_WORKER, 1, report(0, 0.1, 16.0f), 0);
+    tell_desk(d, PS_SHARD, 0, sum, 0);
+    assert_int_equal(d->log.count, 0);
+    tell_desk(d, PS_WORKER, 0, report(0, 0.2, 16.0f), 0);
+    assert_int_equal(d->log.sent[0].h.kind, WIRE_DECISION);
+    assert_true(d->log.sent[0].h.norm == 4.0);
+    assert_true(d->log.sent[0].h.grad_scale == (float)(1.0 / (4.0 + 1e-6) / 16.0));
+    assert_true(d->log.sent[1].h.loss == 0.2 + 0.1);
+    assert_int_equal(logged(&d->log, 0, WIRE_STEP_DONE) + logged(&d->log, 1, WIRE_STEP_DONE), 2);
+    tell_desk(d, PS_WORKER, 0, report(0, 0.2, 16.0f), 0);  // repeated: the same answer, to it alone
+    assert_int_equal(d->log.count, 1);
+    assert_int_equal(logged(&d->log, 0, WIRE_STEP_DONE), 1);
+    tell_desk(d, PS_SHARD, 0, sum, 0);
+    assert_int_equal(logged(&d->log, 3, WIRE_DECISION), 1);
+    // Workers that disagree on the loss scale end the job, both named.
+    tell_desk(d, PS_WORKER, 0, report(1, 0.2, 16.0f), 0);
+    tell_desk(d, PS_WORKER, 1, report(1, 0.2, 8.0f), 0);
+    assert_non_null(strstr(scheduler_core_error(d->core), "worker 1"));
+    assert_non_null(strstr(scheduler_core_error(d->core), "worker 0"));
+    assert_int_equal(logged(&d->log, 2, WIRE_ABORT), 1);
+    desk_destroy(d);
+}
+
+static void test_lost_and_overdue(void **state) {
+    (void)state;
+    struct wire_header beat = {.kind = WIRE_HEARTBEAT, .step = 7};
+    struct desk *d = desk_create();
+    desk_login(d);
+    tell_desk(d, PS_WORKER, 1, beat, 0.5);
+    assert_int_equal(logged(&d->log, 1, WIRE_HEARTBEAT_ACK), 1);
+    tell_desk(d, PS_WORKER, 0, beat, 1.5);
+    tell_desk(d, PS_SERVER, 0, beat, 1.5);
+    assert_int_equal(scheduler_core_tick(d->core, 2.6), -1);
+    assert_non_null(strstr(scheduler_core_error(d->core), "worker 1 was lost at step 7"));
+    assert_int_equal(logged(&d->log, 1, WIRE_ABORT), 0);  // nobody is there
+    desk_destroy(d);
+    d = desk_create();
+    desk_login(d);
+    tell_desk(d, PS_WORKER, 0, report(0, 1.0, 1.0f), 0);
+    for (int i = 1; i < 4; i++) {
+        tell_desk(d, PS_WORKER, 0, beat, i);
+        tell_desk(d, PS_WORKER, 1, beat, i);
+        tell_desk(d, PS_SERVER, 0, beat, i);
+    }
+    assert_int_equal(scheduler_core_tick(d->core, 3.5), -1);
+    assert_non_null(strstr(scheduler_core_error(d->core), "step 0: nothing from worker 1"));
+    desk_destroy(d);
+}
+
+static void test_gathers(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    desk_login(d);
+    struct wire_header g = {.kind = WIRE_GATHER, .count = 2, .values = {0.1, 1e300}};
+    tell_desk(d, PS_WORKER, 1, g, 0);
+    assert_int_equal(d->log.count, 0);
+    g.values[0] = 0.2;
+    tell_desk(d, PS_WORKER, 0, g, 0);
+    assert_int_equal(logged(&d->log, 0, WIRE_GATHER_DONE) + logged(&d->log, 1, WIRE_GATHER_DONE), 2);
+    assert_true(d->log.sent[0].h.values[0] == 0.2 + 0.1 && d->log.sent[0].h.values[1] == 2e300);
+    tell_desk(d, PS_WORKER, 1, g, 0);
+    assert_int_equal(d->log.count, 1);  // its answer was lost: again, to it alone
+    // The end: workers part, then the server is told to.
+    struct wire_header bye = {.kind = WIRE_GOODBYE};
+    tell_desk(d, PS_WORKER, 0, bye, 0);
+    assert_int_equal(logged(&d->log, 2, WIRE_SHUTDOWN), 0);
+    tell_desk(d, PS_WORKER, 1, bye, 0);
+    assert_int_equal(logged(&d->log, 2, WIRE_SHUTDOWN), 1);
+    assert_false(scheduler_core_done(d->core));
+    tell_desk(d, PS_SERVER, 0, bye, 0);
+    assert_true(scheduler_core_done(d->core));
+    desk_destroy(d);
+}
+
+// Without a commit round a gradient that is not finite has been applied by then: the job says so and ends.
+static void test_not_finite_without_round(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    d->sim->c.dtype = DT_BF16;
+    desk_login(d);
+    struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true, .sum = {.nonfinite = 3}};
+    tell_desk(d, PS_SHARD, 0, sum, 0);
+    tell_desk(d, PS_WORKER, 0, report(0, 0.2, 1.0f), 0);
+    tell_desk(d, PS_WORKER, 1, report(0, 0.2, 1.0f), 0);
+    assert_non_null(strstr(scheduler_core_error(d->core), "3 gradient elements are not finite"));
+    desk_destroy(d);
+}
+
+// ---------------------------------------------------------------- a worker
+// 4096 bytes of credit: a second key goes only when the first was taken, and unit 0 goes first.
+static void test_credits_and_urgency(void **state) {
+    (void)state;
+    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct worker_core_options o = {.layout = b.sim->l, .map = b.sim->map, .dtype = DT_BF16, .weights = b.sim->workers[0].weights,
+                                    .grads = (const void *const *)b.sim->workers[0].grads, .credit_bytes = (int64_t)b.bytes + 1,
+                                    .resend_s = 1.0, .heartbeat_s = 1e6, .lost_s = 5.0, .port = {&b.log, log_send}};
+    struct worker_core *w = worker_core_create(&o);
+    struct push_info p = {.step = 0, .lr = 0.1f, .grad_scale = 1.0f};
+    for (int u = TOY_UNITS - 1; u >= 0; u--) worker_core_push_unit(w, u, &p);
+    worker_core_tick(w, 0);
+    assert_int_equal(b.log.sent[0].h.kind, WIRE_PUSH);
+    assert_int_equal(b.log.sent[0].h.key, 0);
+    assert_int_equal(b.log.sent[1].h.kind, WIRE_PULL);
+    assert_int_equal(b.log.count, 2);
+    struct wire_header ack = {.kind = WIRE_PUSH_ACK, .key = 0, .step = 0, .flags = WIRE_HELD};
+    worker_core_message(w, 0, &ack, NULL, 0);
+    worker_core_tick(w, 0);
+    assert_int_equal(b.log.count, 2);  // held frames keep their credits
+    ack.flags = 0;
+    worker_core_message(w, 0, &ack, NULL, 0);
+    worker_core_tick(w, 0);
+    assert_int_equal(b.log.sent[2].h.key, 1);
+    b.log.count = 0;
+    worker_core_tick(w, 1.5);  // unanswered: pushed and asked again
+    assert_int_equal(logged(&b.log, 0, WIRE_PUSH), 1);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL), 2);
+    assert_int_equal(worker_core_tick(w, 6.0), -1);
+    assert_non_null(strstr(worker_core_error(w), "the scheduler was lost"));
+    worker_core_destroy(&w);
+    sim_destroy(b.sim);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order_of_pulls),     cmocka_unit_test(test_commit_waits_for_transport),
+        cmocka_unit_test(test_round_and_skip),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_different_lr),       cmocka_unit_test(test_overdue_key),
+        cmocka_unit_test(test_staleness),          cmocka_unit_test(test_login),
+        cmocka_unit_test(test_step),               cmocka_unit_test(test_lost_and_overdue),
+        cmocka_unit_test(test_gathers),            cmocka_unit_test(test_not_finite_without_round),
+        cmocka_unit_test(test_credits_and_urgency),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -103,14 +103,18 @@ void local_hub_destroy(struct local_hub **hub) {
     *hub = NULL;
 }
 
-// No channel may be locked: waiters are woken through each channel's lock.
-void local_hub_abort(struct local_hub *h, const char *why) {
+static void mark_aborted(struct local_hub *h, const char *why) {
     pthread_mutex_lock(&h->lock);
     if (!atomic_load(&h->aborted)) {
         snprintf(h->why, sizeof h->why, "%s", why);
         atomic_store(&h->aborted, true);
     }
     pthread_mutex_unlock(&h->lock);
+}
+
+// No channel may be locked: waiters are woken through each channel's lock.
+void local_hub_abort(struct local_hub *h, const char *why) {
+    mark_aborted(h, why);
     for (int i = 0; i < LOCAL_CHANNELS; i++) {
         pthread_mutex_lock(&h->channels[i].lock);
         pthread_cond_broadcast(&h->channels[i].moved);
@@ -147,18 +151,20 @@ static int fail_and_abort(struct collective_local *l, const char *text) {
     return -1;
 }
 
-// With the channel locked; unlocks it.
+// With the channel locked; unlocks it. The hub is marked before this rank withdraws: another one that times
+// out at the same moment must not take it for missing.
 static int meet_timed_out(struct collective_local *l, const struct collective_call *call) {
     struct local_channel *ch = l->channel;
     bool missing[REDUCE_MAX] = {false};
-    for (int i = 0; i < l->hub->size; i++) missing[i] = !ch->slots[i].present;
-    ch->arrived--;
-    ch->slots[l->impl.head.rank].present = false;
-    pthread_mutex_unlock(&ch->lock);
     char ranks[128], text[COLLECTIVE_ERROR_BYTES];
+    for (int i = 0; i < l->hub->size; i++) missing[i] = !ch->slots[i].present;
     snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
              collective_op_name(call->op), l->index, (unsigned long long)l->sequence,
              collective_rank_list(ranks, sizeof ranks, missing, l->hub->size), l->impl.head.deadline_s);
+    mark_aborted(l->hub, text);
+    ch->arrived--;
+    ch->slots[l->impl.head.rank].present = false;
+    pthread_mutex_unlock(&ch->lock);
     return fail_and_abort(l, text);
 }
 

@@ -7,7 +7,7 @@
 #include "shared/core/error.h"
 
 #define HELLO_EVERY_S 0.5
-#define POLL_MS 20
+#define POLL_MS       20
 
 uint64_t ps_random_id(void) {
     uint64_t id = 0;
@@ -65,8 +65,8 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         id->job = m.header.job;
         return 0;
     }
-    return fail("login: no scheduler answered at %s within %.1f s; is it running, and is the address right?", l->address,
-                l->deadline_s);
+    return fail("login: no scheduler answered at %s within %.1f s; is it running, and is the address right?",
+                l->address, l->deadline_s);
 }
 
 // The scheduler names who is missing at its own deadline; a little longer, so that its word arrives.

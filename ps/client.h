@@ -8,19 +8,19 @@
 
 struct ps_identity {
     enum ps_role role;
-    int rank;               // -1: any free one, until the scheduler has answered
+    int rank;  // -1: any free one, until the scheduler has answered
     int thread;
-    uint64_t incarnation;   // of this process; never 0
-    uint64_t job;           // 0 until the scheduler has answered
+    uint64_t incarnation;  // of this process; never 0
+    uint64_t job;          // 0 until the scheduler has answered
 };
 
 struct ps_login {
-    struct net_socket *socket;        // DEALER to the scheduler
-    const char *address;              // of the scheduler, for messages
+    struct net_socket *socket;  // DEALER to the scheduler
+    const char *address;        // of the scheduler, for messages
     const struct manifest *manifest;
-    const char *endpoints;            // server: one address a line; else NULL
+    const char *endpoints;  // server: one address a line; else NULL
     double deadline_s;
-    const volatile int *stop;         // or NULL
+    const _Atomic int *stop;  // or NULL
 };
 
 uint64_t ps_random_id(void);  // never 0
@@ -29,6 +29,6 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h);
 int ps_login(const struct ps_login *l, struct ps_identity *id);
 // Blocks until everyone is there. The endpoints of all shards (malloc'd, one a line), or NULL after logging.
 char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s);
-static inline bool ps_stopped(const volatile int *stop) { return stop && *stop; }
+static inline bool ps_stopped(const _Atomic int *stop) { return stop && *stop; }
 
 #endif

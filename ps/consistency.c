@@ -7,8 +7,10 @@
 int consistency_supported(const struct consistency_rule *r) {
     switch (r->kind) {
         case CONSISTENCY_SYNC:
-        case CONSISTENCY_ASYNC: return 0;
-        case CONSISTENCY_SSP: return fail("topology ps:ssp:%d is not supported yet; use ps:sync or ps:async", r->bound);
+        case CONSISTENCY_ASYNC:
+            return 0;
+        case CONSISTENCY_SSP:
+            return fail("topology ps:ssp:%d is not supported yet; use ps:sync or ps:async", r->bound);
         case CONSISTENCY_BACKUP:
             return fail("topology ps:backup:%d is not supported yet; use ps:sync or ps:async", r->bound);
     }
@@ -21,17 +23,23 @@ bool consistency_applies_on_arrival(const struct consistency_rule *r) {
 
 bool consistency_may_commit(const struct consistency_rule *r, int contributed) {
     switch (r->kind) {
-        case CONSISTENCY_SYNC: return contributed == r->workers;
-        case CONSISTENCY_BACKUP: return contributed >= r->workers - r->bound;
-        default: return contributed >= 1;
+        case CONSISTENCY_SYNC:
+            return contributed == r->workers;
+        case CONSISTENCY_BACKUP:
+            return contributed >= r->workers - r->bound;
+        default:
+            return contributed >= 1;
     }
 }
 
 bool consistency_may_read(const struct consistency_rule *r, int64_t slowest_clock, int64_t reader_clock) {
     switch (r->kind) {
-        case CONSISTENCY_SYNC: return slowest_clock >= reader_clock;
-        case CONSISTENCY_SSP: return slowest_clock >= reader_clock - r->bound;
-        default: return true;
+        case CONSISTENCY_SYNC:
+            return slowest_clock >= reader_clock;
+        case CONSISTENCY_SSP:
+            return slowest_clock >= reader_clock - r->bound;
+        default:
+            return true;
     }
 }
 

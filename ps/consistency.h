@@ -2,8 +2,8 @@
 //
 //     sync      update t commits when all workers have contributed (in worker order)
 //     async     every push is an update of its own, on arrival
-//     ssp:s     every push on arrival; a worker at clock c reads iff the slowest clock >= c - s (Ho et al. 2013)
-//     backup:b  commits on the first N-b workers (Chen et al. 2016)
+//     ssp:s     every push on arrival; a worker at clock c reads iff the slowest clock >= c - s (Ho et al.
+//     2013) backup:b  commits on the first N-b workers (Chen et al. 2016)
 //
 // The rules of ssp and backup are stated here; the roles do not run them yet and refuse them by name.
 #ifndef STARRING_PS_CONSISTENCY_H

@@ -13,21 +13,23 @@ struct manifest manifest_make(const struct config *c, const struct layout *l, co
     const struct schedule_config *s = &c->schedule;
     uint64_t h = layout_hash(l, (int)c->dtype);
     h = mix_int(h, (int64_t)shard_map_hash(m));
-    const int64_t ints[] = {c->consistency, c->bound,          c->workers, m->servers, m->threads,
-                            o->l2_mode,     o->no_bias_correction, s->type,    s->warmup,  s->warmup_steps,
-                            s->total_steps, c->scaler.enabled, (int64_t)c->dtype};
+    const int64_t ints[] = {
+        c->consistency,        c->bound, c->workers, m->servers,      m->threads,     o->l2_mode,
+        o->no_bias_correction, s->type,  s->warmup,  s->warmup_steps, s->total_steps, c->scaler.enabled,
+        (int64_t)c->dtype};
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);
-    const double reals[] = {o->lr,     o->beta1,  o->beta2,  o->eps,
-                            o->weight_decay, c->clip, s->min_lr, s->max_lr,
-                            s->warmup_min_ratio, s->cos_min_ratio};
+    const double reals[] = {o->lr,           o->beta1,        o->beta2,
+                            o->eps,          o->weight_decay, c->clip,
+                            s->min_lr,       s->max_lr,       s->warmup_min_ratio,
+                            s->cos_min_ratio};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) h = mix_real(h, reals[i]);
     struct manifest out = {.hash = h};
     static const char *const modes[] = {"sync", "async", "ssp", "backup"};
     snprintf(out.text, sizeof out.text,
              "%lld params in %d units, %s, %d workers x %d servers x %d threads, %d keys, ps:%s, "
              "lr %g, betas %g %g, eps %g, decay %g, clip %g, fp16 scaler %s",
-             (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads, m->count,
-             modes[c->consistency], (double)o->lr, (double)o->beta1, (double)o->beta2, (double)o->eps,
-             (double)o->weight_decay, (double)c->clip, c->scaler.enabled ? "on" : "off");
+             (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
+             m->count, modes[c->consistency], (double)o->lr, (double)o->beta1, (double)o->beta2,
+             (double)o->eps, (double)o->weight_decay, (double)c->clip, c->scaler.enabled ? "on" : "off");
     return out;
 }

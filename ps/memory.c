@@ -6,7 +6,8 @@
 #include "ps/ps.h"
 #include "shared/core/error.h"
 
-void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm, struct worker_buffers *out) {
+void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm,
+                  struct worker_buffers *out) {
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(dtype);
         out->weights[u] = arena_take(a, MEM_PARAMETER, bytes);
@@ -15,7 +16,8 @@ void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, boo
     out->sum = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->sum) : NULL;
 }
 
-void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank, struct server_buffers *out) {
+void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank,
+                  struct server_buffers *out) {
     for (int key = 0; key < map->count; key++) {
         const struct partition *p = &map->parts[key];
         size_t n = (size_t)(p->end - p->begin);
@@ -76,7 +78,8 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     server_carve(&a, map, c->dtype, rank, b);
     *mem = (struct topology_memory){.formula_bytes = 12 * (size_t)l->params / (size_t)map->servers};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
-    uint64_t bytes = (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;
+    uint64_t bytes =
+        (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
     arena_release(&a);
     free(b);

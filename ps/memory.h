@@ -7,15 +7,17 @@
 #include "shared/core/arena.h"
 
 struct worker_buffers {
-    void **weights;          // (units) of (n_pad) in dtype
-    void **grads;            // (units) of (n_pad) in dtype
-    struct exact_sum *sum;   // async: of the worker's own gradient; else NULL
+    void **weights;         // (units) of (n_pad) in dtype
+    void **grads;           // (units) of (n_pad) in dtype
+    struct exact_sum *sum;  // async: of the worker's own gradient; else NULL
 };
 
 // weights and grads are host arrays of the caller's, one entry a unit.
-void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm, struct worker_buffers *out);
+void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm,
+                  struct worker_buffers *out);
 // Buffers of every key of server `rank`; out (map->count), others untouched.
-void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank, struct server_buffers *out);
+void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank,
+                  struct server_buffers *out);
 
 // The partition map a configuration means; NULL after logging.
 struct shard_map *ps_map_create(const struct config *c, const struct layout *l);

@@ -10,7 +10,7 @@
 struct net {
     void *context;
     struct net_options o;
-    struct net_socket *open;      // list; changed by the role's thread alone
+    struct net_socket *open;  // list; changed by the role's thread alone
     _Atomic uint64_t dropped;
 };
 
@@ -96,9 +96,10 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
     struct net_socket *s = socket_open(n, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     if (!s) return NULL;
-    if (zmq_bind(s->socket, address) != 0 || zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
-        fail("cannot listen on %s: %s; give parameter_server.bind as tcp://HOST:PORT or tcp://HOST:*", address,
-             zmq_strerror(errno));
+    if (zmq_bind(s->socket, address) != 0 ||
+        zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
+        fail("cannot listen on %s: %s; give parameter_server.bind as tcp://HOST:PORT or tcp://HOST:*",
+             address, zmq_strerror(errno));
         net_close(&s);
     }
     return s;
@@ -142,7 +143,8 @@ static int part_recv(struct net_socket *s, zmq_msg_t *msg, bool *more) {
     return 1;
 }
 
-static void count_received(struct wire_count *wire, const struct wire_header *h, size_t header, size_t payload) {
+static void count_received(struct wire_count *wire, const struct wire_header *h, size_t header,
+                           size_t payload) {
     bool pays = wire_is_payload(h);
     atomic_fetch_add(&wire->control_received, header + (pays ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_received, payload);
@@ -206,7 +208,8 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     size_t size = wire_encode(&m->header, header);
     struct wire_count *wire = s->net->o.wire;
     if (!size) return false;
-    if (s->router && (!to || !to->bytes || zmq_send(s->socket, to->id, to->bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0))
+    if (s->router &&
+        (!to || !to->bytes || zmq_send(s->socket, to->id, to->bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0))
         return false;
     // The peer took the first part, so the queue takes the rest of the same message.
     int flags = ZMQ_DONTWAIT | (m->bytes ? ZMQ_SNDMORE : 0);
@@ -231,8 +234,9 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
 int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
     zmq_pollitem_t *polled = xcalloc((unsigned long)count + 1, sizeof *polled);
     for (int i = 0; i < count; i++)
-        polled[i] = (zmq_pollitem_t){
-            .socket = items[i].socket ? items[i].socket->socket : NULL, .fd = items[i].fd, .events = ZMQ_POLLIN};
+        polled[i] = (zmq_pollitem_t){.socket = items[i].socket ? items[i].socket->socket : NULL,
+                                     .fd = items[i].fd,
+                                     .events = ZMQ_POLLIN};
     int rc = zmq_poll(polled, count, timeout_ms);
     if (rc < 0 && errno != EINTR) {
         free(polled);

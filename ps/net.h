@@ -17,7 +17,7 @@
 #include "shared/core/wire_count.h"
 
 #define NET_ADDRESS_MAX 256
-#define NET_ROUTE_MAX 255
+#define NET_ROUTE_MAX   255
 
 struct net;
 struct net_socket;
@@ -25,7 +25,7 @@ struct net_socket;
 struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
     size_t max_payload_bytes;
-    int queue_messages;       // high-water mark of each direction
+    int queue_messages;  // high-water mark of each direction
 };
 
 struct net *net_create(const struct net_options *o);  // NULL after logging
@@ -45,7 +45,7 @@ struct net_route {
 };
 
 struct net_message {
-    struct net_route from;   // ROUTER
+    struct net_route from;  // ROUTER
     struct wire_header header;
     struct ps_frame *frame;  // owned by the receiver; NULL: no payload
 };

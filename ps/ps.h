@@ -17,11 +17,11 @@
 
 struct ps_role_options {
     const struct config *config;
-    const struct layout *layout;     // world = workers
-    const char *scheduler;           // address to listen on (scheduler) or connect to
-    const char *advertise;           // host or tcp://host:port told to others, or NULL: as bound
-    int rank;                        // server or worker index; -1: any free one, given by the scheduler
-    const volatile int *stop;        // non-zero: leave as soon as possible
+    const struct layout *layout;  // world = workers
+    const char *scheduler;        // address to listen on (scheduler) or connect to
+    const char *advertise;        // host or tcp://host:port told to others, or NULL: as bound
+    int rank;                     // server or worker index; -1: any free one, given by the scheduler
+    const _Atomic int *stop;      // non-zero: leave as soon as possible
     void (*on_bound)(void *ctx, const char *address);  // scheduler: told the real address once it listens
     void *ctx;
 };

@@ -9,8 +9,8 @@
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
-#define POLL_MS 20
-#define LAST_WORDS_MS 500
+#define POLL_MS        20
+#define LAST_WORDS_MS  500
 #define QUEUE_MESSAGES 65536  // control messages of all members
 
 struct scheduler {
@@ -37,7 +37,8 @@ static int scheduler_loop(struct scheduler *s) {
         struct net_message m;
         int rc = 0;
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "interrupted");
-        if (net_poll(&item, 1, POLL_MS) != 0) return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
+        if (net_poll(&item, 1, POLL_MS) != 0)
+            return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         while (item.ready && (rc = net_recv(s->router, &m)) == 1) {
             s->sender = m.from;
             int member = scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
@@ -53,9 +54,11 @@ static int scheduler_loop(struct scheduler *s) {
 static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
     const struct config *c = s->o->config;
     char bound[NET_ADDRESS_MAX];
-    struct net_options no = {.wire = &s->wire, .max_payload_bytes = 1 << 20, .queue_messages = QUEUE_MESSAGES};
+    struct net_options no = {
+        .wire = &s->wire, .max_payload_bytes = 1 << 20, .queue_messages = QUEUE_MESSAGES};
     s->net = net_create(&no);
-    if (!s->net || !(s->router = net_router(s->net, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound))) return -1;
+    if (!s->net || !(s->router = net_router(s->net, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
+        return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
     struct scheduler_core_options co = {.config = c,
                                         .map = map,

@@ -9,39 +9,39 @@
 #include "shared/core/error.h"
 
 struct member {
-    bool present, gone;       // gone: said goodbye
+    bool present, gone;  // gone: said goodbye
     uint64_t incarnation;
     double seen_s;
     int64_t step;
-    char *endpoints;          // servers: one address a line
+    char *endpoints;  // servers: one address a line
 };
 
 // What the workers and shards said of one step, and the answer.
 struct round {
     int64_t step;
-    bool *reported;           // (N)
-    bool *summed;             // (shards)
+    bool *reported;  // (N)
+    bool *summed;    // (shards)
     int reports, sums;
-    double *loss;             // (N)
+    double *loss;  // (N)
     float lr, loss_scale, clip;
     int first_worker;
     struct exact_sum sum;
-    double first_s;           // when the first word of this step came
+    double first_s;  // when the first word of this step came
 };
 
 struct gather {
     uint64_t seq;
-    bool *have;               // (N)
-    int count, words;         // workers heard; values each
-    double *values;           // (N, WIRE_VALUES_MAX)
+    bool *have;        // (N)
+    int count, words;  // workers heard; values each
+    double *values;    // (N, WIRE_VALUES_MAX)
     double first_s;
 };
 
 struct scheduler_core {
     struct scheduler_core_options o;
     int workers, servers, shards, members;
-    int full_shards;          // shards that own keys
-    struct member *m;         // (members)
+    int full_shards;   // shards that own keys
+    struct member *m;  // (members)
     bool started, closing, done;
     double closing_s, shutdown_s;
     struct round round;
@@ -90,15 +90,22 @@ static int fatal(struct scheduler_core *c, const char *fmt, ...) {
 static int member_of(const struct scheduler_core *c, const struct wire_header *h) {
     int base, count = 0, i = h->rank;
     switch (h->role) {
-        case PS_WORKER: base = 0; count = c->workers; break;
-        case PS_SERVER: base = c->workers; count = c->servers; break;
+        case PS_WORKER:
+            base = 0;
+            count = c->workers;
+            break;
+        case PS_SERVER:
+            base = c->workers;
+            count = c->servers;
+            break;
         case PS_SHARD:
             base = c->workers + c->servers;
             count = c->shards;
             if (h->rank < 0 || h->thread >= c->o.map->threads) return -1;
             i = h->rank * c->o.map->threads + h->thread;
             break;
-        default: return -1;
+        default:
+            return -1;
     }
     return i >= 0 && i < count ? base + i : -1;
 }
@@ -124,11 +131,14 @@ static int seat(const struct scheduler_core *c, const struct wire_header *h) {
     return -1;
 }
 
-static int on_hello(struct scheduler_core *c, const struct wire_header *h, const struct ps_frame *frame, double now) {
+static int on_hello(struct scheduler_core *c, const struct wire_header *h, const struct ps_frame *frame,
+                    double now) {
     int i = h->role == PS_SCHEDULER ? -1 : seat(c, h);
     if (h->manifest != c->o.manifest.hash) {
-        refuse(c, "manifests differ: this %s has (%s), the scheduler has (%s); start both from one configuration",
-               ps_role_name(h->role), h->text, c->o.manifest.text);
+        refuse(
+            c,
+            "manifests differ: this %s has (%s), the scheduler has (%s); start both from one configuration",
+            ps_role_name(h->role), h->text, c->o.manifest.text);
         return -1;
     }
     if (i < 0) {
@@ -190,8 +200,9 @@ static int decide(struct scheduler_core *c) {
     double loss = r->loss[0];
     for (int w = 1; w < c->workers; w++) loss += r->loss[w];
     if (s.skip && !ps_commit_round(c->o.config))
-        return fatal(c, "step %lld: %lld gradient elements are not finite, and without gradient_clipping the "
-                        "servers had nothing to wait for; lower the learning rate or set gradient_clipping",
+        return fatal(c,
+                     "step %lld: %lld gradient elements are not finite, and without gradient_clipping the "
+                     "servers had nothing to wait for; lower the learning rate or set gradient_clipping",
                      (long long)r->step, (long long)r->sum.nonfinite);
     uint32_t flags = s.skip ? WIRE_SKIP : 0;
     c->decision = (struct wire_header){
@@ -224,11 +235,13 @@ static int on_report(struct scheduler_core *c, int w, const struct wire_header *
         r->lr = h->lr;
         r->loss_scale = h->loss_scale;
         r->clip = h->clip;
-    } else if (f32_to_bits(r->lr) != f32_to_bits(h->lr) || f32_to_bits(r->loss_scale) != f32_to_bits(h->loss_scale) ||
+    } else if (f32_to_bits(r->lr) != f32_to_bits(h->lr) ||
+               f32_to_bits(r->loss_scale) != f32_to_bits(h->loss_scale) ||
                f32_to_bits(r->clip) != f32_to_bits(h->clip)) {
-        return fatal(c, "step %lld: worker %d has lr %.9g, loss scale %.9g, clip %.9g, worker %d has %.9g, %.9g, %.9g",
-                     (long long)r->step, w, (double)h->lr, (double)h->loss_scale, (double)h->clip, r->first_worker,
-                     (double)r->lr, (double)r->loss_scale, (double)r->clip);
+        return fatal(
+            c, "step %lld: worker %d has lr %.9g, loss scale %.9g, clip %.9g, worker %d has %.9g, %.9g, %.9g",
+            (long long)r->step, w, (double)h->lr, (double)h->loss_scale, (double)h->clip, r->first_worker,
+            (double)r->lr, (double)r->loss_scale, (double)r->clip);
     }
     if (!r->reports && !r->sums) r->first_s = now;
     r->reported[w] = true;
@@ -241,7 +254,8 @@ static int on_report(struct scheduler_core *c, int w, const struct wire_header *
 static int on_sum(struct scheduler_core *c, int shard, const struct wire_header *h, double now) {
     struct round *r = &c->round;
     if (h->step < r->step) {
-        if (h->step == c->decision.step && c->decision.kind) tell(c, c->workers + c->servers + shard, &c->decision);
+        if (h->step == c->decision.step && c->decision.kind)
+            tell(c, c->workers + c->servers + shard, &c->decision);
         return 0;
     }
     if (h->step > r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
@@ -259,12 +273,13 @@ static int on_gather(struct scheduler_core *c, int w, const struct wire_header *
         if (c->gathered.kind && h->seq == c->gathered.seq) tell(c, w, &c->gathered);
         return 0;
     }
-    if (h->seq > g->seq) return fatal(c, "worker %d is %llu gathers ahead of the job", w,
-                                      (unsigned long long)(h->seq - g->seq));
+    if (h->seq > g->seq)
+        return fatal(c, "worker %d is %llu gathers ahead of the job", w,
+                     (unsigned long long)(h->seq - g->seq));
     if (g->have[w]) return 0;
     if (g->count && g->words != h->count)
-        return fatal(c, "gather %llu: worker %d sent %d values, another worker %d", (unsigned long long)h->seq, w,
-                     h->count, g->words);
+        return fatal(c, "gather %llu: worker %d sent %d values, another worker %d",
+                     (unsigned long long)h->seq, w, h->count, g->words);
     if (!g->count) g->first_s = now;
     g->have[w] = true;
     g->words = h->count;
@@ -300,16 +315,23 @@ static int dispatch(struct scheduler_core *c, int i, const struct wire_header *h
             if (h->step > c->m[i].step) c->m[i].step = h->step;
             tell(c, i, &beat);
             return 0;
-        case WIRE_REPORT: return worker ? on_report(c, i, h, now) : 0;
-        case WIRE_GATHER: return worker ? on_gather(c, i, h, now) : 0;
-        case WIRE_SHARD_SUM: return shard ? on_sum(c, i - c->workers - c->servers, h, now) : 0;
-        case WIRE_GOODBYE: return on_goodbye(c, i);
-        case WIRE_ABORT: return fatal(c, "%s: %.400s", member_name(c, i, name), h->text);
-        default: return 0;
+        case WIRE_REPORT:
+            return worker ? on_report(c, i, h, now) : 0;
+        case WIRE_GATHER:
+            return worker ? on_gather(c, i, h, now) : 0;
+        case WIRE_SHARD_SUM:
+            return shard ? on_sum(c, i - c->workers - c->servers, h, now) : 0;
+        case WIRE_GOODBYE:
+            return on_goodbye(c, i);
+        case WIRE_ABORT:
+            return fatal(c, "%s: %.400s", member_name(c, i, name), h->text);
+        default:
+            return 0;
     }
 }
 
-int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame, double now) {
+int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
+                           double now) {
     int i = -1;
     if (h->kind == WIRE_HELLO) {
         bool again = c->started;
@@ -317,7 +339,8 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
         if (i >= 0 && again) send_start(c, PEER_SENDER);
     } else {
         i = member_of(c, h);
-        if (i >= 0 && (!c->m[i].present || h->job != c->o.job || h->incarnation != c->m[i].incarnation)) i = -1;
+        if (i >= 0 && (!c->m[i].present || h->job != c->o.job || h->incarnation != c->m[i].incarnation))
+            i = -1;
         if (i >= 0) c->m[i].seen_s = now;
         if (i >= 0 && !c->error[0]) dispatch(c, i, h, now);
     }
@@ -354,7 +377,8 @@ static int login_tick(struct scheduler_core *c, double now) {
         return 0;
     }
     if (now - c->o.start_s > ps_deadline_s(c->o.config))
-        return fatal(c, "login: %s did not come within %lld ms", x.text, (long long)c->o.config->ps.deadline_ms);
+        return fatal(c, "login: %s did not come within %lld ms", x.text,
+                     (long long)c->o.config->ps.deadline_ms);
     return 0;
 }
 
@@ -365,7 +389,8 @@ static int lost_tick(struct scheduler_core *c, double now) {
         char name[48];
         member_name(c, i, name);
         c->m[i].gone = true;  // nobody is there to be told
-        if (!c->started) return fatal(c, "%s was lost during login: silent for %.1f s", name, now - m->seen_s);
+        if (!c->started)
+            return fatal(c, "%s was lost during login: silent for %.1f s", name, now - m->seen_s);
         return fatal(c, "%s was lost at step %lld: silent for %.1f s", name,
                      (long long)(m->step > c->round.step ? m->step : c->round.step), now - m->seen_s);
     }
@@ -383,13 +408,14 @@ static int overdue_tick(struct scheduler_core *c, double now) {
         for (int i = 0; i < c->shards; i++)
             if (c->o.map->shard_keys[i] && !r->summed[i] && r->reports == c->workers)
                 missing_add(c, &x, c->workers + c->servers + i);
-        return fatal(c, "step %lld: nothing from %s for %.1f s", (long long)r->step, x.text, now - r->first_s);
+        return fatal(c, "step %lld: nothing from %s for %.1f s", (long long)r->step, x.text,
+                     now - r->first_s);
     }
     if (g->count && now - g->first_s > limit) {
         for (int w = 0; w < c->workers; w++)
             if (!g->have[w]) missing_add(c, &x, w);
-        return fatal(c, "barrier %llu after step %lld: %s did not come for %.1f s", (unsigned long long)g->seq,
-                     (long long)r->step, x.text, now - g->first_s);
+        return fatal(c, "barrier %llu after step %lld: %s did not come for %.1f s",
+                     (unsigned long long)g->seq, (long long)r->step, x.text, now - g->first_s);
     }
     return 0;
 }

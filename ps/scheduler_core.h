@@ -34,7 +34,8 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_core_options
 void scheduler_core_destroy(struct scheduler_core **c);
 
 // The member behind a message, or -1: nobody of this job (the message was refused or dropped).
-int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame, double now);
+int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
+                           double now);
 // Deadlines, START, SHUTDOWN. Call after every message and at least every heartbeat. 0 or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);
 bool scheduler_core_done(const struct scheduler_core *c);

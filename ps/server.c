@@ -13,9 +13,9 @@
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
-#define POLL_MS 20
-#define HURRY_MS 1
-#define LAST_WORDS_MS 500
+#define POLL_MS        20
+#define HURRY_MS       1
+#define LAST_WORDS_MS  500
 #define DRAIN_MESSAGES 64  // of one socket before the other gets its turn
 
 struct server;
@@ -29,7 +29,7 @@ struct shard {
     struct ps_identity id;
     pthread_t tid;
     bool started;
-    _Atomic int failed;        // error is complete before this is set
+    _Atomic int failed;  // error is complete before this is set
     char error[WIRE_TEXT_MAX];
 };
 
@@ -46,7 +46,7 @@ struct server {
     struct device *dev;
     struct arena arena;
     struct server_buffers *buffers;
-    struct shard *shards;      // (threads)
+    struct shard *shards;  // (threads)
     _Atomic int quit;
 };
 
@@ -129,10 +129,12 @@ static void bind_address(const char *base, int thread, char out[NET_ADDRESS_MAX]
 }
 
 // What others are told: as bound, or at the advertised host, or at the advertised tcp://host:port + thread.
-static int advertised_address(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]) {
+static int advertised_address(const char *advertise, const char *bound, int thread,
+                              char out[NET_ADDRESS_MAX]) {
     if (!advertise) {
         if (strstr(bound, "//0.0.0.0:") || strstr(bound, "//[::]:"))
-            return fail("listening on %s: give --advertise HOST, the name other machines know this one by", bound);
+            return fail("listening on %s: give --advertise HOST, the name other machines know this one by",
+                        bound);
         snprintf(out, NET_ADDRESS_MAX, "%s", bound);
     } else if (strncmp(advertise, "tcp://", 6) == 0) {
         bind_address(advertise, thread, out);
@@ -192,7 +194,8 @@ static int server_start_shards(struct server *s) {
         shard->id.role = PS_SHARD;
         shard->id.thread = t;
         shard->id.job = 0;
-        if (pthread_create(&shard->tid, NULL, shard_main, shard) != 0) return fail("cannot start shard thread %d", t);
+        if (pthread_create(&shard->tid, NULL, shard_main, shard) != 0)
+            return fail("cannot start shard thread %d", t);
         shard->started = true;
     }
     return 0;
@@ -237,7 +240,8 @@ static int server_watch(struct server *s) {
             return fail("%s", why);
         }
         double now = now_seconds();
-        if (now - heard_s > ps_lost_s(s->c)) return fail("the scheduler was lost: silent for %.1f s", now - heard_s);
+        if (now - heard_s > ps_lost_s(s->c))
+            return fail("the scheduler was lost: silent for %.1f s", now - heard_s);
         if (now - beat_s > ps_heartbeat_s(s->c)) {
             beat_s = now;
             server_say(s, WIRE_HEARTBEAT, NULL);

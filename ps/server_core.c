@@ -46,12 +46,15 @@ static void acknowledge(struct server_core *c, const struct server_key *k, int w
 static void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
     bool stands_still = !consistency_applies_on_arrival(&c->o.rule);
-    struct ps_message m = {
-        .header = {.kind = WIRE_PULL_REPLY, .key = k->key, .step = pull->want, .version = k->version, .seq = pull->seq,
-                   .flags = pull->final ? WIRE_FINAL : 0},
-        .payload = k->buf.weight,
-        .bytes = (size_t)k->n * dtype_size(c->o.dtype),
-        .inflight = stands_still ? &k->inflight : NULL};
+    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
+                                      .key = k->key,
+                                      .step = pull->want,
+                                      .version = k->version,
+                                      .seq = pull->seq,
+                                      .flags = pull->final ? WIRE_FINAL : 0},
+                           .payload = k->buf.weight,
+                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+                           .inflight = stands_still ? &k->inflight : NULL};
     pull->pending = false;
     pull->answered_s = c->now;
     c->o.port.send(c->o.port.ctx, worker, &m);
@@ -89,7 +92,8 @@ static int apply(struct server_core *c, struct server_key *k, const void *grad, 
 
 // ---------------------------------------------------------------- sync
 static void report_sum(struct server_core *c, double now) {
-    struct wire_header h = {.kind = WIRE_SHARD_SUM, .step = c->round.step, .has_sum = true, .sum = c->round.sum};
+    struct wire_header h = {
+        .kind = WIRE_SHARD_SUM, .step = c->round.step, .has_sum = true, .sum = c->round.sum};
     c->round.sent_s = now;
     reply(c, PEER_SCHEDULER, &h);
 }
@@ -166,7 +170,8 @@ static int push_sync(struct server_core *c, struct server_key *k, const struct w
         k->first_s = now;
     } else if (f32_to_bits(k->lr) != f32_to_bits(h->lr)) {
         ps_frame_release(frame);
-        return server_fail(c, "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
+        return server_fail(c,
+                           "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
                            k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
     }
     k->pushed[w] = h->step + 1;
@@ -176,7 +181,8 @@ static int push_sync(struct server_core *c, struct server_key *k, const struct w
     if (w != k->turn) {
         k->held[w] = frame;
         c->totals.held_bytes += frame->bytes;
-        if (c->totals.held_bytes > c->totals.held_peak_bytes) c->totals.held_peak_bytes = c->totals.held_bytes;
+        if (c->totals.held_bytes > c->totals.held_peak_bytes)
+            c->totals.held_peak_bytes = c->totals.held_bytes;
         acknowledge(c, k, w, true);
         return 0;
     }
@@ -249,7 +255,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (h->seq < p->seq || h->step > k->step + 1 + k->pushed[h->rank]) return;
     // A repetition that crossed its answer on the way: the next repetition tells whether that was lost.
     if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
-    // A repeated pull asks after its push too: that acknowledgement may be what was lost, and credits with it.
+    // A repeated pull asks after its push too: that acknowledgement may be what was lost, and credits with
+    // it.
     if (h->seq == p->seq && k->pushed[h->rank] == h->step && h->step > 0)
         acknowledge(c, k, h->rank, k->held[h->rank] != NULL);
     *p = (struct server_pull){
@@ -259,11 +266,13 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
 
 // Masters as fp32, from worker 0; weights are their one rounding. A repetition of the same request is
 // acknowledged and dropped, and so is a late one.
-static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h, struct ps_frame *frame) {
+static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                    struct ps_frame *frame) {
     bool started = k->version > 0 || k->contributed > 0 || k->step > 0;
     for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
     if (h->rank != 0 || frame->bytes != (size_t)k->n * sizeof(float)) {
-        refuse(c, h, h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
+        refuse(c, h,
+               h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
     } else {
         if (!started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
             struct cast_args a = {
@@ -289,7 +298,8 @@ bool server_core_knows(struct server_core *c, const struct wire_header *h) {
     return c->incarnation[h->rank] == h->incarnation;
 }
 
-int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame, double now) {
+int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
+                        double now) {
     struct server_key *k = NULL;
     c->now = now;
     bool carries = h->kind == WIRE_PUSH || h->kind == WIRE_INIT;
@@ -298,17 +308,25 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         ps_frame_release(frame);
         return c->error[0] ? -1 : 0;
     }
-    if (h->key < c->o.map->count && c->o.map->parts[h->key].shard == c->o.shard) k = &c->keys[c->index[h->key]];
+    if (h->key < c->o.map->count && c->o.map->parts[h->key].shard == c->o.shard)
+        k = &c->keys[c->index[h->key]];
     if (!k) {
         ps_frame_release(frame);
         refuse(c, h, "this shard does not own the key");
         return 0;
     }
     switch (h->kind) {
-        case WIRE_PUSH: return on_push(c, k, h, frame, now);
-        case WIRE_PULL: on_pull(c, k, h); return 0;
-        case WIRE_INIT: on_init(c, k, h, frame); return 0;
-        default: refuse(c, h, "a shard takes no such message"); return 0;
+        case WIRE_PUSH:
+            return on_push(c, k, h, frame, now);
+        case WIRE_PULL:
+            on_pull(c, k, h);
+            return 0;
+        case WIRE_INIT:
+            on_init(c, k, h, frame);
+            return 0;
+        default:
+            refuse(c, h, "a shard takes no such message");
+            return 0;
     }
 }
 
@@ -332,9 +350,10 @@ static int overdue(struct server_core *c, const struct server_key *k, double now
     for (int w = 0; w < c->o.rule.workers && at + 16 < sizeof missing; w++)
         if (k->pushed[w] <= k->step)
             at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", at ? ", " : "", w);
-    return server_fail(c, "step %lld: no gradient of key %d (%s, elements %lld to %lld) from worker %s for %.1f s",
-                       (long long)k->step, k->key, k->unit->name, (long long)k->part->begin,
-                       (long long)k->part->end, missing, now - k->first_s);
+    return server_fail(
+        c, "step %lld: no gradient of key %d (%s, elements %lld to %lld) from worker %s for %.1f s",
+        (long long)k->step, k->key, k->unit->name, (long long)k->part->begin, (long long)k->part->end,
+        missing, now - k->first_s);
 }
 
 int server_core_tick(struct server_core *c, double now) {

@@ -43,8 +43,8 @@ struct server_core_options {
     struct consistency_rule rule;
     struct optimizer_config optimizer;
     enum dtype dtype;
-    bool commit_round;    // clipping or fp16: updates wait for the scheduler's decision
-    double deadline_s;    // a step of a key may be incomplete this long
+    bool commit_round;  // clipping or fp16: updates wait for the scheduler's decision
+    double deadline_s;  // a step of a key may be incomplete this long
     double resend_s;
     uint64_t job;         // 0: set later by server_core_set_job
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
@@ -65,7 +65,8 @@ void server_core_set_job(struct server_core *c, uint64_t job);
 // Whether the sender is a worker of this job, and the process that first spoke for its rank.
 bool server_core_knows(struct server_core *c, const struct wire_header *h);
 // A message of a worker. Takes over frame (NULL: no payload). 0 or -1.
-int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame, double now);
+int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
+                        double now);
 // A DECISION of the scheduler. 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h);
 // Resends, deadlines, commits that waited for a reply to leave its buffer. 0 or -1.

@@ -16,15 +16,15 @@ struct server_key {
     int key;
     const struct partition *part;
     const struct unit *unit;
-    int64_t n;                  // elements
+    int64_t n;  // elements
     struct server_buffers buf;
     bool loaded;
     uint64_t load_seq;
-    int64_t version;            // updates applied
-    int64_t step;               // sync: steps over
-    int turn;                   // sync: the worker whose gradient is added next
-    int contributed;            // sync: gradients of this step taken, held ones included
-    bool complete;              // sync: summed and rounded, not yet committed
+    int64_t version;  // updates applied
+    int64_t step;     // sync: steps over
+    int turn;         // sync: the worker whose gradient is added next
+    int contributed;  // sync: gradients of this step taken, held ones included
+    bool complete;    // sync: summed and rounded, not yet committed
     float lr;
     int lr_worker;
     double first_s;             // when the first gradient of this step came
@@ -38,7 +38,7 @@ struct server_key {
 // A shard's part in the commit round of one step.
 struct server_round {
     int64_t step;
-    int keys;               // complete so far
+    int keys;  // complete so far
     bool reported, decided;
     double sent_s;
     struct exact_sum sum;
@@ -47,15 +47,15 @@ struct server_round {
 
 struct server_core {
     struct server_core_options o;
-    int count;                 // keys of this shard
+    int count;  // keys of this shard
     struct server_key *keys;
-    int *index;                // (map->count): key -> place in keys, -1: not ours
-    uint64_t *incarnation;     // (N); 0: not heard yet
-    double now;                // of the last message or tick
+    int *index;             // (map->count): key -> place in keys, -1: not ours
+    uint64_t *incarnation;  // (N); 0: not heard yet
+    double now;             // of the last message or tick
     struct server_round round;
-    int uncommitted;           // complete keys
+    int uncommitted;  // complete keys
     bool waiting_for_transport;
-    uint64_t applied;          // async: pushes
+    uint64_t applied;  // async: pushes
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };

@@ -57,8 +57,7 @@ static int larger_first(const void *a, const void *b) {
 
 static void assign(struct shard_map *m) {
     struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
-    for (int k = 0; k < m->count; k++)
-        order[k] = (struct sized_key){m->parts[k].end - m->parts[k].begin, k};
+    for (int k = 0; k < m->count; k++) order[k] = (struct sized_key){m->parts[k].end - m->parts[k].begin, k};
     qsort(order, (size_t)m->count, sizeof *order, larger_first);
     for (int i = 0; i < m->count; i++) {
         int best = 0;

@@ -9,11 +9,11 @@
 #include "kernels/backend.h"
 
 struct sum_args {
-    float *acc;         // (n)
-    const void *grad;   // (n) of dtype; need not be aligned
+    float *acc;        // (n)
+    const void *grad;  // (n) of dtype; need not be aligned
     int64_t n;
     enum dtype dtype;
-    bool first;         // acc = grad instead of acc += grad
+    bool first;  // acc = grad instead of acc += grad
 };
 void sum_add(const struct sum_args *a);
 

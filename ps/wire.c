@@ -7,9 +7,10 @@
 
 const char *wire_kind_name(enum wire_kind k) {
     static const char *const names[WIRE_KINDS] = {
-        "none",     "hello", "welcome",    "refused",   "start",    "heartbeat", "heartbeat_ack", "init",
-        "init_ack", "push",  "push_ack",   "pull",      "pull_reply", "shard_sum", "decision",    "report",
-        "step_done", "gather", "gather_done", "goodbye", "goodbye_ack", "shutdown", "abort"};
+        "none",          "hello",     "welcome",     "refused",  "start",     "heartbeat",
+        "heartbeat_ack", "init",      "init_ack",    "push",     "push_ack",  "pull",
+        "pull_reply",    "shard_sum", "decision",    "report",   "step_done", "gather",
+        "gather_done",   "goodbye",   "goodbye_ack", "shutdown", "abort"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -63,9 +64,12 @@ static bool payload_fits(enum wire_kind kind, size_t payload_bytes) {
         case WIRE_START:
         case WIRE_INIT:
         case WIRE_PUSH:
-        case WIRE_PULL_REPLY: return payload_bytes > 0;
-        case WIRE_HELLO: return true;
-        default: return payload_bytes == 0;
+        case WIRE_PULL_REPLY:
+            return payload_bytes > 0;
+        case WIRE_HELLO:
+            return true;
+        default:
+            return payload_bytes == 0;
     }
 }
 

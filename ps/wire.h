@@ -18,28 +18,28 @@
 
 enum wire_kind {
     WIRE_NONE,
-    WIRE_HELLO,          // role rank thread incarnation manifest text(manifest in words); server: payload = endpoints
-    WIRE_WELCOME,        // rank job
-    WIRE_REFUSED,        // text
-    WIRE_START,          // payload: endpoints of all shards, one a line, in shard order
-    WIRE_HEARTBEAT,      // step
+    WIRE_HELLO,  // role rank thread incarnation manifest text(manifest in words); server: payload = endpoints
+    WIRE_WELCOME,    // rank job
+    WIRE_REFUSED,    // text
+    WIRE_START,      // payload: endpoints of all shards, one a line, in shard order
+    WIRE_HEARTBEAT,  // step
     WIRE_HEARTBEAT_ACK,
-    WIRE_INIT,           // key seq; payload fp32 masters
-    WIRE_INIT_ACK,       // key seq
-    WIRE_PUSH,           // key step version lr grad_scale flags(SKIP); payload gradient of the run's dtype
-    WIRE_PUSH_ACK,       // key step staleness flags(HELD: arrived, its turn has not come)
-    WIRE_PULL,           // key step(wanted) seq flags(FINAL)
-    WIRE_PULL_REPLY,     // key step version seq flags(FINAL); payload weights of the run's dtype
-    WIRE_SHARD_SUM,      // step sum
-    WIRE_DECISION,       // step grad_scale norm flags(SKIP)
-    WIRE_REPORT,         // step loss lr loss_scale clip
-    WIRE_STEP_DONE,      // step loss norm flags(SKIP)
-    WIRE_GATHER,         // seq values (none: a barrier)
-    WIRE_GATHER_DONE,    // seq values
+    WIRE_INIT,         // key seq; payload fp32 masters
+    WIRE_INIT_ACK,     // key seq
+    WIRE_PUSH,         // key step version lr grad_scale flags(SKIP); payload gradient of the run's dtype
+    WIRE_PUSH_ACK,     // key step staleness flags(HELD: arrived, its turn has not come)
+    WIRE_PULL,         // key step(wanted) seq flags(FINAL)
+    WIRE_PULL_REPLY,   // key step version seq flags(FINAL); payload weights of the run's dtype
+    WIRE_SHARD_SUM,    // step sum
+    WIRE_DECISION,     // step grad_scale norm flags(SKIP)
+    WIRE_REPORT,       // step loss lr loss_scale clip
+    WIRE_STEP_DONE,    // step loss norm flags(SKIP)
+    WIRE_GATHER,       // seq values (none: a barrier)
+    WIRE_GATHER_DONE,  // seq values
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
     WIRE_SHUTDOWN,
-    WIRE_ABORT,          // text
+    WIRE_ABORT,  // text
     WIRE_KINDS
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
@@ -51,7 +51,7 @@ enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4 };
 
 #define WIRE_HEADER_MAX 1023  // bytes
 #define WIRE_VALUES_MAX 32    // doubles in one GATHER
-#define WIRE_TEXT_MAX 512     // bytes, with the closing zero
+#define WIRE_TEXT_MAX   512   // bytes, with the closing zero
 
 struct wire_header {
     enum wire_kind kind;
@@ -68,7 +68,7 @@ struct wire_header {
     double loss, norm;
     bool has_sum;
     struct exact_sum sum;
-    int count;                       // of values
+    int count;  // of values
     double values[WIRE_VALUES_MAX];
     char text[WIRE_TEXT_MAX];
 };

@@ -7,8 +7,8 @@
 
 #include "ps/worker_state.h"
 
-#define PARTING_S 2.0       // for the scheduler's answer to a goodbye
-#define LAST_WORDS_MS 500   // for an abort to leave
+#define PARTING_S     2.0  // for the scheduler's answer to a goodbye
+#define LAST_WORDS_MS 500  // for an abort to leave
 
 static bool is_async(const struct worker *w) { return consistency_applies_on_arrival(&w->rule); }
 
@@ -111,10 +111,10 @@ static int worker_grad_ready(struct topology *t, int u) {
     if (w->micro + 1 < w->micro_count) return 0;
     if (is_async(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = w->buffers.sum,
-                                                   .x = w->buffers.grads[u],
-                                                   .n = t->layout->units[u].n_pad,
-                                                   .zero_out = !w->sum_started,
-                                                   .dt = t->dtype});
+                                                  .x = w->buffers.grads[u],
+                                                  .n = t->layout->units[u].n_pad,
+                                                  .zero_out = !w->sum_started,
+                                                  .dt = t->dtype});
         w->sum_started = true;
         if (ps_commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
@@ -137,18 +137,23 @@ static int step_sync(struct worker *w, const struct step_input *in, struct step_
 // The whole gradient is this worker's own: norm, clip and skip are decided here. loss and norm in the
 // stats are this worker's.
 static int step_async(struct worker *w, const struct step_input *in, struct step_stats *out) {
-    if (stream_sync(w->t.compute) != 0) return fail("step %lld: %s", (long long)in->step, dev_error(w->t.dev));
+    if (stream_sync(w->t.compute) != 0)
+        return fail("step %lld: %s", (long long)in->step, dev_error(w->t.dev));
     struct update_scalars s = update_decide(w->buffers.sum, in->loss_scale, in->clip);
     *out = (struct step_stats){.loss = in->loss, .grad_norm = s.norm, .skipped = s.skip != 0};
     if (ps_commit_round(w->c)) {
-        struct push_info push = {.step = in->step, .lr = in->lr, .grad_scale = s.grad_scale, .skip = s.skip != 0};
+        struct push_info push = {
+            .step = in->step, .lr = in->lr, .grad_scale = s.grad_scale, .skip = s.skip != 0};
         for (int u = 0; u < w->t.layout->count; u++) {
             struct command c = {.kind = COMMAND_PUSH, .unit = u, .push = push};
             worker_command(w, &c);
         }
     } else if (s.skip) {
-        return fail("step %lld: %lld gradient elements are not finite and were pushed as they came; lower the learning "
-                    "rate or set gradient_clipping", (long long)in->step, (long long)w->buffers.sum->nonfinite);
+        return fail(
+            "step %lld: %lld gradient elements are not finite and were pushed as they came; lower the "
+            "learning "
+            "rate or set gradient_clipping",
+            (long long)in->step, (long long)w->buffers.sum->nonfinite);
     }
     return 0;
 }
@@ -197,10 +202,14 @@ static int worker_finish(struct topology *t) {
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
     struct worker *w = (struct worker *)t;
-    struct cast_args cast = {
-        .out = w->buffers.weights[u], .in = values, .n = t->layout->units[u].n_pad, .from = DT_F32, .to = t->dtype};
+    struct cast_args cast = {.out = w->buffers.weights[u],
+                             .in = values,
+                             .n = t->layout->units[u].n_pad,
+                             .from = DT_F32,
+                             .to = t->dtype};
     const char *why = "";
-    if (w->step > 0) return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
+    if (w->step > 0)
+        return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
     if (cpu_ops[OP_CAST](1, &cast, &why) != 0) return fail("unit %s: %s", t->layout->units[u].name, why);
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
@@ -278,7 +287,9 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     unsigned long units = (unsigned long)l->count;
     const char *device = dev_backend(o->dev)->name;
     if (strcmp(device, "cpu") != 0 && strcmp(device, "ref") != 0)
-        return fail("the star sends gradients from host memory; device %s is not supported yet, use --device cpu", device);
+        return fail(
+            "the star sends gradients from host memory; device %s is not supported yet, use --device cpu",
+            device);
     if (ps_worker_predict(w->c, l, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = ps_map_create(w->c, l))) return -1;
     w->buffers.weights = xcalloc(units, sizeof *w->buffers.weights);
@@ -347,8 +358,13 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     const struct config *c = o->role.config;
     struct worker *w = xcalloc(1, sizeof *w);
     pthread_condattr_t monotonic;
-    w->t = (struct topology){.ops = &worker_ops, .layout = o->role.layout, .dev = o->dev, .compute = o->compute,
-                             .dtype = c->dtype, .rank = o->role.rank, .size = c->workers};
+    w->t = (struct topology){.ops = &worker_ops,
+                             .layout = o->role.layout,
+                             .dev = o->dev,
+                             .compute = o->compute,
+                             .dtype = c->dtype,
+                             .rank = o->role.rank,
+                             .size = c->workers};
     w->c = c;
     w->role = o->role;
     w->rule = ps_rule(c);

@@ -9,8 +9,8 @@
 
 #include "ps/worker_state.h"
 
-#define POLL_MS 20
-#define HURRY_MS 1
+#define POLL_MS        20
+#define HURRY_MS       1
 #define DRAIN_MESSAGES 64
 
 // ---------------------------------------------------------------- any thread
@@ -72,7 +72,8 @@ int worker_wait(struct worker *w, const struct worker_wait *x) {
         snprintf(text, sizeof text, "%s", w->error);
     else if (!ready)
         snprintf(text, sizeof text, "step %lld: %s within %lld ms%s%s", (long long)w->step, x->what,
-                 (long long)w->c->ps.deadline_ms, x->unit >= 0 ? ": " : "", x->unit >= 0 ? w->now.waiting_for : "");
+                 (long long)w->c->ps.deadline_ms, x->unit >= 0 ? ": " : "",
+                 x->unit >= 0 ? w->now.waiting_for : "");
     pthread_mutex_unlock(&w->mutex);
     w->t.comm.wait_s += now_seconds() - start;
     if (!failed && ready) return 0;
@@ -96,12 +97,24 @@ void worker_tell_abort(struct worker *w, const char *why) {
 
 static void obey(struct worker *w, const struct command *c, double now) {
     switch (c->kind) {
-        case COMMAND_PUSH: worker_core_push_unit(w->core, c->unit, &c->push); return;
-        case COMMAND_INIT: worker_core_init_unit(w->core, c->unit, c->values, c->round); return;
-        case COMMAND_REPORT: worker_core_report(w->core, &c->report, now); return;
-        case COMMAND_GATHER: worker_core_gather(w->core, c->gather, c->count, now); return;
-        case COMMAND_PULL_ALL: worker_core_pull_all(w->core, now); return;
-        case COMMAND_GOODBYE: worker_core_goodbye(w->core, now); return;
+        case COMMAND_PUSH:
+            worker_core_push_unit(w->core, c->unit, &c->push);
+            return;
+        case COMMAND_INIT:
+            worker_core_init_unit(w->core, c->unit, c->values, c->round);
+            return;
+        case COMMAND_REPORT:
+            worker_core_report(w->core, &c->report, now);
+            return;
+        case COMMAND_GATHER:
+            worker_core_gather(w->core, c->gather, c->count, now);
+            return;
+        case COMMAND_PULL_ALL:
+            worker_core_pull_all(w->core, now);
+            return;
+        case COMMAND_GOODBYE:
+            worker_core_goodbye(w->core, now);
+            return;
     }
 }
 
@@ -150,7 +163,8 @@ static bool publish(struct worker *w, double busy_s) {
     p->parted = worker_core_parted(w->core);
     p->staleness = *worker_core_staleness(w->core);
     p->busy_s += busy_s;
-    if (w->waited_unit >= 0) worker_core_describe(w->core, w->waited_unit, p->waiting_for, sizeof p->waiting_for);
+    if (w->waited_unit >= 0)
+        worker_core_describe(w->core, w->waited_unit, p->waiting_for, sizeof p->waiting_for);
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     return busy && !worker_core_transferring(w->core);
@@ -206,7 +220,8 @@ static void *comm_main(void *arg) {
 }
 
 int worker_start(struct worker *w) {
-    if (pthread_create(&w->thread, NULL, comm_main, w) != 0) return fail("cannot start the communication thread");
+    if (pthread_create(&w->thread, NULL, comm_main, w) != 0)
+        return fail("cannot start the communication thread");
     w->thread_started = true;
     return 0;
 }

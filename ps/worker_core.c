@@ -12,15 +12,15 @@ enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
 
 struct worker_key {
     const struct partition *part;
-    size_t bytes;             // of weights or gradient
+    size_t bytes;  // of weights or gradient
     enum sending sending;
-    bool init;                // what is being sent: initial values, else a gradient
+    bool init;  // what is being sent: initial values, else a gradient
     struct push_info push;
     const void *payload;
     size_t payload_bytes;
     uint64_t init_round;
     double sent_s;
-    _Atomic int inflight;     // payloads the transport still reads
+    _Atomic int inflight;  // payloads the transport still reads
     bool pulling, pull_final;
     int64_t pull_want;
     uint64_t pull_seq;
@@ -37,9 +37,9 @@ struct request {
 
 struct worker_core {
     struct worker_core_options o;
-    struct worker_key *keys;    // (map->count)
+    struct worker_key *keys;  // (map->count)
     int queued, pulling, sending;
-    size_t unacknowledged;      // bytes: credits in use
+    size_t unacknowledged;  // bytes: credits in use
     uint64_t pull_seq;
     struct request report, gather, goodbye;
     int64_t steps_done, step;
@@ -77,11 +77,10 @@ static void request_open(struct worker_core *c, struct request *r, const struct 
 // ---------------------------------------------------------------- sending
 static void send_key(struct worker_core *c, int key, double now) {
     struct worker_key *k = &c->keys[key];
-    struct ps_message m = {
-        .header = {.kind = WIRE_INIT, .key = key, .seq = k->init_round},
-        .payload = k->payload,
-        .bytes = k->payload_bytes,
-        .inflight = &k->inflight};
+    struct ps_message m = {.header = {.kind = WIRE_INIT, .key = key, .seq = k->init_round},
+                           .payload = k->payload,
+                           .bytes = k->payload_bytes,
+                           .inflight = &k->inflight};
     if (!k->init)
         m.header = (struct wire_header){.kind = WIRE_PUSH,
                                         .key = key,
@@ -146,7 +145,8 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
         struct worker_key *k = &c->keys[key];
         k->init = false;
         k->push = *info;
-        queue_key(c, k, (const char *)c->o.grads[u] + (size_t)k->part->begin * dtype_size(c->o.dtype), k->bytes);
+        queue_key(c, k, (const char *)c->o.grads[u] + (size_t)k->part->begin * dtype_size(c->o.dtype),
+                  k->bytes);
     }
 }
 
@@ -161,8 +161,12 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
 }
 
 void worker_core_report(struct worker_core *c, const struct step_input *in, double now) {
-    struct wire_header h = {.kind = WIRE_REPORT, .step = in->step, .loss = in->loss, .lr = in->lr,
-                            .loss_scale = in->loss_scale, .clip = in->clip};
+    struct wire_header h = {.kind = WIRE_REPORT,
+                            .step = in->step,
+                            .loss = in->loss,
+                            .lr = in->lr,
+                            .loss_scale = in->loss_scale,
+                            .clip = in->clip};
     request_open(c, &c->report, &h, now);
 }
 
@@ -199,12 +203,14 @@ static void on_push_ack(struct worker_core *c, struct worker_key *k, const struc
     sent_through(c, k);
 }
 
-static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h, const struct ps_frame *frame) {
+static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
+                         const struct ps_frame *frame) {
     struct worker_key *k = &c->keys[key];
     if (!k->pulling || h->seq != k->pull_seq || h->step != k->pull_want) return 0;
     if (!frame || frame->bytes != k->bytes)
-        return worker_fail(c, "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu", key,
-                           (long long)h->step, k->part->shard / c->o.map->threads, frame ? frame->bytes : 0, k->bytes);
+        return worker_fail(
+            c, "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu", key,
+            (long long)h->step, k->part->shard / c->o.map->threads, frame ? frame->bytes : 0, k->bytes);
     char *unit = c->o.weights[k->part->unit];
     memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, frame->bytes);
     k->pulling = false;
@@ -219,18 +225,23 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     return 0;
 }
 
-static int on_shard(struct worker_core *c, int shard, const struct wire_header *h, const struct ps_frame *frame) {
+static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
+                    const struct ps_frame *frame) {
     if (h->kind == WIRE_REFUSED)
         return worker_fail(c, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
     struct worker_key *k = &c->keys[h->key];
     switch (h->kind) {
-        case WIRE_PUSH_ACK: on_push_ack(c, k, h); return 0;
-        case WIRE_PULL_REPLY: return on_pull_reply(c, h->key, h, frame);
+        case WIRE_PUSH_ACK:
+            on_push_ack(c, k, h);
+            return 0;
+        case WIRE_PULL_REPLY:
+            return on_pull_reply(c, h->key, h, frame);
         case WIRE_INIT_ACK:
             if (k->sending == SEND_SENT && k->init && h->seq == k->init_round) sent_through(c, k);
             return 0;
-        default: return 0;
+        default:
+            return 0;
     }
 }
 
@@ -254,12 +265,15 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h) {
             c->goodbye.open = false;
             return 0;
         case WIRE_ABORT:
-        case WIRE_REFUSED: return worker_fail(c, "%s", h->text[0] ? h->text : "the scheduler ended the job");
-        default: return 0;
+        case WIRE_REFUSED:
+            return worker_fail(c, "%s", h->text[0] ? h->text : "the scheduler ended the job");
+        default:
+            return 0;
     }
 }
 
-int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame, double now) {
+int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
+                        double now) {
     int rc = c->error[0] ? -1 : 0;
     if (peer == PEER_SCHEDULER) {
         c->heard_s = now;
@@ -362,7 +376,8 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
     for (int key = 0; key < o->map->count; key++) {
         c->keys[key].part = &o->map->parts[key];
-        c->keys[key].bytes = (size_t)(o->map->parts[key].end - o->map->parts[key].begin) * dtype_size(o->dtype);
+        c->keys[key].bytes =
+            (size_t)(o->map->parts[key].end - o->map->parts[key].begin) * dtype_size(o->dtype);
     }
     return c;
 }

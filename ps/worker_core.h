@@ -25,14 +25,14 @@ struct worker_core_options {
     const void *const *grads;  // (units) each (n_pad) of dtype, host memory
     int64_t credit_bytes;
     double resend_s, heartbeat_s;
-    double lost_s;             // a scheduler silent for this long is lost
-    double start_s;            // now, at creation
-    struct ps_port port;       // peers: shard indices, PEER_SCHEDULER
+    double lost_s;        // a scheduler silent for this long is lost
+    double start_s;       // now, at creation
+    struct ps_port port;  // peers: shard indices, PEER_SCHEDULER
 };
 
 // What goes along with a unit's gradient.
 struct push_info {
-    int64_t step;      // 0-based attempt
+    int64_t step;  // 0-based attempt
     float lr;
     float grad_scale;  // async: the worker's own decision
     bool skip;
@@ -52,7 +52,8 @@ void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights 
 void worker_core_goodbye(struct worker_core *c, double now);
 
 // ---- messages. peer: shard index or PEER_SCHEDULER. Takes over frame. 0, or -1 with an error.
-int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame, double now);
+int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
+                        double now);
 // Sends what credits allow, repeats what is overdue, heartbeats. 0, or -1 with an error.
 int worker_core_tick(struct worker_core *c, double now);
 
@@ -60,11 +61,11 @@ int worker_core_tick(struct worker_core *c, double now);
 int64_t worker_core_landed(const struct worker_core *c, int u);  // steps over in every key's weights
 // Keys whose gradient (or initial values) the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u);
-int worker_core_pulling(const struct worker_core *c);            // pulls not yet answered
-bool worker_core_transferring(const struct worker_core *c);      // any push or pull outstanding
+int worker_core_pulling(const struct worker_core *c);        // pulls not yet answered
+bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 int64_t worker_core_steps_done(const struct worker_core *c, struct step_stats *last);
 uint64_t worker_core_gathers_done(const struct worker_core *c, double values[WIRE_VALUES_MAX]);
-bool worker_core_parted(const struct worker_core *c);            // GOODBYE was acknowledged
+bool worker_core_parted(const struct worker_core *c);  // GOODBYE was acknowledged
 const struct staleness *worker_core_staleness(const struct worker_core *c);
 const char *worker_core_error(const struct worker_core *c);
 // What the worker is waiting for on unit u, in words, for the message of a missed deadline.

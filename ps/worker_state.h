@@ -18,23 +18,30 @@
 #include "ps/worker_core.h"
 #include "shared/core/error.h"
 
-enum command_kind { COMMAND_PUSH, COMMAND_INIT, COMMAND_REPORT, COMMAND_GATHER, COMMAND_PULL_ALL, COMMAND_GOODBYE };
+enum command_kind {
+    COMMAND_PUSH,
+    COMMAND_INIT,
+    COMMAND_REPORT,
+    COMMAND_GATHER,
+    COMMAND_PULL_ALL,
+    COMMAND_GOODBYE
+};
 
 struct command {
     enum command_kind kind;
     int unit;
     struct push_info push;
-    const float *values;       // INIT: (n_pad), until the unit is no longer busy
-    uint64_t round;            // INIT
+    const float *values;  // INIT: (n_pad), until the unit is no longer busy
+    uint64_t round;       // INIT
     struct step_input report;
     double gather[WIRE_VALUES_MAX];
-    int count;                 // GATHER
+    int count;  // GATHER
 };
 
 // The communication thread's last word on everything the hooks wait for.
 struct published {
-    int64_t *landed;           // (units)
-    int *busy;                 // (units)
+    int64_t *landed;  // (units)
+    int *busy;        // (units)
     int pulling;
     int64_t steps_done;
     struct step_stats stats;
@@ -42,8 +49,8 @@ struct published {
     double gathered[WIRE_VALUES_MAX];
     bool parted;
     struct staleness staleness;
-    double busy_s;             // any transfer outstanding
-    char waiting_for[192];     // what the unit somebody waits for lacks
+    double busy_s;          // any transfer outstanding
+    char waiting_for[192];  // what the unit somebody waits for lacks
 };
 
 struct worker;
@@ -55,7 +62,7 @@ struct unit_task {
 };
 
 struct worker {
-    struct topology t;         // first: hooks cast
+    struct topology t;  // first: hooks cast
     const struct config *c;
     struct ps_role_options role;
     struct consistency_rule rule;
@@ -69,7 +76,7 @@ struct worker {
     struct worker_core *core;
     pthread_t thread;
     bool thread_started;
-    uint64_t taken;            // commands; the communication thread's
+    uint64_t taken;  // commands; the communication thread's
     int wake_fd;
 
     pthread_mutex_t mutex;
@@ -77,26 +84,26 @@ struct worker {
     struct command *commands;  // guarded by mutex, as all below
     int command_count, command_capacity;
     struct published now;
-    uint64_t issued, obeyed;   // commands ever given; those of them in what is published
-    int waited_unit;           // -1: none
+    uint64_t issued, obeyed;  // commands ever given; those of them in what is published
+    int waited_unit;          // -1: none
     bool quit, failed;
     char error[WIRE_TEXT_MAX];
     bool error_told;
 
     // The main thread's alone.
-    struct unit_task *tasks;   // (units)
+    struct unit_task *tasks;  // (units)
     int64_t step, updates;
     int micro, micro_count;
-    uint64_t gathers;          // asked for so far
+    uint64_t gathers;  // asked for so far
     uint64_t load_round;
-    bool *unit_loaded;         // (units) in this round
+    bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;          // async: this step's first unit has zeroed buffers.sum
+    bool sum_started;  // async: this step's first unit has zeroed buffers.sum
 };
 
 // worker_comm.c
-int worker_start(struct worker *w);   // 0 or -1 after logging
+int worker_start(struct worker *w);  // 0 or -1 after logging
 void worker_join(struct worker *w);
 // The port of the core; the thread that owns the sockets.
 void worker_send(void *ctx, int peer, const struct ps_message *message);
@@ -109,8 +116,8 @@ void worker_give_up(struct worker *w, const char *why);
 // 0, or -1 after logging (once a worker).
 struct worker_wait {
     bool (*ready)(const struct worker *w, int u);
-    int unit;                  // -1: none
-    const char *what;          // "weights have not landed"
+    int unit;          // -1: none
+    const char *what;  // "weights have not landed"
 };
 int worker_wait(struct worker *w, const struct worker_wait *wait);
 

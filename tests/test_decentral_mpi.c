@@ -35,10 +35,10 @@ static struct collective *open_channel(struct mpi_rank *r, int channel, struct c
 static int job_cases(struct mpi_rank *r) {
     char staging[4 * 4096];
     int rc = 0;
-    for (int i = 0; i < 3 && !rc; i++) {
-        struct collective_options o = {.deadline_s = 60, .mode = i == 2 ? REDUCE_NATIVE : REDUCE_ORDERED};
-        if (i != 1) o.staging = staging;
-        if (i != 1) o.staging_bytes = sizeof staging;
+    for (int i = 0; i < 2 && !rc; i++) {
+        struct collective_options o = {.deadline_s = 60, .mode = i == 1 ? REDUCE_NATIVE : REDUCE_ORDERED};
+        o.staging = staging;
+        o.staging_bytes = sizeof staging;
         struct collective *c = open_channel(r, i, o);
         if (!c) return -1;
         rc = cases_run(c, r->s, 40003, (uint64_t)i);
@@ -55,15 +55,27 @@ static int expect_failure(struct collective *c, struct stream *s, const char *pa
     return -1;
 }
 
-static int job_native_16bit_is_refused(struct mpi_rank *r) {
+// What is refused is refused on each rank alone: the world stays whole.
+static int refused(struct mpi_rank *r, struct collective_options o, const char *why) {
     uint16_t x[8] = {0};
-    struct collective *c =
-        open_channel(r, 0, (struct collective_options){.deadline_s = 60, .mode = REDUCE_NATIVE});
+    o.deadline_s = 60;
+    struct collective *c = open_channel(r, 0, o);
     c->ops->all_reduce(c, r->s, x, x, 8, DT_BF16);
-    int rc = expect_failure(c, r->s, "no bf16 natively");
+    int rc = expect_failure(c, r->s, why);
     stream_destroy(&r->s);
     collective_destroy(&c);
     return rc;
+}
+
+static int job_native_16bit_is_refused(struct mpi_rank *r) {
+    char staging[4096];
+    struct collective_options o = {
+        .mode = REDUCE_NATIVE, .staging = staging, .staging_bytes = sizeof staging};
+    return refused(r, o, "no bf16 natively");
+}
+
+static int job_no_staging_is_refused(struct mpi_rank *r) {
+    return refused(r, (struct collective_options){0}, "without staging");
 }
 
 // Rank 1 stays away until the others have had their deadline.
@@ -134,38 +146,82 @@ static int job_zero(struct mpi_rank *r) {
 static const struct job {
     const char *name;
     int (*run)(struct mpi_rank *r);
-    bool
-        broken;  // ends as a failed job does, after every rank that lives has said that it saw what it should
-    int speakers;
+    bool broken;   // ends as a failed job does
+    int speakers;  // ranks that say that they saw what they should
 } jobs[] = {
-    {"cases", job_cases, false, 3},      {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3},
-    {"zero", job_zero, false, 3},        {"missing", job_missing, true, 3},
-    {"mismatch", job_mismatch, true, 1}, {"abort", job_abort, true, 3},
+    {"cases", job_cases, false, 3},
+    {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3},
+    {"no_staging_is_refused", job_no_staging_is_refused, false, 3},
+    {"zero", job_zero, false, 3},
+    {"missing", job_missing, true, 3},
+    {"mismatch", job_mismatch, true, 3},
+    {"abort", job_abort, true, 3},
     {"dead", job_dead, true, 0},
 };
 
-// A broken job's ranks leave together through exit status 3, so that mpirun ends none before it has spoken.
+// A failed rank leaves through _exit, as its world cannot be finalized; late enough for the others to speak
+// before mpirun ends them.
 static int run_as_rank(const char *name) {
     struct mpi_rank r = {0};
+    const struct job *job = NULL;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
+        if (strcmp(jobs[i].name, name) == 0) job = &jobs[i];
     error_quiet(1);
-    if (mpi_world_open(&r.world, &r.rank, &r.size) != 0) return 1;
+    if (!job || mpi_world_open(&r.world, &r.rank, &r.size) != 0) return 1;
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &r.dev))
         return 1;
     r.s = stream_create(r.dev, "comm");
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        if (strcmp(jobs[i].name, name) != 0) continue;
-        int rc = jobs[i].run(&r);
-        if (rc == 0) printf("%d: " DONE "\n", r.rank);
-        fflush(stdout);
-        if (jobs[i].broken) {
-            usleep(1500000);
-            mpi_world_close(&r.world);
-            _exit(rc == 0 ? 3 : 1);
-        }
-        if (r.s) stream_destroy(&r.s);
-        dev_close(&r.dev);
+    int rc = job->run(&r);
+    if (rc == 0) printf("%d: " DONE "\n", r.rank);
+    fflush(stdout);
+    if (job->broken) {
+        usleep(1500000);
         mpi_world_close(&r.world);
-        return rc == 0 ? 0 : 1;
+        _exit(rc == 0 ? 3 : 1);
     }
-    return 1;
+    if (r.s) stream_destroy(&r.s);
+    dev_close(&r.dev);
+    mpi_world_close(&r.world);
+    return rc == 0 ? 0 : 1;
+}
+
+// ---------------------------------------------------------------- the test program, not started by mpirun
+
+// Runs one job on three ranks; its exit status, and how many ranks said DONE.
+static int run_job(const char *name, int *speakers) {
+    char self[1024], command[1400], line[1024];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    self[n] = 0;
+    snprintf(command, sizeof command, "mpirun -n 3 --oversubscribe --bind-to none '%s' %s 2>&1", self, name);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    *speakers = 0;
+    while (fgets(line, sizeof line, f)) {
+        if (strstr(line, DONE)) ++*speakers;
+        print_message("    %s", line);
+    }
+    int status = pclose(f);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_job(void **state) {
+    const struct job *job = *state;
+    int speakers, status = run_job(job->name, &speakers);
+    if (job->broken)
+        assert_int_not_equal(status, 0);
+    else
+        assert_int_equal(status, 0);
+    assert_true(speakers >= job->speakers);
+}
+
+int main(int argc, char **argv) {
+    if (getenv("OMPI_COMM_WORLD_SIZE")) return run_as_rank(argc > 1 ? argv[1] : "");
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    struct CMUnitTest tests[sizeof jobs / sizeof *jobs];
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
+        tests[i] = (struct CMUnitTest){
+            .name = jobs[i].name, .test_func = test_job, .initial_state = (void *)&jobs[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,8 @@
 static void check_weights(const struct sim *s, const struct toy_ref *r) {
     for (int u = 0; u < s->l->count; u++) {
         size_t bytes = (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
-        for (int w = 0; w < s->t.workers; w++) assert_memory_equal(s->workers[w].weights[u], r->weight[u], bytes);
+        for (int w = 0; w < s->t.workers; w++)
+            assert_memory_equal(s->workers[w].weights[u], r->weight[u], bytes);
         for (int k = s->map->first[u]; k < s->map->first[u + 1]; k++) {
             const struct partition *p = &s->map->parts[k];
             size_t n = (size_t)(p->end - p->begin) * sizeof(float);
@@ -37,8 +38,14 @@ static void compare(const struct toy_case *t, int drop, int repeat, bool in_orde
 }
 
 static struct toy_case base_case(void) {
-    return (struct toy_case){.dtype = DT_BF16, .mode = CONSISTENCY_SYNC, .workers = 3, .servers = 2, .threads = 1,
-                             .steps = 4, .overflow_step = -1, .seed = 1};
+    return (struct toy_case){.dtype = DT_BF16,
+                             .mode = CONSISTENCY_SYNC,
+                             .workers = 3,
+                             .servers = 2,
+                             .threads = 1,
+                             .steps = 4,
+                             .overflow_step = -1,
+                             .seed = 1};
 }
 
 static void test_sync_equals_reduce(void **state) {

@@ -53,7 +53,8 @@ static inline int toy_load(struct topology *t, const struct layout *l) {
 }
 
 // Forward and backward of one step; x holds a task a unit.
-static inline int toy_pass(const struct toy_case *c, struct topology *t, struct toy_compute *x, int64_t step) {
+static inline int toy_pass(const struct toy_case *c, struct topology *t, struct toy_compute *x,
+                           int64_t step) {
     struct unit_view view;
     if (topology_begin_micro(t, 0, 1)) return -1;
     for (int u = 0; u < TOY_UNITS; u++) {
@@ -78,8 +79,12 @@ static inline int toy_steps(const struct toy_case *c, struct topology *t, struct
     for (int64_t step = 0; step < c->steps; step++) {
         if (on_step && on_step(ctx, t->rank, step)) return -1;
         if (toy_pass(c, t, x, step)) return -1;
-        struct step_input in = {.step = step, .updates = updates, .lr = TOY_LR, .loss_scale = toy_loss_scale(c),
-                                .clip = c->clip, .loss = toy_loss(c, t->rank, step)};
+        struct step_input in = {.step = step,
+                                .updates = updates,
+                                .lr = TOY_LR,
+                                .loss_scale = toy_loss_scale(c),
+                                .clip = c->clip,
+                                .loss = toy_loss(c, t->rank, step)};
         if (topology_step(t, &in, &r->last)) return -1;
         updates += !r->last.skipped;
     }

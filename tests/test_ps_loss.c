@@ -7,9 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WORKERS 3
-#define SERVERS 2
-#define ROLES (1 + SERVERS + WORKERS)  // scheduler, servers, workers
+#define WORKERS     3
+#define SERVERS     2
+#define ROLES       (1 + SERVERS + WORKERS)  // scheduler, servers, workers
 #define DEADLINE_MS 2000
 #define VICTIM_STEP 3
 
@@ -31,8 +31,8 @@ struct stage {
     pid_t pid[ROLES];
 };
 
-static volatile sig_atomic_t stopped;
-static void on_term(int sig) { stopped = sig; }
+static _Atomic int stopped;
+static void on_term(int sig) { atomic_store(&stopped, sig); }
 
 static void on_bound(void *ctx, const char *address) {
     struct board *b = ctx;
@@ -50,7 +50,8 @@ static int on_step(void *ctx, int rank, int64_t step) {
 
 // A child's whole life: role number `i`.
 static void role_run(struct stage *s, int i) {
-    struct ps_role_options o = {.config = &s->c, .layout = s->l, .scheduler = s->board->address, .stop = &stopped};
+    struct ps_role_options o = {
+        .config = &s->c, .layout = s->l, .scheduler = s->board->address, .stop = &stopped};
     signal(SIGTERM, on_term);
     error_quiet(1);
     if (i == 0) {
@@ -74,8 +75,14 @@ static void role_run(struct stage *s, int i) {
 }
 
 static void stage_start(struct stage *s, float clip, int64_t steps) {
-    s->t = (struct toy_case){.dtype = DT_BF16, .mode = CONSISTENCY_SYNC, .workers = WORKERS, .servers = SERVERS,
-                             .threads = 1, .steps = (int)steps, .overflow_step = -1, .clip = clip};
+    s->t = (struct toy_case){.dtype = DT_BF16,
+                             .mode = CONSISTENCY_SYNC,
+                             .workers = WORKERS,
+                             .servers = SERVERS,
+                             .threads = 1,
+                             .steps = (int)steps,
+                             .overflow_step = -1,
+                             .clip = clip};
     s->c = toy_config(&s->t);
     s->c.ps.deadline_ms = DEADLINE_MS;
     s->l = toy_layout(WORKERS, 80);
@@ -130,7 +137,8 @@ static void check_told(struct stage *s, int victim, const char *words) {
     for (int i = 0; i < ROLES; i++) {
         if (i == victim) continue;
         assert_int_equal(s->board->rc[i], -1);
-        if (!strstr(s->board->error[i], words)) fail_msg("role %d says \"%s\", not \"%s\"", i, s->board->error[i], words);
+        if (!strstr(s->board->error[i], words))
+            fail_msg("role %d says \"%s\", not \"%s\"", i, s->board->error[i], words);
     }
 }
 
@@ -204,9 +212,9 @@ static void test_nobody_dies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody_dies),      cmocka_unit_test(test_worker_killed),
-        cmocka_unit_test(test_server_killed),    cmocka_unit_test(test_scheduler_killed),
-        cmocka_unit_test(test_worker_hung),      cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_nobody_dies),   cmocka_unit_test(test_worker_killed),
+        cmocka_unit_test(test_server_killed), cmocka_unit_test(test_scheduler_killed),
+        cmocka_unit_test(test_worker_hung),   cmocka_unit_test(test_interrupted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

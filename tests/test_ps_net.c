@@ -112,10 +112,12 @@ static void check_honest(const struct job *j) {
     for (int w = 0; w < j->t.workers; w++) {
         const struct toy_worker_result *r = &j->worker[w];
         assert_memory_equal(r->memory.predicted_bytes, r->usage.peak_bytes, sizeof r->usage.peak_bytes);
-        for (int c = 0; c < MEM_CLASSES; c++) assert_int_equal(r->usage.current_bytes[c], 0);  // all given back
+        for (int c = 0; c < MEM_CLASSES; c++)
+            assert_int_equal(r->usage.current_bytes[c], 0);  // all given back
         assert_int_equal(r->sent, r->predicted_sent * (uint64_t)j->t.steps);
         assert_int_equal(r->received, r->predicted_received * (uint64_t)j->t.steps);
-        assert_true(r->sums[0] == j->t.workers * (j->t.workers + 1) / 2 && r->sums[1] == 0.125 * j->t.workers);
+        assert_true(r->sums[0] == j->t.workers * (j->t.workers + 1) / 2 &&
+                    r->sums[1] == 0.125 * j->t.workers);
     }
     for (int s = 0; s < j->t.servers; s++) {
         const struct rank_report *r = &j->report[s];
@@ -146,7 +148,8 @@ static void sync_case(const struct toy_case *t) {
         for (int u = 0; u < TOY_UNITS; u++)
             assert_memory_equal(j->worker[w].weights[u], ref.weight[u],
                                 (size_t)j->l->units[u].n_pad * dtype_size(t->dtype));
-        assert_true(j->worker[w].last.loss == ref.last.loss && j->worker[w].last.grad_norm == ref.last.grad_norm);
+        assert_true(j->worker[w].last.loss == ref.last.loss &&
+                    j->worker[w].last.grad_norm == ref.last.grad_norm);
         assert_int_equal(j->worker[w].last.skipped, ref.last.skipped);
     }
     toy_ref_free(&ref);
@@ -154,8 +157,14 @@ static void sync_case(const struct toy_case *t) {
 }
 
 static struct toy_case base_case(void) {
-    return (struct toy_case){.dtype = DT_BF16, .mode = CONSISTENCY_SYNC, .workers = 3, .servers = 2, .threads = 1,
-                             .steps = 5, .overflow_step = -1, .seed = 1};
+    return (struct toy_case){.dtype = DT_BF16,
+                             .mode = CONSISTENCY_SYNC,
+                             .workers = 3,
+                             .servers = 2,
+                             .threads = 1,
+                             .steps = 5,
+                             .overflow_step = -1,
+                             .seed = 1};
 }
 
 static void test_sync_bits(void **state) {

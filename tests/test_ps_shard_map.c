@@ -66,8 +66,10 @@ static void test_tiny(void **state) {
 static void test_hash_and_refusals(void **state) {
     (void)state;
     struct layout *l = toy_layout(2, 5000);
-    struct shard_map_options a = {DT_BF16, 65536, 2, 1}, b = {DT_BF16, 65536, 2, 2}, c = {DT_BF16, 8192, 2, 1};
-    struct shard_map *ma = shard_map_create(l, &a), *mb = shard_map_create(l, &b), *mc = shard_map_create(l, &c);
+    struct shard_map_options a = {DT_BF16, 65536, 2, 1}, b = {DT_BF16, 65536, 2, 2},
+                             c = {DT_BF16, 8192, 2, 1};
+    struct shard_map *ma = shard_map_create(l, &a), *mb = shard_map_create(l, &b),
+                     *mc = shard_map_create(l, &c);
     struct shard_map *again = shard_map_create(l, &a);
     assert_int_equal(shard_map_hash(ma), shard_map_hash(again));
     assert_int_not_equal(shard_map_hash(ma), shard_map_hash(mb));
@@ -93,7 +95,8 @@ static void test_hash_and_refusals(void **state) {
 
 static void test_predictions(void **state) {
     (void)state;
-    struct toy_case t = {.dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 2, .mode = CONSISTENCY_SYNC};
+    struct toy_case t = {
+        .dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 2, .mode = CONSISTENCY_SYNC};
     struct layout *l = toy_layout(3, 2000);
     struct config c = toy_config(&t);
     struct topology_memory mem;

@@ -164,8 +164,12 @@ static inline int sim_deliver(struct sim *s) {
 }
 
 static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thread, int index) {
-    struct wire_header h = {.kind = WIRE_HELLO, .role = role, .rank = rank, .thread = thread,
-                            .incarnation = 1000 + (uint64_t)index, .manifest = 5};
+    struct wire_header h = {.kind = WIRE_HELLO,
+                            .role = role,
+                            .rank = rank,
+                            .thread = thread,
+                            .incarnation = 1000 + (uint64_t)index,
+                            .manifest = 5};
     struct ps_frame *f = role == PS_SERVER ? sim_frame(s, xstrdup("tcp://x:1\n"), 10) : NULL;
     s->sender = (struct sim_end){s, PS_SERVER, 0};  // answers go nowhere
     assert_true(scheduler_core_message(s->scheduler, &h, f, s->now) >= 0);
@@ -182,18 +186,33 @@ static inline void sim_add_worker(struct sim *s, int w) {
         for (unsigned long i = 0; i < n; i++) dtype_store(s->t.dtype, x->weights[u], i, x->init[u][i]);
     }
     x->end = (struct sim_end){s, PS_WORKER, w};
-    struct worker_core_options o = {.layout = s->l, .map = s->map, .dtype = s->t.dtype, .weights = x->weights,
-                                    .grads = (const void *const *)x->grads, .credit_bytes = 4096, .resend_s = 0.2,
-                                    .heartbeat_s = 0.1, .lost_s = 1e6, .port = {&x->end, sim_send}};
+    struct worker_core_options o = {.layout = s->l,
+                                    .map = s->map,
+                                    .dtype = s->t.dtype,
+                                    .weights = x->weights,
+                                    .grads = (const void *const *)x->grads,
+                                    .credit_bytes = 4096,
+                                    .resend_s = 0.2,
+                                    .heartbeat_s = 0.1,
+                                    .lost_s = 1e6,
+                                    .port = {&x->end, sim_send}};
     x->core = worker_core_create(&o);
 }
 
 static inline void sim_add_shard(struct sim *s, int g) {
     s->shard_ends[g] = (struct sim_end){s, PS_SHARD, g};
-    struct server_core_options o = {.layout = s->l, .map = s->map, .shard = g, .buffers = s->buffers,
-                                    .rule = ps_rule(&s->c), .optimizer = s->c.optimizer, .dtype = s->t.dtype,
-                                    .commit_round = ps_commit_round(&s->c), .deadline_s = 1e6, .resend_s = 0.2,
-                                    .job = SIM_JOB, .port = {&s->shard_ends[g], sim_send}};
+    struct server_core_options o = {.layout = s->l,
+                                    .map = s->map,
+                                    .shard = g,
+                                    .buffers = s->buffers,
+                                    .rule = ps_rule(&s->c),
+                                    .optimizer = s->c.optimizer,
+                                    .dtype = s->t.dtype,
+                                    .commit_round = ps_commit_round(&s->c),
+                                    .deadline_s = 1e6,
+                                    .resend_s = 0.2,
+                                    .job = SIM_JOB,
+                                    .port = {&s->shard_ends[g], sim_send}};
     s->shards[g] = server_core_create(&o);
 }
 
@@ -208,14 +227,18 @@ static inline struct sim *sim_create(const struct toy_case *t) {
     for (int k = 0; k < s->map->count; k++) {
         unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);
         struct server_buffers *b = &s->buffers[k];
-        *b = (struct server_buffers){xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4)};
+        *b = (struct server_buffers){xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4),
+                                     xcalloc(n, 4)};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
     s->scheduler_end = (struct sim_end){s, PS_SCHEDULER, 0};
-    struct scheduler_core_options so = {
-        .config = &s->c, .map = s->map, .manifest = {.hash = 5}, .job = SIM_JOB, .port = {&s->scheduler_end, sim_send}};
+    struct scheduler_core_options so = {.config = &s->c,
+                                        .map = s->map,
+                                        .manifest = {.hash = 5},
+                                        .job = SIM_JOB,
+                                        .port = {&s->scheduler_end, sim_send}};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
     for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g);
@@ -283,7 +306,10 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         struct push_info p = {.step = x->step, .lr = TOY_LR, .grad_scale = 1.0f};
         worker_core_push_unit(x->core, s->l->count - 1 - x->pushed++, &p);
     } else if (x->phase == SIM_PUSHING) {
-        struct step_input in = {.step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t),
+        struct step_input in = {.step = x->step,
+                                .lr = TOY_LR,
+                                .clip = s->t.clip,
+                                .loss_scale = toy_loss_scale(&s->t),
                                 .loss = toy_loss(&s->t, x->end.index, x->step)};
         if (s->t.mode == CONSISTENCY_SYNC) worker_core_report(x->core, &in, s->now);
         x->phase = SIM_CLOSING;
@@ -303,7 +329,8 @@ static inline bool sim_over(const struct sim *s) {
 
 // Runs until every worker has finished its steps.
 static inline void sim_run(struct sim *s) {
-    for (int u = 0; u < s->l->count; u++) worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
+    for (int u = 0; u < s->l->count; u++)
+        worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
     for (int64_t i = 0; !sim_over(s); i++) {
         assert_true(i < 4000000);
         s->now += 0.001;

@@ -16,7 +16,7 @@
 #include "shared/model/optimizer.h"
 
 #define TOY_UNITS 4
-#define TOY_LR 0.01f
+#define TOY_LR    0.01f
 
 static inline void toy_tensor(struct unit *u, int64_t rows, int64_t cols, bool decay) {
     struct tensor *t = &u->tensors[u->count];
@@ -51,12 +51,21 @@ struct toy_case {
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
-    struct config c = {.kind = TOPOLOGY_PS, .consistency = t->mode, .workers = t->workers, .dtype = t->dtype,
-                       .steps = t->steps, .clip = t->clip};
-    c.optimizer = (struct optimizer_config){.lr = TOY_LR, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+    struct config c = {.kind = TOPOLOGY_PS,
+                       .consistency = t->mode,
+                       .workers = t->workers,
+                       .dtype = t->dtype,
+                       .steps = t->steps,
+                       .clip = t->clip};
+    c.optimizer = (struct optimizer_config){
+        .lr = TOY_LR, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
     c.scaler.enabled = t->dtype == DT_F16;
-    c.ps = (struct ps_config){.servers = t->servers, .threads = t->threads, .partition_bytes = 2048,
-                              .deadline_ms = 30000, .heartbeat_ms = 100, .credit_bytes = 16384,
+    c.ps = (struct ps_config){.servers = t->servers,
+                              .threads = t->threads,
+                              .partition_bytes = 2048,
+                              .deadline_ms = 30000,
+                              .heartbeat_ms = 100,
+                              .credit_bytes = 16384,
                               .bind = (char *)"tcp://127.0.0.1:*"};
     return c;
 }
@@ -96,7 +105,8 @@ static inline void toy_grad(const struct toy_case *t, const struct layout *l, in
             dtype_store(t->dtype, out, (size_t)at, scale * (0.3f * w + noise));
         }
     }
-    if (step == t->overflow_step && worker == t->workers - 1 && u == 1) dtype_store(t->dtype, out, 3, INFINITY);
+    if (step == t->overflow_step && worker == t->workers - 1 && u == 1)
+        dtype_store(t->dtype, out, 3, INFINITY);
 }
 
 static inline double toy_loss(const struct toy_case *t, int worker, int64_t step) {
@@ -156,8 +166,14 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
     }
     struct update_scalars scalars = update_decide(&sum, toy_loss_scale(t), t->clip);
     for (int u = 0; u < l->count; u++) {
-        struct update_range range = {.unit = &l->units[u], .end = l->units[u].n_pad, .master = r->master[u], .m = r->m[u],
-                                     .v = r->v[u], .weight = r->weight[u], .grad = total[u], .dtype = t->dtype};
+        struct update_range range = {.unit = &l->units[u],
+                                     .end = l->units[u].n_pad,
+                                     .master = r->master[u],
+                                     .m = r->m[u],
+                                     .v = r->v[u],
+                                     .weight = r->weight[u],
+                                     .grad = total[u],
+                                     .dtype = t->dtype};
         if (!scalars.skip) optimizer_apply(&c->optimizer, &range, TOY_LR, r->updates + 1, &scalars, 1);
         free(total[u]);
     }

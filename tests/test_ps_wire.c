@@ -12,10 +12,25 @@
 #include "shared/core/rng.h"
 
 static struct wire_header sample(enum wire_kind kind) {
-    struct wire_header h = {.kind = kind, .role = PS_SHARD, .rank = 3, .thread = 2, .job = 0xfedcba9876543210u,
-                            .incarnation = 77, .manifest = ~0ull, .key = 123456, .step = 1ll << 40, .version = 9,
-                            .seq = 8, .staleness = 5, .flags = WIRE_HELD | WIRE_FINAL, .lr = 0.1f, .loss_scale = 65536.0f,
-                            .clip = 1.0f, .grad_scale = 1e-5f, .loss = 3.25, .norm = 0.125};
+    struct wire_header h = {.kind = kind,
+                            .role = PS_SHARD,
+                            .rank = 3,
+                            .thread = 2,
+                            .job = 0xfedcba9876543210u,
+                            .incarnation = 77,
+                            .manifest = ~0ull,
+                            .key = 123456,
+                            .step = 1ll << 40,
+                            .version = 9,
+                            .seq = 8,
+                            .staleness = 5,
+                            .flags = WIRE_HELD | WIRE_FINAL,
+                            .lr = 0.1f,
+                            .loss_scale = 65536.0f,
+                            .clip = 1.0f,
+                            .grad_scale = 1e-5f,
+                            .loss = 3.25,
+                            .norm = 0.125};
     if (kind == WIRE_SHARD_SUM) {
         h.has_sum = true;
         for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = (1ll << 55) + i;
@@ -66,7 +81,8 @@ static void test_round_trip(void **state) {
 static void test_small(void **state) {
     (void)state;
     uint8_t bytes[WIRE_HEADER_MAX];
-    struct wire_header h = {.kind = WIRE_PUSH, .role = PS_WORKER, .rank = 1, .key = 5, .step = 100, .job = 1, .incarnation = 2};
+    struct wire_header h = {
+        .kind = WIRE_PUSH, .role = PS_WORKER, .rank = 1, .key = 5, .step = 100, .job = 1, .incarnation = 2};
     assert_in_range(wire_encode(&h, bytes), 1, 48);
 }
 
@@ -82,9 +98,9 @@ static void test_refused(void **state) {
     (void)state;
     struct wire_header h = sample(WIRE_PULL);
     assert_int_equal(decode_of(h, 0), 0);
-    assert_int_equal(decode_of(h, 1), -1);   // a payload that nothing announces
+    assert_int_equal(decode_of(h, 1), -1);  // a payload that nothing announces
     h = sample(WIRE_PUSH);
-    assert_int_equal(decode_of(h, 0), -1);   // a push of nothing
+    assert_int_equal(decode_of(h, 0), -1);  // a push of nothing
     h.step = -1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
@@ -140,10 +156,15 @@ static void test_fuzz(void **state) {
         struct wire_header h = sample((enum wire_kind)(1 + i % (WIRE_KINDS - 1))), back;
         size_t n = wire_encode(&h, bytes), payload = carries(h.kind) ? 4 : 0;
         switch (i % 4) {
-            case 0: n = (size_t)rng_below(1, i, 0, n); break;
-            case 1: bytes[rng_below(2, i, 0, n)] ^= (uint8_t)(1u << rng_below(3, i, 0, 8)); break;
+            case 0:
+                n = (size_t)rng_below(1, i, 0, n);
+                break;
+            case 1:
+                bytes[rng_below(2, i, 0, n)] ^= (uint8_t)(1u << rng_below(3, i, 0, 8));
+                break;
             case 2:
-                for (int k = 0; k < 8; k++) bytes[rng_below(4, i, (uint64_t)k, n)] = (uint8_t)rng_below(5, i, (uint64_t)k, 256);
+                for (int k = 0; k < 8; k++)
+                    bytes[rng_below(4, i, (uint64_t)k, n)] = (uint8_t)rng_below(5, i, (uint64_t)k, 256);
                 break;
             default:
                 n = 1 + (size_t)rng_below(6, i, 0, sizeof bytes);

@@ -1,4 +1,6 @@
 // RMSNorm and LayerNorm with the residual addition fused in, and their backward.
+#include <math.h>
+
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_math.h"
@@ -6,7 +8,7 @@
 
 // The backward's column sums are taken in NORM_PARTS blocks of consecutive rows, then over the
 // blocks in order, however many threads there are.
-#define NORM_PARTS 32
+#define NORM_PARTS   32
 #define NORM_COLUMNS 1024  // fewer are combined faster by one thread than by waking another
 
 // Adds the residual (rounded to the storage type, which is what the norm and the backward then see)

@@ -1,4 +1,6 @@
 // Cross-entropy with its gradient in place, and the sum of the losses.
+#include <math.h>
+
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_math.h"

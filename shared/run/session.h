@@ -21,7 +21,7 @@ struct job {
     bool no_bar;                // stdout only looks like a terminal (mpirun lends its ranks one)
     bool steps_to_stderr;       // stdout is for one JSON document
     int ranks_here;             // ranks on this machine, for cores per rank
-    const volatile int *stop;
+    const _Atomic int *stop;
 };
 
 // Loads model, layout and (unless predict_only) data. 0, or -1 after logging; job_close either way.

@@ -4,6 +4,6 @@
 
 // Installs handlers for SIGINT and SIGTERM; the flag becomes the signal's number. A second signal of the
 // same kind ends the process at once. May be called again.
-const volatile int *stop_install(void);
+const _Atomic int *stop_install(void);
 
 #endif

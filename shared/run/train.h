@@ -67,7 +67,7 @@ struct train_options {
     const struct token_source *data;
     struct topology *topology;
     const struct train_observer *observer;  // or NULL
-    const volatile int *stop;               // non-zero: leave as soon as possible (Ctrl-C), or NULL
+    const _Atomic int *stop;               // non-zero: leave as soon as possible (Ctrl-C), or NULL
     const char *weights_out;                // rank 0: HF directory to write at the end, or NULL
     const char *weights_in;                 // HF directory to start from, or NULL: seeded init
 };

@@ -198,6 +198,9 @@ static size_t message_bytes(size_t total, size_t at) {
     return total - at < MESSAGE_BYTES ? total - at : MESSAGE_BYTES;
 }
 
+// What is sent by send is received by recv.
+static int tag_of(enum collective_op op) { return op == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)op; }
+
 // Posts the messages that begin at byte `at` of every transfer. An MPI error code.
 static int post_messages(struct collective_mpi *m, enum collective_op op, size_t at, size_t *expected) {
     int size = m->x.impl.head.size, rank = m->x.impl.head.rank;
@@ -209,10 +212,10 @@ static int post_messages(struct collective_mpi *m, enum collective_op op, size_t
         int rc = MPI_SUCCESS;
         expected[from] = in_bytes;
         if (in_bytes)
-            rc = MPI_Irecv((char *)in->recv + at, (int)in_bytes, MPI_BYTE, from, (int)op, m->comm,
+            rc = MPI_Irecv((char *)in->recv + at, (int)in_bytes, MPI_BYTE, from, tag_of(op), m->comm,
                            &m->requests[from]);
         if (rc == MPI_SUCCESS && out_bytes)
-            rc = MPI_Isend((const char *)out->send + at, (int)out_bytes, MPI_BYTE, to, (int)op, m->comm,
+            rc = MPI_Isend((const char *)out->send + at, (int)out_bytes, MPI_BYTE, to, tag_of(op), m->comm,
                            &m->requests[size + to]);
         if (rc != MPI_SUCCESS) return rc;
     }

@@ -114,27 +114,34 @@ static int close_key(struct server_core *c, struct server_key *k, double now) {
     return 0;
 }
 
-static int commit_ready(struct server_core *c) {
-    const struct update_scalars plain = {.grad_scale = 1.0f};
-    bool decided = c->o.commit_round && c->round.decided;
-    if (c->o.commit_round && !decided) return 0;
-    const struct update_scalars *scalars = decided ? &c->round.scalars : &plain;
-    c->waiting_for_transport = false;
-    for (int i = 0; i < c->count && c->uncommitted > 0; i++) {
-        struct server_key *k = &c->keys[i];
-        if (!k->complete) continue;
-        if (atomic_load(&k->inflight) > 0) {
-            c->waiting_for_transport = true;
-            continue;
-        }
-        if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
-        k->complete = false;
-        k->step++;
-        k->turn = 0;
-        k->contributed = 0;
-        c->uncommitted--;
-        answer_pulls(c, k);
+static const struct update_scalars *round_scalars(const struct server_core *c) {
+    static const struct update_scalars plain = {.grad_scale = 1.0f};
+    if (!c->o.commit_round) return &plain;
+    return c->round.decided ? &c->round.scalars : NULL;
+}
+
+// Applies the step of a complete key, unless the decision is out or a reply still leaves its buffer.
+static int commit_key(struct server_core *c, struct server_key *k) {
+    const struct update_scalars *scalars = round_scalars(c);
+    if (!k->complete || !scalars) return 0;
+    if (atomic_load(&k->inflight) > 0) {
+        c->waiting_for_transport = true;
+        return 0;
     }
+    if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
+    k->complete = false;
+    k->step++;
+    k->turn = 0;
+    k->contributed = 0;
+    c->uncommitted--;
+    answer_pulls(c, k);
+    return 0;
+}
+
+static int commit_all(struct server_core *c) {
+    c->waiting_for_transport = false;
+    for (int i = 0; i < c->count && c->uncommitted > 0; i++)
+        if (commit_key(c, &c->keys[i]) != 0) return -1;
     return 0;
 }
 
@@ -194,7 +201,7 @@ static int push_sync(struct server_core *c, struct server_key *k, const struct w
         take_turn(c, k, held);
     }
     if (!consistency_may_commit(&c->o.rule, k->turn)) return 0;
-    if (close_key(c, k, now) != 0 || commit_ready(c) != 0) return -1;
+    if (close_key(c, k, now) != 0 || commit_key(c, k) != 0) return -1;
     end_round(c);
     return 0;
 }
@@ -336,7 +343,7 @@ int server_core_decision(struct server_core *c, const struct wire_header *h) {
     c->round.decided = true;
     c->round.scalars = (struct update_scalars){
         .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
-    if (commit_ready(c) != 0) return -1;
+    if (commit_all(c) != 0) return -1;
     end_round(c);
     return 0;
 }
@@ -360,7 +367,7 @@ int server_core_tick(struct server_core *c, double now) {
     if (c->error[0]) return -1;
     c->now = now;
     if (c->waiting_for_transport) {
-        if (commit_ready(c) != 0) return -1;
+        if (commit_all(c) != 0) return -1;
         end_round(c);
     }
     if (c->round.reported && !c->round.decided && now - c->round.sent_s > c->o.resend_s) report_sum(c, now);

@@ -61,6 +61,19 @@ static void test_find(void **state) {
     assert_string_equal(mem_class_name(MEM_SERVER), "server");
 }
 
+// Memory is zero although the host's allocator hands out what was used before.
+static void test_zeroed(void **state) {
+    (void)state;
+    struct device *d = open_cpu(false);
+    for (int round = 0; round < 8; round++) {
+        unsigned char *p = dev_alloc(d, MEM_WORKSPACE, 4096);
+        for (int k = 0; k < 4096; k++) assert_int_equal(p[k], 0);
+        memset(p, 0x5a, 4096);
+        dev_free(d, MEM_WORKSPACE, p, 4096);
+    }
+    dev_close(&d);
+}
+
 static void test_ledger(void **state) {
     (void)state;
     struct device *d = open_cpu(false);
@@ -83,16 +96,16 @@ static void test_ledger(void **state) {
     assert_int_equal(u.peak_bytes[MEM_COMM], 512 + (5 << 20));
     assert_int_equal(u.peak_bytes[MEM_MASTER], 0);
     assert_int_equal(u.allocations, 4);
-    unsigned char *again = dev_alloc(d, MEM_GRADIENT, 1);  // zeroed although the memory was used before
-    for (int k = 0; k < DEV_ALIGN; k++) assert_int_equal(again[k], 0);
+    unsigned char *small = dev_alloc(d, MEM_COMM, 10);  // below the peak, which stays
     dev_usage(d, &u);
-    assert_int_equal(u.peak_bytes[MEM_GRADIENT], 512);
+    assert_int_equal(u.current_bytes[MEM_COMM], 768);
+    assert_int_equal(u.peak_bytes[MEM_COMM], 512 + (5 << 20));
+    dev_free(d, MEM_COMM, small, 10);
     assert_null(dev_alloc(d, MEM_COMM, SIZE_MAX));
     assert_null(dev_alloc(d, MEM_COMM, (size_t)1 << 62));
     dev_usage(d, &u);
     assert_int_equal(u.allocations, 5);
     assert_int_equal(u.current_bytes[MEM_COMM], 512);
-    dev_free(d, MEM_GRADIENT, again, 1);
     dev_free(d, MEM_GRADIENT, p[1], bytes[1]);
     dev_free(d, MEM_COMM, p[2], bytes[2]);
     dev_close(&d);
@@ -237,12 +250,13 @@ static void test_failure_is_sticky(void **state) {
     struct device *d = open_cpu(false);
     struct stream *bad = stream_create(d, "bad"), *waits = stream_create(d, "waits"),
                   *good = stream_create(d, "good");
-    struct event *before = event_create(d), *after = event_create(d);
+    struct event *before = event_create(d), *right_after = event_create(d), *after = event_create(d);
     int before_ran = 0, after_ran = 0, behind_ran = 0, good_ran = 0;
     assert_string_equal(dev_error(d), "");
     stream_host(bad, "before", set_one, &before_ran);
     event_record(before, bad);
     stream_host(bad, "push weights", always_fails, NULL);
+    event_record(right_after, bad);
     stream_host(bad, "after", set_one, &after_ran);
     event_record(after, bad);
     stream_wait_event(good, before);
@@ -250,6 +264,7 @@ static void test_failure_is_sticky(void **state) {
     stream_wait_event(waits, after);
     stream_host(waits, "behind", set_one, &behind_ran);
     assert_int_equal(event_sync(before), 0);
+    assert_int_equal(event_sync(right_after), -1);
     assert_int_equal(event_sync(after), -1);
     assert_int_equal(stream_sync(bad), -1);
     assert_int_equal(stream_sync(bad), -1);
@@ -266,6 +281,7 @@ static void test_failure_is_sticky(void **state) {
     assert_int_equal(stream_sync(bad), -1);
     assert_int_equal(after_ran, 0);
     event_destroy(&before);
+    event_destroy(&right_after);
     event_destroy(&after);
     stream_destroy(&bad);
     stream_destroy(&waits);
@@ -384,6 +400,7 @@ static void test_trace(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_find),
+        cmocka_unit_test(test_zeroed),
         cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_order_and_full_ring),
         cmocka_unit_test(test_operations),

@@ -22,6 +22,11 @@ typedef int32_t veci __attribute__((vector_size(VEC * 4)));
 typedef uint32_t vecu __attribute__((vector_size(VEC * 4)));
 typedef uint16_t vech __attribute__((vector_size(VEC * 2)));
 
+#if !defined(__AVX__)
+// Every function that passes vectors is inlined, so no calling convention is at stake.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
 #define VEC_INLINE static inline __attribute__((always_inline))
 
 VEC_INLINE vecf vec_set(float x) { return x - (vecf){0}; }

@@ -25,7 +25,7 @@ PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 CFLAGS  = -std=gnu17 -D_GNU_SOURCE -O3 -g -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math \
           -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration \
           -pthread -I. -I$(BUILD) $(PKG_CFLAGS) $(MPI_CFLAGS)
-LDLIBS  = $(PKG_LIBS) $(MPI_LIBS) -ldnnl -lz -lm -ldl -pthread
+LDLIBS  = $(PKG_LIBS) $(MPI_LIBS) -lz -lm -ldl -pthread
 ifeq ($(SAN),thread)
 # OpenMP's barriers are invisible to the thread sanitizer: pragmas off, streams and sockets watched.
 CFLAGS  += -Wno-unknown-pragmas

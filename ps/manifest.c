@@ -13,10 +13,23 @@ struct manifest manifest_make(const struct config *c, const struct layout *l, co
     const struct schedule_config *s = &c->schedule;
     uint64_t h = layout_hash(l, (int)c->dtype);
     h = mix_int(h, (int64_t)shard_map_hash(m));
-    const int64_t ints[] = {
-        c->consistency,        c->bound, c->workers, m->servers,      m->threads,     o->l2_mode,
-        o->no_bias_correction, s->type,  s->warmup,  s->warmup_steps, s->total_steps, c->scaler.enabled,
-        (int64_t)c->dtype};
+    const int64_t ints[] = {c->consistency,
+                            c->bound,
+                            c->workers,
+                            m->servers,
+                            m->threads,
+                            o->l2_mode,
+                            o->no_bias_correction,
+                            s->type,
+                            s->warmup,
+                            s->warmup_steps,
+                            s->total_steps,
+                            c->scaler.enabled,
+                            (int64_t)c->dtype,
+                            (int64_t)c->seed,
+                            c->train_batch,
+                            c->seq,
+                            c->steps};
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);
     const double reals[] = {o->lr,           o->beta1,        o->beta2,
                             o->eps,          o->weight_decay, c->clip,
@@ -26,10 +39,11 @@ struct manifest manifest_make(const struct config *c, const struct layout *l, co
     struct manifest out = {.hash = h};
     static const char *const modes[] = {"sync", "async", "ssp", "backup"};
     snprintf(out.text, sizeof out.text,
-             "%lld params in %d units, %s, %d workers x %d servers x %d threads, %d keys, ps:%s, "
-             "lr %g, betas %g %g, eps %g, decay %g, clip %g, fp16 scaler %s",
+             "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, lr %g, "
+             "betas %g %g, eps %g, decay %g, clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps",
              (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
              m->count, modes[c->consistency], (double)o->lr, (double)o->beta1, (double)o->beta2,
-             (double)o->eps, (double)o->weight_decay, (double)c->clip, c->scaler.enabled ? "on" : "off");
+             (double)o->eps, (double)o->weight_decay, (double)c->clip, c->scaler.enabled ? "on" : "off",
+             (unsigned long long)c->seed, (long long)c->train_batch, (long long)c->seq, (long long)c->steps);
     return out;
 }

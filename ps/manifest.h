@@ -1,6 +1,6 @@
 // What all roles must agree on before a byte of payload moves: layout, dtype, partition map,
-// consistency and everything that decides an update. Exchanged at login; a mismatch is refused with
-// both sides' words.
+// consistency, everything that decides an update, and seed, batch, sequence length and steps. Exchanged at
+// login; a mismatch is refused with both sides' words.
 #ifndef STARRING_PS_MANIFEST_H
 #define STARRING_PS_MANIFEST_H
 

@@ -5,50 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/scheduler_state.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
-
-struct member {
-    bool present, gone;  // gone: said goodbye
-    uint64_t incarnation;
-    double seen_s;
-    int64_t step;
-    char *endpoints;  // servers: one address a line
-};
-
-// What the workers and shards said of one step, and the answer.
-struct round {
-    int64_t step;
-    bool *reported;  // (N)
-    bool *summed;    // (shards)
-    int reports, sums;
-    double *loss;  // (N)
-    float lr, loss_scale, clip;
-    int first_worker;
-    struct exact_sum sum;
-    double first_s;  // when the first word of this step came
-};
-
-struct gather {
-    uint64_t seq;
-    bool *have;        // (N)
-    int count, words;  // workers heard; values each
-    double *values;    // (N, WIRE_VALUES_MAX)
-    double first_s;
-};
-
-struct scheduler_core {
-    struct scheduler_core_options o;
-    int workers, servers, shards, members;
-    int full_shards;   // shards that own keys
-    struct member *m;  // (members)
-    bool started, closing, done;
-    double closing_s, shutdown_s;
-    struct round round;
-    struct wire_header step_done, decision, gathered;  // last answers; kind NONE: none yet
-    struct gather gather;
-    char error[WIRE_TEXT_MAX];
-};
 
 static const char *member_name(const struct scheduler_core *c, int i, char out[48]) {
     if (i < c->workers)
@@ -135,10 +94,8 @@ static int on_hello(struct scheduler_core *c, const struct wire_header *h, const
                     double now) {
     int i = h->role == PS_SCHEDULER ? -1 : seat(c, h);
     if (h->manifest != c->o.manifest.hash) {
-        refuse(
-            c,
-            "manifests differ: this %s has (%s), the scheduler has (%s); start both from one configuration",
-            ps_role_name(h->role), h->text, c->o.manifest.text);
+        refuse(c, "manifests differ: %s has (%.220s), scheduler has (%.220s); use one configuration",
+               ps_role_name(h->role), h->text, c->o.manifest.text);
         return -1;
     }
     if (i < 0) {
@@ -244,6 +201,7 @@ static int on_report(struct scheduler_core *c, int w, const struct wire_header *
             (double)r->lr, (double)r->loss_scale, (double)r->clip);
     }
     if (!r->reports && !r->sums) r->first_s = now;
+    r->last_s = now;
     r->reported[w] = true;
     r->loss[w] = h->loss;
     r->reports++;
@@ -260,6 +218,7 @@ static int on_sum(struct scheduler_core *c, int shard, const struct wire_header 
     }
     if (h->step > r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
     if (!r->reports && !r->sums) r->first_s = now;
+    r->last_s = now;
     r->summed[shard] = true;
     exact_sum_merge(&r->sum, &h->sum);
     r->sums++;
@@ -306,14 +265,23 @@ static int on_goodbye(struct scheduler_core *c, int i) {
     return 0;
 }
 
+static void on_heartbeat(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
+    struct wire_header answer = {.kind = WIRE_HEARTBEAT_ACK};
+    struct member *m = &c->m[i];
+    if (h->step > m->step) m->step = h->step;
+    if (h->seq > m->progress) {
+        m->progress = h->seq;
+        m->progress_s = now;
+    }
+    tell(c, i, &answer);
+}
+
 static int dispatch(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
     bool worker = i < c->workers, shard = i >= c->workers + c->servers;
-    struct wire_header beat = {.kind = WIRE_HEARTBEAT_ACK};
     char name[48];
     switch (h->kind) {
         case WIRE_HEARTBEAT:
-            if (h->step > c->m[i].step) c->m[i].step = h->step;
-            tell(c, i, &beat);
+            on_heartbeat(c, i, h, now);
             return 0;
         case WIRE_REPORT:
             return worker ? on_report(c, i, h, now) : 0;
@@ -397,26 +365,32 @@ static int lost_tick(struct scheduler_core *c, double now) {
     return 0;
 }
 
+// Missing workers that got nothing done for too long. One that still pushes is slow, not missing:
+// asynchronous workers may be far apart when they come to a barrier.
+static void missing_workers(const struct scheduler_core *c, struct missing *x, const bool *have,
+                            double since_s, double now) {
+    for (int w = 0; w < c->workers; w++) {
+        double since = c->m[w].progress_s > since_s ? c->m[w].progress_s : since_s;
+        if (!have[w] && now - since > ps_overdue_s(c->o.config)) missing_add(c, x, w);
+    }
+}
+
 static int overdue_tick(struct scheduler_core *c, double now) {
     const struct round *r = &c->round;
     const struct gather *g = &c->gather;
     double limit = ps_overdue_s(c->o.config);
     struct missing x = {.count = 0};
-    if ((r->reports || r->sums) && now - r->first_s > limit) {
-        for (int w = 0; w < c->workers; w++)
-            if (!r->reported[w]) missing_add(c, &x, w);
+    if (r->reports || r->sums) missing_workers(c, &x, r->reported, r->first_s, now);
+    if (r->reports == c->workers && now - r->last_s > limit)
         for (int i = 0; i < c->shards; i++)
-            if (c->o.map->shard_keys[i] && !r->summed[i] && r->reports == c->workers)
-                missing_add(c, &x, c->workers + c->servers + i);
+            if (c->o.map->shard_keys[i] && !r->summed[i]) missing_add(c, &x, c->workers + c->servers + i);
+    if (x.count)
         return fatal(c, "step %lld: nothing from %s for %.1f s", (long long)r->step, x.text,
                      now - r->first_s);
-    }
-    if (g->count && now - g->first_s > limit) {
-        for (int w = 0; w < c->workers; w++)
-            if (!g->have[w]) missing_add(c, &x, w);
+    if (g->count) missing_workers(c, &x, g->have, g->first_s, now);
+    if (x.count)
         return fatal(c, "barrier %llu after step %lld: %s did not come for %.1f s",
                      (unsigned long long)g->seq, (long long)r->step, x.text, now - g->first_s);
-    }
     return 0;
 }
 
@@ -445,40 +419,4 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     closing_tick(c, now);
     if (c->closing) return 0;
     return lost_tick(c, now) != 0 || overdue_tick(c, now) != 0 ? -1 : 0;
-}
-
-bool scheduler_core_done(const struct scheduler_core *c) { return c->done; }
-const char *scheduler_core_error(const struct scheduler_core *c) { return c->error; }
-int scheduler_core_members(const struct scheduler_core *c) { return c->members; }
-
-struct scheduler_core *scheduler_core_create(const struct scheduler_core_options *o) {
-    struct scheduler_core *c = xcalloc(1, sizeof *c);
-    c->o = *o;
-    c->workers = o->config->workers;
-    c->servers = o->map->servers;
-    c->shards = o->map->shards;
-    c->members = c->workers + c->servers + c->shards;
-    for (int i = 0; i < c->shards; i++) c->full_shards += o->map->shard_keys[i] > 0;
-    unsigned long n = (unsigned long)c->workers;
-    c->m = xcalloc((unsigned long)c->members, sizeof *c->m);
-    c->round.reported = xcalloc(n, sizeof(bool));
-    c->round.summed = xcalloc((unsigned long)c->shards, sizeof(bool));
-    c->round.loss = xcalloc(n, sizeof(double));
-    c->gather.have = xcalloc(n, sizeof(bool));
-    c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
-    return c;
-}
-
-void scheduler_core_destroy(struct scheduler_core **core) {
-    struct scheduler_core *c = *core;
-    if (!c) return;
-    for (int i = 0; i < c->members; i++) free(c->m[i].endpoints);
-    free(c->m);
-    free(c->round.reported);
-    free(c->round.summed);
-    free(c->round.loss);
-    free(c->gather.have);
-    free(c->gather.values);
-    free(c);
-    *core = NULL;
 }

@@ -22,7 +22,7 @@ enum wire_kind {
     WIRE_WELCOME,    // rank job
     WIRE_REFUSED,    // text
     WIRE_START,      // payload: endpoints of all shards, one a line, in shard order
-    WIRE_HEARTBEAT,  // step
+    WIRE_HEARTBEAT,  // step seq(pushes taken so far)
     WIRE_HEARTBEAT_ACK,
     WIRE_INIT,         // key seq; payload fp32 masters
     WIRE_INIT_ACK,     // key seq

@@ -31,7 +31,7 @@ static bool is_done(const struct worker *w, int u) {
 
 static int gather(struct worker *w, double *values, int count) {
     struct command c = {.kind = COMMAND_GATHER, .count = count};
-    struct worker_wait wait = {is_gathered, -1, "the other workers did not come to a barrier"};
+    struct worker_wait wait = {is_gathered, -1, "the other workers did not come to a barrier", true};
     memcpy(c.gather, values, (size_t)count * sizeof *values);
     w->gathers++;
     worker_command(w, &c);
@@ -65,8 +65,8 @@ static void worker_prefetch(struct topology *t, int u, enum pass pass) {
 
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
-    struct worker_wait landed = {has_landed, u, "new weights have not landed"};
-    struct worker_wait released = {is_free, u, "the last step's gradient has not been taken"};
+    struct worker_wait landed = {has_landed, u, "new weights have not landed", false};
+    struct worker_wait released = {is_free, u, "the last step's gradient has not been taken", false};
     if (!w->loaded)
         return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
                     t->layout->units[u].name);
@@ -125,7 +125,7 @@ static int worker_grad_ready(struct topology *t, int u) {
 
 static int step_sync(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct command c = {.kind = COMMAND_REPORT, .report = *in};
-    struct worker_wait wait = {is_done, -1, "the scheduler did not close the step"};
+    struct worker_wait wait = {is_done, -1, "the scheduler did not close the step", false};
     worker_command(w, &c);
     if (worker_wait(w, &wait) != 0) return -1;
     pthread_mutex_lock(&w->mutex);
@@ -185,14 +185,14 @@ static int worker_sum(struct topology *t, double *values, int count) {
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
     for (int u = 0; u < t->layout->count; u++) {
-        struct worker_wait landed = {has_landed, u, "the last weights have not landed"};
-        struct worker_wait released = {is_free, u, "the last gradient has not been taken"};
+        struct worker_wait landed = {has_landed, u, "the last weights have not landed", false};
+        struct worker_wait released = {is_free, u, "the last gradient has not been taken", false};
         if (worker_wait(w, &landed) != 0 || worker_wait(w, &released) != 0) return -1;
     }
     if (barrier(w) != 0) return -1;
     if (is_async(w)) {
         struct command c = {.kind = COMMAND_PULL_ALL};
-        struct worker_wait pulled = {is_pulled, -1, "the final weights have not landed"};
+        struct worker_wait pulled = {is_pulled, -1, "the final weights have not landed", false};
         worker_command(w, &c);
         if (worker_wait(w, &pulled) != 0) return -1;
     }
@@ -214,7 +214,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
         struct command c = {.kind = COMMAND_INIT, .unit = u, .values = values, .round = w->load_round};
-        struct worker_wait sent = {is_sent, u, "a server did not take the initial weights"};
+        struct worker_wait sent = {is_sent, u, "a server did not take the initial weights", false};
         worker_command(w, &c);
         if (worker_wait(w, &sent) != 0) return -1;
     }

@@ -63,8 +63,13 @@ int worker_wait(struct worker *w, const struct worker_wait *x) {
     int late = 0;
     pthread_mutex_lock(&w->mutex);
     w->waited_unit = x->unit;
-    while (!w->failed && !x->ready(w, x->unit) && !late)
+    while (!w->failed && !x->ready(w, x->unit) && !late) {
         late = pthread_cond_timedwait(&w->changed, &w->mutex, &end) == ETIMEDOUT;
+        if (late && x->watched) {
+            end = later(ps_deadline_s(w->c));
+            late = 0;
+        }
+    }
     w->waited_unit = -1;
     bool failed = w->failed, ready = x->ready(w, x->unit), tell = !w->error_told;
     if (failed || !ready) w->error_told = true;

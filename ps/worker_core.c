@@ -47,6 +47,7 @@ struct worker_core {
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];
     bool parted;
+    uint64_t progress;  // pushes and initial values taken: what the scheduler tells slow from stuck by
     double beat_s, heard_s;
     struct staleness staleness;
     char error[WIRE_TEXT_MAX];
@@ -190,6 +191,7 @@ static void sent_through(struct worker_core *c, struct worker_key *k) {
     c->unacknowledged -= k->payload_bytes;
     k->sending = SEND_IDLE;
     c->sending--;
+    c->progress++;
 }
 
 static void on_push_ack(struct worker_core *c, struct worker_key *k, const struct wire_header *h) {
@@ -308,7 +310,7 @@ int worker_core_tick(struct worker_core *c, double now) {
     repeat(c, &c->gather, now);
     repeat(c, &c->goodbye, now);
     if (now - c->beat_s >= c->o.heartbeat_s) {
-        struct wire_header h = {.kind = WIRE_HEARTBEAT, .step = c->step};
+        struct wire_header h = {.kind = WIRE_HEARTBEAT, .step = c->step, .seq = c->progress};
         c->beat_s = now;
         tell_scheduler(c, &h);
     }

@@ -118,6 +118,7 @@ struct worker_wait {
     bool (*ready)(const struct worker *w, int u);
     int unit;          // -1: none
     const char *what;  // "weights have not landed"
+    bool watched;  // the scheduler decides who is late (it knows who still makes progress): no own deadline
 };
 int worker_wait(struct worker *w, const struct worker_wait *wait);
 

@@ -170,6 +170,24 @@ static void test_gathers(void **state) {
     desk_destroy(d);
 }
 
+// A worker that comes late to a barrier but still pushes is waited for; once it stops, it is named.
+static void test_slow_is_not_missing(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    struct wire_header g = {.kind = WIRE_GATHER}, beat = {.kind = WIRE_HEARTBEAT};
+    desk_login(d);
+    tell_desk(d, PS_WORKER, 0, g, 0);
+    for (int i = 1; i <= 20; i++) {
+        beat.seq = (uint64_t)(i < 12 ? i : 12);
+        tell_desk(d, PS_SERVER, 0, beat, i);
+        tell_desk(d, PS_WORKER, 0, beat, i);
+        tell_desk(d, PS_WORKER, 1, beat, i);
+        if (i <= 14) assert_string_equal(scheduler_core_error(d->core), "");
+    }
+    assert_non_null(strstr(scheduler_core_error(d->core), "worker 1 did not come"));
+    desk_destroy(d);
+}
+
 // Without a commit round a gradient that is not finite has been applied by then: the job says so and ends.
 static void test_not_finite_without_round(void **state) {
     (void)state;
@@ -190,6 +208,7 @@ int main(void) {
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_lost_and_overdue),
         cmocka_unit_test(test_gathers),
+        cmocka_unit_test(test_slow_is_not_missing),
         cmocka_unit_test(test_not_finite_without_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,7 +181,7 @@ def memory(runs):
 counts what the device handed out at its peak. {verdict}</p>
 <figure>{key}{svg.bar_plot(bars, "MiB", "Memory by class, predicted and measured", MIB)}
 <figcaption>Hollow: predicted; solid: measured. The upright tick is the textbook formula, which counts weights, gradients,
-masters and moments only: bars also hold activations and buffers, which do not depend on the stage. Stages 2 and 3
+masters and moments only; the bars also hold activations, which depend on a worker's share of the batch alone. Stages 2 and 3
 hold two slots for the units in use (communication buffers) beside their shards. A server holds, beside masters and moments, the fp32 sum it is building (counted as
 gradients) and the 16-bit weights it answers with: 18P/S where the formula says 12P/S.</figcaption>
 </figure>

@@ -1,0 +1,114 @@
+// GELU and SwiGLU, forward and backward. The formulas are those of kernels/cpu/activation.c.
+#include "kernels/cuda/map.h"
+
+#define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
+#define GELU_A    0.044715f
+#define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
+
+// 1/(1 + exp(-x)). The fast division is within two units in the last place, and 0 once exp(-x) > 2^126.
+__device__ static inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
+
+// 0.5 (1 + tanh(u)) = sigmoid(2u), which keeps its relative precision where tanh is near -1.
+struct gelu_fn {
+    __device__ float operator()(float x, float) const {
+        return x * sigmoid(GELU_2C * x * fmaf(GELU_A * x, x, 1.0f));
+    }
+};
+
+// a: x, b: dy. gelu'(x) = s + x s (1 - s) d(2u)/dx with s = sigmoid(2u) = 1/(1 + e), 1 - s = e s.
+struct gelu_slope_fn {
+    __device__ float operator()(float x, float dy) const {
+        // Keeps e finite: no 0 * infinity. NaN passes both comparisons.
+        x = x > GELU_FLAT ? GELU_FLAT : x;
+        x = x < -GELU_FLAT ? -GELU_FLAT : x;
+        float x2 = x * x;
+        float e = expf(-GELU_2C * x * fmaf(GELU_A, x2, 1.0f));
+        float s = __fdiv_rn(1.0f, 1.0f + e);  // e reaches 1e37, where the fast division gives 0
+        float du2 = GELU_2C * fmaf(3.0f * GELU_A, x2, 1.0f);
+        return dy * fmaf(x * s * (e * s), du2, s);
+    }
+};
+
+int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args) {
+    const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, NULL, a->n}, gelu_fn());
+    });
+}
+
+int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args) {
+    const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, (const T *)a->dy, a->n}, gelu_slope_fn());
+    });
+}
+
+// ---------------------------------------------------------------- SwiGLU
+// A thread does V neighbouring columns of one row: gate and up lie `width` apart.
+template <typename T>
+struct swiglu_buffers {
+    T *y;
+    const T *gate_up, *dy;
+    uint32_t groups, row_groups;  // of V columns: in all, in a row
+};
+
+template <typename T, int V>
+__global__ void __launch_bounds__(MAP_THREADS) swiglu_fwd_kernel(struct swiglu_buffers<T> p) {
+    uint32_t i = blockIdx.x * MAP_THREADS + threadIdx.x;
+    if (i >= p.groups) return;
+    int64_t row = i / p.row_groups, at = (row * p.row_groups + i) * V;  // = (2 row row_groups + column) V
+    float gate[V], up[V];
+    load_f32<T, V>(p.gate_up + at, gate);
+    load_f32<T, V>(p.gate_up + at + (int64_t)p.row_groups * V, up);
+#pragma unroll
+    for (int j = 0; j < V; j++) gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
+    store_f32<T, V>(p.y + (int64_t)i * V, gate);
+}
+
+// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
+template <typename T, int V>
+__global__ void __launch_bounds__(MAP_THREADS) swiglu_bwd_kernel(struct swiglu_buffers<T> p) {
+    uint32_t i = blockIdx.x * MAP_THREADS + threadIdx.x;
+    if (i >= p.groups) return;
+    int64_t row = i / p.row_groups, at = (row * p.row_groups + i) * V, width = (int64_t)p.row_groups * V;
+    float gate[V], up[V], dy[V];
+    load_f32<T, V>(p.gate_up + at, gate);
+    load_f32<T, V>(p.gate_up + at + width, up);
+    load_f32<T, V>(p.dy + (int64_t)i * V, dy);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        float g = gate[j], s = sigmoid(g);
+        gate[j] = dy[j] * up[j] * (s * fmaf(g, 1.0f - s, 1.0f));
+        up[j] = dy[j] * (g * s);
+    }
+    store_f32<T, V>(p.y + at, gate);
+    store_f32<T, V>(p.y + at + width, up);
+}
+
+static int swiglu_launch(struct cuda_ctx *ctx, const struct swiglu_args *a, bool backward) {
+    if (a->rows == 0 || a->width == 0) return 0;
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        bool wide = a->width % lanes<T>::count == 0 && aligned16(a->y) && aligned16(a->gate_up) && aligned16(a->dy);
+        return with_width<T>(wide, [&](auto width_of) {
+            constexpr int V = decltype(width_of)::value;
+            int64_t groups = a->rows * (a->width / V);
+            if (groups >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
+            struct swiglu_buffers<T> p = {(T *)a->y, (const T *)a->gate_up, (const T *)a->dy, (uint32_t)groups,
+                                          (uint32_t)(a->width / V)};
+            struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)MAP_THREADS), MAP_THREADS);
+            return backward ? launch(ctx, shape, swiglu_bwd_kernel<T, V>, p)
+                            : launch(ctx, shape, swiglu_fwd_kernel<T, V>, p);
+        });
+    });
+}
+
+int cuda_op_swiglu_fwd(struct cuda_ctx *ctx, const void *args) {
+    return swiglu_launch(ctx, static_cast<const struct swiglu_args *>(args), false);
+}
+
+int cuda_op_swiglu_bwd(struct cuda_ctx *ctx, const void *args) {
+    return swiglu_launch(ctx, static_cast<const struct swiglu_args *>(args), true);
+}

@@ -1,0 +1,36 @@
+// Causal grouped-query attention as cuDNN graphs over our packed qkv (B,T,(H+2KV)*D).
+#ifndef STARRING_KERNELS_CUDA_HOST_ATTENTION_GRAPH_H
+#define STARRING_KERNELS_CUDA_HOST_ATTENTION_GRAPH_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/host/cudnn_graph.h"
+
+struct attention_shape {
+    int64_t batch, seq;
+    int32_t heads, kv_heads, head_size;
+    enum dtype dt;  // bf16 or fp16; cuDNN has no fp32 attention
+    bool backward;
+};
+
+// What is bound to memory at execution. Scalars are fp32 on the host.
+enum attention_uid {
+    ATTENTION_Q = 1,
+    ATTENTION_K,
+    ATTENTION_V,
+    ATTENTION_OUT,    // (B,H,T,D)
+    ATTENTION_LSE,    // (B,H,T) fp32: natural log-sum-exp of the scaled scores, as ours
+    ATTENTION_SCALE,  // scalar
+    ATTENTION_MASKED, // scalar: -infinity
+    ATTENTION_DOUT,
+    ATTENTION_DQ,
+    ATTENTION_DK,
+    ATTENTION_DV,
+    ATTENTION_DOT,  // (B,H,T) fp32 in the workspace: sum over D of dout * out
+    ATTENTION_ONE,  // scalar: 1
+    ATTENTION_UIDS
+};
+
+// Builds the graph of a shape; graph->status tells. The caller plans it and ends it with graph_fini.
+void attention_graph(struct cudnn_graph *g, const struct attention_shape *s);
+
+#endif

@@ -1,0 +1,74 @@
+// The CUDA operations written by hand: one function for each operation of kernels/backend.h but
+// OP_MATMUL (cuBLASLt). Shapes, types and meaning of args are backend.h's.
+//
+// Ownership   The context belongs to the caller (one a stream); pointers in args are device memory,
+//             but reduce_args.inputs, a host array of device pointers.
+// Threads     One thread at a time uses a context.
+// Blocking    Functions only enqueue on ctx->stream; none synchronises with the device. args and the
+//             host array of reduce_args are read before the function returns.
+// Errors      0, or -1 with a constant text in ctx->why: a launch that CUDA refused, or a shape that
+//             the kernel does not do. What fails while running shows at the stream's next query.
+// Bits        No result depends on the order of blocks or threads, nor on the number of
+//             multiprocessors. add, embeddings, reduce, cast, fill_zero, sumsq, decide, loss_sum and
+//             adamw give the bits of kernels/cpu (NaN payloads of sums excepted); the others round
+//             differently.
+// Alignment   Pointers are aligned to their elements (reduce: to bytes). 16-byte aligned pointers and
+//             widths that are multiples of 16 bytes take the vectorised paths.
+#ifndef STARRING_KERNELS_CUDA_KERNELS_H
+#define STARRING_KERNELS_CUDA_KERNELS_H
+
+#include <cuda_runtime.h>
+// The project's headers are C: what they include must be seen before, outside of extern "C".
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernels/backend.h"
+
+// Scratch of the operations beyond the scratch of their args: partial column sums (norm_bwd,
+// bias_grad) and positions (embed_bwd: CUDA_WORKSPACE_BYTES hold V + B*T <= 2,097,151 integers, the
+// operation fails beyond). Used in stream order only, so a stream's matrix products may share it.
+#define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
+
+struct cuda_ctx {
+    cudaStream_t stream;
+    int sm_count;            // multiprocessors of the device: sizes grids, never results
+    void *workspace;         // device memory, 256-byte aligned, of this stream alone
+    size_t workspace_bytes;  // >= CUDA_WORKSPACE_BYTES
+    const char *why;         // set when a function returns -1; constant text
+};
+
+int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args);
+int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_norm_fwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_rope(struct cuda_ctx *ctx, const void *args);
+// The fallback where cuDNN has no plan: fp32 arithmetic, even head sizes up to 128.
+int cuda_op_attn_fwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_attn_bwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_swiglu_fwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_swiglu_bwd(struct cuda_ctx *ctx, const void *args);
+int cuda_op_add(struct cuda_ctx *ctx, const void *args);
+int cuda_op_xent(struct cuda_ctx *ctx, const void *args);
+int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args);
+int cuda_op_sumsq(struct cuda_ctx *ctx, const void *args);
+int cuda_op_decide(struct cuda_ctx *ctx, const void *args);
+int cuda_op_adamw(struct cuda_ctx *ctx, const void *args);
+int cuda_op_reduce(struct cuda_ctx *ctx, const void *args);
+int cuda_op_cast(struct cuda_ctx *ctx, const void *args);
+int cuda_op_fill_zero(struct cuda_ctx *ctx, const void *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

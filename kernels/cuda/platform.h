@@ -1,0 +1,206 @@
+// What the hand-written kernels share: storage types, 16-byte vectors, reductions, launches. The same
+// sources run on a GPU and, in tests, in the host emulation (tests/emulation), whose headers stand in
+// for CUDA's; nothing here asks which of the two it is.
+//
+// Storage types convert exactly as kernels/dtype.h does, NaN payloads included (CUDA's own
+// conversions give one canonical NaN): casts and updates have the same bits on every device.
+#ifndef STARRING_KERNELS_CUDA_PLATFORM_H
+#define STARRING_KERNELS_CUDA_PLATFORM_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/kernels.h"
+
+// Block-shared memory. The emulation gives each its own allocation, so that a step over its end shows.
+#ifndef SHARED_ARRAY
+#define SHARED_ARRAY(type, name, count) __shared__ type name[count]
+#define SHARED_DYNAMIC(type, name)                            \
+    extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
+    type *name = reinterpret_cast<type *>(dynamic_shared)
+#endif
+
+#define WARP           32
+#define FULL_WARP      0xffffffffu
+#define STATIC_SHARED_BYTES (48u << 10)  // more needs the kernel's consent (launch gives it)
+#define LARGEST_GRID   ((int64_t)1 << 31)
+
+// ---------------------------------------------------------------- storage types
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+
+template <typename T>
+__host__ __device__ constexpr T lesser(T a, T b) {
+    return a < b ? a : b;
+}
+template <typename T>
+__host__ __device__ constexpr T greater(T a, T b) {
+    return a > b ? a : b;
+}
+template <typename T>
+__host__ __device__ constexpr T divide_up(T a, T b) {
+    return (a + b - 1) / b;
+}
+
+__device__ inline bool is_nan(float x) { return (__float_as_uint(x) & 0x7fffffffu) > 0x7f800000u; }
+__device__ inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(bf16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
+__device__ inline float to_f32(f16 x) {
+    uint32_t magnitude = x.bits & 0x7fffu, sign = (uint32_t)(x.bits & 0x8000u) << 16;
+    if (magnitude > 0x7c00u) return __uint_as_float(sign | 0x7fc00000u | (magnitude & 0x3ffu) << 13);
+    return __half2float(__ushort_as_half(x.bits));
+}
+
+// One rounding, to nearest even.
+__device__ inline void from_f32(float x, float *out) { *out = x; }
+__device__ inline void from_f32(float x, bf16 *out) {
+    out->bits = is_nan(x) ? (uint16_t)(__float_as_uint(x) >> 16 | 0x40u)
+                          : __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+__device__ inline void from_f32(float x, f16 *out) {
+    uint32_t u = __float_as_uint(x);
+    out->bits = is_nan(x) ? (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu))
+                          : __half_as_ushort(__float2half_rn(x));
+}
+
+// ---------------------------------------------------------------- vectors
+template <typename T, int N>
+struct alignas(sizeof(T) * N) vec {
+    T v[N];
+};
+
+// Elements of T in 16 bytes.
+template <typename T>
+struct lanes {
+    static constexpr int count = 16 / (int)sizeof(T);
+};
+
+template <typename T, int N>
+__device__ inline vec<T, N> load_vec(const T *p) {
+    return *reinterpret_cast<const vec<T, N> *>(p);
+}
+
+template <typename T, int N>
+__device__ inline void store_vec(T *p, const vec<T, N> &x) {
+    *reinterpret_cast<vec<T, N> *>(p) = x;
+}
+
+template <typename T, int N>
+__device__ inline void unpack(const vec<T, N> &x, float *out) {
+#pragma unroll
+    for (int i = 0; i < N; i++) out[i] = to_f32(x.v[i]);
+}
+
+template <typename T, int N>
+__device__ inline vec<T, N> pack(const float *x) {
+    vec<T, N> out;
+#pragma unroll
+    for (int i = 0; i < N; i++) from_f32(x[i], &out.v[i]);
+    return out;
+}
+
+template <typename T, int N>
+__device__ inline void load_f32(const T *p, float *out) {
+    unpack<T, N>(load_vec<T, N>(p), out);
+}
+
+template <typename T, int N>
+__device__ inline void store_f32(T *p, const float *x) {
+    store_vec<T, N>(p, pack<T, N>(x));
+}
+
+// ---------------------------------------------------------------- reductions
+struct sum_of {
+    template <typename T>
+    __device__ T operator()(T a, T b) const {
+        return a + b;
+    }
+};
+struct max_of {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <typename T, typename F>
+__device__ inline T warp_reduce(T x, F f) {
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) x = f(x, __shfl_xor_sync(FULL_WARP, x, step));
+    return x;
+}
+
+// x of every thread of a one-dimensional block combined in a fixed order; every thread gets it. slots
+// (WARP) are shared; they may be used again after one more barrier that every thread passes.
+template <typename T, typename F>
+__device__ inline T block_reduce(T x, T *slots, T identity, F f) {
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
+    x = warp_reduce(x, f);
+    if (warps == 1) return x;
+    if (lane == 0) slots[warp] = x;
+    __syncthreads();
+    return warp_reduce(lane < warps ? slots[lane] : identity, f);
+}
+
+// ---------------------------------------------------------------- host side
+struct launch_shape {
+    dim3 grid, block;
+    size_t shared_bytes;
+};
+
+static inline int cuda_refused(struct cuda_ctx *ctx, const char *why) {
+    ctx->why = why;
+    return -1;
+}
+
+static inline int cuda_checked(struct cuda_ctx *ctx, cudaError_t e) {
+    return e == cudaSuccess ? 0 : cuda_refused(ctx, cudaGetErrorString(e));
+}
+
+// Enqueues kernel(args...) on the context's stream.
+template <typename... P, typename... A>
+static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape, void (*kernel)(P...),
+                         A... args) {
+    cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, ctx->stream, NULL, 0};
+    if (shape.shared_bytes > STATIC_SHARED_BYTES) {
+        cudaError_t e = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             (int)shape.shared_bytes);
+        if (e != cudaSuccess) return cuda_checked(ctx, e);
+    }
+    return cuda_checked(ctx, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+}
+
+// A one-dimensional grid of blocks of `threads`; no more than LARGEST_GRID blocks.
+static inline struct launch_shape flat_shape(int64_t blocks, unsigned threads) {
+    struct launch_shape shape = {dim3((unsigned)blocks), dim3(threads), 0};
+    return shape;
+}
+
+static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+// f(zero of the storage type), for fp32, bf16, fp16.
+template <typename F>
+static inline int with_type(struct cuda_ctx *ctx, enum dtype dt, F f) {
+    switch (dt) {
+        case DT_F32: return f(float());
+        case DT_BF16: return f(bf16());
+        case DT_F16: return f(f16());
+        default: return cuda_refused(ctx, "the storage type must be fp32, bf16 or fp16");
+    }
+}
+
+// f(integral constant): the number of elements a thread handles at a time, 16 bytes of them or one.
+template <int N>
+struct width_tag {
+    static constexpr int value = N;
+};
+template <typename T, typename F>
+static inline int with_width(bool wide, F f) {
+    return wide ? f(width_tag<lanes<T>::count>()) : f(width_tag<1>());
+}
+
+#endif

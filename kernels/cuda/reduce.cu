@@ -1,0 +1,172 @@
+// Ordered sums of several buffers, casts and zero fill, to the bit as on a CPU.
+#include "kernels/cuda/platform.h"
+
+#define REDUCE_THREADS 256
+
+// The pointers travel as a kernel argument (2 KiB of the 4 KiB that every device takes): nothing to
+// copy, nothing to keep alive, and a captured graph holds them.
+template <typename T>
+struct reduce_inputs {
+    T *out;
+    int64_t n;
+    int32_t count;
+    const T *in[REDUCE_MAX];
+};
+
+// How a sum of T is kept. It starts as the first input (not as zero plus it: -0 stays -0).
+template <typename T>
+struct sum_type {
+    using type = float;
+    __device__ static float load(T x) { return to_f32(x); }
+    __device__ static float add(float a, float b) { return __fadd_rn(a, b); }
+    __device__ static void store(float x, T *out) { from_f32(x, out); }
+};
+template <>
+struct sum_type<double> {
+    using type = double;
+    __device__ static double load(double x) { return x; }
+    __device__ static double add(double a, double b) { return __dadd_rn(a, b); }
+    __device__ static void store(double x, double *out) { *out = x; }
+};
+template <>
+struct sum_type<uint64_t> {
+    using type = uint64_t;
+    __device__ static uint64_t load(uint64_t x) { return x; }
+    __device__ static uint64_t add(uint64_t a, uint64_t b) { return a + b; }  // wraps
+    __device__ static void store(uint64_t x, uint64_t *out) { *out = x; }
+};
+
+// Inputs are loaded REDUCE_AHEAD at a time before they are added, in order.
+#define REDUCE_AHEAD 4
+
+template <typename T, int V>
+__global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_inputs<T> p) {
+    using sum = sum_type<T>;
+    int64_t i = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) * V;
+    if (i >= p.n) return;
+    typename sum::type total[V];
+    vec<T, V> x = load_vec<T, V>(p.in[0] + i);
+#pragma unroll
+    for (int j = 0; j < V; j++) total[j] = sum::load(x.v[j]);
+    int32_t k = 1;
+    for (; k + REDUCE_AHEAD <= p.count; k += REDUCE_AHEAD) {
+        vec<T, V> ahead[REDUCE_AHEAD];
+#pragma unroll
+        for (int a = 0; a < REDUCE_AHEAD; a++) ahead[a] = load_vec<T, V>(p.in[k + a] + i);
+#pragma unroll
+        for (int a = 0; a < REDUCE_AHEAD; a++)
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] = sum::add(total[j], sum::load(ahead[a].v[j]));
+    }
+    for (; k < p.count; k++) {
+        x = load_vec<T, V>(p.in[k] + i);
+#pragma unroll
+        for (int j = 0; j < V; j++) total[j] = sum::add(total[j], sum::load(x.v[j]));
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) sum::store(total[j], &x.v[j]);
+    store_vec<T, V>(p.out + i, x);
+}
+
+// Elements at any byte address, from element `first` on: tails, and buffers that start anywhere.
+template <typename T>
+__global__ void __launch_bounds__(REDUCE_THREADS) reduce_bytes_kernel(struct reduce_inputs<T> p, int64_t first) {
+    using sum = sum_type<T>;
+    int64_t i = first + (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
+    if (i >= p.n) return;
+    typename sum::type total = {};
+    union {
+        T value;
+        unsigned char byte[sizeof(T)];
+    } x;
+    for (int32_t k = 0; k < p.count; k++) {
+        const unsigned char *from = reinterpret_cast<const unsigned char *>(p.in[k]) + i * (int64_t)sizeof(T);
+        for (int b = 0; b < (int)sizeof(T); b++) x.byte[b] = from[b];
+        total = k == 0 ? sum::load(x.value) : sum::add(total, sum::load(x.value));
+    }
+    sum::store(total, &x.value);
+    unsigned char *to = reinterpret_cast<unsigned char *>(p.out) + i * (int64_t)sizeof(T);
+    for (int b = 0; b < (int)sizeof(T); b++) to[b] = x.byte[b];
+}
+
+template <typename T>
+static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
+    constexpr int V = lanes<T>::count;
+    struct reduce_inputs<T> p = {};
+    p.out = (T *)a->out;
+    p.count = a->count;
+    bool wide = aligned16(a->out);
+    for (int32_t k = 0; k < a->count; k++) {
+        p.in[k] = (const T *)a->inputs[k];
+        wide = wide && aligned16(p.in[k]);
+    }
+    int64_t whole = wide ? a->n / V * V : 0, rest = a->n - whole;
+    int64_t blocks = divide_up(whole / V, (int64_t)REDUCE_THREADS), rest_blocks = divide_up(rest, (int64_t)REDUCE_THREADS);
+    if (blocks >= LARGEST_GRID || rest_blocks >= LARGEST_GRID)
+        return cuda_refused(ctx, "more elements than one launch covers");
+    p.n = whole;
+    if (whole && launch(ctx, flat_shape(blocks, REDUCE_THREADS), reduce_kernel<T, V>, p) != 0) return -1;
+    p.n = a->n;
+    return rest ? launch(ctx, flat_shape(rest_blocks, REDUCE_THREADS), reduce_bytes_kernel<T>, p, whole) : 0;
+}
+
+int cuda_op_reduce(struct cuda_ctx *ctx, const void *args) {
+    const struct reduce_args *a = static_cast<const struct reduce_args *>(args);
+    if (a->count < 1 || a->count > REDUCE_MAX) return cuda_refused(ctx, "a reduction takes 1 to 256 inputs");
+    if (a->dt == DT_F64) return reduce_launch<double>(ctx, a);
+    if (a->dt == DT_I64) return reduce_launch<uint64_t>(ctx, a);
+    return with_type(ctx, a->dt, [&](auto type) { return reduce_launch<decltype(type)>(ctx, a); });
+}
+
+// ---------------------------------------------------------------- casts
+template <typename To, typename From>
+struct cast_buffers {
+    To *out;
+    const From *in;
+    int64_t n;
+};
+
+// V elements a thread: 16 bytes of the narrower type.
+template <typename To, typename From, int V>
+__global__ void __launch_bounds__(REDUCE_THREADS) cast_kernel(struct cast_buffers<To, From> p) {
+    constexpr int IN = lesser(V, lanes<From>::count), OUT = lesser(V, lanes<To>::count);
+    int64_t i = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) * V;
+    if (i + V > p.n) {
+        for (; i < p.n; i++) from_f32(to_f32(p.in[i]), &p.out[i]);
+        return;
+    }
+    float x[V];
+#pragma unroll
+    for (int j = 0; j < V; j += IN) load_f32<From, IN>(p.in + i + j, x + j);
+#pragma unroll
+    for (int j = 0; j < V; j += OUT) store_f32<To, OUT>(p.out + i + j, x + j);
+}
+
+template <typename To, typename From>
+static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
+    constexpr int widest = greater(lanes<To>::count, lanes<From>::count);
+    struct cast_buffers<To, From> p = {(To *)a->out, (const From *)a->in, a->n};
+    bool wide = aligned16(a->out) && aligned16(a->in);
+    int64_t blocks = divide_up(a->n, (int64_t)REDUCE_THREADS * (wide ? widest : 1));
+    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
+    struct launch_shape shape = flat_shape(blocks, REDUCE_THREADS);
+    return wide ? launch(ctx, shape, cast_kernel<To, From, widest>, p) : launch(ctx, shape, cast_kernel<To, From, 1>, p);
+}
+
+int cuda_op_cast(struct cuda_ctx *ctx, const void *args) {
+    const struct cast_args *a = static_cast<const struct cast_args *>(args);
+    if (a->n == 0) return 0;
+    if (a->from == a->to)
+        return cuda_checked(ctx, cudaMemcpyAsync(a->out, a->in, (size_t)a->n * dtype_size(a->to),
+                                                 cudaMemcpyDeviceToDevice, ctx->stream));
+    return with_type(ctx, a->to, [&](auto to) {
+        return with_type(ctx, a->from,
+                         [&](auto from) { return cast_launch<decltype(to), decltype(from)>(ctx, a); });
+    });
+}
+
+int cuda_op_fill_zero(struct cuda_ctx *ctx, const void *args) {
+    const struct fill_zero_args *a = static_cast<const struct fill_zero_args *>(args);
+    if (a->bytes == 0) return 0;
+    return cuda_checked(ctx, cudaMemsetAsync(a->out, 0, (size_t)a->bytes, ctx->stream));
+}

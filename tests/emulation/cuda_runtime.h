@@ -1,0 +1,168 @@
+// Stands in for CUDA's header of this name when the kernels' sources are compiled for the host: the
+// part of the language and of the runtime that they use, run by emulation.cc. One block after another;
+// a block's threads are fibers, so barriers and shuffles wait as they do on a GPU.
+//
+// What it finds   threads that wait at different barriers or have left while others wait; shuffles
+//                 that not every lane of a warp reaches; shared memory read before it is written
+//                 (poisoned, and the order of threads can be changed); launches beyond the limits of
+//                 a device; with the address sanitizer, every access out of device or shared memory.
+// What it is not  a model of time, of memory ordering within a barrier interval, or of registers.
+#ifndef STARRING_TESTS_EMULATION_CUDA_RUNTIME_H
+#define STARRING_TESTS_EMULATION_CUDA_RUNTIME_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <type_traits>
+#include <utility>
+
+// ---------------------------------------------------------------- language
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+struct emu_place {
+    dim3 grid, block, block_index, thread_index;
+};
+const struct emu_place *emu_here(void);  // of the running thread
+#define threadIdx (emu_here()->thread_index)
+#define blockIdx  (emu_here()->block_index)
+#define blockDim  (emu_here()->block)
+#define gridDim   (emu_here()->grid)
+
+// Shared memory: the k-th declaration a thread passes is the k-th allocation of its block.
+void *emu_shared(size_t bytes);
+void *emu_shared_dynamic(void);
+#define SHARED_ARRAY(type, name, count) type *name = static_cast<type *>(emu_shared(sizeof(type) * (count)))
+#define SHARED_DYNAMIC(type, name)      type *name = static_cast<type *>(emu_shared_dynamic())
+
+// ---------------------------------------------------------------- synchronisation
+void emu_barrier(const char *file, int line);
+// Every lane's 64-bit value to every lane; the address stays valid until the lane's next exchange.
+const uint64_t *emu_exchange(unsigned mask, uint64_t value, int line);
+int emu_lane(void);
+
+static inline void __syncthreads(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    emu_barrier(file, line);
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
+    emu_exchange(mask, 0, line);
+}
+
+template <typename T>
+static inline T emu_from_lane(unsigned mask, T x, int from, int line) {
+    static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable<T>::value, "a register or two");
+    uint64_t bits = 0;
+    memcpy(&bits, &x, sizeof x);
+    const uint64_t *all = emu_exchange(mask, bits, line);
+    T out;
+    memcpy(&out, &all[from >= 0 && from < 32 ? from : emu_lane()], sizeof out);
+    return out;
+}
+template <typename T>
+static inline T __shfl_sync(unsigned mask, T x, int from, int line = __builtin_LINE()) {
+    return emu_from_lane(mask, x, from % 32, line);
+}
+template <typename T>
+static inline T __shfl_xor_sync(unsigned mask, T x, int lanes, int line = __builtin_LINE()) {
+    return emu_from_lane(mask, x, emu_lane() ^ lanes, line);
+}
+template <typename T>
+static inline T __shfl_down_sync(unsigned mask, T x, int by, int line = __builtin_LINE()) {
+    return emu_from_lane(mask, x, emu_lane() + by, line);
+}
+template <typename T>
+static inline T __shfl_up_sync(unsigned mask, T x, int by, int line = __builtin_LINE()) {
+    return emu_from_lane(mask, x, emu_lane() - by, line);
+}
+static inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+    const uint64_t *all = emu_exchange(mask, predicate != 0, line);
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++) bits |= (unsigned)all[i] << i;
+    return bits;
+}
+static inline unsigned __reduce_add_sync(unsigned mask, unsigned x, int line = __builtin_LINE()) {
+    const uint64_t *all = emu_exchange(mask, x, line);
+    unsigned sum = 0;
+    for (int i = 0; i < 32; i++) sum += (unsigned)all[i];
+    return sum;
+}
+
+// Fibers are not preempted: a plain addition is atomic.
+template <typename T>
+static inline T atomicAdd(T *p, T x) {
+    T old = *p;
+    *p = old + x;
+    return old;
+}
+
+// ---------------------------------------------------------------- arithmetic
+static inline unsigned __float_as_uint(float x) {
+    unsigned u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static inline float __uint_as_float(unsigned u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fsqrt_rn(float a) { return sqrtf(a); }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline double __dadd_rn(double a, double b) { return a + b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
+static inline double __dsqrt_rn(double a) { return sqrt(a); }
+static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+// As documented, the fast division gives 0 for divisors above 2^126.
+static inline float __fdividef(float a, float b) { return fabsf(b) > 0x1p126f && !isinf(b) ? 0.0f : a / b; }
+
+// ---------------------------------------------------------------- runtime
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
+typedef struct emu_stream *cudaStream_t;
+
+// The fields in CUDA's order; two of CUDA's names for them are taken above.
+struct cudaLaunchConfig_t {
+    dim3 grid, block;
+    size_t shared_bytes;
+    cudaStream_t stream;
+    const void *attributes;
+    unsigned attribute_count;
+};
+
+const char *cudaGetErrorString(cudaError_t e);  // the last launch failure's description
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *), void *arg);
+
+static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
+    memset(p, value, bytes);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+    memmove(to, from, bytes);
+    return cudaSuccess;
+}
+
+template <typename... P, typename... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...args) {
+    auto thread = [&] { kernel(args...); };
+    auto call = [](void *p) { (*static_cast<decltype(thread) *>(p))(); };
+    return emu_launch(config, reinterpret_cast<const void *>(kernel), call, &thread);
+}
+
+#endif

@@ -1,0 +1,291 @@
+// The emulated device: blocks one after another, their threads as fibers. See cuda_runtime.h.
+//
+//     for each block:  poison shared memory
+//         until all threads are done:
+//             run every ready thread until it waits or is done
+//             release every warp whose lanes all wait in the same exchange, and the block when all
+//             its threads wait at the same barrier; nothing released: report who waits where
+#include "tests/emulation/emulation.h"
+
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/emulation/fiber.h"
+
+#define THREADS_MAX 1024
+#define LANES       32
+#define SHARED_MAX  32  // declarations of shared memory in a kernel
+#define ALLOWED_MAX 64  // kernels that asked for more shared memory than the default
+
+// Limits of compute capability 8.0, the smallest that is supported.
+#define STATIC_SHARED_LIMIT  ((size_t)48 << 10)
+#define DYNAMIC_SHARED_LIMIT ((size_t)163 << 10)
+#define GRID_YZ_LIMIT        65535u
+
+enum thread_state { READY, AT_BARRIER, IN_EXCHANGE, DONE };
+
+struct thread {
+    struct fiber *fiber;
+    struct emu_place place;
+    enum thread_state state;
+    const char *file;  // where it waits; NULL in an exchange
+    int line;
+    unsigned index;           // in the block
+    unsigned shared_seen;     // declarations passed
+    unsigned exchanges_seen;  // picks the half of the warp's buffer
+};
+
+// A warp's exchange: two halves, so that a fast lane's next value does not overwrite what a slow lane
+// has yet to read.
+struct warp {
+    uint64_t value[2][LANES];
+};
+
+struct machine {
+    struct thread thread[THREADS_MAX];
+    struct warp warp[THREADS_MAX / LANES];
+    unsigned order_of[THREADS_MAX];
+    struct thread *running;
+    unsigned threads;  // of a block of this launch
+    int order;
+    void *shared[SHARED_MAX], *dynamic;
+    size_t shared_bytes[SHARED_MAX], dynamic_bytes;
+    unsigned shared_count;
+    void (*call)(void *);
+    void *arg;
+    const void *allowed[ALLOWED_MAX];
+    size_t allowed_bytes[ALLOWED_MAX];
+    unsigned allowed_count;
+    bool failed;
+    char why[256];
+};
+
+// The machine of the calling thread.
+struct owner {
+    struct machine *m = nullptr;
+    ~owner() {
+        if (!m) return;
+        for (unsigned i = 0; i < THREADS_MAX; i++) fiber_destroy(&m->thread[i].fiber);
+        free(m);
+    }
+};
+
+static struct machine *current(void) {
+    static thread_local struct owner own;
+    if (!own.m) {
+        own.m = static_cast<struct machine *>(calloc(1, sizeof *own.m));
+        if (!own.m) abort();
+        own.m->order = 1;
+    }
+    return own.m;
+}
+
+static void machine_fail(struct machine *m, const char *what, const struct thread *a, const struct thread *b) {
+    if (m->failed) return;
+    m->failed = true;
+    dim3 block = a ? a->place.block_index : dim3(0, 0, 0);
+    int n = snprintf(m->why, sizeof m->why, "block (%u,%u,%u): %s", block.x, block.y, block.z, what);
+    for (const struct thread *t : {a, b}) {
+        if (!t || n >= (int)sizeof m->why) continue;
+        const char *name = t->file ? strrchr(t->file, '/') : NULL;
+        n += snprintf(m->why + n, sizeof m->why - (size_t)n, "; thread %u %s %s line %d", t->index,
+                      t->state == DONE ? "has left after" : "is at", t->file ? name ? name + 1 : t->file : "a warp exchange",
+                      t->line);
+    }
+}
+
+extern "C" void emu_set_order(int order) { current()->order = order; }
+
+// ---------------------------------------------------------------- what threads call
+const struct emu_place *emu_here(void) { return &current()->running->place; }
+int emu_lane(void) { return (int)(current()->running->index % LANES); }
+
+static void wait_as(struct thread *t, enum thread_state state, const char *file, int line) {
+    t->state = state;
+    t->file = file;
+    t->line = line;
+    fiber_leave(t->fiber);
+}
+
+void emu_barrier(const char *file, int line) { wait_as(current()->running, AT_BARRIER, file, line); }
+
+const uint64_t *emu_exchange(unsigned mask, uint64_t value, int line) {
+    struct machine *m = current();
+    struct thread *t = m->running;
+    struct warp *w = &m->warp[t->index / LANES];
+    unsigned half = t->exchanges_seen++ % 2;
+    if (mask != 0xffffffffu || m->threads % LANES != 0)
+        machine_fail(m, "an exchange of part of a warp: not emulated", t, NULL);
+    w->value[half][t->index % LANES] = value;
+    wait_as(t, IN_EXCHANGE, NULL, line);
+    return w->value[half];
+}
+
+void *emu_shared(size_t bytes) {
+    struct machine *m = current();
+    unsigned k = m->running->shared_seen++;
+    if (k >= SHARED_MAX) abort();
+    if (k == m->shared_count) {
+        m->shared[k] = malloc(bytes);
+        if (!m->shared[k]) abort();
+        memset(m->shared[k], 0xff, bytes);
+        m->shared_bytes[k] = bytes;
+        m->shared_count++;
+        size_t total = m->dynamic_bytes;
+        for (unsigned i = 0; i < m->shared_count; i++) total += m->shared_bytes[i];
+        if (total - m->dynamic_bytes > STATIC_SHARED_LIMIT || total > DYNAMIC_SHARED_LIMIT)
+            machine_fail(m, "more shared memory than a block has", m->running, NULL);
+    }
+    if (m->shared_bytes[k] != bytes) machine_fail(m, "threads declare different shared memory", m->running, NULL);
+    return m->shared[k];
+}
+
+void *emu_shared_dynamic(void) { return current()->dynamic; }
+
+// ---------------------------------------------------------------- scheduling
+static void thread_main(void *arg) {
+    struct thread *t = static_cast<struct thread *>(arg);
+    struct machine *m = current();
+    m->call(m->arg);
+    wait_as(t, DONE, t->file, t->line);
+}
+
+// Fisher-Yates on (seed, i) by a multiplicative hash: any order will do, the same every time.
+static unsigned shuffled(uint64_t seed, unsigned i) {
+    uint64_t z = (seed + i) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 29) * 0xbf58476d1ce4e5b9u;
+    return (unsigned)(z >> 32) % (i + 1);
+}
+
+static void set_order(unsigned *of, unsigned n, int order, uint64_t salt) {
+    for (unsigned i = 0; i < n; i++) of[i] = order == 2 ? n - 1 - i : i;
+    for (unsigned i = n; order > 2 && i-- > 1;) {
+        unsigned j = shuffled((uint64_t)order * 977 + salt * 131, i), swap = of[i];
+        of[i] = of[j];
+        of[j] = swap;
+    }
+}
+
+// Whether all threads of [begin, end) wait as the first does; then they are ready again.
+static bool release(struct machine *m, unsigned begin, unsigned end, enum thread_state state) {
+    struct thread *t = m->thread;
+    for (unsigned i = begin; i < end; i++)
+        if (t[i].state != state || t[i].line != t[begin].line || t[i].file != t[begin].file) return false;
+    for (unsigned i = begin; i < end; i++) t[i].state = READY;
+    return true;
+}
+
+// Releases who may go on. Nobody, while somebody waits: the threads have diverged.
+static bool release_all(struct machine *m) {
+    bool any = release(m, 0, m->threads, AT_BARRIER);
+    for (unsigned w = 0; w < m->threads; w += LANES) {
+        unsigned end = w + LANES < m->threads ? w + LANES : m->threads;
+        if (m->thread[w].state == IN_EXCHANGE) any |= release(m, w, end, IN_EXCHANGE);
+    }
+    return any;
+}
+
+static void report_divergence(struct machine *m) {
+    const struct thread *a = NULL, *b = NULL;
+    for (unsigned i = 0; i < m->threads; i++) {
+        const struct thread *t = &m->thread[i];
+        if (t->state != DONE && !a) a = t;
+    }
+    for (unsigned i = 0; a && i < m->threads; i++) {
+        const struct thread *t = &m->thread[i];
+        bool same_warp = t->index / LANES == a->index / LANES;
+        if (a->state == IN_EXCHANGE && !same_warp) continue;
+        if (t->state != a->state || t->line != a->line || t->file != a->file) b = t;
+    }
+    machine_fail(m, "threads diverge, no one can go on", a, b);
+}
+
+static void run_block(struct machine *m, dim3 grid, dim3 block, dim3 at) {
+    for (unsigned k = 0; k < m->shared_count; k++) memset(m->shared[k], 0xff, m->shared_bytes[k]);
+    if (m->dynamic_bytes) memset(m->dynamic, 0xff, m->dynamic_bytes);
+    for (unsigned i = 0; i < m->threads; i++) {
+        struct thread *t = &m->thread[i];
+        struct fiber *fiber = t->fiber ? t->fiber : fiber_create();
+        if (!fiber) abort();
+        *t = {};
+        t->fiber = fiber;
+        t->index = i;
+        t->file = "its start";
+        t->place = {grid, block, at, dim3(i % block.x, i / block.x % block.y, i / block.x / block.y)};
+        fiber_prepare(fiber, thread_main, t);
+    }
+    for (unsigned left = m->threads; left && !m->failed;) {
+        for (unsigned i = 0; i < m->threads && !m->failed; i++) {
+            struct thread *t = &m->thread[m->order_of[i]];
+            if (t->state != READY) continue;
+            m->running = t;
+            fiber_enter(t->fiber);
+            left -= t->state == DONE;
+        }
+        if (left && !m->failed && !release_all(m)) report_divergence(m);
+    }
+    m->running = NULL;
+}
+
+static const char *refusal(struct machine *m, const cudaLaunchConfig_t *c, const void *kernel) {
+    dim3 g = c->grid, b = c->block;
+    uint64_t threads = (uint64_t)b.x * b.y * b.z;
+    if (!threads || threads > THREADS_MAX || b.z > 64) return "a block has 1 to 1024 threads";
+    if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > GRID_YZ_LIMIT || g.z > GRID_YZ_LIMIT)
+        return "a grid has 1 to 2^31 - 1, 65535, 65535 blocks";
+    size_t allowed = STATIC_SHARED_LIMIT;
+    for (unsigned i = 0; i < m->allowed_count; i++)
+        if (m->allowed[i] == kernel) allowed = m->allowed_bytes[i];
+    return c->shared_bytes > allowed ? "more dynamic shared memory than the kernel was allowed" : NULL;
+}
+
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*call)(void *), void *arg) {
+    struct machine *m = current();
+    dim3 g = config->grid, b = config->block;
+    const char *why = refusal(m, config, kernel);
+    if (why) {
+        snprintf(m->why, sizeof m->why, "%s", why);
+        return cudaErrorInvalidConfiguration;
+    }
+    m->failed = false;
+    m->call = call;
+    m->arg = arg;
+    m->threads = b.x * b.y * b.z;
+    m->shared_count = 0;
+    m->dynamic_bytes = config->shared_bytes;
+    m->dynamic = m->dynamic_bytes ? malloc(m->dynamic_bytes) : NULL;
+    unsigned blocks = g.x * g.y * g.z;
+    unsigned *block_order = static_cast<unsigned *>(malloc(blocks * sizeof *block_order));
+    if (!block_order || (m->dynamic_bytes && !m->dynamic)) abort();
+    set_order(block_order, blocks, m->order, 0);
+    for (unsigned i = 0; i < blocks && !m->failed; i++) {
+        unsigned at = block_order[i];
+        set_order(m->order_of, m->threads, m->order, m->order > 2 ? at + 1 : 0);
+        run_block(m, g, b, dim3(at % g.x, at / g.x % g.y, at / g.x / g.y));
+    }
+    for (unsigned k = 0; k < m->shared_count; k++) free(m->shared[k]);
+    // Threads of a failed block are left in the middle of what they did: their stacks start afresh.
+    for (unsigned i = 0; m->failed && i < m->threads; i++) fiber_destroy(&m->thread[i].fiber);
+    free(m->dynamic);
+    free(block_order);
+    return m->failed ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+// ---------------------------------------------------------------- the rest of the runtime
+const char *cudaGetErrorString(cudaError_t e) { return e == cudaSuccess ? "no error" : current()->why; }
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute, int value) {
+    struct machine *m = current();
+    if (value < 0 || (size_t)value > DYNAMIC_SHARED_LIMIT) {
+        snprintf(m->why, sizeof m->why, "more shared memory than a block can have");
+        return cudaErrorInvalidConfiguration;
+    }
+    unsigned i = 0;
+    while (i < m->allowed_count && m->allowed[i] != kernel) i++;
+    if (i == ALLOWED_MAX) abort();
+    if (i == m->allowed_count) m->allowed_count++;
+    m->allowed[i] = kernel;
+    m->allowed_bytes[i] = (size_t)value;
+    return cudaSuccess;
+}

@@ -1,0 +1,46 @@
+// The CUDA kernels as a table of host functions: each call on a context and workspace of its own, the
+// workspace poisoned and of its exact size.
+#include <stdlib.h>
+
+#include "kernels/cuda/kernels.h"
+#include "tests/emulation/emulation.h"
+
+typedef int (*cuda_fn)(struct cuda_ctx *ctx, const void *args);
+
+template <cuda_fn fn>
+static int emulated(int threads, const void *args, const char **why) {
+    struct cuda_ctx ctx = {NULL, 4, malloc(CUDA_WORKSPACE_BYTES), CUDA_WORKSPACE_BYTES, ""};
+    if (!ctx.workspace) abort();
+    // As much as the tests' sizes reach: all of it would be most of their time.
+    memset(ctx.workspace, 0xff, (size_t)1 << 20);
+    emu_set_order(threads);
+    int rc = fn(&ctx, args);
+    if (rc != 0) *why = ctx.why;
+    free(ctx.workspace);
+    return rc;
+}
+
+extern "C" const op_fn emu_ops[OP_COUNT] = {
+    NULL,  // OP_MATMUL
+    emulated<cuda_op_bias_grad>,
+    emulated<cuda_op_embed_fwd>,
+    emulated<cuda_op_embed_bwd>,
+    emulated<cuda_op_norm_fwd>,
+    emulated<cuda_op_norm_bwd>,
+    emulated<cuda_op_rope>,
+    emulated<cuda_op_attn_fwd>,
+    emulated<cuda_op_attn_bwd>,
+    emulated<cuda_op_gelu_fwd>,
+    emulated<cuda_op_gelu_bwd>,
+    emulated<cuda_op_swiglu_fwd>,
+    emulated<cuda_op_swiglu_bwd>,
+    emulated<cuda_op_add>,
+    emulated<cuda_op_xent>,
+    emulated<cuda_op_loss_sum>,
+    emulated<cuda_op_sumsq>,
+    emulated<cuda_op_decide>,
+    emulated<cuda_op_adamw>,
+    emulated<cuda_op_reduce>,
+    emulated<cuda_op_cast>,
+    emulated<cuda_op_fill_zero>,
+};

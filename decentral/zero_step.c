@@ -134,7 +134,7 @@ static void update_times(struct zero *z) {
     stream_get_times(z->opt.compute, &times);
     z->base.comm.wait_s = 0;
     for (int p = 0; p < PHASES; p++) z->base.comm.wait_s += times.wait_s[p];
-    z->base.comm.busy_s = z->gather->busy_s + z->reduce->busy_s + z->control->busy_s;
+    z->base.comm.busy_s = z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
 }
 
 int zero_finish(struct topology *t) {

@@ -21,6 +21,11 @@
 
 #include "kernels/backend.h"
 
+// The operations under test. A program that includes a test may have chosen others before.
+#ifndef KT_OPS
+#define KT_OPS cpu_ops
+#endif
+
 static const enum dtype kt_dtypes[] = {DT_F32, DT_BF16, DT_F16};
 #define KT_DTYPES 3
 
@@ -123,7 +128,7 @@ static inline void kt_check(enum op op, const void *args, const struct kt_out *o
     for (int i = 0; i < count; i++) memcpy(want[i], outs[i].p, kt_out_bytes(&outs[i]));
     for (int threads = 1; threads <= 3; threads++) {
         for (int i = 0; i < count; i++) memcpy(outs[i].p, before[i], kt_out_bytes(&outs[i]));
-        kt_run(cpu_ops, op, threads, args);
+        kt_run(KT_OPS, op, threads, args);
         for (int i = 0; i < count; i++) {
             if (threads > 1) {
                 assert_memory_equal(outs[i].p, got[i], kt_out_bytes(&outs[i]));

@@ -28,7 +28,7 @@ def environment(san):
         env.setdefault(key, "1")
     env.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
     if san == "thread":
-        # libgomp and oneDNN are not instrumented: one OpenMP thread keeps their barriers out of it.
+        # libgomp and Open MPI are not instrumented: one OpenMP thread keeps their barriers out of it.
         env["OMP_NUM_THREADS"] = "1"
         env["TSAN_OPTIONS"] = options("halt_on_error=1:second_deadlock_stack=1", "tsan.supp", env.get("TSAN_OPTIONS"))
     if san == "address":

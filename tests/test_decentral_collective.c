@@ -70,7 +70,11 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
 
 // ---------------------------------------------------------------- results
 
-static int body_cases(struct rank_thread *t) { return cases_run(t->c[0], t->s[0], 1001, 1); }
+static int body_cases(struct rank_thread *t) {
+    int rc = cases_run(t->c[0], t->s[0], 1001, 1);
+    if (rc) local_hub_abort(t->hub, "a rank's case failed");
+    return rc;
+}
 
 static void test_all_primitives(void **state) {
     (void)state;
@@ -81,7 +85,11 @@ static void test_all_primitives(void **state) {
     }
 }
 
-static int body_control(struct rank_thread *t) { return cases_run(t->c[1], t->s[1], 3, 2); }
+static int body_control(struct rank_thread *t) {
+    int rc = cases_run(t->c[1], t->s[1], 3, 2);
+    if (rc) local_hub_abort(t->hub, "a rank's case failed");
+    return rc;
+}
 
 static void test_control_bytes_are_counted_apart(void **state) {
     (void)state;

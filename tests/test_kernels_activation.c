@@ -25,8 +25,8 @@ static void gelu_bwd_may_alias_dy(void **state) {
     int64_t n = 3001;
     void *x = kt_random(DT_BF16, n, 1, 4.0f), *dy = kt_random(DT_BF16, n, 2, 1.0f),
          *y = kt_poisoned(DT_BF16, n);
-    kt_run(cpu_ops, OP_GELU_BWD, 2, &(struct gelu_args){.y = y, .x = x, .dy = dy, .n = n, .dt = DT_BF16});
-    kt_run(cpu_ops, OP_GELU_BWD, 2, &(struct gelu_args){.y = dy, .x = x, .dy = dy, .n = n, .dt = DT_BF16});
+    kt_run(KT_OPS, OP_GELU_BWD, 2, &(struct gelu_args){.y = y, .x = x, .dy = dy, .n = n, .dt = DT_BF16});
+    kt_run(KT_OPS, OP_GELU_BWD, 2, &(struct gelu_args){.y = dy, .x = x, .dy = dy, .n = n, .dt = DT_BF16});
     assert_memory_equal(y, dy, (size_t)n * 2);
     KT_FREE(x, dy, y);
 }
@@ -57,19 +57,19 @@ static void large_inputs_are_finite(void **state) {
     int64_t n = sizeof x / sizeof *x;
     float ones[32], y[32], gate_up[64], dgate_up[64];
     for (int i = 0; i < 32; i++) ones[i] = 1.0f;
-    kt_run(cpu_ops, OP_GELU_FWD, 1, &(struct gelu_args){.y = y, .x = x, .n = n, .dt = DT_F32});
+    kt_run(KT_OPS, OP_GELU_FWD, 1, &(struct gelu_args){.y = y, .x = x, .n = n, .dt = DT_F32});
     for (int64_t i = 0; i < n; i++) assert_true(x[i] >= 20.0f ? y[i] == x[i] : fabsf(y[i]) < 1e-30f);
-    kt_run(cpu_ops, OP_GELU_BWD, 1, &(struct gelu_args){.y = y, .x = x, .dy = ones, .n = n, .dt = DT_F32});
+    kt_run(KT_OPS, OP_GELU_BWD, 1, &(struct gelu_args){.y = y, .x = x, .dy = ones, .n = n, .dt = DT_F32});
     for (int64_t i = 0; i < n; i++)
         assert_true(x[i] >= 20.0f ? y[i] == 1.0f : x[i] <= -20.0f ? fabsf(y[i]) < 1e-30f : y[i] == 0.5f);
     memcpy(gate_up, x, (size_t)n * sizeof *x);
     memcpy(gate_up + n, ones, (size_t)n * sizeof *x);
     struct swiglu_args s = {.y = y, .gate_up = gate_up, .dy = ones, .rows = 1, .width = n, .dt = DT_F32};
-    kt_run(cpu_ops, OP_SWIGLU_FWD, 1, &s);
+    kt_run(KT_OPS, OP_SWIGLU_FWD, 1, &s);
     for (int64_t i = 0; i < n; i++)
         assert_true(x[i] >= 20.0f ? y[i] <= x[i] && y[i] > 19.9f : fabsf(y[i]) < 1e-7f);
     s.y = dgate_up;
-    kt_run(cpu_ops, OP_SWIGLU_BWD, 1, &s);
+    kt_run(KT_OPS, OP_SWIGLU_BWD, 1, &s);
     for (int64_t i = 0; i < 2 * n; i++) assert_true(isfinite(dgate_up[i]));
 }
 
@@ -98,7 +98,7 @@ static void add_matches_ref_to_the_bit(void **state) {
             void *a = kt_random(dt, n, 1, 3.0f), *b = kt_random(dt, n, 2, 1.0f), *y = kt_poisoned(dt, n);
             kt_check(OP_ADD, &(struct add_args){.y = y, .a = a, .b = b, .n = n, .dt = dt},
                      &(struct kt_out){y, n, dt, 0, 0}, 1);
-            kt_run(cpu_ops, OP_ADD, 2, &(struct add_args){.y = b, .a = a, .b = b, .n = n, .dt = dt});
+            kt_run(KT_OPS, OP_ADD, 2, &(struct add_args){.y = b, .a = a, .b = b, .n = n, .dt = dt});
             assert_memory_equal(y, b, (size_t)n * dtype_size(dt));
             KT_FREE(a, b, y);
         }
@@ -157,12 +157,12 @@ static void rope_inverse_undoes(void **state) {
                           .kv_heads = 2,
                           .head_size = 10,
                           .dt = DT_F32};
-    kt_run(cpu_ops, OP_ROPE, 2, &a);
+    kt_run(KT_OPS, OP_ROPE, 2, &a);
     for (int64_t row = 0; row < 14; row++)
         assert_memory_equal(qkv + row * 80 + 60, first + row * 80 + 60, 80);
     assert_true(fabsf(qkv[80] - first[80]) > 1e-3f);
     a.inverse = true;
-    kt_run(cpu_ops, OP_ROPE, 2, &a);
+    kt_run(KT_OPS, OP_ROPE, 2, &a);
     for (int64_t i = 0; i < n; i++) assert_true(fabsf(qkv[i] - first[i]) < 1e-6f);
     KT_FREE(qkv, first, table);
 }

@@ -96,12 +96,12 @@ static void test_causal(void **state) {
     (void)state;
     const struct shape s = {1, 110, 2, 1, 16};
     struct tensors t = tensors_create(s, DT_F32, 1.0f);
-    kt_run(cpu_ops, OP_ATTN_FWD, 2, &t.fwd);
+    kt_run(KT_OPS, OP_ATTN_FWD, 2, &t.fwd);
     int64_t row = s.heads * s.size, wide = (s.heads + 2 * s.kv_heads) * s.size;
     float *before = kt_alloc(DT_F32, t.out_count), *qkv = t.qkv;
     memcpy(before, t.out, (size_t)t.out_count * sizeof(float));
     for (int64_t i = 0; i < wide; i++) qkv[(s.seq - 1) * wide + i] += 100.0f;
-    kt_run(cpu_ops, OP_ATTN_FWD, 2, &t.fwd);
+    kt_run(KT_OPS, OP_ATTN_FWD, 2, &t.fwd);
     assert_memory_equal(before, t.out, (size_t)((s.seq - 1) * row) * sizeof(float));
     assert_memory_not_equal(before + (s.seq - 1) * row, (float *)t.out + (s.seq - 1) * row,
                             (size_t)row * sizeof(float));
@@ -114,9 +114,9 @@ static void test_nan_shows(void **state) {
     (void)state;
     struct tensors t = tensors_create((struct shape){1, 20, 2, 1, 16}, DT_F16, 1.0f);
     dtype_store(DT_F16, t.qkv, 3, NAN);  // query of time 0, head 0
-    kt_run(cpu_ops, OP_ATTN_FWD, 1, &t.fwd);
+    kt_run(KT_OPS, OP_ATTN_FWD, 1, &t.fwd);
     for (size_t i = 0; i < 16; i++) assert_true(isnan(dtype_load(DT_F16, t.out, i)));
-    kt_run(cpu_ops, OP_ATTN_BWD, 1, &t.bwd);
+    kt_run(KT_OPS, OP_ATTN_BWD, 1, &t.bwd);
     assert_true(isnan(dtype_load(DT_F16, t.dqkv, 0)));
     tensors_free(&t);
 }
@@ -144,8 +144,8 @@ static void check_gradient(const op_fn *ops, struct shape s) {
 static void test_gradient(void **state) {
     (void)state;
     check_gradient(ref_ops, (struct shape){2, 4, 4, 2, 4});
-    check_gradient(cpu_ops, (struct shape){2, 4, 4, 2, 4});
-    check_gradient(cpu_ops, (struct shape){1, 35, 2, 1, 10});
+    check_gradient(KT_OPS, (struct shape){2, 4, 4, 2, 4});
+    check_gradient(KT_OPS, (struct shape){1, 35, 2, 1, 10});
 }
 
 int main(void) {

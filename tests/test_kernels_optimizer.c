@@ -78,14 +78,14 @@ static void sumsq_ignores_the_partition(void **state) {
     float *x = kt_random(DT_F32, n, 1, 1.0f);
     for (int64_t i = 0; i < n; i++) x[i] = ldexpf(x[i], (int)(i % 150) - 100);
     struct exact_sum whole;
-    kt_run(cpu_ops, OP_SUMSQ, 2,
+    kt_run(KT_OPS, OP_SUMSQ, 2,
            &(struct sumsq_args){.out = &whole, .x = x, .n = n, .zero_out = true, .dt = DT_F32});
     for (int ranks = 2; ranks <= 7; ranks++) {
         struct exact_sum merged = {0};
         for (int r = ranks - 1; r >= 0; r--) {
             int64_t begin = BLOCKS * r / ranks * SUMSQ_BLOCK, end = BLOCKS * (r + 1) / ranks * SUMSQ_BLOCK;
             struct exact_sum part;
-            kt_run(cpu_ops, OP_SUMSQ, 1 + r % 3,
+            kt_run(KT_OPS, OP_SUMSQ, 1 + r % 3,
                    &(struct sumsq_args){
                        .out = &part, .x = x + begin, .n = end - begin, .zero_out = true, .dt = DT_F32});
             exact_sum_merge(&merged, &part);
@@ -109,7 +109,7 @@ static void sumsq_counts_what_is_not_finite(void **state) {
         dtype_store(dt, x, (size_t)n - 1, -INFINITY);
         struct exact_sum sum;
         struct sumsq_args a = {.out = &sum, .x = x, .n = n, .zero_out = true, .dt = dt};
-        kt_run(cpu_ops, OP_SUMSQ, 2, &a);
+        kt_run(KT_OPS, OP_SUMSQ, 2, &a);
         assert_int_equal(sum.nonfinite, 3);
         assert_true(exact_sum_value(&sum) == 18 * SUMSQ_BLOCK * 0.25);
         kt_check(OP_SUMSQ, &a, &(struct kt_out){&sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
@@ -123,7 +123,7 @@ static struct update_scalars decide(double sumsq, int64_t nonfinite, float loss_
     struct update_scalars u;
     exact_sum_add(&sum, sumsq);
     struct decide_args a = {.scalars = &u, .sum = &sum, .loss_scale = loss_scale, .clip = clip};
-    kt_run(cpu_ops, OP_DECIDE, 1, &a);
+    kt_run(KT_OPS, OP_DECIDE, 1, &a);
     return u;
 }
 
@@ -223,7 +223,7 @@ static void adamw_follows_the_paper(void **state) {
             }
             t.args.inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, step)));
             t.args.inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, step)));
-            kt_run(cpu_ops, OP_ADAMW, 2, &t.args);
+            kt_run(KT_OPS, OP_ADAMW, 2, &t.args);
         }
         for (int64_t i = 0; i < n; i++) {
             assert_true(fabs((double)t.args.master[i] - p[i]) < 5e-6);
@@ -240,8 +240,8 @@ static void adamw_in_fp32_may_update_the_weight_in_place(void **state) {
     adamw_init(&b, DT_F32, 3001);
     void *own = b.args.weight;
     b.args.weight = b.args.master;
-    kt_run(cpu_ops, OP_ADAMW, 2, &a.args);
-    kt_run(cpu_ops, OP_ADAMW, 2, &b.args);
+    kt_run(KT_OPS, OP_ADAMW, 2, &a.args);
+    kt_run(KT_OPS, OP_ADAMW, 2, &b.args);
     assert_memory_equal(a.args.master, b.args.master, 3001 * sizeof(float));
     assert_memory_equal(a.args.weight, b.args.master, 3001 * sizeof(float));
     b.args.weight = own;
@@ -256,7 +256,7 @@ static void a_skipped_step_writes_nothing(void **state) {
     adamw_init(&b, DT_BF16, 1000);
     a.scalars = decide(1.0, 1, 1.0f, 1.0f);
     ((uint16_t *)a.args.grad)[5] = f32_to_bf16(NAN);
-    kt_run(cpu_ops, OP_ADAMW, 2, &a.args);
+    kt_run(KT_OPS, OP_ADAMW, 2, &a.args);
     assert_memory_equal(a.args.master, b.args.master, 4000);
     assert_memory_equal(a.args.m, b.args.m, 4000);
     assert_memory_equal(a.args.v, b.args.v, 4000);

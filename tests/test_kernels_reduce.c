@@ -25,7 +25,7 @@ static void reduce_matches_ref(void **state) {
                     .out = out, .inputs = (const void *const *)in, .count = count, .n = n, .dt = dt};
                 kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, dt, 0, 0}, 1);
                 a.out = in[count / 2];  // exactly one of the inputs
-                kt_run(cpu_ops, OP_REDUCE, 2, &a);
+                kt_run(KT_OPS, OP_REDUCE, 2, &a);
                 assert_memory_equal(out, in[count / 2], (size_t)n * dtype_size(dt));
                 kt_free(in, INPUTS);
                 free(out);
@@ -38,10 +38,10 @@ static void reduce_adds_in_order_and_rounds_once(void **state) {
     float a = 1e8f, b = -1e8f, c = 1.0f, out;
     struct reduce_args r = {
         .out = &out, .inputs = (const void *const[]){&a, &b, &c}, .count = 3, .n = 1, .dt = DT_F32};
-    kt_run(cpu_ops, OP_REDUCE, 1, &r);
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
     assert_true(out == 1.0f);
     r.inputs = (const void *const[]){&a, &c, &b};
-    kt_run(cpu_ops, OP_REDUCE, 1, &r);
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
     assert_true(out == 0.0f);
     uint16_t one = f32_to_bf16(1.0f), small = f32_to_bf16(1.0f / 256), sum;
     r = (struct reduce_args){.out = &sum,
@@ -49,12 +49,12 @@ static void reduce_adds_in_order_and_rounds_once(void **state) {
                              .count = 3,
                              .n = 1,
                              .dt = DT_BF16};
-    kt_run(cpu_ops, OP_REDUCE, 1, &r);
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
     assert_true(bf16_to_f32(sum) == 1.0f + 1.0f / 128);
     float minus_zero = -0.0f;
     r = (struct reduce_args){
         .out = &out, .inputs = (const void *const[]){&minus_zero}, .count = 1, .n = 1, .dt = DT_F32};
-    kt_run(cpu_ops, OP_REDUCE, 1, &r);
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
     assert_true(signbit(out));
 }
 
@@ -71,10 +71,10 @@ static void reduce_reads_unaligned_inputs(void **state) {
         memcpy(b + 1, a, bytes);
         struct reduce_args r = {
             .out = want, .inputs = (const void *const[]){a, a}, .count = 2, .n = n, .dt = types[d]};
-        kt_run(cpu_ops, OP_REDUCE, 2, &r);
+        kt_run(KT_OPS, OP_REDUCE, 2, &r);
         r.out = got;
         r.inputs = (const void *const[]){b + 1, b + 1};
-        kt_run(cpu_ops, OP_REDUCE, 2, &r);
+        kt_run(KT_OPS, OP_REDUCE, 2, &r);
         assert_memory_equal(want, got, bytes);
         KT_FREE(a, b, want, got);
     }
@@ -124,9 +124,9 @@ static void cast_rounds_to_nearest_even(void **state) {
         float in[16];
         uint16_t b[16], h[16];
         for (int j = 0; j < 16; j++) in[j] = j % 2 ? -rows[i].x : rows[i].x;
-        kt_run(cpu_ops, OP_CAST, 1,
+        kt_run(KT_OPS, OP_CAST, 1,
                &(struct cast_args){.out = b, .in = in, .n = 16, .from = DT_F32, .to = DT_BF16});
-        kt_run(cpu_ops, OP_CAST, 1,
+        kt_run(KT_OPS, OP_CAST, 1,
                &(struct cast_args){.out = h, .in = in, .n = 16, .from = DT_F32, .to = DT_F16});
         for (int j = 0; j < 16; j++) {
             assert_true(bf16_to_f32(b[j]) == (j % 2 ? -rows[i].bf16 : rows[i].bf16));

@@ -47,7 +47,6 @@ def facts():
     """[(name, value)] without the empty ones."""
     libraries = [(name, version_of(package)) for name, package in
                  (("ZeroMQ", "libzmq"), ("protobuf-c", "libprotobuf-c"), ("Open MPI", "ompi-c"))]
-    dnnl = re.sub(r"-.*", "", output("dpkg-query", "-W", "-f=${Version}", "libdnnl-dev"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     listed = [
         ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
@@ -57,7 +56,7 @@ def facts():
         ("system", f"{system()}, Linux {platform.release()}"),
         ("starring", output("git", "describe", "--always", "--dirty")),
         ("compiler", (output("gcc", "--version") or "").split("\n")[0]),
-        ("libraries", ", ".join(f"{n} {v}" for n, v in libraries + [("oneDNN", dnnl)] if v)),
+        ("libraries", ", ".join(f"{n} {v}" for n, v in libraries if v)),
         ("Python", platform.python_version()),
     ]
     return [(k, v) for k, v in listed if v]

@@ -6,23 +6,28 @@
 #define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
 
 // 1/(1 + exp(-x)). The fast division is within two units in the last place, and 0 once exp(-x) > 2^126.
-__device__ static inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
+template <typename T>
+__device__ static inline float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + exp_for<T>(-x));
+}
 
 // 0.5 (1 + tanh(u)) = sigmoid(2u), which keeps its relative precision where tanh is near -1.
+template <typename T>
 struct gelu_fn {
     __device__ float operator()(float x, float) const {
-        return x * sigmoid(GELU_2C * x * fmaf(GELU_A * x, x, 1.0f));
+        return x * sigmoid<T>(GELU_2C * x * fmaf(GELU_A * x, x, 1.0f));
     }
 };
 
 // a: x, b: dy. gelu'(x) = s + x s (1 - s) d(2u)/dx with s = sigmoid(2u) = 1/(1 + e), 1 - s = e s.
+template <typename T>
 struct gelu_slope_fn {
     __device__ float operator()(float x, float dy) const {
         // Keeps e finite: no 0 * infinity. NaN passes both comparisons.
         x = x > GELU_FLAT ? GELU_FLAT : x;
         x = x < -GELU_FLAT ? -GELU_FLAT : x;
         float x2 = x * x;
-        float e = expf(-GELU_2C * x * fmaf(GELU_A, x2, 1.0f));
+        float e = exp_for<T>(-GELU_2C * x * fmaf(GELU_A, x2, 1.0f));
         float s = __fdiv_rn(1.0f, 1.0f + e);  // e reaches 1e37, where the fast division gives 0
         float du2 = GELU_2C * fmaf(3.0f * GELU_A, x2, 1.0f);
         return dy * fmaf(x * s * (e * s), du2, s);
@@ -33,7 +38,7 @@ int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args) {
     const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, NULL, a->n}, gelu_fn());
+        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, NULL, a->n}, gelu_fn<T>());
     });
 }
 
@@ -41,7 +46,7 @@ int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args) {
     const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, (const T *)a->dy, a->n}, gelu_slope_fn());
+        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, (const T *)a->dy, a->n}, gelu_slope_fn<T>());
     });
 }
 
@@ -63,7 +68,7 @@ __global__ void __launch_bounds__(MAP_THREADS) swiglu_fwd_kernel(struct swiglu_b
     load_f32<T, V>(p.gate_up + at, gate);
     load_f32<T, V>(p.gate_up + at + (int64_t)p.row_groups * V, up);
 #pragma unroll
-    for (int j = 0; j < V; j++) gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
+    for (int j = 0; j < V; j++) gate[j] = gate[j] * sigmoid<T>(gate[j]) * up[j];
     store_f32<T, V>(p.y + (int64_t)i * V, gate);
 }
 
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(MAP_THREADS) swiglu_bwd_kernel(struct swiglu_b
     load_f32<T, V>(p.dy + (int64_t)i * V, dy);
 #pragma unroll
     for (int j = 0; j < V; j++) {
-        float g = gate[j], s = sigmoid(g);
+        float g = gate[j], s = sigmoid<T>(g);
         gate[j] = dy[j] * up[j] * (s * fmaf(g, 1.0f - s, 1.0f));
         up[j] = dy[j] * (g * s);
     }

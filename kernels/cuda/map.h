@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(struct map_args<T> p, 
     for (int k = 0; k < MAP_VECTORS; k++) {
         int64_t i = first + (int64_t)k * MAP_THREADS * V;
         if (i + V <= p.n) {
-            vec<T, V> out;
+            float out[V];
 #pragma unroll
-            for (int j = 0; j < V; j++) from_f32(f(to_f32(a[k].v[j]), BINARY ? to_f32(b[k].v[j]) : 0.0f), &out.v[j]);
-            store_vec<T, V>(p.out + i, out);
+            for (int j = 0; j < V; j++) out[j] = f(to_f32(a[k].v[j]), BINARY ? to_f32(b[k].v[j]) : 0.0f);
+            store_f32<T, V>(p.out + i, out);
         } else {
             for (int64_t j = i; j < p.n; j++) from_f32(f(to_f32(p.a[j]), BINARY ? to_f32(p.b[j]) : 0.0f), &p.out[j]);
         }

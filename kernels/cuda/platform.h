@@ -2,8 +2,7 @@
 // sources run on a GPU and, in tests, in the host emulation (tests/emulation), whose headers stand in
 // for CUDA's; nothing here asks which of the two it is.
 //
-// Storage types convert exactly as kernels/dtype.h does, NaN payloads included (CUDA's own
-// conversions give one canonical NaN): casts and updates have the same bits on every device.
+// Storage types convert as kernels/dtype.h does, to the bit, but that every NaN becomes CUDA's own.
 #ifndef STARRING_KERNELS_CUDA_PLATFORM_H
 #define STARRING_KERNELS_CUDA_PLATFORM_H
 
@@ -51,22 +50,34 @@ __device__ inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800
 
 __device__ inline float to_f32(float x) { return x; }
 __device__ inline float to_f32(bf16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
-__device__ inline float to_f32(f16 x) {
-    uint32_t magnitude = x.bits & 0x7fffu, sign = (uint32_t)(x.bits & 0x8000u) << 16;
-    if (magnitude > 0x7c00u) return __uint_as_float(sign | 0x7fc00000u | (magnitude & 0x3ffu) << 13);
-    return __half2float(__ushort_as_half(x.bits));
-}
+__device__ inline float to_f32(f16 x) { return __half2float(__ushort_as_half(x.bits)); }
 
 // One rounding, to nearest even.
 __device__ inline void from_f32(float x, float *out) { *out = x; }
-__device__ inline void from_f32(float x, bf16 *out) {
-    out->bits = is_nan(x) ? (uint16_t)(__float_as_uint(x) >> 16 | 0x40u)
-                          : __bfloat16_as_ushort(__float2bfloat16_rn(x));
+__device__ inline void from_f32(float x, bf16 *out) { out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+__device__ inline void from_f32(float x, f16 *out) { out->bits = __half_as_ushort(__float2half_rn(x)); }
+
+// Two at a time: one instruction.
+__device__ inline void pair_from_f32(float a, float b, float *out) {
+    out[0] = a;
+    out[1] = b;
 }
-__device__ inline void from_f32(float x, f16 *out) {
-    uint32_t u = __float_as_uint(x);
-    out->bits = is_nan(x) ? (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu))
-                          : __half_as_ushort(__float2half_rn(x));
+__device__ inline void pair_from_f32(float a, float b, bf16 *out) {
+    __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+    out[0].bits = __bfloat16_as_ushort(both.x);
+    out[1].bits = __bfloat16_as_ushort(both.y);
+}
+__device__ inline void pair_from_f32(float a, float b, f16 *out) {
+    __half2 both = __floats2half2_rn(a, b);
+    out[0].bits = __half_as_ushort(both.x);
+    out[1].bits = __half_as_ushort(both.y);
+}
+
+// exp(x). Storage in 16 bits: the hardware's, whose error grows with |x| (x 2^-23 of the result) and
+// stays far below what the store rounds off.
+template <typename T>
+__device__ inline float exp_for(float x) {
+    return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
 }
 
 // ---------------------------------------------------------------- vectors
@@ -101,7 +112,8 @@ template <typename T, int N>
 __device__ inline vec<T, N> pack(const float *x) {
     vec<T, N> out;
 #pragma unroll
-    for (int i = 0; i < N; i++) from_f32(x[i], &out.v[i]);
+    for (int i = 0; i + 1 < N; i += 2) pair_from_f32(x[i], x[i + 1], &out.v[i]);
+    if (N % 2) from_f32(x[N - 1], &out.v[N - 1]);
     return out;
 }
 

@@ -126,20 +126,42 @@ struct cast_buffers {
     int64_t n;
 };
 
+// The conversions of kernels/dtype.h to the bit, NaN payloads included; CUDA's own give one NaN.
+__device__ static inline float exact_to_f32(float x) { return x; }
+__device__ static inline float exact_to_f32(bf16 x) { return to_f32(x); }
+__device__ static inline float exact_to_f32(f16 x) {
+    uint32_t magnitude = x.bits & 0x7fffu, sign = (uint32_t)(x.bits & 0x8000u) << 16;
+    return magnitude > 0x7c00u ? __uint_as_float(sign | 0x7fc00000u | (magnitude & 0x3ffu) << 13) : to_f32(x);
+}
+
+__device__ static inline void exact_from_f32(float x, float *out) { *out = x; }
+__device__ static inline void exact_from_f32(float x, bf16 *out) {
+    from_f32(x, out);
+    if (is_nan(x)) out->bits = (uint16_t)(__float_as_uint(x) >> 16 | 0x40u);
+}
+__device__ static inline void exact_from_f32(float x, f16 *out) {
+    uint32_t u = __float_as_uint(x);
+    from_f32(x, out);
+    if (is_nan(x)) out->bits = (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
+}
+
 // V elements a thread: 16 bytes of the narrower type.
 template <typename To, typename From, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS) cast_kernel(struct cast_buffers<To, From> p) {
     constexpr int IN = lesser(V, lanes<From>::count), OUT = lesser(V, lanes<To>::count);
     int64_t i = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) * V;
     if (i + V > p.n) {
-        for (; i < p.n; i++) from_f32(to_f32(p.in[i]), &p.out[i]);
+        for (; i < p.n; i++) exact_from_f32(exact_to_f32(p.in[i]), &p.out[i]);
         return;
     }
-    float x[V];
+    vec<From, IN> in[V / IN];
+    vec<To, OUT> out[V / OUT];
 #pragma unroll
-    for (int j = 0; j < V; j += IN) load_f32<From, IN>(p.in + i + j, x + j);
+    for (int k = 0; k < V / IN; k++) in[k] = load_vec<From, IN>(p.in + i + k * IN);
 #pragma unroll
-    for (int j = 0; j < V; j += OUT) store_f32<To, OUT>(p.out + i + j, x + j);
+    for (int j = 0; j < V; j++) exact_from_f32(exact_to_f32(in[j / IN].v[j % IN]), &out[j / OUT].v[j % OUT]);
+#pragma unroll
+    for (int k = 0; k < V / OUT; k++) store_vec<To, OUT>(p.out + i + k * OUT, out[k]);
 }
 
 template <typename To, typename From>

@@ -13,6 +13,12 @@ struct __nv_bfloat16 {
 static inline __nv_bfloat16 __float2bfloat16_rn(float x) {
     return {isnan(x) ? (uint16_t)0x7fff : f32_to_bf16(x)};
 }
+struct __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
+    return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
+}
 static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 
 #endif

@@ -11,6 +11,10 @@ struct __half {
 };
 
 static inline __half __float2half_rn(float x) { return {isnan(x) ? (uint16_t)0x7fff : f32_to_f16(x)}; }
+struct __half2 {
+    __half x, y;
+};
+static inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
 static inline float __half2float(__half x) {
     float f = f16_to_f32(x.bits);
     return isnan(f) ? bits_to_f32(0x7fffffffu) : f;

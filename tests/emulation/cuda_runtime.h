@@ -117,6 +117,11 @@ static inline float __uint_as_float(unsigned u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
+static inline long long __double_as_longlong(double x) {
+    long long u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
@@ -127,6 +132,9 @@ static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __ddiv_rn(double a, double b) { return a / b; }
 static inline double __dsqrt_rn(double a) { return sqrt(a); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+// By way of 2^x, as the hardware does: the product's rounding shows in large results.
+static inline float emu_fast_exp(float x) { return exp2f(x * 1.4426950408889634f); }
+#define __expf emu_fast_exp  // the C library has declared one of that name
 // As documented, the fast division gives 0 for divisors above 2^126.
 static inline float __fdividef(float a, float b) { return fabsf(b) > 0x1p126f && !isinf(b) ? 0.0f : a / b; }
 

@@ -1,0 +1,60 @@
+// What libstarring_cuda.so shows: one symbol, one table. The program links neither CUDA nor its libraries;
+// kernels/cuda_load.c opens the object when a CUDA device is asked for.
+//
+// Ownership   The table and everything in it is const and lives until the process ends: the object is never
+//             unloaded, because CUDA does not survive that.
+// Threads     Any, as in kernels/backend.h.
+#ifndef STARRING_KERNELS_CUDA_CUDA_SO_H
+#define STARRING_KERNELS_CUDA_CUDA_SO_H
+
+#include "kernels/backend.h"
+
+#define CUDA_SO_FILE   "libstarring_cuda.so"
+#define CUDA_SO_SYMBOL "starring_cuda_so"
+#define CUDA_SO_ABI    1  // changes with this header, kernels/backend.h and kernels/backend_impl.h
+
+// What cudaMemGetInfo says, to print beside the ledger. The ledger's bytes plus workspace_bytes plus the
+// context (kernels, printf and stack space), libraries and NCCL make up what is in use.
+struct cuda_memory_info {
+    size_t free_bytes, total_bytes;
+    size_t workspace_bytes;  // ours, outside of the ledger: cuBLASLt's, cuDNN's and our kernels' scratch
+};
+
+struct cuda_facts {
+    char name[128];
+    int sm_version;  // 90: compute capability 9.0
+    int multiprocessors;
+    int driver_version, runtime_version;  // 13000: 13.0
+    size_t l2_bytes, memory_bytes;
+    size_t blas_version, dnn_version;  // dnn 0: cuDNN was not found, attention is our own
+    const char *dnn_missing;           // why; NULL when it is there
+};
+
+struct cuda_so {
+    int abi;                        // CUDA_SO_ABI
+    size_t device_bytes;            // sizeof(struct device): both sides must agree
+    const struct backend *backend;  // "cuda"
+    // 0 when there is a driver, new enough, and a device of compute capability 8.0 or more; else -1 with a
+    // sentence in why.
+    int (*probe)(char *why, size_t why_bytes);
+    int (*memory)(struct device *d, struct cuda_memory_info *out);
+    int (*facts)(struct device *d, struct cuda_facts *out);
+    // Runs fn(arg, the cudaStream_t) in stream order on the stream's thread, without waiting for the device: fn
+    // enqueues CUDA work of its own. It may poll but should not block long. Non-zero fails the stream.
+    void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
+    // Fails a stream from outside: what is queued does not run, stream_sync returns -1. Any thread.
+    void (*fail)(struct stream *s, const char *text);
+    // 1: passed (or never recorded), 0: not yet, -1: its stream has failed. Never blocks.
+    int (*event_passed)(struct event *e);
+    // Seconds of device time between two events that have passed; negative when they cannot be compared.
+    double (*event_seconds)(struct event *from, struct event *to);
+    int (*device_index)(struct device *d);
+};
+
+// kernels/cuda_load.c: opens the object (once; later calls find it open). NULL with a sentence in *why that
+// tells apart: not built, cannot be loaded, no driver. *why is valid until this thread's next call.
+const struct cuda_so *cuda_so_open(const char **why);
+// The same, and asks the device: also driver too old, no device.
+const struct backend *cuda_backend_find(const char **why);
+
+#endif

@@ -1,0 +1,234 @@
+// Times of a stream's phases and its trace, from pairs of events that are read late.
+//
+//     ring   | read .. closed, device not through .. | written: open or free .. |
+//
+// A span covers operations that follow each other without a gap; with a trace each operation has its own.
+// Gaps (nothing queued, waiting for another stream, host functions) lie between spans.
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cuda/host/cuda_impl.h"
+
+#define TRACE_SPANS_MAX ((size_t)1 << 20)  // of one stream: 64 MiB
+
+int64_t cuda_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// ---------------------------------------------------------------- life
+
+int cuda_clock_init(struct cuda_stream *s) {
+    struct cuda_clock *c = &s->clock;
+    pthread_mutex_init(&c->lock, NULL);
+    if (!s->head.dev->trace) return 0;
+    if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0 ||
+        cuda_check(s, cudaEventRecord(c->anchor, s->stream), "event record") != 0 ||
+        cuda_check(s, cudaEventSynchronize(c->anchor), "the first event") != 0)
+        return -1;
+    c->anchor_ns = (double)cuda_now_ns();
+    return 0;
+}
+
+// The device's side; what was measured stays for the trace.
+void cuda_clock_fini(struct cuda_stream *s) {
+    struct cuda_clock *c = &s->clock;
+    for (int i = 0; i < CUDA_SPANS; i++) {
+        if (c->ring[i].start) cuda_check(s, cudaEventDestroy(c->ring[i].start), "cudaEventDestroy");
+        if (c->ring[i].end) cuda_check(s, cudaEventDestroy(c->ring[i].end), "cudaEventDestroy");
+        c->ring[i].start = c->ring[i].end = NULL;
+    }
+    if (c->anchor) cuda_check(s, cudaEventDestroy(c->anchor), "cudaEventDestroy");
+    c->anchor = NULL;
+}
+
+void cuda_clock_free(struct cuda_stream *s) {
+    pthread_mutex_destroy(&s->clock.lock);
+    free(s->clock.kept);
+}
+
+// ---------------------------------------------------------------- reading what has passed
+
+// With the clock's lock held. Tracing may allocate; without it nothing here does.
+static void keep(struct cuda_clock *c, const struct cuda_trace_span *span) {
+    if (c->kept_count == c->kept_capacity) {
+        size_t want = c->kept_capacity ? 2 * c->kept_capacity : 4096;
+        struct cuda_trace_span *p = want > TRACE_SPANS_MAX ? NULL : realloc(c->kept, want * sizeof *p);
+        if (!p) {
+            c->kept_dropped++;
+            return;
+        }
+        c->kept = p;
+        c->kept_capacity = want;
+    }
+    c->kept[c->kept_count++] = *span;
+}
+
+// The event before the next span to be read: the anchor, or the end of the span read last.
+static cudaEvent_t last_event(const struct cuda_clock *c) {
+    return c->read ? c->ring[(c->read - 1) % CUDA_SPANS].end : c->anchor;
+}
+
+// With the lock held: one closed span that has passed.
+static int read_span(struct cuda_stream *s) {
+    struct cuda_clock *c = &s->clock;
+    const struct cuda_span *p = &c->ring[c->read % CUDA_SPANS];
+    float ms = 0, gap_ms = 0;
+    if (cuda_check(s, cudaEventElapsedTime(&ms, p->start, p->end), "a span's time") != 0) return -1;
+    (p->wait ? c->times.wait_s : c->times.busy_s)[p->phase] += (double)ms * 1e-3;
+    if (s->head.dev->trace) {
+        // Milliseconds are given in fp32: short intervals from span to span keep their digits.
+        if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0) return -1;
+        double start_ns = c->anchor_ns + (double)gap_ms * 1e6;
+        struct cuda_trace_span span = {
+            .start_ns = (int64_t)start_ns, .duration_ns = (int64_t)((double)ms * 1e6), .phase = p->phase};
+        memcpy(span.name, p->name, sizeof span.name);
+        keep(c, &span);
+        c->anchor_ns = start_ns + (double)ms * 1e6;
+    }
+    c->read++;
+    return 0;
+}
+
+// With the lock held. wait: for the oldest span, because its place is needed.
+static int read_passed(struct cuda_stream *s, bool wait) {
+    struct cuda_clock *c = &s->clock;
+    while (c->read < c->written) {
+        cudaEvent_t end = c->ring[c->read % CUDA_SPANS].end;
+        cudaError_t q = wait ? cudaEventSynchronize(end) : cudaEventQuery(end);
+        wait = false;
+        if (q == cudaErrorNotReady) {
+            cudaGetLastError();  // not an error, but kept as one
+            return 0;
+        }
+        if (cuda_check(s, q, "the work of a span") != 0 || read_span(s) != 0) return -1;
+    }
+    return 0;
+}
+
+int cuda_clock_read(struct cuda_stream *s, bool all) {
+    pthread_mutex_lock(&s->clock.lock);
+    int rc = read_passed(s, all);
+    pthread_mutex_unlock(&s->clock.lock);
+    return rc;
+}
+
+// ---------------------------------------------------------------- spans
+
+// With the lock held.
+static int close_span(struct cuda_stream *s) {
+    struct cuda_clock *c = &s->clock;
+    if (!c->open) return 0;
+    if (cuda_check(s, cudaEventRecord(c->ring[c->written % CUDA_SPANS].end, s->stream), "event record") != 0)
+        return -1;
+    c->open = false;
+    c->written++;
+    return 0;
+}
+
+// With the lock held. The place before the oldest unread span is kept: its end is where the trace goes on from.
+static int open_span(struct cuda_stream *s, bool wait, const char *name) {
+    struct cuda_clock *c = &s->clock;
+    bool full = c->written - c->read >= CUDA_SPANS - 1;
+    if (read_passed(s, full) != 0) return -1;
+    struct cuda_span *p = &c->ring[c->written % CUDA_SPANS];
+    if (!p->start && cuda_check(s, cudaEventCreate(&p->start), "cudaEventCreate") != 0) return -1;
+    if (!p->end && cuda_check(s, cudaEventCreate(&p->end), "cudaEventCreate") != 0) return -1;
+    if (cuda_check(s, cudaEventRecord(p->start, s->stream), "event record") != 0) return -1;
+    p->phase = s->phase;
+    p->wait = wait;
+    snprintf(p->name, sizeof p->name, "%s", name);
+    c->open = true;
+    return 0;
+}
+
+int cuda_clock_begin(struct cuda_stream *s, bool wait, const char *name) {
+    int rc = 0;
+    pthread_mutex_lock(&s->clock.lock);
+    if (s->head.dev->trace || wait) rc = close_span(s);
+    if (rc == 0 && !s->clock.open) rc = open_span(s, wait, name);
+    pthread_mutex_unlock(&s->clock.lock);
+    return rc;
+}
+
+int cuda_clock_end(struct cuda_stream *s) {
+    pthread_mutex_lock(&s->clock.lock);
+    int rc = close_span(s);
+    pthread_mutex_unlock(&s->clock.lock);
+    return rc;
+}
+
+void cuda_clock_add_host(struct cuda_stream *s, const char *name, int64_t start_ns, int64_t end_ns) {
+    struct cuda_trace_span span = {.start_ns = start_ns, .duration_ns = end_ns - start_ns, .phase = s->phase};
+    snprintf(span.name, sizeof span.name, "%s", name);
+    pthread_mutex_lock(&s->clock.lock);
+    s->clock.times.busy_s[s->phase] += (double)(end_ns - start_ns) * 1e-9;
+    if (s->head.dev->trace) keep(&s->clock, &span);
+    pthread_mutex_unlock(&s->clock.lock);
+}
+
+void cuda_times(struct stream *head, struct stream_times *out) {
+    struct cuda_stream *s = (struct cuda_stream *)head;
+    pthread_mutex_lock(&s->clock.lock);
+    *out = s->clock.times;
+    pthread_mutex_unlock(&s->clock.lock);
+}
+
+// ---------------------------------------------------------------- trace
+
+static void json_string(FILE *f, const char *text) {
+    fputc('"', f);
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            fprintf(f, "\\%c", *p);
+        else if (*p < 0x20)
+            fprintf(f, "\\u%04x", *p);
+        else
+            fputc(*p, f);
+    }
+    fputc('"', f);
+}
+
+static void metadata(FILE *f, const char *what, int pid, int tid, const char *name) {
+    fprintf(f, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", what, pid, tid);
+    json_string(f, name);
+    fputs("}}", f);
+}
+
+// With the clock's lock held.
+static void write_stream(FILE *f, const struct cuda_stream *s, int pid, int tid) {
+    static const char *const phases[PHASES] = {"other", "data", "forward", "backward", "optimizer", "comm"};
+    const struct cuda_clock *c = &s->clock;
+    fputs(",\n", f);
+    metadata(f, "thread_name", pid, tid, s->name);
+    for (size_t i = 0; i < c->kept_count; i++) {
+        const struct cuda_trace_span *p = &c->kept[i];
+        fputs(",\n{\"ph\":\"X\",\"name\":", f);
+        json_string(f, p->name);
+        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[p->phase], pid, tid,
+                (double)p->start_ns * 1e-3, (double)p->duration_ns * 1e-3);
+    }
+    if (c->kept_dropped)
+        fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}", pid,
+                tid, c->kept_dropped);
+}
+
+// Timestamps are microseconds of the monotonic clock, so the ranks of one machine line up.
+int cuda_trace_write(struct device *head, int pid, void *file) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    FILE *f = file;
+    metadata(f, "process_name", pid, 0, head->label);
+    pthread_mutex_lock(&head->lock);
+    int tid = 0;
+    for (struct cuda_stream *s = d->streams; s; s = s->next) {
+        pthread_mutex_lock(&s->clock.lock);
+        write_stream(f, s, pid, ++tid);
+        pthread_mutex_unlock(&s->clock.lock);
+    }
+    pthread_mutex_unlock(&head->lock);
+    return ferror(f) ? -1 : 0;
+}

@@ -1,0 +1,119 @@
+// Events: which record of which stream; see cuda_impl.h.
+#include <stdlib.h>
+
+#include "kernels/cuda/host/cuda_impl.h"
+
+struct cuda_event {
+    struct event head;
+    pthread_mutex_t lock;
+    struct cuda_stream *on;  // NULL: never recorded
+    uint64_t count;          // of the record's slot
+    struct cuda_record *record;
+};
+
+static struct cuda_device *owner(struct event *e) { return (struct cuda_device *)e->dev; }
+
+struct event *cuda_event_create(struct device *d) {
+    struct cuda_event *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->head.dev = d;
+    pthread_mutex_init(&e->lock, NULL);
+    return &e->head;
+}
+
+void cuda_event_destroy(struct event *head) {
+    struct cuda_event *e = (struct cuda_event *)head;
+    if (e->record) cuda_record_drop(owner(head), e->record);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+// The earlier record lives on in the waits that hold it.
+void cuda_event_record(struct event *head, struct stream *on) {
+    struct cuda_event *e = (struct cuda_event *)head;
+    struct cuda_device *d = (struct cuda_device *)on->dev;
+    struct cuda_record *r = cuda_record_take(d);
+    if (!r) {
+        cuda_stream_fail(on, "an event could not be recorded");
+        return;
+    }
+    cuda_record_hold(d, r);  // one for the slot, one for the event
+    uint64_t count;
+    cuda_enqueue_record((struct cuda_stream *)on, r, &count);
+    pthread_mutex_lock(&e->lock);
+    struct cuda_record *before = e->record;
+    e->on = (struct cuda_stream *)on;
+    e->count = count;
+    e->record = r;
+    pthread_mutex_unlock(&e->lock);
+    if (before) cuda_record_drop(owner(head), before);
+}
+
+// What an event holds now, with a reference of the caller's own; NULL when it was never recorded.
+static struct cuda_record *event_read(struct event *head, struct cuda_stream **on, uint64_t *count) {
+    struct cuda_event *e = (struct cuda_event *)head;
+    pthread_mutex_lock(&e->lock);
+    struct cuda_record *r = e->record;
+    *on = e->on;
+    *count = e->count;
+    if (r) cuda_record_hold(owner(head), r);
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+void cuda_wait_event(struct stream *head, struct event *e) {
+    struct cuda_stream *s = (struct cuda_stream *)head, *on;
+    uint64_t count;
+    struct cuda_record *r = event_read(e, &on, &count);
+    if (!r) return;
+    if (on == s)  // a stream's own past is behind it already
+        cuda_record_drop(owner(e), r);
+    else
+        cuda_enqueue_wait(s, on, count, r);  // the slot takes the reference
+}
+
+int cuda_event_sync(struct event *e) {
+    struct cuda_stream *on;
+    uint64_t count;
+    struct cuda_record *r = event_read(e, &on, &count);
+    if (!r) return 0;
+    int rc = cuda_await_enqueued(on, count);
+    if (rc == 0) rc = cuda_check(on, cudaSetDevice(owner(e)->index), "choosing the device");
+    if (rc == 0) rc = cuda_check(on, cudaEventSynchronize(r->event), "the work before an event");
+    if (rc == 0 && cuda_enqueued_state(on, count) < 0) rc = -1;
+    cuda_record_drop(owner(e), r);
+    return rc;
+}
+
+int cuda_event_passed(struct event *e) {
+    struct cuda_stream *on;
+    uint64_t count;
+    struct cuda_record *r = event_read(e, &on, &count);
+    if (!r) return 1;
+    int state = cuda_enqueued_state(on, count);
+    if (state == 1) {
+        cudaError_t q = cudaEventQuery(r->event);
+        if (q == cudaErrorNotReady) {
+            state = 0;
+            cudaGetLastError();  // not an error, but kept as one
+        } else {
+            state = cuda_check(on, q, "the work before an event") == 0 ? 1 : -1;
+        }
+    }
+    cuda_record_drop(owner(e), r);
+    return state;
+}
+
+double cuda_event_seconds(struct event *from, struct event *to) {
+    struct cuda_stream *on;
+    uint64_t count;
+    float ms = -1;
+    struct cuda_record *a = event_read(from, &on, &count), *b = event_read(to, &on, &count);
+    if (!a || !b || cudaEventElapsedTime(&ms, a->event, b->event) != cudaSuccess) {
+        cudaGetLastError();
+        ms = -1;
+    }
+    if (a) cuda_record_drop(owner(from), a);
+    if (b) cuda_record_drop(owner(to), b);
+    return ms < 0 ? -1 : (double)ms * 1e-3;
+}

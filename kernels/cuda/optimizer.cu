@@ -1,0 +1,207 @@
+// The optimizer's operations: exact sum of squares, the step's decision, AdamW. Every operation is
+// written with its rounding, so that the bits are those of kernels/cpu/optimizer.c and
+// kernels/update_decide.c.
+#include "kernels/cuda/platform.h"
+
+// ---------------------------------------------------------------- sum of squares
+// The order within a block of SUMSQ_BLOCK elements is the contract's, so a block is one thread's. A
+// warp takes 32 blocks; it reads them in slices of 128 bytes a block, whole lines at a time, and turns
+// each slice around in shared memory:
+//
+//     lanes read     block 0: | word 0 .. 31 |        and lane b then adds   block b, word 0, 1, ..
+//                    block 1: | word 0 .. 31 | ...
+#define SUMSQ_WARPS 8
+#define SLICE_WORDS 32                 // of 4 bytes
+#define SLICE_PITCH (SLICE_WORDS + 1)  // no two lanes of either access in one bank
+
+template <typename T>
+struct sumsq_buffers {
+    struct exact_sum *out;
+    const T *x;
+    int64_t blocks;
+};
+
+__device__ static inline void add_limb(struct exact_sum *s, int i, uint64_t x) {
+    if (x) atomicAdd(reinterpret_cast<unsigned long long *>(&s->limb[i]), (unsigned long long)x);
+}
+
+// exact_sum_add of kernels/exact_sum.h, from the number's bits: x = mantissa 2^(exponent - 1075) >= 0.
+__device__ static inline void add_exact(struct exact_sum *s, double x) {
+    if (!(x > 0.0)) return;
+    uint64_t bits = (uint64_t)__double_as_longlong(x), mantissa = (bits & 0xfffffffffffffu) | (uint64_t)1 << 52;
+    int shift = (int)(bits >> 52) - 1075 + 320;  // a square of a float is a normal double
+    if (shift < 0) {
+        mantissa >>= -shift;
+        shift = 0;
+    }
+    int limb = shift / 32, r = shift % 32;
+    // mantissa << r, under 2^85, in three digits.
+    uint64_t low = (mantissa & 0xffffffffu) << r, high = ((mantissa >> 32) << r) + (low >> 32);
+    add_limb(s, limb, low & 0xffffffffu);
+    if (limb + 1 < EXACT_SUM_LIMBS) add_limb(s, limb + 1, high & 0xffffffffu);
+    if (limb + 2 < EXACT_SUM_LIMBS) add_limb(s, limb + 2, high >> 32);
+}
+
+// The elements of one word: T is 4 or 2 bytes.
+template <typename T>
+__device__ static inline void add_squares(uint32_t word, double *total, int *bad) {
+    constexpr int COUNT = 4 / (int)sizeof(T);
+    union {
+        uint32_t word;
+        T v[COUNT];
+    } u;
+    u.word = word;
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        float x = to_f32(u.v[k]);
+        *bad += !is_finite(x);
+        *total = __fma_rn((double)x, (double)x, *total);  // the square is exact: one rounding, the sum's
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_buffers<T> p) {
+    SHARED_ARRAY(struct exact_sum, sum, 1);
+    SHARED_ARRAY(uint32_t, slices, SUMSQ_WARPS *WARP *SLICE_PITCH);
+    constexpr int WORDS = SUMSQ_BLOCK * (int)sizeof(T) / 4;  // of a block of elements
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    if (threadIdx.x < EXACT_SUM_WORDS) reinterpret_cast<int64_t *>(sum)[threadIdx.x] = 0;
+    __syncthreads();
+    uint32_t *slice = slices + warp * WARP * SLICE_PITCH;
+    int64_t first = ((int64_t)blockIdx.x * SUMSQ_WARPS + warp) * WARP;
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(p.x) + first * WORDS;
+    double total = 0.0;
+    int bad = 0;
+    for (int at = 0; at < WORDS; at += SLICE_WORDS) {
+        // Eight lanes read the 128 bytes of a block, four words each; four blocks at a time.
+        vec<uint32_t, 4> read[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            int block = k * 4 + lane / 8;
+            if (first + block < p.blocks) read[k] = load_vec<uint32_t, 4>(words + block * WORDS + at + lane % 8 * 4);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) slice[(k * 4 + lane / 8) * SLICE_PITCH + lane % 8 * 4 + j] = read[k].v[j];
+        __syncwarp();
+        if (first + lane < p.blocks)
+            for (int j = 0; j < SLICE_WORDS; j++) add_squares<T>(slice[lane * SLICE_PITCH + j], &total, &bad);
+        __syncwarp();
+    }
+    if (bad) atomicAdd(reinterpret_cast<unsigned long long *>(&sum->nonfinite), (unsigned long long)bad);
+    if (!bad) add_exact(sum, total);
+    __syncthreads();
+    if (threadIdx.x < EXACT_SUM_WORDS) {
+        unsigned long long mine = (unsigned long long)reinterpret_cast<int64_t *>(sum)[threadIdx.x];
+        if (mine) atomicAdd(reinterpret_cast<unsigned long long *>(p.out) + threadIdx.x, mine);
+    }
+}
+
+int cuda_op_sumsq(struct cuda_ctx *ctx, const void *args) {
+    const struct sumsq_args *a = static_cast<const struct sumsq_args *>(args);
+    if (a->n % SUMSQ_BLOCK) return cuda_refused(ctx, "sumsq: the count must be a multiple of 256");
+    if (!aligned16(a->x)) return cuda_refused(ctx, "sumsq: the elements must start at a multiple of 16 bytes");
+    if (a->zero_out && cuda_checked(ctx, cudaMemsetAsync(a->out, 0, sizeof *a->out, ctx->stream)) != 0) return -1;
+    int64_t blocks = a->n / SUMSQ_BLOCK;
+    if (blocks == 0) return 0;
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        struct launch_shape shape = flat_shape(divide_up(blocks, (int64_t)SUMSQ_WARPS * WARP), SUMSQ_WARPS * WARP);
+        return launch(ctx, shape, sumsq_kernel<T>, sumsq_buffers<T>{a->out, (const T *)a->x, blocks});
+    });
+}
+
+// ---------------------------------------------------------------- the decision
+// exact_sum_value of kernels/exact_sum.h.
+__device__ static inline double exact_value(const struct exact_sum *s) {
+    int64_t digit[EXACT_SUM_LIMBS], carry = 0;
+    for (int i = 0; i < EXACT_SUM_LIMBS; i++) {
+        int64_t v = s->limb[i] + carry;
+        digit[i] = v & 0xffffffff;
+        carry = v >> 32;
+    }
+    double x = (double)carry;
+    for (int i = EXACT_SUM_LIMBS - 1; i >= 0; i--) x = __dadd_rn(__dmul_rn(x, 4294967296.0), (double)digit[i]);
+    return ldexp(x, -320);
+}
+
+__global__ void decide_kernel(struct decide_args a) {
+    struct update_scalars u = {0.0f, 1, (double)INFINITY};
+    if (a.sum->nonfinite <= 0) {
+        double scale = (double)a.loss_scale, clip = (double)a.clip, factor = 1.0;
+        u.skip = 0;
+        u.norm = __ddiv_rn(__dsqrt_rn(exact_value(a.sum)), scale);
+        if (a.clip > 0.0f && u.norm > clip) factor = __ddiv_rn(clip, __dadd_rn(u.norm, 1e-6));
+        u.grad_scale = (float)__ddiv_rn(factor, scale);
+    }
+    *a.scalars = u;
+}
+
+int cuda_op_decide(struct cuda_ctx *ctx, const void *args) {
+    return launch(ctx, flat_shape(1, 1), decide_kernel, *static_cast<const struct decide_args *>(args));
+}
+
+// ---------------------------------------------------------------- AdamW
+#define ADAMW_THREADS 256
+
+// One element, in backend.h's order of operations.
+template <bool L2>
+__device__ static inline void adamw_element(const struct adamw_args &a, float scale, float grad, float *p, float *m,
+                                            float *v) {
+    float g = __fmul_rn(grad, scale);
+    if (L2) g = __fmaf_rn(a.weight_decay, *p, g);
+    *m = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
+    *v = __fmaf_rn(a.beta2, *v, __fmul_rn(__fmul_rn(__fadd_rn(1.0f, -a.beta2), g), g));
+    float denom = __fadd_rn(__fmul_rn(__fsqrt_rn(*v), a.inv_sqrt_bc2), a.eps);
+    float u = __fdiv_rn(__fmul_rn(*m, a.inv_bc1), denom);
+    if (!L2) u = __fmaf_rn(a.weight_decay, *p, u);
+    *p = __fmaf_rn(-a.lr, u, *p);
+}
+
+// V elements a thread: 16 bytes of each fp32 array.
+template <typename T, int V, bool L2>
+__global__ void __launch_bounds__(ADAMW_THREADS) adamw_kernel(struct adamw_args a) {
+    if (a.scalars->skip) return;
+    float scale = a.scalars->grad_scale;
+    const T *grad = static_cast<const T *>(a.grad);
+    T *weight = static_cast<T *>(a.weight);
+    bool store_weight = weight && a.weight != a.master;
+    int64_t i = ((int64_t)blockIdx.x * ADAMW_THREADS + threadIdx.x) * V;
+    if (i + V <= a.n) {
+        float g[V], p[V], m[V], v[V];
+        load_f32<T, V>(grad + i, g);
+        load_f32<float, V>(a.master + i, p);
+        load_f32<float, V>(a.m + i, m);
+        load_f32<float, V>(a.v + i, v);
+#pragma unroll
+        for (int j = 0; j < V; j++) adamw_element<L2>(a, scale, g[j], &p[j], &m[j], &v[j]);
+        store_f32<float, V>(a.master + i, p);
+        store_f32<float, V>(a.m + i, m);
+        store_f32<float, V>(a.v + i, v);
+        if (store_weight) store_f32<T, V>(weight + i, p);
+        return;
+    }
+    for (; i < a.n; i++) {
+        adamw_element<L2>(a, scale, to_f32(grad[i]), &a.master[i], &a.m[i], &a.v[i]);
+        if (store_weight) from_f32(a.master[i], &weight[i]);
+    }
+}
+
+template <typename T, int V>
+static int adamw_launch(struct cuda_ctx *ctx, const struct adamw_args *a) {
+    int64_t blocks = divide_up(a->n, (int64_t)ADAMW_THREADS * V);
+    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "adamw: more elements than one launch covers");
+    struct launch_shape shape = flat_shape(blocks, ADAMW_THREADS);
+    return a->l2_mode ? launch(ctx, shape, adamw_kernel<T, V, true>, *a) : launch(ctx, shape, adamw_kernel<T, V, false>, *a);
+}
+
+int cuda_op_adamw(struct cuda_ctx *ctx, const void *args) {
+    const struct adamw_args *a = static_cast<const struct adamw_args *>(args);
+    if (a->n == 0) return 0;
+    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) && aligned16(a->grad);
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        return wide ? adamw_launch<T, 4>(ctx, a) : adamw_launch<T, 1>(ctx, a);
+    });
+}

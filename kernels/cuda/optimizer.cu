@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_b
     int bad = 0;
     for (int at = 0; at < WORDS; at += SLICE_WORDS) {
         // Eight lanes read the 128 bytes of a block, four words each; four blocks at a time.
-        vec<uint32_t, 4> read[8];
+        vec<uint32_t, 4> read[8] = {};
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             int block = k * 4 + lane / 8;

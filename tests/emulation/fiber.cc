@@ -102,9 +102,10 @@ __asm__(
     "    call emu_fiber_start\n"
     ".size emu_fiber_landing,.-emu_fiber_landing\n");
 
-// | r15 | r14 | r13 | r12 | rbx: the fiber | rbp | landing | 0 |  <- end of the stack, 16-byte aligned
+// | r15 | r14 | r13 | r12 | rbx: the fiber | rbp | landing | 0 | 0 |  <- end of the stack
+// The landing calls with the stack at a multiple of 16 bytes, as the calling convention wants it.
 static void set_start(struct fiber *f) {
-    uint64_t frame[8] = {0, 0, 0, 0, (uint64_t)(uintptr_t)f, 0, (uint64_t)(uintptr_t)&emu_fiber_landing, 0};
+    uint64_t frame[9] = {0, 0, 0, 0, (uint64_t)(uintptr_t)f, 0, (uint64_t)(uintptr_t)&emu_fiber_landing, 0, 0};
     f->sp = f->stack + STACK_BYTES - sizeof frame;
     memcpy(f->sp, frame, sizeof frame);
 }

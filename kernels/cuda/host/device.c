@@ -1,0 +1,278 @@
+// The device: what is there, memory, the table of functions and what the shared object shows.
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/host/cuda_impl.h"
+
+#define SM_VERSION_MIN 80
+
+int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return 0;
+    device_fail(s->head.dev, "stream %s: %s: %s (%s)", s->name, what, cudaGetErrorString(e), cudaGetErrorName(e));
+    return -1;
+}
+
+static int device_check(struct cuda_device *d, cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return 0;
+    device_fail(&d->head, "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
+    return -1;
+}
+
+// ---------------------------------------------------------------- what is there
+
+static int sm_version_of(int index) {
+    int major = 0, minor = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index) != cudaSuccess) return 0;
+    if (cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) != cudaSuccess) return 0;
+    return 10 * major + minor;
+}
+
+static int probe(char *why, size_t why_bytes) {
+    int count = 0, driver = 0, runtime = 0, best = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    cudaGetLastError();
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
+    if (e == cudaErrorInsufficientDriver && driver == 0)
+        snprintf(why, why_bytes, "the NVIDIA driver (libcuda.so.1) is missing or not running; install the driver, in a "
+                                 "container start it with the GPUs (docker run --gpus all), or use --device cpu");
+    else if (e == cudaErrorInsufficientDriver)
+        snprintf(why, why_bytes, "the NVIDIA driver is too old: it does CUDA %d.%d, this build needs %d.%d; update the "
+                                 "driver or use --device cpu",
+                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
+        snprintf(why, why_bytes, "the NVIDIA driver sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use "
+                                 "--device cpu");
+    else if (e != cudaSuccess)
+        snprintf(why, why_bytes, "CUDA does not start: %s (%s); look at nvidia-smi, or use --device cpu",
+                 cudaGetErrorString(e), cudaGetErrorName(e));
+    if (e != cudaSuccess || count == 0) return -1;
+    for (int i = 0; i < count; i++)
+        if (sm_version_of(i) > best) best = sm_version_of(i);
+    if (best >= SM_VERSION_MIN) return 0;
+    snprintf(why, why_bytes, "the GPU has compute capability %d.%d; 8.0 (A100) or newer is needed, or use --device cpu",
+             best / 10, best % 10);
+    return -1;
+}
+
+// ---------------------------------------------------------------- life
+
+static void cuda_close(struct device *head) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    assert(d->live_streams == 0 && "destroy the streams before the device");
+    cudaSetDevice(d->index);
+    cuda_streams_free(d);
+    for (struct cuda_record *r = d->idle, *next; r; r = next) {
+        next = r->next;
+        cudaEventDestroy(r->event);
+        free(r);
+    }
+    cuda_matmuls_free(d);
+    if (d->blas) cublasLtDestroy(d->blas);
+    if (d->setup) cudaStreamDestroy(d->setup);
+    cudnn_api_close(&d->cudnn);
+    pthread_mutex_destroy(&d->matmul_lock);
+    device_fini(&d->head);
+    free(d);
+}
+
+// What fails here the caller cannot read from a device that is not there: it goes to stderr.
+static int open_on_device(struct cuda_device *d) {
+    int count = 0;
+    if (device_check(d, cudaGetDeviceCount(&count), "counting the devices") != 0) return -1;
+    if (d->index < 0 || d->index >= count) {
+        device_fail(&d->head, "there is no device %d: %d are there, from 0", d->index, count);
+        return -1;
+    }
+    d->sm_version = sm_version_of(d->index);
+    if (d->sm_version < SM_VERSION_MIN) {
+        device_fail(&d->head, "device %d has compute capability %d.%d; 8.0 (A100) or newer is needed", d->index,
+                    d->sm_version / 10, d->sm_version % 10);
+        return -1;
+    }
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+        device_check(d, cudaDeviceGetAttribute(&d->sm_count, cudaDevAttrMultiProcessorCount, d->index),
+                     "asking the device") != 0 ||
+        device_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "creating a stream") != 0)
+        return -1;
+    cublasStatus_t e = cublasLtCreate(&d->blas);
+    if (e != CUBLAS_STATUS_SUCCESS) {
+        device_fail(&d->head, "cuBLASLt does not start: %s", cublasLtGetStatusString(e));
+        return -1;
+    }
+    if (cudnn_api_open(&d->cudnn, &d->cudnn_missing) == 0) d->cudnn_missing = NULL;
+    return 0;
+}
+
+static int cuda_open(struct device **out, const struct device_options *opt) {
+    struct cuda_device *d = calloc(1, sizeof *d);
+    if (!d) return -1;
+    device_init(&d->head, &cuda_backend, opt);
+    d->index = opt ? opt->index : 0;
+    pthread_mutex_init(&d->matmul_lock, NULL);
+    atomic_init(&d->workspace_bytes, 0);
+    if (open_on_device(d) != 0) {
+        fprintf(stderr, "starring: cuda: %s\n", dev_error(&d->head));
+        cuda_close(&d->head);
+        return -1;
+    }
+    *out = &d->head;
+    return 0;
+}
+
+// ---------------------------------------------------------------- memory
+
+static void *cuda_alloc(struct device *head, size_t bytes) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    void *p = NULL;
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
+    cudaError_t e = cudaMalloc(&p, bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();  // the caller says what there was no room for
+        return NULL;
+    }
+    if (device_check(d, e, "cudaMalloc") != 0) return NULL;
+    assert((uintptr_t)p % DEV_ALIGN == 0);
+    if (device_check(d, cudaMemsetAsync(p, 0, bytes, d->setup), "zeroing new memory") != 0 ||
+        device_check(d, cudaStreamSynchronize(d->setup), "zeroing new memory") != 0) {
+        cudaFree(p);
+        return NULL;
+    }
+    return p;
+}
+
+static void cuda_free(struct device *head, void *p, size_t bytes) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    (void)bytes;
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
+        device_check(d, cudaFree(p), "cudaFree");
+}
+
+void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
+    struct cuda_device *d = cuda_device_of(&s->head);
+    if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;
+    bytes = dev_round(bytes);
+    // What is queued still uses the old one.
+    if (cuda_check(s, cudaStreamSynchronize(s->stream), "growing the workspace") != 0) return NULL;
+    if (s->ctx.workspace && cuda_check(s, cudaFree(s->ctx.workspace), "freeing the workspace") != 0) return NULL;
+    atomic_fetch_sub(&d->workspace_bytes, s->ctx.workspace_bytes);
+    s->ctx.workspace = NULL;
+    s->ctx.workspace_bytes = 0;
+    cudaError_t e = cudaMalloc(&s->ctx.workspace, bytes);
+    if (e != cudaSuccess) {
+        device_fail(s->head.dev, "stream %s: no %zu MiB for the workspace: %s; use a smaller batch", s->name,
+                    bytes >> 20, cudaGetErrorString(e));
+        cudaGetLastError();
+        s->ctx.workspace = NULL;
+        return NULL;
+    }
+    s->ctx.workspace_bytes = bytes;
+    atomic_fetch_add(&d->workspace_bytes, bytes);
+    return s->ctx.workspace;
+}
+
+// ---------------------------------------------------------------- records
+
+struct cuda_record *cuda_record_take(struct cuda_device *d) {
+    pthread_mutex_lock(&d->head.lock);
+    struct cuda_record *r = d->idle;
+    if (r) d->idle = r->next;
+    pthread_mutex_unlock(&d->head.lock);
+    if (!r) {
+        r = calloc(1, sizeof *r);
+        if (!r) return NULL;
+        if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+            device_check(d, cudaEventCreate(&r->event), "cudaEventCreate") != 0) {
+            free(r);
+            return NULL;
+        }
+    }
+    r->refs = 1;
+    return r;
+}
+
+void cuda_record_hold(struct cuda_device *d, struct cuda_record *r) {
+    pthread_mutex_lock(&d->head.lock);
+    r->refs++;
+    pthread_mutex_unlock(&d->head.lock);
+}
+
+void cuda_record_drop(struct cuda_device *d, struct cuda_record *r) {
+    pthread_mutex_lock(&d->head.lock);
+    if (--r->refs == 0) {
+        r->next = d->idle;
+        d->idle = r;
+    }
+    pthread_mutex_unlock(&d->head.lock);
+}
+
+// ---------------------------------------------------------------- the tables
+
+static int memory(struct device *head, struct cuda_memory_info *out) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+        device_check(d, cudaMemGetInfo(&out->free_bytes, &out->total_bytes), "cudaMemGetInfo") != 0)
+        return -1;
+    out->workspace_bytes = atomic_load(&d->workspace_bytes);
+    return 0;
+}
+
+static int facts(struct device *head, struct cuda_facts *out) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    struct cudaDeviceProp p;
+    memset(out, 0, sizeof *out);
+    if (device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
+        device_check(d, cudaDriverGetVersion(&out->driver_version), "asking the driver") != 0 ||
+        device_check(d, cudaRuntimeGetVersion(&out->runtime_version), "asking the runtime") != 0)
+        return -1;
+    snprintf(out->name, sizeof out->name, "%s", p.name);
+    out->sm_version = d->sm_version;
+    out->multiprocessors = d->sm_count;
+    out->l2_bytes = (size_t)p.l2CacheSize;
+    out->memory_bytes = p.totalGlobalMem;
+    out->blas_version = cublasLtGetVersion();
+    out->dnn_version = d->cudnn_missing ? 0 : d->cudnn.version();
+    out->dnn_missing = d->cudnn_missing;
+    return 0;
+}
+
+static int device_index(struct device *d) { return ((struct cuda_device *)d)->index; }
+
+const struct backend cuda_backend = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .launch = cuda_launch,
+    .copy = cuda_copy,
+    .host = cuda_host,
+    .phase = cuda_phase,
+    .sync = cuda_sync,
+    .times = cuda_times,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .wait_event = cuda_wait_event,
+    .event_sync = cuda_event_sync,
+    .trace_write = cuda_trace_write,
+};
+
+extern const struct cuda_so starring_cuda_so;
+__attribute__((visibility("default"))) const struct cuda_so starring_cuda_so = {
+    .abi = CUDA_SO_ABI,
+    .device_bytes = sizeof(struct device),
+    .backend = &cuda_backend,
+    .probe = probe,
+    .memory = memory,
+    .facts = facts,
+    .submit = cuda_submit,
+    .fail = cuda_stream_fail,
+    .event_passed = cuda_event_passed,
+    .event_seconds = cuda_event_seconds,
+    .device_index = device_index,
+};

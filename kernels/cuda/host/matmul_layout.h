@@ -1,0 +1,46 @@
+// Row-major products in cuBLASLt's column-major terms. A row-major (R,C) matrix without gaps is the
+// column-major (C,R) one with leading dimension C, its transpose. So instead of c = op(a) op(b) the library
+// is asked for  c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a as its B:
+//
+//     ours                    stored      library's  rows  columns  ld  operation
+//     b (K,N)                 (K,N)       A          N     K        N   none
+//     b transposed            (N,K)       A          K     N        K   transpose
+//     a (M,K)                 (M,K)       B          K     M        K   none
+//     a transposed            (K,M)       B          M     K        M   transpose
+//     c (M,N)                 (M,N)       C, D       N     M        N
+//
+// The bias has one value a column of ours, a row of the library's: what its bias epilogue adds.
+#ifndef STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
+#define STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
+
+#include "kernels/backend.h"
+
+struct matmul_operand {
+    uint64_t rows, columns;
+    int64_t ld;  // of a column
+    bool transpose;
+};
+
+struct matmul_layout {
+    struct matmul_operand a, b, d;  // the library's
+};
+
+static inline struct matmul_layout matmul_layout_of(const struct matmul_args *m) {
+    struct matmul_layout l = {
+        .a = {(uint64_t)m->n, (uint64_t)m->k, m->n, false},
+        .b = {(uint64_t)m->k, (uint64_t)m->m, m->k, false},
+        .d = {(uint64_t)m->n, (uint64_t)m->m, m->n, false},
+    };
+    if (m->trans_b) l.a = (struct matmul_operand){(uint64_t)m->k, (uint64_t)m->n, m->k, true};
+    if (m->trans_a) l.b = (struct matmul_operand){(uint64_t)m->m, (uint64_t)m->k, m->m, true};
+    return l;
+}
+
+// The alignment to promise for a pointer, in bytes: 16 is all that kernels want, and promising no more keeps the
+// choice of an algorithm, and so the bits, from depending on where a buffer happens to lie.
+static inline uint32_t matmul_alignment(const void *p) {
+    uintptr_t low = (uintptr_t)p & 15u;
+    return low ? (uint32_t)(low & -low) : 16u;
+}
+
+#endif

@@ -56,10 +56,10 @@ struct collective {
     const struct collective_ops *ops;
     int rank, size;
     enum reduce_mode mode;
-    bool control;              // count as control bytes
-    struct wire_count *wire;   // the rank's counters; not owned
+    bool control;             // count as control bytes
+    struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
-    double busy_s;             // in transfers, waiting for peers included; written by the stream's thread
+    double busy_s;  // in transfers, waiting for peers included; written by the stream's thread
 };
 
 // Bytes of device memory an implementation wants for staging reductions of up to max_count elements a
@@ -69,7 +69,7 @@ struct collective_options {
     bool control;
     struct wire_count *wire;
     double deadline_s;
-    void *staging;        // collective_mpi_staging_bytes(...) of device memory, or NULL
+    void *staging;  // collective_mpi_staging_bytes(...) of device memory, or NULL
     size_t staging_bytes;
 };
 
@@ -105,7 +105,7 @@ struct collective_source {
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);
     struct collective *(*create)(const struct collective_source *src, int channel,
                                  const struct collective_options *o);
-    void *impl;        // struct local_hub * or struct mpi_world *
+    void *impl;               // struct local_hub * or struct mpi_world *
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
 struct collective_source collective_source_local(struct local_hub *h, int rank);

@@ -1,11 +1,9 @@
 // Thin wrappers over the backend's table, the ledger, and names. What every backend shares.
 #include "kernels/backend_impl.h"
+#include "kernels/cuda/cuda_so.h"
 
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 const char *mem_class_name(enum mem_class c) {
     static const char *const names[MEM_CLASSES] = {
@@ -17,77 +15,17 @@ const char *mem_class_name(enum mem_class c) {
     return names[c];
 }
 
-const char *op_name(enum op op) {
-    static const char *const names[OP_COUNT] = {
-        [OP_MATMUL] = "matmul",
-        [OP_BIAS_GRAD] = "bias_grad",
-        [OP_EMBED_FWD] = "embed_fwd",
-        [OP_EMBED_BWD] = "embed_bwd",
-        [OP_NORM_FWD] = "norm_fwd",
-        [OP_NORM_BWD] = "norm_bwd",
-        [OP_ROPE] = "rope",
-        [OP_ATTN_FWD] = "attn_fwd",
-        [OP_ATTN_BWD] = "attn_bwd",
-        [OP_GELU_FWD] = "gelu_fwd",
-        [OP_GELU_BWD] = "gelu_bwd",
-        [OP_SWIGLU_FWD] = "swiglu_fwd",
-        [OP_SWIGLU_BWD] = "swiglu_bwd",
-        [OP_ADD] = "add",
-        [OP_XENT] = "xent",
-        [OP_LOSS_SUM] = "loss_sum",
-        [OP_SUMSQ] = "sumsq",
-        [OP_DECIDE] = "decide",
-        [OP_ADAMW] = "adamw",
-        [OP_REDUCE] = "reduce",
-        [OP_CAST] = "cast",
-        [OP_FILL_ZERO] = "fill_zero",
-    };
-    assert(op >= 0 && op < OP_COUNT);
-    return names[op];
-}
-
 const struct backend *backend_find(const char *name, const char **why) {
     static const struct backend *const known[] = {&cpu_backend, &ref_backend};
+    const char *text = "no such backend; the known ones are cpu, cuda and ref";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i]->name, name) == 0) return known[i];
-    if (why)
-        *why = strcmp(name, "cuda") == 0 ? "this build has no CUDA backend; use --device cpu"
-                                         : "no such backend; the known ones are cpu and ref";
-    return NULL;
+    const struct backend *found = strcmp(name, "cuda") == 0 ? cuda_backend_find(&text) : NULL;
+    if (!found && why) *why = text;
+    return found;
 }
 
 // ---------------------------------------------------------------- device
-
-void device_init(struct device *d, const struct backend *b, const struct device_options *opt) {
-    d->backend = b;
-    snprintf(d->label, sizeof d->label, "%s", opt && opt->label ? opt->label : "");
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    d->threads = opt && opt->threads > 0 ? opt->threads : cores > 0 ? (int)cores : 1;
-    d->trace = opt && opt->trace;
-    pthread_mutex_init(&d->lock, NULL);
-    memset(&d->usage, 0, sizeof d->usage);
-    atomic_init(&d->failed, false);
-    d->error[0] = 0;
-}
-
-void device_fini(struct device *d) { pthread_mutex_destroy(&d->lock); }
-
-void device_fail(struct device *d, const char *fmt, ...) {
-    pthread_mutex_lock(&d->lock);
-    if (!atomic_load_explicit(&d->failed, memory_order_relaxed)) {
-        int n = d->label[0] ? snprintf(d->error, sizeof d->error, "[%s] ", d->label) : 0;
-        va_list ap;
-        va_start(ap, fmt);
-        vsnprintf(d->error + n, sizeof d->error - (size_t)n, fmt, ap);
-        va_end(ap);
-        atomic_store_explicit(&d->failed, true, memory_order_release);
-    }
-    pthread_mutex_unlock(&d->lock);
-}
-
-const char *dev_error(struct device *d) {
-    return atomic_load_explicit(&d->failed, memory_order_acquire) ? d->error : "";
-}
 
 int dev_open(const struct backend *b, const struct device_options *opt, struct device **out) {
     *out = NULL;

@@ -81,7 +81,7 @@ const char *op_name(enum op op);  // "matmul", ...
 // op(a) is a(M,K), or a(K,M) transposed when trans_a; op(b) is b(K,N), or b(N,K) transposed when
 // trans_b. All row-major without gaps, all of type dt. bias (N) or NULL; not with accumulate.
 struct matmul_args {
-    void *c;           // (M,N)
+    void *c;  // (M,N)
     const void *a, *b;
     const void *bias;  // (N) or NULL
     int64_t m, n, k;
@@ -197,21 +197,20 @@ struct attn_bwd_args {
     const void *dout;  // (B,T,H*D)
     const void *qkv, *out;
     const float *lse;
-    void *scratch;     // attn_scratch_bytes(...)
+    void *scratch;  // attn_scratch_bytes(...)
     int64_t batch, seq;
     int32_t heads, kv_heads, head_size;
     float scale;
     enum dtype dt;
 };
-size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_heads,
-                          int32_t head_size);
+size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_heads, int32_t head_size);
 
 // GELU, tanh form (Hendrycks & Gimpel 2016, as GPT-2): y = 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
 // forward: y = gelu(x). backward: dx = dy * gelu'(x); dx may alias dy.
 struct gelu_args {
-    void *y;        // forward: y ; backward: dx      (n)
-    const void *x;  // (n)
-    const void *dy; // backward only
+    void *y;         // forward: y ; backward: dx      (n)
+    const void *x;   // (n)
+    const void *dy;  // backward only
     int64_t n;
     enum dtype dt;
 };
@@ -219,10 +218,10 @@ struct gelu_args {
 // SwiGLU (Shazeer 2020): gate_up(R,2F), row = | gate: F | up: F |; y(R,F) = silu(gate) * up.
 // backward: dgate_up(R,2F) from dy(R,F); may not alias gate_up.
 struct swiglu_args {
-    void *y;               // forward: y(R,F) ; backward: dgate_up(R,2F)
-    const void *gate_up;   // (R,2F)
-    const void *dy;        // backward only, (R,F)
-    int64_t rows, width;   // R, F
+    void *y;              // forward: y(R,F) ; backward: dgate_up(R,2F)
+    const void *gate_up;  // (R,2F)
+    const void *dy;       // backward only, (R,F)
+    int64_t rows, width;  // R, F
     enum dtype dt;
 };
 
@@ -296,9 +295,9 @@ struct update_scalars update_decide(const struct exact_sum *sum, float loss_scal
 // where 1-beta is computed in fp32, inv_bc1 = 1/(1-beta1^t), inv_sqrt_bc2 = 1/sqrt(1-beta2^t) in
 // double, then rounded. scalars->skip: nothing is written.
 struct adamw_args {
-    float *master, *m, *v;               // (n)
-    void *weight;                        // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;                    // (n) of type dt
+    float *master, *m, *v;  // (n)
+    void *weight;           // (n) of type dt; may equal master in fp32; NULL: not written
+    const void *grad;       // (n) of type dt
     const struct update_scalars *scalars;
     int64_t n;
     float lr, beta1, beta2, eps, weight_decay, inv_bc1, inv_sqrt_bc2;
@@ -396,8 +395,8 @@ struct device *stream_device(struct stream *s);
 void dev_copy(struct stream *s, void *dst, const void *src, size_t bytes);
 // Runs fn(arg) in stream order on a thread of the stream; it may block. Non-zero fails the stream.
 void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
-void stream_phase(struct stream *s, enum phase phase);  // enqueued
-int stream_sync(struct stream *s);                      // 0, or -1 when the stream has failed
+void stream_phase(struct stream *s, enum phase phase);              // enqueued
+int stream_sync(struct stream *s);                                  // 0, or -1 when the stream has failed
 void stream_get_times(struct stream *s, struct stream_times *out);  // since creation; after a sync
 struct event *event_create(struct device *d);
 void event_destroy(struct event **e);

@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define SUMSQ_BLOCK 256  // elements
+#define SUMSQ_BLOCK     256  // elements
 #define EXACT_SUM_LIMBS 20
 
 struct exact_sum {
@@ -32,9 +32,9 @@ struct exact_sum {
 static inline void exact_sum_add(struct exact_sum *s, double x) {
     if (x <= 0.0) return;
     int e;
-    double f = frexp(x, &e);                       // x = f * 2^e, f in [0.5, 1)
-    uint64_t mant = (uint64_t)ldexp(f, 53);        // x = mant * 2^(e-53)
-    int shift = e - 53 + 320;                      // position of mant's lowest bit
+    double f = frexp(x, &e);                 // x = f * 2^e, f in [0.5, 1)
+    uint64_t mant = (uint64_t)ldexp(f, 53);  // x = mant * 2^(e-53)
+    int shift = e - 53 + 320;                // position of mant's lowest bit
     if (shift < 0) {
         mant >>= -shift;  // bits below 2^-320 are zero by the contract
         shift = 0;

@@ -24,7 +24,8 @@ static void arena_measures_what_it_takes(void **state) {
     (void)state;
     const char *why = NULL;
     struct device *dev = NULL;
-    assert_int_equal(dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 1, .label = "t"}, &dev), 0);
+    assert_int_equal(
+        dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 1, .label = "t"}, &dev), 0);
     struct arena plan, live;
     struct mem_usage usage;
     arena_init(&plan, NULL);
@@ -160,9 +161,12 @@ static void fail_keeps_the_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_measures_what_it_takes), cmocka_unit_test(layouts_align_and_pad),
-        cmocka_unit_test(layout_hashes_tell_layouts_apart), cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(normals_look_normal), cmocka_unit_test(rng_below_covers_its_range),
+        cmocka_unit_test(arena_measures_what_it_takes),
+        cmocka_unit_test(layouts_align_and_pad),
+        cmocka_unit_test(layout_hashes_tell_layouts_apart),
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(normals_look_normal),
+        cmocka_unit_test(rng_below_covers_its_range),
         cmocka_unit_test(fail_keeps_the_text),
     };
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);

@@ -57,9 +57,12 @@ static void rig_open(struct rig *r, const char *backend, struct model_spec spec,
     r->spec = spec;
     r->layout = model_layout_create(&r->spec, 1);
     assert_non_null(r->layout);
-    assert_int_equal(dev_open(backend_find(backend, &why), &(struct device_options){.threads = 1, .label = "t"}, &r->dev), 0);
+    assert_int_equal(
+        dev_open(backend_find(backend, &why), &(struct device_options){.threads = 1, .label = "t"}, &r->dev),
+        0);
     r->compute = stream_create(r->dev, "compute");
-    r->topology = local_create(&(struct local_options){.layout = r->layout, .dtype = dt, .dev = r->dev, .compute = r->compute});
+    r->topology = local_create(
+        &(struct local_options){.layout = r->layout, .dtype = dt, .dev = r->dev, .compute = r->compute});
     assert_non_null(r->topology);
     r->model = model_create(&(struct model_options){.spec = &r->spec,
                                                     .layout = r->layout,
@@ -139,7 +142,8 @@ static void check_gradients(const char *backend, struct model_spec spec) {
         for (int i = 0; i < r.layout->units[u].count; i++) {
             const struct tensor *t = &r.layout->units[u].tensors[i];
             for (int k = 0; k < 6; k++) {
-                int64_t at = t->offset + (int64_t)rng_below(9, (uint64_t)k, (uint64_t)t->logical_start, (uint64_t)t->numel);
+                int64_t at = t->offset + (int64_t)rng_below(9, (uint64_t)k, (uint64_t)t->logical_start,
+                                                            (uint64_t)t->numel);
                 float kept = w[at], h = 1e-2f;
                 w[at] = kept + h;
                 double up = loss_of(&r);
@@ -148,8 +152,8 @@ static void check_gradients(const char *backend, struct model_spec spec) {
                 w[at] = kept;
                 double expected = (up - down) / (2.0 * (double)h);
                 if (fabs(expected - (double)g[at]) > 4e-3 + 1e-2 * fabs(expected))
-                    fail_msg("%s[%lld]: finite difference %g, gradient %g", t->name, (long long)(at - t->offset),
-                             expected, (double)g[at]);
+                    fail_msg("%s[%lld]: finite difference %g, gradient %g", t->name,
+                             (long long)(at - t->offset), expected, (double)g[at]);
             }
         }
     }
@@ -220,8 +224,10 @@ static void predicts_its_memory(void **state) {
     rig_open(&r, "cpu", small(FAMILY_GPT2, true, true), DT_BF16);
     size_t model[MEM_CLASSES];
     struct mem_usage usage;
-    model_predict(&(struct model_options){.spec = &r.spec, .layout = r.layout, .dtype = DT_BF16, .batch = r.B, .seq = r.T},
-                  model);
+    model_predict(
+        &(struct model_options){
+            .spec = &r.spec, .layout = r.layout, .dtype = DT_BF16, .batch = r.B, .seq = r.T},
+        model);
     gradients(&r, 0, 1.0f);
     dev_usage(r.dev, &usage);
     for (int c = 0; c < MEM_CLASSES; c++)
@@ -231,9 +237,12 @@ static void predicts_its_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_of_llama), cmocka_unit_test(gradients_of_gpt2),
-        cmocka_unit_test(gradients_on_the_reference_device), cmocka_unit_test(micro_batches_add),
-        cmocka_unit_test(sixteen_bits_follow_fp32), cmocka_unit_test(predicts_its_memory),
+        cmocka_unit_test(gradients_of_llama),
+        cmocka_unit_test(gradients_of_gpt2),
+        cmocka_unit_test(gradients_on_the_reference_device),
+        cmocka_unit_test(micro_batches_add),
+        cmocka_unit_test(sixteen_bits_follow_fp32),
+        cmocka_unit_test(predicts_its_memory),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

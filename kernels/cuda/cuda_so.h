@@ -22,6 +22,7 @@ struct cuda_memory_info {
 
 struct cuda_facts {
     char name[128];
+    char bus_id[32];  // PCI: which GPU of the machine it is
     int sm_version;  // 90: compute capability 9.0
     int multiprocessors;
     int driver_version, runtime_version;  // 13000: 13.0

@@ -14,9 +14,10 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
     void *p = dev_alloc(a->dev, c, bytes);
     if (!p) {
         a->failed = 1;
-        fail("out of device memory: %zu bytes for %s, after %zu bytes in all; "
-             "use a smaller batch, a higher ZeRO stage or more ranks",
-             bytes, mem_class_name(c), arena_total(a) - bytes);
+        fail(
+            "out of device memory: %zu bytes for %s, after %zu bytes in all; "
+            "use a smaller batch, a higher ZeRO stage or more ranks",
+            bytes, mem_class_name(c), arena_total(a) - bytes);
         a->bytes[c] -= bytes;
         return NULL;
     }
@@ -35,7 +36,8 @@ size_t arena_total(const struct arena *a) {
 }
 
 void arena_release(struct arena *a) {
-    for (int i = a->count - 1; i >= 0; i--) dev_free(a->dev, a->blocks[i].class, a->blocks[i].p, a->blocks[i].bytes);
+    for (int i = a->count - 1; i >= 0; i--)
+        dev_free(a->dev, a->blocks[i].class, a->blocks[i].p, a->blocks[i].bytes);
     free(a->blocks);
     *a = (struct arena){.dev = a->dev};
 }

@@ -16,11 +16,11 @@ struct arena_block {
 };
 
 struct arena {
-    struct device *dev;             // NULL: measuring
-    size_t bytes[MEM_CLASSES];      // handed out so far, rounded as the device rounds
-    struct arena_block *blocks;     // NULL while measuring
+    struct device *dev;          // NULL: measuring
+    size_t bytes[MEM_CLASSES];   // handed out so far, rounded as the device rounds
+    struct arena_block *blocks;  // NULL while measuring
     int count, capacity;
-    int failed;                     // an allocation did not succeed
+    int failed;  // an allocation did not succeed
 };
 
 void arena_init(struct arena *a, struct device *dev);

@@ -7,7 +7,7 @@
 #define STARRING_SHARED_CORE_ERROR_H
 
 #define EXIT_RUN_FAILED 1
-#define EXIT_USAGE 2
+#define EXIT_USAGE      2
 
 // Who speaks on this thread ("worker 1", "rank 0"; "" for the launcher). The text is copied.
 void error_set_label(const char *label);

@@ -39,18 +39,18 @@ struct unit_view {
 
 // What the loop knows of a step. lr belongs to this update; loss_scale is 1 without fp16.
 struct step_input {
-    int64_t step;       // 0-based attempt; skipped ones count
-    int64_t updates;    // updates applied so far (attempts that were not skipped)
+    int64_t step;     // 0-based attempt; skipped ones count
+    int64_t updates;  // updates applied so far (attempts that were not skipped)
     float lr;
     float loss_scale;
-    float clip;         // 0: none
-    double loss;        // this rank's share: sum of its token losses / tokens of the global batch
+    float clip;   // 0: none
+    double loss;  // this rank's share: sum of its token losses / tokens of the global batch
 };
 
 struct step_stats {
-    double loss;        // the mean over the global batch: shares added in rank order
-    double grad_norm;   // global, unscaled, before clipping; NAN when the topology computes none
-    bool skipped;       // a gradient was not finite: nothing was updated
+    double loss;       // the mean over the global batch: shares added in rank order
+    double grad_norm;  // global, unscaled, before clipping; NAN when the topology computes none
+    bool skipped;      // a gradient was not finite: nothing was updated
 };
 
 // How the seconds of communication went since creation, summed over this rank.
@@ -80,11 +80,11 @@ struct topology_ops {
     const char *name;
     void (*prefetch)(struct topology *t, int u, enum pass pass);  // a hint; never blocks
     int (*acquire)(struct topology *t, int u, enum pass pass, struct unit_view *view);
-    int (*release)(struct topology *t, int u, enum pass pass);    // ends PASS_FORWARD or PASS_EVAL use
+    int (*release)(struct topology *t, int u, enum pass pass);  // ends PASS_FORWARD or PASS_EVAL use
     // Before each micro-batch; index of `count` in this step. The first overwrites gradients, later
     // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3).
     int (*begin_micro)(struct topology *t, int index, int count);
-    int (*grad_ready)(struct topology *t, int u);                 // u's gradient of this micro-batch is complete
+    int (*grad_ready)(struct topology *t, int u);  // u's gradient of this micro-batch is complete
     // Finishes communication, norm, skip/clip, update. Blocks the host until the stats are known.
     int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
     // Collective. values[i] = sum over ranks, in rank order, of each rank's values[i]. Evaluation.
@@ -95,7 +95,8 @@ struct topology_ops {
     // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values; every rank calls it with
     // the same values for every unit, before the first step.
     int (*load_unit)(struct topology *t, int u, const float *values);
-    void (*abort)(struct topology *t, const char *why);  // any thread; makes every wait of every rank fail soon
+    void (*abort)(struct topology *t,
+                  const char *why);  // any thread; makes every wait of every rank fail soon
     void (*destroy)(struct topology *t);
 };
 
@@ -103,30 +104,36 @@ struct topology {
     const struct topology_ops *ops;
     const struct layout *layout;
     struct device *dev;
-    struct stream *compute;   // owned by the loop's creator; outlives the topology
+    struct stream *compute;  // owned by the loop's creator; outlives the topology
     enum dtype dtype;
-    int rank, size;           // worker index and number of workers
+    int rank, size;  // worker index and number of workers
     struct wire_count wire;
     struct comm_times comm;
     struct topology_memory memory;
     struct wire_prediction wire_predicted;  // per step with one micro-batch
     struct staleness staleness;             // star only
-    bool mean_per_worker;     // async: gradients and loss are means over the worker's own batch
+    bool mean_per_worker;                   // async: gradients and loss are means over the worker's own batch
 };
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }
 static inline int topology_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
     return t->ops->acquire(t, u, p, v);
 }
-static inline int topology_release(struct topology *t, int u, enum pass p) { return t->ops->release(t, u, p); }
-static inline int topology_begin_micro(struct topology *t, int i, int n) { return t->ops->begin_micro(t, i, n); }
+static inline int topology_release(struct topology *t, int u, enum pass p) {
+    return t->ops->release(t, u, p);
+}
+static inline int topology_begin_micro(struct topology *t, int i, int n) {
+    return t->ops->begin_micro(t, i, n);
+}
 static inline int topology_grad_ready(struct topology *t, int u) { return t->ops->grad_ready(t, u); }
 static inline int topology_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     return t->ops->step(t, in, out);
 }
 static inline int topology_sum(struct topology *t, double *v, int n) { return t->ops->sum(t, v, n); }
 static inline int topology_finish(struct topology *t) { return t->ops->finish(t); }
-static inline int topology_load_unit(struct topology *t, int u, const float *v) { return t->ops->load_unit(t, u, v); }
+static inline int topology_load_unit(struct topology *t, int u, const float *v) {
+    return t->ops->load_unit(t, u, v);
+}
 static inline void topology_abort(struct topology *t, const char *why) { t->ops->abort(t, why); }
 void topology_destroy(struct topology **t);
 

@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNIT_ALIGN 128  // elements: 256 bytes in 16-bit
-#define TENSOR_NAME_MAX 64
+#define UNIT_ALIGN       128  // elements: 256 bytes in 16-bit
+#define TENSOR_NAME_MAX  64
 #define UNIT_MAX_TENSORS 24
 
 enum init_kind { INIT_ZEROS, INIT_ONES, INIT_NORMAL };
@@ -36,17 +36,17 @@ struct unit {
     char name[32];  // "embedding", "block.0", "head"
     int count;
     struct tensor tensors[UNIT_MAX_TENSORS];
-    int64_t n;      // elements up to the end of the last tensor, gaps included
+    int64_t n;  // elements up to the end of the last tensor, gaps included
     int64_t n_pad;
 };
 
 struct layout {
-    int count;            // units: 0 embedding, 1..L blocks, L+1 head
+    int count;  // units: 0 embedding, 1..L blocks, L+1 head
     struct unit *units;
-    int world;            // ranks (ring) or workers (star) it is padded for
-    bool tied;            // the head computes with unit 0's first tensor: unit 0 is used twice in a pass
-    int64_t params;       // P: elements of all tensors, without gaps and padding
-    int64_t padded;       // sum of n_pad
+    int world;       // ranks (ring) or workers (star) it is padded for
+    bool tied;       // the head computes with unit 0's first tensor: unit 0 is used twice in a pass
+    int64_t params;  // P: elements of all tensors, without gaps and padding
+    int64_t padded;  // sum of n_pad
 };
 
 // Called by the model with the tensors of each unit in order; sets offsets, n, n_pad, totals.

@@ -3,15 +3,19 @@
 
 #include "shared/model/model_impl.h"
 
-void linear_forward(struct model *m, void *y, const void *x, const void *w, const void *b, int64_t in, int64_t out) {
-    op_matmul(m->s, &(struct matmul_args){
-                        .c = y, .a = x, .b = w, .bias = b, .m = m->R, .n = out, .k = in, .trans_b = true, .dt = m->dt});
+void linear_forward(struct model *m, void *y, const void *x, const void *w, const void *b, int64_t in,
+                    int64_t out) {
+    op_matmul(
+        m->s,
+        &(struct matmul_args){
+            .c = y, .a = x, .b = w, .bias = b, .m = m->R, .n = out, .k = in, .trans_b = true, .dt = m->dt});
 }
 
 void linear_backward(struct model *m, const struct linear_grad *g) {
     if (g->dx)
         op_matmul(m->s,
-                  &(struct matmul_args){.c = g->dx, .a = g->dy, .b = g->w, .m = m->R, .n = g->in, .k = g->out, .dt = m->dt});
+                  &(struct matmul_args){
+                      .c = g->dx, .a = g->dy, .b = g->w, .m = m->R, .n = g->in, .k = g->out, .dt = m->dt});
     op_matmul(m->s, &(struct matmul_args){.c = g->dw,
                                           .a = g->dy,
                                           .b = g->x,
@@ -45,23 +49,21 @@ static void rope(struct model *m, void *qkv, bool inverse) {
 
 static void activation_forward(struct model *m, const struct block_saved *a) {
     if (m->spec.family == FAMILY_LLAMA)
-        op_swiglu_fwd(m->s,
-                      &(struct swiglu_args){.y = a->act, .gate_up = a->up, .rows = m->R, .width = m->F, .dt = m->dt});
+        op_swiglu_fwd(m->s, &(struct swiglu_args){
+                                .y = a->act, .gate_up = a->up, .rows = m->R, .width = m->F, .dt = m->dt});
     else
         op_gelu_fwd(m->s, &(struct gelu_args){.y = a->act, .x = a->up, .n = m->R * m->F, .dt = m->dt});
 }
 
 static void activation_backward(struct model *m, const struct block_saved *a) {
     if (m->spec.family == FAMILY_LLAMA)
-        op_swiglu_bwd(m->s, &(struct swiglu_args){.y = m->d_up,
-                                                  .gate_up = a->up,
-                                                  .dy = m->d_act,
-                                                  .rows = m->R,
-                                                  .width = m->F,
-                                                  .dt = m->dt});
+        op_swiglu_bwd(
+            m->s,
+            &(struct swiglu_args){
+                .y = m->d_up, .gate_up = a->up, .dy = m->d_act, .rows = m->R, .width = m->F, .dt = m->dt});
     else
-        op_gelu_bwd(m->s,
-                    &(struct gelu_args){.y = m->d_up, .x = a->up, .dy = m->d_act, .n = m->R * m->F, .dt = m->dt});
+        op_gelu_bwd(m->s, &(struct gelu_args){
+                              .y = m->d_up, .x = a->up, .dy = m->d_act, .n = m->R * m->F, .dt = m->dt});
 }
 
 void block_forward(struct model *m, int i, const struct unit_view *v) {
@@ -115,8 +117,8 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
 }
 
 // The gradient of the residual stream comes in and leaves in m->carry.
-static void norm_backward(struct model *m, const struct unit_view *v, int64_t weight, int64_t bias, const void *x,
-                          const float *mean, const float *rstd) {
+static void norm_backward(struct model *m, const struct unit_view *v, int64_t weight, int64_t bias,
+                          const void *x, const float *mean, const float *rstd) {
     op_norm_bwd(m->s, &(struct norm_bwd_args){.dx = m->carry,
                                               .dweight = grad_at(m, v, weight),
                                               .dbias = grad_at(m, v, bias),

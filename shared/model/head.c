@@ -4,16 +4,18 @@
 
 // Where the output projection lives: in the head's own unit, or in unit 0 when tied.
 struct projection {
-    const void *w;    // (V,C)
-    void *dw;         // (V,C) or NULL
+    const void *w;  // (V,C)
+    void *dw;       // (V,C) or NULL
     bool accumulate;
 };
 
-static struct projection projection_of(const struct model *m, const struct unit_view *v, const struct unit_view *tied) {
+static struct projection projection_of(const struct model *m, const struct unit_view *v,
+                                       const struct unit_view *tied) {
     const struct unit_view *owner = m->layout->tied ? tied : v;
     const struct unit *u = &m->layout->units[m->layout->tied ? 0 : m->layout->count - 1];
     int64_t at = unit_tensor_offset(u, m->layout->tied ? "wte" : "lm_head");
-    return (struct projection){weight_at(m, owner, at), owner->grad ? grad_at(m, owner, at) : NULL, owner->accumulate};
+    return (struct projection){weight_at(m, owner, at), owner->grad ? grad_at(m, owner, at) : NULL,
+                               owner->accumulate};
 }
 
 static void *row_at(const struct model *m, void *base, int64_t row, int64_t width) {
@@ -124,7 +126,8 @@ int model_logits(struct model *m, const struct unit_view *head, const struct uni
         int64_t rows = rows_from(m, row);
         logits_of(m, &p, row, rows);
         if (stream_sync(m->s)) return -1;
-        for (int64_t i = 0; i < rows * m->V; i++) out[row * m->V + i] = dtype_load(m->dt, m->logits, (size_t)i);
+        for (int64_t i = 0; i < rows * m->V; i++)
+            out[row * m->V + i] = dtype_load(m->dt, m->logits, (size_t)i);
     }
     return 0;
 }

@@ -10,7 +10,7 @@
 
 // Logits of as many rows at a time as fit in here, at least one block of rows: large enough that a
 // chunk's products run at full speed, small beside the activations of the models that need chunks.
-#define LOGITS_BYTES ((size_t)128 << 20)
+#define LOGITS_BYTES    ((size_t)128 << 20)
 #define LOGITS_MIN_ROWS 64
 
 int64_t unit_tensor_offset(const struct unit *u, const char *name) {
@@ -182,8 +182,8 @@ void model_destroy(struct model **pm) {
     *pm = NULL;
 }
 
-void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets, float loss_scale_over_tokens,
-                     bool zero_loss) {
+void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets,
+                     float loss_scale_over_tokens, bool zero_loss) {
     dev_copy(m->s, m->tokens, tokens, (size_t)m->R * sizeof *tokens);
     dev_copy(m->s, m->targets, targets, (size_t)m->R * sizeof *targets);
     m->grad_scale = loss_scale_over_tokens;
@@ -225,7 +225,8 @@ static void embedding_backward(struct model *m, const struct unit_view *v) {
                                                 .dt = m->dt});
 }
 
-void model_forward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied, bool want_loss) {
+void model_forward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied,
+                   bool want_loss) {
     if (u == 0)
         embedding_forward(m, view);
     else if (u <= m->spec.layers)

@@ -20,7 +20,7 @@ struct model_options {
     struct device *dev;
     struct stream *compute;
     enum dtype dtype;
-    int64_t batch, seq;   // B, T of one micro-batch
+    int64_t batch, seq;  // B, T of one micro-batch
 };
 
 struct model;

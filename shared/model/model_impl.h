@@ -32,21 +32,21 @@ struct model {
     enum dtype dt;
     int64_t B, T, R, C, QKV, A, F, U, V;
     struct arena arena;
-    struct block_tensors *at;     // (L)
-    struct block_saved *saved;    // (L)
-    int32_t *tokens, *targets;    // (B,T)
-    float *rope;                  // (T,D/2,2), LLaMA
-    void *final_x, *nf;           // (R,C)
-    float *meanf, *rstdf;         // (R)
-    float *loss;                  // (R)
-    double *loss_sum;             // (1)
-    void *logits;                 // (chunk,V)
-    int64_t chunk;                // rows of logits at a time
-    void *pass;                   // (R,C): proj and mlp on their way to the next norm
-    void *carry, *d_c;            // (R,C)
+    struct block_tensors *at;   // (L)
+    struct block_saved *saved;  // (L)
+    int32_t *tokens, *targets;  // (B,T)
+    float *rope;                // (T,D/2,2), LLaMA
+    void *final_x, *nf;         // (R,C)
+    float *meanf, *rstdf;       // (R)
+    float *loss;                // (R)
+    double *loss_sum;           // (1)
+    void *logits;               // (chunk,V)
+    int64_t chunk;              // rows of logits at a time
+    void *pass;                 // (R,C): proj and mlp on their way to the next norm
+    void *carry, *d_c;          // (R,C)
     void *d_qkv, *d_att, *d_up, *d_act;
-    void *scratch;                // of operations
-    float grad_scale;             // of the summed loss
+    void *scratch;     // of operations
+    float grad_scale;  // of the summed loss
     bool zero_loss;
 };
 
@@ -66,7 +66,8 @@ static inline enum norm_kind model_norm(const struct model *m) {
 int64_t unit_tensor_offset(const struct unit *u, const char *name);
 
 // y(R,out) = x(R,in) w(out,in)^T + b
-void linear_forward(struct model *m, void *y, const void *x, const void *w, const void *b, int64_t in, int64_t out);
+void linear_forward(struct model *m, void *y, const void *x, const void *w, const void *b, int64_t in,
+                    int64_t out);
 // dx(R,in) = dy w ; dw (+)= dy^T x ; db (+)= column sums of dy. dx, db may be NULL.
 struct linear_grad {
     void *dx, *dw, *db;

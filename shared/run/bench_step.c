@@ -14,7 +14,7 @@
 
 // The yardstick: a square product this large runs at the library's best rate, and takes a fraction of a
 // second. Timed between steps, so that both see the same machine.
-#define YARD 2048
+#define YARD         2048
 #define WARMUP_STEPS 2
 
 static const struct cli_option options[] = {
@@ -32,10 +32,12 @@ static const struct cli_option options[] = {
 static const struct cli_command command = {
     .name = "bench step",
     .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [OPTIONS]",
-    .summary = "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
-               "a large matrix product: the share of its rate that a step reaches is the figure to compare.",
-    .examples = "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
-                "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
+    .summary =
+        "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
+        "a large matrix product: the share of its rate that a step reaches is the figure to compare.",
+    .examples =
+        "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
+        "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
 };
@@ -64,8 +66,10 @@ struct bench {
 static double time_product(struct yard *y) {
     stream_sync(y->s);
     double start = now_seconds();
-    op_matmul(y->s, &(struct matmul_args){
-                        .c = y->c, .a = y->a, .b = y->b, .m = YARD, .n = YARD, .k = YARD, .trans_b = true, .dt = y->dt});
+    op_matmul(
+        y->s,
+        &(struct matmul_args){
+            .c = y->c, .a = y->a, .b = y->b, .m = YARD, .n = YARD, .k = YARD, .trans_b = true, .dt = y->dt});
     stream_sync(y->s);
     return now_seconds() - start;
 }
@@ -106,7 +110,8 @@ static int make_yard(struct bench *b, int steps) {
     y->c = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     if (b->arena.failed) return -1;
     void *host = xcalloc(1, bytes);
-    for (size_t i = 0; i < n; i++) dtype_store(y->dt, host, i, (float)((int)(i * 2654435761u % 1024) - 512) / 512.0f);
+    for (size_t i = 0; i < n; i++)
+        dtype_store(y->dt, host, i, (float)((int)(i * 2654435761u % 1024) - 512) / 512.0f);
     dev_copy(b->compute, y->a, host, bytes);
     dev_copy(b->compute, y->b, host, bytes);
     int rc = stream_sync(b->compute);
@@ -118,10 +123,10 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps) {
     char count[24];
     const char *why = NULL;
     const struct config_override defaults[] = {
-        {"topology", "local", "bench step"},         {"model", "gpt2-124m", "bench step"},
-        {"data.path", "demo", "bench step"},         {"train_micro_batch_size_per_gpu", "4", "bench step"},
-        {"data.seq_len", "256", "bench step"},       {"dtype", "bf16", "bench step"},
-        {"eval_batches", "0", "bench step"},         {"steps", count, "bench step"},
+        {"topology", "local", "bench step"},        {"model", "gpt2-124m", "bench step"},
+        {"data.path", "demo", "bench step"},        {"train_micro_batch_size_per_gpu", "4", "bench step"},
+        {"data.seq_len", "256", "bench step"},      {"dtype", "bf16", "bench step"},
+        {"eval_batches", "0", "bench step"},        {"steps", count, "bench step"},
         {"gradient_clipping", "1.0", "bench step"},
     };
     size_t d = sizeof defaults / sizeof *defaults;
@@ -174,7 +179,8 @@ static void print_json(const struct bench *b, double step_s, double flops, doubl
     cJSON_AddNumberToObject(j, "seq", (double)b->config->seq);
     cJSON_AddStringToObject(j, "dtype", config_dtype_name(b->config->dtype));
     cJSON_AddNumberToObject(j, "step_seconds", step_s);
-    cJSON_AddNumberToObject(j, "tokens_per_second", (double)(b->config->micro_batch * b->config->seq) / step_s);
+    cJSON_AddNumberToObject(j, "tokens_per_second",
+                            (double)(b->config->micro_batch * b->config->seq) / step_s);
     cJSON_AddNumberToObject(j, "flops_per_step", flops);
     cJSON_AddNumberToObject(j, "flops_per_second", rate);
     cJSON_AddNumberToObject(j, "matmul_flops_per_second", yard_rate);
@@ -196,18 +202,22 @@ static void print_table(const struct bench *b, double step_s, double flops, doub
     const struct time_split *t = &b->result.report.time;
     double all = t->forward + t->backward + t->optimizer;
     printf("model          %s, %lld parameters\n", b->spec.name, (long long)b->layout->params);
-    printf("step           B=%lld T=%lld %s: %.4f s (median), %.1f GFLOP\n", (long long)b->config->micro_batch,
-           (long long)b->config->seq, config_dtype_name(b->config->dtype), step_s, flops * 1e-9);
+    printf("step           B=%lld T=%lld %s: %.4f s (median), %.1f GFLOP\n",
+           (long long)b->config->micro_batch, (long long)b->config->seq, config_dtype_name(b->config->dtype),
+           step_s, flops * 1e-9);
     printf("tokens/s       %.1f\n", (double)(b->config->micro_batch * b->config->seq) / step_s);
     printf("rate           %.1f GFLOP/s\n", rate * 1e-9);
-    printf("matmul         %.1f GFLOP/s (%d x %d x %d, same type, between the steps, median)\n", yard_rate * 1e-9, YARD,
-           YARD, YARD);
+    printf("matmul         %.1f GFLOP/s (%d x %d x %d, same type, between the steps, median)\n",
+           yard_rate * 1e-9, YARD, YARD, YARD);
     printf("share (MFU)    %.3f = flops of a step / step seconds / matmul rate\n", rate / yard_rate);
     printf("time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%\n", 100 * t->forward / all,
            100 * t->backward / all, 100 * t->optimizer / all);
-    printf("allocations    %llu after the first step\n", (unsigned long long)b->result.report.late_allocations);
-    printf("flops a step   tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, attention in\n"
-           "               full, no recomputation counted\n");
+    printf("allocations    %llu after the first step\n",
+           (unsigned long long)b->result.report.late_allocations);
+    printf(
+        "flops a step   tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, "
+        "attention in\n"
+        "               full, no recomputation counted\n");
 }
 
 static int run(struct bench *b, bool json) {
@@ -221,7 +231,8 @@ static int run(struct bench *b, bool json) {
     int timed = (int)b->result.steps - WARMUP_STEPS;
     double step_s = median(b->result.step_seconds + WARMUP_STEPS, timed);
     double yard_s = median(b->yard.seconds + WARMUP_STEPS, timed);
-    double flops = model_flops_per_token(&b->spec, b->config->seq) * (double)(b->config->micro_batch * b->config->seq);
+    double flops =
+        model_flops_per_token(&b->spec, b->config->seq) * (double)(b->config->micro_batch * b->config->seq);
     double rate = flops / step_s, yard_rate = 2.0 * YARD * YARD * YARD / yard_s;
     (json ? print_json : print_table)(b, step_s, flops, rate, yard_rate);
     return 0;

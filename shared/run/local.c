@@ -55,7 +55,8 @@ static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t,
 
 static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
     struct local *t = (struct local *)base;
-    *view = (struct unit_view){t->units[u].weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL, t->accumulate};
+    *view = (struct unit_view){t->units[u].weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
+                               t->accumulate};
     return 0;
 }
 
@@ -103,7 +104,8 @@ static int local_step(struct topology *base, const struct step_input *in, struct
     struct update_scalars scalars;
     dev_copy(base->compute, &scalars, t->scalars, sizeof scalars);
     stream_phase(base->compute, PHASE_OTHER);
-    if (stream_sync(base->compute)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
+    if (stream_sync(base->compute))
+        return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
     *out = (struct step_stats){.loss = in->loss, .grad_norm = scalars.norm, .skipped = scalars.skip};
     return 0;
 }
@@ -125,7 +127,9 @@ static int local_load_unit(struct topology *base, int u, const float *values) {
     dev_copy(base->compute, b->master, values, (size_t)n * sizeof(float));
     if (base->dtype != DT_F32)
         op_cast(base->compute, &(struct cast_args){b->weight, b->master, n, DT_F32, base->dtype});
-    return stream_sync(base->compute) ? fail("loading unit %s: %s", base->layout->units[u].name, dev_error(base->dev)) : 0;
+    return stream_sync(base->compute)
+               ? fail("loading unit %s: %s", base->layout->units[u].name, dev_error(base->dev))
+               : 0;
 }
 
 static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }

@@ -20,11 +20,11 @@ struct train {
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
-    int64_t updates;       // applied so far
+    int64_t updates;  // applied so far
     int skipped_in_a_row;
     int32_t *tokens, *targets;  // (accumulation, B, T) of this rank
     double data_s;
-    double steps_s;        // all steps, without the evaluations between them
+    double steps_s;  // all steps, without the evaluations between them
     struct stream_times times0;
     struct comm_times comm0;
     uint64_t allocations;  // after the first step
@@ -114,9 +114,10 @@ static int judge(struct train *x, int64_t step, const struct step_stats *stats) 
     }
     if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
     if (x->skipped_in_a_row >= DIVERGED_STEPS)
-        return fail("step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
-                    "lower the learning rate, lengthen the warm-up or set gradient_clipping",
-                    (long long)step + 1, DIVERGED_STEPS);
+        return fail(
+            "step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
+            "lower the learning rate, lengthen the warm-up or set gradient_clipping",
+            (long long)step + 1, DIVERGED_STEPS);
     return 0;
 }
 
@@ -134,7 +135,8 @@ static uint64_t allocations(struct device *dev) {
     return usage.allocations;
 }
 
-static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats, double seconds) {
+static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
+                      double seconds) {
     if (!x->o->observer) return;
     struct step_record record = {.step = in->step + 1,
                                  .loss = stats->loss,
@@ -162,7 +164,8 @@ static int evaluate(struct train *x, int64_t step) {
         sums[0] += model_loss_sum(x->model);
         sums[1] += (double)(per_batch * c->seq);
     }
-    if (dev_error(x->t->dev)[0]) return fail("evaluation after step %lld: %s", (long long)step, dev_error(x->t->dev));
+    if (dev_error(x->t->dev)[0])
+        return fail("evaluation after step %lld: %s", (long long)step, dev_error(x->t->dev));
     if (topology_sum(x->t, sums, 2)) return -1;
     x->r->val_loss = sums[0] / sums[1];
     x->r->unigram_entropy = data_unigram_entropy(x->o->data);

@@ -9,14 +9,14 @@
 
 // One line of metrics.jsonl.
 struct step_record {
-    int64_t step;        // 1-based
-    double loss;         // mean over the global batch
-    double grad_norm;    // NAN: none computed
+    int64_t step;      // 1-based
+    double loss;       // mean over the global batch
+    double grad_norm;  // NAN: none computed
     double lr, loss_scale;
-    int64_t tokens;      // of the global batch
-    double seconds;      // this step, host clock
+    int64_t tokens;  // of the global batch
+    double seconds;  // this step, host clock
     bool skipped;
-    size_t memory_bytes; // device memory in use on this rank
+    size_t memory_bytes;  // device memory in use on this rank
 };
 
 // Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
@@ -27,16 +27,16 @@ struct time_split {
 };
 
 struct rank_report {
-    char role[16];              // "worker", "server", "scheduler"
+    char role[16];  // "worker", "server", "scheduler"
     int rank;
     size_t predicted_bytes[MEM_CLASSES];
     size_t peak_bytes[MEM_CLASSES];
     size_t formula_bytes;
-    size_t transport_peak_bytes;   // frames held in flight (star), apart from the ledger
-    size_t rss_bytes;              // peak resident set of the process
-    uint64_t late_allocations;     // device allocations after the first step: 0
-    uint64_t predicted_sent, predicted_received;   // payload bytes a step
-    double sent_per_step, received_per_step;       // payload bytes a step, measured
+    size_t transport_peak_bytes;                  // frames held in flight (star), apart from the ledger
+    size_t rss_bytes;                             // peak resident set of the process
+    uint64_t late_allocations;                    // device allocations after the first step: 0
+    uint64_t predicted_sent, predicted_received;  // payload bytes a step
+    double sent_per_step, received_per_step;      // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
     struct time_split time;
     struct staleness staleness;
@@ -45,11 +45,11 @@ struct rank_report {
 // Filled by train_run on every rank; arrays are owned by the result.
 struct train_result {
     struct rank_report report;
-    int64_t steps, skipped;        // attempts done; how many of them updated nothing
-    double *step_seconds;          // (steps)
-    double loss_first, loss_last;  // mean over the global batch of the first and last step
+    int64_t steps, skipped;            // attempts done; how many of them updated nothing
+    double *step_seconds;              // (steps)
+    double loss_first, loss_last;      // mean over the global batch of the first and last step
     double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
-    uint64_t weights_hash;         // rank 0 only
+    uint64_t weights_hash;             // rank 0 only
     bool interrupted;
 };
 
@@ -67,7 +67,7 @@ struct train_options {
     const struct token_source *data;
     struct topology *topology;
     const struct train_observer *observer;  // or NULL
-    const _Atomic int *stop;               // non-zero: leave as soon as possible (Ctrl-C), or NULL
+    const _Atomic int *stop;                // non-zero: leave as soon as possible (Ctrl-C), or NULL
     const char *weights_out;                // rank 0: HF directory to write at the end, or NULL
     const char *weights_in;                 // HF directory to start from, or NULL: seeded init
 };

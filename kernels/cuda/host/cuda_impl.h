@@ -31,7 +31,8 @@ struct attention_plan;
 // A point in a stream. Free when nobody holds it; then it waits in the device's pool.
 struct cuda_record {
     cudaEvent_t event;
-    int refs;  // device's head.lock
+    struct cuda_device *owner;  // whose pool it comes from
+    int refs;                   // owner's head.lock
     struct cuda_record *next;
 };
 
@@ -107,8 +108,8 @@ static inline struct cuda_device *cuda_device_of(struct stream *s) { return (str
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what);  // 0, or -1 after device_fail
 extern const struct backend cuda_backend;
 struct cuda_record *cuda_record_take(struct cuda_device *d);  // one reference; NULL after device_fail
-void cuda_record_hold(struct cuda_device *d, struct cuda_record *r);
-void cuda_record_drop(struct cuda_device *d, struct cuda_record *r);
+void cuda_record_hold(struct cuda_record *r);
+void cuda_record_drop(struct cuda_record *r);
 // At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of the stream.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
 

@@ -183,6 +183,7 @@ struct cuda_record *cuda_record_take(struct cuda_device *d) {
     if (!r) {
         r = calloc(1, sizeof *r);
         if (!r) return NULL;
+        r->owner = d;
         if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
             device_check(d, cudaEventCreate(&r->event), "cudaEventCreate") != 0) {
             free(r);
@@ -193,13 +194,15 @@ struct cuda_record *cuda_record_take(struct cuda_device *d) {
     return r;
 }
 
-void cuda_record_hold(struct cuda_device *d, struct cuda_record *r) {
+void cuda_record_hold(struct cuda_record *r) {
+    struct cuda_device *d = r->owner;
     pthread_mutex_lock(&d->head.lock);
     r->refs++;
     pthread_mutex_unlock(&d->head.lock);
 }
 
-void cuda_record_drop(struct cuda_device *d, struct cuda_record *r) {
+void cuda_record_drop(struct cuda_record *r) {
+    struct cuda_device *d = r->owner;
     pthread_mutex_lock(&d->head.lock);
     if (--r->refs == 0) {
         r->next = d->idle;
@@ -224,6 +227,7 @@ static int facts(struct device *head, struct cuda_facts *out) {
     struct cudaDeviceProp p;
     memset(out, 0, sizeof *out);
     if (device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
+        device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index), "asking the device") != 0 ||
         device_check(d, cudaDriverGetVersion(&out->driver_version), "asking the driver") != 0 ||
         device_check(d, cudaRuntimeGetVersion(&out->runtime_version), "asking the runtime") != 0)
         return -1;

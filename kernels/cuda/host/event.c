@@ -23,7 +23,7 @@ struct event *cuda_event_create(struct device *d) {
 
 void cuda_event_destroy(struct event *head) {
     struct cuda_event *e = (struct cuda_event *)head;
-    if (e->record) cuda_record_drop(owner(head), e->record);
+    if (e->record) cuda_record_drop(e->record);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }
@@ -37,7 +37,7 @@ void cuda_event_record(struct event *head, struct stream *on) {
         cuda_stream_fail(on, "an event could not be recorded");
         return;
     }
-    cuda_record_hold(d, r);  // one for the slot, one for the event
+    cuda_record_hold(r);  // one for the slot, one for the event
     uint64_t count;
     cuda_enqueue_record((struct cuda_stream *)on, r, &count);
     pthread_mutex_lock(&e->lock);
@@ -46,7 +46,7 @@ void cuda_event_record(struct event *head, struct stream *on) {
     e->count = count;
     e->record = r;
     pthread_mutex_unlock(&e->lock);
-    if (before) cuda_record_drop(owner(head), before);
+    if (before) cuda_record_drop(before);
 }
 
 // What an event holds now, with a reference of the caller's own; NULL when it was never recorded.
@@ -56,7 +56,7 @@ static struct cuda_record *event_read(struct event *head, struct cuda_stream **o
     struct cuda_record *r = e->record;
     *on = e->on;
     *count = e->count;
-    if (r) cuda_record_hold(owner(head), r);
+    if (r) cuda_record_hold(r);
     pthread_mutex_unlock(&e->lock);
     return r;
 }
@@ -67,7 +67,7 @@ void cuda_wait_event(struct stream *head, struct event *e) {
     struct cuda_record *r = event_read(e, &on, &count);
     if (!r) return;
     if (on == s)  // a stream's own past is behind it already
-        cuda_record_drop(owner(e), r);
+        cuda_record_drop(r);
     else
         cuda_enqueue_wait(s, on, count, r);  // the slot takes the reference
 }
@@ -81,7 +81,7 @@ int cuda_event_sync(struct event *e) {
     if (rc == 0) rc = cuda_check(on, cudaSetDevice(owner(e)->index), "choosing the device");
     if (rc == 0) rc = cuda_check(on, cudaEventSynchronize(r->event), "the work before an event");
     if (rc == 0 && cuda_enqueued_state(on, count) < 0) rc = -1;
-    cuda_record_drop(owner(e), r);
+    cuda_record_drop(r);
     return rc;
 }
 
@@ -100,7 +100,7 @@ int cuda_event_passed(struct event *e) {
             state = cuda_check(on, q, "the work before an event") == 0 ? 1 : -1;
         }
     }
-    cuda_record_drop(owner(e), r);
+    cuda_record_drop(r);
     return state;
 }
 
@@ -113,7 +113,7 @@ double cuda_event_seconds(struct event *from, struct event *to) {
         cudaGetLastError();
         ms = -1;
     }
-    if (a) cuda_record_drop(owner(from), a);
-    if (b) cuda_record_drop(owner(to), b);
+    if (a) cuda_record_drop(a);
+    if (b) cuda_record_drop(b);
     return ms < 0 ? -1 : (double)ms * 1e-3;
 }

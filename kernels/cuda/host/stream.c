@@ -160,14 +160,16 @@ static void *stream_main(void *arg) {
         // The slot stays ours until done moves on: the enqueuer writes to free slots only.
         pthread_mutex_unlock(&s->lock);
         int rc = run ? run_slot(s, slot) : 0;
-        if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) cuda_record_drop(d, slot->at.record);
+        if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) cuda_record_drop(slot->at.record);
         pthread_mutex_lock(&s->lock);
         s->done++;
         if (rc != 0 && s->failed_at == CUDA_NEVER) s->failed_at = s->done;
         if (s->watchers) pthread_cond_broadcast(&s->progress);
     }
     pthread_mutex_unlock(&s->lock);
-    cuda_attentions_free(s);  // what belongs to the thread ends on it
+    // What belongs to the thread ends on it, when the device no longer uses it.
+    cuda_check(s, cudaStreamSynchronize(s->stream), "the end of the stream");
+    cuda_attentions_free(s);
     return NULL;
 }
 
@@ -221,7 +223,6 @@ void cuda_stream_destroy(struct stream *head) {
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
     cuda_check(s, cudaSetDevice(d->index), "choosing the device");
-    cuda_check(s, cudaStreamSynchronize(s->stream), "the end of the stream");
     cuda_clock_fini(s);
     if (s->ctx.workspace) cuda_check(s, cudaFree(s->ctx.workspace), "freeing the workspace");
     atomic_fetch_sub(&d->workspace_bytes, s->ctx.workspace_bytes);

@@ -1,0 +1,90 @@
+// Pieces, chunks and volumes of collectives; see nccl_impl.h.
+#include "decentral/collective_nccl.h"
+#include "decentral/nccl_impl.h"
+
+#define CHUNK_BYTES ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
+
+size_t collective_nccl_staging_bytes(int size, size_t max_count, enum dtype dt) {
+    size_t bytes = dev_round(max_count * dtype_size(dt));
+    return (size_t)(size - 1) * (bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
+}
+
+struct nccl_piece nccl_piece_of(const struct collective_call *c, int size, int i) {
+    size_t at = (size_t)i;
+    switch (c->op) {
+        case COLLECTIVE_REDUCE:
+            return (struct nccl_piece){0, i == c->root ? c->count : 0};
+        case COLLECTIVE_REDUCE_SCATTER:
+            return (struct nccl_piece){at * c->count, (at + 1) * c->count};
+        default:
+            return (struct nccl_piece){collective_piece_begin(c->count, size, i),
+                                       collective_piece_begin(c->count, size, i + 1)};
+    }
+}
+
+size_t nccl_chunk(struct nccl_piece p, size_t done, size_t slot) {
+    size_t n = p.end - p.begin;
+    if (n <= done) return 0;
+    return n - done < slot ? n - done : slot;
+}
+
+size_t nccl_slot(size_t staging_bytes, int size, enum dtype dt) {
+    if (size < 2) return SIZE_MAX;
+    return staging_bytes / (size_t)(size - 1) / DEV_ALIGN * DEV_ALIGN / dtype_size(dt);
+}
+
+size_t nccl_chunks(const struct collective_call *c, int size, size_t slot) {
+    size_t longest = 0;
+    for (int i = 0; i < size; i++) {
+        struct nccl_piece p = nccl_piece_of(c, size, i);
+        if (p.end - p.begin > longest) longest = p.end - p.begin;
+    }
+    return longest == 0 ? 0 : (longest - 1) / slot + 1;
+}
+
+// A reduction: everyone's copy of a piece goes to its rank. All-reduce: the sums come back.
+static void reduction_volume(const struct collective_call *c, int rank, int size, size_t *sent, size_t *received) {
+    size_t e = dtype_size(c->dt), others = 0, peers = (size_t)(size - 1);
+    struct nccl_piece mine = nccl_piece_of(c, size, rank);
+    for (int i = 0; i < size; i++) {
+        struct nccl_piece p = nccl_piece_of(c, size, i);
+        if (i != rank) others += (p.end - p.begin) * e;
+    }
+    size_t own = (mine.end - mine.begin) * e * peers;
+    bool back = c->op == COLLECTIVE_ALL_REDUCE;
+    *sent = others + (back ? own : 0);
+    *received = own + (back ? others : 0);
+}
+
+void nccl_volume(const struct collective_call *c, int rank, int size, size_t *sent, size_t *received) {
+    size_t bytes = c->count * dtype_size(c->dt), peers = (size_t)(size - 1);
+    bool root = rank == c->root;
+    *sent = *received = 0;
+    switch (c->op) {
+        case COLLECTIVE_REDUCE:
+        case COLLECTIVE_ALL_REDUCE:
+        case COLLECTIVE_REDUCE_SCATTER:
+            reduction_volume(c, rank, size, sent, received);
+            break;
+        case COLLECTIVE_BROADCAST:
+        case COLLECTIVE_SCATTER:
+            *(root ? sent : received) = root ? peers * bytes : bytes;
+            break;
+        case COLLECTIVE_GATHER:
+            *(root ? received : sent) = root ? peers * bytes : bytes;
+            break;
+        case COLLECTIVE_ALL_GATHER:
+        case COLLECTIVE_ALL_TO_ALL:
+            *sent = *received = peers * bytes;
+            break;
+        case COLLECTIVE_SEND:
+            *sent = bytes;
+            break;
+        case COLLECTIVE_RECV:
+            *received = bytes;
+            break;
+        case COLLECTIVE_BARRIER:
+        case COLLECTIVE_OPS:
+            break;
+    }
+}

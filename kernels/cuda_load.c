@@ -1,0 +1,97 @@
+// Opens the object that carries everything CUDA, so that the program itself needs neither CUDA nor a driver.
+//
+// Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the lib
+//          folder next to its own (bin/starring, lib/...).
+// Order    The object's file, then the driver, then the object: a machine without a driver hears that, and not
+//          that some library of the object is missing.
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/backend_impl.h"
+#include "kernels/cuda/cuda_so.h"
+
+#define PATH_BYTES 4096
+#define WHY_BYTES  1024
+
+// As dlerror: one text a thread, good until that thread's next failure.
+static char *why_text(void) {
+    static _Thread_local char text[WHY_BYTES];
+    return text;
+}
+
+// The folder of the program with its '/', or "" when it cannot be told.
+static void program_folder(char *out, size_t out_bytes) {
+    ssize_t n = readlink("/proc/self/exe", out, out_bytes - 1);
+    out[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(out, '/');
+    if (slash)
+        slash[1] = 0;
+    else
+        out[0] = 0;
+}
+
+// 0 with the object's path, or -1 with the text.
+static int find_object(char *path, const char **why) {
+    static const char *const places[] = {"", "lib/", "../lib/"};
+    const char *given = getenv("STARRING_CUDA_SO");
+    char folder[PATH_BYTES];
+    char *text = why_text();
+    *why = text;
+    if (given && *given) {
+        snprintf(path, PATH_BYTES, "%s", given);
+        if (access(path, R_OK) == 0) return 0;
+        snprintf(text, WHY_BYTES, "STARRING_CUDA_SO names %.600s, which cannot be read: build it with `make` where nvcc "
+                                  "is installed, or unset the variable", given);
+        return -1;
+    }
+    program_folder(folder, sizeof folder - 64);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(path, PATH_BYTES, "%.4000s%s%s", folder, places[i], CUDA_SO_FILE);
+        if (access(path, R_OK) == 0) return 0;
+    }
+    snprintf(text, WHY_BYTES, "this build has no CUDA: there is no " CUDA_SO_FILE " in %.400s or its lib folder; run `make` "
+                              "where nvcc is installed (without CUDA=0), name the file in STARRING_CUDA_SO, or use "
+                              "--device cpu", folder);
+    return -1;
+}
+
+static int check_driver(const char **why) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (driver) return 0;  // stays open: the CUDA runtime wants it next
+    const char *error = dlerror();
+    snprintf(why_text(), WHY_BYTES, "the NVIDIA driver is missing on this machine (%.300s); install it, in a container "
+                                    "start it with the GPUs (docker run --gpus all), or use --device cpu",
+             error ? error : "libcuda.so.1");
+    *why = why_text();
+    return -1;
+}
+
+const struct cuda_so *cuda_so_open(const char **why) {
+    char path[PATH_BYTES];
+    char *text = why_text();
+    if (find_object(path, why) != 0 || check_driver(why) != 0) return NULL;
+    *why = text;
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!object) {
+        const char *error = dlerror();
+        snprintf(text, WHY_BYTES, "%.400s cannot be loaded: %.400s; are CUDA's libraries (cuBLASLt) where the loader "
+                                  "looks (LD_LIBRARY_PATH)?", path, error ? error : "no reason given");
+        return NULL;
+    }
+    const struct cuda_so *so = dlsym(object, CUDA_SO_SYMBOL);
+    if (so && so->abi == CUDA_SO_ABI && so->device_bytes == sizeof(struct device)) return so;
+    snprintf(text, WHY_BYTES, "%.600s belongs to another build of starring; run `make` again", path);
+    dlclose(object);
+    return NULL;
+}
+
+const struct backend *cuda_backend_find(const char **why) {
+    const struct cuda_so *so = cuda_so_open(why);
+    if (!so) return NULL;
+    if (so->probe(why_text(), WHY_BYTES) == 0) return so->backend;
+    *why = why_text();
+    return NULL;
+}

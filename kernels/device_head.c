@@ -1,0 +1,69 @@
+// The head of every device and the names of operations: no state of its own, so the CUDA object carries a copy
+// instead of calling back into the program.
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/backend_impl.h"
+
+const char *op_name(enum op op) {
+    static const char *const names[OP_COUNT] = {
+        [OP_MATMUL] = "matmul",
+        [OP_BIAS_GRAD] = "bias_grad",
+        [OP_EMBED_FWD] = "embed_fwd",
+        [OP_EMBED_BWD] = "embed_bwd",
+        [OP_NORM_FWD] = "norm_fwd",
+        [OP_NORM_BWD] = "norm_bwd",
+        [OP_ROPE] = "rope",
+        [OP_ATTN_FWD] = "attn_fwd",
+        [OP_ATTN_BWD] = "attn_bwd",
+        [OP_GELU_FWD] = "gelu_fwd",
+        [OP_GELU_BWD] = "gelu_bwd",
+        [OP_SWIGLU_FWD] = "swiglu_fwd",
+        [OP_SWIGLU_BWD] = "swiglu_bwd",
+        [OP_ADD] = "add",
+        [OP_XENT] = "xent",
+        [OP_LOSS_SUM] = "loss_sum",
+        [OP_SUMSQ] = "sumsq",
+        [OP_DECIDE] = "decide",
+        [OP_ADAMW] = "adamw",
+        [OP_REDUCE] = "reduce",
+        [OP_CAST] = "cast",
+        [OP_FILL_ZERO] = "fill_zero",
+    };
+    assert(op >= 0 && op < OP_COUNT);
+    return names[op];
+}
+
+void device_init(struct device *d, const struct backend *b, const struct device_options *opt) {
+    d->backend = b;
+    snprintf(d->label, sizeof d->label, "%s", opt && opt->label ? opt->label : "");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    d->threads = opt && opt->threads > 0 ? opt->threads : cores > 0 ? (int)cores : 1;
+    d->trace = opt && opt->trace;
+    pthread_mutex_init(&d->lock, NULL);
+    memset(&d->usage, 0, sizeof d->usage);
+    atomic_init(&d->failed, false);
+    d->error[0] = 0;
+}
+
+void device_fini(struct device *d) { pthread_mutex_destroy(&d->lock); }
+
+void device_fail(struct device *d, const char *fmt, ...) {
+    pthread_mutex_lock(&d->lock);
+    if (!atomic_load_explicit(&d->failed, memory_order_relaxed)) {
+        int n = d->label[0] ? snprintf(d->error, sizeof d->error, "[%s] ", d->label) : 0;
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(d->error + n, sizeof d->error - (size_t)n, fmt, ap);
+        va_end(ap);
+        atomic_store_explicit(&d->failed, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+const char *dev_error(struct device *d) {
+    return atomic_load_explicit(&d->failed, memory_order_acquire) ? d->error : "";
+}

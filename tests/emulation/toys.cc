@@ -1,0 +1,93 @@
+// The kernels of toys.h.
+#include "tests/emulation/toys.h"
+
+#include "kernels/cuda/platform.h"
+
+__global__ void reverse_kernel(float *out, const float *in, int with_barrier) {
+    SHARED_ARRAY(float, block, TOY_BLOCK);
+    block[threadIdx.x] = in[blockIdx.x * TOY_BLOCK + threadIdx.x];
+    if (with_barrier) __syncthreads();
+    out[blockIdx.x * TOY_BLOCK + threadIdx.x] = block[TOY_BLOCK - 1 - threadIdx.x];
+}
+
+__global__ void reverse_dynamic_kernel(float *out, const float *in) {
+    SHARED_DYNAMIC(float, block);
+    block[threadIdx.x] = in[blockIdx.x * TOY_BLOCK + threadIdx.x];
+    __syncthreads();
+    out[blockIdx.x * TOY_BLOCK + threadIdx.x] = block[TOY_BLOCK - 1 - threadIdx.x];
+}
+
+__global__ void barrier_for_some_kernel(float *out) {
+    if (threadIdx.x < TOY_BLOCK / 2)
+        __syncthreads();
+    else
+        __syncwarp();
+    __syncthreads();
+    out[threadIdx.x] = 1.0f;
+}
+
+__global__ void leaves_early_kernel(float *out) {
+    if (threadIdx.x == TOY_BLOCK - 1) return;
+    __syncthreads();
+    out[threadIdx.x] = 1.0f;
+}
+
+__global__ void shuffle_for_some_kernel(float *out) {
+    float x = 1.0f;
+    if (threadIdx.x % WARP < WARP / 2) x = __shfl_xor_sync(FULL_WARP, x, 1);
+    out[threadIdx.x] = x;
+}
+
+__global__ void shuffle_of_some_kernel(float *out) { out[threadIdx.x] = __shfl_xor_sync(0xffffu, 1.0f, 1); }
+
+__global__ void warp_sums_kernel(float *out, const float *in) {
+    float x = in[threadIdx.x], sum = warp_reduce(x, sum_of()), down = x;
+    for (int step = WARP / 2; step > 0; step /= 2) down += __shfl_down_sync(FULL_WARP, down, step);
+    down = __shfl_sync(FULL_WARP, down, 0);
+    unsigned above = __reduce_add_sync(FULL_WARP, x > 0.0f), ballot = __ballot_sync(FULL_WARP, x > 0.0f);
+    bool same = down == sum && above == (unsigned)__builtin_popcount(ballot);
+    out[threadIdx.x] = same ? sum + 1000.0f * (float)above : -1.0f;
+}
+
+__global__ void race_for_order_kernel(float *out, const float *in) {
+    if (threadIdx.x == 0) atomicAdd(out, in[blockIdx.x * TOY_BLOCK]);
+}
+
+__global__ void beyond_kernel(float *out, const float *in, int n, enum toy toy) {
+    SHARED_ARRAY(float, block, TOY_BLOCK);
+    int over = threadIdx.x == TOY_BLOCK - 1;
+    block[threadIdx.x] = in[toy == TOY_READS_BEYOND && over ? n : (int)threadIdx.x];
+    __syncthreads();
+    if (toy == TOY_SHARED_BEYOND && over) block[TOY_BLOCK] = 1.0f;
+    out[toy == TOY_WRITES_BEYOND && over ? n : (int)threadIdx.x] = block[threadIdx.x];
+}
+
+__global__ void nothing_kernel(void) {}
+
+int toy_run(enum toy toy, float *out, const float *in, int n, const char **why) {
+    struct cuda_ctx ctx = {NULL, 1, NULL, 0, ""};
+    struct launch_shape blocks = flat_shape(n / TOY_BLOCK, TOY_BLOCK), one = flat_shape(1, TOY_BLOCK);
+    cudaLaunchConfig_t large = {dim3(1), dim3(TOY_BLOCK), (size_t)64 << 10, NULL, NULL, 0};
+    int rc = -1;
+    switch (toy) {
+        case TOY_REVERSE: rc = launch(&ctx, blocks, reverse_kernel, out, in, 1); break;
+        case TOY_REVERSE_WITHOUT_BARRIER: rc = launch(&ctx, blocks, reverse_kernel, out, in, 0); break;
+        case TOY_REVERSE_DYNAMIC:
+            blocks.shared_bytes = TOY_BLOCK * sizeof(float);
+            rc = launch(&ctx, blocks, reverse_dynamic_kernel, out, in);
+            break;
+        case TOY_BARRIER_FOR_SOME: rc = launch(&ctx, one, barrier_for_some_kernel, out); break;
+        case TOY_LEAVES_EARLY: rc = launch(&ctx, one, leaves_early_kernel, out); break;
+        case TOY_SHUFFLE_FOR_SOME: rc = launch(&ctx, one, shuffle_for_some_kernel, out); break;
+        case TOY_SHUFFLE_OF_SOME: rc = launch(&ctx, one, shuffle_of_some_kernel, out); break;
+        case TOY_WARP_SUMS: rc = launch(&ctx, one, warp_sums_kernel, out, in); break;
+        case TOY_RACE_FOR_ORDER: rc = launch(&ctx, blocks, race_for_order_kernel, out, in); break;
+        case TOY_READS_BEYOND:
+        case TOY_WRITES_BEYOND:
+        case TOY_SHARED_BEYOND: rc = launch(&ctx, one, beyond_kernel, out, in, n, toy); break;
+        case TOY_TOO_MANY_THREADS: rc = launch(&ctx, flat_shape(1, 1025), nothing_kernel); break;
+        case TOY_TOO_MUCH_SHARED: rc = cuda_checked(&ctx, cudaLaunchKernelEx(&large, nothing_kernel)); break;
+    }
+    if (rc != 0) *why = ctx.why;
+    return rc;
+}

@@ -32,7 +32,7 @@ def environment(san):
         env["OMP_NUM_THREADS"] = "1"
         env["TSAN_OPTIONS"] = options("halt_on_error=1:second_deadlock_stack=1", "tsan.supp", env.get("TSAN_OPTIONS"))
     if san == "address":
-        env["ASAN_OPTIONS"] = options("abort_on_error=0:detect_stack_use_after_return=1", None, env.get("ASAN_OPTIONS"))
+        env["ASAN_OPTIONS"] = options("abort_on_error=0", None, env.get("ASAN_OPTIONS"))
         env["LSAN_OPTIONS"] = options("print_suppressions=0", "lsan.supp", env.get("LSAN_OPTIONS"))
     if san == "undefined":
         env["UBSAN_OPTIONS"] = options("print_stacktrace=1", None, env.get("UBSAN_OPTIONS"))

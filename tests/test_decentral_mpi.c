@@ -107,6 +107,7 @@ static int job_mismatch(struct mpi_rank *r) {
     struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 2});
     c->ops->broadcast(c, r->s, x, r->rank == 1 ? 7 : 6, DT_F32, 0);
     if (r->rank == 1) return expect_failure(c, r->s, "rank 0 sent 24 bytes where rank 1 expects 28");
+    (void)stream_sync(r->s);  // x must outlive the message
     return 0;
 }
 

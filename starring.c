@@ -42,6 +42,7 @@ static struct zero_options zero_options_of(const struct config *c, const struct 
                                  .dtype = c->dtype,
                                  .optimizer = c->optimizer,
                                  .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .accumulation = c->accumulation,
                                  .deadline_s = (double)c->deadline_ms * 1e-3};
 }
 

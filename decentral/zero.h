@@ -6,7 +6,8 @@
 //     1       full         full                       shard    2U  reduce-scatter g + all-gather w
 //     2       full         2 slots + shard            shard    2U
 //     3       2 slots + shard   2 slots + shard       shard    3U  all-gather w twice + reduce-scatter g
-// U = (N-1)/N x padded bytes. Slots alternate by the unit's parity; each is as large as the largest
+// U = (N-1)/N x padded bytes. With A micro-batches a step what is sharded moves for each of them: stage 2
+// (1+A)U, stage 3 3AU. Slots alternate by the unit's parity; each is as large as the largest
 // unit of that parity. A tied unit 0 has slots of its own.
 #ifndef STARRING_DECENTRAL_ZERO_H
 #define STARRING_DECENTRAL_ZERO_H
@@ -25,6 +26,7 @@ struct zero_options {
     enum reduce_mode reduce;
     double deadline_s;
     const struct collective_source *source;  // rank, size
+    int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one
 };
 
 // Predictions alone; allocates nothing. src may be {name, rank, size, staging_bytes} without impl.

@@ -33,8 +33,8 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
 size_t zero_formula_bytes(const struct zero_policy *p, int64_t params, int world, enum dtype dt);
-// Payload of a step with one micro-batch: 2U or 3U, U = sum over units of (N-1) * n_pad/N * bytes.
-struct wire_prediction zero_wire(const struct zero_policy *p, const struct layout *l, enum dtype dt);
+// Payload of a step (zero.h): U = sum over units of (N-1) * n_pad/N * bytes.
+struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 
 struct zero_unit {
     void *weights;       // (n_pad), or NULL where weights are sharded

@@ -95,7 +95,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     zero_carve(&z);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
     mem->formula_bytes = zero_formula_bytes(z.policy, o->layout->params, o->source->size, o->dtype);
-    *wire = zero_wire(z.policy, o->layout, o->dtype);
+    *wire = zero_wire(z.policy, o);
     arena_release(&z.arena);
     free(z.units);
     return 0;

@@ -32,12 +32,14 @@ size_t zero_formula_bytes(const struct zero_policy *p, int64_t params, int world
     return full * (size_t)params + shard * (size_t)params / (size_t)world;
 }
 
-struct wire_prediction zero_wire(const struct zero_policy *p, const struct layout *l, enum dtype dt) {
-    uint64_t volume = 0, times = 1;  // the reduction of the gradients
+struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
+    const struct layout *l = o->layout;
+    uint64_t volume = 0, micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
+    uint64_t times = p->grads == RESIDENT_SHARD ? micro : 1;  // the reduction of the gradients
     for (int u = 0; u < l->count; u++)
-        volume += (uint64_t)(l->world - 1) * (uint64_t)unit_shard(l, u) * dtype_size(dt);
+        volume += (uint64_t)(l->world - 1) * (uint64_t)unit_shard(l, u) * dtype_size(o->dtype);
     if (p->gather_grads) times++;
     if (p->gather_weights) times++;
-    if (p->weights == RESIDENT_SHARD) times += 2;  // once for each pass
+    if (p->weights == RESIDENT_SHARD) times += 2 * micro;  // once for each pass
     return (struct wire_prediction){.sent_per_step = times * volume, .received_per_step = times * volume};
 }

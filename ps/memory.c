@@ -16,19 +16,15 @@ void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, boo
     out->sum = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->sum) : NULL;
 }
 
-void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank,
-                  struct server_buffers *out) {
-    for (int key = 0; key < map->count; key++) {
-        const struct partition *p = &map->parts[key];
-        size_t n = (size_t)(p->end - p->begin);
-        if (p->shard / map->threads != rank) continue;
-        out[key].master = arena_take(a, MEM_MASTER, n * sizeof(float));
-        out[key].m = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
-        out[key].v = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
-        out[key].acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
-        out[key].weight = out[key].master;
-        if (dtype != DT_F32) out[key].weight = arena_take(a, MEM_PARAMETER, n * dtype_size(dtype));
-    }
+void server_carve_key(struct arena *a, const struct partition *p, enum dtype dtype,
+                      struct server_buffers *out) {
+    size_t n = (size_t)(p->end - p->begin);
+    out->master = arena_take(a, MEM_MASTER, n * sizeof(float));
+    out->m = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+    out->v = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+    out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
+    out->weight = out->master;
+    if (dtype != DT_F32) out->weight = arena_take(a, MEM_PARAMETER, n * dtype_size(dtype));
 }
 
 struct shard_map *ps_map_create(const struct config *c, const struct layout *l) {
@@ -74,15 +70,16 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     struct shard_map *map = ps_map_create(c, l);
     if (!map) return -1;
     arena_init(&a, NULL);
-    struct server_buffers *b = xcalloc((unsigned long)map->count, sizeof *b);
-    server_carve(&a, map, c->dtype, rank, b);
+    struct server_buffers unused;
+    for (int key = 0; key < map->count; key++)
+        if (map->parts[key].shard / map->threads == rank)
+            server_carve_key(&a, &map->parts[key], c->dtype, &unused);
     *mem = (struct topology_memory){.formula_bytes = 12 * (size_t)l->params / (size_t)map->servers};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
     uint64_t bytes =
         (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
     arena_release(&a);
-    free(b);
     shard_map_destroy(&map);
     return 0;
 }

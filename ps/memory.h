@@ -15,9 +15,9 @@ struct worker_buffers {
 // weights and grads are host arrays of the caller's, one entry a unit.
 void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm,
                   struct worker_buffers *out);
-// Buffers of every key of server `rank`; out (map->count), others untouched.
-void server_carve(struct arena *a, const struct shard_map *map, enum dtype dtype, int rank,
-                  struct server_buffers *out);
+// Buffers of one key of a server.
+void server_carve_key(struct arena *a, const struct partition *p, enum dtype dtype,
+                      struct server_buffers *out);
 
 // The partition map a configuration means; NULL after logging.
 struct shard_map *ps_map_create(const struct config *c, const struct layout *l);

@@ -164,14 +164,31 @@ static int server_listen(struct server *s) {
 }
 
 // ---------------------------------------------------------------- the main thread
+static void server_say(struct server *s, enum wire_kind kind, const char *text) {
+    struct ps_message m = {.header = {.kind = kind}};
+    if (text) snprintf(m.header.text, sizeof m.header.text, "%s", text);
+    ps_stamp(&s->id, &m.header);
+    net_send(s->scheduler, NULL, &m);
+}
+
+// Every page is written here: with a large share that takes longer than the scheduler waits for a sign of
+// life.
 static int server_allocate(struct server *s) {
     const char *why = NULL;
+    double beat_s = now_seconds();
     const struct backend *b = backend_find("cpu", &why);
     struct device_options d = {.threads = 1, .label = error_label()};
     if (!b || dev_open(b, &d, &s->dev) != 0) return fail("cannot open the cpu device: %s", why ? why : "");
     arena_init(&s->arena, s->dev);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
-    server_carve(&s->arena, s->map, s->c->dtype, s->id.rank, s->buffers);
+    for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
+        if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
+        server_carve_key(&s->arena, &s->map->parts[key], s->c->dtype, &s->buffers[key]);
+        if (ps_stopped(s->o->stop)) return fail("interrupted");
+        if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
+        beat_s = now_seconds();
+        server_say(s, WIRE_HEARTBEAT, NULL);
+    }
     return s->arena.failed ? -1 : 0;
 }
 
@@ -199,13 +216,6 @@ static int server_start_shards(struct server *s) {
         shard->started = true;
     }
     return 0;
-}
-
-static void server_say(struct server *s, enum wire_kind kind, const char *text) {
-    struct ps_message m = {.header = {.kind = kind}};
-    if (text) snprintf(m.header.text, sizeof m.header.text, "%s", text);
-    ps_stamp(&s->id, &m.header);
-    net_send(s->scheduler, NULL, &m);
 }
 
 // What the scheduler says until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
@@ -306,7 +316,7 @@ static void server_free(struct server *s) {
 static int server_run(struct server *s) {
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
-                             .queue_messages = 4 * s->map->count * s->c->workers + 1024};
+                             .queue_messages = 4 * s->map->count + 1024};
     s->net = net_create(&no);
     if (!s->net || server_listen(s) != 0 || !(s->scheduler = net_dealer(s->net, s->o->scheduler))) return -1;
     struct ps_login l = {.socket = s->scheduler,

@@ -200,6 +200,13 @@ static int worker_finish(struct topology *t) {
     return 0;
 }
 
+// The values are the caller's to free from here on: nothing may send them any more.
+static int load_failed(struct worker *w) {
+    worker_join(w);
+    net_destroy(&w->net, LAST_WORDS_MS);
+    return -1;
+}
+
 static int worker_load_unit(struct topology *t, int u, const float *values) {
     struct worker *w = (struct worker *)t;
     struct cast_args cast = {.out = w->buffers.weights[u],
@@ -216,7 +223,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         struct command c = {.kind = COMMAND_INIT, .unit = u, .values = values, .round = w->load_round};
         struct worker_wait sent = {is_sent, u, "a server did not take the initial weights", false};
         worker_command(w, &c);
-        if (worker_wait(w, &sent) != 0) return -1;
+        if (worker_wait(w, &sent) != 0) return load_failed(w);
     }
     if (!w->unit_loaded[u]) w->units_loaded++;
     w->unit_loaded[u] = true;

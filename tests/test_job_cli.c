@@ -46,6 +46,7 @@ static void mistakes_are_usage_errors(void **state) {
          "--launch processes"},
         {"train --topology zero:1 --launch processes --model tiny --data data.txt --out x",
          "--launch threads"},
+        {"train --topology zero:1 --workers 300 --model tiny --data data.txt --out x", "256"},
         {"train --topology local --launch mpi --model tiny --data data.txt --out x", "--launch mpi"},
         {"train --model gpt2.json --data data.txt --seq 64 --out x", "--seq 64"},
         {"server -c star.json", "--scheduler"},

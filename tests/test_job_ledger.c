@@ -77,8 +77,8 @@ static void check_dry_run(const struct job_place *p, const char *options, const 
     job_output_free(&out);
 }
 
-static void check(const struct job_place *p, const char *model, const char *topology, int workers,
-                  int servers, const char *dtype) {
+static void check_micro(const struct job_place *p, const char *model, const char *topology, int workers,
+                        int servers, const char *dtype, int micro) {
     char options[512], what[128];
     bool local = !strcmp(topology, "local");
     snprintf(what, sizeof what, "%s %s, N=%d, S=%d, %s", model, topology, workers, servers, dtype);
@@ -86,8 +86,8 @@ static void check(const struct job_place *p, const char *model, const char *topo
              "train --model %s --data data.txt --topology %s --workers %d --servers %d --dtype %s --steps 3 "
              "--seq 32 "
              "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set "
-             "parameter_server.partition_bytes=4096",
-             model, topology, workers, servers, dtype);
+             "parameter_server.partition_bytes=4096 --set gradient_accumulation_steps=%d",
+             model, topology, workers, servers, dtype, micro);
     struct job_output out = job_run(p, "%s --quiet --out run --force", options);
     if (out.status) fail_msg("%s: %s", what, out.err);
     job_output_free(&out);
@@ -99,6 +99,11 @@ static void check(const struct job_place *p, const char *model, const char *topo
     check_wire(what, cJSON_GetObjectItem(s, "wire"), local || (workers == 1 && topology[0] == 'z'));
     check_dry_run(p, options, s, what);
     cJSON_Delete(s);
+}
+
+static void check(const struct job_place *p, const char *model, const char *topology, int workers,
+                  int servers, const char *dtype) {
+    check_micro(p, model, topology, workers, servers, dtype, 1);
 }
 
 static void local_run(void **state) {
@@ -122,11 +127,19 @@ static void stars(void **state) {
     check(*state, "gpt2.json", "ps:async", 2, 2, "bf16");
 }
 
+static void accumulation(void **state) {
+    check_micro(*state, "gpt2.json", "zero:1", 2, 1, "bf16", 3);
+    check_micro(*state, "gpt2.json", "zero:2", 2, 1, "bf16", 3);
+    check_micro(*state, "llama.json", "zero:3", 2, 1, "fp32", 2);
+    check_micro(*state, "gpt2.json", "ps:sync", 2, 2, "bf16", 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(local_run),
         cmocka_unit_test(rings),
         cmocka_unit_test(stars),
+        cmocka_unit_test(accumulation),
     };
     return cmocka_run_group_tests_name("ledger", tests, open_place, close_place);
 }

@@ -169,9 +169,8 @@ static inline int zero_rank_check_wire(struct zero_rank *z) {
     uint64_t want = volume * passes * (uint64_t)c->steps;
     uint64_t sent = atomic_load(&z->t->wire.payload_sent),
              received = atomic_load(&z->t->wire.payload_received);
-    uint64_t predicted = volume * (c->stage == 3 ? 3 : 2);
-    if (sent == want && received == want && z->t->wire_predicted.sent_per_step == predicted &&
-        z->t->wire_predicted.received_per_step == predicted &&
+    if (sent == want && received == want && z->t->wire_predicted.sent_per_step == volume * passes &&
+        z->t->wire_predicted.received_per_step == volume * passes &&
         (c->world == 1) == (atomic_load(&z->t->wire.control_sent) == 0))
         return 0;
     fprintf(stderr, "zero:%d, %d ranks: sent %llu, received %llu, expected %llu bytes\n", c->stage, c->world,
@@ -225,6 +224,7 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
         .optimizer = zero_case_optimizer(),
         .deadline_s = 60,
         .source = src,
+        .accumulation = c->micro,
     };
     int rc = -1;
     z.t = zero_create(&o);

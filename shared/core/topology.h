@@ -110,9 +110,9 @@ struct topology {
     struct wire_count wire;
     struct comm_times comm;
     struct topology_memory memory;
-    struct wire_prediction wire_predicted;  // per step with one micro-batch
-    struct staleness staleness;             // star only
-    bool mean_per_worker;                   // async: gradients and loss are means over the worker's own batch
+    struct wire_prediction wire_predicted;
+    struct staleness staleness;  // star only
+    bool mean_per_worker;        // async: gradients and loss are means over the worker's own batch
 };
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }

@@ -13,7 +13,11 @@ struct st_writer {
     char *path, *tmp;
     FILE *file;
     uint64_t expected_bytes, written_bytes;  // of data
+    uint64_t synced_bytes;                   // of those, on disk
 };
+
+// Put on disk at a time: the end of a large file must not wait for all of it.
+#define SYNC_BYTES ((uint64_t)64 << 20)
 
 static const char *type_name(enum dtype t) {
     static const char *const names[DT_COUNT] = {"F32", "BF16", "F16", "F64", "I64", "U8"};
@@ -54,6 +58,11 @@ static int put(struct st_writer *w, const void *data, size_t bytes) {
     return fail("%s: cannot write: %s", w->tmp, strerror(errno));
 }
 
+static int sync_file(struct st_writer *w) {
+    if (fflush(w->file) == 0 && fsync(fileno(w->file)) == 0) return 0;
+    return fail("%s: cannot write: %s", w->tmp, strerror(errno));
+}
+
 struct st_writer *st_writer_create(const char *path, const struct st_entry *entries, int count) {
     struct st_writer *w = xcalloc(1, sizeof *w);
     w->path = xstrdup(path);
@@ -78,7 +87,10 @@ int st_writer_append(struct st_writer *w, const void *data, size_t bytes) {
         return fail("%s: more data than its header announced (%llu bytes)", w->tmp,
                     (unsigned long long)w->expected_bytes);
     w->written_bytes += bytes;
-    return put(w, data, bytes);
+    if (put(w, data, bytes)) return -1;
+    if (w->written_bytes - w->synced_bytes < SYNC_BYTES) return 0;
+    w->synced_bytes = w->written_bytes;
+    return sync_file(w);
 }
 
 int st_writer_finish(struct st_writer **w) {
@@ -88,8 +100,7 @@ int st_writer_finish(struct st_writer **w) {
         rc = fail("%s: %llu bytes of data are still missing", x->tmp,
                   (unsigned long long)(x->expected_bytes - x->written_bytes));
     // On disk before the new name replaces an older whole file.
-    if (rc == 0 && (fflush(x->file) != 0 || fsync(fileno(x->file)) != 0))
-        rc = fail("%s: cannot write: %s", x->tmp, strerror(errno));
+    if (rc == 0) rc = sync_file(x);
     if (fclose(x->file) != 0 && rc == 0) rc = fail("%s: cannot write: %s", x->tmp, strerror(errno));
     x->file = NULL;
     if (rc == 0 && rename(x->tmp, x->path) != 0) rc = fail("%s: cannot rename: %s", x->tmp, strerror(errno));

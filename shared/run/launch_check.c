@@ -22,6 +22,9 @@ int launch_check(const struct config *c) {
 }
 
 int launch_check_rank(const struct config *c, const struct rank_env *e) {
+    if (c->kind == TOPOLOGY_ZERO && c->workers > REDUCE_MAX)
+        return fail("--workers %d: a ring has at most %d ranks; --dry-run predicts any number", c->workers,
+                    REDUCE_MAX);
     if (e->kind == RANK_ENV_NONE) return 0;
     const char *by = rank_env_name(e->kind);
     if (c->kind == TOPOLOGY_PS)

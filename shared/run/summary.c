@@ -100,6 +100,9 @@ const char *summary_memory_formula(const struct config *c, const char *role) {
 
 const char *summary_wire_formula(const struct config *c, const char *role) {
     if (c->kind == TOPOLOGY_LOCAL) return "0";
+    if (c->kind == TOPOLOGY_ZERO && c->stage >= 2 && c->accumulation > 1)
+        return c->stage == 3 ? "3AU, U = (N-1)/N x padded bytes, A micro-batches"
+                             : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches";
     if (c->kind == TOPOLOGY_ZERO)
         return c->stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes";
     return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes an element"

@@ -193,7 +193,8 @@ static int initial_weights(struct train *x) {
     return rc;
 }
 
-// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit.
+// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit: the
+// others wait for rank 0's disk after each, so that no deadline must cover the writing of a whole model.
 static int final_weights(struct train *x) {
     bool first = x->t->rank == 0;
     struct hf_writer *writer = NULL;
@@ -215,6 +216,8 @@ static int final_weights(struct train *x) {
             free(host);
         }
         if (!rc) rc = topology_release(x->t, u, PASS_EVAL);
+        double nothing = 0;
+        if (!rc) rc = topology_sum(x->t, &nothing, 1);
     }
     x->r->weights_hash = weights_hash_finish(&hash);
     if (writer && !rc) return hf_writer_finish(&writer);

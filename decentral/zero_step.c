@@ -111,6 +111,15 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
 
 // ---------------------------------------------------------------- around the steps
 
+// Exposed communication is what the compute stream waited for: the host waits for nothing else.
+static void update_times(struct zero *z) {
+    struct stream_times times;
+    stream_get_times(z->opt.compute, &times);
+    z->base.comm.wait_s = 0;
+    for (int p = 0; p < PHASES; p++) z->base.comm.wait_s += times.wait_s[p];
+    z->base.comm.busy_s = z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
+}
+
 int zero_sum(struct topology *t, double *values, int count) {
     struct zero *z = (struct zero *)t;
     for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {
@@ -125,16 +134,11 @@ int zero_sum(struct topology *t, double *values, int count) {
             for (int r = 0; r < t->size; r++) values[done + i] += z->host_shares[r * n + i];
         }
     }
+    // Other streams still write their times.
+    if (stream_sync(z->opt.compute) | stream_sync(z->gather_stream))
+        return zero_fail(z, "a sum over the ranks failed");
+    update_times(z);
     return 0;
-}
-
-// Exposed communication is what the compute stream waited for: the host waits for nothing else.
-static void update_times(struct zero *z) {
-    struct stream_times times;
-    stream_get_times(z->opt.compute, &times);
-    z->base.comm.wait_s = 0;
-    for (int p = 0; p < PHASES; p++) z->base.comm.wait_s += times.wait_s[p];
-    z->base.comm.busy_s = z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
 }
 
 int zero_finish(struct topology *t) {

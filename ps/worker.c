@@ -38,6 +38,7 @@ static int gather(struct worker *w, double *values, int count) {
     if (worker_wait(w, &wait) != 0) return -1;
     pthread_mutex_lock(&w->mutex);
     memcpy(values, w->now.gathered, (size_t)count * sizeof *values);
+    w->t.comm.busy_s = w->now.busy_s;
     pthread_mutex_unlock(&w->mutex);
     return 0;
 }

@@ -100,6 +100,12 @@ static int status_of(int rc, const struct job *j) {
     return number ? 128 + number : EXIT_RUN_FAILED;
 }
 
+static void say_stopped(const struct job *j) {
+    if (j->stop && *j->stop)
+        warn("%s: ended after the step in hand; its steps are in %s/metrics.jsonl",
+             *j->stop == SIGINT ? "Ctrl-C" : "asked to end", j->dir);
+}
+
 static int run_local(const struct job *j) {
     struct place place = {.job = j};
     return status_of(session_run(&(struct session_options){j, 0, create_local, &place}, NULL), j);
@@ -232,6 +238,7 @@ static int train_here(struct train_command *t) {
     } else {
         j->stop = stop_install();
         status = t->config->kind == TOPOLOGY_ZERO ? run_ring_threads(j) : run_local(j);
+        if (status) say_stopped(j);
     }
     return status ? status : conclude(j);
 }
@@ -430,7 +437,7 @@ static int cmd_bench(int argc, char **argv) {
     if (!strcmp(what, "ps") || !strcmp(what, "collective"))
         fail("bench %s: not supported yet", what);
     else
-        fputs(usage, stderr), fail("bench: expected step, kernels or adam");
+        fputs(usage, stderr), fail("bench %s: expected step, kernels or adam", what);
     return EXIT_USAGE;
 }
 

@@ -39,7 +39,8 @@ def parse(argv):
     how = ap.add_argument_group("how to train (as in `starring train`)")
     how.add_argument("-c", "--config", metavar="FILE", help="configuration (DeepSpeed's JSON)")
     how.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a configuration key, for all runs")
-    for flag, kind in (("workers", int), ("servers", int), ("steps", int), ("seed", int)):
+    for flag, kind in (("workers", int), ("servers", int), ("steps", int), ("seed", int), ("batch", int),
+                       ("seq", int)):
         how.add_argument("--" + flag, type=kind, metavar="N")
     for flag in ("model", "data", "dtype", "device", "launch"):
         how.add_argument("--" + flag, metavar=flag.upper())

@@ -98,8 +98,8 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
     if (!s) return NULL;
     if (zmq_bind(s->socket, address) != 0 ||
         zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
-        fail("cannot listen on %s: %s; give parameter_server.bind as tcp://HOST:PORT or tcp://HOST:*",
-             address, zmq_strerror(errno));
+        fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
+             zmq_strerror(errno));
         net_close(&s);
     }
     return s;

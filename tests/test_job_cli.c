@@ -226,9 +226,15 @@ static void text_becomes_tokens(void **state) {
     cJSON_Delete(y);
     job_output_free(&a);
     job_output_free(&b);
-    o = job_run(p, "data tokenize data.txt data.bin");
-    assert_int_equal(o.status, 2);
-    job_output_free(&o);
+    static const struct {
+        const char *words;
+        int status;
+    } wrong[] = {{"data.txt data.bin", 2}, {"--force data.txt data.txt", 2}, {"data.bin again.bin", 1}};
+    for (int i = 0; i < 3; i++) {
+        o = job_run(p, "data tokenize %s", wrong[i].words);
+        assert_int_equal(o.status, wrong[i].status);
+        job_output_free(&o);
+    }
 }
 
 int main(void) {

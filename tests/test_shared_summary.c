@@ -1,4 +1,5 @@
 // metrics.jsonl, rank reports and their merge into summary.json.
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -240,13 +242,53 @@ static void people_read_numbers(void **state) {
     assert_string_equal(format_count(c, 12), "12");
 }
 
+// A step line fits 80 columns, a bar the width of its terminal.
+static void lines_fit_the_terminal(void **state) {
+    (void)state;
+    char text[4096] = "", name[64];
+    int wide = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(wide >= 0 && !grantpt(wide) && !unlockpt(wide) && !ptsname_r(wide, name, sizeof name));
+    int end = open(name, O_RDWR | O_NOCTTY);
+    struct winsize size = {.ws_row = 24, .ws_col = 40};
+    assert_int_equal(ioctl(end, TIOCSWINSZ, &size), 0);
+    FILE *f = fdopen(end, "w");
+    struct progress *p = progress_create(&(struct progress_options){.file = f, .bar = true});
+    struct config c = {.steps = 3000, .steps_per_print = 10, .topology = "local", .workers = 1};
+    struct model_spec spec = {.name = "tiny"};
+    progress_start(p, &c, &spec, 1);
+    struct step_record r = {.step = 1000,
+                            .loss = 5.25,
+                            .grad_norm = 14.123,
+                            .lr = 1e-3,
+                            .loss_scale = 1,
+                            .tokens = 84000,
+                            .seconds = 1,
+                            .memory_bytes = 4370000};
+    progress_step(p, &r);
+    ssize_t n = read(wide, text, sizeof text - 1);
+    assert_true(n > 0);
+    const char *line = strstr(text, "step "), *bar = strstr(text, "\033[K[");
+    assert_non_null(line);
+    assert_non_null(bar);
+    assert_true(strcspn(line, "\r\n") < 80);
+    assert_non_null(strstr(bar, "left"));
+    assert_true(strlen(bar + 3) < 40);
+    progress_destroy(&p);
+    fclose(f);
+    close(wide);
+}
+
 #define ON_DISK(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ON_DISK(losses_keep_every_bit), ON_DISK(broken_lines_are_named),
-        ON_DISK(everything_is_merged),  ON_DISK(missing_ranks_are_named),
-        ON_DISK(ring_has_a_stage),      cmocka_unit_test(people_read_numbers),
+        ON_DISK(losses_keep_every_bit),
+        ON_DISK(broken_lines_are_named),
+        ON_DISK(everything_is_merged),
+        ON_DISK(missing_ranks_are_named),
+        ON_DISK(ring_has_a_stage),
+        cmocka_unit_test(lines_fit_the_terminal),
+        cmocka_unit_test(people_read_numbers),
     };
     return cmocka_run_group_tests_name("summary", tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ def head(title, runs):
     names = ", ".join(r.label for r in runs)
     data = common(runs, "data")
     return (f"<h1>{escape(title)}</h1><p class=\"lead\">One model trained {len(runs)} "
-            f"time{'s' if len(runs) != 1 else ''} from the same seed on the same batches: {escape(names)}. "
+            f"way{'s' if len(runs) != 1 else ''} from the same seed on the same batches: {escape(names)}. "
             f"{'Text: ' + escape(data) + '. ' if data and data != 'varies' else ''}"
             f"What was predicted stands beside what was measured.</p><ul class=\"facts\">{''.join(items)}</ul>")
 

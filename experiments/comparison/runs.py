@@ -143,7 +143,7 @@ def split_values(text):
     return parts + [at]
 
 
-FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "device", "launch"]
+FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 
 
 def plan(args):
@@ -166,6 +166,8 @@ def plan(args):
                 value = getattr(args, flag)
                 if topology == "local" and flag in ("workers", "servers", "launch"):
                     continue  # local is one process whatever the others are
+                if flag == "servers" and topology.startswith("zero"):
+                    continue  # a ring has none
                 if value is not None and flag not in swept:
                     argv += ["--" + flag, str(value)]
             for text in args.set:

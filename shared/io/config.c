@@ -80,8 +80,8 @@ int config_parse_topology(struct config *c, const char *text) {
         consistency = CONSISTENCY_BACKUP;
     else if (strcmp(text, "ps:sync"))
         return fail(
-            "topology \"%s\": possible are local, ps:sync, ps:async, ps:ssp:S, ps:backup:B (S, B = 0, 1, "
-            "..), zero:0, zero:1, zero:2, zero:3",
+            "topology \"%s\": possible are local, ps:sync, ps:async, zero:0, zero:1, zero:2, zero:3 (not "
+            "supported yet: ps:ssp:S, ps:backup:B)",
             text);
     c->kind = kind;
     c->consistency = consistency;

@@ -64,7 +64,7 @@ static int resolve_dtype(struct reading *r) {
 
 static int resolve_topology(struct reading *r) {
     struct config *c = &r->d->c;
-    char from[128], text[32] = "local";
+    char from[128], servers_from[128], text[32] = "local";
     bool stage_given = config_state(r, "zero_optimization.stage") == FIELD_GIVEN;
     bool workers_given = config_state(r, "workers") == FIELD_GIVEN;
     if (!c->topology && (stage_given || c->workers > 1)) snprintf(text, sizeof text, "zero:%d", r->d->stage);
@@ -80,6 +80,9 @@ static int resolve_topology(struct reading *r) {
         info("%s: topology local is one worker: workers %d -> 1", origin, c->workers);
         c->workers = 1;
     }
+    const char *servers = config_origin(r, "parameter_server.servers", servers_from);
+    if (c->kind != TOPOLOGY_PS && !strcmp(servers, "--servers"))
+        warn("--servers: topology %s has no servers: ignored", c->topology);
     if (c->consistency == CONSISTENCY_BACKUP && c->bound >= c->workers)
         return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d",
                     origin, c->topology, c->workers, c->workers);

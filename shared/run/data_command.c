@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
@@ -13,6 +14,7 @@
 #include "shared/run/progress.h"
 
 #define BIN_MAGIC        20240520  // llm.c, dev/data/data_common.py: write_datafile, gpt-2
+#define BIN_MAGIC_32     20240801  // the same for vocabularies over 65536
 #define BIN_VERSION      1
 #define BIN_HEADER_WORDS 256
 
@@ -68,6 +70,18 @@ static int copy_tokens(FILE *in, FILE *out) {
     return fwrite(header, sizeof header, 1, out) == 1 ? 0 : -1;
 }
 
+static bool same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static bool is_token_file(FILE *f) {
+    int32_t magic = 0;
+    size_t n = fread(&magic, sizeof magic, 1, f);
+    rewind(f);
+    return n == 1 && (magic == BIN_MAGIC || magic == BIN_MAGIC_32);
+}
+
 static int tokenize_run(const struct cli_args *args) {
     const char *tokenizer = cli_get(args, "tokenizer");
     if (args->word_count != 2) {
@@ -83,11 +97,17 @@ static int tokenize_run(const struct cli_args *args) {
         fail("%s is there already: --force replaces it", to);
         return EXIT_USAGE;
     }
+    if (same_file(from, to)) {
+        fail("%s is the text itself: name another OUT.bin", to);
+        return EXIT_USAGE;
+    }
     char *part = xasprintf("%s.part", to);
     FILE *in = fopen(from, "rb"), *out = in ? fopen(part, "wb") : NULL;
     int rc = 0;
     if (!in)
         rc = fail("%s: %s", from, strerror(errno));
+    else if (is_token_file(in))
+        rc = fail("%s is a token file of llm.c already: --data reads it as it is", from);
     else if (!out || copy_tokens(in, out))
         rc = fail("%s -> %s: %s", from, part, strerror(errno));
     if (in) fclose(in);

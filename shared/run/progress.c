@@ -3,10 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "shared/core/error.h"
 
 #define BAR_WIDTH   28
+#define BAR_LEAST   5
 #define BAR_EVERY_S 0.1
 
 struct progress {
@@ -54,19 +56,31 @@ static void wipe(struct progress *p) {
     p->bar_shown = false;
 }
 
+// Columns of the terminal as it is now; 80 where it does not say.
+static int columns(FILE *f) {
+    struct winsize size;
+    return !ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// A line that wraps could not be redrawn in place: a narrow terminal gets a short bar, or numbers alone.
 static void draw(struct progress *p, int64_t step) {
     double now_s = now_seconds();
     if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
     p->drawn_s = now_s;
-    int filled = (int)(BAR_WIDTH * step / p->steps);
-    char bar[BAR_WIDTH + 1];
-    memset(bar, '.', BAR_WIDTH);
-    memset(bar, '#', (size_t)filled);
-    bar[BAR_WIDTH] = 0;
     double left_s = (now_s - p->start_s) / (double)step * (double)(p->steps - step);
-    fprintf(p->o.file, "\r\033[K[%s] %lld/%lld  %3.0f%%  %d:%02d left", bar, (long long)step,
-            (long long)p->steps, 100.0 * (double)step / (double)p->steps, (int)(left_s / 60),
-            (int)left_s % 60);
+    char numbers[96], bar[BAR_WIDTH + 4] = "";
+    int room = columns(p->o.file) - 1;
+    room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %d:%02d left", (long long)step,
+                     (long long)p->steps, 100.0 * (double)step / (double)p->steps, (int)(left_s / 60),
+                     (int)left_s % 60);
+    int width = room - 3 < BAR_WIDTH ? room - 3 : BAR_WIDTH;
+    if (width >= BAR_LEAST) {
+        memset(bar, '.', (size_t)width + 1);
+        memset(bar + 1, '#', (size_t)(width * step / p->steps));
+        bar[0] = '[';
+        memcpy(bar + 1 + width, "] ", 3);
+    }
+    fprintf(p->o.file, "\r\033[K%s%.*s", bar, room < 0 ? (int)strlen(numbers) + room : -1, numbers);
     fflush(p->o.file);
     p->bar_shown = true;
 }
@@ -94,7 +108,7 @@ void progress_step(struct progress *p, const struct step_record *r) {
         wipe(p);
         if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);
         double per_s = p->seconds_since > 0 ? (double)p->tokens_since / p->seconds_since : 0;
-        fprintf(p->o.file, "step %5lld/%lld  loss %7.4f  norm %7s  lr %.2e  %9s tok/s  %s",
+        fprintf(p->o.file, "step %4lld/%lld  loss %7.4f  norm %6s  lr %.2e  %7s tok/s  %s",
                 (long long)r->step, (long long)p->steps, r->loss, norm, r->lr,
                 format_count(rate, (int64_t)per_s), format_bytes(memory, (double)r->memory_bytes));
         if (r->loss_scale != 1) fprintf(p->o.file, "  scale %g", r->loss_scale);
@@ -109,7 +123,7 @@ void progress_step(struct progress *p, const struct step_record *r) {
 
 void progress_eval(struct progress *p, int64_t step, double val_loss, double unigram_entropy) {
     wipe(p);
-    fprintf(p->o.file, "step %5lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
+    fprintf(p->o.file, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
             (long long)step, (long long)p->steps, val_loss, unigram_entropy);
     fflush(p->o.file);
 }

@@ -4,6 +4,7 @@
 //   local           this thread
 //   zero:*          threads of this process over a local_hub, or (under mpirun) this process is one rank
 //   ps:*            child processes of this program: scheduler, servers, workers (launch_star)
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -441,6 +442,16 @@ static int cmd_bench(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
+// What a full disk lost must not look like success; a reader that left, as `| head` does, chose to.
+static int all_written(int status) {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    bool written = !fflush(stdout) && !ferror(stdout);
+    bool reader_left = poll(&out, 1, 0) > 0 && out.revents & POLLERR;
+    if (written || reader_left || status) return status;
+    fail("standard output could not be written: is the disk full?");
+    return EXIT_RUN_FAILED;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -453,7 +464,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         names[i] = commands[i].name;
-        if (!strcmp(word, commands[i].name)) return commands[i].run(argc - 2, argv + 2);
+        if (!strcmp(word, commands[i].name)) return all_written(commands[i].run(argc - 2, argv + 2));
     }
     if (!strcmp(word, "--version")) return puts("starring " VERSION), 0;
     bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");

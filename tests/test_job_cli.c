@@ -55,6 +55,7 @@ static void mistakes_are_usage_errors(void **state) {
         {"bench ps", "not supported yet"},
         {"bench collective", "not supported yet"},
         {"bench nothing", "bench"},
+        {"bench step --model nothing", "nothing"},
         {"data", "data info"},
         {"data tokenize data.txt", "expected IN and OUT"},
         {"data tokenize --tokenizer bpe data.txt out.bin", "bpe"},

@@ -71,7 +71,10 @@ static int check_lengths(const struct token_source *s, const struct data_options
 }
 
 static char *describe(const struct token_stream *s) {
-    if (s->width == 1) return xasprintf("%s: %.1f MB, byte tokens", s->name, (double)s->total / 1e6);
+    bool small = s->total < 100000;
+    if (s->width == 1)
+        return xasprintf("%s: %.1f %s, byte tokens", s->name, (double)s->total / (small ? 1e3 : 1e6),
+                         small ? "kB" : "MB");
     return xasprintf("%s: %lld tokens of %d bits", s->name, (long long)s->total, 8 * s->width);
 }
 

@@ -246,7 +246,7 @@ int bench_step(int argc, char **argv) {
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !cli_integer(&args, "steps", 1, 100000, 5, &steps)) {
         if (prepare(&b, &args, (int)steps + WARMUP_STEPS))
-            status = b.config ? EXIT_RUN_FAILED : EXIT_USAGE;
+            status = b.data ? EXIT_RUN_FAILED : EXIT_USAGE;  // data are opened last of what is named
         else
             status = run(&b, cli_get(&args, "json") != NULL) ? EXIT_RUN_FAILED : 0;
     }

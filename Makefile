@@ -82,6 +82,37 @@ $(BUILD)/proto/%.o: $(BUILD)/proto/%.c
 	@echo "  CC      $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# ---- everything CUDA is one shared object, loaded only when a CUDA device is asked for. Built where nvcc is
+# found (CUDA=0 leaves it out); SM= overrides the architectures. Sanitized builds go without it. -fmad=false: what
+# is fused is written out, as on the CPU, and the emulation of the tests computes the same.
+CUDA ?= $(if $(SAN),0,1)
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+SM ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+CUDA_C   := $(wildcard kernels/cuda/host/*.c) kernels/device_head.c
+CUDA_CU  := $(wildcard kernels/cuda/*.cu)
+CUDA_OBJ  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/cuda/%.cu.o)
+CUDA_SO   = $(if $(NVCC),$(if $(filter-out 0,$(CUDA)),$(BUILD)/libstarring_cuda.so))
+CUDA_INC  = $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include)
+
+$(BUILD)/cuda/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC      $< (CUDA)"
+	@$(CC) $(CFLAGS) $(CUDA_INC) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+$(BUILD)/cuda/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC    $<"
+	@$(NVCC) -std=c++17 -O3 -fmad=false -lineinfo $(SM) -Xcompiler "-fPIC -fvisibility=hidden -Wall -Wextra" -I. -MMD -MP -c -o $@ $<
+$(BUILD)/libstarring_cuda.so: $(CUDA_OBJ)
+	@echo "  LD      $@"
+	@$(NVCC) -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -L$(CUDA_HOME)/lib64 \
+	    -lcublasLt -ldl -lm -Xlinker --no-undefined,--exclude-libs,ALL,-rpath,'$$ORIGIN/lib:$$ORIGIN:$(CUDA_HOME)/lib64'
+
+# What speaks of CUDA's types outside of the object: the NCCL collectives and the tests on a faked runtime.
+CUDA_USERS = $(BUILD)/obj/decentral/collective_nccl.o $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/test_kernels_cuda_*.c \
+             tests/test_decentral_nccl*.c))
+$(CUDA_USERS): CFLAGS += $(CUDA_INC)
+
 # tests/test_<module>_*.c link against that module and what it may use; tests/test_job_*.c against all.
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_BINS := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -108,6 +139,8 @@ $(BUILD)/tests/test_job_%:       $(BUILD)/obj/tests/test_job_%.o $(BUILD)/obj/te
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
+include tests/emulation/emulation.mk
+
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h
 .SECONDARY:
 
@@ -121,7 +154,6 @@ clean:
 # whoever needs it runs it first and then make again.
 .PHONY: help deps test check demo bench lint format cuda-note
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
-NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 
 help:
 	@echo "make                 build $(BUILD)/starring"
@@ -145,8 +177,8 @@ endif
 endif
 
 all: cuda-note
-cuda-note: | $(BUILD)/starring
-	@echo "CUDA: $(if $(NVCC),nvcc found ($(NVCC)),no nvcc found), and kernels/cuda is not in the build yet: built for CPUs only"
+cuda-note: $(CUDA_SO) | $(BUILD)/starring
+	@echo "CUDA: $(if $(CUDA_SO),$(CUDA_SO) built with $(NVCC); it has not run on a GPU yet,skipped ($(if $(NVCC),left out by CUDA=0 or a sanitizer,no nvcc found)): built for CPUs only)"
 
 test: deps
 	@$(MAKE) --no-print-directory check
@@ -155,11 +187,11 @@ test: deps
 # the runner reports the missing one as failed.
 PY_TESTS := $(wildcard tests/test_*.py)
 check:
-	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring tests || echo "make: not everything could be built"
+	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
 	@STARRING=$(abspath $(BUILD)/starring) python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
 demo: deps
-	@$(MAKE) --no-print-directory $(JOBS) all
+	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/starring
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \
 	    --topologies local,ps:sync,ps:async,zero:0,zero:1,zero:2,zero:3 --workers 2 --model demo --data demo \
 	    --dtype bf16 --seed 1 --title "starring demo" --out runs/demo --assert-equal promised

@@ -1,8 +1,10 @@
 // Opens the object that carries everything CUDA, so that the program itself needs neither CUDA nor a driver.
 //
-// Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the lib
+// Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the
+// lib
 //          folder next to its own (bin/starring, lib/...).
-// Order    The object's file, then the driver, then the object: a machine without a driver hears that, and not
+// Order    The object's file, then the driver, then the object: a machine without a driver hears that, and
+// not
 //          that some library of the object is missing.
 #include <dlfcn.h>
 #include <stdio.h>
@@ -43,8 +45,10 @@ static int find_object(char *path, const char **why) {
     if (given && *given) {
         snprintf(path, PATH_BYTES, "%s", given);
         if (access(path, R_OK) == 0) return 0;
-        snprintf(text, WHY_BYTES, "STARRING_CUDA_SO names %.600s, which cannot be read: build it with `make` where nvcc "
-                                  "is installed, or unset the variable", given);
+        snprintf(text, WHY_BYTES,
+                 "STARRING_CUDA_SO names %.600s, which cannot be read: build it with `make` where nvcc "
+                 "is installed, or unset the variable",
+                 given);
         return -1;
     }
     program_folder(folder, sizeof folder - 64);
@@ -52,9 +56,12 @@ static int find_object(char *path, const char **why) {
         snprintf(path, PATH_BYTES, "%.4000s%s%s", folder, places[i], CUDA_SO_FILE);
         if (access(path, R_OK) == 0) return 0;
     }
-    snprintf(text, WHY_BYTES, "this build has no CUDA: there is no " CUDA_SO_FILE " in %.400s or its lib folder; run `make` "
-                              "where nvcc is installed (without CUDA=0), name the file in STARRING_CUDA_SO, or use "
-                              "--device cpu", folder);
+    snprintf(text, WHY_BYTES,
+             "this build has no CUDA: there is no " CUDA_SO_FILE
+             " in %.400s or its lib folder; run `make` "
+             "where nvcc is installed (without CUDA=0), name the file in STARRING_CUDA_SO, or use "
+             "--device cpu",
+             folder);
     return -1;
 }
 
@@ -62,8 +69,9 @@ static int check_driver(const char **why) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (driver) return 0;  // stays open: the CUDA runtime wants it next
     const char *error = dlerror();
-    snprintf(why_text(), WHY_BYTES, "the NVIDIA driver is missing on this machine (%.300s); install it, in a container "
-                                    "start it with the GPUs (docker run --gpus all), or use --device cpu",
+    snprintf(why_text(), WHY_BYTES,
+             "the NVIDIA driver is missing on this machine (%.300s); install it, in a container "
+             "start it with the GPUs (docker run --gpus all), or use --device cpu",
              error ? error : "libcuda.so.1");
     *why = why_text();
     return -1;
@@ -77,8 +85,10 @@ const struct cuda_so *cuda_so_open(const char **why) {
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) {
         const char *error = dlerror();
-        snprintf(text, WHY_BYTES, "%.400s cannot be loaded: %.400s; are CUDA's libraries (cuBLASLt) where the loader "
-                                  "looks (LD_LIBRARY_PATH)?", path, error ? error : "no reason given");
+        snprintf(text, WHY_BYTES,
+                 "%.400s cannot be loaded: %.400s; are CUDA's libraries (cuBLASLt) where the loader "
+                 "looks (LD_LIBRARY_PATH)?",
+                 path, error ? error : "no reason given");
         return NULL;
     }
     const struct cuda_so *so = dlsym(object, CUDA_SO_SYMBOL);

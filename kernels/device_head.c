@@ -1,5 +1,5 @@
-// The head of every device and the names of operations: no state of its own, so the CUDA object carries a copy
-// instead of calling back into the program.
+// The head of every device and the names of operations: no state of its own, so the CUDA object carries a
+// copy instead of calling back into the program.
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -4,8 +4,9 @@
 struct shape {
     int64_t batch, seq, channels, vocab, positions;
 };
-static const struct shape shapes[] = {
-    {1, 1, 1, 1, 1}, {2, 3, 5, 4, 7}, {4, 33, 70, 50, 40}, {3, 64, 260, 1000, 64}, {2, 50, 1025, 3, 51}};
+static const struct shape shapes[] = {{1, 1, 1, 1, 1},        {2, 3, 5, 4, 7},      {4, 33, 70, 50, 40},
+                                      {3, 64, 260, 1000, 64}, {2, 50, 1025, 3, 51}, {2, 9, 264, 20, 12},
+                                      {1, 3, 4104, 3, 3}};
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
 static void fwd_matches_ref(void **state) {

@@ -1,7 +1,8 @@
 // RMSNorm, LayerNorm and the bias gradient: cpu against ref, gradients, accumulation.
 #include "tests/kernel_test.h"
 
-static const int64_t shapes[][2] = {{1, 1}, {3, 7}, {37, 65}, {64, 768}, {5, 1025}, {200, 96}, {2, 4099}};
+static const int64_t shapes[][2] = {{1, 1},    {3, 7},    {37, 65},  {64, 768}, {5, 1025}, {200, 96},
+                                    {2, 4099}, {3, 2504}, {6, 4096}, {5, 8192}, {2, 8200}};
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
 static const void *null_unless(bool wanted, const void *p) { return wanted ? p : NULL; }
@@ -171,20 +172,22 @@ static void layer_gradient(void **state) {
 }
 
 // ---------------------------------------------------------------- bias gradient
+static void check_bias_grad(enum dtype dt, int64_t r, int64_t c, bool accumulate) {
+    void *dy = kt_random(dt, r * c, 1, 1.0f);
+    void *dbias = accumulate ? kt_random(dt, c, 2, 1.0f) : kt_poisoned(dt, c);
+    struct bias_grad_args a = {
+        .dbias = dbias, .dy = dy, .rows = r, .n = c, .accumulate = accumulate, .dt = dt};
+    kt_check(OP_BIAS_GRAD, &a, &(struct kt_out){dbias, c, dt, 8, sqrt((double)r)}, 1);
+    KT_FREE(dy, dbias);
+}
+
 static void bias_grad_matches_ref(void **state) {
     (void)state;
     for (int d = 0; d < KT_DTYPES; d++)
         for (size_t s = 0; s < SHAPES; s++)
-            for (int accumulate = 0; accumulate < 2; accumulate++) {
-                enum dtype dt = kt_dtypes[d];
-                int64_t r = shapes[s][0], c = shapes[s][1];
-                void *dy = kt_random(dt, r * c, 1, 1.0f);
-                void *dbias = accumulate ? kt_random(dt, c, 2, 1.0f) : kt_poisoned(dt, c);
-                struct bias_grad_args a = {
-                    .dbias = dbias, .dy = dy, .rows = r, .n = c, .accumulate = accumulate, .dt = dt};
-                kt_check(OP_BIAS_GRAD, &a, &(struct kt_out){dbias, c, dt, 8, sqrt((double)r)}, 1);
-                KT_FREE(dy, dbias);
-            }
+            for (int accumulate = 0; accumulate < 2; accumulate++)
+                check_bias_grad(kt_dtypes[d], shapes[s][0], shapes[s][1], accumulate);
+    check_bias_grad(DT_BF16, 28700, 8, true);  // long runs of rows: the unrolled loop and what it leaves
 }
 
 int main(void) {

@@ -58,6 +58,18 @@ static void reduce_adds_in_order_and_rounds_once(void **state) {
     assert_true(signbit(out));
 }
 
+static void reduce_takes_the_most_inputs(void **state) {
+    (void)state;
+    int64_t n = 43;
+    void *in[REDUCE_MAX], *out = kt_poisoned(DT_BF16, n);
+    for (int k = 0; k < REDUCE_MAX; k++) in[k] = kt_random(DT_BF16, n, (uint64_t)k, 2.0f);
+    struct reduce_args a = {
+        .out = out, .inputs = (const void *const *)in, .count = REDUCE_MAX, .n = n, .dt = DT_BF16};
+    kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, DT_BF16, 0, 0}, 1);
+    kt_free(in, REDUCE_MAX);
+    free(out);
+}
+
 // A received frame starts anywhere: odd addresses are read as they are.
 static void reduce_reads_unaligned_inputs(void **state) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64};
@@ -153,6 +165,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reduce_matches_ref),
         cmocka_unit_test(reduce_adds_in_order_and_rounds_once),
+        cmocka_unit_test(reduce_takes_the_most_inputs),
         cmocka_unit_test(reduce_reads_unaligned_inputs),
         cmocka_unit_test(cast_matches_ref),
         cmocka_unit_test(cast_rounds_to_nearest_even),

@@ -125,6 +125,17 @@ static void loss_sum_is_exact_in_order(void **state) {
     assert_true(out == want + want);
 }
 
+static void loss_sum_matches_ref(void **state) {
+    (void)state;
+    double out = 0.0;
+    for (int64_t rows = 0; rows < 4000; rows += 1023) {
+        float *loss = kt_random(DT_F32, rows, 3, 9.0f);
+        struct loss_sum_args a = {.out = &out, .loss = loss, .rows = rows, .accumulate = rows % 2};
+        kt_check(OP_LOSS_SUM, &a, &(struct kt_out){&out, 1, DT_F64, 0, 0}, 1);
+        free(loss);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_ref),
@@ -132,6 +143,7 @@ int main(void) {
         cmocka_unit_test(extreme_logits),
         cmocka_unit_test(gradient),
         cmocka_unit_test(loss_sum_is_exact_in_order),
+        cmocka_unit_test(loss_sum_matches_ref),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

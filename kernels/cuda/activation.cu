@@ -14,6 +14,7 @@ __device__ static inline float sigmoid(float x) {
 // 0.5 (1 + tanh(u)) = sigmoid(2u), which keeps its relative precision where tanh is near -1.
 template <typename T>
 struct gelu_fn {
+    static constexpr int inputs = 1;
     __device__ float operator()(float x, float) const {
         return x * sigmoid<T>(GELU_2C * x * fmaf(GELU_A * x, x, 1.0f));
     }
@@ -22,6 +23,7 @@ struct gelu_fn {
 // a: x, b: dy. gelu'(x) = s + x s (1 - s) d(2u)/dx with s = sigmoid(2u) = 1/(1 + e), 1 - s = e s.
 template <typename T>
 struct gelu_slope_fn {
+    static constexpr int inputs = 2;
     __device__ float operator()(float x, float dy) const {
         // Keeps e finite: no 0 * infinity. NaN passes both comparisons.
         x = x > GELU_FLAT ? GELU_FLAT : x;
@@ -46,7 +48,8 @@ int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args) {
     const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, (const T *)a->dy, a->n}, gelu_slope_fn<T>());
+        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, (const T *)a->dy, a->n},
+                          gelu_slope_fn<T>());
     });
 }
 
@@ -96,13 +99,15 @@ static int swiglu_launch(struct cuda_ctx *ctx, const struct swiglu_args *a, bool
     if (a->rows == 0 || a->width == 0) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        bool wide = a->width % lanes<T>::count == 0 && aligned16(a->y) && aligned16(a->gate_up) && aligned16(a->dy);
+        bool wide =
+            a->width % lanes<T>::count == 0 && aligned16(a->y) && aligned16(a->gate_up) && aligned16(a->dy);
         return with_width<T>(wide, [&](auto width_of) {
             constexpr int V = decltype(width_of)::value;
             int64_t groups = a->rows * (a->width / V);
             if (groups >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
-            struct swiglu_buffers<T> p = {(T *)a->y, (const T *)a->gate_up, (const T *)a->dy, (uint32_t)groups,
-                                          (uint32_t)(a->width / V)};
+            struct swiglu_buffers<T> p = {
+                (T *)a->y, (const T *)a->gate_up, (const T *)a->dy, (uint32_t)groups, (uint32_t)(a->width / V)
+            };
             struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)MAP_THREADS), MAP_THREADS);
             return backward ? launch(ctx, shape, swiglu_bwd_kernel<T, V>, p)
                             : launch(ctx, shape, swiglu_fwd_kernel<T, V>, p);

@@ -47,8 +47,12 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_fwd_kernel(struct attn_fwd_
     int64_t b = blockIdx.z, h = blockIdx.y, kv = h / (p.heads / p.kv_heads), query0 = qtile * TILE;
     int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * p.size, out_width = (int64_t)p.heads * p.size;
     const T *base = p.qkv + b * p.seq * width;
-    struct head_view<const T> q = {base + h * p.size, width}, k = {base + (p.heads + kv) * p.size, width};
-    struct head_view<const T> v = {base + (p.heads + p.kv_heads + kv) * p.size, width};
+    struct head_view<const T> q = {base + h * p.size, width}, k = {
+        base + (p.heads + kv) * p.size, width
+    };
+    struct head_view<const T> v = {
+        base + (p.heads + p.kv_heads + kv) * p.size, width
+    };
     float out[SIDE][tile<DP>::columns] = {}, max[SIDE], sum[SIDE] = {}, factor[SIDE];
 #pragma unroll
     for (int i = 0; i < SIDE; i++) max[i] = -INFINITY;
@@ -74,19 +78,22 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_fwd_kernel(struct attn_fwd_
         factor[i] = 1.0f / sum[i];
         if (t < p.seq && tile_x() == 0) p.lse[(b * p.heads + h) * p.seq + t] = max[i] + logf(sum[i]);
     }
-    store_tile<T, DP>({p.out + b * p.seq * out_width + h * p.size, out_width}, query0, p.seq, p.size, out, factor);
+    store_tile<T, DP>({p.out + b * p.seq * out_width + h * p.size, out_width}, query0, p.seq, p.size, out,
+                      factor);
 }
 
 int cuda_op_attn_fwd(struct cuda_ctx *ctx, const void *args) {
     const struct attn_fwd_args *a = static_cast<const struct attn_fwd_args *>(args);
     if (a->batch == 0 || a->seq == 0) return 0;
-    if (a->batch > 65535 || a->heads > 65535) return cuda_refused(ctx, "attention: at most 65535 sequences and heads");
+    if (a->batch > 65535 || a->heads > 65535)
+        return cuda_refused(ctx, "attention: at most 65535 sequences and heads");
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return with_head_size(ctx, a->head_size, [&](auto size) {
             constexpr int DP = decltype(size)::value;
-            struct attn_fwd_buffers<T> p = {(T *)a->out, a->lse,      (const T *)a->qkv, a->seq,
-                                            a->heads,    a->kv_heads, a->head_size,      a->scale};
+            struct attn_fwd_buffers<T> p = {
+                (T *)a->out, a->lse, (const T *)a->qkv, a->seq, a->heads, a->kv_heads, a->head_size, a->scale
+            };
             struct launch_shape shape = {
                 dim3((unsigned)divide_up(a->seq, (int64_t)TILE), (unsigned)a->heads, (unsigned)a->batch),
                 dim3(TILE_THREADS), (3 * tile<DP>::floats + SCORE_FLOATS) * sizeof(float)};

@@ -34,7 +34,8 @@ struct head_view {
 
 // Times [t0, t0 + TILE) to shared memory; zero beyond the sequence and the head's size.
 template <typename T, int DP>
-__device__ static inline void load_tile(float *to, struct head_view<const T> from, int64_t t0, int64_t seq, int size) {
+__device__ static inline void load_tile(float *to, struct head_view<const T> from, int64_t t0, int64_t seq,
+                                        int size) {
     for (int i = (int)threadIdx.x; i < TILE * DP; i += TILE_THREADS) {
         int r = i / DP, d = i % DP;
         bool inside = t0 + r < seq && d < size;
@@ -81,7 +82,8 @@ __device__ static inline void product_nt(const float *a, const float *b, float (
 
 // acc(64,DP) += p(64,64) v(64,DP); p of SCORE_PITCH.
 template <int DP>
-__device__ static inline void product_nn(const float *p, const float *v, float (&acc)[SIDE][tile<DP>::columns]) {
+__device__ static inline void product_nn(const float *p, const float *v,
+                                         float (&acc)[SIDE][tile<DP>::columns]) {
     for (int k = 0; k < TILE; k += 4) {
         vec<float, 4> pv[SIDE];
 #pragma unroll

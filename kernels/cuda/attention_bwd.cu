@@ -11,7 +11,7 @@ struct attn_bwd_buffers {
     T *dqkv;
     const T *dout, *qkv, *out;
     const float *lse;
-    float *delta;  // (B,H,T), the operation's scratch
+    float *delta;       // (B,H,T), the operation's scratch
     int64_t seq, rows;  // rows: B*T*H
     int32_t heads, kv_heads, size;
     float scale;
@@ -40,12 +40,14 @@ struct attn_views {
 };
 
 template <typename T>
-__device__ static inline struct attn_views<T> views_of(const struct attn_bwd_buffers<T> &p, int64_t b, int64_t kv) {
+__device__ static inline struct attn_views<T> views_of(const struct attn_bwd_buffers<T> &p, int64_t b,
+                                                       int64_t kv) {
     int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * p.size, out_width = (int64_t)p.heads * p.size;
-    int64_t at = b * p.seq * width, k = (p.heads + kv) * (int64_t)p.size, v = k + (int64_t)p.kv_heads * p.size;
-    return {{p.qkv + at, width},      {p.qkv + at + k, width},
-            {p.qkv + at + v, width},  {p.dout + b * p.seq * out_width, out_width},
-            {p.dqkv + at, width},     {p.dqkv + at + k, width},
+    int64_t at = b * p.seq * width, k = (p.heads + kv) * (int64_t)p.size,
+            v = k + (int64_t)p.kv_heads * p.size;
+    return {{p.qkv + at, width},     {p.qkv + at + k, width},
+            {p.qkv + at + v, width}, {p.dout + b * p.seq * out_width, out_width},
+            {p.dqkv + at, width},    {p.dqkv + at + k, width},
             {p.dqkv + at + v, width}};
 }
 
@@ -152,15 +154,16 @@ static int attn_bwd_run(struct cuda_ctx *ctx, const struct attn_bwd_buffers<T> &
 int cuda_op_attn_bwd(struct cuda_ctx *ctx, const void *args) {
     const struct attn_bwd_args *a = static_cast<const struct attn_bwd_args *>(args);
     if (a->batch == 0 || a->seq == 0) return 0;
-    if (a->batch > 65535 || a->heads > 65535) return cuda_refused(ctx, "attention: at most 65535 sequences and heads");
+    if (a->batch > 65535 || a->heads > 65535)
+        return cuda_refused(ctx, "attention: at most 65535 sequences and heads");
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return with_head_size(ctx, a->head_size, [&](auto size) {
-            struct attn_bwd_buffers<T> p = {(T *)a->dqkv,        (const T *)a->dout, (const T *)a->qkv,
-                                            (const T *)a->out,   a->lse,             (float *)a->scratch,
-                                            a->seq,              a->batch * a->seq * a->heads,
-                                            a->heads,            a->kv_heads,        a->head_size,
-                                            a->scale};
+            struct attn_bwd_buffers<T> p = {
+                (T *)a->dqkv, (const T *)a->dout, (const T *)a->qkv, (const T *)a->out, a->lse,
+                    (float *)a->scratch, a->seq, a->batch * a->seq * a->heads, a->heads, a->kv_heads,
+                    a->head_size, a->scale
+            };
             return attn_bwd_run<T, decltype(size)::value>(ctx, p, a->batch);
         });
     });

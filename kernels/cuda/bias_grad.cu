@@ -16,7 +16,7 @@ struct bias_buffers {
 // row in order, then the threads' sums in order.
 template <typename T, int V>
 __global__ void __launch_bounds__(BIAS_LANES *BIAS_DEEP) bias_parts_kernel(struct bias_buffers<T> p) {
-    SHARED_ARRAY(float, sums, BIAS_DEEP * BIAS_LANES * V);
+    SHARED_ARRAY(float, sums, BIAS_DEEP *BIAS_LANES *V);
     int lane = (int)threadIdx.x % BIAS_LANES, deep = (int)threadIdx.x / BIAS_LANES;
     int64_t c = ((int64_t)blockIdx.x * BIAS_LANES + lane) * V, part = blockIdx.y, parts = gridDim.y;
     int64_t row = p.rows * part / parts + deep, end = p.rows * (part + 1) / parts;
@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(BIAS_LANES *BIAS_DEEP) bias_parts_kernel(struc
         for (; row + (BIAS_AHEAD - 1) * BIAS_DEEP < end; row += BIAS_AHEAD * BIAS_DEEP) {
             vec<T, V> x[BIAS_AHEAD];
 #pragma unroll
-            for (int k = 0; k < BIAS_AHEAD; k++) x[k] = load_vec<T, V>(p.dy + (row + k * BIAS_DEEP) * p.n + c);
+            for (int k = 0; k < BIAS_AHEAD; k++)
+                x[k] = load_vec<T, V>(p.dy + (row + k * BIAS_DEEP) * p.n + c);
 #pragma unroll
             for (int k = 0; k < BIAS_AHEAD; k++)
 #pragma unroll
@@ -42,10 +43,9 @@ __global__ void __launch_bounds__(BIAS_LANES *BIAS_DEEP) bias_parts_kernel(struc
     __syncthreads();
     if (deep != 0 || c >= p.n) return;
 #pragma unroll
-    for (int j = 0; j < V; j++) {
+    for (int j = 0; j < V; j++)
         for (int d = 1; d < BIAS_DEEP; d++) total[j] += sums[(d * V + j) * BIAS_LANES + lane];
-        p.parts[part * p.n + c + j] = total[j];
-    }
+    store_sums<V>(p.parts + part * p.n + c, total);
 }
 
 int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args) {
@@ -58,13 +58,17 @@ int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args) {
         bool wide = a->n % lanes<T>::count == 0 && aligned16(a->dy);
         int rc = with_width<T>(wide, [&](auto width) {
             constexpr int V = decltype(width)::value;
-            struct bias_buffers<T> p = {(const T *)a->dy, (float *)ctx->workspace, a->rows, a->n};
-            struct launch_shape shape = {dim3((unsigned)divide_up(a->n, (int64_t)BIAS_LANES * V), (unsigned)parts),
-                                         dim3(BIAS_LANES * BIAS_DEEP), 0};
+            struct bias_buffers<T> p = {
+                (const T *)a->dy, (float *)ctx->workspace, a->rows, a->n
+            };
+            struct launch_shape shape = {
+                dim3((unsigned)divide_up(a->n, (int64_t)BIAS_LANES * V), (unsigned)parts),
+                dim3(BIAS_LANES * BIAS_DEEP), 0};
             return parts ? launch(ctx, shape, bias_parts_kernel<T, V>, p) : 0;
         });
-        struct combine_buffers<T> c = {(T *)a->dbias, NULL, (const float *)ctx->workspace, a->n, a->n, parts,
-                                       a->accumulate};
+        struct combine_buffers<T> c = {
+            (T *)a->dbias, NULL, (const float *)ctx->workspace, a->n, a->n, parts, a->accumulate
+        };
         return rc == 0 ? combine_launch(ctx, c) : -1;
     });
 }

@@ -19,6 +19,14 @@ static inline int64_t column_parts(int64_t rows, int64_t width) {
     return lesser(lesser((int64_t)PARTS_MAX, PART_FLOATS / width), divide_up(rows, (int64_t)PART_ROWS));
 }
 
+// A thread's V columns of a part; p is 16-byte aligned when V is a multiple of 4.
+template <int V>
+__device__ static inline void store_sums(float *p, const float *sums) {
+    constexpr int N = V % 4 ? 1 : 4;
+#pragma unroll
+    for (int j = 0; j < V; j += N) store_f32<float, N>(p + j, sums + j);
+}
+
 template <typename T>
 struct combine_buffers {
     T *first, *second;   // (n) each; second may be NULL
@@ -31,7 +39,7 @@ struct combine_buffers {
 // in order. blockIdx.y: which of the two sums.
 template <typename T>
 __global__ void __launch_bounds__(PART_COLUMNS *PART_SLICES) combine_kernel(struct combine_buffers<T> p) {
-    SHARED_ARRAY(float, sums, PART_SLICES * (PART_COLUMNS + 1));
+    SHARED_ARRAY(float, sums, PART_SLICES *(PART_COLUMNS + 1));
     int lane = (int)threadIdx.x % PART_COLUMNS, slice = (int)threadIdx.x / PART_COLUMNS;
     int64_t c = (int64_t)blockIdx.x * PART_COLUMNS + lane;
     const float *from = p.parts + blockIdx.y * p.n + c;

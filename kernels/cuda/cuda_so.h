@@ -21,9 +21,9 @@ struct cuda_memory_info {
 };
 
 struct cuda_facts {
-    char name[128];
+    char name[256];
     char bus_id[32];  // PCI: which GPU of the machine it is
-    int sm_version;  // 90: compute capability 9.0
+    int sm_version;   // 90: compute capability 9.0
     int multiprocessors;
     int driver_version, runtime_version;  // 13000: 13.0
     size_t l2_bytes, memory_bytes;
@@ -40,8 +40,8 @@ struct cuda_so {
     int (*probe)(char *why, size_t why_bytes);
     int (*memory)(struct device *d, struct cuda_memory_info *out);
     int (*facts)(struct device *d, struct cuda_facts *out);
-    // Runs fn(arg, the cudaStream_t) in stream order on the stream's thread, without waiting for the device: fn
-    // enqueues CUDA work of its own. It may poll but should not block long. Non-zero fails the stream.
+    // Runs fn(arg, the cudaStream_t) in stream order on the stream's thread, without waiting for the device:
+    // fn enqueues CUDA work of its own. It may poll but should not block long. Non-zero fails the stream.
     void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
     // Fails a stream from outside: what is queued does not run, stream_sync returns -1. Any thread.
     void (*fail)(struct stream *s, const char *text);

@@ -2,6 +2,7 @@
 #include "kernels/cuda/map.h"
 
 struct add_fn {
+    static constexpr int inputs = 2;
     __device__ float operator()(float a, float b) const { return __fadd_rn(a, b); }
 };
 

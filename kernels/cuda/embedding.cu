@@ -33,14 +33,17 @@ int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args) {
     if (rows == 0 || a->channels == 0) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        bool wide = a->channels % lanes<T>::count == 0 && aligned16(a->out) && aligned16(a->wte) && aligned16(a->wpe);
+        bool wide =
+            a->channels % lanes<T>::count == 0 && aligned16(a->out) && aligned16(a->wte) && aligned16(a->wpe);
         return with_width<T>(wide, [&](auto width) {
             constexpr int V = decltype(width)::value;
             int64_t groups = rows * (a->channels / V);
-            if (groups >= LARGEST_GRID) return cuda_refused(ctx, "embed_fwd: more elements than one launch covers");
-            struct embed_fwd_buffers<T> p = {(T *)a->out,        a->tokens,       (const T *)a->wte,
-                                             (const T *)a->wpe,  (uint32_t)a->seq, (uint32_t)groups,
-                                             (uint32_t)(a->channels / V)};
+            if (groups >= LARGEST_GRID)
+                return cuda_refused(ctx, "embed_fwd: more elements than one launch covers");
+            struct embed_fwd_buffers<T> p = {
+                (T *)a->out, a->tokens, (const T *)a->wte, (const T *)a->wpe, (uint32_t)a->seq,
+                    (uint32_t)groups, (uint32_t)(a->channels / V)
+            };
             struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)EMBED_THREADS), EMBED_THREADS);
             return launch(ctx, shape, embed_fwd_kernel<T, V>, p);
         });
@@ -107,7 +110,8 @@ struct embed_bwd_buffers {
 
 // A block does a row of dwte: V columns a thread, all positions of the token in order.
 template <typename T, int V>
-__global__ void __launch_bounds__(EMBED_THREADS) embed_bwd_kernel(struct embed_bwd_buffers<T> p, struct grouping g) {
+__global__ void __launch_bounds__(EMBED_THREADS)
+    embed_bwd_kernel(struct embed_bwd_buffers<T> p, struct grouping g) {
     int64_t token = blockIdx.x;
     int32_t count = g.count[token];
     if (!count && !p.zero_dwte) return;
@@ -161,13 +165,16 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_positions_kernel(struct e
 
 template <typename T, int V>
 static int embed_bwd_run(struct cuda_ctx *ctx, const struct embed_bwd_args *a, const struct grouping &g) {
-    struct embed_bwd_buffers<T> p = {(T *)a->dwte, (T *)a->dwpe,  (const T *)a->dout, a->channels,       a->batch,
-                                     a->seq,       a->positions, a->zero_dwte,       a->accumulate_dwpe};
+    struct embed_bwd_buffers<T> p = {
+        (T *)a->dwte, (T *)a->dwpe,
+            (const T *)a->dout, a->channels, a->batch, a->seq, a->positions, a->zero_dwte, a->accumulate_dwpe
+    };
     int64_t warps = divide_up(a->channels, (int64_t)V * WARP);
     unsigned threads = (unsigned)lesser(warps * WARP, (int64_t)EMBED_THREADS);
     if (launch(ctx, flat_shape(a->vocab, threads), embed_bwd_kernel<T, V>, p, g) != 0) return -1;
-    return a->dwpe && a->positions ? launch(ctx, flat_shape(a->positions, threads), embed_positions_kernel<T, V>, p)
-                                   : 0;
+    return a->dwpe && a->positions
+               ? launch(ctx, flat_shape(a->positions, threads), embed_positions_kernel<T, V>, p)
+               : 0;
 }
 
 int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args) {
@@ -175,16 +182,17 @@ int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args) {
     int64_t rows = a->batch * a->seq;
     if (a->vocab == 0 || a->channels == 0) return 0;
     if ((uint64_t)(a->vocab + 1 + rows) > ctx->workspace_bytes / sizeof(int32_t))
-        return cuda_refused(ctx, "embed_bwd: vocabulary plus positions exceed the workspace (8 MiB of integers)");
+        return cuda_refused(ctx,
+                            "embed_bwd: vocabulary plus positions exceed the workspace (8 MiB of integers)");
     int32_t *end = (int32_t *)a->scratch, *count = (int32_t *)ctx->workspace;
-    struct grouping g = {a->tokens,           end,
-                         end + a->vocab,      count,
-                         count + a->vocab,    count + a->vocab + 1,
-                         (uint32_t)rows,      (uint32_t)a->vocab};
+    struct grouping g = {
+        a->tokens,         end, end + a->vocab, count, count + a->vocab, count + a->vocab + 1, (uint32_t)rows,
+        (uint32_t)a->vocab};
     if (group_positions(ctx, g) != 0) return -1;
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        bool wide = a->channels % lanes<T>::count == 0 && aligned16(a->dwte) && aligned16(a->dwpe) && aligned16(a->dout);
+        bool wide = a->channels % lanes<T>::count == 0 && aligned16(a->dwte) && aligned16(a->dwpe) &&
+                    aligned16(a->dout);
         return with_width<T>(wide,
                              [&](auto width) { return embed_bwd_run<T, decltype(width)::value>(ctx, a, g); });
     });

@@ -30,8 +30,8 @@ __device__ static inline void norm_input(const struct norm_fwd_buffers<T> &p, in
 }
 
 template <typename T, int V, bool LAYER>
-__device__ static inline void norm_output(const struct norm_fwd_buffers<T> &p, int64_t at, int64_t c, const float *x,
-                                          float mean, float rstd) {
+__device__ static inline void norm_output(const struct norm_fwd_buffers<T> &p, int64_t at, int64_t c,
+                                          const float *x, float mean, float rstd) {
     float w[V], b[V], y[V];
     load_f32<T, V>(p.weight + c, w);
     if (LAYER) load_f32<T, V>(p.bias + c, b);
@@ -127,20 +127,25 @@ static unsigned threads_of_row(int64_t channels, int lanes_count, int per) {
 template <typename T, bool LAYER>
 static int norm_fwd_launch(struct cuda_ctx *ctx, const struct norm_fwd_args *a) {
     constexpr int V = lanes<T>::count;
-    struct norm_fwd_buffers<T> p = {(T *)a->y,        (T *)a->sum,           a->mean,
-                                    a->rstd,          (const T *)a->x,       (const T *)a->residual,
-                                    (const T *)a->weight, (const T *)a->bias, a->channels,
-                                    a->eps};
+    struct norm_fwd_buffers<T> p = {
+        (T *)a->y, (T *)a->sum, a->mean, a->rstd, (const T *)a->x, (const T *)a->residual,
+            (const T *)a->weight, (const T *)a->bias, a->channels, a->eps
+    };
     bool aligned = aligned16(a->y) && aligned16(a->sum) && aligned16(a->x) && aligned16(a->residual) &&
                    aligned16(a->weight) && aligned16(a->bias);
     int per = vectors_a_thread(a->channels, V, aligned);
     struct launch_shape shape = flat_shape(a->rows, per ? threads_of_row(a->channels, V, per) : NORM_THREADS);
     switch (per) {
-        case 1: return launch(ctx, shape, norm_fwd_kernel<T, V, 1, LAYER>, p);
-        case 2: return launch(ctx, shape, norm_fwd_kernel<T, V, 2, LAYER>, p);
-        case 4: return launch(ctx, shape, norm_fwd_kernel<T, V, 4, LAYER>, p);
-        case 8: return launch(ctx, shape, norm_fwd_kernel<T, V, NORM_COLUMNS / V, LAYER>, p);
-        default: return launch(ctx, shape, norm_fwd_any_kernel<T, LAYER>, p);
+        case 1:
+            return launch(ctx, shape, norm_fwd_kernel<T, V, 1, LAYER>, p);
+        case 2:
+            return launch(ctx, shape, norm_fwd_kernel<T, V, 2, LAYER>, p);
+        case 4:
+            return launch(ctx, shape, norm_fwd_kernel<T, V, 4, LAYER>, p);
+        case 8:
+            return launch(ctx, shape, norm_fwd_kernel<T, V, NORM_COLUMNS / V, LAYER>, p);
+        default:
+            return launch(ctx, shape, norm_fwd_any_kernel<T, LAYER>, p);
     }
 }
 

@@ -1,12 +1,14 @@
 // The backward of RMSNorm and LayerNorm. With g = dy w and xhat the normalised input:
 //     dx = rstd (g - mean(g) - xhat mean(g xhat)) + dresidual        (RMSNorm has no mean(g))
 //     dweight = sum over rows of dy xhat,  dbias = sum over rows of dy
-// A block does a run of rows, one after another, the next row's loads in flight; a thread owns its
-// columns in all of them, so the column sums stay in registers until the run ends (columns.h goes on).
+// A block does a run of rows, one after another, the next row's loads in flight while registers last;
+// a thread owns its columns in all of them, so the column sums stay in registers until the run ends
+// (columns.h goes on).
 #include "kernels/cuda/columns.h"
 
 #define NORM_THREADS 256
 #define NORM_COLUMNS 32  // a thread owns in registers, at most
+#define NORM_AHEAD   16  // columns of a thread up to which the next row waits in registers as well
 
 template <typename T>
 struct norm_bwd_buffers {
@@ -25,7 +27,8 @@ struct norm_row {
 };
 
 template <typename T, int V, int PER, bool LAYER>
-__device__ static inline void norm_row_load(const struct norm_bwd_buffers<T> &p, int64_t row, norm_row<T, V, PER> *out) {
+__device__ static inline void norm_row_load(const struct norm_bwd_buffers<T> &p, int64_t row,
+                                            norm_row<T, V, PER> *out) {
     out->mean = LAYER ? p.mean[row] : 0.0f;
     out->rstd = p.rstd[row];
 #pragma unroll
@@ -66,10 +69,15 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_
 #pragma unroll
         for (int j = 0; j < V; j++) w[k][j] = c < p.channels ? w[k][j] : 0.0f;
     }
-    if (begin < end) norm_row_load<T, V, PER, LAYER>(p, begin, &next);
+    constexpr bool AHEAD = PER * V <= NORM_AHEAD;
+    if (AHEAD && begin < end) norm_row_load<T, V, PER, LAYER>(p, begin, &next);
     for (int64_t r = begin; r < end; r++) {
-        row = next;
-        if (r + 1 < end) norm_row_load<T, V, PER, LAYER>(p, r + 1, &next);
+        if (AHEAD) {
+            row = next;
+            if (r + 1 < end) norm_row_load<T, V, PER, LAYER>(p, r + 1, &next);
+        } else {
+            norm_row_load<T, V, PER, LAYER>(p, r, &row);
+        }
         float mean_g = 0.0f, mean_gx = 0.0f;
 #pragma unroll
         for (int k = 0; k < PER; k++)
@@ -103,11 +111,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_
     for (int k = 0; k < PER; k++) {
         int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
         if (c >= p.channels) continue;
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            sums[c + j] = dweight[k][j];
-            if (LAYER) sums[p.channels + c + j] = dbias[k][j];
-        }
+        store_sums<V>(sums + c, dweight[k]);
+        if (LAYER) store_sums<V>(sums + p.channels + c, dbias[k]);
     }
 }
 
@@ -143,7 +148,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any_kernel(struct norm_
 }
 
 template <typename T, bool LAYER>
-static int norm_bwd_run(struct cuda_ctx *ctx, const struct norm_bwd_buffers<T> &p, int64_t parts, bool aligned) {
+static int norm_bwd_run(struct cuda_ctx *ctx, const struct norm_bwd_buffers<T> &p, int64_t parts,
+                        bool aligned) {
     constexpr int V = lanes<T>::count, MOST = NORM_COLUMNS / V;
     int64_t groups = p.channels / V, per = divide_up(groups, (int64_t)NORM_THREADS);
     bool registers = aligned && p.channels % V == 0 && per <= MOST;
@@ -165,17 +171,18 @@ int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args) {
     if (parts == 0 && a->rows > 0) return cuda_refused(ctx, "norm_bwd: a row of sums exceeds the workspace");
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        struct norm_bwd_buffers<T> p = {(T *)a->dx,          (float *)ctx->workspace, (const T *)a->dy,
-                                        (const T *)a->dresidual, (const T *)a->x,     (const T *)a->weight,
-                                        a->mean,             a->rstd,                 a->rows,
-                                        a->channels};
+        struct norm_bwd_buffers<T> p = {
+            (T *)a->dx, (float *)ctx->workspace, (const T *)a->dy, (const T *)a->dresidual, (const T *)a->x,
+                (const T *)a->weight, a->mean, a->rstd, a->rows, a->channels
+        };
         bool aligned = aligned16(a->dx) && aligned16(a->dy) && aligned16(a->dresidual) && aligned16(a->x) &&
                        aligned16(a->weight);
         int rc = parts == 0 ? 0
                  : layer    ? norm_bwd_run<T, true>(ctx, p, parts, aligned)
                             : norm_bwd_run<T, false>(ctx, p, parts, aligned);
-        struct combine_buffers<T> c = {(T *)a->dweight, layer ? (T *)a->dbias : NULL, p.parts,      a->channels,
-                                       width,           parts,                        a->accumulate};
+        struct combine_buffers<T> c = {
+            (T *)a->dweight, layer ? (T *)a->dbias : NULL, p.parts, a->channels, width, parts, a->accumulate
+        };
         return rc == 0 ? combine_launch(ctx, c) : -1;
     });
 }

@@ -28,7 +28,8 @@ __device__ static inline void add_limb(struct exact_sum *s, int i, uint64_t x) {
 // exact_sum_add of kernels/exact_sum.h, from the number's bits: x = mantissa 2^(exponent - 1075) >= 0.
 __device__ static inline void add_exact(struct exact_sum *s, double x) {
     if (!(x > 0.0)) return;
-    uint64_t bits = (uint64_t)__double_as_longlong(x), mantissa = (bits & 0xfffffffffffffu) | (uint64_t)1 << 52;
+    uint64_t bits = (uint64_t)__double_as_longlong(x),
+             mantissa = (bits & 0xfffffffffffffu) | (uint64_t)1 << 52;
     int shift = (int)(bits >> 52) - 1075 + 320;  // a square of a float is a normal double
     if (shift < 0) {
         mantissa >>= -shift;
@@ -62,7 +63,7 @@ __device__ static inline void add_squares(uint32_t word, double *total, int *bad
 template <typename T>
 __global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_buffers<T> p) {
     SHARED_ARRAY(struct exact_sum, sum, 1);
-    SHARED_ARRAY(uint32_t, slices, SUMSQ_WARPS *WARP *SLICE_PITCH);
+    SHARED_ARRAY(uint32_t, slices, SUMSQ_WARPS * WARP * SLICE_PITCH);
     constexpr int WORDS = SUMSQ_BLOCK * (int)sizeof(T) / 4;  // of a block of elements
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     if (threadIdx.x < EXACT_SUM_WORDS) reinterpret_cast<int64_t *>(sum)[threadIdx.x] = 0;
@@ -78,12 +79,14 @@ __global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_b
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             int block = k * 4 + lane / 8;
-            if (first + block < p.blocks) read[k] = load_vec<uint32_t, 4>(words + block * WORDS + at + lane % 8 * 4);
+            if (first + block < p.blocks)
+                read[k] = load_vec<uint32_t, 4>(words + block * WORDS + at + lane % 8 * 4);
         }
 #pragma unroll
         for (int k = 0; k < 8; k++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) slice[(k * 4 + lane / 8) * SLICE_PITCH + lane % 8 * 4 + j] = read[k].v[j];
+            for (int j = 0; j < 4; j++)
+                slice[(k * 4 + lane / 8) * SLICE_PITCH + lane % 8 * 4 + j] = read[k].v[j];
         __syncwarp();
         if (first + lane < p.blocks)
             for (int j = 0; j < SLICE_WORDS; j++) add_squares<T>(slice[lane * SLICE_PITCH + j], &total, &bad);
@@ -101,13 +104,16 @@ __global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_b
 int cuda_op_sumsq(struct cuda_ctx *ctx, const void *args) {
     const struct sumsq_args *a = static_cast<const struct sumsq_args *>(args);
     if (a->n % SUMSQ_BLOCK) return cuda_refused(ctx, "sumsq: the count must be a multiple of 256");
-    if (!aligned16(a->x)) return cuda_refused(ctx, "sumsq: the elements must start at a multiple of 16 bytes");
-    if (a->zero_out && cuda_checked(ctx, cudaMemsetAsync(a->out, 0, sizeof *a->out, ctx->stream)) != 0) return -1;
+    if (!aligned16(a->x))
+        return cuda_refused(ctx, "sumsq: the elements must start at a multiple of 16 bytes");
+    if (a->zero_out && cuda_checked(ctx, cudaMemsetAsync(a->out, 0, sizeof *a->out, ctx->stream)) != 0)
+        return -1;
     int64_t blocks = a->n / SUMSQ_BLOCK;
     if (blocks == 0) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        struct launch_shape shape = flat_shape(divide_up(blocks, (int64_t)SUMSQ_WARPS * WARP), SUMSQ_WARPS * WARP);
+        struct launch_shape shape =
+            flat_shape(divide_up(blocks, (int64_t)SUMSQ_WARPS * WARP), SUMSQ_WARPS * WARP);
         return launch(ctx, shape, sumsq_kernel<T>, sumsq_buffers<T>{a->out, (const T *)a->x, blocks});
     });
 }
@@ -122,7 +128,8 @@ __device__ static inline double exact_value(const struct exact_sum *s) {
         carry = v >> 32;
     }
     double x = (double)carry;
-    for (int i = EXACT_SUM_LIMBS - 1; i >= 0; i--) x = __dadd_rn(__dmul_rn(x, 4294967296.0), (double)digit[i]);
+    for (int i = EXACT_SUM_LIMBS - 1; i >= 0; i--)
+        x = __dadd_rn(__dmul_rn(x, 4294967296.0), (double)digit[i]);
     return ldexp(x, -320);
 }
 
@@ -147,8 +154,8 @@ int cuda_op_decide(struct cuda_ctx *ctx, const void *args) {
 
 // One element, in backend.h's order of operations.
 template <bool L2>
-__device__ static inline void adamw_element(const struct adamw_args &a, float scale, float grad, float *p, float *m,
-                                            float *v) {
+__device__ static inline void adamw_element(const struct adamw_args &a, float scale, float grad, float *p,
+                                            float *m, float *v) {
     float g = __fmul_rn(grad, scale);
     if (L2) g = __fmaf_rn(a.weight_decay, *p, g);
     *m = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
@@ -193,13 +200,15 @@ static int adamw_launch(struct cuda_ctx *ctx, const struct adamw_args *a) {
     int64_t blocks = divide_up(a->n, (int64_t)ADAMW_THREADS * V);
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "adamw: more elements than one launch covers");
     struct launch_shape shape = flat_shape(blocks, ADAMW_THREADS);
-    return a->l2_mode ? launch(ctx, shape, adamw_kernel<T, V, true>, *a) : launch(ctx, shape, adamw_kernel<T, V, false>, *a);
+    return a->l2_mode ? launch(ctx, shape, adamw_kernel<T, V, true>, *a)
+                      : launch(ctx, shape, adamw_kernel<T, V, false>, *a);
 }
 
 int cuda_op_adamw(struct cuda_ctx *ctx, const void *args) {
     const struct adamw_args *a = static_cast<const struct adamw_args *>(args);
     if (a->n == 0) return 0;
-    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) && aligned16(a->grad);
+    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&
+                aligned16(a->grad);
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return wide ? adamw_launch<T, 4>(ctx, a) : adamw_launch<T, 1>(ctx, a);

@@ -14,15 +14,15 @@
 // Block-shared memory. The emulation gives each its own allocation, so that a step over its end shows.
 #ifndef SHARED_ARRAY
 #define SHARED_ARRAY(type, name, count) __shared__ type name[count]
-#define SHARED_DYNAMIC(type, name)                            \
+#define SHARED_DYNAMIC(type, name)                                  \
     extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
     type *name = reinterpret_cast<type *>(dynamic_shared)
 #endif
 
-#define WARP           32
-#define FULL_WARP      0xffffffffu
+#define WARP                32
+#define FULL_WARP           0xffffffffu
 #define STATIC_SHARED_BYTES (48u << 10)  // more needs the kernel's consent (launch gives it)
-#define LARGEST_GRID   ((int64_t)1 << 31)
+#define LARGEST_GRID        ((int64_t)1 << 31)
 
 // ---------------------------------------------------------------- storage types
 struct bf16 {
@@ -54,7 +54,9 @@ __device__ inline float to_f32(f16 x) { return __half2float(__ushort_as_half(x.b
 
 // One rounding, to nearest even.
 __device__ inline void from_f32(float x, float *out) { *out = x; }
-__device__ inline void from_f32(float x, bf16 *out) { out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+__device__ inline void from_f32(float x, bf16 *out) {
+    out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
 __device__ inline void from_f32(float x, f16 *out) { out->bits = __half_as_ushort(__float2half_rn(x)); }
 
 // Two at a time: one instruction.
@@ -92,14 +94,46 @@ struct lanes {
     static constexpr int count = 16 / (int)sizeof(T);
 };
 
-template <typename T, int N>
-__device__ inline vec<T, N> load_vec(const T *p) {
-    return *reinterpret_cast<const vec<T, N> *>(p);
-}
+// The register type that is moved as one: the compiler splits structs of 16-bit elements at times.
+template <int BYTES>
+struct raw_of;
+template <>
+struct raw_of<2> {
+    using type = uint16_t;
+};
+template <>
+struct raw_of<4> {
+    using type = uint32_t;
+};
+template <>
+struct raw_of<8> {
+    using type = uint2;
+};
+template <>
+struct raw_of<16> {
+    using type = uint4;
+};
 
 template <typename T, int N>
+__device__ inline vec<T, N> load_vec(const T *p) {
+    typename raw_of<(int)sizeof(vec<T, N>)>::type raw = *reinterpret_cast<const decltype(raw) *>(p);
+    vec<T, N> out;
+    memcpy(&out, &raw, sizeof out);
+    return out;
+}
+
+// Ordinary stores, but the wide ones by CUDA's function: around branches the compiler takes them apart.
+__device__ inline void store_raw(uint16_t *p, uint16_t x) { *p = x; }
+__device__ inline void store_raw(uint32_t *p, uint32_t x) { *p = x; }
+__device__ inline void store_raw(uint2 *p, uint2 x) { __stwb(p, x); }
+__device__ inline void store_raw(uint4 *p, uint4 x) { __stwb(p, x); }
+
+// p is in device memory, not shared.
+template <typename T, int N>
 __device__ inline void store_vec(T *p, const vec<T, N> &x) {
-    *reinterpret_cast<vec<T, N> *>(p) = x;
+    typename raw_of<(int)sizeof(vec<T, N>)>::type raw;
+    memcpy(&raw, &x, sizeof raw);
+    store_raw(reinterpret_cast<decltype(raw) *>(p), raw);
 }
 
 template <typename T, int N>
@@ -178,9 +212,9 @@ static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape,
                          A... args) {
     cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, ctx->stream, NULL, 0};
     if (shape.shared_bytes > STATIC_SHARED_BYTES) {
-        cudaError_t e = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)shape.shared_bytes);
+        cudaError_t e =
+            cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shape.shared_bytes);
         if (e != cudaSuccess) return cuda_checked(ctx, e);
     }
     return cuda_checked(ctx, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
@@ -198,10 +232,14 @@ static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 template <typename F>
 static inline int with_type(struct cuda_ctx *ctx, enum dtype dt, F f) {
     switch (dt) {
-        case DT_F32: return f(float());
-        case DT_BF16: return f(bf16());
-        case DT_F16: return f(f16());
-        default: return cuda_refused(ctx, "the storage type must be fp32, bf16 or fp16");
+        case DT_F32:
+            return f(float());
+        case DT_BF16:
+            return f(bf16());
+        case DT_F16:
+            return f(f16());
+        default:
+            return cuda_refused(ctx, "the storage type must be fp32, bf16 or fp16");
     }
 }
 

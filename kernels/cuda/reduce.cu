@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_in
 
 // Elements at any byte address, from element `first` on: tails, and buffers that start anywhere.
 template <typename T>
-__global__ void __launch_bounds__(REDUCE_THREADS) reduce_bytes_kernel(struct reduce_inputs<T> p, int64_t first) {
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    reduce_bytes_kernel(struct reduce_inputs<T> p, int64_t first) {
     using sum = sum_type<T>;
     int64_t i = first + (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
     if (i >= p.n) return;
@@ -101,7 +102,8 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
         wide = wide && aligned16(p.in[k]);
     }
     int64_t whole = wide ? a->n / V * V : 0, rest = a->n - whole;
-    int64_t blocks = divide_up(whole / V, (int64_t)REDUCE_THREADS), rest_blocks = divide_up(rest, (int64_t)REDUCE_THREADS);
+    int64_t blocks = divide_up(whole / V, (int64_t)REDUCE_THREADS),
+            rest_blocks = divide_up(rest, (int64_t)REDUCE_THREADS);
     if (blocks >= LARGEST_GRID || rest_blocks >= LARGEST_GRID)
         return cuda_refused(ctx, "more elements than one launch covers");
     p.n = whole;
@@ -167,12 +169,15 @@ __global__ void __launch_bounds__(REDUCE_THREADS) cast_kernel(struct cast_buffer
 template <typename To, typename From>
 static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
     constexpr int widest = greater(lanes<To>::count, lanes<From>::count);
-    struct cast_buffers<To, From> p = {(To *)a->out, (const From *)a->in, a->n};
+    struct cast_buffers<To, From> p = {
+        (To *)a->out, (const From *)a->in, a->n
+    };
     bool wide = aligned16(a->out) && aligned16(a->in);
     int64_t blocks = divide_up(a->n, (int64_t)REDUCE_THREADS * (wide ? widest : 1));
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
     struct launch_shape shape = flat_shape(blocks, REDUCE_THREADS);
-    return wide ? launch(ctx, shape, cast_kernel<To, From, widest>, p) : launch(ctx, shape, cast_kernel<To, From, 1>, p);
+    return wide ? launch(ctx, shape, cast_kernel<To, From, widest>, p)
+                : launch(ctx, shape, cast_kernel<To, From, 1>, p);
 }
 
 int cuda_op_cast(struct cuda_ctx *ctx, const void *args) {

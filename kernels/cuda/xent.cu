@@ -18,24 +18,25 @@ struct xent_buffers {
 // Element by element the ends belong to the first threads: thread t to head[t] and tail[t].
 template <typename T>
 struct xent_row {
-    T *row;
-    int head, tail;    // elements
-    int64_t vectors;
-    T *body, *ends[2];  // ends[0]: this thread's element of the head or NULL; ends[1]: of the tail
+    T *row, *body;            // the first element, the first vector
+    int head, vectors, tail;  // elements, vectors, elements
+    // This thread's element of the head (end 0) or the tail (end 1); NULL: it has none.
+    __device__ T *end(int which) const {
+        if ((int)threadIdx.x >= (which ? tail : head)) return NULL;
+        return which ? body + (int64_t)vectors * lanes<T>::count + threadIdx.x : row + threadIdx.x;
+    }
 };
 
 template <typename T>
-__device__ static inline struct xent_row<T> xent_split(T *row, int64_t vocab) {
+__device__ static inline struct xent_row<T> xent_split(T *row, int vocab) {
     constexpr int V = lanes<T>::count;
     int misplaced = (int)(reinterpret_cast<uintptr_t>(row) / sizeof(T) % V);
     struct xent_row<T> r;
     r.row = row;
-    r.head = (int)lesser((int64_t)((V - misplaced) % V), vocab);
+    r.head = lesser((V - misplaced) % V, vocab);
     r.body = row + r.head;
     r.vectors = (vocab - r.head) / V;
-    r.tail = (int)(vocab - r.head - r.vectors * V);
-    r.ends[0] = (int)threadIdx.x < r.head ? row + threadIdx.x : NULL;
-    r.ends[1] = (int)threadIdx.x < r.tail ? r.body + r.vectors * V + threadIdx.x : NULL;
+    r.tail = vocab - r.head - r.vectors * V;
     return r;
 }
 
@@ -78,53 +79,50 @@ template <typename T, bool HELD>
 __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
     SHARED_ARRAY(float, slots, 2 * WARP);
     constexpr int V = lanes<T>::count, HOLD = HELD ? XENT_VECTORS : 1;
-    int64_t target = p.targets[blockIdx.x];
-    struct xent_row<T> r = xent_split(p.logits + (int64_t)blockIdx.x * p.vocab, p.vocab);
+    int target = p.targets[blockIdx.x];
+    struct xent_row<T> r = xent_split(p.logits + (int64_t)blockIdx.x * p.vocab, (int)p.vocab);
     float logit = target < 0 ? 0.0f : to_f32(r.row[target]);
     struct softmax_sum s = {-INFINITY, 0.0f};
     vec<T, V> held[HOLD];
-    if (HELD) {
 #pragma unroll
-        for (int k = 0; k < HOLD; k++) {
-            int64_t i = threadIdx.x + (int64_t)k * XENT_THREADS;
-            if (i < r.vectors) held[k] = load_vec<T, V>(r.body + i * V);
-        }
-#pragma unroll
-        for (int k = 0; k < HOLD; k++)
-            if (threadIdx.x + (int64_t)k * XENT_THREADS < r.vectors) softmax_add<T, V>(&s, held[k].v);
-    } else {
-        for (int64_t i = threadIdx.x; i < r.vectors; i += XENT_THREADS) {
-            vec<T, V> x = load_vec<T, V>(r.body + i * V);
-            softmax_add<T, V>(&s, x.v);
-        }
+    for (int k = 0; HELD && k < HOLD; k++) {
+        int i = (int)threadIdx.x + k * XENT_THREADS;
+        if (i < r.vectors) held[k] = load_vec<T, V>(r.body + (int64_t)i * V);
     }
 #pragma unroll
+    for (int k = 0; HELD && k < HOLD; k++)
+        if ((int)threadIdx.x + k * XENT_THREADS < r.vectors) softmax_add<T, V>(&s, held[k].v);
+    for (int i = (int)threadIdx.x; !HELD && i < r.vectors; i += XENT_THREADS) {
+        vec<T, V> x = load_vec<T, V>(r.body + (int64_t)i * V);
+        softmax_add<T, V>(&s, x.v);
+    }
     for (int e = 0; e < 2; e++)
-        if (r.ends[e]) softmax_add<T, 1>(&s, r.ends[e]);
-    s = softmax_join(s, slots);  // its barriers stand between every read of the row above and the writes below
+        if (T *at = r.end(e)) softmax_add<T, 1>(&s, at);
+    s = softmax_join(s,
+                     slots);  // its barriers stand between every read of the row above and the writes below
     if (threadIdx.x == 0) p.loss[blockIdx.x] = target < 0 ? 0.0f : logf(s.total) + (s.max - logit);
     if (!p.want_grad) return;
     struct xent_gradient grad = {s.max, target < 0 ? 0.0f : __fdiv_rn(p.grad_scale, s.total)};
-    int64_t hit = target - r.head;  // the target's place in the body
+    int passes = HELD ? HOLD : divide_up(r.vectors, XENT_THREADS);
 #pragma unroll
-    for (int k = 0; HELD ? k < HOLD : k < (int)divide_up(r.vectors, (int64_t)XENT_THREADS); k++) {
-        int64_t i = threadIdx.x + (int64_t)k * XENT_THREADS;
+    for (int k = 0; k < (HELD ? HOLD : passes); k++) {
+        int i = (int)threadIdx.x + k * XENT_THREADS, hit = target - r.head - i * V;
         if (i >= r.vectors) continue;
-        vec<T, V> x = HELD ? held[HELD ? k : 0] : load_vec<T, V>(r.body + i * V);
+        vec<T, V> x = HELD ? held[HELD ? k : 0] : load_vec<T, V>(r.body + (int64_t)i * V);
         float g[V];
 #pragma unroll
         for (int j = 0; j < V; j++) {
             g[j] = target < 0 ? 0.0f : grad(to_f32(x.v[j]));
-            if (target >= 0 && i * V + j == hit) g[j] -= p.grad_scale;
+            if (target >= 0 && j == hit) g[j] -= p.grad_scale;
         }
-        store_f32<T, V>(r.body + i * V, g);
+        store_f32<T, V>(r.body + (int64_t)i * V, g);
     }
-#pragma unroll
     for (int e = 0; e < 2; e++) {
-        if (!r.ends[e]) continue;
-        float g = target < 0 ? 0.0f : grad(to_f32(*r.ends[e]));
-        if (target >= 0 && r.ends[e] - r.row == target) g -= p.grad_scale;
-        from_f32(g, r.ends[e]);
+        T *at = r.end(e);
+        if (!at) continue;
+        float g = target < 0 ? 0.0f : grad(to_f32(*at));
+        if (target >= 0 && at - r.row == target) g -= p.grad_scale;
+        from_f32(g, at);
     }
 }
 
@@ -132,12 +130,16 @@ int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {
     const struct xent_args *a = static_cast<const struct xent_args *>(args);
     if (a->rows == 0) return 0;
     if (a->rows >= LARGEST_GRID) return cuda_refused(ctx, "xent: more rows than one launch covers");
+    if (a->vocab >= LARGEST_GRID) return cuda_refused(ctx, "xent: more than 2^31 columns");
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        struct xent_buffers<T> p = {(T *)a->logits, a->loss, a->targets, a->vocab, a->grad_scale, a->want_grad};
+        struct xent_buffers<T> p = {
+            (T *)a->logits, a->loss, a->targets, a->vocab, a->grad_scale, a->want_grad
+        };
         struct launch_shape shape = flat_shape(a->rows, XENT_THREADS);
         bool held = a->vocab <= (int64_t)XENT_THREADS * XENT_VECTORS * lanes<T>::count;
-        return held ? launch(ctx, shape, xent_kernel<T, true>, p) : launch(ctx, shape, xent_kernel<T, false>, p);
+        return held ? launch(ctx, shape, xent_kernel<T, true>, p)
+                    : launch(ctx, shape, xent_kernel<T, false>, p);
     });
 }
 
@@ -161,5 +163,6 @@ __global__ void __launch_bounds__(XENT_THREADS) loss_sum_kernel(struct loss_sum_
 }
 
 int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args) {
-    return launch(ctx, flat_shape(1, XENT_THREADS), loss_sum_kernel, *static_cast<const struct loss_sum_args *>(args));
+    return launch(ctx, flat_shape(1, XENT_THREADS), loss_sum_kernel,
+                  *static_cast<const struct loss_sum_args *>(args));
 }

@@ -18,6 +18,8 @@ int launch_check(const struct config *c) {
         return fail("--launch mpi: --topology local is one process; use --topology zero:0 to zero:3");
     if (c->kind == TOPOLOGY_PS && c->consistency != CONSISTENCY_SYNC && c->consistency != CONSISTENCY_ASYNC)
         return fail("--topology %s: not supported yet; use ps:sync or ps:async", c->topology);
+    if (c->device == DEVICE_CUDA && c->kind != TOPOLOGY_LOCAL)
+        return fail("--device cuda: only --topology local runs on a GPU in this version; use --device cpu");
     return 0;
 }
 

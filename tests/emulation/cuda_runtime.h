@@ -31,6 +31,13 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
 struct emu_place {
     dim3 grid, block, block_index, thread_index;
 };
@@ -106,6 +113,11 @@ static inline T atomicAdd(T *p, T x) {
     return old;
 }
 
+template <typename T>
+static inline void __stwb(T *p, T x) {
+    *p = x;
+}
+
 // ---------------------------------------------------------------- arithmetic
 static inline unsigned __float_as_uint(float x) {
     unsigned u;
@@ -155,13 +167,15 @@ struct cudaLaunchConfig_t {
 
 const char *cudaGetErrorString(cudaError_t e);  // the last launch failure's description
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
-cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *), void *arg);
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *),
+                       void *arg);
 
 static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
     memset(p, value, bytes);
     return cudaSuccess;
 }
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+                                          cudaStream_t) {
     memmove(to, from, bytes);
     return cudaSuccess;
 }

@@ -2,9 +2,12 @@
 //
 //     for each block:  poison shared memory
 //         until all threads are done:
-//             run every ready thread until it waits or is done
-//             release every warp whose lanes all wait in the same exchange, and the block when all
-//             its threads wait at the same barrier; nothing released: report who waits where
+//             for each warp:  run its ready lanes until they wait or are done; again when all of them
+//                             wait in the same exchange
+//             all threads at the same barrier: release them; else report who waits where
+//
+// A warp runs as far as it can before the next one starts: what it writes too early, for lack of a
+// barrier, overwrites what the others have yet to read.
 #include "tests/emulation/emulation.h"
 
 #include <cuda_runtime.h>
@@ -45,7 +48,7 @@ struct warp {
 struct machine {
     struct thread thread[THREADS_MAX];
     struct warp warp[THREADS_MAX / LANES];
-    unsigned order_of[THREADS_MAX];
+    unsigned warp_order[THREADS_MAX / LANES], lane_order[LANES];
     struct thread *running;
     unsigned threads;  // of a block of this launch
     int order;
@@ -81,7 +84,8 @@ static struct machine *current(void) {
     return own.m;
 }
 
-static void machine_fail(struct machine *m, const char *what, const struct thread *a, const struct thread *b) {
+static void machine_fail(struct machine *m, const char *what, const struct thread *a,
+                         const struct thread *b) {
     if (m->failed) return;
     m->failed = true;
     dim3 block = a ? a->place.block_index : dim3(0, 0, 0);
@@ -90,8 +94,8 @@ static void machine_fail(struct machine *m, const char *what, const struct threa
         if (!t || n >= (int)sizeof m->why) continue;
         const char *name = t->file ? strrchr(t->file, '/') : NULL;
         n += snprintf(m->why + n, sizeof m->why - (size_t)n, "; thread %u %s %s line %d", t->index,
-                      t->state == DONE ? "has left after" : "is at", t->file ? name ? name + 1 : t->file : "a warp exchange",
-                      t->line);
+                      t->state == DONE ? "has left after" : "is at",
+                      t->file ? name ? name + 1 : t->file : "a warp exchange", t->line);
     }
 }
 
@@ -137,7 +141,8 @@ void *emu_shared(size_t bytes) {
         if (total - m->dynamic_bytes > STATIC_SHARED_LIMIT || total > DYNAMIC_SHARED_LIMIT)
             machine_fail(m, "more shared memory than a block has", m->running, NULL);
     }
-    if (m->shared_bytes[k] != bytes) machine_fail(m, "threads declare different shared memory", m->running, NULL);
+    if (m->shared_bytes[k] != bytes)
+        machine_fail(m, "threads declare different shared memory", m->running, NULL);
     return m->shared[k];
 }
 
@@ -176,14 +181,20 @@ static bool release(struct machine *m, unsigned begin, unsigned end, enum thread
     return true;
 }
 
-// Releases who may go on. Nobody, while somebody waits: the threads have diverged.
-static bool release_all(struct machine *m) {
-    bool any = release(m, 0, m->threads, AT_BARRIER);
-    for (unsigned w = 0; w < m->threads; w += LANES) {
-        unsigned end = w + LANES < m->threads ? w + LANES : m->threads;
-        if (m->thread[w].state == IN_EXCHANGE) any |= release(m, w, end, IN_EXCHANGE);
-    }
-    return any;
+// Runs a warp until each of its lanes is done or waits for another warp, or for nobody. Returns how
+// many became done.
+static unsigned run_warp(struct machine *m, unsigned begin, unsigned end) {
+    unsigned done = 0;
+    do {
+        for (unsigned k = 0; k < LANES && !m->failed; k++) {
+            unsigned i = begin + m->lane_order[k];
+            if (i >= end || m->thread[i].state != READY) continue;
+            m->running = &m->thread[i];
+            fiber_enter(m->thread[i].fiber);
+            done += m->thread[i].state == DONE;
+        }
+    } while (!m->failed && release(m, begin, end, IN_EXCHANGE));
+    return done;
 }
 
 static void report_divergence(struct machine *m) {
@@ -206,7 +217,7 @@ static void run_block(struct machine *m, dim3 grid, dim3 block, dim3 at) {
     if (m->dynamic_bytes) memset(m->dynamic, 0xff, m->dynamic_bytes);
     for (unsigned i = 0; i < m->threads; i++) {
         struct thread *t = &m->thread[i];
-        struct fiber *fiber = t->fiber ? t->fiber : fiber_create();
+        struct fiber *fiber = t->fiber ? t->fiber : fiber_create(i);
         if (!fiber) abort();
         *t = {};
         t->fiber = fiber;
@@ -215,15 +226,13 @@ static void run_block(struct machine *m, dim3 grid, dim3 block, dim3 at) {
         t->place = {grid, block, at, dim3(i % block.x, i / block.x % block.y, i / block.x / block.y)};
         fiber_prepare(fiber, thread_main, t);
     }
+    unsigned warps = (m->threads + LANES - 1) / LANES;
     for (unsigned left = m->threads; left && !m->failed;) {
-        for (unsigned i = 0; i < m->threads && !m->failed; i++) {
-            struct thread *t = &m->thread[m->order_of[i]];
-            if (t->state != READY) continue;
-            m->running = t;
-            fiber_enter(t->fiber);
-            left -= t->state == DONE;
+        for (unsigned k = 0; k < warps && !m->failed; k++) {
+            unsigned begin = m->warp_order[k] * LANES, end = begin + LANES;
+            left -= run_warp(m, begin, end < m->threads ? end : m->threads);
         }
-        if (left && !m->failed && !release_all(m)) report_divergence(m);
+        if (left && !m->failed && !release(m, 0, m->threads, AT_BARRIER)) report_divergence(m);
     }
     m->running = NULL;
 }
@@ -240,7 +249,8 @@ static const char *refusal(struct machine *m, const cudaLaunchConfig_t *c, const
     return c->shared_bytes > allowed ? "more dynamic shared memory than the kernel was allowed" : NULL;
 }
 
-cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*call)(void *), void *arg) {
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*call)(void *),
+                       void *arg) {
     struct machine *m = current();
     dim3 g = config->grid, b = config->block;
     const char *why = refusal(m, config, kernel);
@@ -261,7 +271,8 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, voi
     set_order(block_order, blocks, m->order, 0);
     for (unsigned i = 0; i < blocks && !m->failed; i++) {
         unsigned at = block_order[i];
-        set_order(m->order_of, m->threads, m->order, m->order > 2 ? at + 1 : 0);
+        set_order(m->warp_order, (m->threads + LANES - 1) / LANES, m->order, at + 1);
+        set_order(m->lane_order, LANES, m->order, at + 1);
         run_block(m, g, b, dim3(at % g.x, at / g.x % g.y, at / g.x / g.y));
     }
     for (unsigned k = 0; k < m->shared_count; k++) free(m->shared[k]);

@@ -11,16 +11,17 @@
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
-#define STACK_BYTES ((size_t)256 << 10)
+#define STACK_BYTES  ((size_t)256 << 10)
+#define COLOURS      128
+#define COLOUR_BYTES 192  // three cache lines
 
 struct fiber {
     unsigned char *stack;  // STACK_BYTES
+    size_t used_bytes;     // of them, from the start
     void (*fn)(void *arg);
     void *arg;
 #ifdef __x86_64__
@@ -28,20 +29,16 @@ struct fiber {
 #else
     ucontext_t context, caller;
 #endif
-    // What the sanitizers keep of either side of a switch.
+    // What the address sanitizer keeps of either side of a switch.
     void *fake_stack, *caller_fake_stack;
     const void *caller_stack;
     size_t caller_stack_bytes;
-    void *tsan, *caller_tsan;
 };
 
-// ---------------------------------------------------------------- sanitizers
+// ---------------------------------------------------------------- address sanitizer
 static void before_enter(struct fiber *f) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&f->caller_fake_stack, f->stack, STACK_BYTES);
-#elif defined(__SANITIZE_THREAD__)
-    f->caller_tsan = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(f->tsan, 0);
 #endif
     (void)f;
 }
@@ -63,8 +60,6 @@ static void on_arrival(struct fiber *f) {
 static void before_leave(struct fiber *f) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&f->fake_stack, f->caller_stack, f->caller_stack_bytes);
-#elif defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(f->caller_tsan, 0);
 #endif
     (void)f;
 }
@@ -105,8 +100,9 @@ __asm__(
 // | r15 | r14 | r13 | r12 | rbx: the fiber | rbp | landing | 0 | 0 |  <- end of the stack
 // The landing calls with the stack at a multiple of 16 bytes, as the calling convention wants it.
 static void set_start(struct fiber *f) {
-    uint64_t frame[9] = {0, 0, 0, 0, (uint64_t)(uintptr_t)f, 0, (uint64_t)(uintptr_t)&emu_fiber_landing, 0, 0};
-    f->sp = f->stack + STACK_BYTES - sizeof frame;
+    uint64_t frame[9] = {0, 0, 0, 0, (uint64_t)(uintptr_t)f, 0, (uint64_t)(uintptr_t)&emu_fiber_landing,
+                         0, 0};
+    f->sp = f->stack + f->used_bytes - sizeof frame;
     memcpy(f->sp, frame, sizeof frame);
 }
 static void switch_in(struct fiber *f) { emu_switch_stack(&f->caller_sp, f->sp); }
@@ -116,7 +112,7 @@ static void landing(unsigned high, unsigned low) { run((struct fiber *)((uintptr
 static void set_start(struct fiber *f) {
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_stack.ss_size = f->used_bytes;
     f->context.uc_link = NULL;
     uintptr_t p = (uintptr_t)f;
     makecontext(&f->context, (void (*)(void))landing, 2, (unsigned)(p >> 32), (unsigned)p);
@@ -125,26 +121,25 @@ static void switch_in(struct fiber *f) { swapcontext(&f->caller, &f->context); }
 static void switch_out(struct fiber *f) { swapcontext(&f->context, &f->caller); }
 #endif
 
-struct fiber *fiber_create(void) {
+struct fiber *fiber_create(unsigned colour) {
     struct fiber *f = (struct fiber *)calloc(1, sizeof *f);
     if (!f) return NULL;
-    void *p = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
         free(f);
         return NULL;
     }
     f->stack = (unsigned char *)p;
-#if defined(__SANITIZE_THREAD__)
-    f->tsan = __tsan_create_fiber(0);
-#endif
+    f->used_bytes = STACK_BYTES - colour % COLOURS * COLOUR_BYTES;
     return f;
 }
 
 void fiber_destroy(struct fiber **pf) {
     struct fiber *f = *pf;
     if (!f) return;
-#if defined(__SANITIZE_THREAD__)
-    __tsan_destroy_fiber(f->tsan);
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(f->stack, STACK_BYTES);  // what it was in the middle of
 #endif
     munmap(f->stack, STACK_BYTES);
     free(f);

@@ -67,6 +67,21 @@ static void a_missing_barrier_is_caught(void **state) {
     KT_FREE(in, out);
 }
 
+// The warp that runs ahead overwrites what the other has yet to read, whichever goes first.
+static void a_missing_barrier_before_overwriting_is_caught(void **state) {
+    (void)state;
+    float *in = kt_random(DT_F32, N, 1, 1.0f), *out = kt_poisoned(DT_F32, N);
+    const char *why = "";
+    for (int order = 1; order <= ORDERS; order++) {
+        int wrong = 0;
+        emu_set_order(order);
+        assert_int_equal(toy_run(TOY_REVERSE_TWICE, out, in, N, &why), 0);
+        for (int i = 0; i < N; i++) wrong += out[i] == 0.0f;
+        assert_int_equal(wrong, N / 2);
+    }
+    KT_FREE(in, out);
+}
+
 static void divergence_is_reported(void **state) {
     (void)state;
     assert_fails_with(TOY_BARRIER_FOR_SOME, "toys.cc line");
@@ -100,7 +115,8 @@ static void results_do_not_depend_on_the_order_of_blocks(void **state) {
     }
     assert_true(different > 0);
     int64_t rows = 300, n = 520;
-    void *dy = kt_random(DT_BF16, rows * n, 1, 1.0f), *want = kt_poisoned(DT_BF16, n), *got = kt_poisoned(DT_BF16, n);
+    void *dy = kt_random(DT_BF16, rows * n, 1, 1.0f), *want = kt_poisoned(DT_BF16, n),
+         *got = kt_poisoned(DT_BF16, n);
     struct bias_grad_args a = {.dbias = want, .dy = dy, .rows = rows, .n = n, .dt = DT_BF16};
     kt_run(KT_OPS, OP_BIAS_GRAD, 1, &a);
     a.dbias = got;
@@ -143,6 +159,7 @@ int main(void) {
         cmocka_unit_test(barriers_and_shared_memory_work),
         cmocka_unit_test(shuffles_and_ballots_work),
         cmocka_unit_test(a_missing_barrier_is_caught),
+        cmocka_unit_test(a_missing_barrier_before_overwriting_is_caught),
         cmocka_unit_test(divergence_is_reported),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(results_do_not_depend_on_the_order_of_blocks),

@@ -10,6 +10,16 @@ __global__ void reverse_kernel(float *out, const float *in, int with_barrier) {
     out[blockIdx.x * TOY_BLOCK + threadIdx.x] = block[TOY_BLOCK - 1 - threadIdx.x];
 }
 
+// out = what the first round read.
+__global__ void reverse_twice_kernel(float *out, const float *in) {
+    SHARED_ARRAY(float, block, TOY_BLOCK);
+    for (int round = 0; round < 2; round++) {
+        block[threadIdx.x] = round ? 0.0f : in[blockIdx.x * TOY_BLOCK + threadIdx.x];
+        __syncthreads();
+        if (round == 0) out[blockIdx.x * TOY_BLOCK + threadIdx.x] = block[TOY_BLOCK - 1 - threadIdx.x];
+    }
+}
+
 __global__ void reverse_dynamic_kernel(float *out, const float *in) {
     SHARED_DYNAMIC(float, block);
     block[threadIdx.x] = in[blockIdx.x * TOY_BLOCK + threadIdx.x];
@@ -70,23 +80,48 @@ int toy_run(enum toy toy, float *out, const float *in, int n, const char **why) 
     cudaLaunchConfig_t large = {dim3(1), dim3(TOY_BLOCK), (size_t)64 << 10, NULL, NULL, 0};
     int rc = -1;
     switch (toy) {
-        case TOY_REVERSE: rc = launch(&ctx, blocks, reverse_kernel, out, in, 1); break;
-        case TOY_REVERSE_WITHOUT_BARRIER: rc = launch(&ctx, blocks, reverse_kernel, out, in, 0); break;
+        case TOY_REVERSE:
+            rc = launch(&ctx, blocks, reverse_kernel, out, in, 1);
+            break;
+        case TOY_REVERSE_WITHOUT_BARRIER:
+            rc = launch(&ctx, blocks, reverse_kernel, out, in, 0);
+            break;
+        case TOY_REVERSE_TWICE:
+            rc = launch(&ctx, blocks, reverse_twice_kernel, out, in);
+            break;
         case TOY_REVERSE_DYNAMIC:
             blocks.shared_bytes = TOY_BLOCK * sizeof(float);
             rc = launch(&ctx, blocks, reverse_dynamic_kernel, out, in);
             break;
-        case TOY_BARRIER_FOR_SOME: rc = launch(&ctx, one, barrier_for_some_kernel, out); break;
-        case TOY_LEAVES_EARLY: rc = launch(&ctx, one, leaves_early_kernel, out); break;
-        case TOY_SHUFFLE_FOR_SOME: rc = launch(&ctx, one, shuffle_for_some_kernel, out); break;
-        case TOY_SHUFFLE_OF_SOME: rc = launch(&ctx, one, shuffle_of_some_kernel, out); break;
-        case TOY_WARP_SUMS: rc = launch(&ctx, one, warp_sums_kernel, out, in); break;
-        case TOY_RACE_FOR_ORDER: rc = launch(&ctx, blocks, race_for_order_kernel, out, in); break;
+        case TOY_BARRIER_FOR_SOME:
+            rc = launch(&ctx, one, barrier_for_some_kernel, out);
+            break;
+        case TOY_LEAVES_EARLY:
+            rc = launch(&ctx, one, leaves_early_kernel, out);
+            break;
+        case TOY_SHUFFLE_FOR_SOME:
+            rc = launch(&ctx, one, shuffle_for_some_kernel, out);
+            break;
+        case TOY_SHUFFLE_OF_SOME:
+            rc = launch(&ctx, one, shuffle_of_some_kernel, out);
+            break;
+        case TOY_WARP_SUMS:
+            rc = launch(&ctx, one, warp_sums_kernel, out, in);
+            break;
+        case TOY_RACE_FOR_ORDER:
+            rc = launch(&ctx, blocks, race_for_order_kernel, out, in);
+            break;
         case TOY_READS_BEYOND:
         case TOY_WRITES_BEYOND:
-        case TOY_SHARED_BEYOND: rc = launch(&ctx, one, beyond_kernel, out, in, n, toy); break;
-        case TOY_TOO_MANY_THREADS: rc = launch(&ctx, flat_shape(1, 1025), nothing_kernel); break;
-        case TOY_TOO_MUCH_SHARED: rc = cuda_checked(&ctx, cudaLaunchKernelEx(&large, nothing_kernel)); break;
+        case TOY_SHARED_BEYOND:
+            rc = launch(&ctx, one, beyond_kernel, out, in, n, toy);
+            break;
+        case TOY_TOO_MANY_THREADS:
+            rc = launch(&ctx, flat_shape(1, 1025), nothing_kernel);
+            break;
+        case TOY_TOO_MUCH_SHARED:
+            rc = cuda_checked(&ctx, cudaLaunchKernelEx(&large, nothing_kernel));
+            break;
     }
     if (rc != 0) *why = ctx.why;
     return rc;

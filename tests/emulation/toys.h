@@ -11,6 +11,7 @@ extern "C" {
 enum toy {
     TOY_REVERSE,                  // out = each block's numbers backwards, by way of shared memory
     TOY_REVERSE_WITHOUT_BARRIER,  // the same, without the barrier between writing and reading
+    TOY_REVERSE_TWICE,            // two rounds, without the barrier between reading and the next writing
     TOY_REVERSE_DYNAMIC,          // the same as the first in dynamic shared memory
     TOY_BARRIER_FOR_SOME,         // a barrier that half of the threads reach; the others wait elsewhere
     TOY_LEAVES_EARLY,             // the last thread leaves before a barrier

@@ -121,15 +121,16 @@ int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a)
     float scale = a->scale, masked = -INFINITY;
     void *workspace = cuda_workspace(s, dev_round((size_t)p->plan.workspace_bytes) + DEV_ALIGN);
     if (!workspace) return no_plan(s);
-    const int64_t uids[] = {ATTENTION_Q,   ATTENTION_K,   ATTENTION_V,     ATTENTION_OUT,
+    const int64_t uids[] = {ATTENTION_Q,   ATTENTION_K,     ATTENTION_V,     ATTENTION_OUT,
                             ATTENTION_LSE, ATTENTION_SCALE, ATTENTION_MASKED};
     void *pointers[] = {at(a->qkv, 0), at(a->qkv, k), at(a->qkv, v), a->out, a->lse, &scale, &masked};
-    return run(s, p, &(struct cudnn_run){.uids = uids, .pointers = pointers, .count = 7, .workspace = workspace});
+    return run(s, p,
+               &(struct cudnn_run){.uids = uids, .pointers = pointers, .count = 7, .workspace = workspace});
 }
 
 // Sequences [begin, begin + slice).
-static int backward_slice(struct cuda_stream *s, const struct attn_bwd_args *a, const struct attention_plan *p,
-                          int64_t begin) {
+static int backward_slice(struct cuda_stream *s, const struct attn_bwd_args *a,
+                          const struct attention_plan *p, int64_t begin) {
     size_t head_bytes = (size_t)a->head_size * dtype_size(a->dt), k = (size_t)a->heads * head_bytes,
            v = k + (size_t)a->kv_heads * head_bytes;
     size_t qkv = (size_t)begin * stride_bytes(&p->shape, (int64_t)a->heads + 2 * a->kv_heads),
@@ -139,15 +140,25 @@ static int backward_slice(struct cuda_stream *s, const struct attn_bwd_args *a, 
     float scale = a->scale, masked = -INFINITY, one = 1;
     char *workspace = cuda_workspace(s, dot_bytes + dev_round((size_t)p->plan.workspace_bytes));
     if (!workspace) return no_plan(s);
-    const int64_t uids[] = {ATTENTION_Q,    ATTENTION_K,  ATTENTION_V,   ATTENTION_OUT,    ATTENTION_LSE,
-                            ATTENTION_DOUT, ATTENTION_DQ, ATTENTION_DK,  ATTENTION_DV,     ATTENTION_DOT,
+    const int64_t uids[] = {ATTENTION_Q,    ATTENTION_K,     ATTENTION_V,     ATTENTION_OUT, ATTENTION_LSE,
+                            ATTENTION_DOUT, ATTENTION_DQ,    ATTENTION_DK,    ATTENTION_DV,  ATTENTION_DOT,
                             ATTENTION_ONE,  ATTENTION_SCALE, ATTENTION_MASKED};
-    void *pointers[] = {at(a->qkv, qkv),  at(a->qkv, qkv + k),  at(a->qkv, qkv + v),  at(a->out, out),
-                        at(a->lse, lse),  at(a->dout, out),     at(a->dqkv, qkv),     at(a->dqkv, qkv + k),
-                        at(a->dqkv, qkv + v), workspace,        &one,                 &scale,
+    void *pointers[] = {at(a->qkv, qkv),
+                        at(a->qkv, qkv + k),
+                        at(a->qkv, qkv + v),
+                        at(a->out, out),
+                        at(a->lse, lse),
+                        at(a->dout, out),
+                        at(a->dqkv, qkv),
+                        at(a->dqkv, qkv + k),
+                        at(a->dqkv, qkv + v),
+                        workspace,
+                        &one,
+                        &scale,
                         &masked};
-    return run(s, p, &(struct cudnn_run){
-                         .uids = uids, .pointers = pointers, .count = 13, .workspace = workspace + dot_bytes});
+    return run(s, p,
+               &(struct cudnn_run){
+                   .uids = uids, .pointers = pointers, .count = 13, .workspace = workspace + dot_bytes});
 }
 
 int cuda_attention_backward(struct cuda_stream *s, const struct attn_bwd_args *a) {

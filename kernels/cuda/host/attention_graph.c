@@ -38,7 +38,8 @@ static graph_tensor packed(struct cudnn_graph *g, const struct sizes *z, int64_t
 }
 
 // The same memory as (B,heads,D,T).
-static graph_tensor packed_transposed(struct cudnn_graph *g, const struct sizes *z, int64_t uid, int64_t heads) {
+static graph_tensor packed_transposed(struct cudnn_graph *g, const struct sizes *z, int64_t uid,
+                                      int64_t heads) {
     return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, heads, z->d, z->t},
                                                             .strides = {z->t * z->row, z->d, 1, z->row},
                                                             .type = z->io,
@@ -47,22 +48,25 @@ static graph_tensor packed_transposed(struct cudnn_graph *g, const struct sizes 
 
 // out and dout: (B,T,H*D) seen as (B,H,T,D).
 static graph_tensor heads_of(struct cudnn_graph *g, const struct sizes *z, int64_t uid) {
-    return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->d},
-                                                            .strides = {z->t * z->h * z->d, z->d, z->h * z->d, 1},
-                                                            .type = z->io,
-                                                            .uid = uid});
+    return graph_make_tensor(
+        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->d},
+                                       .strides = {z->t * z->h * z->d, z->d, z->h * z->d, 1},
+                                       .type = z->io,
+                                       .uid = uid});
 }
 
 static graph_tensor scores(struct cudnn_graph *g, const struct sizes *z, cudnnDataType_t type) {
-    return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->t},
-                                                            .strides = {z->h * z->t * z->t, z->t * z->t, z->t, 1},
-                                                            .type = type});
+    return graph_make_tensor(
+        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->t},
+                                       .strides = {z->h * z->t * z->t, z->t * z->t, z->t, 1},
+                                       .type = type});
 }
 
 static graph_tensor scores_transposed(struct cudnn_graph *g, const struct sizes *z) {
-    return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->t},
-                                                            .strides = {z->h * z->t * z->t, z->t * z->t, 1, z->t},
-                                                            .type = z->io});
+    return graph_make_tensor(
+        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->t},
+                                       .strides = {z->h * z->t * z->t, z->t * z->t, 1, z->t},
+                                       .type = z->io});
 }
 
 // (B,H,T,1); uid 0: inside the graph.
@@ -83,15 +87,16 @@ static graph_tensor scalar(struct cudnn_graph *g, int64_t uid) {
 
 // ---------------------------------------------------------------- operations
 
-static graph_tensor pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, graph_tensor x, graph_tensor b,
-                              graph_tensor y) {
-    graph_pointwise(g, &(struct graph_pointwise_spec){
-                           .mode = mode, .math = CUDNN_DATA_FLOAT, .x = x, .b = b, .y = y});
+static graph_tensor pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, graph_tensor x,
+                              graph_tensor b, graph_tensor y) {
+    graph_pointwise(
+        g, &(struct graph_pointwise_spec){.mode = mode, .math = CUDNN_DATA_FLOAT, .x = x, .b = b, .y = y});
     return y;
 }
 
 // Keeps what lies on or below the diagonal: row >= column ? s : -infinity.
-static graph_tensor causal(struct cudnn_graph *g, const struct sizes *z, graph_tensor s, graph_tensor masked) {
+static graph_tensor causal(struct cudnn_graph *g, const struct sizes *z, graph_tensor s,
+                           graph_tensor masked) {
     graph_tensor index[2];
     for (int i = 0; i < 2; i++) {
         index[i] = scores(g, z, CUDNN_DATA_INT32);
@@ -116,8 +121,8 @@ static graph_tensor causal(struct cudnn_graph *g, const struct sizes *z, graph_t
     return y;
 }
 
-static graph_tensor scaled_scores(struct cudnn_graph *g, const struct sizes *z, graph_tensor q, graph_tensor kt,
-                                  graph_tensor scale) {
+static graph_tensor scaled_scores(struct cudnn_graph *g, const struct sizes *z, graph_tensor q,
+                                  graph_tensor kt, graph_tensor scale) {
     graph_tensor s = scores(g, z, CUDNN_DATA_FLOAT);
     graph_matmul(g, q, kt, s);
     return pointwise(g, CUDNN_POINTWISE_MUL, s, scale, scores(g, z, CUDNN_DATA_FLOAT));
@@ -141,8 +146,8 @@ static void forward(struct cudnn_graph *g, const struct sizes *z) {
 }
 
 // grad(B,KV,T,D) = left(B,H,T,T) right(B,H,T,D); the heads of a group are added up.
-static void product_by_group(struct cudnn_graph *g, const struct sizes *z, graph_tensor left, graph_tensor right,
-                             graph_tensor grad) {
+static void product_by_group(struct cudnn_graph *g, const struct sizes *z, graph_tensor left,
+                             graph_tensor right, graph_tensor grad) {
     if (z->h == z->kv) {
         graph_matmul(g, left, right, grad);
         return;
@@ -191,9 +196,10 @@ static void backward(struct cudnn_graph *g, const struct sizes *z) {
     product_by_group(g, z, dst, q, dk);
 
     // The engines know this view of K, and dS, as fp32; they round when they load.
-    graph_tensor k = graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->kv, z->t, z->d},
-                                                                      .strides = {z->t * z->row, z->d, z->row, 1},
-                                                                      .type = CUDNN_DATA_FLOAT});
+    graph_tensor k =
+        graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->kv, z->t, z->d},
+                                                         .strides = {z->t * z->row, z->d, z->row, 1},
+                                                         .type = CUDNN_DATA_FLOAT});
     graph_reshape(g, kt, k);
     graph_matmul(g, ds, k, dq);
 }

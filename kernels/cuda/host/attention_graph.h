@@ -17,10 +17,10 @@ enum attention_uid {
     ATTENTION_Q = 1,
     ATTENTION_K,
     ATTENTION_V,
-    ATTENTION_OUT,    // (B,H,T,D)
-    ATTENTION_LSE,    // (B,H,T) fp32: natural log-sum-exp of the scaled scores, as ours
-    ATTENTION_SCALE,  // scalar
-    ATTENTION_MASKED, // scalar: -infinity
+    ATTENTION_OUT,     // (B,H,T,D)
+    ATTENTION_LSE,     // (B,H,T) fp32: natural log-sum-exp of the scaled scores, as ours
+    ATTENTION_SCALE,   // scalar
+    ATTENTION_MASKED,  // scalar: -infinity
     ATTENTION_DOUT,
     ATTENTION_DQ,
     ATTENTION_DK,

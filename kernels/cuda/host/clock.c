@@ -82,7 +82,8 @@ static int read_span(struct cuda_stream *s) {
     (p->wait ? c->times.wait_s : c->times.busy_s)[p->phase] += (double)ms * 1e-3;
     if (s->head.dev->trace) {
         // Milliseconds are given in fp32: short intervals from span to span keep their digits.
-        if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0) return -1;
+        if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
+            return -1;
         double start_ns = c->anchor_ns + (double)gap_ms * 1e6;
         struct cuda_trace_span span = {
             .start_ns = (int64_t)start_ns, .duration_ns = (int64_t)((double)ms * 1e6), .phase = p->phase};
@@ -130,7 +131,8 @@ static int close_span(struct cuda_stream *s) {
     return 0;
 }
 
-// With the lock held. The place before the oldest unread span is kept: its end is where the trace goes on from.
+// With the lock held. The place before the oldest unread span is kept: its end is where the trace goes on
+// from.
 static int open_span(struct cuda_stream *s, bool wait, const char *name) {
     struct cuda_clock *c = &s->clock;
     bool full = c->written - c->read >= CUDA_SPANS - 1;
@@ -209,12 +211,13 @@ static void write_stream(FILE *f, const struct cuda_stream *s, int pid, int tid)
         const struct cuda_trace_span *p = &c->kept[i];
         fputs(",\n{\"ph\":\"X\",\"name\":", f);
         json_string(f, p->name);
-        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[p->phase], pid, tid,
-                (double)p->start_ns * 1e-3, (double)p->duration_ns * 1e-3);
+        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[p->phase], pid,
+                tid, (double)p->start_ns * 1e-3, (double)p->duration_ns * 1e-3);
     }
     if (c->kept_dropped)
-        fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}", pid,
-                tid, c->kept_dropped);
+        fprintf(f,
+                ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}",
+                pid, tid, c->kept_dropped);
 }
 
 // Timestamps are microseconds of the monotonic clock, so the ranks of one machine line up.

@@ -6,8 +6,9 @@
 //             cudaLaunchHostFunc would not do: its callbacks of all streams may share one thread, so that two
 //             functions that wait for each other (ranks as threads, two communicators) would hang.
 // Events      An event names a record: (stream, place in its queue, cudaEvent_t). A wait first waits on the
-//             thread until the record has been enqueued on its device stream, then makes the device wait. So the
-//             device never waits for what has not been given to it, whatever hardware queues streams share.
+//             thread until the record has been enqueued on its device stream, then makes the device wait. So
+//             the device never waits for what has not been given to it, whatever hardware queues streams
+//             share.
 // Failure     As kernels/cpu/stream.c: `failed_at` is the first slot that failed, later ones do not run, who
 //             waits for one of them fails as well. Device errors are sticky in CUDA; each call is checked.
 #ifndef STARRING_KERNELS_CUDA_HOST_CUDA_IMPL_H
@@ -41,13 +42,13 @@ struct cuda_device {
     int index, sm_count, sm_version;
     cudaStream_t setup;  // zeroes new memory
     cublasLtHandle_t blas;
-    pthread_mutex_t matmul_lock;   // guards the list and the descriptors in it
+    pthread_mutex_t matmul_lock;  // guards the list and the descriptors in it
     struct matmul_plan *matmuls;
     struct cudnn_api cudnn;
-    const char *cudnn_missing;     // NULL: cudnn is loaded
-    struct cuda_stream *streams;   // all ever created, newest first; freed by close. head.lock
+    const char *cudnn_missing;    // NULL: cudnn is loaded
+    struct cuda_stream *streams;  // all ever created, newest first; freed by close. head.lock
     int live_streams;
-    struct cuda_record *idle;      // head.lock
+    struct cuda_record *idle;  // head.lock
     _Atomic size_t workspace_bytes;
 };
 
@@ -110,7 +111,8 @@ extern const struct backend cuda_backend;
 struct cuda_record *cuda_record_take(struct cuda_device *d);  // one reference; NULL after device_fail
 void cuda_record_hold(struct cuda_record *r);
 void cuda_record_drop(struct cuda_record *r);
-// At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of the stream.
+// At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of the
+// stream.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
 
 // stream.c
@@ -127,8 +129,8 @@ void cuda_stream_fail(struct stream *s, const char *text);
 // event.c and stream.c: the record slots.
 void cuda_enqueue_record(struct cuda_stream *s, struct cuda_record *r, uint64_t *count);
 void cuda_enqueue_wait(struct cuda_stream *s, struct cuda_stream *on, uint64_t count, struct cuda_record *r);
-int cuda_await_enqueued(struct cuda_stream *s, uint64_t count);      // blocks; -1 when one of them failed
-int cuda_enqueued_state(struct cuda_stream *s, uint64_t count);      // 1, 0 not yet, -1 failed
+int cuda_await_enqueued(struct cuda_stream *s, uint64_t count);  // blocks; -1 when one of them failed
+int cuda_enqueued_state(struct cuda_stream *s, uint64_t count);  // 1, 0 not yet, -1 failed
 // event.c
 struct event *cuda_event_create(struct device *d);
 void cuda_event_destroy(struct event *e);

@@ -75,7 +75,8 @@ static cudnnBackendDescriptor_t create(struct cudnn_graph *g, cudnnBackendDescri
 
 static void set(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                 cudnnBackendAttributeType_t type, const void *value) {
-    if (g->status == CUDNN_STATUS_SUCCESS) note(g, g->api->set(d, name, type, 1, value), "setting an attribute");
+    if (g->status == CUDNN_STATUS_SUCCESS)
+        note(g, g->api->set(d, name, type, 1, value), "setting an attribute");
 }
 
 static void set_desc(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
@@ -133,8 +134,7 @@ void graph_pointwise(struct cudnn_graph *g, const struct graph_pointwise_spec *s
     cudnnBackendDescriptor_t p = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(g, p, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, &mode);
     set_type(g, p, CUDNN_ATTR_POINTWISE_MATH_PREC, s->math);
-    if (mode == CUDNN_POINTWISE_GEN_INDEX)
-        set(g, p, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, &s->axis);
+    if (mode == CUDNN_POINTWISE_GEN_INDEX) set(g, p, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, &s->axis);
     finalize(g, p, "an elementwise function");
     cudnnBackendDescriptor_t op = create(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, p);
@@ -201,7 +201,8 @@ static int plan_config(const struct cudnn_api *api, const struct planning *q, cu
     cudnnStatus_t s =
         api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     if (s == CUDNN_STATUS_SUCCESS)
-        s = device ? api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device)
+        s = device ? api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                              &device)
                    : api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     if (s == CUDNN_STATUS_SUCCESS) s = api->finalize(plan);
     if (s == CUDNN_STATUS_SUCCESS)
@@ -215,40 +216,64 @@ static int plan_config(const struct cudnn_api *api, const struct planning *q, cu
     return -1;
 }
 
-// Asks one of the library's heuristics and tries its engines in their order.
-static int plan_by(struct cudnn_graph *g, cudnnBackendHeurMode_t mode, const struct planning *q,
-                   struct cudnn_plan *out) {
+// Asks one of the library's heuristics for at most ENGINES_MAX engines, best first. Their number; the caller
+// destroys the descriptors.
+static int engines_by(struct cudnn_graph *g, cudnnBackendHeurMode_t mode, const struct planning *q,
+                      cudnnBackendDescriptor_t *configs) {
     const struct cudnn_api *api = g->api;
-    cudnnBackendDescriptor_t configs[ENGINES_MAX] = {NULL};
     int64_t n = 0;
-    int rc = -1;
+    int made = 0;
     cudnnBackendDescriptor_t heuristics = create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_desc(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, q->graph);
     set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &mode);
     if (q->device) set_desc(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, q->device);
-    if (g->status != CUDNN_STATUS_SUCCESS || api->finalize(heuristics) != CUDNN_STATUS_SUCCESS) return -1;
-    int made = 0;
-    while (made < ENGINES_MAX && api->create_descriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[made]) ==
-                                     CUDNN_STATUS_SUCCESS)
+    if (g->status != CUDNN_STATUS_SUCCESS || api->finalize(heuristics) != CUDNN_STATUS_SUCCESS) return 0;
+    while (made < ENGINES_MAX &&
+           api->create_descriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[made]) == CUDNN_STATUS_SUCCESS)
         made++;
-    if (api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &n, configs) ==
-        CUDNN_STATUS_SUCCESS)
-        for (int64_t i = 0; i < n && i < made && rc != 0; i++)
-            if (!differs(api, configs[i])) rc = plan_config(api, q, configs[i], out);
-    for (int i = 0; i < made; i++) api->destroy_descriptor(configs[i]);
+    if (api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &n,
+                 configs) != CUDNN_STATUS_SUCCESS)
+        n = 0;
+    while (made > n) api->destroy_descriptor(configs[--made]);
+    return made;
+}
+
+static int plan_by(struct cudnn_graph *g, cudnnBackendHeurMode_t mode, const struct planning *q,
+                   struct cudnn_plan *out) {
+    cudnnBackendDescriptor_t configs[ENGINES_MAX];
+    int rc = -1, n = engines_by(g, mode, q, configs);
+    for (int i = 0; i < n && rc != 0; i++)
+        if (!differs(g->api, configs[i])) rc = plan_config(g->api, q, configs[i], out);
+    for (int i = 0; i < n; i++) g->api->destroy_descriptor(configs[i]);
     return rc;
+}
+
+static cudnnBackendDescriptor_t finish_graph(struct cudnn_graph *g, cudnnHandle_t handle) {
+    cudnnBackendDescriptor_t graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    if (g->status != CUDNN_STATUS_SUCCESS) return NULL;
+    note(
+        g,
+        g->api->set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->op_count, g->ops),
+        "the graph's operations");
+    if (handle) set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, &handle);
+    finalize(g, graph, "the graph");
+    return g->status == CUDNN_STATUS_SUCCESS ? graph : NULL;
+}
+
+int graph_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t device) {
+    cudnnBackendDescriptor_t configs[ENGINES_MAX];
+    struct planning q = {.device = device, .graph = finish_graph(g, NULL)};
+    if (!q.graph) return 0;
+    int same = 0, n = engines_by(g, CUDNN_HEUR_MODE_A, &q, configs);
+    for (int i = 0; i < n; i++) same += !differs(g->api, configs[i]);
+    for (int i = 0; i < n; i++) g->api->destroy_descriptor(configs[i]);
+    return same;
 }
 
 int graph_plan(struct cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
                struct cudnn_plan *out) {
-    cudnnBackendDescriptor_t graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    if (g->status != CUDNN_STATUS_SUCCESS) return -1;
-    note(g, g->api->set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->op_count, g->ops),
-         "the graph's operations");
-    if (handle) set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, &handle);
-    finalize(g, graph, "the graph");
-    if (g->status != CUDNN_STATUS_SUCCESS) return -1;
-    struct planning q = {.handle = handle, .device = device, .graph = graph};
+    struct planning q = {.handle = handle, .device = device, .graph = finish_graph(g, handle)};
+    if (!q.graph) return -1;
     if (plan_by(g, CUDNN_HEUR_MODE_A, &q, out) == 0) return 0;
     if (plan_by(g, CUDNN_HEUR_MODE_FALLBACK, &q, out) == 0) return 0;
     if (!g->failed_at) g->failed_at = "finding an engine";

@@ -85,6 +85,9 @@ struct cudnn_plan {
 // CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR to plan for a device that is not there, else NULL with the handle.
 int graph_plan(struct cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
                struct cudnn_plan *out);
+// How many engines the library's heuristic knows for the graph on a device that need not be there, and that
+// repeat.
+int graph_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t device);
 void cudnn_plan_fini(const struct cudnn_api *api, struct cudnn_plan *p);
 
 struct cudnn_run {

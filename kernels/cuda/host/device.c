@@ -10,7 +10,8 @@
 
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what) {
     if (e == cudaSuccess) return 0;
-    device_fail(s->head.dev, "stream %s: %s: %s (%s)", s->name, what, cudaGetErrorString(e), cudaGetErrorName(e));
+    device_fail(s->head.dev, "stream %s: %s: %s (%s)", s->name, what, cudaGetErrorString(e),
+                cudaGetErrorName(e));
     return -1;
 }
 
@@ -36,15 +37,18 @@ static int probe(char *why, size_t why_bytes) {
     if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
     if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
     if (e == cudaErrorInsufficientDriver && driver == 0)
-        snprintf(why, why_bytes, "the NVIDIA driver (libcuda.so.1) is missing or not running; install the driver, in a "
-                                 "container start it with the GPUs (docker run --gpus all), or use --device cpu");
+        snprintf(why, why_bytes,
+                 "the NVIDIA driver (libcuda.so.1) is missing or not running; install the driver, in a "
+                 "container start it with the GPUs (docker run --gpus all), or use --device cpu");
     else if (e == cudaErrorInsufficientDriver)
-        snprintf(why, why_bytes, "the NVIDIA driver is too old: it does CUDA %d.%d, this build needs %d.%d; update the "
-                                 "driver or use --device cpu",
+        snprintf(why, why_bytes,
+                 "the NVIDIA driver is too old: it does CUDA %d.%d, this build needs %d.%d; update the "
+                 "driver or use --device cpu",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     else if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
-        snprintf(why, why_bytes, "the NVIDIA driver sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use "
-                                 "--device cpu");
+        snprintf(why, why_bytes,
+                 "the NVIDIA driver sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use "
+                 "--device cpu");
     else if (e != cudaSuccess)
         snprintf(why, why_bytes, "CUDA does not start: %s (%s); look at nvidia-smi, or use --device cpu",
                  cudaGetErrorString(e), cudaGetErrorName(e));
@@ -52,7 +56,8 @@ static int probe(char *why, size_t why_bytes) {
     for (int i = 0; i < count; i++)
         if (sm_version_of(i) > best) best = sm_version_of(i);
     if (best >= SM_VERSION_MIN) return 0;
-    snprintf(why, why_bytes, "the GPU has compute capability %d.%d; 8.0 (A100) or newer is needed, or use --device cpu",
+    snprintf(why, why_bytes,
+             "the GPU has compute capability %d.%d; 8.0 (A100) or newer is needed, or use --device cpu",
              best / 10, best % 10);
     return -1;
 }
@@ -88,14 +93,15 @@ static int open_on_device(struct cuda_device *d) {
     }
     d->sm_version = sm_version_of(d->index);
     if (d->sm_version < SM_VERSION_MIN) {
-        device_fail(&d->head, "device %d has compute capability %d.%d; 8.0 (A100) or newer is needed", d->index,
-                    d->sm_version / 10, d->sm_version % 10);
+        device_fail(&d->head, "device %d has compute capability %d.%d; 8.0 (A100) or newer is needed",
+                    d->index, d->sm_version / 10, d->sm_version % 10);
         return -1;
     }
     if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
         device_check(d, cudaDeviceGetAttribute(&d->sm_count, cudaDevAttrMultiProcessorCount, d->index),
                      "asking the device") != 0 ||
-        device_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "creating a stream") != 0)
+        device_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "creating a stream") !=
+            0)
         return -1;
     cublasStatus_t e = cublasLtCreate(&d->blas);
     if (e != CUBLAS_STATUS_SUCCESS) {
@@ -156,7 +162,8 @@ void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     bytes = dev_round(bytes);
     // What is queued still uses the old one.
     if (cuda_check(s, cudaStreamSynchronize(s->stream), "growing the workspace") != 0) return NULL;
-    if (s->ctx.workspace && cuda_check(s, cudaFree(s->ctx.workspace), "freeing the workspace") != 0) return NULL;
+    if (s->ctx.workspace && cuda_check(s, cudaFree(s->ctx.workspace), "freeing the workspace") != 0)
+        return NULL;
     atomic_fetch_sub(&d->workspace_bytes, s->ctx.workspace_bytes);
     s->ctx.workspace = NULL;
     s->ctx.workspace_bytes = 0;
@@ -227,7 +234,8 @@ static int facts(struct device *head, struct cuda_facts *out) {
     struct cudaDeviceProp p;
     memset(out, 0, sizeof *out);
     if (device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
-        device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index), "asking the device") != 0 ||
+        device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index),
+                     "asking the device") != 0 ||
         device_check(d, cudaDriverGetVersion(&out->driver_version), "asking the driver") != 0 ||
         device_check(d, cudaRuntimeGetVersion(&out->runtime_version), "asking the runtime") != 0)
         return -1;

@@ -2,7 +2,8 @@
 // accumulation with beta = 1. The library's heuristic is asked once a shape.
 //
 // Bits    Reductions of a split K are allowed in fp32 in the workspace only, added in a separate step: no
-//         atomics, no 16-bit partial sums. The same shape takes the same algorithm wherever it is called from.
+//         atomics, no 16-bit partial sums. The same shape takes the same algorithm wherever it is called
+//         from.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +80,8 @@ static cublasStatus_t set_bias(struct matmul_plan *p, const void *bias) {
 static cublasStatus_t describe(struct matmul_plan *p, const struct matmul_args *m) {
     struct matmul_layout l = matmul_layout_of(m);
     cudaDataType_t type = type_of(m->dt);
-    cublasOperation_t a = l.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N, b = l.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t a = l.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      b = l.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasStatus_t e = cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!e) e = set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
     if (!e) e = set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
@@ -125,7 +127,8 @@ static cublasStatus_t choose(struct cuda_device *d, struct matmul_plan *p) {
     cublasStatus_t e = cublasLtMatmulPreferenceCreate(&q);
     if (e) return e;
     e = prefer(q, &p->key);
-    if (!e) e = cublasLtMatmulAlgoGetHeuristic(d->blas, p->desc, p->a, p->b, p->d, p->d, q, 1, &found, &count);
+    if (!e)
+        e = cublasLtMatmulAlgoGetHeuristic(d->blas, p->desc, p->a, p->b, p->d, p->d, q, 1, &found, &count);
     cublasLtMatmulPreferenceDestroy(q);
     if (!e && count == 0) e = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!e) e = found.state;

@@ -36,8 +36,8 @@ static inline struct matmul_layout matmul_layout_of(const struct matmul_args *m)
     return l;
 }
 
-// The alignment to promise for a pointer, in bytes: 16 is all that kernels want, and promising no more keeps the
-// choice of an algorithm, and so the bits, from depending on where a buffer happens to lie.
+// The alignment to promise for a pointer, in bytes: 16 is all that kernels want, and promising no more keeps
+// the choice of an algorithm, and so the bits, from depending on where a buffer happens to lie.
 static inline uint32_t matmul_alignment(const void *p) {
     uintptr_t low = (uintptr_t)p & 15u;
     return low ? (uint32_t)(low & -low) : 16u;

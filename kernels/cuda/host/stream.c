@@ -90,8 +90,8 @@ static int run_host(struct cuda_stream *s, const struct cuda_slot *slot) {
 static int run_wait(struct cuda_stream *s, const struct cuda_slot *slot) {
     if (cuda_clock_end(s) != 0) return -1;
     if (cuda_await_enqueued(slot->at.on, slot->at.count) != 0) {
-        device_fail(s->head.dev, "stream %s: waited for an event of stream %s [%s], which has failed", s->name,
-                    slot->at.on->name, slot->at.on->head.dev->label);
+        device_fail(s->head.dev, "stream %s: waited for an event of stream %s [%s], which has failed",
+                    s->name, slot->at.on->name, slot->at.on->head.dev->label);
         return -1;
     }
     if (cuda_clock_begin(s, true, "wait") != 0) return -1;
@@ -114,8 +114,9 @@ static int run_slot(struct cuda_stream *s, const struct cuda_slot *slot) {
             return cuda_run_op(s, slot->op.op, slot->op.args);
         case SLOT_COPY:
             if (cuda_clock_begin(s, false, "copy") != 0) return -1;
-            return cuda_check(s, cudaMemcpyAsync(slot->copy.dst, slot->copy.src, slot->copy.bytes,
-                                                 cudaMemcpyDefault, s->stream),
+            return cuda_check(s,
+                              cudaMemcpyAsync(slot->copy.dst, slot->copy.src, slot->copy.bytes,
+                                              cudaMemcpyDefault, s->stream),
                               "copy");
         case SLOT_HOST:
             return run_host(s, slot);
@@ -194,8 +195,9 @@ struct stream *cuda_stream_create(struct device *dev, const char *name) {
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->progress, NULL);
-    bool made = s->ring && cuda_check(s, cudaSetDevice(d->index), "choosing the device") == 0 &&
-                cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate") == 0;
+    bool made =
+        s->ring && cuda_check(s, cudaSetDevice(d->index), "choosing the device") == 0 &&
+        cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate") == 0;
     if (!made || cuda_clock_init(s) != 0) {
         create_fail(s, "it on the device");
         return NULL;
@@ -330,7 +332,8 @@ int cuda_sync(struct stream *head) {
     uint64_t count = slot_end(s);
     if (cuda_await_enqueued(s, count) != 0) return -1;
     if (cuda_check(s, cudaSetDevice(((struct cuda_device *)head->dev)->index), "choosing the device") != 0 ||
-        cuda_check(s, cudaStreamSynchronize(s->stream), "the stream's work") != 0 || cuda_clock_read(s, true) != 0) {
+        cuda_check(s, cudaStreamSynchronize(s->stream), "the stream's work") != 0 ||
+        cuda_clock_read(s, true) != 0) {
         pthread_mutex_lock(&s->lock);
         if (s->failed_at > count) s->failed_at = count;
         pthread_mutex_unlock(&s->lock);

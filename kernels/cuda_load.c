@@ -46,8 +46,8 @@ static int find_object(char *path, const char **why) {
         snprintf(path, PATH_BYTES, "%s", given);
         if (access(path, R_OK) == 0) return 0;
         snprintf(text, WHY_BYTES,
-                 "STARRING_CUDA_SO names %.600s, which cannot be read: build it with `make` where nvcc "
-                 "is installed, or unset the variable",
+                 "STARRING_CUDA_SO names %.600s, which cannot be read: build it with `make` where nvcc is "
+                 "installed, or unset the variable",
                  given);
         return -1;
     }
@@ -58,9 +58,8 @@ static int find_object(char *path, const char **why) {
     }
     snprintf(text, WHY_BYTES,
              "this build has no CUDA: there is no " CUDA_SO_FILE
-             " in %.400s or its lib folder; run `make` "
-             "where nvcc is installed (without CUDA=0), name the file in STARRING_CUDA_SO, or use "
-             "--device cpu",
+             " in %.400s or its lib folder; run `make` where nvcc is installed (without CUDA=0), name the "
+             "file in STARRING_CUDA_SO, or use --device cpu",
              folder);
     return -1;
 }
@@ -70,8 +69,8 @@ static int check_driver(const char **why) {
     if (driver) return 0;  // stays open: the CUDA runtime wants it next
     const char *error = dlerror();
     snprintf(why_text(), WHY_BYTES,
-             "the NVIDIA driver is missing on this machine (%.300s); install it, in a container "
-             "start it with the GPUs (docker run --gpus all), or use --device cpu",
+             "the NVIDIA driver is missing on this machine (%.300s); install it, in a container start it "
+             "with the GPUs (docker run --gpus all), or use --device cpu",
              error ? error : "libcuda.so.1");
     *why = why_text();
     return -1;
@@ -86,8 +85,8 @@ const struct cuda_so *cuda_so_open(const char **why) {
     if (!object) {
         const char *error = dlerror();
         snprintf(text, WHY_BYTES,
-                 "%.400s cannot be loaded: %.400s; are CUDA's libraries (cuBLASLt) where the loader "
-                 "looks (LD_LIBRARY_PATH)?",
+                 "%.400s cannot be loaded: %.400s; are CUDA's libraries (cuBLASLt) where the loader looks "
+                 "(LD_LIBRARY_PATH)?",
                  path, error ? error : "no reason given");
         return NULL;
     }

@@ -111,8 +111,7 @@ static int resolve_batch(struct reading *r) {
     if (c->train_batch != product)
         return fail(
             "%s: %s %lld is not %s %lld * %s %lld * workers %lld = %lld: change one of them, or leave one "
-            "out "
-            "to have it derived",
+            "out to have it derived",
             r->file, train_key, (long long)c->train_batch, micro_key, (long long)c->micro_batch, steps_key,
             (long long)c->accumulation, (long long)n, (long long)product);
     const struct {
@@ -138,8 +137,7 @@ static void resolve_optimizer(struct reading *r) {
     // DeepSpeed's engine: the name AdamW forces decoupled decay.
     warn(
         "%s: optimizer.params.adam_w_mode false does not go with type AdamW, which always decouples the "
-        "decay: "
-        "adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
+        "decay: adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
         config_origin(r, "optimizer.params.adam_w_mode", from));
     c->optimizer.l2_mode = false;
 }

@@ -33,8 +33,7 @@ static int scan(const struct token_stream *s, int32_t vocab, int64_t counted, in
                 const struct segment *g = stream_segment(s, at + i);
                 rc = fail(
                     "data %s: token %u at position %lld is outside the model's vocabulary of %d; use tokens "
-                    "made "
-                    "for this model, or a model with more",
+                    "made for this model, or a model with more",
                     g->path, (uint32_t)buf[i], (long long)(at + i - g->first), vocab);
                 break;
             }

@@ -58,8 +58,8 @@ static int read_bin_header(struct segment *g, int *width) {
     while (f < 2 && bin_formats[f].magic != head[0]) f++;
     if (f == 2)
         return fail(
-            "data %s: magic %d is none of llm.c's token files (20240520: uint16, 20240801: uint32); "
-            "for text use --set data.tokenizer=byte",
+            "data %s: magic %d is none of llm.c's token files (20240520: uint16, 20240801: uint32); for text "
+            "use --set data.tokenizer=byte",
             g->path, head[0]);
     if (head[1] != bin_formats[f].version)
         return fail(
@@ -69,8 +69,8 @@ static int read_bin_header(struct segment *g, int *width) {
     int64_t have = (int64_t)g->map_bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
     if (head[2] <= 0 || have != need)
         return fail(
-            "data %s: its header announces %d tokens (%lld bytes), but %lld bytes follow it; the file is "
-            "%s, copy or write it again",
+            "data %s: its header announces %d tokens (%lld bytes), but %lld bytes follow it; the file is %s, "
+            "copy or write it again",
             g->path, head[2], (long long)need, (long long)(have > 0 ? have : 0),
             have < need ? "truncated" : "damaged");
     g->tokens = (const char *)g->map + BIN_HEADER_BYTES;

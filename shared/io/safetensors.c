@@ -80,8 +80,8 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
                     t->name);
     if (end > data_bytes)
         return fail(
-            "%s: tensor %s: ends at byte %lld of the data, but only %lld are there; the file is truncated "
-            "or its header lies",
+            "%s: tensor %s: ends at byte %lld of the data, but only %lld are there; the file is truncated or "
+            "its header lies",
             path, t->name, (long long)end, (long long)data_bytes);
     int64_t need;
     if (__builtin_mul_overflow(t->numel, (int64_t)item_bytes, &need) || need != end - begin)

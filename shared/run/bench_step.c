@@ -137,6 +137,11 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps) {
     b->config = config_load(NULL, all, d + a->override_count);
     free(all);
     if (!b->config || model_spec_load(b->config->model, &b->spec)) return -1;
+    if (b->config->kind != TOPOLOGY_LOCAL)
+        return fail(
+            "bench step: --set topology=%s: one process is timed, --topology local; compare topologies with "
+            "experiments/compare.py",
+            b->config->topology);
     const struct backend *backend = backend_find(b->config->device == DEVICE_CUDA ? "cuda" : "cpu", &why);
     if (!backend) return fail("--device: %s", why);
     b->layout = model_layout_create(&b->spec, 1);

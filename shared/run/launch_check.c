@@ -7,8 +7,7 @@ int launch_check(const struct config *c) {
     if (c->kind == TOPOLOGY_PS && (threads || mpi))
         return fail(
             "--launch %s: a star's roles are processes of their own; use --launch processes, or start them "
-            "one "
-            "by one (starring scheduler --help)",
+            "one by one (starring scheduler --help)",
             mpi ? "mpi" : "threads");
     if (c->kind == TOPOLOGY_ZERO && c->launch == LAUNCH_PROCESSES)
         return fail(
@@ -32,11 +31,9 @@ int launch_check_rank(const struct config *c, const struct rank_env *e) {
     if (c->kind == TOPOLOGY_PS)
         return fail(
             "started by %s as rank %d of %d: a star's processes need the scheduler's address. On many "
-            "machines run "
-            "`starring scheduler --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server --scheduler "
-            "tcp://HOST:9000 -c CONFIG` and `starring worker --scheduler tcp://HOST:9000 -c CONFIG`; on this "
-            "one "
-            "add --launch processes",
+            "machines run `starring scheduler --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server "
+            "--scheduler tcp://HOST:9000 -c CONFIG` and `starring worker --scheduler tcp://HOST:9000 -c "
+            "CONFIG`; on this one add --launch processes",
             by, e->rank, e->size);
     if (c->kind == TOPOLOGY_LOCAL && e->size > 1)
         return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0", by,

@@ -81,7 +81,9 @@ static int open_device(struct session *x) {
     const struct backend *backend = backend_find(name, &why);
     if (!backend) return fail("--device %s: %s", name, why);
     if (x->job->config->device == DEVICE_CUDA)
-        warn("--device cuda: this backend has been tested in emulation only, on no GPU yet: check its results");
+        warn(
+            "--device cuda: this backend has been tested in emulation only, on no GPU yet: check its "
+            "results");
     char label[32] = "worker";
     if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
     error_set_label(label);

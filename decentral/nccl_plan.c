@@ -1,8 +1,14 @@
 // Pieces, chunks and volumes of collectives; see nccl_impl.h.
-#include "decentral/collective_nccl.h"
-#include "decentral/nccl_impl.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-#define CHUNK_BYTES ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
+#include "decentral/nccl_impl.h"
+#include "shared/core/error.h"
+
+#define MULTI_RANK_GPU 23000               // NCCL 2.30 knows NCCL_MULTI_RANK_GPU_ENABLE
+#define CHUNK_BYTES    ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
 
 size_t collective_nccl_staging_bytes(int size, size_t max_count, enum dtype dt) {
     size_t bytes = dev_round(max_count * dtype_size(dt));
@@ -43,7 +49,8 @@ size_t nccl_chunks(const struct collective_call *c, int size, size_t slot) {
 }
 
 // A reduction: everyone's copy of a piece goes to its rank. All-reduce: the sums come back.
-static void reduction_volume(const struct collective_call *c, int rank, int size, size_t *sent, size_t *received) {
+static void reduction_volume(const struct collective_call *c, int rank, int size, size_t *sent,
+                             size_t *received) {
     size_t e = dtype_size(c->dt), others = 0, peers = (size_t)(size - 1);
     struct nccl_piece mine = nccl_piece_of(c, size, rank);
     for (int i = 0; i < size; i++) {
@@ -87,4 +94,46 @@ void nccl_volume(const struct collective_call *c, int rank, int size, size_t *se
         case COLLECTIVE_OPS:
             break;
     }
+}
+
+void nccl_native_volume(const struct collective_call *c, int rank, int size, size_t *sent, size_t *received) {
+    nccl_volume(c, rank, size, sent, received);
+    if (c->op == COLLECTIVE_ALL_REDUCE)
+        *sent = *received = 2 * (size_t)(size - 1) * c->count * dtype_size(c->dt) / (size_t)size;
+}
+
+// ---------------------------------------------------------------- who computes where
+
+struct place {
+    char host[64], bus_id[32];
+};
+
+static int sharing(const struct nccl_world *w, int a, int b, const struct place *p, int nccl_version) {
+    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (nccl_version >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0) return 0;
+    if (w->o.rank != 0) return -1;  // said once
+    return fail(
+        "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or run the "
+        "ranks "
+        "as threads of one process (--launch threads)",
+        a, b, p->bus_id, p->host, nccl_version / 10000, nccl_version / 100 % 100,
+        nccl_version >= MULTI_RANK_GPU ? "allows only with NCCL_MULTI_RANK_GPU_ENABLE=1" : "does not allow");
+}
+
+int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
+    struct place places[REDUCE_MAX];
+    struct cuda_facts facts;
+    memset(places, 0, sizeof places);
+    if (w->so->facts(w->o.device, &facts) != 0) return fail("NCCL: %s", dev_error(w->o.device));
+    struct place *mine = &places[w->o.rank];
+    gethostname(mine->host, sizeof mine->host - 1);
+    snprintf(mine->bus_id, sizeof mine->bus_id, "%s", facts.bus_id);
+    for (int i = 0; i < w->o.size; i++)
+        if (w->o.rendezvous.share(w->o.rendezvous.ctx, i, &places[i], sizeof places[i]) != 0) return -1;
+    for (int i = 0; i < w->o.size; i++)
+        for (int k = i + 1; k < w->o.size; k++)
+            if (memcmp(&places[i], &places[k], sizeof places[i]) == 0 &&
+                sharing(w, i, k, &places[i], nccl_version) != 0)
+                return -1;
+    return 0;
 }

@@ -26,6 +26,8 @@ static int open_cudnn(struct cudnn_api *api) {
     const char *why = NULL;
     if (!load_library("libcuda.so.1", "stubs/libcuda.so") || !load_library("libcudnn.so.9", "libcudnn.so.9"))
         return -1;
+    // cuDNN loads and unloads NVRTC for every plan, which loses memory each time. Kept, it loses none.
+    load_library("libnvrtc.so", "libnvrtc.so");
     return cudnn_api_open(api, &why);
 }
 

@@ -131,10 +131,25 @@ static int close_span(struct cuda_stream *s) {
     return 0;
 }
 
+// With the lock held. Goes on with the span closed last, when the device is not through with it: no gap lies
+// between. Otherwise a thread that runs dry again and again, far ahead of the device, would fill the ring
+// with splinters and then wait for the device.
+static bool reopen_span(struct cuda_stream *s, bool wait) {
+    struct cuda_clock *c = &s->clock;
+    if (s->head.dev->trace || wait || c->written == c->read) return false;
+    const struct cuda_span *p = &c->ring[(c->written - 1) % CUDA_SPANS];
+    if (p->wait || p->phase != s->phase || cudaEventQuery(p->end) != cudaErrorNotReady) return false;
+    cudaGetLastError();  // not an error, but kept as one
+    c->written--;
+    c->open = true;
+    return true;
+}
+
 // With the lock held. The place before the oldest unread span is kept: its end is where the trace goes on
 // from.
 static int open_span(struct cuda_stream *s, bool wait, const char *name) {
     struct cuda_clock *c = &s->clock;
+    if (reopen_span(s, wait)) return 0;
     bool full = c->written - c->read >= CUDA_SPANS - 1;
     if (read_passed(s, full) != 0) return -1;
     struct cuda_span *p = &c->ring[c->written % CUDA_SPANS];

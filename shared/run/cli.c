@@ -13,7 +13,7 @@ static size_t edit_distance(const char *a, const char *b) {
     size_t row[NEAR_MAX + 1];
     size_t n = strnlen(b, NEAR_MAX);
     for (size_t j = 0; j <= n; j++) row[j] = j;
-    for (size_t i = 0; a[i] && i < NEAR_MAX; i++) {
+    for (size_t i = 0; i < NEAR_MAX && a[i]; i++) {
         size_t diagonal = row[0];
         row[0] = i + 1;
         for (size_t j = 0; j < n; j++) {

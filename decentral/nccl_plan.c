@@ -122,9 +122,9 @@ static int sharing(const struct nccl_world *w, int a, int b, const struct place 
 
 int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
     struct place places[REDUCE_MAX];
-    struct cuda_facts facts;
+    struct device_facts facts;
     memset(places, 0, sizeof places);
-    if (w->so->facts(w->o.device, &facts) != 0) return fail("NCCL: %s", dev_error(w->o.device));
+    if (dev_facts(w->o.device, &facts) != 0) return fail("NCCL: %s", dev_error(w->o.device));
     struct place *mine = &places[w->o.rank];
     gethostname(mine->host, sizeof mine->host - 1);
     snprintf(mine->bus_id, sizeof mine->bus_id, "%s", facts.bus_id);

@@ -9,7 +9,7 @@ const char *mem_class_name(enum mem_class c) {
     static const char *const names[MEM_CLASSES] = {
         [MEM_PARAMETER] = "parameter", [MEM_GRADIENT] = "gradient",     [MEM_MASTER] = "master",
         [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATION] = "activation", [MEM_COMM] = "communication",
-        [MEM_WORKSPACE] = "workspace", [MEM_SERVER] = "server",
+        [MEM_WORKSPACE] = "workspace", [MEM_SERVER] = "server",         [MEM_HOST] = "pinned",
     };
     assert(c >= 0 && c < MEM_CLASSES);
     return names[c];
@@ -24,6 +24,8 @@ const struct backend *backend_find(const char *name, const char **why) {
     if (!found && why) *why = text;
     return found;
 }
+
+int backend_devices(const struct backend *b) { return b->devices(); }
 
 // ---------------------------------------------------------------- device
 
@@ -40,6 +42,16 @@ void dev_close(struct device **d) {
 
 const struct backend *dev_backend(const struct device *d) { return d->backend; }
 const char *dev_label(const struct device *d) { return d->label; }
+bool dev_host_memory(const struct device *d) { return d->backend->host_memory; }
+
+int dev_reach(struct device *d, struct device *peer) {
+    if (d->backend != peer->backend) return d->backend->host_memory && peer->backend->host_memory ? 0 : -1;
+    return d->backend->reach(d, peer);
+}
+
+int dev_facts(struct device *d, struct device_facts *out) {
+    return d->backend->facts ? d->backend->facts(d, out) : -1;
+}
 
 // ---------------------------------------------------------------- memory
 
@@ -47,7 +59,7 @@ void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
     assert(c >= 0 && c < MEM_CLASSES);
     if (!bytes || bytes > SIZE_MAX - DEV_ALIGN) return NULL;
     size_t rounded = dev_round(bytes);
-    void *p = d->backend->alloc(d, rounded);
+    void *p = (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
     if (!p) return NULL;
     pthread_mutex_lock(&d->lock);
     size_t now = d->usage.current_bytes[c] += rounded;
@@ -64,7 +76,7 @@ void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes) {
     assert(d->usage.current_bytes[c] >= rounded);
     d->usage.current_bytes[c] -= rounded;
     pthread_mutex_unlock(&d->lock);
-    d->backend->free(d, p, rounded);
+    (c == MEM_HOST ? d->backend->host_free : d->backend->free)(d, p, rounded);
 }
 
 void dev_usage(struct device *d, struct mem_usage *out) {
@@ -100,6 +112,10 @@ void dev_copy(struct stream *s, void *dst, const void *src, size_t bytes) {
 
 void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
     s->dev->backend->host(s, name, fn, arg);
+}
+
+void stream_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
+    s->dev->backend->submit(s, name, fn, arg);
 }
 
 void stream_phase(struct stream *s, enum phase phase) {

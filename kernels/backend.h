@@ -10,6 +10,9 @@
 //             block only while the stream's queue is full). event_sync, stream_sync block the host.
 // Order       Operations of one stream run in order; those of two streams are ordered by events alone.
 //             A CPU stream is a real queue with its own thread, so a missing event is a real race.
+// Inside      A function that a stream runs (stream_host, stream_submit) may call dev_launch, dev_copy,
+//             event_record, stream_wait_event and stream_sync on that same stream: they act at that place
+//             of the queue, before what was enqueued later. A failure fails the function's slot.
 // Errors      Shapes out of contract are programmer errors (assert). What fails while running (a
 //             library's refusal, a host function that returned non-zero) stops the stream's later work
 //             from running and is sticky: stream_sync returns -1 and dev_error() has the text.
@@ -34,6 +37,7 @@ enum mem_class {
     MEM_COMM,        // communication buffers: gather slots' staging, receive buffers
     MEM_WORKSPACE,   // scratch of operations
     MEM_SERVER,      // what a server needs beside the classes above
+    MEM_HOST,        // page-locked host memory that a device with memory of its own is reached through
     MEM_CLASSES
 };
 const char *mem_class_name(enum mem_class c);  // "parameter", "gradient", ...
@@ -337,7 +341,7 @@ struct event;
 
 struct device_options {
     int threads;        // CPU: threads an operation may use; 0: one per core
-    int index;          // CUDA: which device
+    int index;          // CUDA: which device, below backend_devices()
     const char *label;  // "rank 1": named in errors and traces; copied
     bool trace;         // keep spans of every operation for dev_trace_write
 };
@@ -350,17 +354,41 @@ struct stream_times {
     double wait_s[PHASES];  // seconds blocked in stream_wait_event
 };
 
+// What a device says of itself; device_facts. Bytes in use beyond the ledger's and workspace_bytes are the
+// context (kernels, stacks) and what libraries hold.
+struct device_facts {
+    char name[256];
+    char bus_id[32];  // PCI: which GPU of the machine it is
+    int index;
+    int sm_version;  // 90: compute capability 9.0
+    int multiprocessors;
+    int driver_version, runtime_version;  // 13000: 13.0
+    size_t l2_bytes;
+    size_t memory_bytes, used_bytes, free_bytes;  // as cudaMemGetInfo: used by whomever
+    size_t workspace_bytes;            // ours, outside of the ledger: scratch of libraries and kernels
+    size_t blas_version, dnn_version;  // dnn 0: cuDNN was not found, attention is our own
+    const char *dnn_missing;           // why; NULL when it is there
+};
+
 struct backend {
     const char *name;  // "cpu", "ref", "cuda"
+    // Device memory is host memory: the host may read and write it while no operation uses it.
+    bool host_memory;
+    int (*devices)(void);
     int (*open)(struct device **out, const struct device_options *opt);
     void (*close)(struct device *d);
     void *(*alloc)(struct device *d, size_t bytes);  // 256-byte aligned, zeroed; NULL when out of memory
     void (*free)(struct device *d, void *p, size_t bytes);
+    void *(*host_alloc)(struct device *d, size_t bytes);  // MEM_HOST: likewise, in host memory
+    void (*host_free)(struct device *d, void *p, size_t bytes);
+    int (*reach)(struct device *d, struct device *peer);
+    int (*facts)(struct device *d, struct device_facts *out);  // NULL: nothing to tell
     struct stream *(*stream_create)(struct device *d, const char *name);
     void (*stream_destroy)(struct stream *s);
     void (*launch)(struct stream *s, enum op op, const void *args, size_t args_bytes);
     void (*copy)(struct stream *s, void *dst, const void *src, size_t bytes);
     void (*host)(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
+    void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
     void (*phase)(struct stream *s, enum phase phase);
     int (*sync)(struct stream *s);
     void (*times)(struct stream *s, struct stream_times *out);
@@ -374,14 +402,24 @@ struct backend {
 
 // The backend called name ("cpu", "ref"), or NULL and a text in *why.
 const struct backend *backend_find(const char *name, const char **why);
+// How many devices there are to open: at least 1.
+int backend_devices(const struct backend *b);
 
 int dev_open(const struct backend *b, const struct device_options *opt, struct device **out);
 void dev_close(struct device **d);
 const struct backend *dev_backend(const struct device *d);
 const char *dev_label(const struct device *d);
+// Whether the host may touch the device's memory; if not, bytes go through dev_copy alone.
+bool dev_host_memory(const struct device *d);
+// Lets operations of d read and write peer's memory directly. 0, also when they are one device; -1 with
+// dev_error(d) untouched when the two cannot (dev_copy between them still works).
+int dev_reach(struct device *d, struct device *peer);
+// 0; -1 when the device has nothing to tell (host backends) or failed.
+int dev_facts(struct device *d, struct device_facts *out);
 const char *dev_error(struct device *d);  // "" while nothing has failed; owned by the device
 
-// Memory: rounded up to 256 bytes, zeroed, counted under its class. NULL: out of memory.
+// Memory: rounded up to 256 bytes, zeroed, counted under its class. NULL: out of memory. MEM_HOST is host
+// memory: the host reads and writes it, and copies between it and the device need not wait for the host.
 #define DEV_ALIGN 256
 static inline size_t dev_round(size_t bytes) { return (bytes + DEV_ALIGN - 1) / DEV_ALIGN * DEV_ALIGN; }
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes);
@@ -395,6 +433,9 @@ struct device *stream_device(struct stream *s);
 void dev_copy(struct stream *s, void *dst, const void *src, size_t bytes);
 // Runs fn(arg) in stream order on a thread of the stream; it may block. Non-zero fails the stream.
 void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
+// The same without waiting for the device: what was enqueued before may still be running there. fn orders
+// its own work by what it calls on the stream (see Inside above).
+void stream_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
 void stream_phase(struct stream *s, enum phase phase);              // enqueued
 int stream_sync(struct stream *s);                                  // 0, or -1 when the stream has failed
 void stream_get_times(struct stream *s, struct stream_times *out);  // since creation; after a sync

@@ -21,6 +21,7 @@ static struct {
     double held_since_s;      // .. that was given later than this
     cudaError_t count_error;  // of cudaGetDeviceCount
     int count, driver_version, sm_major;
+    bool peers;  // devices reach each other's memory
     atomic_int next_copy_error;   // cudaError_t
     size_t malloc_limit_bytes;    // 0: none
     atomic_int waits_on_nothing;  // cudaStreamWaitEvent on an event that no stream was given
@@ -110,11 +111,23 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     atomic_fetch_add(&fake.live_buffers, 1);
     return cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned int flags) {
+    return flags == cudaHostAllocPortable ? cudaMalloc(p, bytes) : cudaErrorInvalidValue;
+}
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    *can = device != peer && fake.peers;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
+    (void)flags;
+    return peer < fake.count ? cudaSuccess : cudaErrorInvalidDevice;
+}
 cudaError_t cudaFree(void *p) {
     free(p);
     atomic_fetch_sub(&fake.live_buffers, 1);
     return cudaSuccess;
 }
+cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     (void)s;
     memset(p, value, bytes);

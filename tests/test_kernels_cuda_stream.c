@@ -89,16 +89,15 @@ static void test_open_refuses(void **state) {
 static void test_facts_and_memory(void **state) {
     (void)state;
     struct device *d = open_fake(false);
-    struct cuda_facts f;
-    struct cuda_memory_info m;
-    assert_int_equal(starring_cuda_so.facts(d, &f), 0);
+    struct device_facts f;
+    assert_int_equal(dev_facts(d, &f), 0);
     assert_string_equal(f.name, "a fake");
     assert_int_equal(f.sm_version, 90);
     assert_int_equal(f.dnn_version, 0);
     assert_non_null(strstr(f.dnn_missing, "libcudnn"));
-    assert_int_equal(starring_cuda_so.memory(d, &m), 0);
-    assert_int_equal(m.total_bytes, 2000);
-    assert_int_equal(m.workspace_bytes, 0);
+    assert_int_equal(f.memory_bytes, 2000);
+    assert_int_equal(f.used_bytes, 1000);
+    assert_int_equal(f.workspace_bytes, 0);
     fake.malloc_limit_bytes = 4096;
     assert_null(dev_alloc(d, MEM_PARAMETER, 8192));
     assert_string_equal(dev_error(d), "");  // the caller's to report
@@ -121,17 +120,17 @@ static void test_operations_run(void **state) {
     float *x = dev_alloc(d, MEM_ACTIVATION, 64 * sizeof *x),
           *y = dev_alloc(d, MEM_ACTIVATION, 64 * sizeof *y);
     float host[64];
-    struct cuda_memory_info m;
+    struct device_facts m;
     for (int i = 0; i < 64; i++) host[i] = (float)i;
     dev_copy(s, x, host, sizeof host);
     op_add(s, &(struct add_args){.y = y, .a = x, .b = x, .n = 64, .dt = DT_F32});
     dev_copy(s, host, y, sizeof host);
     assert_int_equal(stream_sync(s), 0);
     for (int i = 0; i < 64; i++) assert_true(host[i] == (float)(2 * i));
-    assert_int_equal(starring_cuda_so.memory(d, &m), 0);
+    assert_int_equal(dev_facts(d, &m), 0);
     assert_int_equal(m.workspace_bytes, CUDA_WORKSPACE_BYTES);
     stream_destroy(&s);
-    assert_int_equal(starring_cuda_so.memory(d, &m), 0);
+    assert_int_equal(dev_facts(d, &m), 0);
     assert_int_equal(m.workspace_bytes, 0);
     dev_free(d, MEM_ACTIVATION, x, 64 * sizeof *x);
     dev_free(d, MEM_ACTIVATION, y, 64 * sizeof *y);

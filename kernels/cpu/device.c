@@ -58,14 +58,24 @@ static void host_free(struct device *d, void *p, size_t bytes) {
     free(p);
 }
 
-#define HOST_BACKEND(backend_name, open_fn)                                                                 \
-    {                                                                                                       \
-        .name = backend_name, .open = open_fn, .close = host_close, .alloc = host_alloc, .free = host_free, \
-        .stream_create = host_stream_create, .stream_destroy = host_stream_destroy, .launch = host_launch,  \
-        .copy = host_copy, .host = host_host, .phase = host_phase, .sync = host_sync, .times = host_times,  \
-        .event_create = host_event_create, .event_destroy = host_event_destroy,                             \
-        .event_record = host_event_record, .wait_event = host_wait_event, .event_sync = host_event_sync,    \
-        .trace_write = host_trace_write,                                                                    \
+static int one_device(void) { return 1; }
+
+static int host_reach(struct device *d, struct device *peer) {
+    (void)d;
+    (void)peer;
+    return 0;
+}
+
+#define HOST_BACKEND(backend_name, open_fn)                                                                \
+    {                                                                                                      \
+        .name = backend_name, .host_memory = true, .devices = one_device, .open = open_fn,                 \
+        .close = host_close, .alloc = host_alloc, .free = host_free, .host_alloc = host_alloc,             \
+        .host_free = host_free, .reach = host_reach, .submit = host_host,                                  \
+        .stream_create = host_stream_create, .stream_destroy = host_stream_destroy, .launch = host_launch, \
+        .copy = host_copy, .host = host_host, .phase = host_phase, .sync = host_sync, .times = host_times, \
+        .event_create = host_event_create, .event_destroy = host_event_destroy,                            \
+        .event_record = host_event_record, .wait_event = host_wait_event, .event_sync = host_event_sync,   \
+        .trace_write = host_trace_write,                                                                   \
     }
 
 const struct backend cpu_backend = HOST_BACKEND("cpu", cpu_open);

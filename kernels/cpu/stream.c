@@ -71,6 +71,7 @@ struct host_stream {
     struct slot *ring;        // (RING_SLOTS); NULL once destroyed
     uint64_t queued, done;
     uint64_t failed_at;  // NEVER while nothing has failed
+    bool failed_inside;  // the function under way failed in what it called on its own stream; the worker's
     bool closing;
     enum phase phase;
     struct stream_times times;
@@ -172,6 +173,7 @@ static void *stream_main(void *arg) {
             const char *name = "";
             int64_t start = now_ns();
             int rc = run_slot(s, slot, &name);
+            if (s->failed_inside) rc = -1;
             int64_t end = now_ns();
             pthread_mutex_lock(&s->lock);
             double *to = slot->kind == SLOT_WAIT ? s->times.wait_s : s->times.busy_s;
@@ -262,9 +264,23 @@ static void slot_end(struct host_stream *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+// Whether the caller is a function that the stream itself is running: then what it asks for happens now.
+static bool inside(const struct host_stream *s) { return pthread_equal(pthread_self(), s->thread); }
+
+static void run_inside(struct host_stream *s, struct slot *slot) {
+    const char *name;
+    if (!s->failed_inside && run_slot(s, slot, &name) != 0) s->failed_inside = true;
+}
+
 void host_launch(struct stream *head, enum op op, const void *args, size_t args_bytes) {
     struct host_stream *s = (struct host_stream *)head;
     assert(args_bytes <= ARGS_MAX_BYTES);
+    if (inside(s)) {
+        struct slot now = {.kind = SLOT_OP, .op.op = op};
+        memcpy(now.op.args, args, args_bytes);
+        run_inside(s, &now);
+        return;
+    }
     struct slot *slot = slot_begin(s, SLOT_OP);
     slot->op.op = op;
     memcpy(slot->op.args, args, args_bytes);
@@ -273,6 +289,10 @@ void host_launch(struct stream *head, enum op op, const void *args, size_t args_
 
 void host_copy(struct stream *head, void *dst, const void *src, size_t bytes) {
     struct host_stream *s = (struct host_stream *)head;
+    if (inside(s)) {
+        run_inside(s, &(struct slot){.kind = SLOT_COPY, .copy = {dst, src, bytes}});
+        return;
+    }
     struct slot *slot = slot_begin(s, SLOT_COPY);
     slot->copy.dst = dst;
     slot->copy.src = src;
@@ -298,6 +318,7 @@ void host_phase(struct stream *head, enum phase phase) {
 
 int host_sync(struct stream *head) {
     struct host_stream *s = (struct host_stream *)head;
+    if (inside(s)) return s->failed_inside ? -1 : 0;
     pthread_mutex_lock(&s->lock);
     uint64_t count = s->queued;
     pthread_mutex_unlock(&s->lock);
@@ -331,7 +352,8 @@ void host_event_record(struct event *head, struct stream *on) {
     struct host_event *e = (struct host_event *)head;
     struct host_stream *s = (struct host_stream *)on;
     pthread_mutex_lock(&s->lock);
-    uint64_t count = s->queued;
+    uint64_t count =
+        inside(s) ? s->done + s->failed_inside : s->queued;  // inside, all that came before has been done
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_lock(&e->lock);
     e->on = s;
@@ -354,6 +376,10 @@ void host_wait_event(struct stream *head, struct event *e) {
     uint64_t count;
     struct host_stream *on = event_read(e, &count);
     if (!on || on == s) return;  // a stream's own past is behind it already
+    if (inside(s)) {
+        run_inside(s, &(struct slot){.kind = SLOT_WAIT, .wait = {on, count}});
+        return;
+    }
     struct slot *slot = slot_begin(s, SLOT_WAIT);
     slot->wait.on = on;
     slot->wait.count = count;

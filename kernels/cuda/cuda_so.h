@@ -11,25 +11,7 @@
 
 #define CUDA_SO_FILE   "libstarring_cuda.so"
 #define CUDA_SO_SYMBOL "starring_cuda_so"
-#define CUDA_SO_ABI    1  // changes with this header, kernels/backend.h and kernels/backend_impl.h
-
-// What cudaMemGetInfo says, to print beside the ledger. The ledger's bytes plus workspace_bytes plus the
-// context (kernels, printf and stack space), libraries and NCCL make up what is in use.
-struct cuda_memory_info {
-    size_t free_bytes, total_bytes;
-    size_t workspace_bytes;  // ours, outside of the ledger: cuBLASLt's, cuDNN's and our kernels' scratch
-};
-
-struct cuda_facts {
-    char name[256];
-    char bus_id[32];  // PCI: which GPU of the machine it is
-    int sm_version;   // 90: compute capability 9.0
-    int multiprocessors;
-    int driver_version, runtime_version;  // 13000: 13.0
-    size_t l2_bytes, memory_bytes;
-    size_t blas_version, dnn_version;  // dnn 0: cuDNN was not found, attention is our own
-    const char *dnn_missing;           // why; NULL when it is there
-};
+#define CUDA_SO_ABI    2  // changes with this header, kernels/backend.h and kernels/backend_impl.h
 
 struct cuda_so {
     int abi;                        // CUDA_SO_ABI
@@ -38,10 +20,8 @@ struct cuda_so {
     // 0 when there is a driver, new enough, and a device of compute capability 8.0 or more; else -1 with a
     // sentence in why.
     int (*probe)(char *why, size_t why_bytes);
-    int (*memory)(struct device *d, struct cuda_memory_info *out);
-    int (*facts)(struct device *d, struct cuda_facts *out);
-    // Runs fn(arg, the cudaStream_t) in stream order on the stream's thread, without waiting for the device:
-    // fn enqueues CUDA work of its own. It may poll but should not block long. Non-zero fails the stream.
+    // stream_submit whose function also gets the cudaStream_t, to enqueue CUDA work of its own. It may poll
+    // but should not block long.
     void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
     // Fails a stream from outside: what is queued does not run, stream_sync returns -1. Any thread.
     void (*fail)(struct stream *s, const char *text);

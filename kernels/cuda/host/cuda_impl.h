@@ -9,6 +9,8 @@
 //             thread until the record has been enqueued on its device stream, then makes the device wait. So
 //             the device never waits for what has not been given to it, whatever hardware queues streams
 //             share.
+// Inside      A function that the stream runs and that calls on its own stream (backend.h, Inside) is on
+//             the stream's thread: slots are carried out at once instead of queued.
 // Failure     As kernels/cpu/stream.c: `failed_at` is the first slot that failed, later ones do not run, who
 //             waits for one of them fails as well. Device errors are sticky in CUDA; each call is checked.
 #ifndef STARRING_KERNELS_CUDA_HOST_CUDA_IMPL_H
@@ -94,6 +96,7 @@ struct cuda_stream {
     struct cuda_slot *ring;
     uint64_t queued, done;  // done: enqueued on the device, not finished there
     uint64_t failed_at;
+    bool failed_inside;  // the function under way failed in what it called on its own stream; the thread's
     bool closing;
     enum phase phase;
     struct cuda_clock clock;
@@ -122,12 +125,14 @@ void cuda_streams_free(struct cuda_device *d);
 void cuda_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
 void cuda_copy(struct stream *s, void *dst, const void *src, size_t bytes);
 void cuda_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
-void cuda_submit(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
+void cuda_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
+void cuda_submit_raw(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
 void cuda_phase(struct stream *s, enum phase phase);
 int cuda_sync(struct stream *s);
 void cuda_stream_fail(struct stream *s, const char *text);
 // event.c and stream.c: the record slots.
 void cuda_enqueue_record(struct cuda_stream *s, struct cuda_record *r, uint64_t *count);
+// Takes the reference to r.
 void cuda_enqueue_wait(struct cuda_stream *s, struct cuda_stream *on, uint64_t count, struct cuda_record *r);
 int cuda_await_enqueued(struct cuda_stream *s, uint64_t count);  // blocks; -1 when one of them failed
 int cuda_enqueued_state(struct cuda_stream *s, uint64_t count);  // 1, 0 not yet, -1 failed

@@ -62,6 +62,12 @@ static int probe(char *why, size_t why_bytes) {
     return -1;
 }
 
+static int device_count(void) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();
+    return count > 0 ? count : 1;
+}
+
 // ---------------------------------------------------------------- life
 
 static void cuda_close(struct device *head) {
@@ -156,6 +162,39 @@ static void cuda_free(struct device *head, void *p, size_t bytes) {
         device_check(d, cudaFree(p), "cudaFree");
 }
 
+// Portable: pinned for every device, whichever is current.
+static void *cuda_host_alloc(struct device *head, size_t bytes) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    void *p = NULL;
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
+    cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocPortable);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return NULL;
+    }
+    if (device_check(d, e, "cudaHostAlloc") != 0) return NULL;
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void cuda_host_free(struct device *head, void *p, size_t bytes) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    (void)bytes;
+    device_check(d, cudaFreeHost(p), "cudaFreeHost");
+}
+
+// Peer access stays on until the process ends: other ranks' devices may use it as well.
+static int reach(struct device *head, struct device *peer_head) {
+    struct cuda_device *d = (struct cuda_device *)head, *peer = (struct cuda_device *)peer_head;
+    int can = 0;
+    if (d->index == peer->index) return 0;
+    cudaError_t e = cudaSetDevice(d->index);
+    if (e == cudaSuccess) e = cudaDeviceCanAccessPeer(&can, d->index, peer->index);
+    if (e == cudaSuccess && can) e = cudaDeviceEnablePeerAccess(peer->index, 0);
+    cudaGetLastError();
+    return can && (e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled) ? 0 : -1;
+}
+
 void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     struct cuda_device *d = cuda_device_of(&s->head);
     if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;
@@ -220,30 +259,25 @@ void cuda_record_drop(struct cuda_record *r) {
 
 // ---------------------------------------------------------------- the tables
 
-static int memory(struct device *head, struct cuda_memory_info *out) {
-    struct cuda_device *d = (struct cuda_device *)head;
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
-        device_check(d, cudaMemGetInfo(&out->free_bytes, &out->total_bytes), "cudaMemGetInfo") != 0)
-        return -1;
-    out->workspace_bytes = atomic_load(&d->workspace_bytes);
-    return 0;
-}
-
-static int facts(struct device *head, struct cuda_facts *out) {
+static int facts(struct device *head, struct device_facts *out) {
     struct cuda_device *d = (struct cuda_device *)head;
     struct cudaDeviceProp p;
     memset(out, 0, sizeof *out);
-    if (device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+        device_check(d, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes), "cudaMemGetInfo") != 0 ||
+        device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
         device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index),
                      "asking the device") != 0 ||
         device_check(d, cudaDriverGetVersion(&out->driver_version), "asking the driver") != 0 ||
         device_check(d, cudaRuntimeGetVersion(&out->runtime_version), "asking the runtime") != 0)
         return -1;
     snprintf(out->name, sizeof out->name, "%s", p.name);
+    out->index = d->index;
+    out->used_bytes = out->memory_bytes - out->free_bytes;
+    out->workspace_bytes = atomic_load(&d->workspace_bytes);
     out->sm_version = d->sm_version;
     out->multiprocessors = d->sm_count;
     out->l2_bytes = (size_t)p.l2CacheSize;
-    out->memory_bytes = p.totalGlobalMem;
     out->blas_version = cublasLtGetVersion();
     out->dnn_version = d->cudnn_missing ? 0 : d->cudnn.version();
     out->dnn_missing = d->cudnn_missing;
@@ -254,15 +288,21 @@ static int device_index(struct device *d) { return ((struct cuda_device *)d)->in
 
 const struct backend cuda_backend = {
     .name = "cuda",
+    .devices = device_count,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .reach = reach,
+    .facts = facts,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
     .launch = cuda_launch,
     .copy = cuda_copy,
     .host = cuda_host,
+    .submit = cuda_submit,
     .phase = cuda_phase,
     .sync = cuda_sync,
     .times = cuda_times,
@@ -280,9 +320,7 @@ __attribute__((visibility("default"))) const struct cuda_so starring_cuda_so = {
     .device_bytes = sizeof(struct device),
     .backend = &cuda_backend,
     .probe = probe,
-    .memory = memory,
-    .facts = facts,
-    .submit = cuda_submit,
+    .submit = cuda_submit_raw,
     .fail = cuda_stream_fail,
     .event_passed = cuda_event_passed,
     .event_seconds = cuda_event_seconds,

@@ -9,11 +9,21 @@
 #define RING_SLOTS     1024
 #define ARGS_MAX_BYTES 192
 
-enum slot_kind { SLOT_OP, SLOT_COPY, SLOT_HOST, SLOT_SUBMIT, SLOT_PHASE, SLOT_RECORD, SLOT_WAIT, SLOT_FLUSH };
+enum slot_kind {
+    SLOT_OP,
+    SLOT_COPY,
+    SLOT_HOST,
+    SLOT_SUBMIT,
+    SLOT_RAW,
+    SLOT_PHASE,
+    SLOT_RECORD,
+    SLOT_WAIT,
+    SLOT_FLUSH
+};
 
 struct cuda_slot {
     enum slot_kind kind;
-    char name[CUDA_NAME_BYTES];  // host and submit
+    char name[CUDA_NAME_BYTES];  // host, submit and raw
     union {
         struct {
             enum op op;
@@ -27,11 +37,11 @@ struct cuda_slot {
         struct {
             int (*fn)(void *arg);
             void *arg;
-        } host;
+        } host;  // and submit
         struct {
             int (*fn)(void *arg, void *cuda_stream);
             void *arg;
-        } submit;
+        } raw;
         struct {
             struct cuda_stream *on;
             uint64_t count;
@@ -101,7 +111,8 @@ static int run_wait(struct cuda_stream *s, const struct cuda_slot *slot) {
 
 static int run_submit(struct cuda_stream *s, const struct cuda_slot *slot) {
     if (cuda_clock_begin(s, false, slot->name) != 0) return -1;
-    if (slot->submit.fn(slot->submit.arg, s->stream) == 0) return 0;
+    int rc = slot->kind == SLOT_RAW ? slot->raw.fn(slot->raw.arg, s->stream) : slot->host.fn(slot->host.arg);
+    if (rc == 0) return 0;
     device_fail(s->head.dev, "stream %s: %s failed", s->name, slot->name);
     return -1;
 }
@@ -121,6 +132,7 @@ static int run_slot(struct cuda_stream *s, const struct cuda_slot *slot) {
         case SLOT_HOST:
             return run_host(s, slot);
         case SLOT_SUBMIT:
+        case SLOT_RAW:
             return run_submit(s, slot);
         case SLOT_PHASE:
             if (slot->phase == s->phase) return 0;
@@ -161,6 +173,7 @@ static void *stream_main(void *arg) {
         // The slot stays ours until done moves on: the enqueuer writes to free slots only.
         pthread_mutex_unlock(&s->lock);
         int rc = run ? run_slot(s, slot) : 0;
+        if (s->failed_inside) rc = -1;
         if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) cuda_record_drop(slot->at.record);
         pthread_mutex_lock(&s->lock);
         s->done++;
@@ -250,6 +263,13 @@ void cuda_streams_free(struct cuda_device *d) {
 
 // ---------------------------------------------------------------- enqueuing
 
+// Whether the caller is a function that the stream itself is running: then what it asks for happens now.
+static bool inside(const struct cuda_stream *s) { return pthread_equal(pthread_self(), s->thread); }
+
+static void run_inside(struct cuda_stream *s, const struct cuda_slot *slot) {
+    if (!s->failed_inside && run_slot(s, slot) != 0) s->failed_inside = true;
+}
+
 // A free slot to fill, with the lock held; blocks while the ring is full.
 static struct cuda_slot *slot_begin(struct cuda_stream *s, enum slot_kind kind) {
     pthread_mutex_lock(&s->lock);
@@ -274,6 +294,12 @@ static uint64_t slot_end(struct cuda_stream *s) {
 void cuda_launch(struct stream *head, enum op op, const void *args, size_t args_bytes) {
     struct cuda_stream *s = (struct cuda_stream *)head;
     assert(args_bytes <= ARGS_MAX_BYTES);
+    if (inside(s)) {
+        struct cuda_slot now = {.kind = SLOT_OP, .op.op = op};
+        memcpy(now.op.args, args, args_bytes);
+        run_inside(s, &now);
+        return;
+    }
     struct cuda_slot *slot = slot_begin(s, SLOT_OP);
     slot->op.op = op;
     memcpy(slot->op.args, args, args_bytes);
@@ -282,6 +308,10 @@ void cuda_launch(struct stream *head, enum op op, const void *args, size_t args_
 
 void cuda_copy(struct stream *head, void *dst, const void *src, size_t bytes) {
     struct cuda_stream *s = (struct cuda_stream *)head;
+    if (inside(s)) {
+        run_inside(s, &(struct cuda_slot){.kind = SLOT_COPY, .copy = {dst, src, bytes}});
+        return;
+    }
     struct cuda_slot *slot = slot_begin(s, SLOT_COPY);
     slot->copy.dst = dst;
     slot->copy.src = src;
@@ -289,20 +319,30 @@ void cuda_copy(struct stream *head, void *dst, const void *src, size_t bytes) {
     slot_end(s);
 }
 
-void cuda_host(struct stream *head, const char *name, int (*fn)(void *arg), void *arg) {
+static void enqueue_function(struct stream *head, enum slot_kind kind, const char *name, int (*fn)(void *arg),
+                             void *arg) {
     struct cuda_stream *s = (struct cuda_stream *)head;
-    struct cuda_slot *slot = slot_begin(s, SLOT_HOST);
+    struct cuda_slot *slot = slot_begin(s, kind);
     slot->host.fn = fn;
     slot->host.arg = arg;
     snprintf(slot->name, sizeof slot->name, "%s", name);
     slot_end(s);
 }
 
-void cuda_submit(struct stream *head, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg) {
+void cuda_host(struct stream *head, const char *name, int (*fn)(void *arg), void *arg) {
+    enqueue_function(head, SLOT_HOST, name, fn, arg);
+}
+
+void cuda_submit(struct stream *head, const char *name, int (*fn)(void *arg), void *arg) {
+    enqueue_function(head, SLOT_SUBMIT, name, fn, arg);
+}
+
+void cuda_submit_raw(struct stream *head, const char *name, int (*fn)(void *arg, void *cuda_stream),
+                     void *arg) {
     struct cuda_stream *s = (struct cuda_stream *)head;
-    struct cuda_slot *slot = slot_begin(s, SLOT_SUBMIT);
-    slot->submit.fn = fn;
-    slot->submit.arg = arg;
+    struct cuda_slot *slot = slot_begin(s, SLOT_RAW);
+    slot->raw.fn = fn;
+    slot->raw.arg = arg;
     snprintf(slot->name, sizeof slot->name, "%s", name);
     slot_end(s);
 }
@@ -314,11 +354,25 @@ void cuda_phase(struct stream *head, enum phase phase) {
 }
 
 void cuda_enqueue_record(struct cuda_stream *s, struct cuda_record *r, uint64_t *count) {
+    if (inside(s)) {
+        run_inside(s, &(struct cuda_slot){.kind = SLOT_RECORD, .at.record = r});
+        cuda_record_drop(r);
+        // Enqueued already; what has failed is known when the function's own slot is done.
+        pthread_mutex_lock(&s->lock);
+        *count = s->done + s->failed_inside;
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
     slot_begin(s, SLOT_RECORD)->at.record = r;
     *count = slot_end(s);
 }
 
 void cuda_enqueue_wait(struct cuda_stream *s, struct cuda_stream *on, uint64_t count, struct cuda_record *r) {
+    if (inside(s)) {
+        run_inside(s, &(struct cuda_slot){.kind = SLOT_WAIT, .at = {on, count, r}});
+        cuda_record_drop(r);
+        return;
+    }
     struct cuda_slot *slot = slot_begin(s, SLOT_WAIT);
     slot->at.on = on;
     slot->at.count = count;
@@ -326,8 +380,17 @@ void cuda_enqueue_wait(struct cuda_stream *s, struct cuda_stream *on, uint64_t c
     slot_end(s);
 }
 
+// What the function under way has enqueued has been through the device.
+static int sync_inside(struct cuda_stream *s) {
+    if (!s->failed_inside &&
+        (cuda_clock_end(s) != 0 || cuda_check(s, cudaStreamSynchronize(s->stream), "the stream's work") != 0))
+        s->failed_inside = true;
+    return s->failed_inside ? -1 : 0;
+}
+
 int cuda_sync(struct stream *head) {
     struct cuda_stream *s = (struct cuda_stream *)head;
+    if (inside(s)) return sync_inside(s);
     slot_begin(s, SLOT_FLUSH);
     uint64_t count = slot_end(s);
     if (cuda_await_enqueued(s, count) != 0) return -1;

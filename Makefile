@@ -5,14 +5,16 @@
 #   make SAN=address|undefined|thread test
 #   make demo          train one model through every topology and compare (runs/demo/)
 #
-# BUILD=dir puts everything elsewhere; ARCH= overrides -march (e.g. ARCH=x86-64-v3 for another machine).
+# BUILD=dir puts everything elsewhere. ARCH= is what to build for, processors and GPUs: ARCH=x86-64-v3 for another
+# machine than this one (-march), ARCH=sm_90 for H100 and H200 alone, ARCH="x86-64-v3 sm_90" for both.
 
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
 SAN     ?=
 BUILD   ?= build$(if $(SAN),/$(SAN))
-ARCH    ?= native
+ARCH    ?=
+CPU_ARCH = $(or $(filter-out sm_%,$(ARCH)),native)
 MAKEFLAGS += --no-builtin-rules
 
 PKGS     = libzmq libprotobuf-c libcjson libxxhash
@@ -22,7 +24,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
 # -ffp-contract=off: fused multiply-adds are written out, so that every topology and compiler rounds alike.
-CFLAGS  = -std=gnu17 -D_GNU_SOURCE -O3 -g -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math \
+CFLAGS  = -std=gnu17 -D_GNU_SOURCE -O3 -g -march=$(CPU_ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math \
           -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration \
           -pthread -I. -I$(BUILD) $(PKG_CFLAGS) $(MPI_CFLAGS)
 LDLIBS  = $(PKG_LIBS) $(MPI_LIBS) -lz -lm -ldl -pthread
@@ -83,13 +85,16 @@ $(BUILD)/proto/%.o: $(BUILD)/proto/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # ---- everything CUDA is one shared object, loaded only when a CUDA device is asked for. Built where nvcc is
-# found (CUDA=0 leaves it out); SM= overrides the architectures. Sanitized builds go without it. -fmad=false: what
+# found (CUDA=0 leaves it out); for the GPUs that ARCH= names, the last of them as PTX
+# too, for later ones. Sanitized builds go without it. -fmad=false: what
 # is fused is written out, as on the CPU, and the emulation of the tests computes the same.
 CUDA ?= $(if $(SAN),0,1)
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
-SM ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
-CUDA_C   := $(wildcard kernels/cuda/host/*.c) kernels/device_head.c
+GPU_ARCH  = $(or $(patsubst sm_%,%,$(filter sm_%,$(ARCH))),80 90)
+GENCODE   = $(foreach sm,$(GPU_ARCH),-gencode arch=compute_$(sm),code=sm_$(sm)) \
+            -gencode arch=compute_$(lastword $(GPU_ARCH)),code=compute_$(lastword $(GPU_ARCH))
+CUDA_C   := $(wildcard kernels/cuda/host/*.c) kernels/device_head.c kernels/trace.c
 CUDA_CU  := $(wildcard kernels/cuda/*.cu)
 CUDA_OBJ  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/cuda/%.cu.o)
 CUDA_SO   = $(if $(NVCC),$(if $(filter-out 0,$(CUDA)),$(BUILD)/libstarring_cuda.so))
@@ -102,7 +107,7 @@ $(BUILD)/cuda/%.o: %.c Makefile
 $(BUILD)/cuda/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
-	@$(NVCC) -std=c++17 -O3 -fmad=false -lineinfo $(SM) -Xcompiler "-fPIC -fvisibility=hidden -Wall -Wextra" -I. -MMD -MP -c -o $@ $<
+	@$(NVCC) -std=c++17 -O3 -fmad=false -lineinfo $(GENCODE) -Xcompiler "-fPIC -fvisibility=hidden -Wall -Wextra" -I. -MMD -MP -c -o $@ $<
 $(BUILD)/libstarring_cuda.so: $(CUDA_OBJ)
 	@echo "  LD      $@"
 	@$(NVCC) -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -L$(CUDA_HOME)/lib64 \
@@ -165,7 +170,7 @@ help:
 	@echo "make lint            format, static analysis, layering"
 	@echo "make format          apply .clang-format to every C file"
 	@echo "make clean           remove $(BUILD)"
-	@echo "BUILD=dir builds elsewhere; ARCH=x86-64-v3 builds for other machines (default: this one)."
+	@echo "BUILD=dir builds elsewhere; ARCH=\"x86-64-v3 sm_90\" builds for other machines (default: this one, and sm_80 sm_90)."
 
 deps:
 	@.ci/deps

@@ -18,11 +18,10 @@
 #include <time.h>
 
 #include "kernels/backend_impl.h"
+#include "kernels/trace.h"
 
 #define RING_SLOTS     1024
 #define ARGS_MAX_BYTES 192
-#define NAME_MAX_BYTES 32
-#define SPANS_MAX      ((size_t)1 << 20)  // of one stream: 64 MiB
 #define NEVER          UINT64_MAX
 
 enum slot_kind { SLOT_OP, SLOT_COPY, SLOT_HOST, SLOT_PHASE, SLOT_WAIT };
@@ -42,7 +41,7 @@ struct slot {
         struct {
             int (*fn)(void *arg);
             void *arg;
-            char name[NAME_MAX_BYTES];
+            char name[TRACE_NAME_BYTES];
         } host;
         struct {
             struct host_stream *on;
@@ -52,17 +51,10 @@ struct slot {
     };
 };
 
-struct span {
-    char name[NAME_MAX_BYTES];
-    int64_t start_ns;
-    int64_t duration_ns;
-    enum phase phase;
-};
-
 struct host_stream {
     struct stream head;
     struct host_stream *next;  // the device's list
-    char name[NAME_MAX_BYTES];
+    char name[TRACE_NAME_BYTES];
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work;      // the worker sleeps here
@@ -75,8 +67,7 @@ struct host_stream {
     bool closing;
     enum phase phase;
     struct stream_times times;
-    struct span *spans;  // device options' trace only
-    size_t span_count, span_capacity, spans_dropped;
+    struct trace_list kept;  // device options' trace only
 };
 
 struct host_event {
@@ -110,21 +101,9 @@ static int await_progress(struct host_stream *s, uint64_t count) {
 
 // Called with the lock held. Tracing may allocate; without it nothing here does.
 static void keep_span(struct host_stream *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    if (s->span_count == s->span_capacity) {
-        size_t want = s->span_capacity ? 2 * s->span_capacity : 4096;
-        struct span *p = want > SPANS_MAX ? NULL : realloc(s->spans, want * sizeof *p);
-        if (!p) {
-            s->spans_dropped++;
-            return;
-        }
-        s->spans = p;
-        s->span_capacity = want;
-    }
-    struct span *sp = &s->spans[s->span_count++];
-    snprintf(sp->name, sizeof sp->name, "%s", name);
-    sp->start_ns = start_ns;
-    sp->duration_ns = end_ns - start_ns;
-    sp->phase = s->phase;
+    struct trace_span span = {.start_ns = start_ns, .duration_ns = end_ns - start_ns, .phase = s->phase};
+    snprintf(span.name, sizeof span.name, "%s", name);
+    trace_keep(&s->kept, &span);
 }
 
 // Runs one slot without the lock; 0 or -1 after keeping the error's text. *name says what it was.
@@ -237,7 +216,7 @@ void host_streams_free(struct host_device *d) {
         pthread_mutex_destroy(&s->lock);
         pthread_cond_destroy(&s->work);
         pthread_cond_destroy(&s->progress);
-        free(s->spans);
+        trace_free(&s->kept);
         free(s);
     }
     d->streams = NULL;
@@ -394,55 +373,16 @@ int host_event_sync(struct event *e) {
 
 // ---------------------------------------------------------------- trace
 
-static void json_string(FILE *f, const char *text) {
-    fputc('"', f);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            fprintf(f, "\\%c", *p);
-        else if (*p < 0x20)
-            fprintf(f, "\\u%04x", *p);
-        else
-            fputc(*p, f);
-    }
-    fputc('"', f);
-}
-
-static void metadata(FILE *f, const char *what, int pid, int tid, const char *name) {
-    fprintf(f, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", what, pid, tid);
-    json_string(f, name);
-    fputs("}}", f);
-}
-
-// Called with the stream's lock held.
-static void write_stream_spans(FILE *f, const struct host_stream *s, int pid, int tid) {
-    static const char *const phases[PHASES] = {"other", "data", "forward", "backward", "optimizer", "comm"};
-    fputs(",\n", f);
-    metadata(f, "thread_name", pid, tid, s->name);
-    for (size_t i = 0; i < s->span_count; i++) {
-        const struct span *sp = &s->spans[i];
-        fputs(",\n{\"ph\":\"X\",\"name\":", f);
-        json_string(f, sp->name);
-        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[sp->phase], pid,
-                tid, (double)sp->start_ns * 1e-3, (double)sp->duration_ns * 1e-3);
-    }
-    if (s->spans_dropped)
-        fprintf(f,
-                ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}",
-                pid, tid, s->spans_dropped);
-}
-
-// Timestamps are microseconds of the monotonic clock, so the ranks of one machine line up.
 int host_trace_write(struct device *head, int pid, void *file) {
     struct host_device *d = (struct host_device *)head;
-    FILE *f = file;
-    metadata(f, "process_name", pid, 0, head->label);
+    trace_write_process(file, pid, head->label);
     pthread_mutex_lock(&head->lock);
     int tid = 0;
     for (struct host_stream *s = d->streams; s; s = s->next) {
         pthread_mutex_lock(&s->lock);
-        write_stream_spans(f, s, pid, ++tid);
+        trace_write_thread(file, pid, ++tid, s->name, &s->kept);
         pthread_mutex_unlock(&s->lock);
     }
     pthread_mutex_unlock(&head->lock);
-    return ferror(f) ? -1 : 0;
+    return ferror((FILE *)file) ? -1 : 0;
 }

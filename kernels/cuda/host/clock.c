@@ -12,8 +12,6 @@
 
 #include "kernels/cuda/host/cuda_impl.h"
 
-#define TRACE_SPANS_MAX ((size_t)1 << 20)  // of one stream: 64 MiB
-
 int64_t cuda_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -48,25 +46,10 @@ void cuda_clock_fini(struct cuda_stream *s) {
 
 void cuda_clock_free(struct cuda_stream *s) {
     pthread_mutex_destroy(&s->clock.lock);
-    free(s->clock.kept);
+    trace_free(&s->clock.kept);
 }
 
 // ---------------------------------------------------------------- reading what has passed
-
-// With the clock's lock held. Tracing may allocate; without it nothing here does.
-static void keep(struct cuda_clock *c, const struct cuda_trace_span *span) {
-    if (c->kept_count == c->kept_capacity) {
-        size_t want = c->kept_capacity ? 2 * c->kept_capacity : 4096;
-        struct cuda_trace_span *p = want > TRACE_SPANS_MAX ? NULL : realloc(c->kept, want * sizeof *p);
-        if (!p) {
-            c->kept_dropped++;
-            return;
-        }
-        c->kept = p;
-        c->kept_capacity = want;
-    }
-    c->kept[c->kept_count++] = *span;
-}
 
 // The event before the next span to be read: the anchor, or the end of the span read last.
 static cudaEvent_t last_event(const struct cuda_clock *c) {
@@ -85,10 +68,10 @@ static int read_span(struct cuda_stream *s) {
         if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
             return -1;
         double start_ns = c->anchor_ns + (double)gap_ms * 1e6;
-        struct cuda_trace_span span = {
+        struct trace_span span = {
             .start_ns = (int64_t)start_ns, .duration_ns = (int64_t)((double)ms * 1e6), .phase = p->phase};
         memcpy(span.name, p->name, sizeof span.name);
-        keep(c, &span);
+        trace_keep(&c->kept, &span);
         c->anchor_ns = start_ns + (double)ms * 1e6;
     }
     c->read++;
@@ -180,11 +163,11 @@ int cuda_clock_end(struct cuda_stream *s) {
 }
 
 void cuda_clock_add_host(struct cuda_stream *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    struct cuda_trace_span span = {.start_ns = start_ns, .duration_ns = end_ns - start_ns, .phase = s->phase};
+    struct trace_span span = {.start_ns = start_ns, .duration_ns = end_ns - start_ns, .phase = s->phase};
     snprintf(span.name, sizeof span.name, "%s", name);
     pthread_mutex_lock(&s->clock.lock);
     s->clock.times.busy_s[s->phase] += (double)(end_ns - start_ns) * 1e-9;
-    if (s->head.dev->trace) keep(&s->clock, &span);
+    if (s->head.dev->trace) trace_keep(&s->clock.kept, &span);
     pthread_mutex_unlock(&s->clock.lock);
 }
 
@@ -197,56 +180,16 @@ void cuda_times(struct stream *head, struct stream_times *out) {
 
 // ---------------------------------------------------------------- trace
 
-static void json_string(FILE *f, const char *text) {
-    fputc('"', f);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            fprintf(f, "\\%c", *p);
-        else if (*p < 0x20)
-            fprintf(f, "\\u%04x", *p);
-        else
-            fputc(*p, f);
-    }
-    fputc('"', f);
-}
-
-static void metadata(FILE *f, const char *what, int pid, int tid, const char *name) {
-    fprintf(f, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", what, pid, tid);
-    json_string(f, name);
-    fputs("}}", f);
-}
-
-// With the clock's lock held.
-static void write_stream(FILE *f, const struct cuda_stream *s, int pid, int tid) {
-    static const char *const phases[PHASES] = {"other", "data", "forward", "backward", "optimizer", "comm"};
-    const struct cuda_clock *c = &s->clock;
-    fputs(",\n", f);
-    metadata(f, "thread_name", pid, tid, s->name);
-    for (size_t i = 0; i < c->kept_count; i++) {
-        const struct cuda_trace_span *p = &c->kept[i];
-        fputs(",\n{\"ph\":\"X\",\"name\":", f);
-        json_string(f, p->name);
-        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[p->phase], pid,
-                tid, (double)p->start_ns * 1e-3, (double)p->duration_ns * 1e-3);
-    }
-    if (c->kept_dropped)
-        fprintf(f,
-                ",\n{\"ph\":\"M\",\"name\":\"spans_dropped\",\"pid\":%d,\"tid\":%d,\"args\":{\"count\":%zu}}",
-                pid, tid, c->kept_dropped);
-}
-
-// Timestamps are microseconds of the monotonic clock, so the ranks of one machine line up.
 int cuda_trace_write(struct device *head, int pid, void *file) {
     struct cuda_device *d = (struct cuda_device *)head;
-    FILE *f = file;
-    metadata(f, "process_name", pid, 0, head->label);
+    trace_write_process(file, pid, head->label);
     pthread_mutex_lock(&head->lock);
     int tid = 0;
     for (struct cuda_stream *s = d->streams; s; s = s->next) {
         pthread_mutex_lock(&s->clock.lock);
-        write_stream(f, s, pid, ++tid);
+        trace_write_thread(file, pid, ++tid, s->name, &s->clock.kept);
         pthread_mutex_unlock(&s->clock.lock);
     }
     pthread_mutex_unlock(&head->lock);
-    return ferror(f) ? -1 : 0;
+    return ferror((FILE *)file) ? -1 : 0;
 }

@@ -23,9 +23,9 @@
 #include "kernels/cuda/cuda_so.h"
 #include "kernels/cuda/host/cudnn_graph.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/trace.h"
 
-#define CUDA_NAME_BYTES 32
-#define CUDA_NEVER      UINT64_MAX
+#define CUDA_NEVER UINT64_MAX
 
 struct cuda_stream;
 struct matmul_plan;
@@ -59,13 +59,7 @@ struct cuda_span {
     cudaEvent_t start, end;
     enum phase phase;
     bool wait;
-    char name[CUDA_NAME_BYTES];
-};
-
-struct cuda_trace_span {
-    char name[CUDA_NAME_BYTES];
-    int64_t start_ns, duration_ns;
-    enum phase phase;
+    char name[TRACE_NAME_BYTES];
 };
 
 // The measured side of a stream; guarded by lock. Spans lie in a ring: [read, written) are closed.
@@ -78,8 +72,7 @@ struct cuda_clock {
     struct stream_times times;
     cudaEvent_t anchor;  // the last moment known on both clocks, until spans follow it
     double anchor_ns;
-    struct cuda_trace_span *kept;  // device options' trace only
-    size_t kept_count, kept_capacity, kept_dropped;
+    struct trace_list kept;  // device options' trace only
 };
 
 struct cuda_slot;
@@ -87,7 +80,7 @@ struct cuda_slot;
 struct cuda_stream {
     struct stream head;
     struct cuda_stream *next;
-    char name[CUDA_NAME_BYTES];
+    char name[TRACE_NAME_BYTES];
     cudaStream_t stream;
     pthread_t thread;
     pthread_mutex_t lock;  // guards the queue's fields

@@ -23,7 +23,7 @@ enum slot_kind {
 
 struct cuda_slot {
     enum slot_kind kind;
-    char name[CUDA_NAME_BYTES];  // host, submit and raw
+    char name[TRACE_NAME_BYTES];  // host, submit and raw
     union {
         struct {
             enum op op;

@@ -144,7 +144,7 @@ $(BUILD)/tests/test_job_%:       $(BUILD)/obj/tests/test_job_%.o $(BUILD)/obj/te
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
-include tests/emulation/emulation.mk
+include tests/emulation/emulation.mk tests/device/device.mk bundle/bundle.mk
 
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h
 .SECONDARY:
@@ -167,6 +167,8 @@ help:
 	@echo "make check           the same without deps"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
 	@echo "make bench           step, and AdamW throughput on this machine"
+	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
+	@echo "make gpu-check       everything that wants a real GPU, under nine minutes; GPU_CHECK=--quick: a first look"
 	@echo "make lint            format, static analysis, layering"
 	@echo "make format          apply .clang-format to every C file"
 	@echo "make clean           remove $(BUILD)"

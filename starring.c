@@ -2,7 +2,7 @@
 // configuration, picks the topology and how its ranks come to life, and nothing else.
 //
 //   local           this thread
-//   zero:*          threads of this process over a local_hub, or (under mpirun) this process is one rank
+//   zero:*          threads of this process, or (under mpirun) this process is one rank (decentral/ring)
 //   ps:*            child processes of this program: scheduler, servers, workers (launch_star)
 #include <poll.h>
 #include <pthread.h>
@@ -14,7 +14,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "decentral/zero.h"
+#include "decentral/bench_collective.h"
+#include "decentral/collective.h"
+#include "decentral/ring.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
 #include "shared/io/relaxed_json.h"
@@ -22,6 +24,7 @@
 #include "shared/run/bench_step.h"
 #include "shared/run/commands.h"
 #include "shared/run/data_command.h"
+#include "shared/run/device_choice.h"
 #include "shared/run/dry_run.h"
 #include "shared/run/launch_check.h"
 #include "shared/run/launch_mpi.h"
@@ -37,28 +40,12 @@
 #define VERSION "0.1"
 
 // ---------------------------------------------------------------- predictions
-static struct zero_options zero_options_of(const struct config *c, const struct layout *l) {
-    return (struct zero_options){.stage = c->stage,
-                                 .layout = l,
-                                 .dtype = c->dtype,
-                                 .optimizer = c->optimizer,
-                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
-                                 .accumulation = c->accumulation,
-                                 .deadline_s = (double)c->deadline_ms * 1e-3};
-}
-
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     if (c->kind == TOPOLOGY_LOCAL)
         return local_predict(
             &(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer}, &out->memory);
-    if (c->kind == TOPOLOGY_ZERO) {
-        struct collective_source source = collective_source_local(NULL, rank);
-        source.size = c->workers;
-        struct zero_options z = zero_options_of(c, l);
-        z.source = &source;
-        return zero_predict(&z, &out->memory, &out->wire);
-    }
+    if (c->kind == TOPOLOGY_ZERO) return ring_predict(c, l, rank, &out->memory, &out->wire);
     if (!strcmp(role, "server")) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
     return ps_worker_predict(c, l, &out->memory, &out->wire);
 }
@@ -66,8 +53,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 // ---------------------------------------------------------------- topologies of one rank
 struct place {
     const struct job *job;
-    struct collective_source source;  // ring
-    struct ps_role_options role;      // star
+    struct ps_role_options role;  // star
 };
 
 static struct topology *create_local(void *ctx, struct device *dev, struct stream *compute) {
@@ -77,15 +63,6 @@ static struct topology *create_local(void *ctx, struct device *dev, struct strea
                                                 .dev = dev,
                                                 .compute = compute,
                                                 .optimizer = j->config->optimizer});
-}
-
-static struct topology *create_zero(void *ctx, struct device *dev, struct stream *compute) {
-    struct place *p = ctx;
-    struct zero_options z = zero_options_of(p->job->config, p->job->layout);
-    z.dev = dev;
-    z.compute = compute;
-    z.source = &p->source;
-    return zero_create(&z);
 }
 
 static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {
@@ -109,49 +86,7 @@ static void say_stopped(const struct job *j) {
 
 static int run_local(const struct job *j) {
     struct place place = {.job = j};
-    return status_of(session_run(&(struct session_options){j, 0, create_local, &place}, NULL), j);
-}
-
-struct ring_thread {
-    struct place place;
-    struct local_hub *hub;
-    pthread_t thread;
-    int rank, rc;
-};
-
-static void *ring_rank(void *arg) {
-    struct ring_thread *t = arg;
-    t->rc = session_run(&(struct session_options){t->place.job, t->rank, create_zero, &t->place}, NULL);
-    if (t->rc) local_hub_abort(t->hub, error_last());  // the others must not wait for this rank
-    return NULL;
-}
-
-static int run_ring_threads(const struct job *j) {
-    int n = j->config->workers, started = 0, rc = 0;
-    struct local_hub *hub = local_hub_create(n);
-    struct ring_thread *ranks = xcalloc((size_t)n, sizeof *ranks);
-    for (; started < n; started++) {
-        struct ring_thread *t = &ranks[started];
-        *t = (struct ring_thread){.hub = hub, .rank = started};
-        t->place = (struct place){.job = j, .source = collective_source_local(hub, started)};
-        if (pthread_create(&t->thread, NULL, ring_rank, t)) break;
-    }
-    if (started < n) {
-        rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
-        local_hub_abort(hub, error_last());
-    }
-    for (int r = 0; r < started; r++) {
-        pthread_join(ranks[r].thread, NULL);
-        if (ranks[r].rc) rc = -1;
-    }
-    free(ranks);
-    local_hub_destroy(&hub);
-    return status_of(rc, j);
-}
-
-static int run_ring_mpi(struct job *j, struct mpi_world *world, int rank) {
-    struct place place = {.job = j, .source = collective_source_mpi(world, rank, j->config->workers)};
-    return status_of(session_run(&(struct session_options){j, rank, create_zero, &place}, NULL), j);
+    return session_run(&(struct session_options){.job = j, .create = create_local, .ctx = &place}, NULL);
 }
 
 // ---------------------------------------------------------------- train
@@ -201,6 +136,19 @@ static int load(struct train_command *t) {
     return t->config ? 0 : -1;
 }
 
+static bool is_mpi_rank(const struct train_command *t) {
+    return t->env.kind != RANK_ENV_NONE && t->config->kind == TOPOLOGY_ZERO;
+}
+
+// What "auto" leaves to this machine.
+static void resolve(struct train_command *t) {
+    struct config *c = t->config;
+    bool rank = is_mpi_rank(t);
+    int told = t->env.local_size ? t->env.local_size : 1;
+    device_resolve(c);
+    if (c->kind == TOPOLOGY_ZERO) ring_resolve(c, rank || c->launch == LAUNCH_MPI, rank ? told : c->workers);
+}
+
 // The run directory with its config.json. Before anything is started.
 static int prepare_dir(struct train_command *t) {
     if (!t->config->out) t->config->out = run_dir_name(t->config);
@@ -223,7 +171,7 @@ static int train_as_mpi_rank(struct train_command *t) {
     t->job.dir = t->config->out;
     t->job.stop = stop_install();
     if (rank == 0 && prepare_dir(t)) return EXIT_USAGE;
-    int status = run_ring_mpi(&t->job, world, rank);
+    int status = status_of(ring_run_rank(&t->job, world, rank, t->env.local_rank), &t->job);
     if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
     if (rank == 0) status = conclude(&t->job);
     mpi_world_close(&world);
@@ -238,7 +186,7 @@ static int train_here(struct train_command *t) {
         status = launch_star(j);
     } else {
         j->stop = stop_install();
-        status = t->config->kind == TOPOLOGY_ZERO ? run_ring_threads(j) : run_local(j);
+        status = status_of(t->config->kind == TOPOLOGY_ZERO ? ring_run_threads(j) : run_local(j), j);
         if (status) say_stopped(j);
     }
     return status ? status : conclude(j);
@@ -250,16 +198,18 @@ static int train(struct train_command *t, int argc, char **argv) {
     if (launch && strcmp(launch, "mpi") != 0) t->env = (struct rank_env){.size = 1};
     if (load(t)) return EXIT_USAGE;
     struct config *c = t->config;
+    resolve(t);
     if (cli_get(&t->args, "print-config")) {
         char *text = config_to_json(c);
         puts(text);
         free(text);
         return 0;
     }
-    bool dry = cli_get(&t->args, "dry-run") != NULL;
+    bool dry = cli_get(&t->args, "dry-run") != NULL, mpi_rank = is_mpi_rank(t);
     if (launch_check(c) || (!dry && launch_check_rank(c, &t->env))) return EXIT_USAGE;
     error_quiet(0);
-    bool mpi_rank = t->env.kind != RANK_ENV_NONE && c->kind == TOPOLOGY_ZERO;
+    // Machines differ: each rank speaks for its own.
+    if (!dry && (!device_backend(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c)))) return EXIT_USAGE;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
         char *name = c->out ? NULL : run_dir_name(c);
         launch_mpi(&(struct launch_mpi_options){c->workers, argc, argv, name});
@@ -338,8 +288,11 @@ static int run_server(struct role_command *r) {
 }
 
 static int run_worker(struct role_command *r) {
-    return session_run(&(struct session_options){&r->job, r->place.role.rank, create_worker, &r->place},
-                       NULL);
+    int rank = r->place.role.rank;
+    return session_run(
+        &(struct session_options){
+            .job = &r->job, .rank = rank, .local_rank = rank, .create = create_worker, .ctx = &r->place},
+        NULL);
 }
 
 static int role_main(struct role_command *r, const struct cli_command *command,
@@ -384,7 +337,9 @@ static int cmd_role(const struct cli_command *command, int (*run)(struct role_co
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
     if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
-    if (c) {
+    bool computes = command == &command_worker;
+    if (c && computes) device_resolve(c);
+    if (c && (!computes || device_backend(c))) {
         struct role_command r = {.args = &args, .job.config = c};
         status = role_main(&r, command, run);
         job_close(&r.job);
@@ -423,10 +378,11 @@ static int cmd_summary(int argc, char **argv) {
 
 static int cmd_bench(int argc, char **argv) {
     static const char usage[] =
-        "starring bench step | kernels | adam [OPTIONS]\n\n"
-        "  step      tokens/s and the share of a matrix product's speed of one training step\n"
-        "  kernels   each operation beside its reference\n"
-        "  adam      the optimizer beside a copy of the same bytes\n\n"
+        "starring bench step | kernels | adam | collective [OPTIONS]\n\n"
+        "  step        tokens/s and the share of a matrix product's speed of one training step\n"
+        "  kernels     each operation beside a copy or a matrix product\n"
+        "  adam        the optimizer beside a copy of the same bytes\n"
+        "  collective  the ring's primitives, checked, in the columns of nccl-tests\n\n"
         "Examples:\n"
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench adam\n";
@@ -434,11 +390,12 @@ static int cmd_bench(int argc, char **argv) {
     if (!strcmp(what, "step")) return bench_step(argc - 1, argv + 1);
     if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
     if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
+    if (!strcmp(what, "collective")) return bench_collective(argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
-    if (!strcmp(what, "ps") || !strcmp(what, "collective"))
+    if (!strcmp(what, "ps"))
         fail("bench %s: not supported yet", what);
     else
-        fputs(usage, stderr), fail("bench %s: expected step, kernels or adam", what);
+        fputs(usage, stderr), fail("bench %s: expected step, kernels, adam or collective", what);
     return EXIT_USAGE;
 }
 

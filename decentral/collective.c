@@ -9,9 +9,10 @@
 
 #define RECORDS_PER_BLOCK 64
 
-// A call in flight: what stream_host's argument points to.
+// A call in flight: what the stream's function gets.
 struct call_record {
     struct collective_call call;
+    struct stream *stream;
     struct collective_impl *owner;
     struct call_record *next;
 };
@@ -54,6 +55,7 @@ void collective_impl_init(struct collective_impl *c, const struct collective_ops
         .wire = o->wire,
         .deadline_s = o->deadline_s,
     };
+    c->enqueue = stream_host;
     pthread_mutex_init(&c->lock, NULL);
     atomic_init(&c->failed, false);
     add_block(c);
@@ -131,7 +133,7 @@ static int run_record(void *arg) {
     struct call_record *r = arg;
     struct collective_impl *c = r->owner;
     double start = now_seconds();
-    int rc = atomic_load(&c->failed) ? -1 : c->run(c, &r->call);
+    int rc = atomic_load(&c->failed) ? -1 : c->run(c, r->stream, &r->call);
     c->head.busy_s += now_seconds() - start;
     pthread_mutex_lock(&c->lock);
     r->next = c->idle;
@@ -150,7 +152,8 @@ static void enqueue(struct collective *head, struct stream *s, const struct coll
     c->idle = r->next;
     pthread_mutex_unlock(&c->lock);
     r->call = *call;
-    stream_host(s, collective_op_name(call->op), run_record, r);
+    r->stream = s;
+    c->enqueue(s, collective_op_name(call->op), run_record, r);
 }
 
 void collective_enqueue_broadcast(struct collective *c, struct stream *s, void *buf, size_t count,

@@ -49,6 +49,8 @@ struct collective_ops {
     void (*recv)(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt, int from);
     void (*barrier)(struct collective *c, struct stream *s);
     void (*abort)(struct collective *c, const char *why);  // any thread; every rank's waits fail soon
+    // Whether any rank has aborted, and why. Any thread; never blocks. NULL: cannot be told.
+    bool (*aborted)(struct collective *c, char *why, size_t why_bytes);
     void (*destroy)(struct collective *c);
 };
 
@@ -71,6 +73,8 @@ struct collective_options {
     double deadline_s;
     void *staging;  // collective_mpi_staging_bytes(...) of device memory, or NULL
     size_t staging_bytes;
+    void *host_staging;  // collective_mpi_host_bytes(...) of MEM_HOST, or NULL
+    size_t host_staging_bytes;
 };
 
 const char *collective_error(struct collective *c);  // "" while nothing has failed
@@ -83,26 +87,32 @@ void collective_destroy(struct collective **c);
 struct local_hub;
 struct local_hub *local_hub_create(int size);
 void local_hub_destroy(struct local_hub **h);  // after every collective of it
+int local_hub_size(const struct local_hub *h);
 void local_hub_abort(struct local_hub *h, const char *why);
+bool local_hub_aborted(struct local_hub *h, char *why, size_t why_bytes);  // why is written when true
 struct collective *collective_local_create(struct local_hub *h, int rank, int channel,
                                            const struct collective_options *o);
 
 // ---- collective_mpi: MPI_Init_thread(MULTIPLE) once, then one duplicate of MPI_COMM_WORLD a channel;
-// every rank creates its channels in the same order. After a failure mpi_world_close leaves MPI without
-// MPI_Finalize, which would wait for the lost: end the process with an error and mpirun ends the job.
-// Reductions need staging: a channel created without any refuses them.
+// every rank creates its channels in the same order. Buffers in device memory that is not the host's pass
+// through host staging, which the channels of one stream may share: every operation there, reductions too,
+// and instead of the other staging. After a failure mpi_world_close leaves MPI without MPI_Finalize, which
+// would wait for the lost: end the process with an error and mpirun ends the job. Reductions need staging: a
+// channel created without any refuses them.
 struct mpi_world;
 int mpi_world_open(struct mpi_world **out, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);
 size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt);
+size_t collective_mpi_host_bytes(int size, size_t max_count, enum dtype dt);
 struct collective *collective_mpi_create(struct mpi_world *w, int channel,
                                          const struct collective_options *o);
 
 // Where a rank gets its communicators from: the ring does not care which kind they are.
 struct collective_source {
-    const char *name;  // "local", "mpi"
+    const char *name;  // "local", "mpi", "nccl"
     int rank, size;
-    size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);
+    size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
+    size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel; NULL: none
     struct collective *(*create)(const struct collective_source *src, int channel,
                                  const struct collective_options *o);
     void *impl;               // struct local_hub * or struct mpi_world *
@@ -110,5 +120,7 @@ struct collective_source {
 };
 struct collective_source collective_source_local(struct local_hub *h, int rank);
 struct collective_source collective_source_mpi(struct mpi_world *w, int rank, int size);
+// For ranks whose device memory is not the host's.
+struct collective_source collective_source_mpi_staged(struct mpi_world *w, int rank, int size);
 
 #endif

@@ -14,12 +14,14 @@ struct reduce_plan {
     void *out;  // of this rank's piece
 };
 
-void exchanger_init(struct exchanger *x, void *staging, size_t staging_bytes) {
+void exchanger_init(struct exchanger *x, const struct collective_options *o) {
     unsigned long size = (unsigned long)x->impl.head.size;
     x->transfers = xcalloc(size, sizeof *x->transfers);
     x->inputs = xcalloc(size, sizeof *x->inputs);
-    x->staging = staging;
-    x->staging_bytes = staging_bytes;
+    x->staging = o->staging;
+    x->staging_bytes = o->staging_bytes;
+    x->host = o->host_staging;
+    x->host_bytes = o->host_staging_bytes;
 }
 
 void exchanger_fini(struct exchanger *x) {
@@ -27,9 +29,17 @@ void exchanger_fini(struct exchanger *x) {
     free(x->inputs);
 }
 
-size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt) {
+static size_t chunk_bytes(size_t max_count, enum dtype dt) {
     size_t bytes = dev_round(max_count * dtype_size(dt));
-    return (size_t)(size - 1) * (bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
+    return bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES;
+}
+
+size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt) {
+    return (size_t)(size - 1) * chunk_bytes(max_count, dt);
+}
+
+size_t exchange_host_bytes(int size, size_t max_count, enum dtype dt) {
+    return 2 * (size_t)size * chunk_bytes(max_count, dt);
 }
 
 static void clear_transfers(struct exchanger *x) {

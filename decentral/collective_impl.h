@@ -1,6 +1,7 @@
 // What the implementations of collectives share: the enqueuing half of the eleven primitives, error
 // storage and counting. An implementation supplies `run`, which carries out one call on the stream's
-// thread and may block there; everything before that is common.
+// thread and may block there; everything before that is common. The device is idle meanwhile, unless the
+// implementation enqueues by stream_submit and orders what it does there itself.
 //
 // Ownership   struct collective_impl is the first member of an implementation's own struct, which owns it.
 // Threads     Enqueuing: the rank's thread (one at a time). run: the thread of the stream. Errors: any.
@@ -46,7 +47,9 @@ struct call_block;
 
 struct collective_impl {
     struct collective head;
-    int (*run)(struct collective_impl *c, const struct collective_call *call);  // 0, or -1 after ..._fail
+    int (*run)(struct collective_impl *c, struct stream *s,
+               const struct collective_call *call);  // 0, or -1 after ..._fail
+    void (*enqueue)(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);  // stream_host
     pthread_mutex_t lock;       // guards the pool and the error's text until `failed`
     struct call_record *idle;   // records not in flight
     struct call_block *blocks;  // all records, for the end

@@ -3,224 +3,26 @@
 //
 //     publish slot | meet | load from peers' buffers | meet | next operation
 //
-// Meeting     A generation barrier per channel. The first meeting of an operation can be left: by the
-//             deadline (then the whole hub is aborted) or by an abort. Whoever leaves it has not begun
-//             to load, and an aborted hub lets nobody through any more. The later meetings cannot be left:
-//             all ranks are in the operation by then and only copy memory, so they end; thus no rank returns
-//             while a peer may still read its buffers, whatever went wrong.
 // Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load
 //             the other pieces: piece r of any buffer is read by rank r alone until the second meeting.
 // Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer.
-// Lock order  channel, then hub.
-#include <errno.h>
+// Devices     In device memory the same operations are enqueued, ordered by events (local_impl.h). The
+//             deadline is that of the meetings: a device that hangs is not noticed.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-#include "decentral/collective_impl.h"
+#include "decentral/local_impl.h"
 #include "shared/core/error.h"
 
-// What a rank shows its peers during one operation.
-struct local_slot {
-    struct collective_call call;
-    uint64_t sequence;  // operations of this rank on this channel
-    struct wire_count *wire;
-    bool present;  // arrived at the meeting under way
-};
-
-enum mail_state { MAIL_EMPTY, MAIL_FULL, MAIL_READING, MAIL_TAKEN };
-
-// send/recv from one rank to another: the receiver loads from the sender's buffer.
-struct local_mail {
-    enum mail_state state;
-    struct collective_call call;
-    struct wire_count *wire;
-};
-
-struct local_channel {
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    int arrived;
-    uint64_t generation;
-    struct local_slot *slots;  // (size)
-    struct local_mail *mail;   // (size,size): from, to
-};
-
-struct local_hub {
-    int size;
-    struct local_channel channels[LOCAL_CHANNELS];
-    pthread_mutex_t lock;  // guards why until `aborted`
-    atomic_bool aborted;
-    char why[COLLECTIVE_ERROR_BYTES];
-};
-
-struct collective_local {
-    struct collective_impl impl;
-    struct local_hub *hub;
-    struct local_channel *channel;
-    int index;  // of the channel
-    uint64_t sequence;
-    const void **inputs;  // (size) of the sum under way
-};
-
-// ---------------------------------------------------------------- the hub
-
-struct local_hub *local_hub_create(int size) {
-    if (size < 1 || size > REDUCE_MAX) {
-        fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
-        return NULL;
-    }
-    struct local_hub *h = xcalloc(1, sizeof *h);
-    h->size = size;
-    pthread_mutex_init(&h->lock, NULL);
-    atomic_init(&h->aborted, false);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    for (int i = 0; i < LOCAL_CHANNELS; i++) {
-        struct local_channel *ch = &h->channels[i];
-        pthread_mutex_init(&ch->lock, NULL);
-        pthread_cond_init(&ch->moved, &attr);
-        ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
-        ch->mail = xcalloc((unsigned long)size * (unsigned long)size, sizeof *ch->mail);
-    }
-    pthread_condattr_destroy(&attr);
-    return h;
-}
-
-void local_hub_destroy(struct local_hub **hub) {
-    struct local_hub *h = *hub;
-    if (!h) return;
-    for (int i = 0; i < LOCAL_CHANNELS; i++) {
-        pthread_mutex_destroy(&h->channels[i].lock);
-        pthread_cond_destroy(&h->channels[i].moved);
-        free(h->channels[i].slots);
-        free(h->channels[i].mail);
-    }
-    pthread_mutex_destroy(&h->lock);
-    free(h);
-    *hub = NULL;
-}
-
-static void mark_aborted(struct local_hub *h, const char *why) {
-    pthread_mutex_lock(&h->lock);
-    if (!atomic_load(&h->aborted)) {
-        snprintf(h->why, sizeof h->why, "%s", why);
-        atomic_store(&h->aborted, true);
-    }
-    pthread_mutex_unlock(&h->lock);
-}
-
-// No channel may be locked: waiters are woken through each channel's lock.
-void local_hub_abort(struct local_hub *h, const char *why) {
-    mark_aborted(h, why);
-    for (int i = 0; i < LOCAL_CHANNELS; i++) {
-        pthread_mutex_lock(&h->channels[i].lock);
-        pthread_cond_broadcast(&h->channels[i].moved);
-        pthread_mutex_unlock(&h->channels[i].lock);
-    }
-}
-
-// ---------------------------------------------------------------- meeting
-
-static struct timespec deadline_after(double seconds) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
-    t.tv_sec += ns / 1000000000;
-    t.tv_nsec = ns % 1000000000;
-    return t;
-}
-
-// Sleeps until the channel moves; ETIMEDOUT at the deadline. deadline_s <= 0: none.
-static int channel_sleep(struct collective_local *l, const struct timespec *until) {
-    if (l->impl.head.deadline_s <= 0) return pthread_cond_wait(&l->channel->moved, &l->channel->lock);
-    return pthread_cond_timedwait(&l->channel->moved, &l->channel->lock, until);
-}
-
-static int fail_aborted(struct collective_local *l, enum collective_op op) {
-    return collective_impl_fail(&l->impl, "%s on channel %d: aborted: %s", collective_op_name(op), l->index,
-                                l->hub->why);
-}
-
-// The own failure aborts everyone else.
-static int fail_and_abort(struct collective_local *l, const char *text) {
-    collective_impl_fail(&l->impl, "%s", text);
-    local_hub_abort(l->hub, text);
-    return -1;
-}
-
-// With the channel locked; unlocks it. The hub is marked before this rank withdraws: another one that times
-// out at the same moment must not take it for missing.
-static int meet_timed_out(struct collective_local *l, const struct collective_call *call) {
-    struct local_channel *ch = l->channel;
-    bool missing[REDUCE_MAX] = {false};
-    char ranks[128], text[COLLECTIVE_ERROR_BYTES];
-    for (int i = 0; i < l->hub->size; i++) missing[i] = !ch->slots[i].present;
-    snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
-             collective_op_name(call->op), l->index, (unsigned long long)l->sequence,
-             collective_rank_list(ranks, sizeof ranks, missing, l->hub->size), l->impl.head.deadline_s);
-    mark_aborted(l->hub, text);
-    ch->arrived--;
-    ch->slots[l->impl.head.rank].present = false;
-    pthread_mutex_unlock(&ch->lock);
-    return fail_and_abort(l, text);
-}
-
-// Called with the channel locked by the rank that completes a meeting.
-static void let_everyone_through(struct local_channel *ch, int size) {
-    ch->arrived = 0;
-    for (int i = 0; i < size; i++) ch->slots[i].present = false;
-    ch->generation++;
-    pthread_cond_broadcast(&ch->moved);
-}
-
-// The first meeting: publishes the call and waits for all peers. 0, or -1 after keeping the error.
-static int meet_begin(struct collective_local *l, const struct collective_call *call) {
-    struct local_channel *ch = l->channel;
-    struct local_slot *mine = &ch->slots[l->impl.head.rank];
-    struct timespec until = deadline_after(l->impl.head.deadline_s);
-    l->sequence++;
-    pthread_mutex_lock(&ch->lock);
-    if (atomic_load(&l->hub->aborted)) {
-        pthread_mutex_unlock(&ch->lock);
-        return fail_aborted(l, call->op);
-    }
-    *mine = (struct local_slot){
-        .call = *call, .sequence = l->sequence, .wire = l->impl.head.wire, .present = true};
-    uint64_t generation = ch->generation;
-    if (++ch->arrived == l->hub->size) let_everyone_through(ch, l->hub->size);
-    while (ch->generation == generation) {
-        if (atomic_load(&l->hub->aborted)) {
-            ch->arrived--;
-            mine->present = false;
-            pthread_mutex_unlock(&ch->lock);
-            return fail_aborted(l, call->op);
-        }
-        if (channel_sleep(l, &until) == ETIMEDOUT && ch->generation == generation &&
-            !atomic_load(&l->hub->aborted))
-            return meet_timed_out(l, call);
-    }
-    pthread_mutex_unlock(&ch->lock);
-    return 0;
-}
-
-// The later meetings: everyone is coming.
-static void meet_again(struct collective_local *l) {
-    struct local_channel *ch = l->channel;
-    pthread_mutex_lock(&ch->lock);
-    uint64_t generation = ch->generation;
-    if (++ch->arrived == l->hub->size) let_everyone_through(ch, l->hub->size);
-    while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
-    pthread_mutex_unlock(&ch->lock);
-}
+// ---------------------------------------------------------------- whether all mean the same
 
 static void describe(char *buf, size_t bytes, int rank, const struct local_slot *s) {
     const struct collective_call *c = &s->call;
     int n = snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
                      collective_op_name(c->op), c->count, dtype_name(c->dt), (unsigned long long)s->sequence);
-    if (c->root >= 0) snprintf(buf + n, bytes - (size_t)n, " with root %d", c->root);
+    if (c->root >= 0) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", c->root);
+    if (s->owner->dev && !dev_host_memory(s->owner->dev))
+        snprintf(buf + n, bytes - (size_t)n, " on device memory");
 }
 
 // After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
@@ -229,9 +31,9 @@ static int check_signatures(struct collective_local *l) {
     for (int i = 1; i < l->hub->size; i++) {
         if (s[i].call.op == s[0].call.op && s[i].call.count == s[0].call.count &&
             s[i].call.dt == s[0].call.dt && s[i].call.root == s[0].call.root &&
-            s[i].sequence == s[0].sequence)
+            s[i].sequence == s[0].sequence && s[i].owner->moves == s[0].owner->moves)
             continue;
-        char first[160], other[160], text[COLLECTIVE_ERROR_BYTES];
+        char first[200], other[200], text[COLLECTIVE_ERROR_BYTES];
         describe(first, sizeof first, 0, &s[0]);
         describe(other, sizeof other, i, &s[i]);
         snprintf(text, sizeof text, "channel %d: %s, but %s", l->index, first, other);
@@ -242,14 +44,23 @@ static int check_signatures(struct collective_local *l) {
 
 // ---------------------------------------------------------------- what a rank does once all are there
 
+static struct collective_local *peer_of(const struct collective_local *l, int rank) {
+    return l->channel->slots[rank].owner;
+}
+
 static void count_load(struct collective_local *l, int from, size_t bytes) {
     if (from == l->impl.head.rank) return;
     collective_count(l->impl.head.wire, l->impl.head.control, 0, bytes);
-    collective_count(l->channel->slots[from].wire, l->impl.head.control, bytes, 0);
+    collective_count(peer_of(l, from)->impl.head.wire, l->impl.head.control, bytes, 0);
+}
+
+// What follows in this operation reads what the peer had before the point.
+static void follow(struct collective_local *l, int from, enum local_point p) {
+    if (from != l->impl.head.rank) l->moves->follow(l, peer_of(l, from), p);
 }
 
 static void load(struct collective_local *l, void *dst, const void *src, size_t bytes, int from) {
-    if (dst != src && bytes) memcpy(dst, src, bytes);
+    if (dst != src && bytes) l->moves->copy(l, dst, src, bytes);
     count_load(l, from, bytes);
 }
 
@@ -258,10 +69,11 @@ static int load_sum(struct collective_local *l, const struct collective_call *c,
                     size_t n) {
     size_t e = dtype_size(c->dt);
     for (int i = 0; i < l->hub->size; i++) {
+        follow(l, i, LOCAL_READY);
         l->inputs[i] = (const char *)l->channel->slots[i].call.send + offset * e;
         count_load(l, i, n * e);
     }
-    return collective_sum(&l->impl, out, l->inputs, (int64_t)n, c->dt);
+    return l->moves->sum(l, out, n, c->dt);
 }
 
 static int load_all_reduce(struct collective_local *l, const struct collective_call *c) {
@@ -269,14 +81,16 @@ static int load_all_reduce(struct collective_local *l, const struct collective_c
     size_t e = dtype_size(c->dt), begin = collective_piece_begin(c->count, size, rank);
     size_t end = collective_piece_begin(c->count, size, rank + 1);
     int rc = load_sum(l, c, (char *)c->recv + begin * e, begin, end - begin);
-    meet_again(l);
+    if (rc == 0) rc = l->moves->mark(l, c, LOCAL_SUMMED);
+    if (local_meet_again(l, c, rc) != 0) return -1;
     for (int i = 0; i < size; i++) {
         if (i == rank) continue;
         size_t at = collective_piece_begin(c->count, size, i) * e;
         size_t bytes = collective_piece_begin(c->count, size, i + 1) * e - at;
+        follow(l, i, LOCAL_SUMMED);
         load(l, (char *)c->recv + at, (const char *)l->channel->slots[i].call.recv + at, bytes, i);
     }
-    return rc;
+    return 0;
 }
 
 static int load_pieces(struct collective_local *l, const struct collective_call *c) {
@@ -285,9 +99,11 @@ static int load_pieces(struct collective_local *l, const struct collective_call 
     size_t bytes = c->count * dtype_size(c->dt);
     switch (c->op) {
         case COLLECTIVE_BROADCAST:
+            follow(l, c->root, LOCAL_READY);
             load(l, c->recv, peers[c->root].call.send, bytes, c->root);
             return 0;
         case COLLECTIVE_SCATTER:
+            follow(l, c->root, LOCAL_READY);
             load(l, c->recv, (const char *)peers[c->root].call.send + (size_t)rank * bytes, bytes, c->root);
             return 0;
         case COLLECTIVE_REDUCE:
@@ -309,90 +125,113 @@ static int load_pieces(struct collective_local *l, const struct collective_call 
             return 0;
     }
     size_t mine = c->op == COLLECTIVE_ALL_TO_ALL ? (size_t)rank * bytes : 0;
-    for (int i = 0; i < l->hub->size; i++)
+    for (int i = 0; i < l->hub->size; i++) {
+        follow(l, i, LOCAL_READY);
         load(l, (char *)c->recv + (size_t)i * bytes, (const char *)peers[i].call.send + mine, bytes, i);
-    return 0;
-}
-
-// ---------------------------------------------------------------- send and recv
-
-// Waits, with the channel locked, until the mail is in the wanted state. -1 with the channel unlocked. A
-// mail that is being read is waited for whatever happens: the reader only copies memory.
-static int mail_wait(struct collective_local *l, struct local_mail *m, enum mail_state want,
-                     const struct collective_call *call) {
-    struct timespec until = deadline_after(l->impl.head.deadline_s);
-    bool late = false;
-    while (m->state != want) {
-        bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
-        if (!busy && (late || atomic_load(&l->hub->aborted))) {
-            if (call->op == COLLECTIVE_SEND && want == MAIL_TAKEN) m->state = MAIL_EMPTY;
-            pthread_mutex_unlock(&l->channel->lock);
-            if (atomic_load(&l->hub->aborted)) return fail_aborted(l, call->op);
-            char text[COLLECTIVE_ERROR_BYTES];
-            snprintf(text, sizeof text, "%s on channel %d: rank %d did not come within %g s",
-                     collective_op_name(call->op), l->index, call->root, l->impl.head.deadline_s);
-            return fail_and_abort(l, text);
-        }
-        if (busy)
-            pthread_cond_wait(&l->channel->moved, &l->channel->lock);
-        else
-            late = channel_sleep(l, &until) == ETIMEDOUT;
     }
     return 0;
 }
 
-static void mail_set(struct collective_local *l, struct local_mail *m, enum mail_state state) {
-    m->state = state;
-    pthread_cond_broadcast(&l->channel->moved);
+// A rank that has failed has nothing under way any more; its points say nothing.
+static int finish(struct collective_local *l, const struct collective_call *c, enum local_point p, int rc) {
+    if (rc == 0) rc = l->moves->mark(l, c, p);
+    if (rc != 0) l->moves->drain(l);
+    return rc;
 }
 
-// Ends when the receiver has taken the bytes: the buffer is free then.
+// The last meeting, and behind it the points: nobody's later work comes before what peers still do.
+static int leave(struct collective_local *l, const struct collective_call *c, int rc) {
+    int own = finish(l, c, LOCAL_DONE, rc);
+    rc = local_meet_again(l, c, own);
+    for (int i = 0; i < l->hub->size; i++) {
+        if (i == l->impl.head.rank || atomic_load(&l->channel->slots[i].failed)) continue;
+        if (own == 0)
+            l->moves->follow(l, peer_of(l, i), LOCAL_DONE);
+        else
+            l->moves->await(peer_of(l, i), LOCAL_DONE);
+    }
+    atomic_fetch_add(&l->channel->left, 1);
+    return rc;
+}
+
+// ---------------------------------------------------------------- send and recv
+
+// Ends when the receiver has taken the bytes, or its device will have before anything that follows here.
 static int run_send(struct collective_local *l, const struct collective_call *call) {
     struct local_mail *m = &l->channel->mail[l->impl.head.rank * l->hub->size + call->root];
+    if (l->moves->mark(l, call, LOCAL_READY) != 0) return local_fail_and_abort(l, l->impl.error);
     pthread_mutex_lock(&l->channel->lock);
     m->call = *call;
-    m->wire = l->impl.head.wire;
-    mail_set(l, m, MAIL_FULL);
-    if (mail_wait(l, m, MAIL_TAKEN, call) != 0) return -1;
-    mail_set(l, m, MAIL_EMPTY);
+    m->sender = l;
+    m->failed = false;
+    local_mail_set(l, m, MAIL_FULL);
+    if (local_mail_wait(l, m, MAIL_TAKEN, call) != 0) return -1;
+    bool failed = m->failed;
     pthread_mutex_unlock(&l->channel->lock);
-    return 0;
+    if (!failed) l->moves->follow(l, m->receiver, LOCAL_DONE);
+    pthread_mutex_lock(&l->channel->lock);
+    local_mail_set(l, m, MAIL_EMPTY);
+    pthread_mutex_unlock(&l->channel->lock);
+    return failed ? local_fail_aborted(l, call->op) : 0;
+}
+
+// The bytes of a mail that is there; its sender stays until they are taken.
+static int take_mail(struct collective_local *l, struct local_mail *m, const struct collective_call *call) {
+    size_t bytes = call->count * dtype_size(call->dt);
+    l->moves->follow(l, m->sender, LOCAL_READY);
+    if (bytes) l->moves->copy(l, call->recv, m->call.send, bytes);
+    collective_count(l->impl.head.wire, l->impl.head.control, 0, bytes);
+    collective_count(m->sender->impl.head.wire, l->impl.head.control, bytes, 0);
+    int rc = finish(l, call, LOCAL_DONE, 0);
+    if (rc != 0) local_hub_mark(l->hub, l->impl.error);
+    pthread_mutex_lock(&l->channel->lock);
+    m->receiver = l;
+    m->failed = rc != 0;
+    local_mail_set(l, m, MAIL_TAKEN);
+    // Until the sender has followed the own point, which is then free to be marked again.
+    while (m->state == MAIL_TAKEN && l->moves->waits)
+        pthread_cond_wait(&l->channel->moved, &l->channel->lock);
+    pthread_mutex_unlock(&l->channel->lock);
+    if (rc != 0) local_hub_abort(l->hub, l->impl.error);
+    return rc;
 }
 
 static int run_recv(struct collective_local *l, const struct collective_call *call) {
     int rank = l->impl.head.rank;
     struct local_mail *m = &l->channel->mail[call->root * l->hub->size + rank];
     pthread_mutex_lock(&l->channel->lock);
-    if (mail_wait(l, m, MAIL_FULL, call) != 0) return -1;
-    if (m->call.count != call->count || m->call.dt != call->dt) {
+    if (local_mail_wait(l, m, MAIL_FULL, call) != 0) return -1;
+    const char *differs = NULL;
+    if (m->call.count != call->count || m->call.dt != call->dt) differs = "";
+    if (m->sender->moves != l->moves) differs = ", one of them in device memory";
+    if (differs) {
         char text[COLLECTIVE_ERROR_BYTES];
-        snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s", l->index,
-                 call->root, m->call.count, dtype_name(m->call.dt), rank, call->count, dtype_name(call->dt));
+        snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s",
+                 l->index, call->root, m->call.count, dtype_name(m->call.dt), rank, call->count,
+                 dtype_name(call->dt), differs);
         pthread_mutex_unlock(&l->channel->lock);
-        return fail_and_abort(l, text);
+        return local_fail_and_abort(l, text);
     }
     m->state = MAIL_READING;
     pthread_mutex_unlock(&l->channel->lock);
-    size_t bytes = call->count * dtype_size(call->dt);
-    if (bytes) memcpy(call->recv, m->call.send, bytes);
-    collective_count(l->impl.head.wire, l->impl.head.control, 0, bytes);
-    collective_count(m->wire, l->impl.head.control, bytes, 0);
-    pthread_mutex_lock(&l->channel->lock);
-    mail_set(l, m, MAIL_TAKEN);
-    pthread_mutex_unlock(&l->channel->lock);
-    return 0;
+    return take_mail(l, m, call);
 }
 
 // ---------------------------------------------------------------- the table
 
-static int local_run(struct collective_impl *impl, const struct collective_call *call) {
+static int local_run(struct collective_impl *impl, struct stream *s, const struct collective_call *call) {
     struct collective_local *l = (struct collective_local *)impl;
+    if (local_moves_open(l, s) != 0) return local_fail_and_abort(l, impl->error);
     if (call->op == COLLECTIVE_SEND) return run_send(l, call);
     if (call->op == COLLECTIVE_RECV) return run_recv(l, call);
-    if (meet_begin(l, call) != 0) return -1;
+    if (l->moves->mark(l, call, LOCAL_READY) != 0) return local_fail_and_abort(l, impl->error);
+    if (local_meet_begin(l, call) != 0) return -1;
     int rc = check_signatures(l);
-    if (rc == 0) rc = load_pieces(l, call);
-    meet_again(l);
+    if (rc == 0) {
+        l->moves->greet(l);
+        rc = load_pieces(l, call);
+    }
+    rc = leave(l, call, rc);
     if (rc != 0) local_hub_abort(l->hub, impl->error);
     return rc;
 }
@@ -401,8 +240,13 @@ static void local_abort(struct collective *c, const char *why) {
     local_hub_abort(((struct collective_local *)c)->hub, why);
 }
 
+static bool local_aborted(struct collective *c, char *why, size_t why_bytes) {
+    return local_hub_aborted(((struct collective_local *)c)->hub, why, why_bytes);
+}
+
 static void local_destroy(struct collective *c) {
     struct collective_local *l = (struct collective_local *)c;
+    local_moves_close(l);
     collective_impl_fini(&l->impl);
     free(l->inputs);
     free(l);
@@ -422,6 +266,7 @@ static const struct collective_ops local_ops = {
     .recv = collective_enqueue_recv,
     .barrier = collective_enqueue_barrier,
     .abort = local_abort,
+    .aborted = local_aborted,
     .destroy = local_destroy,
 };
 
@@ -435,32 +280,10 @@ struct collective *collective_local_create(struct local_hub *h, int rank, int ch
     struct collective_local *l = xcalloc(1, sizeof *l);
     collective_impl_init(&l->impl, &local_ops, rank, h->size, o);
     l->impl.run = local_run;
+    l->impl.enqueue = stream_submit;
     l->hub = h;
     l->channel = &h->channels[channel];
     l->index = channel;
     l->inputs = xcalloc((unsigned long)h->size, sizeof *l->inputs);
     return &l->impl.head;
-}
-
-static size_t local_staging_bytes(int size, size_t max_count, enum dtype dt) {
-    (void)size;
-    (void)max_count;
-    (void)dt;
-    return 0;
-}
-
-static struct collective *source_create(const struct collective_source *src, int channel,
-                                        const struct collective_options *o) {
-    return collective_local_create(src->impl, src->rank, channel, o);
-}
-
-struct collective_source collective_source_local(struct local_hub *h, int rank) {
-    return (struct collective_source){
-        .name = "local",
-        .rank = rank,
-        .size = h ? h->size : 0,
-        .staging_bytes = local_staging_bytes,
-        .create = source_create,
-        .impl = h,
-    };
 }

@@ -9,7 +9,9 @@
 //             marked broken and closed without MPI_Finalize, which would hang; when the process ends with
 //             an error, mpirun ends the job.
 // Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
-// Mismatch    Operations have their own tags and lengths are compared: differing lengths are errors naming
+// Devices     What is not host memory is staged (exchange_staged): the stream runs these calls as host
+// functions. Mismatch    Operations have their own tags and lengths are compared: differing lengths are
+// errors naming
 //             both ranks, differing operations end at the deadline, naming the rank that did not come.
 #include <mpi.h>
 #include <sched.h>
@@ -42,6 +44,7 @@ struct collective_mpi {
     char abort_in_text[ABORT_BYTES];
     MPI_Request *abort_out;  // (size)
     char abort_out_text[ABORT_BYTES];
+    pthread_mutex_t abort_lock;  // guards abort_in: one thread at a time asks
     atomic_flag abort_begun;
     atomic_bool abort_sent;  // abort_out and its text are complete
 };
@@ -116,8 +119,10 @@ static int check_abort(struct collective_mpi *m, const char *what) {
         snprintf(why, sizeof why, "aborted: %.*s", ABORT_BYTES, m->abort_out_text);
         return fail_broken(m, what, why);
     }
-    if (m->abort_in == MPI_REQUEST_NULL) return 0;
-    if (MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS || !done) return 0;
+    pthread_mutex_lock(&m->abort_lock);
+    if (m->abort_in != MPI_REQUEST_NULL && MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS) done = 0;
+    pthread_mutex_unlock(&m->abort_lock);
+    if (!done) return 0;
     snprintf(why, sizeof why, "aborted by rank %d: %.*s", status.MPI_SOURCE, ABORT_BYTES - 1,
              m->abort_in_text);
     return fail_broken(m, what, why);
@@ -337,15 +342,25 @@ static int run_native(struct collective_mpi *m, const struct collective_call *c)
 
 // ---------------------------------------------------------------- the table
 
-static int mpi_run(struct collective_impl *impl, const struct collective_call *call) {
+static bool reduces(const struct collective_call *call) {
+    return call->op == COLLECTIVE_REDUCE || call->op == COLLECTIVE_ALL_REDUCE ||
+           call->op == COLLECTIVE_REDUCE_SCATTER;
+}
+
+// On host memory.
+static int run_here(struct exchanger *x, const struct collective_call *call) {
+    bool native = reduces(call) && x->impl.head.mode == REDUCE_NATIVE && x->impl.head.size > 1;
+    return native ? run_native((struct collective_mpi *)x, call) : exchange_run(x, call);
+}
+
+static int mpi_run(struct collective_impl *impl, struct stream *s, const struct collective_call *call) {
     struct collective_mpi *m = (struct collective_mpi *)impl;
-    bool reduces = call->op == COLLECTIVE_REDUCE || call->op == COLLECTIVE_ALL_REDUCE ||
-                   call->op == COLLECTIVE_REDUCE_SCATTER;
-    if (reduces && !m->x.staging && impl->head.size > 1)
-        return collective_impl_fail(impl, "%s on channel %d: this channel was created without staging",
-                                    collective_op_name(call->op), m->channel);
-    if (reduces && impl->head.mode == REDUCE_NATIVE && impl->head.size > 1) return run_native(m, call);
-    return exchange_run(&m->x, call);
+    bool staged = !dev_host_memory(stream_device(s));
+    if (staged && m->x.host) return exchange_staged(&m->x, s, call, run_here);
+    if (staged || (reduces(call) && !m->x.staging && impl->head.size > 1))
+        return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
+                                    collective_op_name(call->op), m->channel, staged ? "host " : "");
+    return run_here(&m->x, call);
 }
 
 // The texts are short enough to be sent at once, without the receiver's help.
@@ -358,6 +373,14 @@ static void mpi_abort(struct collective *c, const char *why) {
         if (i != c->rank)
             MPI_Isend(m->abort_out_text, ABORT_BYTES, MPI_CHAR, i, TAG_ABORT, m->comm, &m->abort_out[i]);
     atomic_store(&m->abort_sent, true);
+}
+
+// A text that has come is read once: afterwards the collective has failed.
+static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
+    struct collective_mpi *m = (struct collective_mpi *)c;
+    if (!atomic_load(&m->x.impl.failed) && check_abort(m, "abort") == 0) return false;
+    snprintf(why, why_bytes, "%s", collective_error(c));
+    return true;
 }
 
 static void mpi_destroy(struct collective *c) {
@@ -373,6 +396,7 @@ static void mpi_destroy(struct collective *c) {
     }
     exchanger_fini(&m->x);
     collective_impl_fini(&m->x.impl);
+    pthread_mutex_destroy(&m->abort_lock);
     free(m->requests);
     if (!atomic_load(&m->world->broken)) free(m);
 }
@@ -391,6 +415,7 @@ static const struct collective_ops mpi_ops = {
     .recv = collective_enqueue_recv,
     .barrier = collective_enqueue_barrier,
     .abort = mpi_abort,
+    .aborted = mpi_aborted,
     .destroy = mpi_destroy,
 };
 
@@ -412,14 +437,27 @@ size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt) {
     return exchange_staging_bytes(size, max_count, dt);
 }
 
+size_t collective_mpi_host_bytes(int size, size_t max_count, enum dtype dt) {
+    return exchange_host_bytes(size, max_count, dt);
+}
+
+// What is given must do for one element a block.
+static int check_staging(const struct mpi_world *w, int channel, const struct collective_options *o) {
+    size_t least = (size_t)(w->size - 1) * DEV_ALIGN, host_least = 2 * (size_t)w->size * DEV_ALIGN;
+    if (o->staging && o->staging_bytes < least)
+        return fail(
+            "mpi collectives: %zu bytes of staging given for channel %d; %zu are the least for %d ranks",
+            o->staging_bytes, channel, least, w->size);
+    if (o->host_staging && o->host_staging_bytes < host_least)
+        return fail(
+            "mpi collectives: %zu bytes of host staging given for channel %d; %zu are the least for %d ranks",
+            o->host_staging_bytes, channel, host_least, w->size);
+    return 0;
+}
+
 struct collective *collective_mpi_create(struct mpi_world *w, int channel,
                                          const struct collective_options *o) {
-    size_t least = (size_t)(w->size - 1) * DEV_ALIGN;
-    if (o->staging && o->staging_bytes < least) {
-        fail("mpi collectives: %zu bytes of staging given for channel %d; %zu are the least for %d ranks",
-             o->staging_bytes, channel, least, w->size);
-        return NULL;
-    }
+    if (check_staging(w, channel, o) != 0) return NULL;
     struct collective_mpi *m = xcalloc(1, sizeof *m);
     collective_impl_init(&m->x.impl, &mpi_ops, w->rank, w->size, o);
     m->x.impl.run = mpi_run;
@@ -427,31 +465,15 @@ struct collective *collective_mpi_create(struct mpi_world *w, int channel,
     m->channel = channel;
     m->comm = MPI_COMM_NULL;
     m->abort_in = MPI_REQUEST_NULL;
+    pthread_mutex_init(&m->abort_lock, NULL);
     atomic_flag_clear(&m->abort_begun);
     atomic_init(&m->abort_sent, false);
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
-    exchanger_init(&m->x, o->staging, o->staging_bytes);
+    exchanger_init(&m->x, o);
     m->x.exchange = mpi_exchange;
     if (open_communicator(m) == 0) return &m->x.impl.head;
     fail("rank %d: %s", w->rank, collective_error(&m->x.impl.head));
     mpi_destroy(&m->x.impl.head);
     return NULL;
-}
-
-static struct collective *source_create(const struct collective_source *src, int channel,
-                                        const struct collective_options *o) {
-    return collective_mpi_create(src->impl, channel, o);
-}
-
-struct collective_source collective_source_mpi(struct mpi_world *w, int rank, int size) {
-    return (struct collective_source){
-        .name = "mpi",
-        .rank = rank,
-        .size = size,
-        .staging_bytes = collective_mpi_staging_bytes,
-        .create = source_create,
-        .impl = w,
-        .ordered_16bit_only = true,
-    };
 }

@@ -20,10 +20,18 @@
 #if !__has_include(<nccl.h>)
 
 // Built without NCCL's header: asking for it is an error, everything else works.
+static const char not_built[] =
+    "this build has no NCCL: build where nccl.h is installed (libnccl-dev), or use another --collective";
+
+bool nccl_available(const char **why) {
+    *why = not_built;
+    return false;
+}
+
 int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o) {
     (void)o;
     *out = NULL;
-    return fail("this build has no NCCL: build where nccl.h is installed (libnccl-dev), or use --device cpu");
+    return fail("%s", not_built);
 }
 
 void nccl_world_close(struct nccl_world **w) { *w = NULL; }
@@ -379,11 +387,25 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
 
 // ---------------------------------------------------------------- the world
 
+static void *open_library(const char **why) {
+    static _Thread_local char text[512];
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (library) return library;
+    snprintf(
+        text, sizeof text,
+        "NCCL was not found (%.300s): install libnccl2, name its folder in LD_LIBRARY_PATH, or use another "
+        "--collective",
+        dlerror());
+    *why = text;
+    return NULL;
+}
+
+bool nccl_available(const char **why) { return open_library(why) != NULL; }
+
 static int open_api(struct nccl_api *api) {
-    api->library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!api->library)
-        return fail("NCCL was not found (%s): install libnccl2, or name its folder in LD_LIBRARY_PATH",
-                    dlerror());
+    const char *why = "";
+    api->library = open_library(&why);
+    if (!api->library) return fail("%s", why);
 #define NCCL_FIND(name)                                                                         \
     {                                                                                           \
         void *p = dlsym(api->library, "nccl" #name);                                            \
@@ -432,19 +454,3 @@ int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o)
 }
 
 #endif
-
-static struct collective *source_create(const struct collective_source *src, int channel,
-                                        const struct collective_options *o) {
-    return collective_nccl_create(src->impl, channel, o);
-}
-
-struct collective_source collective_source_nccl(struct nccl_world *w) {
-    return (struct collective_source){
-        .name = "nccl",
-        .rank = w->o.rank,
-        .size = w->o.size,
-        .staging_bytes = collective_nccl_staging_bytes,
-        .create = source_create,
-        .impl = w,
-    };
-}

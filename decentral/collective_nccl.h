@@ -33,6 +33,10 @@ int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source 
 void nccl_meeting_close(struct nccl_meeting **m);  // after the world that uses it
 struct nccl_rendezvous nccl_meeting_rendezvous(struct nccl_meeting *m);
 
+// Whether NCCL can be used at all: built in, and libnccl.so.2 loads (and stays). Else *why is a sentence,
+// valid until the next call.
+bool nccl_available(const char **why);
+
 struct nccl_world_options {
     struct device *device;  // a CUDA device, of this rank alone
     int rank, size;
@@ -51,6 +55,7 @@ size_t collective_nccl_staging_bytes(int size, size_t max_count, enum dtype dt);
 // Every rank creates its channels in the same order. NULL after logging.
 struct collective *collective_nccl_create(struct nccl_world *w, int channel,
                                           const struct collective_options *o);
-struct collective_source collective_source_nccl(struct nccl_world *w);
+// w may be NULL where only predictions are wanted.
+struct collective_source collective_source_nccl(struct nccl_world *w, int rank, int size);
 
 #endif

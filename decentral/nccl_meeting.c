@@ -31,6 +31,11 @@ static void meeting_abort(void *ctx, const char *why) {
     m->under->ops->abort(m->under, why);
 }
 
+static bool meeting_aborted(void *ctx, char *why, size_t why_bytes) {
+    struct nccl_meeting *m = ctx;
+    return m->under->ops->aborted && m->under->ops->aborted(m->under, why, why_bytes);
+}
+
 int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source *under, double deadline_s) {
     const char *why = "";
     struct nccl_meeting *m = xcalloc(1, sizeof *m);
@@ -65,5 +70,6 @@ void nccl_meeting_close(struct nccl_meeting **meeting) {
 }
 
 struct nccl_rendezvous nccl_meeting_rendezvous(struct nccl_meeting *m) {
-    return (struct nccl_rendezvous){.ctx = m, .share = share, .abort = meeting_abort};
+    return (struct nccl_rendezvous){
+        .ctx = m, .share = share, .abort = meeting_abort, .aborted = meeting_aborted};
 }

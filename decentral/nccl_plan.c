@@ -113,9 +113,8 @@ static int sharing(const struct nccl_world *w, int a, int b, const struct place 
     if (nccl_version >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0) return 0;
     if (w->o.rank != 0) return -1;  // said once
     return fail(
-        "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or run the "
-        "ranks "
-        "as threads of one process (--launch threads)",
+        "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or use "
+        "--collective local (ranks as threads) or mpi (as processes)",
         a, b, p->bus_id, p->host, nccl_version / 10000, nccl_version / 100 % 100,
         nccl_version >= MULTI_RANK_GPU ? "allows only with NCCL_MULTI_RANK_GPU_ENABLE=1" : "does not allow");
 }

@@ -203,7 +203,6 @@ static void zero_destroy(struct topology *t) {
     destroy_slots(z->weight_slots);
     destroy_slots(z->grad_slots);
     arena_release(&z->arena);
-    free(z->host_shares);
     free(z->units);
     free(z);
 }
@@ -220,6 +219,7 @@ static const struct topology_ops zero_ops = {
     .finish = zero_finish,
     .load_unit = zero_load_unit,
     .abort = zero_abort,
+    .why = zero_why,
     .destroy = zero_destroy,
 };
 
@@ -262,22 +262,26 @@ static void create_events(struct zero *z) {
 
 // Every rank opens the same channels in the same order.
 static int create_collectives(struct zero *z) {
-    struct collective_options o = {
-        .mode = z->opt.reduce, .wire = &z->base.wire, .deadline_s = z->opt.deadline_s};
+    struct collective_options o = {.mode = z->opt.reduce,
+                                   .wire = &z->base.wire,
+                                   .deadline_s = z->opt.deadline_s,
+                                   .host_staging = z->gather_host,
+                                   .host_staging_bytes = z->gather_host_bytes};
     z->gather = z->source.create(&z->source, 0, &o);
     if (!z->gather) return -1;
-    o.staging = z->reduce_staging;
-    o.staging_bytes = z->reduce_staging_bytes;
-    z->reduce = z->source.create(&z->source, 1, &o);
+    struct collective_options reduce = o;
+    reduce.staging = z->reduce_staging;
+    reduce.staging_bytes = z->reduce_staging_bytes;
+    reduce.host_staging = z->reduce_host;
+    reduce.host_staging_bytes = z->reduce_host_bytes;
+    z->reduce = z->source.create(&z->source, 1, &reduce);
     if (!z->reduce) return -1;
-    o.control = true;
-    o.staging = NULL;
-    o.staging_bytes = 0;
+    o.control = reduce.control = true;
     z->aside = z->source.create(&z->source, 3, &o);
     if (!z->aside) return -1;
-    o.staging = z->control_staging;
-    o.staging_bytes = z->control_staging_bytes;
-    z->control = z->source.create(&z->source, 2, &o);
+    reduce.staging = z->control_staging;
+    reduce.staging_bytes = z->control_staging_bytes;
+    z->control = z->source.create(&z->source, 2, &reduce);
     return z->control ? 0 : -1;
 }
 
@@ -314,7 +318,6 @@ struct topology *zero_create(const struct zero_options *o) {
     };
     z->micro_count = 1;
     z->units = xcalloc((unsigned long)o->layout->count, sizeof *z->units);
-    z->host_shares = xcalloc((unsigned long)z->base.size * ZERO_SUM_CHUNK, sizeof *z->host_shares);
     arena_init(&z->arena, o->dev);
     zero_carve(z);
     find_shapes(z);

@@ -75,11 +75,13 @@ struct zero {
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
     void *reduce_staging, *control_staging;
     size_t reduce_staging_bytes, control_staging_bytes;
-    struct exact_sum *sum;           // device
-    struct update_scalars *scalars;  // device
-    double *shares;                  // device (N * ZERO_SUM_CHUNK): each rank's values
-    double *host_shares;             // (N * ZERO_SUM_CHUNK)
-    struct update_scalars host_scalars;
+    void *gather_host, *reduce_host;  // the channels of one stream share one
+    size_t gather_host_bytes, reduce_host_bytes;
+    struct exact_sum *sum;                // device
+    struct update_scalars *scalars;       // device
+    double *shares;                       // device (N * ZERO_SUM_CHUNK): each rank's values
+    double *host_shares;                  // MEM_HOST (N * ZERO_SUM_CHUNK)
+    struct update_scalars *host_scalars;  // MEM_HOST
     int micro_index, micro_count;
     int64_t step;  // for errors
 };
@@ -100,5 +102,6 @@ int zero_load_unit(struct topology *t, int u, const float *values);
 // Logs what failed and where, tells the other ranks, returns -1.
 int zero_fail(struct zero *z, const char *doing);
 void zero_abort(struct topology *t, const char *why);
+const char *zero_why(struct topology *t);
 
 #endif

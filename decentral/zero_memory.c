@@ -7,6 +7,7 @@
 //   optimizer   two moments                                                       n_pad | S   fp32
 //   comm        slots of what is sharded but used whole, staging of reductions
 //   workspace   norm, decision, losses
+//   pinned      what the host reads of these, and what a device's collectives over the host pass through
 #include <stdlib.h>
 
 #include "decentral/zero_impl.h"
@@ -55,12 +56,21 @@ static void carve_control(struct zero *z) {
         if ((size_t)unit_shard(l, u) > largest) largest = (size_t)unit_shard(l, u);
     z->reduce_staging_bytes = z->source.staging_bytes(z->source.size, largest, z->opt.dtype);
     z->control_staging_bytes = z->source.staging_bytes(z->source.size, EXACT_SUM_WORDS, DT_I64);
+    if (z->source.host_staging_bytes) {
+        size_t values = z->source.host_staging_bytes(z->source.size, EXACT_SUM_WORDS, DT_I64);
+        z->gather_host_bytes = z->source.host_staging_bytes(z->source.size, largest, z->opt.dtype);
+        z->reduce_host_bytes = z->gather_host_bytes > values ? z->gather_host_bytes : values;
+        z->gather_host = arena_take(&z->arena, MEM_HOST, z->gather_host_bytes);
+        z->reduce_host = arena_take(&z->arena, MEM_HOST, z->reduce_host_bytes);
+    }
     z->reduce_staging = arena_take(&z->arena, MEM_COMM, z->reduce_staging_bytes);
     z->control_staging = arena_take(&z->arena, MEM_COMM, z->control_staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
     z->scalars = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->scalars);
-    z->shares =
-        arena_take(&z->arena, MEM_WORKSPACE, (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double));
+    size_t shares_bytes = (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
+    z->shares = arena_take(&z->arena, MEM_WORKSPACE, shares_bytes);
+    z->host_scalars = arena_take(&z->arena, MEM_HOST, sizeof *z->host_scalars);
+    z->host_shares = arena_take(&z->arena, MEM_HOST, shares_bytes);
 }
 
 void zero_carve(struct zero *z) {

@@ -19,11 +19,16 @@ void zero_abort(struct topology *t, const char *why) {
 }
 
 // A collective's text says more than the device's, which only knows that a host function failed.
-int zero_fail(struct zero *z, const char *doing) {
+const char *zero_why(struct topology *t) {
+    struct zero *z = (struct zero *)t;
     const char *why = "";
     struct collective *all[] = {z->reduce, z->gather, z->control, z->aside};
     for (int i = 0; i < 4 && !*why; i++) why = collective_error(all[i]);
-    if (!*why) why = dev_error(z->opt.dev);
+    return why;
+}
+
+int zero_fail(struct zero *z, const char *doing) {
+    const char *why = topology_why(&z->base);
     fail("%s, rank %d, step %lld: %s: %s", z->policy->name, z->base.rank, (long long)z->step, doing, why);
     zero_abort(&z->base, error_last());
     return -1;
@@ -54,7 +59,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     op_decide(z->opt.compute,
               &(struct decide_args){
                   .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
-    dev_copy(z->opt.compute, &z->host_scalars, z->scalars, sizeof z->host_scalars);
+    dev_copy(z->opt.compute, z->host_scalars, z->scalars, sizeof *z->host_scalars);
     dev_copy(z->opt.compute, z->host_shares, z->shares, (size_t)size * sizeof(double));
     event_record(z->stats, z->opt.compute);
 }
@@ -103,7 +108,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     launch_update(z, in);
     forget_slots(z);
     if (event_sync(z->stats) != 0) return zero_fail(z, "the step failed");
-    *out = (struct step_stats){.grad_norm = z->host_scalars.norm, .skipped = z->host_scalars.skip != 0};
+    *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
     for (int i = 0; i < t->size; i++) out->loss += z->host_shares[i];
     z->step = in->step + 1;
     return 0;
@@ -111,13 +116,24 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
 
 // ---------------------------------------------------------------- around the steps
 
+// A device's own clock knows transfers without the waiting for peers; a host's collectives are their
+// functions' time.
+static double busy_seconds(struct zero *z) {
+    struct stream_times gather, reduce;
+    if (dev_host_memory(z->opt.dev))
+        return z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
+    stream_get_times(z->gather_stream, &gather);
+    stream_get_times(z->reduce_stream, &reduce);
+    return gather.busy_s[PHASE_COMM] + reduce.busy_s[PHASE_COMM];
+}
+
 // Exposed communication is what the compute stream waited for: the host waits for nothing else.
 static void update_times(struct zero *z) {
     struct stream_times times;
     stream_get_times(z->opt.compute, &times);
     z->base.comm.wait_s = 0;
     for (int p = 0; p < PHASES; p++) z->base.comm.wait_s += times.wait_s[p];
-    z->base.comm.busy_s = z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
+    z->base.comm.busy_s = busy_seconds(z);
 }
 
 int zero_sum(struct topology *t, double *values, int count) {

@@ -81,15 +81,24 @@ enum op {
 };
 const char *op_name(enum op op);  // "matmul", ...
 
+// What becomes of p, the product with its bias. GELU: aux = round(p), c = gelu(p). GELU_GRAD, without bias:
+// c = p * gelu'(aux). Neither accumulates; gelu is gelu_args', round is to dt. Host backends take round(p)
+// for p, so that their bits are those of the product and then OP_GELU_FWD or _BWD; a device may use p as
+// its accumulator holds it.
+enum matmul_epilogue { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_GRAD };
+
 // c(M,N) = op(a) op(b) + bias          accumulate: c += op(a) op(b)
 // op(a) is a(M,K), or a(K,M) transposed when trans_a; op(b) is b(K,N), or b(N,K) transposed when
-// trans_b. All row-major without gaps, all of type dt. bias (N) or NULL; not with accumulate.
+// trans_b. All row-major, all of type dt. bias (N) or NULL; not with accumulate.
 struct matmul_args {
     void *c;  // (M,N)
     const void *a, *b;
     const void *bias;  // (N) or NULL
+    void *aux;         // (M,N) of the GELU epilogues, without gaps as c is then; else NULL
     int64_t m, n, k;
+    int64_t lda, ldb, ldc;  // elements from a row, as stored, to the next; 0: no gaps. Gaps stay untouched
     bool trans_a, trans_b, accumulate;
+    enum matmul_epilogue epilogue;
     enum dtype dt;
 };
 
@@ -245,6 +254,7 @@ struct xent_args {
     float *loss;             // (R)
     const int32_t *targets;  // (R)
     int64_t rows, vocab;
+    int64_t row_stride;  // as ldc above
     float grad_scale;
     bool want_grad;
     enum dtype dt;
@@ -312,7 +322,7 @@ struct adamw_args {
 #define REDUCE_MAX 256
 // out(n) = round(sum over i = 0..count-1 of (float)in[i]): fp32, in index order, one rounding.
 // out may alias one of the inputs exactly. DT_I64: integer sums. DT_F64: double, in index order.
-// inputs is read when the operation RUNS and must stay valid until then.
+// The array inputs is read between the launch and the operation's end, and must stay as it is until then.
 struct reduce_args {
     void *out;
     const void *const *inputs;  // (count) host array of device pointers

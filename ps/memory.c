@@ -6,13 +6,34 @@
 #include "ps/ps.h"
 #include "shared/core/error.h"
 
-void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm,
+void worker_buffers_init(struct worker_buffers *b, const struct layout *l) {
+    unsigned long units = (unsigned long)l->count;
+    *b = (struct worker_buffers){.weights = xcalloc(units, sizeof(void *)),
+                                 .grads = xcalloc(units, sizeof(void *)),
+                                 .wire_weights = xcalloc(units, sizeof(void *)),
+                                 .wire_grads = xcalloc(units, sizeof(void *))};
+}
+
+void worker_buffers_free(struct worker_buffers *b) {
+    free(b->weights);
+    free(b->grads);
+    free(b->wire_weights);
+    free(b->wire_grads);
+    *b = (struct worker_buffers){0};
+}
+
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l,
                   struct worker_buffers *out) {
+    struct consistency_rule rule = ps_rule(c);
+    bool staged = ps_is_staged(c);
     for (int u = 0; u < l->count; u++) {
-        size_t bytes = (size_t)l->units[u].n_pad * dtype_size(dtype);
+        size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
         out->weights[u] = arena_take(a, MEM_PARAMETER, bytes);
         out->grads[u] = arena_take(a, MEM_GRADIENT, bytes);
+        out->wire_weights[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->weights[u];
+        out->wire_grads[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->grads[u];
     }
+    bool own_norm = consistency_applies_on_arrival(&rule);
     out->sum = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->sum) : NULL;
 }
 
@@ -49,16 +70,15 @@ int ps_worker_predict(const struct config *c, const struct layout *l, struct top
     struct arena a;
     if (consistency_supported(&rule) != 0) return -1;
     arena_init(&a, NULL);
-    struct worker_buffers b = {.weights = xcalloc((unsigned long)l->count, sizeof *b.weights),
-                               .grads = xcalloc((unsigned long)l->count, sizeof *b.grads)};
-    worker_carve(&a, l, c->dtype, consistency_applies_on_arrival(&rule), &b);
+    struct worker_buffers b;
+    worker_buffers_init(&b, l);
+    worker_carve(&a, c, l, &b);
     *mem = (struct topology_memory){.formula_bytes = 2 * (size_t)l->params * dtype_size(c->dtype)};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
     uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
     arena_release(&a);
-    free(b.weights);
-    free(b.grads);
+    worker_buffers_free(&b);
     return 0;
 }
 

@@ -6,14 +6,18 @@
 #include "ps/server_core.h"
 #include "shared/core/arena.h"
 
+// Each array is the host's own: (units) of (n_pad) in dtype.
 struct worker_buffers {
-    void **weights;         // (units) of (n_pad) in dtype
-    void **grads;           // (units) of (n_pad) in dtype
-    struct exact_sum *sum;  // async: of the worker's own gradient; else NULL
+    void **weights, **grads;            // the model's
+    void **wire_weights, **wire_grads;  // the wire's: page-locked twins, or the model's own (ps/staging.h)
+    struct exact_sum *sum;              // async: of the worker's own gradient; else NULL
 };
+void worker_buffers_init(struct worker_buffers *b, const struct layout *l);
+void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they name is the arena's
 
-// weights and grads are host arrays of the caller's, one entry a unit.
-void worker_carve(struct arena *a, const struct layout *l, enum dtype dtype, bool own_norm,
+// Whether the workers' device, as configured, has memory of its own.
+static inline bool ps_is_staged(const struct config *c) { return c->device == DEVICE_CUDA; }
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l,
                   struct worker_buffers *out);
 // Buffers of one key of a server.
 void server_carve_key(struct arena *a, const struct partition *p, enum dtype dtype,

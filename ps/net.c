@@ -7,6 +7,11 @@
 
 #include "shared/core/error.h"
 
+// For messages to a peer whose connection ends before the socket does. Connections take it from the socket
+// when they are made; what closing sets is too late for one that is ending by then, and ZeroMQ's own value
+// makes the end of the context wait for it without limit.
+#define LINGER_MS 500
+
 struct net {
     void *context;
     struct net_options o;
@@ -80,9 +85,10 @@ static struct net_socket *socket_open(struct net *n, int type) {
         free(s);
         return NULL;
     }
-    int one = 1, hwm = n->o.queue_messages;
+    int one = 1, hwm = n->o.queue_messages, linger_ms = LINGER_MS;
     int64_t most = (int64_t)n->o.max_payload_bytes;
     if (most < WIRE_HEADER_MAX) most = WIRE_HEADER_MAX;
+    zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
     zmq_setsockopt(s->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
     zmq_setsockopt(s->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
     zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);

@@ -1,4 +1,5 @@
 // The worker: struct topology over the communication thread (worker_comm.c) and its core.
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,18 @@ static bool is_done(const struct worker *w, int u) {
     return w->now.steps_done > w->step;
 }
 
+// What the loop may read without a lock, after a wait. What compute stood still for are copies of weights.
+static void refresh(struct worker *w) {
+    struct stream_times times = {0};
+    if (w->staging) stream_get_times(w->t.compute, &times);
+    pthread_mutex_lock(&w->mutex);
+    w->t.staleness = w->now.staleness;
+    w->t.comm.busy_s = w->now.busy_s;
+    pthread_mutex_unlock(&w->mutex);
+    w->t.comm.wait_s = w->waited_s;
+    for (int p = 0; p < PHASES; p++) w->t.comm.wait_s += times.wait_s[p];
+}
+
 static int gather(struct worker *w, double *values, int count) {
     struct command c = {.kind = COMMAND_GATHER, .count = count};
     struct worker_wait wait = {is_gathered, -1, "the other workers did not come to a barrier", true};
@@ -38,22 +51,14 @@ static int gather(struct worker *w, double *values, int count) {
     if (worker_wait(w, &wait) != 0) return -1;
     pthread_mutex_lock(&w->mutex);
     memcpy(values, w->now.gathered, (size_t)count * sizeof *values);
-    w->t.comm.busy_s = w->now.busy_s;
     pthread_mutex_unlock(&w->mutex);
+    refresh(w);
     return 0;
 }
 
 static int barrier(struct worker *w) {
     double none = 0;
     return gather(w, &none, 0);
-}
-
-// What the loop may read without a lock, after a wait.
-static void refresh(struct worker *w) {
-    pthread_mutex_lock(&w->mutex);
-    w->t.staleness = w->now.staleness;
-    w->t.comm.busy_s = w->now.busy_s;
-    pthread_mutex_unlock(&w->mutex);
 }
 
 // ---------------------------------------------------------------- hooks
@@ -74,6 +79,7 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     if (worker_wait(w, &landed) != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
     if (overwrites && worker_wait(w, &released) != 0) return -1;
+    staging_await_weights(w->staging, u);
     *view = (struct unit_view){.weights = w->buffers.weights[u],
                                .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
                                .accumulate = pass == PASS_BACKWARD && w->micro > 0};
@@ -95,12 +101,16 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
     return 0;
 }
 
-// On the compute stream, when everything before it has run: the unit's gradient is complete.
+// On the compute stream, or behind the copy from the device: the unit's gradient is complete.
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
     struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push};
     worker_command(task->worker, &c);
     return 0;
+}
+
+static void push_unit(struct worker *w, int u) {
+    stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
 }
 
 static float lr_now(const struct worker *w) {
@@ -110,6 +120,7 @@ static float lr_now(const struct worker *w) {
 static int worker_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
     if (w->micro + 1 < w->micro_count) return 0;
+    staging_fetch_grad(w->staging, u);
     if (is_async(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = w->buffers.sum,
                                                   .x = w->buffers.grads[u],
@@ -120,7 +131,7 @@ static int worker_grad_ready(struct topology *t, int u) {
         if (ps_commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
     w->tasks[u].push = (struct push_info){.step = w->step, .lr = lr_now(w), .grad_scale = 1.0f};
-    stream_host(t->compute, "push", hand_over, &w->tasks[u]);
+    push_unit(w, u);
     return 0;
 }
 
@@ -138,23 +149,24 @@ static int step_sync(struct worker *w, const struct step_input *in, struct step_
 // The whole gradient is this worker's own: norm, clip and skip are decided here. loss and norm in the
 // stats are this worker's.
 static int step_async(struct worker *w, const struct step_input *in, struct step_stats *out) {
+    dev_copy(w->t.compute, &w->sum, w->buffers.sum, sizeof w->sum);
     if (stream_sync(w->t.compute) != 0)
         return fail("step %lld: %s", (long long)in->step, dev_error(w->t.dev));
-    struct update_scalars s = update_decide(w->buffers.sum, in->loss_scale, in->clip);
+    struct update_scalars s = update_decide(&w->sum, in->loss_scale, in->clip);
     *out = (struct step_stats){.loss = in->loss, .grad_norm = s.norm, .skipped = s.skip != 0};
     if (ps_commit_round(w->c)) {
         struct push_info push = {
             .step = in->step, .lr = in->lr, .grad_scale = s.grad_scale, .skip = s.skip != 0};
         for (int u = 0; u < w->t.layout->count; u++) {
-            struct command c = {.kind = COMMAND_PUSH, .unit = u, .push = push};
-            worker_command(w, &c);
+            w->tasks[u].push = push;
+            push_unit(w, u);
         }
     } else if (s.skip) {
         return fail(
             "step %lld: %lld gradient elements are not finite and were pushed as they came; lower the "
             "learning "
             "rate or set gradient_clipping",
-            (long long)in->step, (long long)w->buffers.sum->nonfinite);
+            (long long)in->step, (long long)w->sum.nonfinite);
     }
     return 0;
 }
@@ -192,6 +204,10 @@ static int worker_finish(struct topology *t) {
     }
     if (barrier(w) != 0) return -1;
     if (is_async(w)) {
+        // These pulls follow no push, which would say that the weights they replace have come and been read.
+        for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u);
+        if (stream_sync(t->compute) != 0)
+            return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
         struct command c = {.kind = COMMAND_PULL_ALL};
         struct worker_wait pulled = {is_pulled, -1, "the final weights have not landed", false};
         worker_command(w, &c);
@@ -210,7 +226,7 @@ static int load_failed(struct worker *w) {
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
     struct worker *w = (struct worker *)t;
-    struct cast_args cast = {.out = w->buffers.weights[u],
+    struct cast_args cast = {.out = w->buffers.wire_weights[u],
                              .in = values,
                              .n = t->layout->units[u].n_pad,
                              .from = DT_F32,
@@ -219,6 +235,8 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     if (w->step > 0)
         return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
     if (cpu_ops[OP_CAST](1, &cast, &why) != 0) return fail("unit %s: %s", t->layout->units[u].name, why);
+    if (staging_load_weights(w->staging, u) != 0)
+        return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
         struct command c = {.kind = COMMAND_INIT, .unit = u, .values = values, .round = w->load_round};
@@ -256,6 +274,9 @@ static void worker_destroy(struct topology *t) {
     struct worker *w = (struct worker *)t;
     if (w->thread_started) part(w);
     worker_join(w);
+    // What is enqueued still uses the buffers, and hands units over to this worker.
+    stream_sync(t->compute);
+    staging_destroy(&w->staging);
     // The transport lets go of the gradients before the arena does.
     net_destroy(&w->net, w->now.parted ? 0 : LAST_WORDS_MS);
     worker_core_destroy(&w->core);
@@ -269,8 +290,7 @@ static void worker_destroy(struct topology *t) {
     free(w->now.busy);
     free(w->tasks);
     free(w->unit_loaded);
-    free(w->buffers.weights);
-    free(w->buffers.grads);
+    worker_buffers_free(&w->buffers);
     shard_map_destroy(&w->map);
     free(w);
 }
@@ -293,23 +313,22 @@ static const struct topology_ops worker_ops = {
 static int worker_allocate(struct worker *w, const struct ps_worker_options *o) {
     const struct layout *l = o->role.layout;
     unsigned long units = (unsigned long)l->count;
-    const char *device = dev_backend(o->dev)->name;
-    if (strcmp(device, "cpu") != 0 && strcmp(device, "ref") != 0)
-        return fail(
-            "the star sends gradients from host memory; device %s is not supported yet, use --device cpu",
-            device);
+    bool staged = ps_is_staged(w->c);
+    assert(staged == !dev_host_memory(o->dev) && "the configuration names the device that is used");
     if (ps_worker_predict(w->c, l, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = ps_map_create(w->c, l))) return -1;
-    w->buffers.weights = xcalloc(units, sizeof *w->buffers.weights);
-    w->buffers.grads = xcalloc(units, sizeof *w->buffers.grads);
+    worker_buffers_init(&w->buffers, l);
     w->now.landed = xcalloc(units, sizeof *w->now.landed);
     w->now.busy = xcalloc(units, sizeof *w->now.busy);
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
     w->tasks = xcalloc(units, sizeof *w->tasks);
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
     arena_init(&w->arena, o->dev);
-    worker_carve(&w->arena, l, w->c->dtype, is_async(w), &w->buffers);
-    return w->arena.failed ? -1 : 0;
+    worker_carve(&w->arena, w->c, l, &w->buffers);
+    if (w->arena.failed) return -1;
+    struct staging_options so = {
+        .dev = o->dev, .compute = o->compute, .layout = l, .dtype = w->c->dtype, .buffers = &w->buffers};
+    return staged && !(w->staging = staging_create(&so)) ? -1 : 0;
 }
 
 // Connects to every shard of the endpoints' lines. 0 or -1 after logging.
@@ -351,8 +370,8 @@ static void worker_make_core(struct worker *w) {
     struct worker_core_options o = {.layout = w->t.layout,
                                     .map = w->map,
                                     .dtype = w->c->dtype,
-                                    .weights = w->buffers.weights,
-                                    .grads = (const void *const *)w->buffers.grads,
+                                    .weights = w->buffers.wire_weights,
+                                    .grads = (const void *const *)w->buffers.wire_grads,
                                     .credit_bytes = w->c->ps.credit_bytes,
                                     .resend_s = ps_resend_s(w->c),
                                     .heartbeat_s = ps_heartbeat_s(w->c),

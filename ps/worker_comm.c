@@ -80,7 +80,7 @@ int worker_wait(struct worker *w, const struct worker_wait *x) {
                  (long long)w->c->ps.deadline_ms, x->unit >= 0 ? ": " : "",
                  x->unit >= 0 ? w->now.waiting_for : "");
     pthread_mutex_unlock(&w->mutex);
-    w->t.comm.wait_s += now_seconds() - start;
+    w->waited_s += now_seconds() - start;
     if (!failed && ready) return 0;
     if (!failed) worker_give_up(w, text);
     return tell ? fail("%s", text) : -1;
@@ -151,6 +151,16 @@ static int drain(struct worker *w, struct net_socket *s, int peer) {
     return rc < 0 ? -1 : 0;
 }
 
+// Weights that have landed go on to the device: before they are published, so that whoever sees them landed
+// finds their copy enqueued. -1 when the device has failed.
+static int pass_on(struct worker *w) {
+    if (!w->staging) return 0;
+    for (int u = 0; u < w->t.layout->count; u++)
+        staging_put_weights(w->staging, u, worker_core_fills(w->core, u));
+    const char *why = staging_error(w->staging);
+    return *why ? fail("the device has failed: %s", why) : 0;
+}
+
 // Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer.
 static bool publish(struct worker *w, double busy_s) {
     struct published *p = &w->now;
@@ -209,7 +219,7 @@ static void *comm_main(void *arg) {
     double before = now_seconds();
     while (!asked_to_end(w, &failed)) {
         bool transferring = worker_core_transferring(w->core);
-        if (turn(w, items, hurry) != 0)
+        if (turn(w, items, hurry) != 0 || pass_on(w) != 0)
             worker_give_up(w, worker_core_error(w->core)[0] ? worker_core_error(w->core) : error_last());
         double after = now_seconds();
         hurry = publish(w, transferring ? after - before : 0.0);

@@ -26,6 +26,7 @@ struct worker_key {
     uint64_t pull_seq;
     double pulled_s;
     int64_t landed, version;
+    uint64_t fills;  // answered pulls
 };
 
 // A request to the scheduler that is repeated until answered.
@@ -218,6 +219,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     k->pulling = false;
     k->landed = k->pull_want;
     k->version = h->version;
+    k->fills++;
     c->pulling--;
     // A held push is not repeated; weights that hold it say what its lost acknowledgement would have.
     if (k->sending == SEND_HELD && k->push.step < k->landed) {
@@ -326,6 +328,14 @@ int64_t worker_core_landed(const struct worker_core *c, int u) {
     int64_t least = INT64_MAX;
     for (int key = first[u]; key < first[u + 1]; key++)
         if (c->keys[key].landed < least) least = c->keys[key].landed;
+    return least;
+}
+
+uint64_t worker_core_fills(const struct worker_core *c, int u) {
+    const int *first = c->o.map->first;
+    uint64_t least = UINT64_MAX;
+    for (int key = first[u]; key < first[u + 1]; key++)
+        if (c->keys[key].fills < least) least = c->keys[key].fills;
     return least;
 }
 

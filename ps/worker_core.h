@@ -21,8 +21,8 @@ struct worker_core_options {
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
-    void *const *weights;      // (units) each (n_pad) of dtype, host memory
-    const void *const *grads;  // (units) each (n_pad) of dtype, host memory
+    void *const *weights;      // (units) each (n_pad) of dtype, host memory: what pulls write
+    const void *const *grads;  // (units) each (n_pad) of dtype, host memory: what pushes read
     int64_t credit_bytes;
     double resend_s, heartbeat_s;
     double lost_s;        // a scheduler silent for this long is lost
@@ -59,6 +59,7 @@ int worker_core_tick(struct worker_core *c, double now);
 
 // ---- state
 int64_t worker_core_landed(const struct worker_core *c, int u);  // steps over in every key's weights
+uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
 // Keys whose gradient (or initial values) the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u);
 int worker_core_pulling(const struct worker_core *c);        // pulls not yet answered

@@ -5,7 +5,8 @@
 //         published <----- mutex, condition ----       (copied out after every turn)
 //
 // The core and the sockets belong to the communication thread from start to join; weights are written
-// by it alone between a unit's push and its landing, and read by compute alone otherwise.
+// by it alone between a unit's push and its landing, and read by compute alone otherwise. A device with
+// memory of its own stands behind twins of the buffers: ps/staging.h says who has them when.
 #ifndef STARRING_PS_WORKER_STATE_H
 #define STARRING_PS_WORKER_STATE_H
 
@@ -14,6 +15,7 @@
 #include "ps/client.h"
 #include "ps/memory.h"
 #include "ps/ps.h"
+#include "ps/staging.h"
 #include "ps/timing.h"
 #include "ps/worker_core.h"
 #include "shared/core/error.h"
@@ -69,6 +71,7 @@ struct worker {
     struct shard_map *map;
     struct arena arena;
     struct worker_buffers buffers;
+    struct staging *staging;  // NULL: the device's memory is host memory
     struct ps_identity id;
     struct net *net;
     struct net_socket *scheduler;
@@ -99,7 +102,9 @@ struct worker {
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;  // async: this step's first unit has zeroed buffers.sum
+    bool sum_started;      // async: this step's first unit has zeroed buffers.sum
+    struct exact_sum sum;  // async: buffers.sum, as the host reads it
+    double waited_s;       // the main thread stood still in worker_wait
 };
 
 // worker_comm.c

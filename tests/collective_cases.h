@@ -1,7 +1,8 @@
 // The eleven primitives against what a plain loop over all ranks' inputs gives: the same cases for every
 // implementation, run by each rank on its own thread or process. Inputs are functions of (rank, element), so
 // each rank knows what the others sent. Cases return 0, or -1 after printing what differed (cmocka's own
-// assertions may only be used on the main thread).
+// assertions may only be used on the main thread). Where the stream's device has memory of its own, each
+// operation works on copies of the buffers there, made and taken back on the same stream.
 #ifndef STARRING_TESTS_COLLECTIVE_CASES_H
 #define STARRING_TESTS_COLLECTIVE_CASES_H
 
@@ -24,8 +25,17 @@ struct case_env {
     bool native;    // sums may come in another order: only what is exact in any order is compared
     uint64_t salt;  // of the operation
     char *in, *out, *want;
-    size_t bytes;  // of each buffer
+    char *device_in, *device_out;  // NULL: in and out themselves
+    size_t bytes;                  // of each buffer
 };
+
+// Where an operation finds what lies at p of in or out.
+static inline void *case_at(const struct case_env *e, const void *p) {
+    const char *at = p;
+    if (!p || !e->device_in) return (void *)(uintptr_t)p;
+    return at >= e->out && at < e->out + e->bytes ? e->device_out + (at - e->out)
+                                                  : e->device_in + (at - e->in);
+}
 
 // Element i from random bits: values of many magnitudes, whose sum depends on the order of adding, or
 // small integers, whose sum does not. No infinities go in (they may come out of a sum).
@@ -76,18 +86,26 @@ static inline void case_begin(struct case_env *e) {
     memset(e->want, 0xab, e->bytes);
 }
 
-static inline void case_wire(const struct case_env *e, uint64_t v[4]) {
+static inline void case_read_wire(const struct case_env *e, uint64_t v[4]) {
     v[0] = atomic_load(&e->wire->payload_sent);
     v[1] = atomic_load(&e->wire->payload_received);
     v[2] = atomic_load(&e->wire->control_sent);
     v[3] = atomic_load(&e->wire->control_received);
 }
 
+// Before the operation, when in and out hold what it starts with.
+static inline void case_wire(const struct case_env *e, uint64_t v[4]) {
+    case_read_wire(e, v);
+    if (!e->device_in) return;
+    dev_copy(e->s, e->device_in, e->in, e->bytes);
+    dev_copy(e->s, e->device_out, e->out, e->bytes);
+}
+
 // After the operation: out must equal want over all of the buffer, and the bytes counted what is expected.
 static inline int case_end(struct case_env *e, const char *what, size_t count, enum dtype dt,
                            const uint64_t before[4], size_t sent, size_t received) {
     uint64_t after[4];
-    case_wire(e, after);
+    case_read_wire(e, after);
     int apart = e->c->control ? 2 : 0;
     if (memcmp(e->out, e->want, e->bytes) != 0) {
         size_t i = 0;
@@ -108,6 +126,7 @@ static inline int case_end(struct case_env *e, const char *what, size_t count, e
 }
 
 static inline int case_sync(struct case_env *e, const char *what) {
+    if (e->device_in) dev_copy(e->s, e->out, e->device_out, e->bytes);
     if (stream_sync(e->s) == 0) return 0;
     fprintf(stderr, "rank %d: %s failed: %s\n", e->c->rank, what, collective_error(e->c));
     return -1;
@@ -123,7 +142,7 @@ static inline int case_rooted(struct case_env *e, size_t n, enum dtype dt, int r
     if (rank == root) case_input(e, root, e->out, n, dt);
     case_input(e, root, e->want, n, dt);
     case_wire(e, w);
-    e->c->ops->broadcast(e->c, e->s, e->out, n, dt, root);
+    e->c->ops->broadcast(e->c, e->s, case_at(e, e->out), n, dt, root);
     if (case_sync(e, "broadcast") ||
         case_end(e, "broadcast", n, dt, w, rank == root ? others : 0, rank == root ? 0 : b))
         return -1;
@@ -132,7 +151,7 @@ static inline int case_rooted(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, root, e->in, n * (size_t)N, dt);
     memcpy(e->want, e->in + (size_t)rank * b, b);
     case_wire(e, w);
-    e->c->ops->scatter(e->c, e->s, rank == root ? e->in : NULL, e->out, n, dt, root);
+    e->c->ops->scatter(e->c, e->s, case_at(e, rank == root ? e->in : NULL), case_at(e, e->out), n, dt, root);
     if (case_sync(e, "scatter") ||
         case_end(e, "scatter", n, dt, w, rank == root ? others : 0, rank == root ? 0 : b))
         return -1;
@@ -141,7 +160,7 @@ static inline int case_rooted(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, rank, e->in, n, dt);
     for (int r = 0; r < N && rank == root; r++) case_input(e, r, e->want + (size_t)r * b, n, dt);
     case_wire(e, w);
-    e->c->ops->gather(e->c, e->s, e->in, rank == root ? e->out : NULL, n, dt, root);
+    e->c->ops->gather(e->c, e->s, case_at(e, e->in), case_at(e, rank == root ? e->out : NULL), n, dt, root);
     if (case_sync(e, "gather")) return -1;
     return case_end(e, "gather", n, dt, w, rank == root ? 0 : b, rank == root ? others : 0);
 }
@@ -155,7 +174,7 @@ static inline int case_all_gather(struct case_env *e, size_t n, enum dtype dt, b
     case_input(e, rank, send, n, dt);
     for (int r = 0; r < N; r++) case_input(e, r, e->want + (size_t)r * b, n, dt);
     case_wire(e, w);
-    e->c->ops->all_gather(e->c, e->s, send, e->out, n, dt);
+    e->c->ops->all_gather(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
     return case_sync(e, "all_gather") ? -1 : case_end(e, "all_gather", n, dt, w, others, others);
 }
 
@@ -172,7 +191,7 @@ static inline int case_all_to_all(struct case_env *e, size_t n, enum dtype dt) {
     }
     free(all);
     case_wire(e, w);
-    e->c->ops->all_to_all(e->c, e->s, e->in, e->out, n, dt);
+    e->c->ops->all_to_all(e->c, e->s, case_at(e, e->in), case_at(e, e->out), n, dt);
     return case_sync(e, "all_to_all") ? -1 : case_end(e, "all_to_all", n, dt, w, others, others);
 }
 
@@ -182,16 +201,16 @@ static inline int case_send_recv(struct case_env *e, size_t n, enum dtype dt) {
     size_t b = n * dtype_size(dt);
     uint64_t w[4];
     if (N == 1) return 0;
+    e->c->ops->barrier(e->c, e->s);  // nobody's counters move while they are read
+    if (case_sync(e, "barrier")) return -1;
     case_begin(e);
     case_input(e, rank, e->in, n, dt);
     case_input(e, from, e->want, n, dt);
-    e->c->ops->barrier(e->c, e->s);  // nobody's counters move while they are read
-    if (case_sync(e, "barrier")) return -1;
     case_wire(e, w);
     e->c->ops->barrier(e->c, e->s);
-    if (rank % 2 == 0) e->c->ops->send(e->c, e->s, e->in, n, dt, to);
-    e->c->ops->recv(e->c, e->s, e->out, n, dt, from);
-    if (rank % 2 == 1) e->c->ops->send(e->c, e->s, e->in, n, dt, to);
+    if (rank % 2 == 0) e->c->ops->send(e->c, e->s, case_at(e, e->in), n, dt, to);
+    e->c->ops->recv(e->c, e->s, case_at(e, e->out), n, dt, from);
+    if (rank % 2 == 1) e->c->ops->send(e->c, e->s, case_at(e, e->in), n, dt, to);
     return case_sync(e, "send and recv") ? -1 : case_end(e, "send and recv", n, dt, w, b, b);
 }
 
@@ -206,7 +225,7 @@ static inline int case_reduce(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, rank, send, n, dt);
     if (rank == root) case_sum(e, e->want, 0, n, n, dt);
     case_wire(e, w);
-    e->c->ops->reduce(e->c, e->s, send, rank == root ? e->out : NULL, n, dt, root);
+    e->c->ops->reduce(e->c, e->s, case_at(e, send), case_at(e, rank == root ? e->out : NULL), n, dt, root);
     if (case_sync(e, "reduce")) return -1;
     return case_end(e, "reduce", n, dt, w, rank == root ? 0 : b, rank == root ? (size_t)(N - 1) * b : 0);
 }
@@ -222,7 +241,7 @@ static inline int case_all_reduce(struct case_env *e, size_t n, enum dtype dt, b
     case_input(e, (int)rank, send, n, dt);
     case_sum(e, e->want, 0, n, n, dt);
     case_wire(e, w);
-    e->c->ops->all_reduce(e->c, e->s, send, e->out, n, dt);
+    e->c->ops->all_reduce(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
     return case_sync(e, "all_reduce") ? -1 : case_end(e, "all_reduce", n, dt, w, moved, moved);
 }
 
@@ -235,7 +254,7 @@ static inline int case_reduce_scatter(struct case_env *e, size_t n, enum dtype d
     if (in_place) memcpy(e->want, send, N * b);  // other ranks' pieces stay as they are
     case_sum(e, e->want + (recv - e->out), rank * n, n, n * N, dt);
     case_wire(e, w);
-    e->c->ops->reduce_scatter(e->c, e->s, send, recv, n, dt);
+    e->c->ops->reduce_scatter(e->c, e->s, case_at(e, send), case_at(e, recv), n, dt);
     if (case_sync(e, "reduce_scatter")) return -1;
     return case_end(e, "reduce_scatter", n, dt, w, (N - 1) * b, (N - 1) * b);
 }
@@ -258,6 +277,11 @@ static inline int cases_run(struct collective *c, struct stream *s, size_t max_c
     e.in = malloc(e.bytes);
     e.out = malloc(e.bytes);
     e.want = malloc(e.bytes);
+    struct device *d = stream_device(s);
+    if (!dev_host_memory(d)) {
+        e.device_in = dev_alloc(d, MEM_ACTIVATION, e.bytes);
+        e.device_out = dev_alloc(d, MEM_ACTIVATION, e.bytes);
+    }
     int rc = 0;
     for (size_t k = 0; k < sizeof counts / sizeof *counts && !rc; k++) {
         if (counts[k] > max_count) break;
@@ -272,6 +296,9 @@ static inline int cases_run(struct collective *c, struct stream *s, size_t max_c
             if (!rc && dt != DT_U8 && !(e.native && half)) rc = cases_sums(&e, n, dt);
         }
     }
+    if (rc) stream_sync(s);  // what has been enqueued may still use them
+    dev_free(d, MEM_ACTIVATION, e.device_in, e.bytes);
+    dev_free(d, MEM_ACTIVATION, e.device_out, e.bytes);
     free(e.in);
     free(e.out);
     free(e.want);

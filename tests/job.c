@@ -87,6 +87,22 @@ void job_close_place(struct job_place *p) {
     p->program = NULL;
 }
 
+bool job_emulate(const struct job_place *p, int devices) {
+    int folder = (int)(strrchr(p->program, '/') - p->program);
+    char *libraries = xasprintf("%.*s/tests/emulated", folder, p->program),
+         *object = xasprintf("%s/libstarring_cuda.so", libraries), *count = xasprintf("%d", devices);
+    bool built = access(object, R_OK) == 0;
+    if (built) {
+        setenv("STARRING_CUDA_SO", object, 1);
+        setenv("LD_LIBRARY_PATH", libraries, 1);
+        setenv("EMULATED_CUDA_DEVICES", count, 1);
+    }
+    free(libraries);
+    free(object);
+    free(count);
+    return built;
+}
+
 static pid_t start_words(const struct job_place *p, char *line) {
     char *argv[WORDS_MAX] = {p->program};
     int n = 1;

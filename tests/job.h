@@ -19,6 +19,12 @@ struct job_place {
 int job_open_place(struct job_place *p);  // 0, or -1
 void job_close_place(struct job_place *p);
 
+// From now on the program finds the emulated CUDA device (tests/emulation/driver_device.c) in place of a
+// driver, so that --device cuda works: in as many devices, 0 for none. Its other settings are environment
+// variables. false: the emulation has not been built (no CUDA headers, or the thread sanitizer): skip the
+// test.
+bool job_emulate(const struct job_place *p, int devices);
+
 struct job_output {
     int status;       // exit status; 128 + signal when killed; -1: still ran at the deadline (and was killed)
     char *out, *err;  // what it printed

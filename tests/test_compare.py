@@ -115,6 +115,30 @@ class FinishedRuns(Case):
         self.assertEqual(p.returncode, 1)
         self.assertIn("equal losses, but weights", p.stderr)
 
+    def test_pinned_host_memory_is_no_device_memory(self):
+        classes = {"parameter": 2 << 20, "pinned": 5 << 20}
+        gpu = {"name": "some GPU", "host": "here", "bus_id": "0000:01:00.0", "driver": "13.1", "runtime": "13.0",
+               "cublaslt": 130000, "cudnn": None, "used_bytes": 9 << 20, "ledger_bytes": 4 << 20,
+               "workspace_bytes": 1 << 20, "other_bytes": 4 << 20}
+        memory = [{"rank": 0, "role": "worker", "predicted": classes, "peak": dict(classes), "formula_bytes": 1 << 20}]
+        p = self.run_it(*self.two(memory=memory, devices=[gpu]))
+        self.assertEqual(p.returncode, 0, p.stderr)
+        lines = {line[:36].strip(): line[36:].split() for line in p.stdout.splitlines()}
+        self.assertEqual(lines["worker"], ["5.00", "=", "2.00", "="])
+        self.assertEqual(lines["pinned host memory"], ["-", "5.00", "="])
+        self.assertEqual(lines["GPU, in use by everything"], ["-", "9.00"])
+        self.assertEqual(lines["of it context, libraries, others"], ["-", "4.00"])
+        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
+            first, second = csv.DictReader(f)
+        self.assertEqual(second["worker_bytes_measured"], str(2 << 20))
+        self.assertEqual(second["worker_pinned_bytes_measured"], str(5 << 20))
+        self.assertEqual((first["worker_pinned_bytes_measured"], first["gpu_name"]), ("0", ""))
+        self.assertEqual((second["gpu_name"], second["gpu_used_bytes"]), ("some GPU", str(9 << 20)))
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            report = f.read()
+        self.assertIn("some GPU, 0000:01:00.0, driver 13.1", report)
+        self.assertIn("Page-locked host memory", report)
+
     def test_a_missing_step_is_a_difference(self):
         p = self.run_it(*self.two(losses=LOSSES[:3]), "--assert-equal")
         self.assertEqual(p.returncode, 1)

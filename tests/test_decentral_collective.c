@@ -9,6 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include "decentral/ring_source.h"
 #include "shared/core/error.h"
 #include "tests/collective_cases.h"
 
@@ -281,6 +282,45 @@ static void test_impossible_hubs_are_refused(void **state) {
     error_quiet(0);
 }
 
+// Where NCCL is installed is not this test's to know: the cases do not depend on it.
+static void test_auto_is_what_the_machine_can(void **state) {
+    (void)state;
+    static const struct {
+        struct ring_machine m;
+        enum ring_collective asked, want;
+    } cases[] = {
+        {{.mpi = false, .ranks_here = 4}, RING_AUTO, RING_LOCAL},
+        {{.mpi = true, .ranks_here = 4}, RING_AUTO, RING_MPI},
+        {{.mpi = true, .ranks_here = 1}, RING_AUTO, RING_MPI},
+        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .mpi = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
+        {{.cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.cuda = true, .mpi = true, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
+        {{.mpi = true, .ranks_here = 2}, RING_LOCAL, RING_LOCAL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(ring_collective_resolve(cases[i].asked, &cases[i].m), cases[i].want);
+}
+
+static int body_abort_is_seen(struct rank_thread *t) {
+    char why[64] = "";
+    if (t->c[0]->ops->aborted(t->c[0], why, sizeof why)) return -1;
+    pthread_barrier_wait(t->start);
+    if (t->rank == 0) t->c[1]->ops->abort(t->c[1], "rank 0 has left");
+    pthread_barrier_wait(t->start);
+    return t->c[0]->ops->aborted(t->c[0], why, sizeof why) && strcmp(why, "rank 0 has left") == 0 ? 0 : -1;
+}
+
+static void test_an_abort_can_be_asked_for(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 60, body_abort_is_seen);
+    for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_primitives),
@@ -292,6 +332,8 @@ int main(void) {
         cmocka_unit_test(test_abort_ends_every_wait),
         cmocka_unit_test(test_sums_without_arithmetic_are_refused),
         cmocka_unit_test(test_impossible_hubs_are_refused),
+        cmocka_unit_test(test_auto_is_what_the_machine_can),
+        cmocka_unit_test(test_an_abort_can_be_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "shared/core/error.h"
 #include "tests/collective_cases.h"
+#include "tests/emulated.h"
 #include "tests/zero_cases.h"
 
 // Open MPI is not built with the thread sanitizer: what its modules do among themselves, and the memory they
@@ -63,6 +64,36 @@ static int expect_failure(struct collective *c, struct stream *s, const char *pa
     if (strstr(collective_error(c), part)) return 0;
     fprintf(stderr, "\"%s\" does not mention \"%s\"\n", collective_error(c), part);
     return -1;
+}
+
+// Buffers on an (emulated) GPU, host staging for a fraction of a block.
+static int job_staged(struct mpi_rank *r) {
+    const char *why = "";
+    struct device *gpu = NULL;
+    const struct backend *cuda = backend_find("cuda", &why);
+    if (!cuda || dev_open(cuda, &(struct device_options){.label = "rank"}, &gpu) != 0) return -1;
+    struct stream *s = stream_create(gpu, "comm");
+    size_t bytes = 2 * (size_t)r->size * 1024;
+    int rc = 0;
+    for (int i = 0; i < 2 && !rc; i++) {
+        struct collective_options o = {.deadline_s = 60, .mode = i == 1 ? REDUCE_NATIVE : REDUCE_ORDERED};
+        o.host_staging = dev_alloc(gpu, MEM_HOST, bytes);
+        o.host_staging_bytes = bytes;
+        struct collective *c = open_channel(r, i, o);
+        if (!c) return -1;
+        rc = cases_run(c, s, 1001, (uint64_t)i);
+        stream_sync(s);
+        collective_destroy(&c);
+        dev_free(gpu, MEM_HOST, o.host_staging, bytes);
+    }
+    struct collective *bare = open_channel(r, 2, (struct collective_options){.deadline_s = 60});
+    float x = 0;
+    bare->ops->broadcast(bare, s, &x, 1, DT_F32, 0);
+    if (!rc) rc = expect_failure(bare, s, "without host staging");
+    stream_destroy(&s);
+    collective_destroy(&bare);
+    dev_close(&gpu);
+    return rc;
 }
 
 // What is refused is refused on each rank alone: the world stays whole.
@@ -159,15 +190,17 @@ static const struct job {
     int (*run)(struct mpi_rank *r);
     bool broken;   // ends as a failed job does
     int speakers;  // ranks that say that they saw what they should
+    bool gpu;      // needs the emulated CUDA
 } jobs[] = {
-    {"cases", job_cases, false, 3},
-    {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3},
-    {"no_staging_is_refused", job_no_staging_is_refused, false, 3},
-    {"zero", job_zero, false, 3},
-    {"missing", job_missing, true, 3},
-    {"mismatch", job_mismatch, true, 3},
-    {"abort", job_abort, true, 3},
-    {"dead", job_dead, true, 0},
+    {"cases", job_cases, false, 3, false},
+    {"staged", job_staged, false, 3, true},
+    {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3, false},
+    {"no_staging_is_refused", job_no_staging_is_refused, false, 3, false},
+    {"zero", job_zero, false, 3, false},
+    {"missing", job_missing, true, 3, false},
+    {"mismatch", job_mismatch, true, 3, false},
+    {"abort", job_abort, true, 3, false},
+    {"dead", job_dead, true, 0, false},
 };
 
 // A failed rank leaves through _exit, as its world cannot be finalized; late enough for the others to speak
@@ -219,6 +252,8 @@ static int run_job(const char *name, int *speakers, char *output, size_t output_
 
 static void test_job(void **state) {
     const struct job *job = *state;
+    if (job->gpu && emulated_environment() != 0) skip();
+    if (job->gpu) setenv("EMULATED_CUDA_DELAY_US", "100", 0);
     char output[8192] = "";
     int speakers, status = run_job(job->name, &speakers, output, sizeof output);
     if ((status != 0) != job->broken || speakers < job->speakers)

@@ -48,12 +48,17 @@ static void mistakes_are_usage_errors(void **state) {
          "--launch threads"},
         {"train --topology zero:1 --workers 300 --model tiny --data data.txt --out x", "256"},
         {"train --topology local --launch mpi --model tiny --data data.txt --out x", "--launch mpi"},
+        {"train --topology zero:1 --device cpu --collective nccl --data data.txt --out x", "--device cuda"},
+        {"train --topology zero:1 --device cpu --collective mpi --data data.txt --out x", "--launch mpi"},
+        {"train --topology zero:1 --device cpu --collective mpi --launch threads --out x",
+         "--collective local"},
+        {"train --topology zero:1 --device cpu --collective local --launch mpi --out x", "--collective mpi"},
         {"train --model gpt2.json --data data.txt --seq 64 --out x", "--seq 64"},
         {"server -c star.json", "--scheduler"},
         {"worker --topology zero:1 --scheduler tcp://127.0.0.1:1", "zero:1"},
         {"server --topology ps:sync --scheduler tcp://127.0.0.1:1 --rank 9", "--rank 9"},
         {"bench ps", "not supported yet"},
-        {"bench collective", "not supported yet"},
+        {"bench collective --op nothing", "--op nothing"},
         {"bench nothing", "bench"},
         {"bench step --model nothing", "nothing"},
         {"data", "data info"},
@@ -88,7 +93,8 @@ static void every_command_has_help(void **state) {
                                         "data tokenize --help",
                                         "summary --help",
                                         "bench adam --help",
-                                        "bench kernels --help"};
+                                        "bench kernels --help",
+                                        "bench collective --help"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct job_output o = job_run(*state, "%s", lines[i]);
         if (o.status || !strstr(o.out, "starring ") || *o.err)

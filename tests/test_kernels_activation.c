@@ -52,10 +52,11 @@ static void swiglu_matches_ref(void **state) {
 // Any finite input: the limits, no NaN from infinity minus or times anything.
 static void large_inputs_are_finite(void **state) {
     (void)state;
-    float x[] = {0.0f,   -0.0f, 20.0f,  -20.0f, 100.0f, -100.0f, 1e10f,
-                 -1e10f, 1e20f, -1e20f, 3e38f,  -3e38f, 1e-40f};
-    int64_t n = sizeof x / sizeof *x;
-    float ones[32], y[32], gate_up[64], dgate_up[64];
+    const float values[] = {0.0f,   -0.0f, 20.0f,  -20.0f, 100.0f, -100.0f, 1e10f,
+                            -1e10f, 1e20f, -1e20f, 3e38f,  -3e38f, 1e-40f};
+    int64_t n = sizeof values / sizeof *values;
+    float *x = kt_copy(DT_F32, n, values), *ones = kt_alloc(DT_F32, 32), *y = kt_poisoned(DT_F32, 32);
+    float *gate_up = kt_poisoned(DT_F32, 64), *dgate_up = kt_poisoned(DT_F32, 64);
     for (int i = 0; i < 32; i++) ones[i] = 1.0f;
     kt_run(KT_OPS, OP_GELU_FWD, 1, &(struct gelu_args){.y = y, .x = x, .n = n, .dt = DT_F32});
     for (int64_t i = 0; i < n; i++) assert_true(x[i] >= 20.0f ? y[i] == x[i] : fabsf(y[i]) < 1e-30f);
@@ -71,6 +72,7 @@ static void large_inputs_are_finite(void **state) {
     s.y = dgate_up;
     kt_run(KT_OPS, OP_SWIGLU_BWD, 1, &s);
     for (int64_t i = 0; i < 2 * n; i++) assert_true(isfinite(dgate_up[i]));
+    KT_FREE(x, ones, y, gate_up, dgate_up);
 }
 
 static void exp_is_accurate_everywhere(void **state) {
@@ -259,5 +261,5 @@ int main(void) {
         cmocka_unit_test(swiglu_gradient),
         cmocka_unit_test(rope_gradient),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

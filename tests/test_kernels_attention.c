@@ -119,7 +119,7 @@ static void test_causal(void **state) {
     assert_memory_equal(before, t.out, (size_t)((s.seq - 1) * row) * sizeof(float));
     assert_memory_not_equal(before + (s.seq - 1) * row, (float *)t.out + (s.seq - 1) * row,
                             (size_t)row * sizeof(float));
-    free(before);
+    KT_FREE(before);
     tensors_free(&t);
 }
 
@@ -163,5 +163,5 @@ int main(void) {
         cmocka_unit_test(test_negative_scores),   cmocka_unit_test(test_causal),
         cmocka_unit_test(test_nan_shows),         cmocka_unit_test(test_gradient),
     };
-    return cmocka_run_group_tests_name("kernels: attention", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("kernels: attention", tests, NULL, KT_TEARDOWN);
 }

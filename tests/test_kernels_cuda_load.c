@@ -150,7 +150,7 @@ static void test_real_object(void **state) {
 
 // Column-major, with leading dimensions, as cuBLASLt does it: d(rows of a, columns of b) = op(a) op(b).
 static void library_product(const struct matmul_layout *l, const float *a, const float *b, float *d) {
-    int64_t m = l->d.ld, n = (int64_t)l->d.columns;
+    int64_t m = (int64_t)l->d.rows, n = (int64_t)l->d.columns;
     int64_t k = (int64_t)(l->a.transpose ? l->a.rows : l->a.columns);
     assert_int_equal(l->d.rows, l->a.transpose ? l->a.columns : l->a.rows);
     assert_int_equal(l->d.columns, l->b.transpose ? l->b.rows : l->b.columns);
@@ -169,19 +169,23 @@ static void library_product(const struct matmul_layout *l, const float *a, const
 
 static void test_layouts(void **state) {
     (void)state;
-    enum { M = 3, N = 5, K = 4 };
-    for (int combination = 0; combination < 4; combination++) {
-        float a[M * K], b[K * N], got[M * N], want[M * N];
+    enum { M = 3, N = 5, K = 4, LD = 7, ROWS = 5 };
+    for (int combination = 0; combination < 8; combination++) {
+        bool gaps = combination & 4;
+        float a[ROWS * LD], b[ROWS * LD], got[ROWS * LD] = {0}, want[ROWS * LD] = {0};
         const char *why = NULL;
-        for (int i = 0; i < M * K; i++) a[i] = (float)(i * 7 % 11 - 5);
-        for (int i = 0; i < K * N; i++) b[i] = (float)(i * 5 % 13 - 6);
+        for (int i = 0; i < ROWS * LD; i++) a[i] = (float)(i * 7 % 11 - 5);
+        for (int i = 0; i < ROWS * LD; i++) b[i] = (float)(i * 5 % 13 - 6);
         struct matmul_args m = {.c = want, .a = a, .b = b, .m = M, .n = N, .k = K, .dt = DT_F32};
         m.trans_a = combination & 1;
-        m.trans_b = combination >> 1;
+        m.trans_b = combination & 2;
+        m.lda = gaps ? LD : 0;
+        m.ldb = gaps ? LD - 1 : 0;
+        m.ldc = gaps ? LD - 1 : 0;
         assert_int_equal(ref_ops[OP_MATMUL](1, &m, &why), 0);
         struct matmul_layout l = matmul_layout_of(&m);
         library_product(&l, b, a, got);  // the library's A is our b
-        for (int i = 0; i < M * N; i++) assert_true(got[i] == want[i]);
+        for (int i = 0; i < ROWS * LD; i++) assert_true(got[i] == want[i]);
     }
 }
 

@@ -42,8 +42,7 @@ static void check_bwd(enum dtype dt, struct shape s, bool zero, bool accumulate)
     void *dout = kt_random(dt, rows * s.channels, 4, 1.0f);
     int32_t *tokens = kt_tokens(rows, 3, s.vocab);
     size_t scratch_bytes = embed_bwd_scratch_bytes(s.batch, s.seq, s.channels, s.vocab);
-    void *scratch = malloc(scratch_bytes);
-    memset(scratch, 0xff, scratch_bytes);
+    void *scratch = kt_poisoned(DT_U8, (int64_t)scratch_bytes);
     struct embed_bwd_args a = {.dwte = dwte,
                                .dwpe = dwpe,
                                .dout = dout,
@@ -75,9 +74,12 @@ static void bwd_matches_ref(void **state) {
 // 1 twice when rounded after every addition, to 1 + 1/128 when rounded at the end.
 static void duplicates_round_once(void **state) {
     (void)state;
-    uint16_t dout[3] = {f32_to_bf16(1.0f), f32_to_bf16(1.0f / 256), f32_to_bf16(1.0f / 256)}, dwte[2];
-    int32_t tokens[3] = {1, 1, 1}, scratch[5];
-    assert_int_equal(embed_bwd_scratch_bytes(1, 3, 1, 2), sizeof scratch);
+    const uint16_t terms[3] = {f32_to_bf16(1.0f), f32_to_bf16(1.0f / 256), f32_to_bf16(1.0f / 256)};
+    const int32_t ones[3] = {1, 1, 1};
+    void *dout = kt_copy(DT_BF16, 3, terms), *tokens = kt_copy(DT_U8, sizeof ones, ones);
+    uint16_t *dwte = kt_poisoned(DT_BF16, 2);
+    assert_int_equal(embed_bwd_scratch_bytes(1, 3, 1, 2), 5 * sizeof(int32_t));
+    void *scratch = kt_poisoned(DT_U8, 5 * sizeof(int32_t));
     struct embed_bwd_args a = {.dwte = dwte,
                                .dout = dout,
                                .tokens = tokens,
@@ -93,6 +95,7 @@ static void duplicates_round_once(void **state) {
     a.zero_dwte = false;
     kt_run(KT_OPS, OP_EMBED_BWD, 2, &a);
     assert_true(bf16_to_f32(dwte[1]) == 2.0f + 1.0f / 64 && dwte[0] == 0);
+    KT_FREE(dout, tokens, dwte, scratch);
 }
 
 struct embed_scalar {
@@ -146,5 +149,5 @@ int main(void) {
         cmocka_unit_test(duplicates_round_once),
         cmocka_unit_test(gradient),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

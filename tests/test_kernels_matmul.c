@@ -1,6 +1,8 @@
 // Matrix product: cpu against the reference in every type, orientation and epilogue, over shapes that
-// are no multiples of any block; the same bits from every number of threads; gradients.
+// are no multiples of any block, with and without gaps between rows; the same bits from every number of
+// threads; gradients.
 #include "kernels/cpu/gemm.h"
+#include "kernels/strides.h"
 #include "tests/kernel_test.h"
 
 struct shape {
@@ -8,18 +10,33 @@ struct shape {
 };
 
 static void check_product(struct matmul_args g) {
-    void *a = kt_random(g.dt, g.m * g.k, 1, 1.0f), *b = kt_random(g.dt, g.n * g.k, 2, 1.0f);
+    int64_t a_rows = g.trans_a ? g.k : g.m, b_rows = g.trans_b ? g.n : g.k;
+    int64_t lda = matmul_lda(&g), ldb = matmul_ldb(&g), ldc = matmul_ldc(&g);
+    void *a = kt_random_rows(g.dt, a_rows, g.trans_a ? g.m : g.k, lda, 1, 1.0f);
+    void *b = kt_random_rows(g.dt, b_rows, g.trans_b ? g.k : g.n, ldb, 2, 1.0f);
     void *bias = g.bias ? kt_random(g.dt, g.n, 3, 4.0f) : NULL;
-    void *c = g.accumulate ? kt_random(g.dt, g.m * g.n, 4, 4.0f) : kt_poisoned(g.dt, g.m * g.n);
+    void *c = g.accumulate ? kt_random_rows(g.dt, g.m, g.n, ldc, 4, 4.0f)
+                           : kt_poisoned(g.dt, (g.m - 1) * ldc + g.n);
+    void *aux = g.epilogue == EPILOGUE_GELU        ? kt_poisoned(g.dt, g.m * g.n)
+                : g.epilogue == EPILOGUE_GELU_GRAD ? kt_random(g.dt, g.m * g.n, 5, 3.0f)
+                                                   : NULL;
     g.a = a;
     g.b = b;
     g.bias = bias;
     g.c = c;
-    // One rounding is half a unit; a sum of k products of size 1/3 adds an error of about sqrt(k) parts.
-    struct kt_out out = {c, g.m * g.n, g.dt, g.dt == DT_F32 ? 8 : 1, sqrt((double)g.k) + 1};
+    g.aux = aux;
+    // One rounding is half a unit; a sum of k products of size 1/3 adds an error of about sqrt(k) parts, in
+    // fp32 six standard deviations of it. GELU's slope is at most 1.13, and it may see the product before or
+    // after it is rounded.
+    struct kt_out out = {c, (g.m - 1) * ldc + g.n, g.dt, g.dt == DT_F32 ? 24 : 1, sqrt((double)g.k) + 1};
     if (g.dt != DT_F32) out.floor = sqrt((double)g.k) * 0x1p-10 + 0x1p-6;
-    kt_check(OP_MATMUL, &g, &out, 1);
-    KT_FREE(a, b, bias, c);
+    struct kt_out outs[] = {out, {aux, g.m * g.n, g.dt, out.units, out.floor}};
+    if (g.epilogue != EPILOGUE_NONE) outs[0].units *= 2.5;
+    if (g.epilogue == EPILOGUE_GELU) outs[0].floor += 0.25;
+    if (g.epilogue == EPILOGUE_GELU_GRAD) outs[1].units = 0;
+    kt_check(OP_MATMUL, &g, outs, aux ? 2 : 1);
+    kt_assert_gaps(g.dt, c, g.m, g.n, ldc);
+    KT_FREE(a, b, bias, c, aux);
 }
 
 static void test_against_reference(void **state) {
@@ -43,6 +60,118 @@ static void test_against_reference(void **state) {
         }
 }
 
+// Rows that lie apart: by whole vectors, and by odd numbers of elements. The gaps hold NaN.
+static void test_leading_dimensions(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {{1, 1, 1}, {13, 7, 5}, {37, 65, 129}, {50, 40, 1030}, {9, 257, 24}};
+    static const int64_t gaps[][3] = {{3, 0, 0}, {0, 5, 0}, {0, 0, 7}, {63, 64, 1}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++)
+            for (int variant = 0; variant < KT_DTYPES * 8; variant++) {
+                struct matmul_args g = {.m = shapes[s].m, .n = shapes[s].n, .k = shapes[s].k};
+                g.trans_a = variant & 1;
+                g.trans_b = variant & 2;
+                g.accumulate = variant & 4;
+                g.dt = kt_dtypes[variant / 8];
+                if (gaps[i][0]) g.lda = matmul_lda(&g) + gaps[i][0];
+                if (gaps[i][1]) g.ldb = matmul_ldb(&g) + gaps[i][1];
+                if (gaps[i][2]) g.ldc = matmul_ldc(&g) + gaps[i][2];
+                check_product(g);
+            }
+}
+
+static void test_gelu_epilogues(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {{1, 8, 3}, {13, 7, 5}, {37, 64, 129}, {21, 40, 1030}};
+    static const float some = 1;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int variant = 0; variant < KT_DTYPES * 3; variant++) {
+            struct matmul_args g = {.m = shapes[s].m, .n = shapes[s].n, .k = shapes[s].k, .trans_b = true};
+            g.dt = kt_dtypes[variant / 3];
+            g.epilogue = variant % 3 == 2 ? EPILOGUE_GELU_GRAD : EPILOGUE_GELU;
+            g.bias = variant % 3 == 1 ? &some : NULL;
+            check_product(g);
+            g.trans_b = false;
+            g.ldb = g.n + 8;
+            check_product(g);
+        }
+}
+
+// On the host backends a GELU epilogue has the bits of the product and then the operation.
+static void check_composition(const op_fn *ops, enum dtype dt, bool backward) {
+    const int64_t m = 33, n = 72, k = 50;
+    void *a = kt_random(dt, m * k, 1, 1.0f), *b = kt_random(dt, n * k, 2, 1.0f);
+    void *bias = backward ? NULL : kt_random(dt, n, 3, 1.0f), *c = kt_poisoned(dt, m * n);
+    void *aux = backward ? kt_random(dt, m * n, 4, 3.0f) : kt_poisoned(dt, m * n);
+    void *p = kt_poisoned(dt, m * n), *want = kt_poisoned(dt, m * n);
+    struct matmul_args g = {
+        .c = p, .a = a, .b = b, .bias = bias, .m = m, .n = n, .k = k, .trans_b = true, .dt = dt};
+    kt_run(ops, OP_MATMUL, 2, &g);
+    struct gelu_args gelu = {.y = want, .x = backward ? aux : p, .dy = p, .n = m * n, .dt = dt};
+    kt_run(ops, backward ? OP_GELU_BWD : OP_GELU_FWD, 1, &gelu);
+    g.c = c;
+    g.aux = aux;
+    g.epilogue = backward ? EPILOGUE_GELU_GRAD : EPILOGUE_GELU;
+    kt_run(ops, OP_MATMUL, 1, &g);
+    assert_memory_equal(c, want, (size_t)(m * n) * dtype_size(dt));
+    if (!backward) assert_memory_equal(aux, p, (size_t)(m * n) * dtype_size(dt));
+    KT_FREE(a, b, bias, c, aux, p, want);
+}
+
+static void test_gelu_is_the_composition(void **state) {
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (int backward = 0; backward < 2; backward++) {
+            check_composition(cpu_ops, kt_dtypes[d], backward);
+            check_composition(ref_ops, kt_dtypes[d], backward);
+        }
+}
+
+// The contract that every backend asserts.
+static void test_what_is_no_product(void **state) {
+    (void)state;
+    float x[64];
+    const struct matmul_args good = {.c = x, .a = x, .b = x, .m = 4, .n = 3, .k = 2};
+    struct matmul_args g = good;
+    assert_true(matmul_valid(&g));
+    g.lda = 1;
+    assert_false(matmul_valid(&g));
+    g.lda = 2;
+    assert_true(matmul_valid(&g));
+    g.trans_a = true;
+    assert_false(matmul_valid(&g));
+    g = good;
+    g.ldb = 2;
+    assert_false(matmul_valid(&g));
+    g.trans_b = true;
+    assert_true(matmul_valid(&g));
+    g = good;
+    g.ldc = 2;
+    assert_false(matmul_valid(&g));
+    g = good;
+    g.bias = x;
+    assert_true(matmul_valid(&g));
+    g.accumulate = true;
+    assert_false(matmul_valid(&g));
+    g = good;
+    g.epilogue = EPILOGUE_GELU;
+    assert_false(matmul_valid(&g));
+    g.aux = x;
+    assert_true(matmul_valid(&g));
+    g.ldc = 4;
+    assert_false(matmul_valid(&g));
+    g.ldc = 0;
+    g.epilogue = EPILOGUE_GELU_GRAD;
+    assert_true(matmul_valid(&g));
+    g.bias = x;
+    assert_false(matmul_valid(&g));
+    g.epilogue = EPILOGUE_NONE;
+    assert_false(matmul_valid(&g));
+    g = good;
+    g.k = 0;
+    assert_false(matmul_valid(&g));
+}
+
 // Shapes that cross every level of blocking: rows (240, 2040), columns (768) and passes over k (512).
 static void test_large_blocks(void **state) {
     (void)state;
@@ -61,13 +190,16 @@ static void test_both_kinds_of_bf16(void **state) {
                                           {37, 65, 129}, {30, 50, 2055}, {50, 33, 64}};
     if (!gemm_has_pairs()) skip();
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (int variant = 0; variant < 8; variant++) {
+        for (int variant = 0; variant < 16; variant++) {
             struct matmul_args g = {.m = shapes[s].m, .n = shapes[s].n, .k = shapes[s].k, .dt = DT_BF16};
             g.trans_a = variant & 1;
             g.trans_b = variant & 2;
             g.accumulate = variant & 4;
-            int64_t count = g.m * g.n;
-            void *a = kt_random(DT_BF16, g.m * g.k, 1, 1.0f), *b = kt_random(DT_BF16, g.n * g.k, 2, 1.0f);
+            int64_t count = g.m * g.n, a_rows = g.trans_a ? g.k : g.m, b_rows = g.trans_b ? g.n : g.k;
+            g.lda = matmul_lda(&g) + (variant & 8 ? 3 : 0);
+            g.ldb = matmul_ldb(&g) + (variant & 8 ? 5 : 0);
+            void *a = kt_random_rows(DT_BF16, a_rows, g.trans_a ? g.m : g.k, g.lda, 1, 1.0f);
+            void *b = kt_random_rows(DT_BF16, b_rows, g.trans_b ? g.k : g.n, g.ldb, 2, 1.0f);
             void *c[4];  // by the reference, by conversion, by pairs on 1 and on 3 threads
             for (int i = 0; i < 4; i++) {
                 c[i] = g.accumulate ? kt_random(DT_BF16, count, 3, 1.0f) : kt_poisoned(DT_BF16, count);
@@ -116,7 +248,7 @@ static void test_nonfinite(void **state) {
         dtype_store(dt, a, 7 * k + 3, INFINITY);
         dtype_store(dt, b, 5 * n + 11, NAN);
         struct matmul_args g = {.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .dt = dt};
-        kt_run(cpu_ops, OP_MATMUL, 2, &g);
+        kt_run(KT_OPS, OP_MATMUL, 2, &g);
         for (int64_t i = 0; i < m * n; i++) {
             float x = dtype_load(dt, c, (size_t)i);
             if (i % n == 11)
@@ -130,16 +262,15 @@ static void test_nonfinite(void **state) {
     }
 }
 
-// loss = sum of c * dc, c = op(a) op(b) + bias
+// loss = sum of c * dc, c = op(a) op(b) + bias, by the reference
 struct product {
     struct matmul_args g;
     const float *dc;
-    const op_fn *ops;
 };
 
 static double product_loss(void *ctx) {
     struct product *p = ctx;
-    kt_run(p->ops, OP_MATMUL, 1, &p->g);
+    kt_run(ref_ops, OP_MATMUL, 1, &p->g);
     return kt_dot(p->g.c, p->dc, p->g.m * p->g.n);
 }
 
@@ -151,7 +282,7 @@ static void check_gradient(const op_fn *ops, int64_t rows, int64_t in, int64_t o
     kt_run(ops, OP_MATMUL, 1, &(struct matmul_args){.c = dx, .a = dy, .b = w, .m = rows, .n = in, .k = out});
     kt_run(ops, OP_MATMUL, 1,
            &(struct matmul_args){.c = dw, .a = dy, .b = x, .m = out, .n = in, .k = rows, .trans_a = true});
-    struct product p = {{.c = y, .a = x, .b = w, .m = rows, .n = out, .k = in, .trans_b = true}, dy, ops};
+    struct product p = {{.c = y, .a = x, .b = w, .m = rows, .n = out, .k = in, .trans_b = true}, dy};
     kt_check_gradient(&(struct kt_gradient){product_loss, &p, x, dx, rows * in, 0.25, 2e-4});
     kt_check_gradient(&(struct kt_gradient){product_loss, &p, w, dw, out * in, 0.25, 2e-4});
     KT_FREE(x, w, dy, y, dx, dw);
@@ -160,14 +291,16 @@ static void check_gradient(const op_fn *ops, int64_t rows, int64_t in, int64_t o
 static void test_gradient(void **state) {
     (void)state;
     check_gradient(ref_ops, 5, 9, 7);
-    check_gradient(cpu_ops, 17, 19, 35);
+    check_gradient(KT_OPS, 17, 19, 35);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_reference),  cmocka_unit_test(test_large_blocks),
+        cmocka_unit_test(test_against_reference),  cmocka_unit_test(test_leading_dimensions),
+        cmocka_unit_test(test_gelu_epilogues),     cmocka_unit_test(test_gelu_is_the_composition),
+        cmocka_unit_test(test_what_is_no_product), cmocka_unit_test(test_large_blocks),
         cmocka_unit_test(test_both_kinds_of_bf16), cmocka_unit_test(test_exact_integers),
         cmocka_unit_test(test_nonfinite),          cmocka_unit_test(test_gradient),
     };
-    return cmocka_run_group_tests_name("kernels: matmul", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("kernels: matmul", tests, NULL, KT_TEARDOWN);
 }

@@ -54,6 +54,8 @@ static void extremes_are_exact(void **state) {
 }
 
 // ---------------------------------------------------------------- sum of squares
+static struct exact_sum *sum_of(struct exact_sum from) { return kt_copy(DT_U8, sizeof from, &from); }
+
 static void sumsq_matches_ref(void **state) {
     static const int64_t blocks[] = {0, 1, 7, 8, 9, 200, 331};
     (void)state;
@@ -62,11 +64,11 @@ static void sumsq_matches_ref(void **state) {
             for (int zero = 0; zero < 2; zero++) {
                 int64_t n = blocks[i] * SUMSQ_BLOCK;
                 void *x = kt_random(kt_dtypes[d], n, i, 3.0f);
-                struct exact_sum sum = {.limb = {1, 2, 3}, .nonfinite = 4};
-                struct sumsq_args a = {.out = &sum, .x = x, .n = n, .zero_out = zero, .dt = kt_dtypes[d]};
-                kt_check(OP_SUMSQ, &a, &(struct kt_out){&sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
-                if (zero && n == 0) assert_true(exact_sum_value(&sum) == 0.0 && sum.nonfinite == 0);
-                free(x);
+                struct exact_sum *sum = sum_of((struct exact_sum){.limb = {1, 2, 3}, .nonfinite = 4});
+                struct sumsq_args a = {.out = sum, .x = x, .n = n, .zero_out = zero, .dt = kt_dtypes[d]};
+                kt_check(OP_SUMSQ, &a, &(struct kt_out){sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
+                if (zero && n == 0) assert_true(exact_sum_value(sum) == 0.0 && sum->nonfinite == 0);
+                KT_FREE(x, sum);
             }
 }
 
@@ -77,24 +79,35 @@ static void sumsq_ignores_the_partition(void **state) {
     int64_t n = BLOCKS * SUMSQ_BLOCK;
     float *x = kt_random(DT_F32, n, 1, 1.0f);
     for (int64_t i = 0; i < n; i++) x[i] = ldexpf(x[i], (int)(i % 150) - 100);
-    struct exact_sum whole;
+    struct exact_sum *whole = kt_poisoned(DT_U8, sizeof *whole), *part = kt_poisoned(DT_U8, sizeof *part);
     kt_run(KT_OPS, OP_SUMSQ, 2,
-           &(struct sumsq_args){.out = &whole, .x = x, .n = n, .zero_out = true, .dt = DT_F32});
+           &(struct sumsq_args){.out = whole, .x = x, .n = n, .zero_out = true, .dt = DT_F32});
     for (int ranks = 2; ranks <= 7; ranks++) {
         struct exact_sum merged = {0};
         for (int r = ranks - 1; r >= 0; r--) {
             int64_t begin = BLOCKS * r / ranks * SUMSQ_BLOCK, end = BLOCKS * (r + 1) / ranks * SUMSQ_BLOCK;
-            struct exact_sum part;
             kt_run(KT_OPS, OP_SUMSQ, 1 + r % 3,
                    &(struct sumsq_args){
-                       .out = &part, .x = x + begin, .n = end - begin, .zero_out = true, .dt = DT_F32});
-            exact_sum_merge(&merged, &part);
+                       .out = part, .x = x + begin, .n = end - begin, .zero_out = true, .dt = DT_F32});
+            exact_sum_merge(&merged, part);
         }
-        assert_memory_equal(&whole, &merged, sizeof whole);
+        assert_memory_equal(whole, &merged, sizeof merged);
     }
     double plain = kt_dot(x, x, n);
-    assert_true(fabs(exact_sum_value(&whole) - plain) < 1e-12 * plain);
-    free(x);
+    assert_true(fabs(exact_sum_value(whole) - plain) < 1e-12 * plain);
+    KT_FREE(x, whole, part);
+}
+
+// Blocks from the smallest number to the largest, mixed: their sums begin at every digit of the exact sum.
+static void sumsq_of_blocks_of_all_sizes(void **state) {
+    (void)state;
+    int64_t n = 90 * SUMSQ_BLOCK;
+    float *x = kt_random(DT_F32, n, 1, 1.0f);
+    for (int64_t i = 0; i < n; i++) x[i] = ldexpf(x[i], (int)(i / SUMSQ_BLOCK * 37 % 276) - 148);
+    struct exact_sum *sum = kt_poisoned(DT_U8, sizeof *sum);
+    struct sumsq_args a = {.out = sum, .x = x, .n = n, .zero_out = true, .dt = DT_F32};
+    kt_check(OP_SUMSQ, &a, &(struct kt_out){sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
+    KT_FREE(x, sum);
 }
 
 static void sumsq_counts_what_is_not_finite(void **state) {
@@ -107,23 +120,25 @@ static void sumsq_counts_what_is_not_finite(void **state) {
         dtype_store(dt, x, 3, NAN);
         dtype_store(dt, x, 255, INFINITY);
         dtype_store(dt, x, (size_t)n - 1, -INFINITY);
-        struct exact_sum sum;
-        struct sumsq_args a = {.out = &sum, .x = x, .n = n, .zero_out = true, .dt = dt};
+        struct exact_sum *sum = kt_poisoned(DT_U8, sizeof *sum);
+        struct sumsq_args a = {.out = sum, .x = x, .n = n, .zero_out = true, .dt = dt};
         kt_run(KT_OPS, OP_SUMSQ, 2, &a);
-        assert_int_equal(sum.nonfinite, 3);
-        assert_true(exact_sum_value(&sum) == 18 * SUMSQ_BLOCK * 0.25);
-        kt_check(OP_SUMSQ, &a, &(struct kt_out){&sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
-        free(x);
+        assert_int_equal(sum->nonfinite, 3);
+        assert_true(exact_sum_value(sum) == 18 * SUMSQ_BLOCK * 0.25);
+        kt_check(OP_SUMSQ, &a, &(struct kt_out){sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
+        KT_FREE(x, sum);
     }
 }
 
 // ---------------------------------------------------------------- the decision
 static struct update_scalars decide(double sumsq, int64_t nonfinite, float loss_scale, float clip) {
-    struct exact_sum sum = {.nonfinite = nonfinite};
-    struct update_scalars u;
-    exact_sum_add(&sum, sumsq);
-    struct decide_args a = {.scalars = &u, .sum = &sum, .loss_scale = loss_scale, .clip = clip};
+    struct exact_sum *sum = sum_of((struct exact_sum){.nonfinite = nonfinite});
+    struct update_scalars *out = kt_poisoned(DT_U8, sizeof *out);
+    exact_sum_add(sum, sumsq);
+    struct decide_args a = {.scalars = out, .sum = sum, .loss_scale = loss_scale, .clip = clip};
     kt_run(KT_OPS, OP_DECIDE, 1, &a);
+    struct update_scalars u = *out;
+    KT_FREE(sum, out);
     return u;
 }
 
@@ -146,19 +161,20 @@ static void decisions(void **state) {
 // ---------------------------------------------------------------- AdamW
 struct adamw_case {
     struct adamw_args args;
-    struct update_scalars scalars;
+    struct update_scalars *scalars;
     int64_t n;
 };
 
 static void adamw_init(struct adamw_case *t, enum dtype dt, int64_t n) {
     t->n = n;
-    t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
+    t->scalars = kt_alloc(DT_U8, sizeof *t->scalars);
+    *t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
     t->args = (struct adamw_args){.master = kt_random(DT_F32, n, 1, 1.0f),
                                   .m = kt_random(DT_F32, n, 2, 0.1f),
                                   .v = kt_random(DT_F32, n, 3, 0.01f),
                                   .weight = kt_poisoned(dt, n),
                                   .grad = kt_random(dt, n, 4, 1.0f),
-                                  .scalars = &t->scalars,
+                                  .scalars = t->scalars,
                                   .n = n,
                                   .lr = 1e-2f,
                                   .beta1 = 0.9f,
@@ -172,7 +188,7 @@ static void adamw_init(struct adamw_case *t, enum dtype dt, int64_t n) {
 }
 
 static void adamw_fini(struct adamw_case *t) {
-    KT_FREE(t->args.master, t->args.m, t->args.v, t->args.weight, (void *)t->args.grad);
+    KT_FREE(t->args.master, t->args.m, t->args.v, t->args.weight, (void *)t->args.grad, t->scalars);
 }
 
 static void adamw_matches_ref(void **state) {
@@ -205,7 +221,7 @@ static void adamw_follows_the_paper(void **state) {
         struct adamw_case t;
         adamw_init(&t, DT_F32, n);
         t.args.l2_mode = l2;
-        t.scalars.grad_scale = 1.0f;
+        t.scalars->grad_scale = 1.0f;
         double p[50], m[50] = {0}, v[50] = {0};
         for (int64_t i = 0; i < n; i++) {
             p[i] = (double)t.args.master[i];
@@ -254,7 +270,7 @@ static void a_skipped_step_writes_nothing(void **state) {
     struct adamw_case a, b;
     adamw_init(&a, DT_BF16, 1000);
     adamw_init(&b, DT_BF16, 1000);
-    a.scalars = decide(1.0, 1, 1.0f, 1.0f);
+    *a.scalars = decide(1.0, 1, 1.0f, 1.0f);
     ((uint16_t *)a.args.grad)[5] = f32_to_bf16(NAN);
     kt_run(KT_OPS, OP_ADAMW, 2, &a.args);
     assert_memory_equal(a.args.master, b.args.master, 4000);
@@ -272,6 +288,7 @@ int main(void) {
         cmocka_unit_test(extremes_are_exact),
         cmocka_unit_test(sumsq_matches_ref),
         cmocka_unit_test(sumsq_ignores_the_partition),
+        cmocka_unit_test(sumsq_of_blocks_of_all_sizes),
         cmocka_unit_test(sumsq_counts_what_is_not_finite),
         cmocka_unit_test(decisions),
         cmocka_unit_test(adamw_matches_ref),
@@ -279,5 +296,5 @@ int main(void) {
         cmocka_unit_test(adamw_in_fp32_may_update_the_weight_in_place),
         cmocka_unit_test(a_skipped_step_writes_nothing),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

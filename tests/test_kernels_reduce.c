@@ -28,34 +28,35 @@ static void reduce_matches_ref(void **state) {
                 kt_run(KT_OPS, OP_REDUCE, 2, &a);
                 assert_memory_equal(out, in[count / 2], (size_t)n * dtype_size(dt));
                 kt_free(in, INPUTS);
-                free(out);
+                KT_FREE(out);
             }
 }
 
 // The order of the inputs is the order of the additions, in fp32, with one rounding at the end.
 static void reduce_adds_in_order_and_rounds_once(void **state) {
     (void)state;
-    float a = 1e8f, b = -1e8f, c = 1.0f, out;
+    void *a = kt_copy(DT_F32, 1, &(float){1e8f}), *b = kt_copy(DT_F32, 1, &(float){-1e8f});
+    void *c = kt_copy(DT_F32, 1, &(float){1.0f}), *minus_zero = kt_copy(DT_F32, 1, &(float){-0.0f});
+    void *one = kt_copy(DT_BF16, 1, &(uint16_t){f32_to_bf16(1.0f)});
+    void *small = kt_copy(DT_BF16, 1, &(uint16_t){f32_to_bf16(1.0f / 256)});
+    float *out = kt_poisoned(DT_F32, 1);
+    uint16_t *sum = kt_poisoned(DT_BF16, 1);
     struct reduce_args r = {
-        .out = &out, .inputs = (const void *const[]){&a, &b, &c}, .count = 3, .n = 1, .dt = DT_F32};
+        .out = out, .inputs = (const void *const[]){a, b, c}, .count = 3, .n = 1, .dt = DT_F32};
     kt_run(KT_OPS, OP_REDUCE, 1, &r);
-    assert_true(out == 1.0f);
-    r.inputs = (const void *const[]){&a, &c, &b};
+    assert_true(*out == 1.0f);
+    r.inputs = (const void *const[]){a, c, b};
     kt_run(KT_OPS, OP_REDUCE, 1, &r);
-    assert_true(out == 0.0f);
-    uint16_t one = f32_to_bf16(1.0f), small = f32_to_bf16(1.0f / 256), sum;
-    r = (struct reduce_args){.out = &sum,
-                             .inputs = (const void *const[]){&one, &small, &small},
-                             .count = 3,
-                             .n = 1,
-                             .dt = DT_BF16};
-    kt_run(KT_OPS, OP_REDUCE, 1, &r);
-    assert_true(bf16_to_f32(sum) == 1.0f + 1.0f / 128);
-    float minus_zero = -0.0f;
+    assert_true(*out == 0.0f);
     r = (struct reduce_args){
-        .out = &out, .inputs = (const void *const[]){&minus_zero}, .count = 1, .n = 1, .dt = DT_F32};
+        .out = sum, .inputs = (const void *const[]){one, small, small}, .count = 3, .n = 1, .dt = DT_BF16};
     kt_run(KT_OPS, OP_REDUCE, 1, &r);
-    assert_true(signbit(out));
+    assert_true(bf16_to_f32(*sum) == 1.0f + 1.0f / 128);
+    r = (struct reduce_args){
+        .out = out, .inputs = (const void *const[]){minus_zero}, .count = 1, .n = 1, .dt = DT_F32};
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
+    assert_true(signbit(*out));
+    KT_FREE(a, b, c, minus_zero, one, small, out, sum);
 }
 
 static void reduce_takes_the_most_inputs(void **state) {
@@ -67,7 +68,7 @@ static void reduce_takes_the_most_inputs(void **state) {
         .out = out, .inputs = (const void *const *)in, .count = REDUCE_MAX, .n = n, .dt = DT_BF16};
     kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, DT_BF16, 0, 0}, 1);
     kt_free(in, REDUCE_MAX);
-    free(out);
+    KT_FREE(out);
 }
 
 // A received frame starts anywhere: odd addresses are read as they are.
@@ -77,8 +78,8 @@ static void reduce_reads_unaligned_inputs(void **state) {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         int64_t n = 1037;
         size_t bytes = (size_t)n * dtype_size(types[d]);
-        unsigned char *a = calloc(1, bytes), *b = malloc(bytes + 1), *want = malloc(bytes),
-                      *got = malloc(bytes);
+        unsigned char *a = kt_alloc(types[d], n), *b = kt_alloc(DT_U8, (int64_t)bytes + 1);
+        unsigned char *want = kt_poisoned(types[d], n), *got = kt_poisoned(types[d], n);
         for (size_t i = 0; i < bytes; i++) a[i] = (unsigned char)(kt_hash(1, i) & 0x3b);
         memcpy(b + 1, a, bytes);
         struct reduce_args r = {
@@ -133,8 +134,8 @@ static void cast_rounds_to_nearest_even(void **state) {
                 {0x1.8p-25f, 0x1.8p-25f, 0x1p-24f}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        float in[16];
-        uint16_t b[16], h[16];
+        float *in = kt_alloc(DT_F32, 16);
+        uint16_t *b = kt_poisoned(DT_BF16, 16), *h = kt_poisoned(DT_F16, 16);
         for (int j = 0; j < 16; j++) in[j] = j % 2 ? -rows[i].x : rows[i].x;
         kt_run(KT_OPS, OP_CAST, 1,
                &(struct cast_args){.out = b, .in = in, .n = 16, .from = DT_F32, .to = DT_BF16});
@@ -144,6 +145,7 @@ static void cast_rounds_to_nearest_even(void **state) {
             assert_true(bf16_to_f32(b[j]) == (j % 2 ? -rows[i].bf16 : rows[i].bf16));
             assert_true(f16_to_f32(h[j]) == (j % 2 ? -rows[i].f16 : rows[i].f16));
         }
+        KT_FREE(in, b, h);
     }
 }
 
@@ -157,7 +159,7 @@ static void fill_zero_fills_what_it_was_given(void **state) {
                  &(struct kt_out){p, n + 1, DT_U8, 0, 0}, 1);
         for (int64_t i = 0; i < n; i++) assert_int_equal(p[i], 0);
         assert_int_equal(p[n], 0xff);
-        free(p);
+        KT_FREE(p);
     }
 }
 
@@ -171,5 +173,5 @@ int main(void) {
         cmocka_unit_test(cast_rounds_to_nearest_even),
         cmocka_unit_test(fill_zero_fills_what_it_was_given),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

@@ -1,7 +1,10 @@
 // Cross-entropy and the loss sum: cpu against ref, gradients, ignored targets, extreme logits.
 #include "tests/kernel_test.h"
 
-static const int64_t shapes[][2] = {{1, 1}, {3, 2}, {5, 257}, {19, 1024}, {4, 1025}, {3, 50257}};
+// Rows, columns, elements from row to row: aligned to 16 bytes and not; more than a block's shared memory.
+static const int64_t shapes[][3] = {{1, 1, 1},         {3, 2, 2},          {5, 257, 257}, {19, 1024, 1024},
+                                    {4, 1025, 1025},   {3, 50257, 50257},  {5, 257, 320}, {4, 1025, 1030},
+                                    {3, 50257, 50304}, {2, 100003, 100032}};
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
 static void matches_ref(void **state) {
@@ -10,8 +13,8 @@ static void matches_ref(void **state) {
         for (size_t s = 0; s < SHAPES; s++)
             for (int want_grad = 0; want_grad < 2; want_grad++) {
                 enum dtype dt = kt_dtypes[d];
-                int64_t r = shapes[s][0], v = shapes[s][1];
-                void *logits = kt_random(dt, r * v, 1, 9.0f);
+                int64_t r = shapes[s][0], v = shapes[s][1], stride = shapes[s][2];
+                void *logits = kt_random_rows(dt, r, v, stride, 1, 9.0f);
                 void *loss = kt_poisoned(DT_F32, r);
                 int32_t *targets = kt_tokens(r, 2, v);
                 if (r > 2) targets[1] = -1;
@@ -20,20 +23,25 @@ static void matches_ref(void **state) {
                                       .targets = targets,
                                       .rows = r,
                                       .vocab = v,
+                                      .row_stride = stride > v ? stride : 0,
                                       .grad_scale = 0.25f,
                                       .want_grad = want_grad,
                                       .dt = dt};
+                // Of two classes one has a probability near 1, and its gradient is what rounding leaves.
+                double floor = v == 2 ? 0.25 : 1e-2 * 0.25;
                 const struct kt_out outs[] = {{loss, r, DT_F32, 8, 1.0},
-                                              {logits, r * v, dt, want_grad ? 16 : 0, 1e-2 * 0.25}};
+                                              {logits, (r - 1) * stride + v, dt, want_grad ? 16 : 0, floor}};
                 kt_check(OP_XENT, &a, outs, 2);
+                kt_assert_gaps(dt, logits, r, v, stride);
                 KT_FREE(logits, loss, targets);
             }
 }
 
 static void ignored_rows_are_zero(void **state) {
     (void)state;
-    float *logits = kt_random(DT_F32, 3 * 7, 1, 1.0f), loss[3] = {NAN, NAN, NAN};
-    int32_t targets[3] = {-1, 4, -100};
+    float *logits = kt_random(DT_F32, 3 * 7, 1, 1.0f), *loss = kt_poisoned(DT_F32, 3);
+    const int32_t rows[3] = {-1, 4, -100};
+    int32_t *targets = kt_copy(DT_U8, sizeof rows, rows);
     struct xent_args a = {.logits = logits,
                           .loss = loss,
                           .targets = targets,
@@ -46,7 +54,7 @@ static void ignored_rows_are_zero(void **state) {
     assert_true(loss[0] == 0.0f && loss[1] > 0.0f && loss[2] == 0.0f);
     for (int i = 0; i < 7; i++)
         assert_true(logits[i] == 0.0f && logits[7 + i] != 0.0f && logits[14 + i] == 0.0f);
-    free(logits);
+    KT_FREE(logits, loss, targets);
 }
 
 // Large logits, in a row longer than a block with its maximum late: no overflow, the gradient of a
@@ -54,26 +62,26 @@ static void ignored_rows_are_zero(void **state) {
 static void extreme_logits(void **state) {
     (void)state;
     int64_t v = 3000;
-    float *logits = kt_random(DT_F32, v, 1, 1.0f), loss;
-    int32_t target = 5;
+    float *logits = kt_random(DT_F32, v, 1, 1.0f), *loss = kt_poisoned(DT_F32, 1);
+    int32_t *target = kt_copy(DT_U8, sizeof(int32_t), &(int32_t){5});
     for (int64_t i = 0; i < v; i++) logits[i] *= 1e4f;
     logits[2500] = 3e38f;
     logits[7] = -3e38f;
     struct xent_args a = {.logits = logits,
-                          .loss = &loss,
-                          .targets = &target,
+                          .loss = loss,
+                          .targets = target,
                           .rows = 1,
                           .vocab = v,
                           .grad_scale = 1.0f,
                           .want_grad = true,
                           .dt = DT_F32};
     kt_run(KT_OPS, OP_XENT, 2, &a);
-    assert_true(loss > 2.9e38f && isfinite(loss));
+    assert_true(*loss > 2.9e38f && isfinite(*loss));
     assert_true(logits[2500] == 1.0f && logits[5] == -1.0f && logits[7] == 0.0f);
     logits[3] = NAN;
     kt_run(KT_OPS, OP_XENT, 2, &a);
-    assert_true(isnan(loss));
-    free(logits);
+    assert_true(isnan(*loss));
+    KT_FREE(logits, loss, target);
 }
 
 struct xent_scalar {
@@ -115,25 +123,28 @@ static void gradient(void **state) {
 
 static void loss_sum_is_exact_in_order(void **state) {
     (void)state;
-    float loss[4] = {1e8f, 1e-8f, 3.0f, 0.5f};
-    double out = 7.0, want = ((1e8 + (double)1e-8f) + 3.0) + 0.5;
-    struct loss_sum_args a = {.out = &out, .loss = loss, .rows = 4};
-    kt_check(OP_LOSS_SUM, &a, &(struct kt_out){&out, 1, DT_F64, 0, 0}, 1);
-    assert_true(out == want);
+    const float terms[4] = {1e8f, 1e-8f, 3.0f, 0.5f};
+    float *loss = kt_copy(DT_F32, 4, terms);
+    double *out = kt_poisoned(DT_F64, 1), want = ((1e8 + (double)1e-8f) + 3.0) + 0.5;
+    struct loss_sum_args a = {.out = out, .loss = loss, .rows = 4};
+    kt_check(OP_LOSS_SUM, &a, &(struct kt_out){out, 1, DT_F64, 0, 0}, 1);
+    assert_true(*out == want);
     a.accumulate = true;
-    kt_check(OP_LOSS_SUM, &a, &(struct kt_out){&out, 1, DT_F64, 0, 0}, 1);
-    assert_true(out == want + want);
+    kt_check(OP_LOSS_SUM, &a, &(struct kt_out){out, 1, DT_F64, 0, 0}, 1);
+    assert_true(*out == want + want);
+    KT_FREE(loss, out);
 }
 
 static void loss_sum_matches_ref(void **state) {
     (void)state;
-    double out = 0.0;
+    double *out = kt_copy(DT_F64, 1, &(double){0.0});
     for (int64_t rows = 0; rows < 4000; rows += 1023) {
         float *loss = kt_random(DT_F32, rows, 3, 9.0f);
-        struct loss_sum_args a = {.out = &out, .loss = loss, .rows = rows, .accumulate = rows % 2};
-        kt_check(OP_LOSS_SUM, &a, &(struct kt_out){&out, 1, DT_F64, 0, 0}, 1);
-        free(loss);
+        struct loss_sum_args a = {.out = out, .loss = loss, .rows = rows, .accumulate = rows % 2};
+        kt_check(OP_LOSS_SUM, &a, &(struct kt_out){out, 1, DT_F64, 0, 0}, 1);
+        KT_FREE(loss);
     }
+    KT_FREE(out);
 }
 
 int main(void) {
@@ -145,5 +156,5 @@ int main(void) {
         cmocka_unit_test(loss_sum_is_exact_in_order),
         cmocka_unit_test(loss_sum_matches_ref),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

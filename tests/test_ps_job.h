@@ -12,19 +12,8 @@
 #include <cmocka.h>
 
 #include "ps/ps.h"
+#include "test_ps_device.h"
 #include "test_ps_toy.h"
-
-struct toy_worker_result {
-    int rc, rank;
-    void *weights[TOY_UNITS];
-    struct step_stats last;
-    struct topology_memory memory;
-    struct mem_usage usage;
-    uint64_t sent, received, predicted_sent, predicted_received;
-    struct staleness staleness;
-    double sums[2];
-    char error[512];
-};
 
 // What a gradient is computed from, on the compute stream.
 struct toy_compute {
@@ -35,9 +24,55 @@ struct toy_compute {
     struct unit_view view;
 };
 
+// An evaluation's use of a unit's weights: they must stay what they are while it lasts.
+struct toy_look {
+    const void *weights;
+    size_t bytes;
+    int *torn;
+};
+
+struct toy_worker_result {
+    int rc, rank;
+    void *weights[TOY_UNITS];
+    struct step_stats last;
+    struct topology_memory memory;
+    struct mem_usage usage;
+    uint64_t sent, received, predicted_sent, predicted_received;
+    struct staleness staleness;
+    double sums[2];
+    int torn;  // evaluations whose weights changed while they were read
+    char error[512];
+    struct toy_compute compute[TOY_UNITS];  // what the stream is given lives until the device is closed
+    struct toy_look looks[TOY_UNITS];
+};
+
 static inline int toy_compute_run(void *arg) {
     struct toy_compute *x = arg;
-    toy_grad(x->t, x->l, x->unit, x->worker, x->step, x->view.weights, x->view.grad);
+    if (x->t->far) far_pause(NULL);
+    toy_grad(x->t, x->l, x->unit, x->worker, x->step, far_seen(x->view.weights), far_seen(x->view.grad));
+    return 0;
+}
+
+static inline int toy_look_run(void *arg) {
+    struct toy_look *x = arg;
+    void *before = xcalloc(x->bytes, 1);
+    memcpy(before, far_seen(x->weights), x->bytes);
+    usleep(3000);
+    *x->torn += memcmp(before, far_seen(x->weights), x->bytes) != 0;
+    free(before);
+    return 0;
+}
+
+// Enqueues an evaluation; looks holds a task a unit.
+static inline int toy_evaluate(struct topology *t, struct toy_look *looks, int *torn) {
+    struct unit_view view;
+    for (int u = 0; u < TOY_UNITS; u++) {
+        if (topology_acquire(t, u, PASS_EVAL, &view)) return -1;
+        looks[u] =
+            (struct toy_look){view.weights, (size_t)t->layout->units[u].n_pad * dtype_size(t->dtype), torn};
+        stream_host(t->compute, "look", toy_look_run, &looks[u]);
+        if (topology_release(t, u, PASS_EVAL)) return -1;
+    }
     return 0;
 }
 
@@ -73,12 +108,11 @@ static inline int toy_pass(const struct toy_case *c, struct topology *t, struct 
 // on_step (may be NULL): before each step; non-zero ends the worker as an error.
 static inline int toy_steps(const struct toy_case *c, struct topology *t, struct toy_worker_result *r,
                             int (*on_step)(void *ctx, int rank, int64_t step), void *ctx) {
-    struct toy_compute x[TOY_UNITS];
     int64_t updates = 0;
     if (toy_load(t, t->layout)) return -1;
     for (int64_t step = 0; step < c->steps; step++) {
         if (on_step && on_step(ctx, t->rank, step)) return -1;
-        if (toy_pass(c, t, x, step)) return -1;
+        if (toy_pass(c, t, r->compute, step)) return -1;
         struct step_input in = {.step = step,
                                 .updates = updates,
                                 .lr = TOY_LR,
@@ -90,7 +124,8 @@ static inline int toy_steps(const struct toy_case *c, struct topology *t, struct
     }
     r->sums[0] = t->rank + 1;
     r->sums[1] = 0.125;
-    return topology_sum(t, r->sums, 2) || topology_finish(t) ? -1 : 0;
+    if (topology_sum(t, r->sums, 2) || (c->look && toy_evaluate(t, r->looks, &r->torn))) return -1;
+    return topology_finish(t) || stream_sync(t->compute) ? -1 : 0;
 }
 
 static inline void toy_collect(const struct toy_case *c, struct topology *t, struct toy_worker_result *r) {
@@ -98,8 +133,10 @@ static inline void toy_collect(const struct toy_case *c, struct topology *t, str
     for (int u = 0; u < TOY_UNITS; u++) {
         size_t bytes = (size_t)t->layout->units[u].n_pad * dtype_size(c->dtype);
         r->weights[u] = xcalloc(bytes, 1);
-        if (topology_acquire(t, u, PASS_EVAL, &view) == 0) memcpy(r->weights[u], view.weights, bytes);
+        if (topology_acquire(t, u, PASS_EVAL, &view) == 0)
+            dev_copy(t->compute, r->weights[u], view.weights, bytes);
     }
+    stream_sync(t->compute);
     r->rank = t->rank;
     r->memory = t->memory;
     r->staleness = t->staleness;
@@ -121,7 +158,8 @@ static inline void toy_worker_run(const struct toy_worker_options *o, struct toy
     struct device *dev = NULL;
     struct device_options d = {.threads = 1, .label = "toy"};
     r->rc = -1;
-    if (dev_open(backend_find("cpu", &why), &d, &dev) != 0) return;
+    int rc = o->t->far ? far_open(&d, &dev) : dev_open(backend_find("cpu", &why), &d, &dev);
+    if (rc != 0) return;
     struct stream *compute = stream_create(dev, "compute");
     struct ps_worker_options w = {o->role, dev, compute};
     struct topology *t = ps_worker_create(&w);

@@ -48,6 +48,8 @@ struct toy_case {
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
+    bool far;   // the workers' device has memory of its own (test_ps_device.h)
+    bool look;  // an evaluation is under way when finish is called
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
@@ -59,6 +61,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                        .clip = t->clip};
     c.optimizer = (struct optimizer_config){
         .lr = TOY_LR, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+    c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;
     c.scaler.enabled = t->dtype == DT_F16;
     c.ps = (struct ps_config){.servers = t->servers,
                               .threads = t->threads,

@@ -243,6 +243,7 @@ static void test_wrong_types(void **state) {
          "zero_optimization.stage: expected an integer|string"},
         {"{\"dtype\": \"fp8\"}", "dtype|one of|bf16|\"fp8\""},
         {"{\"reduce\": \"tree\"}", "reduce|\"ordered\", \"native\""},
+        {"{\"ring\": {\"collective\": \"gloo\"}}", "ring.collective|\"auto\", \"local\", \"mpi\", \"nccl\""},
         {"{\"data\": {\"tokenizer\": \"bpe\"}}", "data.tokenizer|bpe|byte"},
         {"{\"model\": 7}", "model.name: expected a text|number 7"},
         {"{\"parameter_server\": {\"credit_bytes\": 2048}}", "credit_bytes 2048|partition"},
@@ -320,6 +321,31 @@ static void test_known_keys(void **state) {
     config_destroy(&c);
 }
 
+// What ranks talk through is a ring's matter: written for rings, and a flag that does nothing is said so.
+static void test_collectives(void **state) {
+    (void)state;
+    static const struct config_override flag = {"ring.collective", "mpi", "--collective"};
+    struct config *c = accept("{\"topology\": \"zero:2\", \"ring\": {\"collective\": \"nccl\"}}");
+    assert_int_equal(c->collective, RING_NCCL);
+    assert_string_equal(config_collective_name(c->collective), "nccl");
+    char *text = config_to_json(c);
+    assert_non_null(strstr(text, "\"nccl\""));
+    free(text);
+    config_destroy(&c);
+    c = accept("{\"topology\": \"ps:sync\", \"ring\": {\"collective\": \"nccl\"}}");
+    assert_string_equal(said, "");
+    text = config_to_json(c);
+    assert_null(strstr(text, "collective"));
+    free(text);
+    config_destroy(&c);
+    c = load("{\"topology\": \"ps:sync\"}", &flag, 1);
+    assert_words(said, "warning|--collective|ps:sync has no collectives", "");
+    config_destroy(&c);
+    c = accept("{\"topology\": \"zero:0\"}");
+    assert_int_equal(c->collective, RING_AUTO);
+    config_destroy(&c);
+}
+
 static void test_overrides(void **state) {
     (void)state;
     const struct config_override o[] = {
@@ -393,6 +419,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_types),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_known_keys),
+        cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_overrides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,6 +120,7 @@ static void assert_same(const struct config *a, const struct config *b) {
     same_text(a->val_data, b->val_data), same_text(a->tokenizer, b->tokenizer), same_text(a->out, b->out);
     same_text(a->optimizer_type, b->optimizer_type), same_text(a->ps.bind, b->ps.bind);
     SAME(kind), SAME(consistency), SAME(bound), SAME(stage), SAME(workers), SAME(launch), SAME(device);
+    SAME(collective);
     SAME(threads), SAME(val_fraction), SAME(seq), SAME(steps), SAME(seed), SAME(dtype), SAME(eval_every);
     SAME(eval_batches), SAME(trace), SAME(json), SAME(quiet), SAME(train_batch), SAME(micro_batch);
     SAME(accumulation), SAME(optimizer.lr), SAME(optimizer.beta1), SAME(optimizer.beta2), SAME(optimizer.eps);

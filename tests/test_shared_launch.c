@@ -251,6 +251,10 @@ static void rank_variables(void **state) {
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_MPIRUN);
     assert_true(e.mpi_ready);
+    assert_int_equal(e.local_rank, 0);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.local_rank, 1);
     setenv("OMPI_COMM_WORLD_RANK", "3", 1);
     error_quiet(1);
     assert_int_equal(rank_env_read(&e), -1);

@@ -1,5 +1,6 @@
 // The whole model against PyTorch: logits, loss, every gradient and ten AdamW steps, from the data that
-// tests/make_vectors.py wrote (fp64, rounded to fp32 where stored).
+// tests/make_vectors.py wrote (fp64, rounded to fp32 where stored). STARRING_TEST_DEVICE=cuda runs the same
+// on that backend instead of the host's, and is skipped where it is missing.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,16 +74,23 @@ static float *read_units(const struct rig *r, const char *part) {
     return all;
 }
 
+static const struct backend *backend_or_skip(const char *name) {
+    const char *why = "";
+    const struct backend *b = backend_find(name, &why);
+    if (b) return b;
+    printf("device: skipped: %s\n", why);
+    skip();
+    return NULL;
+}
+
 static void rig_open(struct rig *r, const char *backend, const char *name, enum dtype dt) {
-    const char *why = NULL;
+    const struct backend *b = backend_or_skip(backend);
     memset(r, 0, sizeof *r);
     snprintf(r->dir, sizeof r->dir, VECTORS "%s", name);
     assert_int_equal(model_spec_load(r->dir, &r->spec), 0);
     r->layout = model_layout_create(&r->spec, 1);
     read_expected(r);
-    assert_int_equal(dev_open(backend_find(backend, &why),
-                              &(struct device_options){.threads = 1, .label = "test"}, &r->dev),
-                     0);
+    assert_int_equal(dev_open(b, &(struct device_options){.threads = 1, .label = "test"}, &r->dev), 0);
     r->compute = stream_create(r->dev, "compute");
     r->topology = local_create(&(struct local_options){
         .layout = r->layout,
@@ -111,6 +119,14 @@ static void rig_close(struct rig *r) {
     stream_destroy(&r->compute);
     dev_close(&r->dev);
     layout_destroy(&r->layout);
+}
+
+// A copy of n fp32 of device memory; the caller frees.
+static float *from_device(const struct rig *r, const void *device, int64_t n) {
+    float *host = xcalloc((unsigned long)n, sizeof *host);
+    dev_copy(r->compute, host, device, (size_t)n * sizeof *host);
+    assert_int_equal(stream_sync(r->compute), 0);
+    return host;
 }
 
 static void forward(struct rig *r, enum pass pass) {
@@ -222,7 +238,9 @@ static void check_fp32(const char *backend, const char *name) {
         for (int u = 0; t == 0 && u < r.layout->count; want += r.layout->units[u++].n_pad) {
             struct unit_view v;
             assert_int_equal(topology_acquire(r.topology, u, PASS_BACKWARD, &v), 0);
-            compare_unit(&r, u, v.grad, want, 1e-5, 1e-7);
+            float *grad = from_device(&r, v.grad, r.layout->units[u].n_pad);
+            compare_unit(&r, u, grad, want, 1e-5, 1e-7);
+            free(grad);
         }
         step(&r, t);
     }
@@ -230,7 +248,9 @@ static void check_fp32(const char *backend, const char *name) {
     for (int u = 0; u < r.layout->count; want += r.layout->units[u++].n_pad) {
         struct unit_view v;
         assert_int_equal(topology_acquire(r.topology, u, PASS_EVAL, &v), 0);
-        compare_after(&r, u, v.weights, want);
+        float *weights = from_device(&r, v.weights, r.layout->units[u].n_pad);
+        compare_after(&r, u, weights, want);
+        free(weights);
         assert_int_equal(topology_release(r.topology, u, PASS_EVAL), 0);
     }
     free(gradients);
@@ -239,9 +259,9 @@ static void check_fp32(const char *backend, const char *name) {
 }
 
 // 16-bit training follows the fp64 loss curve to the precision of its storage.
-static void check_16_bit(const char *name, enum dtype dt, double tolerance) {
+static void check_16_bit(const char *backend, const char *name, enum dtype dt, double tolerance) {
     struct rig r;
-    rig_open(&r, "cpu", name, dt);
+    rig_open(&r, backend, name, dt);
     for (int64_t t = 0; t < STEPS; t++) {
         double loss = forward_backward(&r);
         if (!(fabs(loss - r.losses[t]) <= tolerance))
@@ -259,14 +279,24 @@ static void llama_ref(void **state) { (void)state, check_fp32("ref", "llama"); }
 static void qwen_ref(void **state) { (void)state, check_fp32("ref", "qwen"); }
 static void gpt2_ref(void **state) { (void)state, check_fp32("ref", "gpt2"); }
 
-static void sixteen_bits(void **state) {
-    (void)state;
+static void check_16_bits(const char *backend) {
     static const char *const names[] = {"llama", "qwen", "gpt2"};
     for (int i = 0; i < 3; i++) {
-        check_16_bit(names[i], DT_BF16, 0.05);
-        check_16_bit(names[i], DT_F16, 0.01);
+        check_16_bit(backend, names[i], DT_BF16, 0.05);
+        check_16_bit(backend, names[i], DT_F16, 0.01);
     }
 }
+static void sixteen_bits(void **state) { (void)state, check_16_bits("cpu"); }
+
+// The backend of STARRING_TEST_DEVICE; NULL: none was named.
+static const char *device_named(void) {
+    const char *name = getenv("STARRING_TEST_DEVICE");
+    return name && *name ? name : NULL;
+}
+static void llama_device(void **state) { (void)state, check_fp32(device_named(), "llama"); }
+static void qwen_device(void **state) { (void)state, check_fp32(device_named(), "qwen"); }
+static void gpt2_device(void **state) { (void)state, check_fp32(device_named(), "gpt2"); }
+static void sixteen_bits_device(void **state) { (void)state, check_16_bits(device_named()); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -274,5 +304,12 @@ int main(void) {
         cmocka_unit_test(llama_cpu),    cmocka_unit_test(qwen_cpu), cmocka_unit_test(gpt2_cpu),
         cmocka_unit_test(sixteen_bits),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest device_tests[] = {
+        cmocka_unit_test(llama_device),
+        cmocka_unit_test(qwen_device),
+        cmocka_unit_test(gpt2_device),
+        cmocka_unit_test(sixteen_bits_device),
+    };
+    return device_named() ? cmocka_run_group_tests(device_tests, NULL, NULL)
+                          : cmocka_run_group_tests(tests, NULL, NULL);
 }

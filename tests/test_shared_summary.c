@@ -203,6 +203,88 @@ static void everything_is_merged(void **state) {
     cJSON_Delete(s);
 }
 
+// Worker 0 and 1 share a GPU, as the server's report says nothing of any.
+static void write_gpu_run(const char *dir) {
+    write_run(dir, "ps:sync");
+    for (int r = 0; r < 2; r++) {
+        struct run_facts facts = {.params = 1000, .data = "a text"};
+        struct rank_report w = report("worker", r);
+        w.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
+        w.on_gpu = true;
+        w.device = (struct device_facts){.name = "some GPU",
+                                         .bus_id = "0000:01:00.0",
+                                         .sm_version = 90,
+                                         .memory_bytes = 1 << 30,
+                                         .driver_version = 13010,
+                                         .runtime_version = 13000};
+        w.device_memory = (struct device_memory){.ledger_bytes = 2048,
+                                                 .workspace_bytes = 100,
+                                                 .used_bytes = 10000 + 500 * (size_t)r,
+                                                 .free_bytes = 1000 - 500 * (size_t)r,
+                                                 .total_bytes = 1 << 30};
+        assert_int_equal(summary_write_rank(dir, &w, r == 0 ? &facts : NULL), 0);
+    }
+}
+
+static char *printed(const char *dir, const cJSON *s) {
+    FILE *f = tmpfile();
+    summary_print(f, dir, s);
+    long n = ftell(f);
+    char *text = xcalloc((unsigned long)n + 1, 1);
+    rewind(f);
+    assert_int_equal(fread(text, 1, (size_t)n, f), n);
+    fclose(f);
+    return text;
+}
+
+static void ranks_that_share_a_gpu_are_added_up(void **state) {
+    const char *dir = *state;
+    write_gpu_run(dir);
+    cJSON *s = summary_merge(dir);
+    const cJSON *devices = cJSON_GetObjectItem(s, "devices"), *d = cJSON_GetArrayItem(devices, 0);
+    assert_int_equal(cJSON_GetArraySize(devices), 1);
+    assert_string_equal(cJSON_GetObjectItem(d, "name")->valuestring, "some GPU");
+    assert_string_equal(cJSON_GetObjectItem(d, "driver")->valuestring, "13.1");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(d, "ranks")), 2);
+    assert_true(number(d, "ledger_bytes", NULL) == 2 * 2048 && number(d, "workspace_bytes", NULL) == 2 * 100);
+    // In use is the device's, not the ranks' to be added.
+    assert_true(number(d, "used_bytes", NULL) == 10500 && number(d, "free_bytes", NULL) == 500);
+    assert_true(number(d, "other_bytes", NULL) == 10500 - 2 * 2148);
+    const cJSON *memory = cJSON_GetObjectItem(s, "memory"), *first = cJSON_GetArrayItem(memory, 0);
+    assert_true(number(first, "peak", "pinned") == 512);
+    assert_true(number(first, "device", "ledger_bytes") == 2048);
+    assert_false(cJSON_HasObjectItem(cJSON_GetArrayItem(memory, 2), "device"));
+    char *text = printed(dir, s);
+    assert_non_null(
+        strstr(text, "in use 10.5 kB of 1.07 GB = 4.10 kB counted + 200 B workspaces + 6.20 kB context"));
+    assert_non_null(strstr(text, "worker 0, worker 1\n"));
+    assert_non_null(
+        strstr(text, "  worker   0      2.05 kB      2.05 kB   equal"));  // without what is pinned
+    assert_non_null(strstr(text, "pinned host "));
+    assert_non_null(strstr(text, "  worker   0        512 B        512 B"));
+    free(text);
+    cJSON_Delete(s);
+}
+
+// Equal totals of classes that differ are no agreement; nothing is said of GPUs that are not there.
+static void memory_agrees_class_by_class(void **state) {
+    const char *dir = *state;
+    write_run(dir, "zero:2");
+    struct rank_report w = report("worker", 1);
+    w.predicted_bytes[MEM_GRADIENT] = 512;
+    w.peak_bytes[MEM_COMM] = 512;
+    assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
+    cJSON *s = summary_merge(dir);
+    char *text = printed(dir, s);
+    assert_non_null(strstr(text, "  worker   0      2.05 kB      2.05 kB   equal"));
+    assert_non_null(strstr(text, "  worker   1      2.56 kB      2.56 kB   DIFFERENT"));
+    assert_null(strstr(text, "pinned host"));
+    assert_null(strstr(text, "GPU"));
+    assert_false(cJSON_HasObjectItem(s, "devices"));
+    free(text);
+    cJSON_Delete(s);
+}
+
 static void missing_ranks_are_named(void **state) {
     const char *dir = *state;
     write_run(dir, "ps:sync");
@@ -285,6 +367,8 @@ int main(void) {
         ON_DISK(losses_keep_every_bit),
         ON_DISK(broken_lines_are_named),
         ON_DISK(everything_is_merged),
+        ON_DISK(ranks_that_share_a_gpu_are_added_up),
+        ON_DISK(memory_agrees_class_by_class),
         ON_DISK(missing_ranks_are_named),
         ON_DISK(ring_has_a_stage),
         cmocka_unit_test(lines_fit_the_terminal),

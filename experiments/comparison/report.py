@@ -4,7 +4,7 @@ import os
 from html import escape
 
 from . import equality, machine, svg, table
-from .runs import CLASSES, as_float, total
+from .runs import CLASSES, PINNED, as_float, total
 from .style import CSS
 
 MIB = table.MIB
@@ -176,6 +176,8 @@ def memory(runs):
     verdict = ("In every run and class shown, prediction and measurement agree to the byte." if exact else
                "Prediction and measurement do not agree to the byte everywhere; see the CSV for each class.")
     key = svg.legend([(f"m{n}", CLASS_WORDS[CLASSES[n]]) for n in used])
+    if any(e["peak"].get(PINNED) for r in runs for e in r.roles().values()):
+        verdict += " Page-locked host memory, through which the device is reached, is in the table and in no bar."
     return f"""<h2>Memory of a rank</h2>
 <p>Device memory by what it is for. The prediction comes from the layout before anything is allocated; the measurement
 counts what the device handed out at its peak. {verdict}</p>
@@ -262,8 +264,16 @@ def hashes(runs):
             f"<tbody>{''.join(rows)}</tbody></table></div>")
 
 
+def gpus(runs):
+    """[("GPU", what it is)], each once, as the ranks reported them."""
+    found = {(d["host"], d["bus_id"]): d for r in runs for d in r.devices or []}
+    return [("GPU", f"{d['name']}, {d['bus_id']}, driver {d['driver']}, CUDA {d['runtime']}, cuBLASLt {d['cublaslt']}, "
+                    f"cuDNN {d['cudnn'] or 'not found'}") for d in found.values()]
+
+
 def notes(runs, command, directory):
-    facts = "".join(f"<tr><td>{escape(k)}</td><td style=\"text-align:left\">{escape(v)}</td></tr>" for k, v in machine.facts())
+    facts = "".join(f"<tr><td>{escape(k)}</td><td style=\"text-align:left\">{escape(v)}</td></tr>"
+                    for k, v in machine.facts() + gpus(runs))
     commands = "\n".join(" ".join(r.command) for r in runs if r.command)
     size = max((total(e) for r in runs for e in r.roles().values()), default=0)
     return f"""<h2>Notes</h2>

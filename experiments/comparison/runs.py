@@ -11,6 +11,7 @@ import time
 
 TAIL_LINES = 25  # of a failed run's output
 CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server"]
+PINNED = "pinned"  # page-locked host memory: counted beside the classes of device memory, in no sum of them
 # Other spellings of a memory class in summary.json.
 CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "communication_buffer": "communication",
                  "server_state": "server"}
@@ -68,8 +69,13 @@ class Run:
         return max(entries, key=lambda w: w.get("sent_per_step") or 0) if entries else None
 
 
+def device_bytes(classes):
+    """Sum of the classes that are device memory."""
+    return sum(v for name, v in (classes or {}).items() if name != PINNED)
+
+
 def total(entry):
-    return max(sum((entry.get("predicted") or {}).values()), sum((entry.get("peak") or {}).values()))
+    return max(device_bytes(entry.get("predicted")), device_bytes(entry.get("peak")))
 
 
 def same_class(name):

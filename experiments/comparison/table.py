@@ -1,7 +1,7 @@
 """The table for the terminal and the README, and the CSV."""
 import csv
 
-from .runs import CLASSES, as_float, median_and_spread, total
+from .runs import CLASSES, PINNED, as_float, device_bytes, median_and_spread
 
 DASH = "-"
 MIB = 1 << 20
@@ -64,13 +64,19 @@ def rows(groups):
     out.append(("memory a rank (MiB), predicted/measured", []))
     for role in all_roles(firsts):
         entries = [r.roles().get(role) for r in firsts]
-        add("  " + role, [DASH if e is None else pair(sum(e["predicted"].values()), sum(e["peak"].values()))
+        add("  " + role, [DASH if e is None else pair(device_bytes(e["predicted"]), device_bytes(e["peak"]))
                           for e in entries])
         add("    of it model state", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
         add("    textbook formula", [DASH if e is None else number((e.get("formula_bytes") or 0) / MIB, "{:.2f}")
                                      for e in entries])
+        add("    pinned host memory", [DASH if not (e or {}).get("peak", {}).get(PINNED) else
+                                       pair(e["predicted"].get(PINNED, 0), e["peak"][PINNED]) for e in entries])
         add("    frames in flight, peak", [DASH if not (e or {}).get("transport_peak_bytes") else
                                            number(e["transport_peak_bytes"] / MIB, "{:.2f}") for e in entries])
+    gpus = [fullest_gpu(r) for r in firsts]
+    for words, key in (("  GPU, in use by everything", "used_bytes"), ("    of it counted, all ranks on it", "ledger_bytes"),
+                       ("    of it workspaces", "workspace_bytes"), ("    of it context, libraries, others", "other_bytes")):
+        add(words, [DASH if g is None else number(g[key] / MIB, "{:.2f}") for g in gpus])
     out.append(("bytes a step (MiB), predicted/measured", []))
     for role in all_roles(firsts):
         wires = [r.wire_of(role) or {} for r in firsts]
@@ -89,6 +95,11 @@ def model_state(entry):
     """Bytes of weights, gradients, masters, moments and server state: what the textbook formulas count."""
     peak = entry["peak"]
     return sum(peak.get(c, 0) for c in ("parameter", "gradient", "master", "optimizer", "server"))
+
+
+def fullest_gpu(run):
+    """The entry of summary.json's "devices" with most memory in use, None where no rank was on a GPU."""
+    return max(run.devices or [], key=lambda d: d["used_bytes"], default=None)
 
 
 def all_roles(runs):
@@ -137,14 +148,17 @@ def csv_record(run):
     for role, entry in run.roles().items():
         for kind in ("predicted", "peak"):
             word = {"peak": "measured"}.get(kind, kind)
-            for name in CLASSES:
+            for name in CLASSES + [PINNED]:
                 record[f"{role}_{name}_bytes_{word}"] = entry[kind].get(name, 0)
-            record[f"{role}_bytes_{word}"] = sum(entry[kind].values())
+            record[f"{role}_bytes_{word}"] = device_bytes(entry[kind])
         for key in ("formula_bytes", "rss_bytes", "transport_peak_bytes"):
             record[f"{role}_{key}"] = entry.get(key)
         for key, value in (run.wire_of(role) or {}).items():
             if key not in ("rank", "role"):
                 record[f"{role}_wire_{key}"] = value
+    gpu = fullest_gpu(run) or {}
+    for key in ("name", "used_bytes", "ledger_bytes", "workspace_bytes", "other_bytes"):
+        record[f"gpu_{key}"] = gpu.get(key)
     for key in ("mean", "max"):
         record[f"staleness_{key}"] = run.get("staleness", key)
     return record

@@ -17,6 +17,7 @@
 #include "kernels/cpu/gemm_kernel.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/strides.h"
 
 #define ROWS_MAX    (170 * MR)
 #define ROWS_BLOCK  (20 * MR)
@@ -50,7 +51,7 @@ VEC_INLINE int64_t a_panel_floats(int64_t depth) { return MR * depth + A_SLACK; 
 // Adds what the tile is still missing and puts VEC (or n < VEC) of its elements where they belong.
 VEC_INLINE void finish_vector(const struct matmul_args *g, enum dtype t, const struct pass *p, vecf v,
                               float *partial, int64_t i, int64_t j, int64_t n) {
-    int64_t at = i * g->n + j;
+    int64_t at = i * g->ldc + j;
     if (!p->first) v += vec_load_f32(partial);
     if (!p->last) {
         vec_store_f32(partial, v);
@@ -78,7 +79,7 @@ VEC_INLINE void finish_tile(const struct matmul_args *g, enum dtype t, const str
 VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const struct pass *p,
                          const struct blocks *s, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
                          float *partial) {
-    int64_t row_stride = g->trans_a ? 1 : g->k, k_stride = g->trans_a ? g->m : 1;
+    int64_t row_stride = g->trans_a ? 1 : g->lda, k_stride = g->trans_a ? g->lda : 1;
     for (int64_t i = i0; i < i1; i += MR) {
         int64_t start = i * row_stride + p->k0 * k_stride, rows = min64(MR, i1 - i);
         float *panel = s->a + (i - i0) / MR * a_panel_floats(p->depth);
@@ -99,7 +100,7 @@ VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const st
 
 VEC_INLINE void pack_columns(const struct matmul_args *g, struct kind kind, const struct pass *p, float *b,
                              int64_t j0, int64_t j1) {
-    int64_t k_stride = g->trans_b ? 1 : g->n, column_stride = g->trans_b ? g->k : 1;
+    int64_t k_stride = g->trans_b ? 1 : g->ldb, column_stride = g->trans_b ? g->ldb : 1;
     for (int64_t j = j0; j < j1; j += NR) {
         int64_t start = p->k0 * k_stride + j * column_stride, columns = min64(NR, j1 - j);
         float *panel = b + (j - j0) * p->depth;
@@ -176,7 +177,12 @@ static int grid_columns(const struct matmul_args *g, int threads) {
     return best;
 }
 
-static int run_grid(int threads, const struct matmul_args *g, region_fn *run, const char **why) {
+static int run_grid(int threads, const struct matmul_args *args, region_fn *run, const char **why) {
+    struct matmul_args strided = *args;
+    const struct matmul_args *g = &strided;
+    strided.lda = matmul_lda(args);
+    strided.ldb = matmul_ldb(args);
+    strided.ldc = matmul_ldc(args);
     assert(g->m > 0 && g->n > 0 && g->k > 0);
     int failed = 0;
     if ((double)g->m * (double)g->n * (double)g->k < 32768.0) threads = 1;  // less than a team's start costs

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
+#include "kernels/strides.h"
 
 // max over the row and sum of exp(x - max), in one pass: when a chunk brings a larger maximum, what
 // was summed is scaled to it (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
@@ -13,7 +14,7 @@ static double row_sum_exp(const struct xent_args *a, int64_t row, float *max_out
     double total = 0.0;
     for (int64_t i = 0; i < a->vocab; i += CHUNK) {
         int64_t n = chunk_min(CHUNK, a->vocab - i);
-        load_f32(a->dt, x, a->logits, row * a->vocab + i, n);
+        load_f32(a->dt, x, a->logits, row * xent_stride(a) + i, n);
         float chunk_max = max_f32(x, n);
         if (i == 0) {
             max = chunk_max;
@@ -32,7 +33,7 @@ static void row_gradient(const struct xent_args *a, int64_t row, float max, doub
     float x[CHUNK];
     float scale = (float)((double)a->grad_scale / total);
     for (int64_t i = 0; i < a->vocab; i += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->vocab - i), at = row * a->vocab + i, hit = a->targets[row] - i;
+        int64_t n = chunk_min(CHUNK, a->vocab - i), at = row * xent_stride(a) + i, hit = a->targets[row] - i;
         load_f32(a->dt, x, a->logits, at, n);
         for (int64_t j = 0; j < n; j++) x[j] = exp_f32(x[j] - max) * scale;
         if (hit >= 0 && hit < n) x[hit] -= a->grad_scale;
@@ -48,12 +49,13 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
         if (target < 0) {
             a->loss[r] = 0.0f;
             if (a->want_grad)
-                memset(dtype_at_mut(a->dt, a->logits, r * a->vocab), 0, (size_t)a->vocab * dtype_size(a->dt));
+                memset(dtype_at_mut(a->dt, a->logits, r * xent_stride(a)), 0,
+                       (size_t)a->vocab * dtype_size(a->dt));
             continue;
         }
         float max, logit;
         double total = row_sum_exp(a, r, &max);
-        load_f32(a->dt, &logit, a->logits, r * a->vocab + target, 1);
+        load_f32(a->dt, &logit, a->logits, r * xent_stride(a) + target, 1);
         a->loss[r] = (float)(log(total) + ((double)max - (double)logit));
         if (a->want_grad) row_gradient(a, r, max, total);
     }

@@ -3,7 +3,12 @@
 
 #define BIAS_LANES 32  // vectors of columns side by side
 #define BIAS_DEEP  8   // rows read side by side
-#define BIAS_AHEAD 4   // rows a thread has in flight
+#define BIAS_AHEAD 4   // rows a thread has in flight: 16 KB a block
+
+// Bytes: dy once, and each part's N sums in fp32 written and read. Blocks enough for 7 to 8 on each of the
+// 132 multiprocessors of a large device, and no more, keep the sums within 1/20 of dy: R = 32768, N = 3072 in
+// 16 bits is 201 MB of dy, and 85 parts are 2 MB of sums (512 would be 13).
+#define BIAS_BLOCKS 1024
 
 template <typename T>
 struct bias_buffers {
@@ -51,19 +56,20 @@ __global__ void __launch_bounds__(BIAS_LANES *BIAS_DEEP) bias_parts_kernel(struc
 int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args) {
     const struct bias_grad_args *a = static_cast<const struct bias_grad_args *>(args);
     if (a->n == 0) return 0;
-    int64_t parts = column_parts(a->rows, a->n);
-    if (parts == 0 && a->rows > 0) return cuda_refused(ctx, "bias_grad: a row of sums exceeds the workspace");
+    int64_t most = column_parts(a->rows, a->n);
+    if (most == 0 && a->rows > 0) return cuda_refused(ctx, "bias_grad: a row of sums exceeds the workspace");
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         bool wide = a->n % lanes<T>::count == 0 && aligned16(a->dy);
+        int64_t across = divide_up(a->n, (int64_t)BIAS_LANES * (wide ? lanes<T>::count : 1));
+        int64_t parts = lesser(most, divide_up((int64_t)BIAS_BLOCKS, across));
         int rc = with_width<T>(wide, [&](auto width) {
             constexpr int V = decltype(width)::value;
             struct bias_buffers<T> p = {
                 (const T *)a->dy, (float *)ctx->workspace, a->rows, a->n
             };
-            struct launch_shape shape = {
-                dim3((unsigned)divide_up(a->n, (int64_t)BIAS_LANES * V), (unsigned)parts),
-                dim3(BIAS_LANES * BIAS_DEEP), 0};
+            struct launch_shape shape = {dim3((unsigned)across, (unsigned)parts),
+                                         dim3(BIAS_LANES * BIAS_DEEP), 0};
             return parts ? launch(ctx, shape, bias_parts_kernel<T, V>, p) : 0;
         });
         struct combine_buffers<T> c = {

@@ -12,7 +12,7 @@
 #define PART_ROWS    4    // fewer rows are not worth a part
 #define PART_FLOATS  ((int64_t)CUDA_WORKSPACE_BYTES / (int64_t)sizeof(float))
 #define PART_COLUMNS 32
-#define PART_SLICES  16
+#define PART_SLICES  32  // with PARTS_MAX parts 16 a thread, all of them in flight at once
 
 // Parts for `rows` rows whose partial sums take `width` floats; 0 when not even one fits.
 static inline int64_t column_parts(int64_t rows, int64_t width) {
@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(PART_COLUMNS *PART_SLICES) combine_kernel(stru
     const float *from = p.parts + blockIdx.y * p.n + c;
     float total = 0.0f;
     if (c < p.n)
+#pragma unroll 16
         for (int64_t k = p.count * slice / PART_SLICES; k < p.count * (slice + 1) / PART_SLICES; k++)
             total += from[k * p.width];
     sums[slice * (PART_COLUMNS + 1) + lane] = total;

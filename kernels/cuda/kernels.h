@@ -30,10 +30,12 @@ extern "C" {
 #endif
 
 #include "kernels/backend.h"
+#include "kernels/strides.h"
 
 // Scratch of the operations beyond the scratch of their args: partial column sums (norm_bwd,
-// bias_grad) and positions (embed_bwd: CUDA_WORKSPACE_BYTES hold V + B*T <= 2,097,151 integers, the
-// operation fails beyond). Used in stream order only, so a stream's matrix products may share it.
+// bias_grad) and positions (embed_bwd: CUDA_WORKSPACE_BYTES hold V + B*T + min(V, B*T) <= 2,097,150
+// integers, the operation fails beyond). Used in stream order only, so a stream's matrix products may share
+// it.
 #define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
 
 struct cuda_ctx {
@@ -42,6 +44,8 @@ struct cuda_ctx {
     void *workspace;         // device memory, 256-byte aligned, of this stream alone
     size_t workspace_bytes;  // >= CUDA_WORKSPACE_BYTES
     const char *why;         // set when a function returns -1; constant text
+    int shared_bytes;        // shared memory a block may ask for (cudaDevAttrMaxSharedMemoryPerBlockOptin);
+                             // 0: what every device has
 };
 
 int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args);

@@ -1,14 +1,21 @@
 // The backward of RMSNorm and LayerNorm. With g = dy w and xhat the normalised input:
 //     dx = rstd (g - mean(g) - xhat mean(g xhat)) + dresidual        (RMSNorm has no mean(g))
 //     dweight = sum over rows of dy xhat,  dbias = sum over rows of dy
-// A block does a run of rows, one after another, the next row's loads in flight while registers last;
+// A block does a run of rows, one after another, the next rows' loads in flight while registers last;
 // a thread owns its columns in all of them, so the column sums stay in registers until the run ends
 // (columns.h goes on).
+//
+// Bytes: x, dy, dresidual once, dx once; sums of 512 parts, 4 or 8 bytes a column, written and read. For
+// R = 32768, C = 768, LayerNorm, 16 bits: 201 MB and 6 MB. 512 parts are 4 blocks on each of 132
+// multiprocessors; with 96 threads a block and 48 bytes a thread and row, one row ahead is 18 KB in flight,
+// less than the latency asks for (22 KB), so narrow blocks fetch two rows ahead. Wider ones have enough with
+// one, and fewer of them would fit with the registers of a second.
 #include "kernels/cuda/columns.h"
 
 #define NORM_THREADS 256
-#define NORM_COLUMNS 32  // a thread owns in registers, at most
-#define NORM_AHEAD   16  // columns of a thread up to which the next row waits in registers as well
+#define NORM_COLUMNS 32   // a thread owns in registers, at most
+#define NORM_AHEAD   16   // columns of a thread up to which the next row waits in registers as well
+#define NORM_NARROW  128  // threads of a block up to which the row after it does too
 
 template <typename T>
 struct norm_bwd_buffers {
@@ -22,7 +29,7 @@ struct norm_bwd_buffers {
 // What a thread holds of a row.
 template <typename T, int V, int PER>
 struct norm_row {
-    vec<T, V> x[PER], dy[PER], dresidual[PER];
+    packed<T, V> x[PER], dy[PER], dresidual[PER];
     float mean, rstd;
 };
 
@@ -35,9 +42,9 @@ __device__ static inline void norm_row_load(const struct norm_bwd_buffers<T> &p,
     for (int k = 0; k < PER; k++) {
         int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V, at = row * p.channels + c;
         if (c >= p.channels) continue;
-        out->x[k] = load_vec<T, V>(p.x + at);
-        out->dy[k] = load_vec<T, V>(p.dy + at);
-        if (p.dresidual) out->dresidual[k] = load_vec<T, V>(p.dresidual + at);
+        out->x[k] = load_packed<T, V>(p.x + at);
+        out->dy[k] = load_packed<T, V>(p.dy + at);
+        if (p.dresidual) out->dresidual[k] = load_packed<T, V>(p.dresidual + at);
     }
 }
 
@@ -56,54 +63,75 @@ __device__ static inline void block_sum_pair(float *a, float *b, float *slots) {
     *b = warp_reduce(lane < warps ? slots[WARP + lane] : 0.0f, sum_of());
 }
 
+// A thread's columns of all rows of a run.
+template <int V, int PER>
+struct norm_columns {
+    float w[PER][V], dweight[PER][V], dbias[PER][V];
+};
+
+// One row; slots (2 WARP).
 template <typename T, int V, int PER, bool LAYER>
-__global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_buffers<T> p) {
-    SHARED_ARRAY(float, slots, 4 * WARP);  // two rows' worth: a row's sums are read while the next ones come
-    float w[PER][V], dweight[PER][V] = {}, dbias[PER][V] = {};
-    int64_t part = blockIdx.x, begin = p.rows * part / gridDim.x, end = p.rows * (part + 1) / gridDim.x;
-    norm_row<T, V, PER> row = {}, next = {};
+__device__ static inline void norm_row_backward(const struct norm_bwd_buffers<T> &p, int64_t r,
+                                                const norm_row<T, V, PER> &row, norm_columns<V, PER> *cols,
+                                                float *slots) {
+    float mean_g = 0.0f, mean_gx = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        float x[V], dy[V];
+        unpack<T, V>(row.x[k], x);
+        unpack<T, V>(row.dy[k], dy);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float xhat = (x[j] - row.mean) * row.rstd, g = dy[j] * cols->w[k][j];
+            if (LAYER) mean_g += g;
+            mean_gx = fmaf(g, xhat, mean_gx);
+            cols->dweight[k][j] = fmaf(dy[j], xhat, cols->dweight[k][j]);
+            if (LAYER) cols->dbias[k][j] += dy[j];
+        }
+    }
+    block_sum_pair(&mean_g, &mean_gx, slots);
+    mean_g = mean_g / (float)p.channels;
+    mean_gx = mean_gx / (float)p.channels;
 #pragma unroll
     for (int k = 0; k < PER; k++) {
         int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
-        if (c < p.channels) load_f32<T, V>(p.weight + c, w[k]);
+        float x[V], dy[V], dresidual[V];
+        unpack<T, V>(row.x[k], x);
+        unpack<T, V>(row.dy[k], dy);
+        unpack<T, V>(row.dresidual[k], dresidual);
 #pragma unroll
-        for (int j = 0; j < V; j++) w[k][j] = c < p.channels ? w[k][j] : 0.0f;
-    }
-    constexpr bool AHEAD = PER * V <= NORM_AHEAD;
-    if (AHEAD && begin < end) norm_row_load<T, V, PER, LAYER>(p, begin, &next);
-    for (int64_t r = begin; r < end; r++) {
-        if (AHEAD) {
-            row = next;
-            if (r + 1 < end) norm_row_load<T, V, PER, LAYER>(p, r + 1, &next);
-        } else {
-            norm_row_load<T, V, PER, LAYER>(p, r, &row);
+        for (int j = 0; j < V; j++) {
+            float xhat = (x[j] - row.mean) * row.rstd;
+            x[j] = row.rstd * fmaf(-mean_gx, xhat, fmaf(dy[j], cols->w[k][j], -mean_g));
+            if (p.dresidual) x[j] += dresidual[j];
         }
-        float mean_g = 0.0f, mean_gx = 0.0f;
+        if (c < p.channels) store_f32<T, V>(p.dx + r * p.channels + c, x);
+    }
+}
+
+// ROWS: of which registers hold a thread's share, the one at work and those ahead of it, each always in the
+// same place.
+template <typename T, int V, int PER, int ROWS, bool LAYER>
+__global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_buffers<T> p) {
+    SHARED_ARRAY(float, slots, 4 * WARP);  // two rows' worth: a row's sums are read while the next ones come
+    int64_t part = blockIdx.x, begin = p.rows * part / gridDim.x, end = p.rows * (part + 1) / gridDim.x;
+    norm_row<T, V, PER> row[ROWS] = {};
+    norm_columns<V, PER> cols = {};
 #pragma unroll
-        for (int k = 0; k < PER; k++)
+    for (int k = 0; k < PER; k++) {
+        int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
+        if (c < p.channels) load_f32<T, V>(p.weight + c, cols.w[k]);
+    }
 #pragma unroll
-            for (int j = 0; j < V; j++) {
-                float xhat = (to_f32(row.x[k].v[j]) - row.mean) * row.rstd, dy = to_f32(row.dy[k].v[j]);
-                float g = dy * w[k][j];
-                if (LAYER) mean_g += g;
-                mean_gx = fmaf(g, xhat, mean_gx);
-                dweight[k][j] = fmaf(dy, xhat, dweight[k][j]);
-                if (LAYER) dbias[k][j] += dy;
-            }
-        block_sum_pair(&mean_g, &mean_gx, slots + (r & 1) * 2 * WARP);
-        mean_g = mean_g / (float)p.channels;
-        mean_gx = mean_gx / (float)p.channels;
+    for (int k = 0; k < ROWS - 1; k++)
+        if (begin + k < end) norm_row_load<T, V, PER, LAYER>(p, begin + k, &row[k]);
+    for (int64_t first = begin; first < end; first += ROWS) {
 #pragma unroll
-        for (int k = 0; k < PER; k++) {
-            int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
-            float dx[V];
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                float xhat = (to_f32(row.x[k].v[j]) - row.mean) * row.rstd;
-                dx[j] = row.rstd * fmaf(-mean_gx, xhat, fmaf(to_f32(row.dy[k].v[j]), w[k][j], -mean_g));
-                if (p.dresidual) dx[j] += to_f32(row.dresidual[k].v[j]);
-            }
-            if (c < p.channels) store_f32<T, V>(p.dx + r * p.channels + c, dx);
+        for (int k = 0; k < ROWS; k++) {
+            int64_t r = first + k, ahead = r + ROWS - 1;
+            if (r >= end) break;
+            if (ahead < end) norm_row_load<T, V, PER, LAYER>(p, ahead, &row[(k + ROWS - 1) % ROWS]);
+            norm_row_backward<T, V, PER, LAYER>(p, r, row[k], &cols, slots + (r & 1) * 2 * WARP);
         }
     }
     float *sums = p.parts + part * (LAYER ? 2 : 1) * p.channels;
@@ -111,8 +139,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_
     for (int k = 0; k < PER; k++) {
         int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
         if (c >= p.channels) continue;
-        store_sums<V>(sums + c, dweight[k]);
-        if (LAYER) store_sums<V>(sums + p.channels + c, dbias[k]);
+        store_sums<V>(sums + c, cols.dweight[k]);
+        if (LAYER) store_sums<V>(sums + p.channels + c, cols.dbias[k]);
     }
 }
 
@@ -157,10 +185,12 @@ static int norm_bwd_run(struct cuda_ctx *ctx, const struct norm_bwd_buffers<T> &
     unsigned threads = registers ? (unsigned)(divide_up(groups, per * WARP) * WARP) : NORM_THREADS;
     struct launch_shape shape = flat_shape(parts, threads);
     if (!registers) return launch(ctx, shape, norm_bwd_any_kernel<T, LAYER>, p);
-    if (per == 1) return launch(ctx, shape, norm_bwd_kernel<T, V, 1, LAYER>, p);
-    if (per == 2) return launch(ctx, shape, norm_bwd_kernel<T, V, 2, LAYER>, p);
-    if (per == 4) return launch(ctx, shape, norm_bwd_kernel<T, V, 4, LAYER>, p);
-    return launch(ctx, shape, norm_bwd_kernel<T, V, MOST, LAYER>, p);
+    if (per == 1 && threads <= NORM_NARROW) return launch(ctx, shape, norm_bwd_kernel<T, V, 1, 3, LAYER>, p);
+    if (per == 1) return launch(ctx, shape, norm_bwd_kernel<T, V, 1, 2, LAYER>, p);
+    if (per == 2) return launch(ctx, shape, norm_bwd_kernel<T, V, 2, 2, LAYER>, p);
+    constexpr int ROWS = V * 4 <= NORM_AHEAD ? 2 : 1;
+    if (per == 4) return launch(ctx, shape, norm_bwd_kernel<T, V, 4, ROWS, LAYER>, p);
+    return launch(ctx, shape, norm_bwd_kernel<T, V, MOST, 1, LAYER>, p);
 }
 
 int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args) {

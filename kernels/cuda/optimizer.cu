@@ -10,6 +10,10 @@
 //
 //     lanes read     block 0: | word 0 .. 31 |        and lane b then adds   block b, word 0, 1, ..
 //                    block 1: | word 0 .. 31 | ...
+//
+// Bytes: each element once. 4 KB are in flight a warp, 48 warps a multiprocessor (34 KB of shared memory a
+// block), far more than the latency asks for. The conversion to double, 16 a clock, takes 10 of every 16
+// clocks that the memory needs for 16-bit elements.
 #define SUMSQ_WARPS 8
 #define SLICE_WORDS 32                 // of 4 bytes
 #define SLICE_PITCH (SLICE_WORDS + 1)  // no two lanes of either access in one bank
@@ -21,26 +25,46 @@ struct sumsq_buffers {
     int64_t blocks;
 };
 
-__device__ static inline void add_limb(struct exact_sum *s, int i, uint64_t x) {
-    if (x) atomicAdd(reinterpret_cast<unsigned long long *>(&s->limb[i]), (unsigned long long)x);
+__device__ static inline void add_limb(int64_t *limb, uint64_t x) {
+    if (x) atomicAdd(reinterpret_cast<unsigned long long *>(limb), (unsigned long long)x);
 }
 
-// exact_sum_add of kernels/exact_sum.h, from the number's bits: x = mantissa 2^(exponent - 1075) >= 0.
+// x summed over the warp.
+__device__ static inline uint64_t warp_add(uint32_t x) {
+    return __reduce_add_sync(FULL_WARP, x & 0xffffu) +
+           ((uint64_t)__reduce_add_sync(FULL_WARP, x >> 16) << 16);
+}
+
+struct min_of {
+    __device__ int operator()(int a, int b) const { return lesser(a, b); }
+};
+
+// exact_sum_add of kernels/exact_sum.h for every lane's x >= 0, from the number's bits: x = mantissa
+// 2^(exponent - 1075). Lanes whose digits begin at the same limb, most often all of them, are added up first:
+// integers, so the order is nothing to the result, and shared memory has no 64-bit addition of its own (256
+// threads that compare and swap the same limb would take longer than their loads).
 __device__ static inline void add_exact(struct exact_sum *s, double x) {
-    if (!(x > 0.0)) return;
     uint64_t bits = (uint64_t)__double_as_longlong(x),
              mantissa = (bits & 0xfffffffffffffu) | (uint64_t)1 << 52;
-    int shift = (int)(bits >> 52) - 1075 + 320;  // a square of a float is a normal double
+    int shift = x > 0.0 ? (int)(bits >> 52) - 1075 + 320 : 0;  // a square of a float is a normal double
     if (shift < 0) {
         mantissa >>= -shift;
         shift = 0;
     }
-    int limb = shift / 32, r = shift % 32;
+    int limb = x > 0.0 ? shift / 32 : EXACT_SUM_LIMBS, r = shift % 32;
     // mantissa << r, under 2^85, in three digits.
     uint64_t low = (mantissa & 0xffffffffu) << r, high = ((mantissa >> 32) << r) + (low >> 32);
-    add_limb(s, limb, low & 0xffffffffu);
-    if (limb + 1 < EXACT_SUM_LIMBS) add_limb(s, limb + 1, high & 0xffffffffu);
-    if (limb + 2 < EXACT_SUM_LIMBS) add_limb(s, limb + 2, high >> 32);
+    uint32_t digit[3] = {(uint32_t)low, (uint32_t)high, (uint32_t)(high >> 32)};
+    for (;;) {
+        int first = warp_reduce(limb, min_of());
+        if (first == EXACT_SUM_LIMBS) return;
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            uint64_t sum = warp_add(limb == first ? digit[k] : 0);
+            if (threadIdx.x % WARP == 0 && first + k < EXACT_SUM_LIMBS) add_limb(&s->limb[first + k], sum);
+        }
+        if (limb == first) limb = EXACT_SUM_LIMBS;
+    }
 }
 
 // The elements of one word: T is 4 or 2 bytes.
@@ -92,8 +116,9 @@ __global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_b
             for (int j = 0; j < SLICE_WORDS; j++) add_squares<T>(slice[lane * SLICE_PITCH + j], &total, &bad);
         __syncwarp();
     }
-    if (bad) atomicAdd(reinterpret_cast<unsigned long long *>(&sum->nonfinite), (unsigned long long)bad);
-    if (!bad) add_exact(sum, total);
+    add_exact(sum, bad ? 0.0 : total);
+    uint64_t all_bad = warp_add((uint32_t)bad);
+    if (lane == 0) add_limb(&sum->nonfinite, all_bad);
     __syncthreads();
     if (threadIdx.x < EXACT_SUM_WORDS) {
         unsigned long long mine = (unsigned long long)reinterpret_cast<int64_t *>(sum)[threadIdx.x];

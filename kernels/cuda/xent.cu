@@ -1,15 +1,24 @@
 // Cross-entropy with its gradient in place, and the sum of the losses.
 #include "kernels/cuda/platform.h"
 
-#define XENT_THREADS 1024
-#define XENT_VECTORS 7  // a thread holds in registers: 57,344 16-bit logits a row, 28,672 of fp32
+// Bytes, a row of V 16-bit logits, want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
+// multiprocessors that is 5.5 us for V = 50257 and 16.7 us for 151936; the two exponentials an element, at 16
+// a clock, take two thirds of it. So the row is kept in shared memory between the two passes, and a row that
+// fits SHARED_EVERYWHERE takes half of the threads, so that two are under way on a multiprocessor: one loads
+// while the other computes or stores. What a longer row has beyond its block's shared memory is read again
+// from the L2 cache, the last first: of 132 rows under way (40 MB at V = 151936) 77 KB each are read again
+// where a block may have 227 KB.
+#define XENT_THREADS      1024
+#define XENT_AHEAD        7           // vectors a thread has in flight: with 512 threads 57 KB a block
+#define SHARED_EVERYWHERE (99 << 10)  // a block's on compute capability 8.6, the least of 8.0 and up
 
 template <typename T>
 struct xent_buffers {
     T *logits;
     float *loss;
     const int32_t *targets;
-    int64_t vocab;
+    int64_t vocab, stride;
+    int held;  // vectors of a row that shared memory keeps
     float grad_scale;
     bool want_grad;
 };
@@ -54,8 +63,8 @@ __device__ static inline void softmax_add(struct softmax_sum *s, const T *x) {
     for (int j = 0; j < N; j++) max = fmaxf(max, to_f32(x[j]));
     float base = max == -INFINITY ? 0.0f : max;
 #pragma unroll
-    for (int j = 0; j < N; j++) total += __expf(to_f32(x[j]) - base);
-    if (max > s->max) s->total *= __expf(s->max - max);
+    for (int j = 0; j < N; j++) total += fast_exp(to_f32(x[j]) - base);
+    if (max > s->max) s->total *= fast_exp(s->max - max);
     s->max = max;
     s->total += total;
 }
@@ -63,7 +72,7 @@ __device__ static inline void softmax_add(struct softmax_sum *s, const T *x) {
 // Over the block; slots (2 WARP).
 __device__ static inline struct softmax_sum softmax_join(struct softmax_sum s, float *slots) {
     float max = block_reduce(s.max, slots, -INFINITY, max_of());
-    float total = s.max == max ? s.total : s.total * __expf(s.max - max);
+    float total = s.max == max ? s.total : s.total * fast_exp(s.max - max);
     return {max, block_reduce(total, slots + WARP, 0.0f, sum_of())};
 }
 
@@ -71,59 +80,105 @@ __device__ static inline struct softmax_sum softmax_join(struct softmax_sum s, f
 // 2^-24 of the row's sum, as the result shrinks faster than the error grows.
 struct xent_gradient {
     float max, scale;
-    __device__ float operator()(float x) const { return __expf(x - max) * scale; }
+    __device__ float operator()(float x) const { return fast_exp(x - max) * scale; }
 };
 
-// HELD: the row's vectors stay in registers between the two passes; else the second pass reads again.
-template <typename T, bool HELD>
-__global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
-    SHARED_ARRAY(float, slots, 2 * WARP);
-    constexpr int V = lanes<T>::count, HOLD = HELD ? XENT_VECTORS : 1;
-    int target = p.targets[blockIdx.x];
-    struct xent_row<T> r = xent_split(p.logits + (int64_t)blockIdx.x * p.vocab, (int)p.vocab);
-    float logit = target < 0 ? 0.0f : to_f32(r.row[target]);
+// The row's maximum and sum, over the block. Keeps the first p.held vectors in `held`.
+template <typename T>
+__device__ static inline struct softmax_sum xent_read(const struct xent_buffers<T> &p,
+                                                      const struct xent_row<T> &r, uint4 *held,
+                                                      float *slots) {
+    constexpr int V = lanes<T>::count;
     struct softmax_sum s = {-INFINITY, 0.0f};
-    vec<T, V> held[HOLD];
+    int threads = (int)blockDim.x;
+    for (int first = (int)threadIdx.x; first < r.vectors; first += XENT_AHEAD * threads) {
+        vec<T, V> x[XENT_AHEAD];
 #pragma unroll
-    for (int k = 0; HELD && k < HOLD; k++) {
-        int i = (int)threadIdx.x + k * XENT_THREADS;
-        if (i < r.vectors) held[k] = load_vec<T, V>(r.body + (int64_t)i * V);
-    }
+        for (int k = 0; k < XENT_AHEAD; k++)
+            if (first + k * threads < r.vectors)
+                x[k] = load_vec<T, V>(r.body + (int64_t)(first + k * threads) * V);
 #pragma unroll
-    for (int k = 0; HELD && k < HOLD; k++)
-        if ((int)threadIdx.x + k * XENT_THREADS < r.vectors) softmax_add<T, V>(&s, held[k].v);
-    for (int i = (int)threadIdx.x; !HELD && i < r.vectors; i += XENT_THREADS) {
-        vec<T, V> x = load_vec<T, V>(r.body + (int64_t)i * V);
-        softmax_add<T, V>(&s, x.v);
+        for (int k = 0; k < XENT_AHEAD; k++) {
+            int i = first + k * threads;
+            if (i >= r.vectors) continue;
+            if (i < p.held) memcpy(&held[i], &x[k], sizeof x[k]);
+            softmax_add<T, V>(&s, x[k].v);
+        }
     }
     for (int e = 0; e < 2; e++)
         if (T *at = r.end(e)) softmax_add<T, 1>(&s, at);
-    s = softmax_join(s,
-                     slots);  // its barriers stand between every read of the row above and the writes below
-    if (threadIdx.x == 0) p.loss[blockIdx.x] = target < 0 ? 0.0f : logf(s.total) + (s.max - logit);
-    if (!p.want_grad) return;
-    struct xent_gradient grad = {s.max, target < 0 ? 0.0f : __fdiv_rn(p.grad_scale, s.total)};
-    int passes = HELD ? HOLD : divide_up(r.vectors, XENT_THREADS);
-#pragma unroll
-    for (int k = 0; k < (HELD ? HOLD : passes); k++) {
-        int i = (int)threadIdx.x + k * XENT_THREADS, hit = target - r.head - i * V;
-        if (i >= r.vectors) continue;
-        vec<T, V> x = HELD ? held[HELD ? k : 0] : load_vec<T, V>(r.body + (int64_t)i * V);
-        float g[V];
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            g[j] = target < 0 ? 0.0f : grad(to_f32(x.v[j]));
-            if (target >= 0 && j == hit) g[j] -= p.grad_scale;
-        }
-        store_f32<T, V>(r.body + (int64_t)i * V, g);
-    }
+    return softmax_join(s, slots);
+}
+
+// The gradient in the row's place: what was read last comes first, as it is the likeliest in the cache.
+template <typename T>
+__device__ static inline void xent_write(const struct xent_buffers<T> &p, const struct xent_row<T> &r,
+                                         const uint4 *held, struct xent_gradient grad, int target) {
+    constexpr int V = lanes<T>::count;
+    int threads = (int)blockDim.x, hit = (target - r.head) / V;
     for (int e = 0; e < 2; e++) {
         T *at = r.end(e);
-        if (!at) continue;
-        float g = target < 0 ? 0.0f : grad(to_f32(*at));
-        if (target >= 0 && at - r.row == target) g -= p.grad_scale;
-        from_f32(g, at);
+        if (at) from_f32(grad(to_f32(*at)) - (at - r.row == target ? p.grad_scale : 0.0f), at);
     }
+    if ((int)threadIdx.x >= r.vectors) return;
+#pragma unroll 2
+    for (int k = (r.vectors - 1 - (int)threadIdx.x) / threads; k >= 0; k--) {
+        int i = (int)threadIdx.x + k * threads;
+        T *at = r.body + (int64_t)i * V;
+        vec<T, V> x;
+        float g[V];
+        if (i < p.held)
+            memcpy(&x, &held[i], sizeof x);
+        else
+            x = load_vec<T, V>(at);
+#pragma unroll
+        for (int j = 0; j < V; j++) g[j] = grad(to_f32(x.v[j]));
+        if (i == hit && target >= r.head)
+#pragma unroll
+            for (int j = 0; j < V; j++) g[j] -= j == (target - r.head) % V ? p.grad_scale : 0.0f;
+        store_f32<T, V>(at, g);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
+    SHARED_ARRAY(float, slots, 2 * WARP);
+    SHARED_DYNAMIC(uint4, held);
+    constexpr int V = lanes<T>::count;
+    int target = p.targets[blockIdx.x];
+    struct xent_row<T> r = xent_split(p.logits + (int64_t)blockIdx.x * p.stride, (int)p.vocab);
+    if (target < 0) {
+        float zero[V] = {};
+        if (threadIdx.x == 0) p.loss[blockIdx.x] = 0.0f;
+        for (int i = (int)threadIdx.x; p.want_grad && i < r.vectors; i += (int)blockDim.x)
+            store_f32<T, V>(r.body + (int64_t)i * V, zero);
+        for (int e = 0; p.want_grad && e < 2; e++)
+            if (T *at = r.end(e)) from_f32(0.0f, at);
+        return;
+    }
+    float logit = to_f32(r.row[target]);
+    // Its barriers stand between every read of the row and the writes below.
+    struct softmax_sum s = xent_read(p, r, held, slots);
+    if (threadIdx.x == 0) p.loss[blockIdx.x] = logf(s.total) + (s.max - logit);
+    struct xent_gradient grad = {s.max, __fdiv_rn(p.grad_scale, s.total)};
+    if (p.want_grad) xent_write(p, r, held, grad, target);
+}
+
+template <typename T>
+static int xent_launch(struct cuda_ctx *ctx, const struct xent_args *a) {
+    int64_t vectors = a->vocab / lanes<T>::count, slots_bytes = 2 * WARP * (int64_t)sizeof(float),
+            small = SHARED_EVERYWHERE - slots_bytes, row_bytes = vectors * 16;
+    int64_t most = greater((int64_t)ctx->shared_bytes - slots_bytes, small) / 16 * 16;
+    bool fits = row_bytes <= small;
+    int64_t threads = divide_up(divide_up(vectors, (int64_t)XENT_AHEAD), (int64_t)WARP) * WARP;
+    threads = greater(lesser(threads, (int64_t)XENT_THREADS / (fits ? 2 : 1)), (int64_t)WARP);
+    struct launch_shape shape = flat_shape(a->rows, (unsigned)threads);
+    shape.shared_bytes = a->want_grad ? (size_t)lesser(row_bytes, most) : 0;
+    struct xent_buffers<T> p = {
+        (T *)a->logits, a->loss, a->targets, a->vocab, xent_stride(a),
+            (int)(shape.shared_bytes / 16), a->grad_scale, a->want_grad
+    };
+    return launch(ctx, shape, xent_kernel<T>, p);
 }
 
 int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {
@@ -131,38 +186,50 @@ int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {
     if (a->rows == 0) return 0;
     if (a->rows >= LARGEST_GRID) return cuda_refused(ctx, "xent: more rows than one launch covers");
     if (a->vocab >= LARGEST_GRID) return cuda_refused(ctx, "xent: more than 2^31 columns");
-    return with_type(ctx, a->dt, [&](auto type) {
-        using T = decltype(type);
-        struct xent_buffers<T> p = {
-            (T *)a->logits, a->loss, a->targets, a->vocab, a->grad_scale, a->want_grad
-        };
-        struct launch_shape shape = flat_shape(a->rows, XENT_THREADS);
-        bool held = a->vocab <= (int64_t)XENT_THREADS * XENT_VECTORS * lanes<T>::count;
-        return held ? launch(ctx, shape, xent_kernel<T, true>, p)
-                    : launch(ctx, shape, xent_kernel<T, false>, p);
-    });
+    return with_type(ctx, a->dt, [&](auto type) { return xent_launch<decltype(type)>(ctx, a); });
 }
 
 // ---------------------------------------------------------------- loss sum
-// In row order, one addition after another: the order is the contract. The block fetches ahead of the
-// thread that adds.
-__global__ void __launch_bounds__(XENT_THREADS) loss_sum_kernel(struct loss_sum_args a) {
-    SHARED_ARRAY(float, losses, XENT_THREADS);
+// In row order, one addition after another: the order is the contract, and its price a double addition's
+// latency a row (about 5 us per 1000 rows). Everything else is kept off that chain: all threads fetch and
+// convert the next tile, and the one that adds reads LOSS_AHEAD numbers ahead of those it adds.
+#define LOSS_TILE  1024
+#define LOSS_AHEAD 8
+
+__device__ static inline void loss_fetch(double *out, const double *from) {
+#pragma unroll
+    for (int j = 0; j < LOSS_AHEAD; j++) out[j] = from[j];
+}
+
+__global__ void __launch_bounds__(LOSS_TILE) loss_sum_kernel(struct loss_sum_args a) {
+    SHARED_ARRAY(double, losses, LOSS_TILE + LOSS_AHEAD);  // the last LOSS_AHEAD are read, never added
     double total = 0.0;
     float next = threadIdx.x < a.rows ? a.loss[threadIdx.x] : 0.0f;
-    for (int64_t first = 0; first < a.rows; first += XENT_THREADS) {
-        int64_t ahead = first + XENT_THREADS + threadIdx.x;
-        losses[threadIdx.x] = next;
+    if (threadIdx.x < LOSS_AHEAD) losses[LOSS_TILE + threadIdx.x] = 0.0;
+    for (int64_t first = 0; first < a.rows; first += LOSS_TILE) {
+        int64_t ahead = first + LOSS_TILE + threadIdx.x;
+        losses[threadIdx.x] = (double)next;
         __syncthreads();
         next = ahead < a.rows ? a.loss[ahead] : 0.0f;
-        int count = (int)lesser((int64_t)XENT_THREADS, a.rows - first);
-        for (int i = 0; threadIdx.x == 0 && i < count; i++) total = __dadd_rn(total, (double)losses[i]);
+        if (threadIdx.x == 0) {
+            // Zeros behind the last row change nothing: the total is never -0.
+            int count = (int)lesser((int64_t)LOSS_TILE, a.rows - first);
+            double now[LOSS_AHEAD], then[LOSS_AHEAD];
+            loss_fetch(now, losses);
+            for (int i = 0; i < count; i += LOSS_AHEAD) {
+                loss_fetch(then, losses + i + LOSS_AHEAD);
+#pragma unroll
+                for (int j = 0; j < LOSS_AHEAD; j++) total = __dadd_rn(total, now[j]);
+#pragma unroll
+                for (int j = 0; j < LOSS_AHEAD; j++) now[j] = then[j];
+            }
+        }
         __syncthreads();
     }
     if (threadIdx.x == 0) *a.out = a.accumulate ? __dadd_rn(*a.out, total) : total;
 }
 
 int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args) {
-    return launch(ctx, flat_shape(1, XENT_THREADS), loss_sum_kernel,
+    return launch(ctx, flat_shape(1, LOSS_TILE), loss_sum_kernel,
                   *static_cast<const struct loss_sum_args *>(args));
 }

@@ -2,24 +2,31 @@
 #include <assert.h>
 
 #include "kernels/ref/ref.h"
+#include "kernels/strides.h"
 
-int ref_op_matmul(int threads, const void *args, const char **why) {
-    (void)threads;
-    (void)why;
-    const struct matmul_args *g = args;
-    assert(!(g->bias && g->accumulate));
+static void product(const struct matmul_args *g, void *c) {
+    int64_t lda = matmul_lda(g), ldb = matmul_ldb(g), ldc = matmul_ldc(g);
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
-            size_t at = (size_t)(i * g->n + j);
+            size_t at = (size_t)(i * ldc + j);
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++) {
-                size_t ia = (size_t)(g->trans_a ? k * g->m + i : i * g->k + k);
-                size_t ib = (size_t)(g->trans_b ? j * g->k + k : k * g->n + j);
+                size_t ia = (size_t)(g->trans_a ? k * lda + i : i * lda + k);
+                size_t ib = (size_t)(g->trans_b ? j * ldb + k : k * ldb + j);
                 sum += (double)dtype_load(g->dt, g->a, ia) * dtype_load(g->dt, g->b, ib);
             }
             if (g->bias) sum += dtype_load(g->dt, g->bias, (size_t)j);
-            if (g->accumulate) sum += dtype_load(g->dt, g->c, at);
-            dtype_store(g->dt, g->c, at, (float)sum);
+            if (g->accumulate) sum += dtype_load(g->dt, c, at);
+            dtype_store(g->dt, c, at, (float)sum);
         }
+}
+
+int ref_op_matmul(int threads, const void *args, const char **why) {
+    const struct matmul_args *g = args;
+    struct gelu_args gelu = {.y = g->c, .x = g->aux, .dy = g->c, .n = g->m * g->n, .dt = g->dt};
+    assert(matmul_valid(g));
+    product(g, g->epilogue == EPILOGUE_GELU ? g->aux : g->c);
+    if (g->epilogue == EPILOGUE_GELU) return ref_op_gelu_fwd(threads, &gelu, why);
+    if (g->epilogue == EPILOGUE_GELU_GRAD) return ref_op_gelu_bwd(threads, &gelu, why);
     return 0;
 }

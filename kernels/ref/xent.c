@@ -2,9 +2,10 @@
 #include <math.h>
 
 #include "kernels/ref/ref.h"
+#include "kernels/strides.h"
 
 static void xent_row(const struct xent_args *a, int64_t row) {
-    int64_t at = row * a->vocab, target = a->targets[row];
+    int64_t at = row * xent_stride(a), target = a->targets[row];
     double max = -INFINITY, total = 0.0;
     for (int64_t i = 0; i < a->vocab; i++) max = fmax(max, (double)dtype_load(a->dt, a->logits, at + i));
     for (int64_t i = 0; i < a->vocab; i++) total += exp((double)dtype_load(a->dt, a->logits, at + i) - max);

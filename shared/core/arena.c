@@ -35,6 +35,13 @@ size_t arena_total(const struct arena *a) {
     return total;
 }
 
+size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]) {
+    size_t total = 0;
+    for (int c = 0; c < MEM_CLASSES; c++)
+        if (c != MEM_HOST) total += bytes[c];
+    return total;
+}
+
 void arena_release(struct arena *a) {
     for (int i = a->count - 1; i >= 0; i--)
         dev_free(a->dev, a->blocks[i].class, a->blocks[i].p, a->blocks[i].bytes);

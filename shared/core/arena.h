@@ -28,6 +28,8 @@ void arena_init(struct arena *a, struct device *dev);
 // is out of memory (then a->failed is set and the error has been logged).
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes);
 size_t arena_total(const struct arena *a);
+// Sum over the classes that are device memory: all but MEM_HOST, which is counted apart.
+size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]);
 void arena_release(struct arena *a);
 
 #endif

@@ -97,6 +97,8 @@ struct topology_ops {
     int (*load_unit)(struct topology *t, int u, const float *values);
     void (*abort)(struct topology *t,
                   const char *why);  // any thread; makes every wait of every rank fail soon
+    // Why the device's work has failed, where the topology can say more than dev_error; else "". NULL: never.
+    const char *(*why)(struct topology *t);
     void (*destroy)(struct topology *t);
 };
 
@@ -135,6 +137,11 @@ static inline int topology_load_unit(struct topology *t, int u, const float *v) 
     return t->ops->load_unit(t, u, v);
 }
 static inline void topology_abort(struct topology *t, const char *why) { t->ops->abort(t, why); }
+// The text to show when dev_error says that something has failed.
+static inline const char *topology_why(struct topology *t) {
+    const char *why = t->ops->why ? t->ops->why(t) : "";
+    return *why ? why : dev_error(t->dev);
+}
 void topology_destroy(struct topology **t);
 
 #endif

@@ -10,7 +10,7 @@
 //   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
 //   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
 //   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
-//   "reduce": "ordered"|"native"
+//   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
 //
@@ -43,6 +43,10 @@ enum consistency { CONSISTENCY_SYNC, CONSISTENCY_ASYNC, CONSISTENCY_SSP, CONSIST
 enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
 
+// What a ring's ranks talk through: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
+// RING_AUTO.
+enum ring_collective { RING_AUTO, RING_LOCAL, RING_MPI, RING_NCCL };
+
 struct ps_config {
     int servers, threads;     // S; shard threads per server
     int64_t partition_bytes;  // of 16-bit (or fp32) payload
@@ -60,6 +64,7 @@ struct config {
     int workers;  // N
     enum launch_kind launch;
     enum device_kind device;
+    enum ring_collective collective;
     int threads;  // CPU threads per rank; 0: cores / ranks on this machine, at least 1
 
     char *model;      // preset, file or directory
@@ -107,5 +112,6 @@ void config_destroy(struct config **c);
 // what is possible.
 int config_parse_topology(struct config *c, const char *text);
 const char *config_dtype_name(enum dtype t);
+const char *config_collective_name(enum ring_collective c);
 
 #endif

@@ -16,6 +16,7 @@ static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
+static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
@@ -92,6 +93,7 @@ static const struct field fields[] = {
     I64("steps_per_print", c.steps_per_print, 1),
     PLAIN("zero_optimization.stage", FIELD_INT, stage, 0, 3),
     {"reduce", FIELD_SWITCH, AT(c.reduce_native), 0, 0, reduce_names, NULL, NULL},
+    ENUM("ring.collective", c.collective, collective_names),
     PLAIN("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096),
     PLAIN("parameter_server.threads", FIELD_INT, c.ps.threads, 1, 1024),
     PLAIN("parameter_server.partition_bytes", FIELD_I64, c.ps.partition_bytes, 1024, 1 << 30),
@@ -101,6 +103,8 @@ static const struct field fields[] = {
     TEXT("parameter_server.bind", c.ps.bind),
 };
 static_assert(sizeof fields / sizeof *fields <= FIELDS_MAX, "struct reading has a state for each");
+
+const char *config_collective_name(enum ring_collective c) { return collective_names[c]; }
 
 size_t field_count(void) { return sizeof fields / sizeof *fields; }
 const struct field *field_at(size_t i) { return &fields[i]; }

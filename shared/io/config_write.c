@@ -28,7 +28,8 @@ char *config_to_json(const struct config *c) {
     cJSON *root = cJSON_CreateObject();
     for (size_t i = 0; i < field_count(); i++) {
         const struct field *f = field_at(i);
-        if (!strcmp(f->path, "zero_optimization.stage") && c->kind != TOPOLOGY_ZERO) continue;
+        bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strcmp(f->path, "ring.collective");
+        if (of_ring && c->kind != TOPOLOGY_ZERO) continue;
         if (!strncmp(f->path, "scheduler.", 10) && !config_schedule_has(c->schedule.type, f->path)) continue;
         cJSON *item = field_load(f, &d);
         if (item) put(root, f->path, item);

@@ -1,6 +1,11 @@
 // The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of
 // the whole batch never exist at once.
+#include <stdlib.h>
+
+#include "shared/core/error.h"
 #include "shared/model/model_impl.h"
+
+#define FETCH_ROWS 8  // of logits that model_logits brings to the host at a time
 
 // Where the output projection lives: in the head's own unit, or in unit 0 when tied.
 struct projection {
@@ -33,6 +38,7 @@ static void logits_of(struct model *m, const struct projection *p, int64_t row, 
                                           .m = rows,
                                           .n = m->V,
                                           .k = m->C,
+                                          .ldc = m->VS,
                                           .trans_b = true,
                                           .dt = m->dt});
 }
@@ -43,6 +49,7 @@ static void loss_of(struct model *m, int64_t row, int64_t rows, bool want_grad) 
                                       .targets = m->targets + row,
                                       .rows = rows,
                                       .vocab = m->V,
+                                      .row_stride = m->VS,
                                       .grad_scale = m->grad_scale,
                                       .want_grad = want_grad,
                                       .dt = m->dt});
@@ -92,6 +99,7 @@ void head_backward(struct model *m, const struct unit_view *v, const struct unit
                                               .m = rows,
                                               .n = m->C,
                                               .k = m->V,
+                                              .lda = m->VS,
                                               .dt = m->dt});
         op_matmul(m->s, &(struct matmul_args){.c = p.dw,
                                               .a = m->logits,
@@ -99,6 +107,7 @@ void head_backward(struct model *m, const struct unit_view *v, const struct unit
                                               .m = m->V,
                                               .n = m->C,
                                               .k = rows,
+                                              .lda = m->VS,
                                               .trans_a = true,
                                               .accumulate = p.accumulate || row > 0,
                                               .dt = m->dt});
@@ -120,14 +129,27 @@ void head_backward(struct model *m, const struct unit_view *v, const struct unit
                                               .dt = m->dt});
 }
 
+// Rows [row, row + rows) of the chunk as fp32, through host memory: the chunk is the device's.
+static int fetch_logits(struct model *m, void *host, int64_t row, int64_t rows, float *out) {
+    dev_copy(m->s, host, row_at(m, m->logits, row, m->VS), (size_t)(rows * m->VS) * dtype_size(m->dt));
+    if (stream_sync(m->s)) return -1;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < m->V; i++)
+            out[r * m->V + i] = dtype_load(m->dt, host, (size_t)(r * m->VS + i));
+    return 0;
+}
+
 int model_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, float *out) {
     struct projection p = projection_of(m, head, tied);
-    for (int64_t row = 0; row < m->R; row += m->chunk) {
+    void *host = xcalloc((size_t)(FETCH_ROWS * m->VS), dtype_size(m->dt));
+    int rc = 0;
+    for (int64_t row = 0; row < m->R && rc == 0; row += m->chunk) {
         int64_t rows = rows_from(m, row);
         logits_of(m, &p, row, rows);
-        if (stream_sync(m->s)) return -1;
-        for (int64_t i = 0; i < rows * m->V; i++)
-            out[row * m->V + i] = dtype_load(m->dt, m->logits, (size_t)i);
+        for (int64_t i = 0; i < rows && rc == 0; i += FETCH_ROWS)
+            rc = fetch_logits(m, host, i, rows - i < FETCH_ROWS ? rows - i : FETCH_ROWS,
+                              out + (row + i) * m->V);
     }
-    return 0;
+    free(host);
+    return rc;
 }

@@ -12,6 +12,10 @@
 // chunk's products run at full speed, small beside the activations of the models that need chunks.
 #define LOGITS_BYTES    ((size_t)128 << 20)
 #define LOGITS_MIN_ROWS 64
+// Rows of logits start at multiples of so many elements (128 bytes in 16 bits, whole lines of a GPU's cache):
+// GPT-2's 50257 would leave every second row of the chunk on an odd address, where cuBLASLt has slow kernels
+// only.
+#define LOGITS_ALIGN 64
 
 int64_t unit_tensor_offset(const struct unit *u, const char *name) {
     size_t prefix = strlen(u->name);
@@ -87,8 +91,8 @@ static void carve(struct model *m) {
     m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
     m->d_up = take(m, MEM_ACTIVATION, m->R * m->U, e);
-    m->d_act = take(m, MEM_ACTIVATION, m->R * m->F, e);
-    m->logits = take(m, MEM_WORKSPACE, m->chunk * m->V, e);
+    if (m->spec.family == FAMILY_LLAMA) m->d_act = take(m, MEM_ACTIVATION, m->R * m->F, e);
+    m->logits = take(m, MEM_WORKSPACE, m->chunk * m->VS, e);
     if (m->spec.family == FAMILY_LLAMA) m->rope = take(m, MEM_WORKSPACE, m->T * m->spec.head_size, 4);
     const struct model_spec *s = &m->spec;
     size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
@@ -113,6 +117,7 @@ static struct model *model_shell(const struct model_options *o) {
     m->F = s->ffn;
     m->U = s->family == FAMILY_LLAMA ? 2 * m->F : m->F;
     m->V = s->vocab;
+    m->VS = (m->V + LOGITS_ALIGN - 1) / LOGITS_ALIGN * LOGITS_ALIGN;
     m->chunk = (int64_t)(LOGITS_BYTES / ((size_t)m->V * dtype_size(m->dt)));
     if (m->chunk < LOGITS_MIN_ROWS) m->chunk = LOGITS_MIN_ROWS;
     if (m->chunk > m->R) m->chunk = m->R;

@@ -7,7 +7,9 @@
 //                 mid  -> n2 -> up -> act -> (mlp)          ; x[i+1] = mid + mlp, added by the next norm
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
-// What stands in brackets passes through scratch; everything else is kept for the backward.
+// What stands in brackets passes through scratch; everything else is kept for the backward. GELU is part of
+// the products around it (kernels/backend.h, EPILOGUE_GELU): `act` leaves the first with `up` beside it, and
+// the gradient of `up` leaves the second's backward.
 // `carry` is the gradient of the residual stream on its way down.
 #ifndef STARRING_SHARED_MODEL_MODEL_IMPL_H
 #define STARRING_SHARED_MODEL_MODEL_IMPL_H
@@ -40,11 +42,13 @@ struct model {
     float *meanf, *rstdf;       // (R)
     float *loss;                // (R)
     double *loss_sum;           // (1)
-    void *logits;               // (chunk,V)
+    void *logits;               // (chunk,V), rows VS elements apart
+    int64_t VS;                 // V rounded up to LOGITS_ALIGN
     int64_t chunk;              // rows of logits at a time
     void *pass;                 // (R,C): proj and mlp on their way to the next norm
     void *carry, *d_c;          // (R,C)
-    void *d_qkv, *d_att, *d_up, *d_act;
+    void *d_qkv, *d_att, *d_up;
+    void *d_act;       // (R,F), LLaMA: GPT-2's is never stored
     void *scratch;     // of operations
     float grad_scale;  // of the summed loss
     bool zero_loss;
@@ -68,10 +72,12 @@ int64_t unit_tensor_offset(const struct unit *u, const char *name);
 // y(R,out) = x(R,in) w(out,in)^T + b
 void linear_forward(struct model *m, void *y, const void *x, const void *w, const void *b, int64_t in,
                     int64_t out);
-// dx(R,in) = dy w ; dw (+)= dy^T x ; db (+)= column sums of dy. dx, db may be NULL.
+// dx(R,in) = dy w ; dw (+)= dy^T x ; db (+)= column sums of dy. dx, db may be NULL. gelu_of not NULL: x
+// is gelu(gelu_of(R,in)), and dx becomes the gradient of gelu_of.
 struct linear_grad {
     void *dx, *dw, *db;
     const void *dy, *x, *w;
+    void *gelu_of;
     int64_t in, out;
     bool accumulate;
 };

@@ -1,20 +1,26 @@
 #include "shared/run/bench_step.h"
 
-#include <cJSON.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/core/error.h"
 #include "shared/model/model.h"
+#include "shared/run/bench_figures.h"
+#include "shared/run/bench_work.h"
 #include "shared/run/cli.h"
+#include "shared/run/datasheet.h"
+#include "shared/run/device_choice.h"
 #include "shared/run/local.h"
+#include "shared/run/progress.h"
 #include "shared/run/train.h"
 
-// The yardstick: a square product this large runs at the library's best rate, and takes a fraction of a
-// second. Timed between steps, so that both see the same machine.
-#define YARD         2048
+// The yardstick: a square product this large runs at the library's best rate. Timed between steps, so that
+// both see the same machine. On a GPU one takes a millisecond or two: several in a row, so that the host's
+// waking up does not count.
+#define YARD_HOST    2048
+#define YARD_GPU     8192
+#define PRODUCTS_GPU 16
 #define WARMUP_STEPS 2
 
 static const struct cli_option options[] = {
@@ -22,9 +28,10 @@ static const struct cli_option options[] = {
     {"batch", "train_micro_batch_size_per_gpu", "B", "sequences a step (4)", 0},
     {"seq", "data.seq_len", "T", "tokens a sequence (256)", 0},
     {"dtype", "dtype", "D", "fp32, bf16 or fp16 (bf16)", 0},
-    {"device", "device", "D", "auto, cpu or cuda", 0},
+    {"device", "device", "D", "auto, cpu or cuda (auto: a GPU if there is one)", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
     {"steps", NULL, "N", "timed steps, after two for warming up (5)", 0},
+    {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0},
     {"set", CLI_SET, "KEY=VALUE", "any configuration key", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
@@ -37,17 +44,20 @@ static const struct cli_command command = {
         "a large matrix product: the share of its rate that a step reaches is the figure to compare.",
     .examples =
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
+        "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
         "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
 };
 
-struct yard {
+// What is measured between the steps.
+struct between {
     struct stream *s;
-    void *a, *b, *c;
-    enum dtype dt;
-    double *seconds;  // one a step
+    struct bench_work product;
+    int products;                // of one measurement
+    double *product_s, *idle_s;  // one a step
     int count, capacity;
+    double busy_s;  // of the compute stream, in steps so far
 };
 
 struct bench {
@@ -59,30 +69,36 @@ struct bench {
     struct topology *topology;
     struct token_source *data;
     struct arena arena;
-    struct yard yard;
+    struct between between;
+    int64_t side;  // of the product
     struct train_result result;
 };
 
-static double time_product(struct yard *y) {
-    stream_sync(y->s);
-    double start = now_seconds();
-    op_matmul(
-        y->s,
-        &(struct matmul_args){
-            .c = y->c, .a = y->a, .b = y->b, .m = YARD, .n = YARD, .k = YARD, .trans_b = true, .dt = y->dt});
-    stream_sync(y->s);
-    return now_seconds() - start;
+static double time_product(const struct between *b) {
+    return bench_launches(b->s, &b->product, b->products) / b->products;
+}
+
+// Seconds that the stream has been busy with steps, the products not among them. After a sync.
+static double busy_seconds(struct stream *s) {
+    struct stream_times t;
+    stream_get_times(s, &t);
+    return t.busy_s[PHASE_FORWARD] + t.busy_s[PHASE_BACKWARD] + t.busy_s[PHASE_OPTIMIZER];
 }
 
 static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
+    struct between *b = ctx;
     (void)c, (void)s, (void)params;
-    time_product(ctx);
+    time_product(b);
+    b->busy_s = busy_seconds(b->s);
 }
 
 static void on_step(void *ctx, const struct step_record *r) {
-    struct yard *y = ctx;
-    (void)r;
-    if (y->count < y->capacity) y->seconds[y->count++] = time_product(y);
+    struct between *b = ctx;
+    if (b->count == b->capacity) return;
+    double busy = busy_seconds(b->s);
+    b->idle_s[b->count] = r->seconds - (busy - b->busy_s);
+    b->busy_s = busy;
+    b->product_s[b->count++] = time_product(b);
 }
 
 static void on_eval(void *ctx, int64_t step, double val_loss, double entropy) {
@@ -99,29 +115,76 @@ static double median(double *v, int n) {
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-// Fixed contents: products of zeros or denormals would be timed faster than real ones.
-static int make_yard(struct bench *b, int steps) {
-    struct yard *y = &b->yard;
-    size_t n = (size_t)YARD * YARD, bytes = n * dtype_size(b->config->dtype);
-    *y = (struct yard){.s = b->compute, .dt = b->config->dtype, .capacity = steps};
-    y->seconds = xcalloc((size_t)steps, sizeof *y->seconds);
-    y->a = arena_take(&b->arena, MEM_WORKSPACE, bytes);
-    y->b = arena_take(&b->arena, MEM_WORKSPACE, bytes);
-    y->c = arena_take(&b->arena, MEM_WORKSPACE, bytes);
+static int make_product(struct bench *b, int steps) {
+    struct between *t = &b->between;
+    int64_t n = b->side;
+    size_t bytes = (size_t)(n * n) * dtype_size(b->config->dtype);
+    *t = (struct between){
+        .s = b->compute, .products = dev_host_memory(b->dev) ? 1 : PRODUCTS_GPU, .capacity = steps};
+    t->product_s = xcalloc((size_t)steps, sizeof *t->product_s);
+    t->idle_s = xcalloc((size_t)steps, sizeof *t->idle_s);
+    void *x = arena_take(&b->arena, MEM_WORKSPACE, bytes), *y = arena_take(&b->arena, MEM_WORKSPACE, bytes);
+    void *z = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     if (b->arena.failed) return -1;
-    void *host = xcalloc(1, bytes);
-    for (size_t i = 0; i < n; i++)
-        dtype_store(y->dt, host, i, (float)((int)(i * 2654435761u % 1024) - 512) / 512.0f);
-    dev_copy(b->compute, y->a, host, bytes);
-    dev_copy(b->compute, y->b, host, bytes);
-    int rc = stream_sync(b->compute);
-    free(host);
-    return rc;
+    BENCH_SET(&t->product, OP_MATMUL, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
+              .trans_b = true, .dt = b->config->dtype);
+    return bench_fill(b->compute, x, b->config->dtype, n * n, 1.0f, 1) ||
+                   bench_fill(b->compute, y, b->config->dtype, n * n, 1.0f, 2)
+               ? -1
+               : 0;
 }
 
-static int prepare(struct bench *b, const struct cli_args *a, int steps) {
+static struct local_options local_options_of(const struct bench *b) {
+    return (struct local_options){.layout = b->layout,
+                                  .dtype = b->config->dtype,
+                                  .dev = b->dev,
+                                  .compute = b->compute,
+                                  .optimizer = b->config->optimizer};
+}
+
+// Device memory of everything that is timed here.
+static size_t predicted_bytes(const struct bench *b) {
+    size_t model[MEM_CLASSES];
+    struct topology_memory local = {0};
+    struct local_options o = local_options_of(b);
+    model_predict(&(struct model_options){.spec = &b->spec,
+                                          .layout = b->layout,
+                                          .dtype = b->config->dtype,
+                                          .batch = b->config->micro_batch,
+                                          .seq = b->config->seq},
+                  model);
+    local_predict(&o, &local);
+    size_t side = (size_t)b->side;
+    return mem_device_bytes(model) + mem_device_bytes(local.predicted_bytes) +
+           3 * dev_round(side * side * dtype_size(b->config->dtype));
+}
+
+// Says so before anything is taken: the first allocation that fails would not know how much is missing.
+static int check_memory(const struct bench *b) {
+    struct device_facts f;
+    char need[24], there[24], all[24];
+    size_t bytes = predicted_bytes(b);
+    if (dev_facts(b->dev, &f) || bytes <= f.free_bytes) return 0;
+    return fail(
+        "%s with B=%lld T=%lld needs %s (%zu bytes) of device memory by prediction, %s of %s are free on %s; "
+        "lower --batch or --seq",
+        b->spec.name, (long long)b->config->micro_batch, (long long)b->config->seq,
+        format_bytes(need, (double)bytes), bytes, format_bytes(there, (double)f.free_bytes),
+        format_bytes(all, (double)f.memory_bytes), f.name);
+}
+
+static int open_device(struct bench *b) {
+    device_resolve(b->config);
+    const struct backend *found = device_backend(b->config);
+    if (!found) return -1;
+    if (dev_open(found, &(struct device_options){.threads = b->config->threads, .label = "bench"}, &b->dev))
+        return fail("cannot open the %s device", found->name);
+    b->compute = stream_create(b->dev, "compute");
+    return b->compute ? 0 : fail("cannot create a stream: %s", dev_error(b->dev));
+}
+
+static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t side) {
     char count[24];
-    const char *why = NULL;
     const struct config_override defaults[] = {
         {"topology", "local", "bench step"},        {"model", "gpt2-124m", "bench step"},
         {"data.path", "demo", "bench step"},        {"train_micro_batch_size_per_gpu", "4", "bench step"},
@@ -142,27 +205,22 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps) {
             "bench step: --set topology=%s: one process is timed, --topology local; compare topologies with "
             "experiments/compare.py",
             b->config->topology);
-    const struct backend *backend = backend_find(b->config->device == DEVICE_CUDA ? "cuda" : "cpu", &why);
-    if (!backend) return fail("--device: %s", why);
     b->layout = model_layout_create(&b->spec, 1);
     struct data_options data = {.path = b->config->data,
                                 .tokenizer = b->config->tokenizer,
                                 .val_fraction = b->config->val_fraction,
                                 .vocab = b->spec.vocab};
-    if (!b->layout || !(b->data = data_open(&data))) return -1;
-    if (dev_open(backend, &(struct device_options){.threads = b->config->threads, .label = "bench"}, &b->dev))
-        return fail("cannot open the device");
-    b->compute = stream_create(b->dev, "compute");
-    b->topology = local_create(&(struct local_options){.layout = b->layout,
-                                                       .dtype = b->config->dtype,
-                                                       .dev = b->dev,
-                                                       .compute = b->compute,
-                                                       .optimizer = b->config->optimizer});
+    if (!b->layout || open_device(b) || !(b->data = data_open(&data))) return -1;
+    b->side = side ? side : dev_host_memory(b->dev) ? YARD_HOST : YARD_GPU;
+    if (check_memory(b)) return -1;
+    struct local_options local = local_options_of(b);
+    b->topology = local_create(&local);
     arena_init(&b->arena, b->dev);
-    return b->topology ? make_yard(b, steps) : -1;
+    return b->topology ? make_product(b, steps) : -1;
 }
 
 static void release(struct bench *b) {
+    train_result_free(&b->result);
     topology_destroy(&b->topology);
     if (b->dev) arena_release(&b->arena);
     if (b->compute) stream_destroy(&b->compute);
@@ -170,87 +228,57 @@ static void release(struct bench *b) {
     if (b->data) data_close(&b->data);
     layout_destroy(&b->layout);
     config_destroy(&b->config);
-    free(b->yard.seconds);
-    train_result_free(&b->result);
-}
-
-static void print_json(const struct bench *b, double step_s, double flops, double rate, double yard_rate) {
-    const struct time_split *t = &b->result.report.time;
-    double all = t->forward + t->backward + t->optimizer;
-    cJSON *j = cJSON_CreateObject();
-    cJSON_AddStringToObject(j, "model", b->spec.name);
-    cJSON_AddNumberToObject(j, "params", (double)b->layout->params);
-    cJSON_AddNumberToObject(j, "batch", (double)b->config->micro_batch);
-    cJSON_AddNumberToObject(j, "seq", (double)b->config->seq);
-    cJSON_AddStringToObject(j, "dtype", config_dtype_name(b->config->dtype));
-    cJSON_AddNumberToObject(j, "step_seconds", step_s);
-    cJSON_AddNumberToObject(j, "tokens_per_second",
-                            (double)(b->config->micro_batch * b->config->seq) / step_s);
-    cJSON_AddNumberToObject(j, "flops_per_step", flops);
-    cJSON_AddNumberToObject(j, "flops_per_second", rate);
-    cJSON_AddNumberToObject(j, "matmul_flops_per_second", yard_rate);
-    cJSON_AddNumberToObject(j, "share_of_matmul", rate / yard_rate);
-    cJSON_AddNumberToObject(j, "mfu", rate / yard_rate);
-    cJSON_AddStringToObject(j, "mfu_formula",
-                            "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)");
-    cJSON_AddNumberToObject(j, "forward_share", t->forward / all);
-    cJSON_AddNumberToObject(j, "backward_share", t->backward / all);
-    cJSON_AddNumberToObject(j, "optimizer_share", t->optimizer / all);
-    cJSON_AddNumberToObject(j, "late_allocations", (double)b->result.report.late_allocations);
-    char *text = cJSON_Print(j);
-    puts(text);
-    free(text);
-    cJSON_Delete(j);
-}
-
-static void print_table(const struct bench *b, double step_s, double flops, double rate, double yard_rate) {
-    const struct time_split *t = &b->result.report.time;
-    double all = t->forward + t->backward + t->optimizer;
-    printf("model          %s, %lld parameters\n", b->spec.name, (long long)b->layout->params);
-    printf("step           B=%lld T=%lld %s: %.4f s (median), %.1f GFLOP\n",
-           (long long)b->config->micro_batch, (long long)b->config->seq, config_dtype_name(b->config->dtype),
-           step_s, flops * 1e-9);
-    printf("tokens/s       %.1f\n", (double)(b->config->micro_batch * b->config->seq) / step_s);
-    printf("rate           %.1f GFLOP/s\n", rate * 1e-9);
-    printf("matmul         %.1f GFLOP/s (%d x %d x %d, same type, between the steps, median)\n",
-           yard_rate * 1e-9, YARD, YARD, YARD);
-    printf("share (MFU)    %.3f = flops of a step / step seconds / matmul rate\n", rate / yard_rate);
-    printf("time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%\n", 100 * t->forward / all,
-           100 * t->backward / all, 100 * t->optimizer / all);
-    printf("allocations    %llu after the first step\n",
-           (unsigned long long)b->result.report.late_allocations);
-    printf(
-        "flops a step   tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, "
-        "attention in\n"
-        "               full, no recomputation counted\n");
+    free(b->between.product_s);
+    free(b->between.idle_s);
 }
 
 static int run(struct bench *b, bool json) {
-    struct train_observer observer = {on_start, on_step, on_eval, &b->yard};
+    struct train_observer observer = {on_start, on_step, on_eval, &b->between};
     struct train_options o = {.config = b->config,
                               .spec = &b->spec,
                               .data = b->data,
                               .topology = b->topology,
                               .observer = &observer};
     if (train_run(&o, &b->result)) return -1;
+    const struct rank_report *r = &b->result.report;
     int timed = (int)b->result.steps - WARMUP_STEPS;
-    double step_s = median(b->result.step_seconds + WARMUP_STEPS, timed);
-    double yard_s = median(b->yard.seconds + WARMUP_STEPS, timed);
-    double flops =
-        model_flops_per_token(&b->spec, b->config->seq) * (double)(b->config->micro_batch * b->config->seq);
-    double rate = flops / step_s, yard_rate = 2.0 * YARD * YARD * YARD / yard_s;
-    (json ? print_json : print_table)(b, step_s, flops, rate, yard_rate);
+    int64_t tokens = b->config->train_batch * b->config->seq;
+    struct step_figures f = {.model = b->spec.name,
+                             .params = b->layout->params,
+                             .batch = b->config->train_batch,
+                             .seq = b->config->seq,
+                             .dtype = b->config->dtype,
+                             .step_s = median(b->result.step_seconds + WARMUP_STEPS, timed),
+                             .idle_s = median(b->between.idle_s + WARMUP_STEPS, timed),
+                             .flops = model_flops_per_token(&b->spec, b->config->seq) * (double)tokens,
+                             .product = b->side,
+                             .products = b->between.products,
+                             .product_s = median(b->between.product_s + WARMUP_STEPS, timed),
+                             .datasheet = "a CPU's peak is not in the table of datasheets",
+                             .forward_s = r->time.forward,
+                             .backward_s = r->time.backward,
+                             .optimizer_s = r->time.optimizer,
+                             .late_allocations = r->late_allocations,
+                             .predicted_bytes = predicted_bytes(b),
+                             .peak_bytes = mem_device_bytes(r->peak_bytes),
+                             .pinned_bytes = r->peak_bytes[MEM_HOST],
+                             .gpu = r->on_gpu,
+                             .facts = r->device,
+                             .memory = r->device_memory};
+    if (f.gpu) f.datasheet_flops = datasheet_flops(f.facts.name, f.dtype, &f.datasheet);
+    (json ? step_figures_json : step_figures_table)(&f);
     return 0;
 }
 
 int bench_step(int argc, char **argv) {
     struct cli_args args;
     struct bench b = {0};
-    long steps;
+    long steps, side;
     enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !cli_integer(&args, "steps", 1, 100000, 5, &steps)) {
-        if (prepare(&b, &args, (int)steps + WARMUP_STEPS))
+    if (outcome == CLI_RUN && !cli_integer(&args, "steps", 1, 100000, 5, &steps) &&
+        !cli_integer(&args, "matmul", 1, 65536, 0, &side)) {
+        if (prepare(&b, &args, (int)steps + WARMUP_STEPS, side))
             status = b.data ? EXIT_RUN_FAILED : EXIT_USAGE;  // data are opened last of what is named
         else
             status = run(&b, cli_get(&args, "json") != NULL) ? EXIT_RUN_FAILED : 0;

@@ -1,12 +1,17 @@
 #include "shared/run/bench_work.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/rng.h"
 #include "shared/run/cli.h"
+
+#define MEASUREMENT_S 0.010  // of a measurement on a GPU
+#define LAUNCHES_MAX  1000
 
 static int read_dtype(const struct cli_args *args, enum dtype *out) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -20,48 +25,71 @@ static int read_dtype(const struct cli_args *args, enum dtype *out) {
     return fail("--dtype %s: expected fp32, bf16 or fp16", name);
 }
 
+// auto: a GPU where there is one.
+static const struct backend *read_device(const struct cli_args *args) {
+    const char *name = cli_get(args, "device"), *why = NULL;
+    bool automatic = !name || !strcmp(name, "auto");
+    if (!automatic && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0) {
+        fail("--device %s: expected auto, cpu or cuda", name);
+        return NULL;
+    }
+    const struct backend *b = backend_find(automatic ? "cuda" : name, &why);
+    if (!b && automatic) b = backend_find("cpu", &why);
+    if (!b) fail("--device %s: %s", name, why);
+    return b;
+}
+
 int bench_open(struct bench_device *b, const struct cli_args *args) {
-    const char *why = NULL;
     long threads, rounds;
     if (read_dtype(args, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
         cli_integer(args, "rounds", 1, BENCH_ROUNDS_MAX, 7, &rounds))
         return -1;
     b->rounds = (int)rounds;
     b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
-    const struct backend *backend = backend_find("cpu", &why);
-    if (!backend) return fail("no cpu device: %s", why);
+    const struct backend *backend = read_device(args);
+    if (!backend) return -1;
     if (dev_open(backend, &(struct device_options){.threads = b->threads, .label = "bench"}, &b->dev))
-        return fail("cannot open the cpu device");
+        return fail("cannot open the %s device", backend->name);
     b->s = stream_create(b->dev, "bench");
+    if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
     arena_init(&b->arena, b->dev);
-    return 0;
+    b->gpu = !dev_host_memory(b->dev);
+    return b->gpu && dev_facts(b->dev, &b->facts) ? fail("cannot ask the device: %s", dev_error(b->dev)) : 0;
 }
 
 void bench_close(struct bench_device *b) {
     if (!b->dev) return;
-    stream_destroy(&b->s);
+    if (b->s) stream_destroy(&b->s);
     arena_release(&b->arena);
     dev_close(&b->dev);
 }
 
-#define PATTERN 8191  // elements: a prime, so that no power of two of them repeats
+// ---------------------------------------------------------------- buffers
 
-void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale) {
+#define PATTERN 1048573  // elements: a prime, so that no row of a matrix begins as another does
+
+int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale, uint64_t seed) {
     size_t size = dtype_size(dt), total = (size_t)n * size;
-    char *p = arena_take(&b->arena, MEM_WORKSPACE, total);
-    if (!p) return NULL;
-    char *pattern = xcalloc(PATTERN, size);
-    for (size_t i = 0; i < PATTERN; i++) {
-        float x = (float)((i * 2654435761u) % 65521) / 65521.0f;
+    size_t length = n < PATTERN ? (size_t)n : PATTERN;
+    char *pattern = xcalloc(length, size);
+    for (size_t i = 0; i < length; i++) {
+        float x = ldexpf((float)(philox(seed, i / 4, 0).v[i % 4] >> 8), -24);
         dtype_store(dt, pattern, i, scale < 0 ? -scale * x : scale * (2.0f * x - 1.0f));
     }
-    for (size_t at = 0; at < total; at += PATTERN * size)
-        dev_copy(b->s, p + at, pattern, total - at < PATTERN * size ? total - at : PATTERN * size);
-    int rc = stream_sync(b->s);
+    for (size_t at = 0; at < total; at += length * size)
+        dev_copy(s, (char *)p + at, pattern, total - at < length * size ? total - at : length * size);
+    int rc = stream_sync(s);
     free(pattern);
-    if (rc) fail("filling a buffer: %s", dev_error(b->dev));
-    return rc ? NULL : p;
+    return rc ? fail("filling a buffer: %s", dev_error(stream_device(s))) : 0;
 }
+
+void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale) {
+    void *p = arena_take(&b->arena, MEM_WORKSPACE, (size_t)n * dtype_size(dt));
+    if (!p || bench_fill(b->s, p, dt, n, scale, (uint64_t)b->arena.count)) return NULL;
+    return p;
+}
+
+// ---------------------------------------------------------------- operations
 
 void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t args_bytes) {
     assert(args_bytes <= sizeof w->args);
@@ -70,33 +98,65 @@ void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t a
     memcpy(w->args, args, args_bytes);
 }
 
+// A GPU has one way to copy; on a host the cast from fp32 to fp32 copies with all threads.
 int bench_set_copy(struct bench_device *b, int64_t bytes) {
     int64_t n = bytes / (int64_t)sizeof(float);
     const void *in = bench_buffer(b, DT_F32, n, 1.0f);
     void *out = bench_buffer(b, DT_F32, n, 1.0f);
     if (!in || !out) return -1;
-    BENCH_SET(&b->copy, OP_CAST, cast_args, .out = out, .in = in, .n = n, .from = DT_F32, .to = DT_F32);
+    if (b->gpu)
+        BENCH_SET(&b->copy, BENCH_OP_COPY, bench_copy, out, in, (size_t)n * sizeof(float));
+    else
+        BENCH_SET(&b->copy, OP_CAST, cast_args, .out = out, .in = in, .n = n, .from = DT_F32, .to = DT_F32);
     b->copy.bytes = 2.0 * (double)n * sizeof(float);
     return 0;
 }
 
-double bench_once(struct bench_device *b, const struct bench_work *w) {
+const char *bench_copy_text(const struct bench_device *b) {
+    return b->gpu ? "cudaMemcpyAsync between two large arrays of the device; bytes read + written"
+                  : "glibc's memcpy between two large arrays, same threads (it may bypass the caches); bytes "
+                    "read + written";
+}
+
+double bench_launches(struct stream *s, const struct bench_work *w, int launches) {
     double start = now_seconds();
-    dev_launch(b->s, w->op, w->args, w->args_bytes);
-    stream_sync(b->s);
+    for (int i = 0; i < launches; i++) {
+        if (w->op == BENCH_OP_COPY) {
+            struct bench_copy c;
+            memcpy(&c, w->args, sizeof c);
+            dev_copy(s, c.dst, c.src, c.bytes);
+        } else {
+            dev_launch(s, w->op, w->args, w->args_bytes);
+        }
+    }
+    stream_sync(s);
     return now_seconds() - start;
+}
+
+// After a first, uncounted launch: how many make a measurement.
+static int launches_of(const struct bench_device *b, const struct bench_work *w) {
+    bench_launches(b->s, w, 1);
+    if (!b->gpu) return 1;
+    double n = ceil(MEASUREMENT_S / bench_launches(b->s, w, 1));
+    return n > LAUNCHES_MAX ? LAUNCHES_MAX : (int)n;
+}
+
+static double measure_once(const struct bench_device *b, const struct bench_work *w, int launches) {
+    return bench_launches(b->s, w, launches) / launches;
 }
 
 int bench_measure(struct bench_device *b, struct bench_work *w) {
     const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
-    bench_once(b, yard);
-    bench_once(b, w);
+    int yard_launches = launches_of(b, yard);
+    w->launches = launches_of(b, w);
     for (int i = 0; i < b->rounds; i++) {
-        w->yard_seconds[i] = bench_once(b, yard);
-        w->seconds[i] = bench_once(b, w);
+        w->yard_seconds[i] = measure_once(b, yard, yard_launches);
+        w->seconds[i] = measure_once(b, w, w->launches);
     }
     return stream_sync(b->s) ? fail("%s: %s", op_name(w->op), dev_error(b->dev)) : 0;
 }
+
+// ---------------------------------------------------------------- results
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;

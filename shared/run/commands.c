@@ -32,6 +32,8 @@ static const char rank_help[] = "which one of its role this is (default: any fre
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
     {"launch", "launch", "HOW", "threads (ring), processes (star) or mpi (ring)", 0},
+    {"collective", "ring.collective", "C",
+     "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
     {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
     {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},

@@ -4,16 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/model/model.h"
 #include "shared/run/progress.h"
 #include "shared/run/summary.h"
-
-static double sum_classes(const size_t bytes[MEM_CLASSES]) {
-    double sum = 0;
-    for (int c = 0; c < MEM_CLASSES; c++) sum += (double)bytes[c];
-    return sum;
-}
 
 // The topology's prediction, and for a worker the model's activations and workspace on top.
 static int predict_rank(const struct job *j, predict_fn predict, const char *role, int rank,
@@ -41,7 +36,8 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     for (int k = 0; k < MEM_CLASSES; k++)
         cJSON_AddNumberToObject(classes, mem_class_name((enum mem_class)k),
                                 (double)p->memory.predicted_bytes[k]);
-    cJSON_AddNumberToObject(m, "predicted_bytes", sum_classes(p->memory.predicted_bytes));
+    cJSON_AddNumberToObject(m, "predicted_bytes", (double)mem_device_bytes(p->memory.predicted_bytes));
+    cJSON_AddNumberToObject(m, "pinned_bytes", (double)p->memory.predicted_bytes[MEM_HOST]);
     cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
     cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role));
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
@@ -121,6 +117,20 @@ static bool same_row(const cJSON *m1, const cJSON *w1, const cJSON *m2, const cJ
            num(w1, "predicted_received") == num(w2, "predicted_received");
 }
 
+// Pinned memory is the host's: a line of its own behind the classes that add up to the total.
+static void print_classes(FILE *f, const cJSON *m) {
+    char text[24];
+    const cJSON *class;
+    cJSON_ArrayForEach(class, cJSON_GetObjectItem(m, "predicted")) {
+        if (class->valuedouble <= 0 || !strcmp(class->string, mem_class_name(MEM_HOST))) continue;
+        fprintf(f, "    %-13s%10s   %.0f bytes\n", class->string, format_bytes(text, class->valuedouble),
+                class->valuedouble);
+    }
+    if (num(m, "pinned_bytes") > 0)
+        fprintf(f, "  pinned     %10s   %.0f bytes of page-locked host memory, beside the device's\n",
+                format_bytes(text, num(m, "pinned_bytes")), num(m, "pinned_bytes"));
+}
+
 static void print_rows(FILE *f, const cJSON *doc) {
     char a[24], b[24];
     const cJSON *m = cJSON_GetObjectItem(doc, "memory")->child, *w = cJSON_GetObjectItem(doc, "wire")->child;
@@ -136,10 +146,7 @@ static void print_rows(FILE *f, const cJSON *doc) {
         fprintf(f, "\n  memory     %10s   textbook %s = %s, without activations\n",
                 format_bytes(a, num(m, "predicted_bytes")), word(m, "formula"),
                 format_bytes(b, num(m, "formula_bytes")));
-        const cJSON *class;
-        cJSON_ArrayForEach(class, cJSON_GetObjectItem(m, "predicted")) if (class->valuedouble > 0)
-            fprintf(f, "    %-13s%10s   %.0f bytes\n", class->string, format_bytes(a, class->valuedouble),
-                    class->valuedouble);
+        print_classes(f, m);
         fprintf(f, "  sent       %10s a step (%s)\n  received   %10s a step\n",
                 format_bytes(a, num(w, "predicted_sent")), word(w, "formula"),
                 format_bytes(b, num(w, "predicted_received")));

@@ -11,6 +11,14 @@
 
 #define OWN_WORDS 11
 
+// A bundle brings its own, beside the program; otherwise PATH has it. The caller frees.
+static char *mpirun_for(const char *program) {
+    char *beside = xasprintf("%.*s/mpirun", (int)(strrchr(program, '/') - program), program);
+    if (access(beside, X_OK) == 0) return beside;
+    free(beside);
+    return xstrdup("mpirun");
+}
+
 int launch_mpi(const struct launch_mpi_options *o) {
     char count[16];
     char *program = launch_self();
@@ -31,8 +39,10 @@ int launch_mpi(const struct launch_mpi_options *o) {
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     }
     fflush(NULL);
-    execvp("mpirun", (char *const *)argv);
-    fail("mpirun: %s; install openmpi-bin, or use --launch threads", strerror(errno));
+    char *mpirun = mpirun_for(program);
+    execvp(mpirun, (char *const *)argv);
+    fail("%s: %s; install openmpi-bin, or use --launch threads", mpirun, strerror(errno));
+    free(mpirun);
     free(argv);
     free(program);
     return -1;

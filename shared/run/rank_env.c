@@ -8,14 +8,15 @@
 
 struct rank_variables {
     enum rank_env_kind kind;
-    const char *rank, *size, *local_size;
+    const char *rank, *size, *local_size, *local_rank;
 };
 
 // In this order: mpirun inside a Slurm job sets both, and its own count.
 static const struct rank_variables variables[] = {
-    {RANK_ENV_MPIRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {RANK_ENV_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
-    {RANK_ENV_SLURM, "SLURM_PROCID", "SLURM_NTASKS", NULL},
+    {RANK_ENV_MPIRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {RANK_ENV_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK"},
+    {RANK_ENV_SLURM, "SLURM_PROCID", "SLURM_NTASKS", NULL, "SLURM_LOCALID"},
 };
 
 static int read_count(const char *name, int low, int *out) {
@@ -36,6 +37,7 @@ int rank_env_read(struct rank_env *e) {
         if (!getenv(v->rank) || !getenv(v->size)) continue;
         if (read_count(v->rank, 0, &e->rank) || read_count(v->size, 1, &e->size)) return -1;
         if (v->local_size && getenv(v->local_size) && read_count(v->local_size, 1, &e->local_size)) return -1;
+        if (getenv(v->local_rank) && read_count(v->local_rank, 0, &e->local_rank)) return -1;
         if (e->rank >= e->size)
             return fail("environment: %s=%d is not below %s=%d", v->rank, e->rank, v->size, e->size);
         e->kind = v->kind;

@@ -11,6 +11,7 @@ struct rank_env {
     enum rank_env_kind kind;
     int rank, size;
     int local_size;  // ranks on this machine; 0: not told
+    int local_rank;  // which of them; 0 where it is not told
     bool mpi_ready;  // MPI_Init of this process will find its peers
 };
 

@@ -6,6 +6,7 @@
 
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
+#include "shared/run/device_choice.h"
 #include "shared/run/metrics.h"
 #include "shared/run/progress.h"
 #include "shared/run/summary.h"
@@ -75,23 +76,24 @@ static void on_eval(void *ctx, int64_t step, double val_loss, double unigram_ent
 }
 
 static int open_device(struct session *x) {
-    static const char *const names[] = {
-        [DEVICE_AUTO] = "cpu", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", [DEVICE_REF] = "ref"};
-    const char *name = names[x->job->config->device], *why = NULL;
-    const struct backend *backend = backend_find(name, &why);
-    if (!backend) return fail("--device %s: %s", name, why);
-    if (x->job->config->device == DEVICE_CUDA)
+    const struct config *c = x->job->config;
+    const struct backend *backend = device_backend(c);
+    if (!backend) return -1;
+    if (c->device == DEVICE_CUDA && x->o->rank <= 0)
         warn(
             "--device cuda: this backend has been tested in emulation only, on no GPU yet: check its "
             "results");
     char label[32] = "worker";
     if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
     error_set_label(label);
-    struct device_options d = {
-        .threads = job_threads(x->job), .label = label, .trace = x->job->config->trace};
-    if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", name);
+    int local_rank = x->o->local_rank > 0 ? x->o->local_rank : 0;
+    struct device_options d = {.threads = job_threads(x->job),
+                               .index = local_rank % backend_devices(backend),
+                               .label = label,
+                               .trace = c->trace};
+    if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
     x->compute = stream_create(x->dev, "compute");
-    return x->compute ? 0 : fail("--device %s: cannot create a stream", name);
+    return x->compute ? 0 : fail("--device %s: cannot create a stream", backend->name);
 }
 
 static int open_output(struct session *x) {
@@ -155,6 +157,7 @@ int session_run(const struct session_options *o, bool *interrupted) {
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
     if (x.topology) topology_destroy(&x.topology);
+    if (x.dev && o->end) o->end(o->ctx);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);
     return rc;

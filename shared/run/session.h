@@ -32,9 +32,13 @@ int job_threads(const struct job *j);
 
 struct session_options {
     const struct job *job;
-    int rank;  // -1: the topology will know
+    int rank;        // -1: the topology will know
+    int local_rank;  // among the ranks of this machine: picks its GPU, modulo their number; -1: not known,
+                     // the first
     // Makes the rank's topology on dev and compute, which outlive it; NULL after logging.
     struct topology *(*create)(void *ctx, struct device *dev, struct stream *compute);
+    // When the topology is no more (or was never made) and its device still is; or NULL.
+    void (*end)(void *ctx);
     void *ctx;
 };
 

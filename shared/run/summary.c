@@ -8,6 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/run/metrics.h"
 #include "shared/run/run_dir.h"
+#include "shared/run/summary_impl.h"
 
 static const char *const time_names[] = {
     "data", "forward", "backward", "comm_exposed", "comm_overlapped", "optimizer", "wait", "total"};
@@ -77,6 +78,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     cJSON *time = cJSON_AddObjectToObject(o, "time");
     for (size_t i = 0; i < TIMES; i++) put(time, time_names[i], times[i]);
     put_staleness(o, &r->staleness);
+    summary_put_device(o, r);
     if (facts) put_facts(o, facts);
     char *text = cJSON_Print(o);
     char *name = xasprintf("ranks/%s-%d.json", r->role, r->rank);
@@ -231,6 +233,8 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
         cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
         copy_keys(m, r, memory_keys);
         cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role ? role : ""));
+        const cJSON *device = cJSON_GetObjectItemCaseSensitive(r, "device");
+        if (device) cJSON_AddItemToObject(m, "device", cJSON_Duplicate(device, 1));
         cJSON_AddItemToArray(memory, m);
         copy_keys(w, r, wire_keys);
         cJSON_AddStringToObject(w, "formula", summary_wire_formula(c, role ? role : ""));
@@ -289,7 +293,13 @@ static void put_all_staleness(cJSON *s, const cJSON *ranks) {
 
 static void put_words(cJSON *s) {
     static const char *const words[][2] = {
-        {"memory", "bytes of device memory; predicted before the run, peak counted by the ledger"},
+        {"memory",
+         "bytes of device memory by class; predicted before the run, peak counted by the ledger; the class "
+         "pinned is page-locked host memory and belongs to no total of device memory"},
+        {"devices",
+         "bytes of each GPU after the last step: used as cudaMemGetInfo says, ledger and workspaces of all "
+         "its "
+         "ranks, other = used - ledger - workspaces: context, libraries, other programs"},
         {"rss_bytes", "resident bytes of the process at the end; ranks that are threads share one process"},
         {"late_allocations", "device allocations after the first step"},
         {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
@@ -319,6 +329,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     double flops_per_token = put_run(s, ranks);
     put_speed(s, c, m, flops_per_token);
     put_ranks(s, c, ranks);
+    summary_put_devices(s, ranks);
     put_times(s, ranks);
     if (c->kind == TOPOLOGY_PS) put_all_staleness(s, ranks);
     if (cJSON_GetArraySize(missing)) {

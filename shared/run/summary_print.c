@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "shared/run/progress.h"
-#include "shared/run/summary.h"
+#include "shared/run/summary_impl.h"
 
 static const cJSON *item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
 
@@ -18,11 +18,21 @@ static const char *text(const cJSON *o, const char *key) {
     return s ? s : "-";
 }
 
+static double pinned(const cJSON *classes) {
+    const cJSON *v = item(classes, mem_class_name(MEM_HOST));
+    return v ? v->valuedouble : 0;
+}
+
+// Of device memory.
 static double total(const cJSON *classes) {
     double sum = 0;
     const cJSON *v;
     cJSON_ArrayForEach(v, classes) sum += v->valuedouble;
-    return sum;
+    return sum - pinned(classes);
+}
+
+static const char *verdict(const cJSON *predicted, const cJSON *peak) {
+    return cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT";
 }
 
 static void print_head(FILE *f, const cJSON *s) {
@@ -63,19 +73,33 @@ static void print_time(FILE *f, const cJSON *s) {
         fprintf(f, " %s %.2f%s", names[i][0], num(time, names[i][1]) / steps * 1e3, i < 6 ? "," : "\n");
 }
 
+static void print_pinned(FILE *f, const cJSON *s) {
+    char a[24], b[24];
+    const cJSON *r;
+    bool any = false;
+    cJSON_ArrayForEach(r, item(s, "memory")) any |=
+        pinned(item(r, "predicted")) + pinned(item(r, "peak")) > 0;
+    if (!any) return;
+    fprintf(f, "\npinned host  %12s %12s\n", "predicted", "measured");
+    cJSON_ArrayForEach(r, item(s, "memory"))
+        fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), num(r, "rank"),
+                format_bytes(a, pinned(item(r, "predicted"))), format_bytes(b, pinned(item(r, "peak"))));
+}
+
 static void print_memory(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
     fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook",
             "rss");
     cJSON_ArrayForEach(r, item(s, "memory")) {
-        double predicted = total(item(r, "predicted")), peak = total(item(r, "peak"));
+        const cJSON *predicted = item(r, "predicted"), *peak = item(r, "peak");
         char book[64];
         snprintf(book, sizeof book, "%s %s", format_bytes(c, num(r, "formula_bytes")), text(r, "formula"));
         fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), num(r, "rank"),
-                format_bytes(a, predicted), format_bytes(b, peak), predicted == peak ? "equal" : "DIFFERENT",
+                format_bytes(a, total(predicted)), format_bytes(b, total(peak)), verdict(predicted, peak),
                 book, format_bytes(d, num(r, "rss_bytes")));
     }
+    print_pinned(f, s);
 }
 
 static void print_wire(FILE *f, const cJSON *s) {
@@ -94,6 +118,7 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_head(f, s);
     print_time(f, s);
     print_memory(f, s);
+    summary_print_devices(f, s);
     if (strcmp(text(s, "topology"), "local") != 0) print_wire(f, s);
     const cJSON *staleness = item(s, "staleness");
     if (staleness)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
 #include "shared/model/model.h"
@@ -99,7 +100,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     in->loss = model_loss_sum(x->model) / tokens_of_mean(x);
-    if (dev_error(x->t->dev)[0]) return fail("step %lld: %s", (long long)step + 1, dev_error(x->t->dev));
+    if (dev_error(x->t->dev)[0]) return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
     return topology_step(x->t, in, stats);
 }
 
@@ -123,10 +124,8 @@ static int judge(struct train *x, int64_t step, const struct step_stats *stats) 
 
 static size_t memory_in_use(struct device *dev) {
     struct mem_usage usage;
-    size_t total = 0;
     dev_usage(dev, &usage);
-    for (int c = 0; c < MEM_CLASSES; c++) total += usage.current_bytes[c];
-    return total;
+    return mem_device_bytes(usage.current_bytes);
 }
 
 static uint64_t allocations(struct device *dev) {
@@ -165,7 +164,7 @@ static int evaluate(struct train *x, int64_t step) {
         sums[1] += (double)(per_batch * c->seq);
     }
     if (dev_error(x->t->dev)[0])
-        return fail("evaluation after step %lld: %s", (long long)step, dev_error(x->t->dev));
+        return fail("evaluation after step %lld: %s", (long long)step, topology_why(x->t));
     if (topology_sum(x->t, sums, 2)) return -1;
     x->r->val_loss = sums[0] / sums[1];
     x->r->unigram_entropy = data_unigram_entropy(x->o->data);
@@ -254,6 +253,14 @@ static void split_time(struct train *x) {
     s->wait = stood - s->comm_exposed;
     s->comm_overlapped = busy - s->comm_exposed;
     s->total = x->steps_s;
+}
+
+// While every rank of the run still holds what it took: the evaluation and the weights, which all ranks go
+// through together, are still to come. A device that is asked for the figure in vain leaves the report
+// without.
+static void read_device(struct train *x) {
+    struct rank_report *r = &x->r->report;
+    r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);
 }
 
 static void report(struct train *x) {
@@ -354,6 +361,7 @@ static int run(struct train *x) {
     if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || topology_finish(x->t)) return -1;
     split_time(x);  // transfers of the last step have ended: their seconds are known
+    read_device(x);
     if (final_weights(x) || evaluate(x, c->steps)) return -1;
     return 0;
 }
@@ -364,14 +372,16 @@ int train_run(const struct train_options *o, struct train_result *result) {
     scaler_init(&x.scaler, &o->config->scaler);
     int rc = run(&x);
     if (rc && !result->interrupted) topology_abort(x.t, error_last());
+    if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
     report(&x);
-    model_destroy(&x.model);
+    result->model = x.model;
     free(x.tokens);
     free(x.targets);
     return rc;
 }
 
 void train_result_free(struct train_result *r) {
+    model_destroy(&r->model);
     free(r->step_seconds);
     *r = (struct train_result){0};
 }

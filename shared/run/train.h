@@ -6,6 +6,7 @@
 #include "shared/io/config.h"
 #include "shared/io/data.h"
 #include "shared/model/spec.h"
+#include "shared/run/device_facts.h"
 
 // One line of metrics.jsonl.
 struct step_record {
@@ -26,6 +27,8 @@ struct time_split {
     double data, forward, backward, comm_exposed, comm_overlapped, optimizer, wait, total;
 };
 
+struct model;
+
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
@@ -40,6 +43,9 @@ struct rank_report {
     double control_sent_per_step, control_received_per_step;
     struct time_split time;
     struct staleness staleness;
+    bool on_gpu;  // then, read after the last step and before any rank gave memory back:
+    struct device_facts device;
+    struct device_memory device_memory;
 };
 
 // Filled by train_run on every rank; arrays are owned by the result.
@@ -51,6 +57,8 @@ struct train_result {
     double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
     uint64_t weights_hash;             // rank 0 only
     bool interrupted;
+    struct model
+        *model;  // keeps its memory: giving it back may wait for a device on which peers still wait for us
 };
 
 // Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL.
@@ -74,6 +82,7 @@ struct train_options {
 
 // Runs config->steps steps. 0, or -1 after logging; result is filled as far as it got.
 int train_run(const struct train_options *o, struct train_result *result);
+// After the last thing that ranks do together, and before the device is closed.
 void train_result_free(struct train_result *r);
 
 #endif

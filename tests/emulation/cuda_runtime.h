@@ -13,8 +13,11 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include <new>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -144,9 +147,12 @@ static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __ddiv_rn(double a, double b) { return a / b; }
 static inline double __dsqrt_rn(double a) { return sqrt(a); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
-// By way of 2^x, as the hardware does: the product's rounding shows in large results.
-static inline float emu_fast_exp(float x) { return exp2f(x * 1.4426950408889634f); }
-#define __expf emu_fast_exp  // the C library has declared one of that name
+// The hardware's 2^x: what would be subnormal is zero.
+static inline float emu_exp2(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+#define HARDWARE_EXP2(x) emu_exp2(x)
 // As documented, the fast division gives 0 for divisors above 2^126.
 static inline float __fdividef(float a, float b) { return fabsf(b) > 0x1p126f && !isinf(b) ? 0.0f : a / b; }
 
@@ -154,7 +160,7 @@ static inline float __fdividef(float a, float b) { return fabsf(b) > 0x1p126f &&
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
-typedef struct emu_stream *cudaStream_t;
+typedef struct CUstream_st *cudaStream_t;
 
 // The fields in CUDA's order; two of CUDA's names for them are taken above.
 struct cudaLaunchConfig_t {
@@ -165,26 +171,61 @@ struct cudaLaunchConfig_t {
     unsigned attribute_count;
 };
 
-const char *cudaGetErrorString(cudaError_t e);  // the last launch failure's description
-cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
-cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *),
-                       void *arg);
+// In a test program these are now.cc's, which do it at once; beside the emulated driver they are the
+// driver's.
+extern "C" const char *cudaGetErrorString(cudaError_t e);
+extern "C" cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s);
+extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                                       cudaStream_t s);
 
-static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
-    memset(p, value, bytes);
-    return cudaSuccess;
-}
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
-                                          cudaStream_t) {
-    memmove(to, from, bytes);
-    return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+
+// A kernel and its arguments, copied when it is launched; from malloc, words: the bytes of the arguments.
+struct emu_call {
+    void (*thread)(void *call);
+    void *call;
+    const void *words;
+    size_t words_bytes;
+};
+// Takes the call, also when it refuses the launch.
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, const struct emu_call *call);
+
+template <typename... P>
+struct emu_arguments {
+    void (*kernel)(P...);
+    std::tuple<P...> of;
+};
+
+// Compilers that cannot zero what lies within the arguments (the rest of an old address would look like one)
+// do without the check of their pointers.
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+#define EMU_WORDS(bytes)     (bytes)
+#define EMU_CLEAR_PADDING(p) __builtin_clear_padding(p)
+#else
+#define EMU_WORDS(bytes)     0
+#define EMU_CLEAR_PADDING(p) (void)(p)
+#endif
+
+// An empty argument has no bytes of its own: its one byte of padding may be another argument's.
+template <typename T>
+static inline void emu_clear_padding(T &x) {
+    if constexpr (!std::is_empty<T>::value) EMU_CLEAR_PADDING(&x);
 }
 
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...args) {
-    auto thread = [&] { kernel(args...); };
-    auto call = [](void *p) { (*static_cast<decltype(thread) *>(p))(); };
-    return emu_launch(config, reinterpret_cast<const void *>(kernel), call, &thread);
+    using arguments = emu_arguments<P...>;
+    static_assert((std::is_trivially_copyable<P>::value && ...), "CUDA copies arguments as bytes");
+    void *place = calloc(1, sizeof(arguments));
+    if (!place) abort();
+    arguments *all = new (place) arguments{kernel, std::tuple<P...>(static_cast<P>(args)...)};
+    std::apply([](auto &...a) { (emu_clear_padding(a), ...); }, all->of);
+    auto thread = [](void *p) {
+        arguments *a = static_cast<arguments *>(p);
+        std::apply(a->kernel, a->of);
+    };
+    struct emu_call call = {thread, all, &all->of, sizeof...(P) ? EMU_WORDS(sizeof all->of) : 0};
+    return emu_launch(config, reinterpret_cast<const void *>(kernel), &call);
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/emulation/driver.h"
 #include "tests/emulation/fiber.h"
 
 #define THREADS_MAX 1024
@@ -249,18 +250,13 @@ static const char *refusal(struct machine *m, const cudaLaunchConfig_t *c, const
     return c->shared_bytes > allowed ? "more dynamic shared memory than the kernel was allowed" : NULL;
 }
 
-cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, void (*call)(void *),
-                       void *arg) {
+// Runs on whichever thread carries out the stream's work.
+static cudaError_t run_grid(const cudaLaunchConfig_t *config, const struct emu_call *call) {
     struct machine *m = current();
     dim3 g = config->grid, b = config->block;
-    const char *why = refusal(m, config, kernel);
-    if (why) {
-        snprintf(m->why, sizeof m->why, "%s", why);
-        return cudaErrorInvalidConfiguration;
-    }
     m->failed = false;
-    m->call = call;
-    m->arg = arg;
+    m->call = call->thread;
+    m->arg = call->call;
     m->threads = b.x * b.y * b.z;
     m->shared_count = 0;
     m->dynamic_bytes = config->shared_bytes;
@@ -283,13 +279,44 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, voi
     return m->failed ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
-// ---------------------------------------------------------------- the rest of the runtime
-const char *cudaGetErrorString(cudaError_t e) { return e == cudaSuccess ? "no error" : current()->why; }
+// ---------------------------------------------------------------- launches
+struct launch_work {
+    cudaLaunchConfig_t config;
+    struct emu_call call;
+};
 
+static int run_launch(void *arg, const char **why) {
+    const struct launch_work *l = static_cast<const struct launch_work *>(arg);
+    cudaError_t e = run_grid(&l->config, &l->call);
+    if (e != cudaSuccess) *why = current()->why;
+    return e;
+}
+
+static void drop_launch(void *arg) {
+    struct launch_work *l = static_cast<struct launch_work *>(arg);
+    free(l->call.call);
+    free(l);
+}
+
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, const struct emu_call *call) {
+    const char *why = refusal(current(), config, kernel);
+    if (why) {
+        emu_note(why);
+        free(call->call);
+        return cudaErrorInvalidConfiguration;
+    }
+    struct launch_work *l = static_cast<struct launch_work *>(malloc(sizeof *l));
+    if (!l) abort();
+    *l = {*config, *call};
+    struct emu_work work = {"a kernel", run_launch, drop_launch, l, call->words, call->words_bytes, false};
+    return static_cast<cudaError_t>(emu_submit(config->stream, &work));
+}
+
+// A kernel's own, in CUDA; here of the thread that launches it.
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute, int value) {
     struct machine *m = current();
     if (value < 0 || (size_t)value > DYNAMIC_SHARED_LIMIT) {
-        snprintf(m->why, sizeof m->why, "more shared memory than a block can have");
+        emu_note("more shared memory than a block can have");
         return cudaErrorInvalidConfiguration;
     }
     unsigned i = 0;

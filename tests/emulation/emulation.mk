@@ -4,14 +4,15 @@ CXX      ?= g++
 EMU_DIR   = tests/emulation
 # Kernels move elements of every type as words, which CUDA's compiler allows: no strict aliasing.
 # The emulation runs on one thread, with stacks that the thread sanitizer cannot follow.
-# kernels/cuda: what is written by hand and nothing that calls a library.
+# kernels/cuda: what is written by hand and nothing that calls a library. The objects also go into the
+# shared object below.
 EMU_CU    = $(addprefix kernels/cuda/,norm.cu norm_bwd.cu bias_grad.cu embedding.cu rope.cu activation.cu \
             elementwise.cu xent.cu optimizer.cu reduce.cu attention.cu attention_bwd.cu)
 EMU_OBJ   = $(EMU_CU:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc))
 EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=% -fopenmp \
             -fsanitize=thread,$(CFLAGS)) \
             -std=gnu++17 -I$(EMU_DIR) -Wno-unknown-pragmas \
-            -fno-strict-aliasing
+            -fno-strict-aliasing -fPIC -ftls-model=initial-exec
 EMU_TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(EMU_DIR)/test_emulation_*.c)))
 
 $(BUILD)/emu/%.o: %.cu Makefile $(EMU_DIR)/emulation.mk
@@ -30,3 +31,54 @@ $(BUILD)/tests/test_emulation_%: $(BUILD)/obj/tests/emulation/test_emulation_%.o
 
 TEST_BINS += $(EMU_TESTS)
 tests: $(EMU_TESTS)
+
+# ---- the emulated plugin: the program with --device cuda, without a GPU (driver_device.c says what it is). A
+# folder for LD_LIBRARY_PATH; the backend's objects are those of the real one. cuDNN is a library without
+# functions, so that one that is installed is not taken. Left out where CUDA's headers are missing, and of the
+# thread sanitizer's build, which cannot follow fibers.
+EMULATED    = $(BUILD)/tests/emulated
+EMULATED_SO = $(addprefix $(EMULATED)/,libcuda.so.1 libstarring_cuda.so libnccl.so.2 libcudnn.so.9)
+EMU_DRIVER  = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver_device driver_memory driver_stream)
+EMU_PLUGIN  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(EMU_CU:%.cu=$(BUILD)/emu/%.o) \
+              $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,blas emulation fiber)
+EMU_NCCL    = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,nccl nccl_batch)
+EMU_LINK    = $(CC) -shared -Wl,--no-undefined,-Bsymbolic $(filter -fsanitize=%,$(CFLAGS)) -o $@ $^
+
+$(BUILD)/emu/%.o: %.c Makefile $(EMU_DIR)/emulation.mk
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	@$(CC) $(CFLAGS) $(CUDA_INC) -fPIC -MMD -MP -c -o $@ $<
+$(EMULATED)/libcuda.so.1: $(EMU_DRIVER)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(EMU_LINK) -Wl,-soname,libcuda.so.1 -pthread
+$(EMULATED)/libstarring_cuda.so: $(EMU_PLUGIN) $(EMULATED)/libcuda.so.1
+	@echo "  LD      $@"
+	@$(EMU_LINK) -Wl,-rpath,'$$ORIGIN' -lstdc++ -lm -ldl -pthread
+$(EMULATED)/libnccl.so.2: $(EMU_NCCL) $(EMULATED)/libcuda.so.1
+	@echo "  LD      $@"
+	@$(EMU_LINK) -Wl,-soname,libnccl.so.2,-rpath,'$$ORIGIN' -pthread
+$(EMULATED)/libcudnn.so.9:
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@echo | $(CC) -shared -Wl,-soname,libcudnn.so.9 -o $@ -x c -
+
+# The driver and NCCL by themselves; these programs contain them.
+EMU_SELF    = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(EMU_DIR)/test_emulated_*.c)))
+$(EMU_SELF:$(BUILD)/tests/%=$(BUILD)/obj/$(EMU_DIR)/%.o): CFLAGS += $(CUDA_INC)
+$(BUILD)/tests/test_emulated_%: $(BUILD)/obj/$(EMU_DIR)/test_emulated_%.o $(EMU_DRIVER) $(EMU_NCCL) $(BUILD)/emu/$(EMU_DIR)/blas.o
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+
+ifneq ($(CUDA_INC),)
+ifneq ($(SAN),thread)
+TEST_BINS += $(EMU_SELF)
+tests: $(EMULATED_SO) $(EMU_SELF)
+$(filter $(addprefix $(BUILD)/tests/test_,job_% decentral_cuda decentral_mpi),$(TEST_BINS)): | $(EMULATED_SO)
+EMULATES = yes
+endif
+endif
+ifneq ($(EMULATES),yes)
+TEST_BINS := $(filter-out $(addprefix $(BUILD)/tests/test_,job_cuda% decentral_cuda),$(TEST_BINS))
+endif

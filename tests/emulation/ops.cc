@@ -9,7 +9,7 @@ typedef int (*cuda_fn)(struct cuda_ctx *ctx, const void *args);
 
 template <cuda_fn fn>
 static int emulated(int threads, const void *args, const char **why) {
-    struct cuda_ctx ctx = {NULL, 4, malloc(CUDA_WORKSPACE_BYTES), CUDA_WORKSPACE_BYTES, ""};
+    struct cuda_ctx ctx = {NULL, 4, malloc(CUDA_WORKSPACE_BYTES), CUDA_WORKSPACE_BYTES, "", 163 << 10};
     if (!ctx.workspace) abort();
     // As much as the tests' sizes reach: all of it would be most of their time.
     memset(ctx.workspace, 0xff, (size_t)1 << 20);

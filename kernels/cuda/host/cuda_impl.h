@@ -42,6 +42,7 @@ struct cuda_record {
 struct cuda_device {
     struct device head;
     int index, sm_count, sm_version;
+    int shared_bytes;    // of a block at most
     cudaStream_t setup;  // zeroes new memory
     cublasLtHandle_t blas;
     pthread_mutex_t matmul_lock;  // guards the list and the descriptors in it

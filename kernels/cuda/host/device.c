@@ -106,6 +106,9 @@ static int open_on_device(struct cuda_device *d) {
     if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
         device_check(d, cudaDeviceGetAttribute(&d->sm_count, cudaDevAttrMultiProcessorCount, d->index),
                      "asking the device") != 0 ||
+        device_check(
+            d, cudaDeviceGetAttribute(&d->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index),
+            "asking the device") != 0 ||
         device_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "creating a stream") !=
             0)
         return -1;

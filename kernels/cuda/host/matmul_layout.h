@@ -1,19 +1,21 @@
-// Row-major products in cuBLASLt's column-major terms. A row-major (R,C) matrix without gaps is the
-// column-major (C,R) one with leading dimension C, its transpose. So instead of c = op(a) op(b) the library
-// is asked for  c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a as its B:
+// Row-major products in cuBLASLt's column-major terms. A row-major (R,C) matrix whose rows lie ld elements
+// apart is the column-major (C,R) one with leading dimension ld, its transpose. So instead of
+// c = op(a) op(b) the library is asked for  c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a
+// as its B:
 //
-//     ours                    stored      library's  rows  columns  ld  operation
-//     b (K,N)                 (K,N)       A          N     K        N   none
-//     b transposed            (N,K)       A          K     N        K   transpose
-//     a (M,K)                 (M,K)       B          K     M        K   none
-//     a transposed            (K,M)       B          M     K        M   transpose
-//     c (M,N)                 (M,N)       C, D       N     M        N
+//     ours                    stored      library's  rows  columns  ld            operation
+//     b (K,N)                 (K,N)       A          N     K        ldb, else N   none
+//     b transposed            (N,K)       A          K     N        ldb, else K   transpose
+//     a (M,K)                 (M,K)       B          K     M        lda, else K   none
+//     a transposed            (K,M)       B          M     K        lda, else M   transpose
+//     c (M,N)                 (M,N)       C, D       N     M        ldc, else N
 //
-// The bias has one value a column of ours, a row of the library's: what its bias epilogue adds.
+// The bias has one value a column of ours, a row of the library's: what its bias epilogue adds. The aux
+// matrix of its GELU epilogues is laid out as D is.
 #ifndef STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 #define STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 
-#include "kernels/backend.h"
+#include "kernels/strides.h"
 
 struct matmul_operand {
     uint64_t rows, columns;
@@ -27,12 +29,12 @@ struct matmul_layout {
 
 static inline struct matmul_layout matmul_layout_of(const struct matmul_args *m) {
     struct matmul_layout l = {
-        .a = {(uint64_t)m->n, (uint64_t)m->k, m->n, false},
-        .b = {(uint64_t)m->k, (uint64_t)m->m, m->k, false},
-        .d = {(uint64_t)m->n, (uint64_t)m->m, m->n, false},
+        .a = {(uint64_t)m->n, (uint64_t)m->k, matmul_ldb(m), false},
+        .b = {(uint64_t)m->k, (uint64_t)m->m, matmul_lda(m), false},
+        .d = {(uint64_t)m->n, (uint64_t)m->m, matmul_ldc(m), false},
     };
-    if (m->trans_b) l.a = (struct matmul_operand){(uint64_t)m->k, (uint64_t)m->n, m->k, true};
-    if (m->trans_a) l.b = (struct matmul_operand){(uint64_t)m->m, (uint64_t)m->k, m->m, true};
+    if (m->trans_b) l.a = (struct matmul_operand){(uint64_t)m->k, (uint64_t)m->n, matmul_ldb(m), true};
+    if (m->trans_a) l.b = (struct matmul_operand){(uint64_t)m->m, (uint64_t)m->k, matmul_lda(m), true};
     return l;
 }
 

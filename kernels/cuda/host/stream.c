@@ -215,7 +215,7 @@ struct stream *cuda_stream_create(struct device *dev, const char *name) {
         create_fail(s, "it on the device");
         return NULL;
     }
-    s->ctx = (struct cuda_ctx){.stream = s->stream, .sm_count = d->sm_count};
+    s->ctx = (struct cuda_ctx){.stream = s->stream, .sm_count = d->sm_count, .shared_bytes = d->shared_bytes};
     if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
         cuda_clock_fini(s);
         create_fail(s, "its thread; raise the limit of threads (ulimit -u)");
@@ -380,11 +380,10 @@ void cuda_enqueue_wait(struct cuda_stream *s, struct cuda_stream *on, uint64_t c
     slot_end(s);
 }
 
-// What the function under way has enqueued has been through the device.
+// What the function under way has enqueued has been through the device; also what it had before it failed.
 static int sync_inside(struct cuda_stream *s) {
-    if (!s->failed_inside &&
-        (cuda_clock_end(s) != 0 || cuda_check(s, cudaStreamSynchronize(s->stream), "the stream's work") != 0))
-        s->failed_inside = true;
+    if (cuda_clock_end(s) != 0) s->failed_inside = true;
+    if (cuda_check(s, cudaStreamSynchronize(s->stream), "the stream's work") != 0) s->failed_inside = true;
     return s->failed_inside ? -1 : 0;
 }
 

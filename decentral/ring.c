@@ -1,0 +1,113 @@
+// See the header.
+#include "decentral/ring.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "decentral/collective_nccl.h"
+#include "decentral/ring_source.h"
+#include "decentral/zero.h"
+#include "shared/core/error.h"
+#include "shared/run/device_choice.h"
+
+static struct zero_options options_of(const struct config *c, const struct layout *l) {
+    return (struct zero_options){.stage = c->stage,
+                                 .layout = l,
+                                 .dtype = c->dtype,
+                                 .optimizer = c->optimizer,
+                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .accumulation = c->accumulation,
+                                 .deadline_s = (double)c->deadline_ms * 1e-3};
+}
+
+// ---------------------------------------------------------------- before anything starts
+
+void ring_resolve(struct config *c, bool mpi, int ranks_here) {
+    struct ring_machine m = {.mpi = mpi,
+                             .cuda = c->device == DEVICE_CUDA,
+                             .ranks_here = mpi ? ranks_here : c->workers,
+                             .gpus = device_gpus(c)};
+    c->collective = ring_collective_resolve(c->collective, &m);
+}
+
+int ring_check(const struct config *c) {
+    const char *why = "";
+    if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
+    return fail("--collective nccl: %s", why);
+}
+
+int ring_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *memory,
+                 struct wire_prediction *wire) {
+    struct collective_source source =
+        ring_source_predicted(c->collective, c->device == DEVICE_CUDA, rank, c->workers);
+    struct zero_options z = options_of(c, l);
+    z.source = &source;
+    return zero_predict(&z, memory, wire);
+}
+
+// ---------------------------------------------------------------- a rank
+
+struct rank {
+    const struct job *job;
+    struct ring_place place;
+    struct ring_source *source;  // as long as the topology
+    pthread_t thread;
+    int rc;
+};
+
+static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
+    struct rank *r = ctx;
+    struct zero_options z = options_of(r->job->config, r->job->layout);
+    r->place.dev = z.dev = dev;
+    r->place.deadline_s = z.deadline_s;
+    if (ring_source_open(&r->source, r->job->config->collective, &r->place) != 0) return NULL;
+    z.compute = compute;
+    z.source = ring_source_get(r->source);
+    return zero_create(&z);
+}
+
+static void end(void *ctx) { ring_source_close(&((struct rank *)ctx)->source); }
+
+static int run(struct rank *r, int local_rank) {
+    return session_run(&(struct session_options){.job = r->job,
+                                                 .rank = r->place.rank,
+                                                 .local_rank = local_rank,
+                                                 .create = create,
+                                                 .end = end,
+                                                 .ctx = r},
+                       NULL);
+}
+
+int ring_run_rank(const struct job *j, struct mpi_world *world, int rank, int local_rank) {
+    struct rank r = {.job = j, .place = {.world = world, .rank = rank, .size = j->config->workers}};
+    return run(&r, local_rank);
+}
+
+static void *thread_main(void *arg) {
+    struct rank *r = arg;
+    r->rc = run(r, r->place.rank);
+    if (r->rc) local_hub_abort(r->place.hub, error_last());  // the others must not wait for this rank
+    return NULL;
+}
+
+int ring_run_threads(const struct job *j) {
+    int n = j->config->workers, started = 0, rc = 0;
+    struct local_hub *hub = local_hub_create(n);
+    struct rank *ranks = xcalloc((size_t)n, sizeof *ranks);
+    for (; started < n; started++) {
+        struct rank *r = &ranks[started];
+        *r = (struct rank){.job = j, .place = {.hub = hub, .rank = started, .size = n}};
+        if (pthread_create(&r->thread, NULL, thread_main, r)) break;
+    }
+    if (started < n) {
+        rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
+        local_hub_abort(hub, error_last());
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        if (ranks[i].rc) rc = -1;
+    }
+    free(ranks);
+    local_hub_destroy(&hub);
+    return rc;
+}

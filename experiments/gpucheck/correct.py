@@ -1,0 +1,270 @@
+"""The parts that say right or wrong: kernels, gradients, equality of topologies, memory under the sanitizer."""
+import json
+import os
+import re
+import shutil
+import tempfile
+
+from comparison import equality, runs
+
+from .work import FAILED, NO_TIME, PASSED, SKIPPED
+
+# (number format, ranks), the most telling first. One rank: local is the oracle.
+GROUPS = [("bf16", 2), ("bf16", 1), ("fp32", 2), ("bf16", 4), ("fp16", 2), ("fp32", 4)]
+QUICK_GROUPS = [("bf16", 2), ("bf16", 1)]
+RINGS = ["zero:0", "zero:1", "zero:2", "zero:3"]
+# Ways around the ring, by number of ranks: (name, options). Every other ring is threads that share the GPU.
+OTHER_RINGS = {1: ("zero:2 over NCCL", ["--collective", "nccl"]), 2: ("zero:2 over MPI", ["--launch", "mpi"])}
+RUN_LIMIT, TEST_LIMIT = 60, 60  # seconds of one run, of one test program
+# Families without a library's kernels: what racecheck can say something about.
+OWN_KERNELS = ["norm", "optimizer", "xent", "embedding", "reduce", "activation"]
+
+
+# ---------------------------------------------------------------- tests
+def complaints(errors):
+    """The first complaint of each failed test, in order: what cmocka writes to standard error, a block a failure."""
+    found, first = [], ""
+    for line in errors.splitlines():
+        match = re.match(r"(?:ERROR: |\[  ERROR   \] --- )(?!\[   LINE)(.*)", line)
+        first = first or (match.group(1) if match else "")
+        if line.endswith("error: Failure!"):
+            found.append(first)
+            first = ""
+    return found
+
+
+def test_results(outcome):
+    """{test: (status, why)} of a cmocka program's output, whose verdicts go to either stream, by version."""
+    found, failed = {}, []
+    for verdict, name in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", outcome.text + "\n" + outcome.errors, re.M):
+        if verdict == "FAILED" and name not in failed:
+            failed.append(name)
+        found[name] = ({"OK": PASSED, "FAILED": FAILED, "SKIPPED": SKIPPED}[verdict], "")
+    for name, why in zip(failed, complaints(outcome.errors)):
+        found[name] = (FAILED, why)
+    return found
+
+
+def take_tests(part, label, outcome):
+    """A test program's results as checks. A crash, a hang or no test at all is a failed check of its own."""
+    results = test_results(outcome)
+    missing = re.search(r"^device: skipped: (.*)$", outcome.text, re.M)
+    for name, (status, why) in results.items():
+        if status == SKIPPED and missing:  # there is a device, so a test that found none has failed
+            status, why = FAILED, missing.group(1)
+        part.check(f"{label}: {name}", status, why)
+    if outcome.out_of_time:
+        part.check(f"{label}: the program", SKIPPED, NO_TIME)
+    elif outcome.status is None or outcome.status < 0 or not results or (outcome.status and part.count(FAILED) == 0):
+        part.check(f"{label}: the program", FAILED, outcome.why() if results or outcome.status else "ran no test")
+
+
+def without_cudnn(folder):
+    """LD_LIBRARY_PATH's first folder: a file of cuDNN's name that cannot be loaded, so that attention is our own."""
+    path = os.path.join(folder, "libcudnn.so.9")
+    with open(path, "w", encoding="utf-8"):
+        pass
+    return folder
+
+
+def kernels(checker, part):
+    """Every operation against the scalar reference, on random inputs, with poisoned outputs and guard zones."""
+    tests = checker.place.device_tests()
+    seed = {"STARRING_TEST_SEED": str(checker.options.seed), "STARRING_TEST_SHORT": str(int(checker.options.quick))}
+    part.notes.append(f"random inputs of STARRING_TEST_SEED={checker.options.seed}")
+    if not tests:
+        part.check("the test programs", FAILED, f"none in {checker.place.tests}: run make tests")
+    for family, path in tests.items():
+        if checker.left() < 1:
+            part.check(family, SKIPPED, NO_TIME)
+            continue
+        take_tests(part, family, checker.run([path], env=seed, limit=TEST_LIMIT))
+    if "attention" in tests and checker.left() > 1:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [without_cudnn(folder)] + [p for p in [checker.place.env.get("LD_LIBRARY_PATH")] if p]
+            take_tests(part, "attention without cuDNN",
+                       checker.run([tests["attention"]], env={**seed, "LD_LIBRARY_PATH": ":".join(paths)}, limit=TEST_LIMIT))
+
+
+def parity(checker, part):
+    """Logits, losses, gradients and ten steps of three small models, as PyTorch computed them in fp64."""
+    path = checker.place.parity_test()
+    if not os.path.exists(path):
+        part.check("the test program", FAILED, f"there is no {path}: run make tests")
+        return
+    take_tests(part, "PyTorch's vectors", checker.run([path], env={"STARRING_TEST_DEVICE": "cuda"}))
+
+
+# ---------------------------------------------------------------- topologies
+class NoRun(Exception):
+    """A run that there is not: (status of its check, why)."""
+
+    def __init__(self, status, why):
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+class Trainer:
+    """Short training runs on the device, kept in OUT/runs."""
+
+    def __init__(self, checker):
+        self.checker = checker
+        quick = checker.options.quick
+        self.model = "tiny" if quick else "demo"
+        self.size = ["--batch", 2 if quick else 8, "--seq", 32 if quick else 128, "--steps", 3 if quick else 8]
+
+    def run(self, name, label, dtype, ranks):
+        """The finished run of a topology or one of OTHER_RINGS; NoRun says why there is none."""
+        topology, _, over = label.partition(" over ")
+        folder = os.path.join(self.checker.out, "runs", name.replace(":", "-").replace(" ", "-"))
+        shutil.rmtree(folder, ignore_errors=True)
+        argv = ["train", "--topology", topology, "--model", self.model, "--data", "demo", "--dtype", dtype, "--device", "cuda",
+                "--seed", 1, "--set", "gradient_clipping=1.0", "--quiet", "--no-weights", "--out", folder, *self.size]
+        argv += [] if topology == "local" else ["--workers", ranks]
+        argv += ["--servers", 2] if topology.startswith("ps:") else []
+        argv += OTHER_RINGS[ranks][1] if over else []
+        outcome = self.checker.starring(*argv, limit=RUN_LIMIT)
+        if not outcome.ok:
+            raise NoRun(outcome.verdict, outcome.why())
+        try:
+            run = runs.load(name, folder)
+        except runs.RunError as e:
+            raise NoRun(FAILED, str(e)) from None
+        run.label = label
+        if run.device != "cuda":
+            raise NoRun(FAILED, f"it ran on {run.device}")
+        return run
+
+
+def check_memory(part, name, run):
+    """Predicted and counted bytes of every rank and class."""
+    wrong = [f"{m.get('role')} {m.get('rank')}, {c}: predicted {m['predicted'].get(c)}, counted {n}"
+             for m in run.memory or [] for c, n in m["peak"].items() if m["predicted"].get(c) != n]
+    part.expect(f"{name}: memory as predicted, to the byte", not wrong and bool(run.memory), "; ".join(wrong[:3]) or "none reported")
+
+
+def missing_for(place, label):
+    """What a way around the ring lacks on this machine; "" when nothing."""
+    if label.endswith("MPI") and not shutil.which("mpirun", path=place.env.get("PATH")):
+        return "there is no mpirun"
+    if label.endswith("NCCL") and any(n.startswith("libnccl") and not f for n, f, _ in place.libraries):
+        return "libnccl.so.2 was not found"
+    return ""
+
+
+def check_group(trainer, part, dtype, ranks):
+    """All topologies of one format and number of ranks: the same loss at each step, the same weights."""
+    labels = (["local"] if ranks == 1 else []) + RINGS + ["ps:sync"]
+    labels += [OTHER_RINGS[ranks][0]] if ranks in OTHER_RINGS and dtype == "bf16" else []
+    reference = None
+    for label in labels:
+        name = f"{dtype}, {ranks} rank{'s' * (ranks > 1)}: {label}"
+        lacks = missing_for(trainer.checker.place, label)
+        if lacks:
+            part.check(name, SKIPPED, lacks)
+            continue
+        if trainer.checker.left() < 2:
+            part.check(name, SKIPPED, NO_TIME)
+            continue
+        try:
+            run = trainer.run(name, label, dtype, ranks)
+        except NoRun as e:
+            part.check(name, e.status, e.why)
+            continue
+        check_memory(part, name, run)
+        if reference is None:
+            reference = run
+            part.check(name, PASSED, weights_hash=run.weights_hash, losses=run.losses)
+            check_repeats(trainer, part, run, dtype, ranks)
+            continue
+        difference = equality.first_difference(reference, run)
+        part.check(f"{name} = {reference.label}", FAILED if difference else PASSED,
+                   difference[1] if difference else "", weights_hash=run.weights_hash)
+
+
+def check_repeats(trainer, part, first, dtype, ranks):
+    """A second run of the same gives the same bits."""
+    name = f"{dtype}, {ranks} rank{'s' * (ranks > 1)}: {first.label} again"
+    if trainer.checker.left() < 2:
+        part.check(name, SKIPPED, NO_TIME)
+        return
+    try:
+        again = trainer.run(name, first.label, dtype, ranks)
+    except NoRun as e:
+        part.check(name, e.status, e.why)
+        return
+    difference = equality.first_difference(first, again)
+    part.check(name, FAILED if difference else PASSED, difference[1] if difference else "")
+
+
+def topologies(checker, part):
+    """Star and ring, several ranks on one GPU: equality of bits, repetition, the ledger."""
+    trainer = Trainer(checker)
+    for dtype, ranks in QUICK_GROUPS if checker.options.quick else GROUPS:
+        if checker.left() < 2:
+            part.check(f"{dtype}, {ranks} ranks", SKIPPED, NO_TIME)
+            continue
+        check_group(trainer, part, dtype, ranks)
+
+
+# ---------------------------------------------------------------- compute-sanitizer
+def sanitizer_path():
+    return shutil.which("compute-sanitizer") or next(
+        (p for p in ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
+         if os.access(p, os.X_OK)), None)
+
+
+def sanitize(checker, part, tool, families):
+    path, tests = sanitizer_path(), checker.place.device_tests()
+    if not path:
+        part.check(tool, SKIPPED, "compute-sanitizer is not installed (it comes with the CUDA toolkit)")
+        return
+    env = {"STARRING_TEST_SHORT": "1", "STARRING_TEST_GUARD": "0", "STARRING_TEST_SEED": str(checker.options.seed)}
+    for family in [f for f in families if f in tests]:
+        if checker.left() < 3:
+            part.check(family, SKIPPED, NO_TIME)
+            continue
+        outcome = checker.run([path, "--tool", tool, "--error-exitcode", "99", tests[family]], env=env)
+        summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: .*", outcome.text + outcome.errors)
+        if outcome.out_of_time:
+            part.check(family, SKIPPED, f"{NO_TIME} after {outcome.seconds:.0f} s")
+        elif outcome.status == 0 and summary:
+            part.check(family, PASSED, summary.group(0))
+        else:
+            part.check(family, FAILED, summary.group(0) if summary else outcome.why())
+
+
+def memcheck(checker, part):
+    """Reads and writes outside of allocations, and misaligned ones."""
+    sanitize(checker, part, "memcheck", OWN_KERNELS + ["attention", "matmul"])
+
+
+def racecheck(checker, part):
+    """Threads of a block that touch the same shared memory without a barrier between them."""
+    sanitize(checker, part, "racecheck", OWN_KERNELS)
+
+
+# ---------------------------------------------------------------- the device
+def facts(checker):
+    """(what the device says of itself, None), or (None, the backend's sentence)."""
+    outcome = checker.starring("bench", "adam", "--device", "cuda", "--json", "--rounds", 1, "--elements", 262144)
+    try:
+        found = json.loads(outcome.text).get("device") if outcome.ok else None
+    except ValueError:
+        found = None
+    return (found, None) if found else (None, outcome.why() if not outcome.ok else "starring bench names no device")
+
+
+def device(checker, part):
+    """What is there: the device, its driver, and which of CUDA's libraries were taken."""
+    part.figure("device", **checker.facts)
+    for name, folder, where in checker.place.libraries:
+        part.notes.append(f"{name}: {'not found' if not folder else f'{folder} ({where})'}")
+    if shutil.which("nvidia-smi"):
+        query = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,mig.mode.current"
+        outcome = checker.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv"], limit=20)
+        if outcome.ok:
+            rows = [[c.strip() for c in line.split(",")] for line in outcome.text.strip().splitlines()]
+            for row in rows[1:]:
+                part.figure("nvidia-smi", **dict(zip(rows[0], row)))
+    part.check("a device of compute capability 8.0 or more", PASSED)

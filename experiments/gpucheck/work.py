@@ -1,0 +1,138 @@
+"""What a check is made of: results of parts, programs with deadlines, the time that is left."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+NO_TIME = "no time left"
+
+
+class Part:
+    """One part's results. checks: what must hold; figures: what was measured, with targets where there are any."""
+
+    def __init__(self, name, title, limit):
+        self.name, self.title, self.limit = name, title, limit
+        self.checks, self.figures, self.notes = [], [], []
+        self.seconds = 0.0
+
+    def check(self, name, status, why="", **more):
+        self.checks.append({"name": name, "status": status, **({"why": why} if why else {}), **more})
+        return status == PASSED
+
+    def expect(self, name, holds, why=""):
+        return self.check(name, PASSED if holds else FAILED, "" if holds else why)
+
+    def figure(self, what, **values):
+        self.figures.append({"what": what, **values})
+
+    def count(self, status):
+        return sum(c["status"] == status for c in self.checks)
+
+    @property
+    def status(self):
+        if self.count(FAILED):
+            return FAILED
+        return PASSED if self.count(PASSED) or self.figures else SKIPPED
+
+    @property
+    def why(self):
+        """The first sentence that explains the status."""
+        return next((c.get("why", "") for c in self.checks if c["status"] == self.status and c.get("why")), "")
+
+    def document(self):
+        return {"name": self.name, "title": self.title, "status": self.status, "why": self.why,
+                "seconds": round(self.seconds, 2), "limit_seconds": round(self.limit, 1), "checks": self.checks,
+                "figures": self.figures, "notes": self.notes}
+
+
+class Outcome:
+    """How a program ended: status is its exit status, or None when it was ended at its limit; out_of_time: because
+    the part's time was over, which says nothing about the program."""
+
+    def __init__(self, argv, status, text, errors, seconds, out_of_time=False):
+        self.argv, self.status, self.text, self.errors, self.seconds = argv, status, text, errors, seconds
+        self.out_of_time = out_of_time
+
+    @property
+    def ok(self):
+        return self.status == 0
+
+    @property
+    def verdict(self):
+        return PASSED if self.ok else SKIPPED if self.out_of_time else FAILED
+
+    def why(self):
+        """One sentence about a failure: the program's last error, or how it ended."""
+        if self.out_of_time:
+            return NO_TIME
+        said = re.findall(r"^(?:starring: )?(?:error|failed): (.*)$", self.errors, re.M) or \
+            [line for line in self.errors.splitlines() if line.strip()][-1:]
+        if self.status is None:
+            return f"still running after {self.seconds:.0f} s"
+        if self.status < 0:
+            return f"died of {signal.Signals(-self.status).name}" + (f": {said[-1]}" if said else "")
+        return said[-1] if said else f"exit status {self.status}"
+
+
+def end(process):
+    """The program ends its ranks on SIGTERM; after a grace period everything is killed. What it had said."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()
+
+
+class Checker:
+    """Runs programs for one part after another, within the time of all."""
+
+    def __init__(self, place, out, budget, options):
+        self.place, self.out, self.options = place, out, options
+        self.facts = {}  # what the device says of itself
+        self.ends = time.monotonic() + budget
+        self.part_ends = self.ends
+        self.logs = 0
+        os.makedirs(os.path.join(out, "logs"), exist_ok=True)
+
+    def left(self):
+        """Seconds that the present part has."""
+        return self.part_ends - time.monotonic()
+
+    def begin(self, part):
+        part.limit = min(part.limit, max(0.0, self.ends - time.monotonic()))
+        self.part_ends = time.monotonic() + part.limit
+
+    def run(self, argv, env=None, limit=None):
+        """A program in the top folder, ended with its children at the limit or when the part's time is over."""
+        began = time.monotonic()
+        left = max(0.1, self.left())
+        limit = min(left, limit or left)
+        p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             errors="replace", cwd=self.place.top, env={**self.place.env, **(env or {})},
+                             start_new_session=True)
+        try:
+            text, errors = p.communicate(timeout=limit)
+            status = p.returncode
+        except subprocess.TimeoutExpired:
+            text, errors = end(p)
+            status = None
+        except BaseException:
+            end(p)
+            raise
+        outcome = Outcome(argv, status, text, errors, time.monotonic() - began, status is None and limit >= left)
+        self.log(outcome)
+        return outcome
+
+    def log(self, outcome):
+        self.logs += 1
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(outcome.argv[0]))
+        with open(os.path.join(self.out, "logs", f"{self.logs:03d}-{name}.txt"), "w", encoding="utf-8") as f:
+            f.write(f"$ {' '.join(outcome.argv)}\n# status {outcome.status}, {outcome.seconds:.2f} s\n{outcome.text}"
+                    + (f"\n# standard error\n{outcome.errors}" if outcome.errors else ""))
+
+    def starring(self, *argv, limit=None):
+        """The program with these words."""
+        return self.run([self.place.program, *[str(a) for a in argv]], limit=limit)

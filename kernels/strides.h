@@ -1,0 +1,27 @@
+// Distances between rows, as kernels/backend.h's arguments give them: 0 stands for rows without gaps.
+#ifndef STARRING_KERNELS_STRIDES_H
+#define STARRING_KERNELS_STRIDES_H
+
+#include "kernels/backend.h"
+
+static inline int64_t matmul_lda(const struct matmul_args *g) {
+    return g->lda ? g->lda : g->trans_a ? g->m : g->k;
+}
+static inline int64_t matmul_ldb(const struct matmul_args *g) {
+    return g->ldb ? g->ldb : g->trans_b ? g->k : g->n;
+}
+static inline int64_t matmul_ldc(const struct matmul_args *g) { return g->ldc ? g->ldc : g->n; }
+// Whether the arguments are within backend.h's contract.
+static inline bool matmul_valid(const struct matmul_args *g) {
+    bool gelu = g->epilogue != EPILOGUE_NONE;
+    return g->m > 0 && g->n > 0 && g->k > 0 && matmul_lda(g) >= (g->trans_a ? g->m : g->k) &&
+           matmul_ldb(g) >= (g->trans_b ? g->k : g->n) && matmul_ldc(g) >= g->n && gelu == (g->aux != NULL) &&
+           !(g->bias && (g->accumulate || g->epilogue == EPILOGUE_GELU_GRAD)) &&
+           !(gelu && (g->accumulate || matmul_ldc(g) != g->n));
+}
+
+static inline int64_t xent_stride(const struct xent_args *a) {
+    return a->row_stride ? a->row_stride : a->vocab;
+}
+
+#endif

@@ -1,0 +1,128 @@
+#include "shared/run/bench_figures.h"
+
+#include <cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shared/run/progress.h"
+
+static const char mfu_formula[] =
+    "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)";
+static const char datasheet_formula[] = "flops_per_step / step_seconds / datasheet_flops_per_second";
+
+static double tokens_per_s(const struct step_figures *f) { return (double)(f->batch * f->seq) / f->step_s; }
+static double rate(const struct step_figures *f) { return f->flops / f->step_s; }
+
+static double product_rate(const struct step_figures *f) {
+    double n = (double)f->product;
+    return 2.0 * n * n * n / f->product_s;
+}
+
+static double other_bytes(const struct device_memory *m) {
+    return device_memory_other((double)m->used_bytes, (double)m->ledger_bytes, (double)m->workspace_bytes);
+}
+
+// ---------------------------------------------------------------- JSON
+static void put_memory(cJSON *j, const struct step_figures *f) {
+    cJSON *m = cJSON_AddObjectToObject(j, "memory");
+    cJSON_AddNumberToObject(m, "predicted_bytes", (double)f->predicted_bytes);
+    cJSON_AddNumberToObject(m, "ledger_peak_bytes", (double)f->peak_bytes);
+    cJSON_AddNumberToObject(m, "pinned_peak_bytes", (double)f->pinned_bytes);
+    if (!f->gpu) return;
+    cJSON_AddNumberToObject(m, "ledger_bytes", (double)f->memory.ledger_bytes);
+    cJSON_AddNumberToObject(m, "workspace_bytes", (double)f->memory.workspace_bytes);
+    cJSON_AddNumberToObject(m, "used_bytes", (double)f->memory.used_bytes);
+    cJSON_AddNumberToObject(m, "free_bytes", (double)f->memory.free_bytes);
+    cJSON_AddNumberToObject(m, "total_bytes", (double)f->memory.total_bytes);
+    cJSON_AddNumberToObject(m, "other_bytes", other_bytes(&f->memory));
+    cJSON_AddStringToObject(m, "other", DEVICE_MEMORY_OTHER);
+}
+
+static void put_datasheet(cJSON *j, const struct step_figures *f) {
+    if (f->datasheet_flops > 0) {
+        cJSON_AddNumberToObject(j, "datasheet_flops_per_second", f->datasheet_flops);
+        cJSON_AddNumberToObject(j, "mfu_datasheet", rate(f) / f->datasheet_flops);
+    } else {
+        cJSON_AddNullToObject(j, "datasheet_flops_per_second");
+        cJSON_AddNullToObject(j, "mfu_datasheet");
+    }
+    cJSON_AddStringToObject(j, "datasheet", f->datasheet);
+    cJSON_AddStringToObject(j, "mfu_datasheet_formula", datasheet_formula);
+}
+
+void step_figures_json(const struct step_figures *f) {
+    double all = f->forward_s + f->backward_s + f->optimizer_s;
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "model", f->model);
+    cJSON_AddNumberToObject(j, "params", (double)f->params);
+    cJSON_AddNumberToObject(j, "batch", (double)f->batch);
+    cJSON_AddNumberToObject(j, "seq", (double)f->seq);
+    cJSON_AddStringToObject(j, "dtype", dtype_name(f->dtype));
+    cJSON_AddNumberToObject(j, "step_seconds", f->step_s);
+    cJSON_AddNumberToObject(j, "idle_seconds", f->idle_s);
+    cJSON_AddNumberToObject(j, "tokens_per_second", tokens_per_s(f));
+    cJSON_AddNumberToObject(j, "flops_per_step", f->flops);
+    cJSON_AddNumberToObject(j, "flops_per_second", rate(f));
+    cJSON_AddNumberToObject(j, "matmul_size", (double)f->product);
+    cJSON_AddNumberToObject(j, "matmul_flops_per_second", product_rate(f));
+    cJSON_AddNumberToObject(j, "share_of_matmul", rate(f) / product_rate(f));
+    cJSON_AddNumberToObject(j, "mfu", rate(f) / product_rate(f));
+    cJSON_AddStringToObject(j, "mfu_formula", mfu_formula);
+    put_datasheet(j, f);
+    cJSON_AddNumberToObject(j, "forward_share", f->forward_s / all);
+    cJSON_AddNumberToObject(j, "backward_share", f->backward_s / all);
+    cJSON_AddNumberToObject(j, "optimizer_share", f->optimizer_s / all);
+    cJSON_AddNumberToObject(j, "late_allocations", (double)f->late_allocations);
+    if (f->gpu)
+        cJSON_AddItemToObject(j, "device", device_facts_json(&f->facts));
+    else
+        cJSON_AddNullToObject(j, "device");
+    put_memory(j, f);
+    char *text = cJSON_Print(j);
+    puts(text);
+    free(text);
+    cJSON_Delete(j);
+}
+
+// ---------------------------------------------------------------- the table
+static void print_memory(const struct step_figures *f) {
+    char a[24], b[24], c[24], d[24], e[24];
+    const struct device_memory *m = &f->memory;
+    printf("memory         %s predicted, %s counted at the peak: %s\n",
+           format_bytes(a, (double)f->predicted_bytes), format_bytes(b, (double)f->peak_bytes),
+           f->predicted_bytes == f->peak_bytes ? "equal" : "DIFFERENT");
+    if (!f->gpu) return;
+    printf("               in use %s of %s = %s counted + %s workspaces + %s " DEVICE_MEMORY_OTHER "\n",
+           format_bytes(a, (double)m->used_bytes), format_bytes(b, (double)m->total_bytes),
+           format_bytes(c, (double)m->ledger_bytes), format_bytes(d, (double)m->workspace_bytes),
+           format_bytes(e, other_bytes(m)));
+}
+
+void step_figures_table(const struct step_figures *f) {
+    char line[DEVICE_FACTS_LINE];
+    double all = f->forward_s + f->backward_s + f->optimizer_s;
+    long long n = (long long)f->product;
+    if (f->gpu) printf("device         %s\n", device_facts_line(line, &f->facts));
+    printf("model          %s, %lld parameters\n", f->model, (long long)f->params);
+    printf("step           B=%lld T=%lld %s: %.4f s (median), %.1f GFLOP\n", (long long)f->batch,
+           (long long)f->seq, dtype_name(f->dtype), f->step_s, f->flops * 1e-9);
+    printf("tokens/s       %.1f\n", tokens_per_s(f));
+    printf("rate           %.1f GFLOP/s\n", rate(f) * 1e-9);
+    printf("matmul         %.1f GFLOP/s (%lld x %lld x %lld, same type, %s the steps, median)\n",
+           product_rate(f) * 1e-9, n, n, n, f->products > 1 ? "several in a row between" : "between");
+    printf("share (MFU)    %.3f = flops of a step / step seconds / matmul rate\n", rate(f) / product_rate(f));
+    if (f->datasheet_flops > 0)
+        printf("MFU, datasheet %.3f = flops of a step / step seconds / %.1f TFLOP/s (%s)\n",
+               rate(f) / f->datasheet_flops, f->datasheet_flops * 1e-12, f->datasheet);
+    else if (f->gpu)
+        printf("MFU, datasheet none: %s\n", f->datasheet);
+    printf(
+        "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms of a step without work\n",
+        100 * f->forward_s / all, 100 * f->backward_s / all, 100 * f->optimizer_s / all, f->idle_s * 1e3);
+    print_memory(f);
+    printf("allocations    %llu after the first step\n", (unsigned long long)f->late_allocations);
+    printf(
+        "flops a step   tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, "
+        "attention in\n"
+        "               full, no recomputation counted\n");
+}

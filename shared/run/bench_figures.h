@@ -1,0 +1,32 @@
+// What `starring bench step` found out, and how it is told: as a table or as one JSON document.
+#ifndef STARRING_SHARED_RUN_BENCH_FIGURES_H
+#define STARRING_SHARED_RUN_BENCH_FIGURES_H
+
+#include "shared/run/device_facts.h"
+
+struct step_figures {
+    const char *model;
+    int64_t params, batch, seq;
+    enum dtype dtype;
+    double step_s;  // median
+    // Of it the compute stream had nothing to do: the host between the wait for the loss and the update, and
+    // between the update and the next batch. Median.
+    double idle_s;
+    double flops;                               // of a step
+    int64_t product;                            // side of the large matrix product
+    int products;                               // of one measurement
+    double product_s;                           // of one, median
+    double datasheet_flops;                     // a second; 0: not known
+    const char *datasheet;                      // where it is from, or why it is not known
+    double forward_s, backward_s, optimizer_s;  // of all steps
+    uint64_t late_allocations;
+    size_t predicted_bytes, peak_bytes, pinned_bytes;  // the ledger; device memory, and host memory beside it
+    bool gpu;
+    struct device_facts facts;    // of a GPU
+    struct device_memory memory;  // of a GPU, after the last step
+};
+
+void step_figures_json(const struct step_figures *f);
+void step_figures_table(const struct step_figures *f);
+
+#endif

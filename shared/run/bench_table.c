@@ -1,0 +1,308 @@
+#include "shared/run/bench_table.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+#include "shared/core/rng.h"
+
+static const struct bench_sizes host_sizes = {.batch = 4,
+                                              .seq = 1024,
+                                              .rows = 4096,
+                                              .channels = 768,
+                                              .heads = 12,
+                                              .head_size = 64,
+                                              .width = 2048,
+                                              .wide = 3072,
+                                              .wide_rows = 4096,
+                                              .vocab = 50257,
+                                              .logit_rows = 512,
+                                              .unit = INT64_C(1) << 24,
+                                              .product = 2048};
+static const struct bench_sizes gpu_sizes = {.batch = 64,
+                                             .seq = 1024,
+                                             .rows = 65536,
+                                             .channels = 2048,
+                                             .heads = 16,
+                                             .head_size = 128,
+                                             .width = 2048,
+                                             .wide = 8192,
+                                             .wide_rows = 16384,
+                                             .vocab = 50257,
+                                             .logit_rows = 2688,
+                                             .unit = INT64_C(1) << 27,
+                                             .product = 8192};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product) {
+    const struct bench_sizes *full = gpu ? &gpu_sizes : &host_sizes;
+    struct bench_sizes n = *full;
+    if (product) n.product = product;
+    if (!elements) return n;
+    n.unit = elements;
+    n.rows = most(1, full->rows * elements / full->unit);
+    n.seq = least(full->seq, n.rows);
+    n.batch = n.rows / n.seq;
+    n.rows = n.batch * n.seq;
+    n.wide_rows = most(1, full->wide_rows * elements / full->unit);
+    n.logit_rows = least(n.rows, most(1, full->logit_rows * elements / full->unit));
+    n.vocab = least(full->vocab, most(64, full->vocab * elements / full->unit));
+    return n;
+}
+
+// ---------------------------------------------------------------- buffers
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static size_t scratch_bytes(const struct bench_sizes *n) {
+    size_t norm = norm_bwd_scratch_bytes(n->channels);
+    size_t embed = embed_bwd_scratch_bytes(n->batch, n->seq, n->channels, n->vocab);
+    size_t attention =
+        attn_scratch_bytes(n->batch, n->seq, (int32_t)n->heads, (int32_t)n->heads, (int32_t)n->head_size);
+    return larger(norm, larger(embed, attention));
+}
+
+// The vocabulary's rows of logits start at multiples of 64 elements, as the model's do.
+static int64_t logit_stride(const struct bench_sizes *n) { return (n->vocab + 63) / 64 * 64; }
+
+static int64_t largest_tensor(const struct bench_sizes *n) {
+    const int64_t elements[] = {n->vocab * n->channels,  n->rows * 3 * n->channels,
+                                n->rows * 2 * n->width,  n->wide_rows * n->wide,
+                                n->wide * n->channels,   n->wide_rows * n->channels,
+                                n->seq * n->channels,    n->logit_rows * logit_stride(n),
+                                n->product * n->product, n->unit};
+    int64_t large = 0;
+    for (size_t i = 0; i < sizeof elements / sizeof *elements; i++) large = most(large, elements[i]);
+    return large;
+}
+
+// Random tokens, some repeat.
+static int set_tokens(struct bench_table *t) {
+    struct bench_device *d = t->d;
+    int32_t *tokens = xcalloc((size_t)t->n.rows, sizeof *tokens);
+    char *seen = xcalloc((size_t)t->n.vocab, 1);
+    for (int64_t i = 0; i < t->n.rows; i++) {
+        tokens[i] = (int32_t)rng_below(7, (uint64_t)i, 0, (uint64_t)t->n.vocab);
+        t->distinct += !seen[tokens[i]];
+        seen[tokens[i]] = 1;
+    }
+    dev_copy(d->s, t->tokens, tokens, (size_t)t->n.rows * sizeof *tokens);
+    int rc = stream_sync(d->s);
+    free(seen);
+    free(tokens);
+    return rc ? fail("filling a buffer: %s", dev_error(d->dev)) : 0;
+}
+
+static int take_buffers(struct bench_table *t) {
+    struct bench_device *d = t->d;
+    const struct bench_sizes *n = &t->n;
+    t->large = largest_tensor(n);
+    t->x = bench_buffer(d, d->dt, t->large, 1.0f);
+    t->y = bench_buffer(d, d->dt, t->large, 1.0f);
+    t->z = bench_buffer(d, d->dt, t->large, 1.0f);
+    t->qkv = bench_buffer(d, d->dt, most(n->rows * 3 * n->channels, n->wide_rows * n->wide), 1.0f);
+    t->out = bench_buffer(d, d->dt, most(n->rows * n->channels, n->wide), 1.0f);
+    t->master = bench_buffer(d, DT_F32, n->unit, 1.0f);
+    t->m = bench_buffer(d, DT_F32, n->unit, 0.1f);
+    t->v = bench_buffer(d, DT_F32, n->unit, -0.01f);
+    t->mean = bench_buffer(d, DT_F32, n->rows, 0.1f);
+    t->rstd = bench_buffer(d, DT_F32, n->rows, -1.0f);
+    t->lse = bench_buffer(d, DT_F32, n->rows * n->heads, 1.0f);
+    t->loss = bench_buffer(d, DT_F32, n->rows, 1.0f);
+    t->cos_sin = bench_buffer(d, DT_F32, n->seq * n->head_size, 1.0f);
+    t->inputs[0] = t->x;  // each its own: a second read of one would come from the caches
+    t->inputs[1] = t->y;
+    for (int i = 2; i < BENCH_WAYS; i++) t->inputs[i] = bench_buffer(d, d->dt, n->unit, 1.0f);
+    t->tokens = arena_take(&d->arena, MEM_WORKSPACE, (size_t)n->rows * sizeof *t->tokens);
+    t->scratch = arena_take(&d->arena, MEM_WORKSPACE, scratch_bytes(n));
+    t->sum = arena_take(&d->arena, MEM_WORKSPACE, sizeof *t->sum);
+    t->scalars = arena_take(&d->arena, MEM_WORKSPACE, sizeof *t->scalars);
+    t->total = arena_take(&d->arena, MEM_WORKSPACE, sizeof *t->total);
+    return d->arena.failed || *dev_error(d->dev) ? -1 : set_tokens(t);
+}
+
+// ---------------------------------------------------------------- operations
+
+static struct bench_work *add(struct bench_table *t, double bytes, double flops, const char *shape, ...)
+    __attribute__((format(printf, 4, 5)));
+static struct bench_work *add(struct bench_table *t, double bytes, double flops, const char *shape, ...) {
+    assert(t->count < BENCH_WORKS_MAX);
+    struct bench_work *w = &t->work[t->count++];
+    va_list ap;
+    va_start(ap, shape);
+    vsnprintf(w->shape, sizeof w->shape, shape, ap);
+    va_end(ap);
+    w->bytes = bytes;
+    w->flops = flops;
+    return w;
+}
+
+#define RC_SHAPE "R=%lld C=%lld"
+#define LL(x)    ((long long)(x))
+
+static void add_embedding(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    double row = (double)n->channels * (double)dtype_size(dt), out = (double)n->rows * row;
+    BENCH_SET(add(t, out + (double)(t->distinct + n->seq) * row, 0, RC_SHAPE " V=%lld", LL(n->rows),
+                  LL(n->channels), LL(n->vocab)),
+              OP_EMBED_FWD, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x, .wpe = t->y,
+              .batch = n->batch, .seq = n->seq, .channels = n->channels, .dt = dt);
+    BENCH_SET(add(t, out + (double)n->vocab * row, 0, RC_SHAPE " V=%lld zeroed", LL(n->rows), LL(n->channels),
+                  LL(n->vocab)),
+              OP_EMBED_BWD, embed_bwd_args, .dwte = t->z, .dout = t->x, .tokens = t->tokens,
+              .scratch = t->scratch, .batch = n->batch, .seq = n->seq, .channels = n->channels,
+              .vocab = n->vocab, .zero_dwte = true, .dt = dt);
+}
+
+static void add_norms(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    double rc = (double)n->rows * (double)n->channels * (double)dtype_size(dt);
+    BENCH_SET(add(t, 4 * rc, 0, RC_SHAPE " RMS, residual", LL(n->rows), LL(n->channels)), OP_NORM_FWD,
+              norm_fwd_args, .y = t->out, .sum = t->z, .rstd = t->rstd, .x = t->x, .residual = t->y,
+              .weight = t->x, .rows = n->rows, .channels = n->channels, .eps = 1e-5f, .kind = NORM_RMS,
+              .dt = dt);
+    BENCH_SET(add(t, 4 * rc, 0, RC_SHAPE " layer, residual", LL(n->rows), LL(n->channels)), OP_NORM_FWD,
+              norm_fwd_args, .y = t->out, .sum = t->z, .mean = t->mean, .rstd = t->rstd, .x = t->x,
+              .residual = t->y, .weight = t->x, .bias = t->y, .rows = n->rows, .channels = n->channels,
+              .eps = 1e-5f, .kind = NORM_LAYER, .dt = dt);
+    BENCH_SET(add(t, 4 * rc, 0, RC_SHAPE " RMS, residual", LL(n->rows), LL(n->channels)), OP_NORM_BWD,
+              norm_bwd_args, .dx = t->out, .dweight = t->z, .dy = t->x, .dresidual = t->y, .x = t->qkv,
+              .rstd = t->rstd, .weight = t->x, .scratch = t->scratch, .rows = n->rows,
+              .channels = n->channels, .kind = NORM_RMS, .dt = dt);
+    BENCH_SET(add(t, 4 * rc, 0, "B=%lld T=%lld H=%lld D=%lld", LL(n->batch), LL(n->seq), LL(n->heads),
+                  LL(n->head_size)),
+              OP_ROPE, rope_args, .qkv = t->z, .cos_sin = t->cos_sin, .batch = n->batch, .seq = n->seq,
+              .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->heads, .head_size = (int32_t)n->head_size,
+              .dt = dt);
+}
+
+static void add_pointwise(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    int64_t flat = n->wide_rows * n->wide;
+    double e = (double)dtype_size(dt), wide = (double)flat * e, rf = (double)n->rows * (double)n->width * e;
+    BENCH_SET(add(t, wide, 0, "R=%lld N=%lld", LL(n->wide_rows), LL(n->wide)), OP_BIAS_GRAD, bias_grad_args,
+              .dbias = t->out, .dy = t->x, .rows = n->wide_rows, .n = n->wide, .dt = dt);
+    BENCH_SET(add(t, 2 * wide, 0, "n=%lld", LL(flat)), OP_GELU_FWD, gelu_args, .y = t->z, .x = t->x,
+              .n = flat, .dt = dt);
+    BENCH_SET(add(t, 3 * wide, 0, "n=%lld", LL(flat)), OP_GELU_BWD, gelu_args, .y = t->z, .x = t->x,
+              .dy = t->y, .n = flat, .dt = dt);
+    BENCH_SET(add(t, 3 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), OP_SWIGLU_FWD, swiglu_args,
+              .y = t->z, .gate_up = t->x, .rows = n->rows, .width = n->width, .dt = dt);
+    BENCH_SET(add(t, 5 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), OP_SWIGLU_BWD, swiglu_args,
+              .y = t->z, .gate_up = t->x, .dy = t->y, .rows = n->rows, .width = n->width, .dt = dt);
+    BENCH_SET(add(t, 3 * wide, 0, "n=%lld", LL(flat)), OP_ADD, add_args, .y = t->z, .a = t->x, .b = t->y,
+              .n = flat, .dt = dt);
+}
+
+static void add_loss(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    double logits = (double)n->logit_rows * (double)n->vocab * (double)dtype_size(dt);
+    BENCH_SET(add(t, 2 * logits, 0, "R=%lld V=%lld, gradient", LL(n->logit_rows), LL(n->vocab)), OP_XENT,
+              xent_args, .logits = t->z, .loss = t->loss, .targets = t->tokens, .rows = n->logit_rows,
+              .vocab = n->vocab, .row_stride = logit_stride(n), .grad_scale = 1.0f, .want_grad = true,
+              .dt = dt);
+    struct bench_work *w = add(t, (double)n->rows * 4.0, 0, "R=%lld", LL(n->rows));
+    w->tiny = true;
+    BENCH_SET(w, OP_LOSS_SUM, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
+}
+
+static void add_optimizer(struct bench_table *t) {
+    int64_t unit = t->n.unit;
+    enum dtype dt = t->d->dt;
+    double n = (double)unit, e = (double)dtype_size(dt);
+    BENCH_SET(add(t, n * e, 0, "n=%lld", LL(unit)), OP_SUMSQ, sumsq_args, .out = t->sum, .x = t->x, .n = unit,
+              .zero_out = true, .dt = dt);
+    struct bench_work *w = add(t, sizeof(struct exact_sum), 0, "one sum");
+    w->tiny = true;
+    BENCH_SET(w, OP_DECIDE, decide_args, .scalars = t->scalars, .sum = t->sum, .loss_scale = 1.0f,
+              .clip = 1.0f);
+    BENCH_SET(add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), OP_ADAMW, adamw_args, .master = t->master,
+              .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
+              .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .inv_bc1 = 1.1f,
+              .inv_sqrt_bc2 = 1.1f, .dt = dt);
+    BENCH_SET(add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), OP_REDUCE,
+              reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
+    BENCH_SET(add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), OP_CAST, cast_args, .out = t->z,
+              .in = t->master, .n = unit, .from = DT_F32, .to = dt);
+    BENCH_SET(add(t, n * 2, 0, "%lld bytes", LL(unit) * 2), OP_FILL_ZERO, fill_zero_args, .out = t->z,
+              .bytes = unit * 2);
+}
+
+// The yardstick, and the products of an MLP's up projection.
+static void add_products(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    double mlp = 2.0 * (double)n->wide_rows * (double)n->wide * (double)n->channels;
+    long long m = LL(n->wide_rows), w = LL(n->wide), c = LL(n->channels);
+    double side = (double)n->product;
+    BENCH_SET(&t->d->product, OP_MATMUL, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
+              .n = n->product, .k = n->product, .trans_b = true, .dt = dt);
+    t->d->product.flops = 2.0 * side * side * side;
+    BENCH_SET(add(t, 0, mlp, "%lldx%lldx%lld forward", m, w, c), OP_MATMUL, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .bias = t->out, .m = m, .n = w, .k = c, .trans_b = true, .dt = dt);
+    BENCH_SET(add(t, 0, mlp, "%lldx%lldx%lld weight grad", w, c, m), OP_MATMUL, matmul_args, .c = t->z,
+              .a = t->x, .b = t->y, .m = w, .n = c, .k = m, .trans_a = true, .accumulate = true, .dt = dt);
+    BENCH_SET(add(t, 0, mlp, "%lldx%lldx%lld, GELU", m, w, c), OP_MATMUL, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .bias = t->out, .aux = t->qkv, .m = m, .n = w, .k = c, .trans_b = true,
+              .epilogue = EPILOGUE_GELU, .dt = dt);
+    BENCH_SET(add(t, 0, mlp, "%lldx%lldx%lld, GELU gradient", m, w, c), OP_MATMUL, matmul_args, .c = t->z,
+              .a = t->x, .b = t->y, .aux = t->qkv, .m = m, .n = w, .k = c, .epilogue = EPILOGUE_GELU_GRAD,
+              .dt = dt);
+}
+
+// The head's three products: logits, and the gradients of what goes in and of the weights. The vocabulary is
+// no multiple of what matrix units like; the rows' stride is.
+static void add_head(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    long long r = LL(n->logit_rows), v = LL(n->vocab), c = LL(n->channels);
+    double flops = 2.0 * (double)r * (double)v * (double)c;
+    BENCH_SET(add(t, 0, flops, "%lldx%lldx%lld logits", r, v, c), OP_MATMUL, matmul_args, .c = t->z,
+              .a = t->x, .b = t->y, .m = r, .n = v, .k = c, .ldc = logit_stride(n), .trans_b = true,
+              .dt = dt);
+    BENCH_SET(add(t, 0, flops, "%lldx%lldx%lld logits' grad", r, c, v), OP_MATMUL, matmul_args, .c = t->out,
+              .a = t->x, .b = t->y, .m = r, .n = c, .k = v, .lda = logit_stride(n), .dt = dt);
+    BENCH_SET(add(t, 0, flops, "%lldx%lldx%lld head's grad", v, c, r), OP_MATMUL, matmul_args, .c = t->z,
+              .a = t->x, .b = t->y, .m = v, .n = c, .k = r, .lda = logit_stride(n), .trans_a = true,
+              .accumulate = true, .dt = dt);
+}
+
+static void add_attention(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    // The causal half of scores and values: 2 products of B H T^2 D multiply-adds, halved; backward: 5.
+    double causal = (double)n->rows * (double)n->heads * (double)n->seq * (double)n->head_size;
+    float scale = n->head_size == 64 ? 0.125f : 0.0883883476f;  // 1 / sqrt(D)
+    BENCH_SET(add(t, 0, 2 * causal, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq),
+                  LL(n->heads), LL(n->head_size)),
+              OP_ATTN_FWD, attn_fwd_args, .out = t->out, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch,
+              .batch = n->batch, .seq = n->seq, .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->heads,
+              .head_size = (int32_t)n->head_size, .scale = scale, .dt = t->d->dt);
+    BENCH_SET(add(t, 0, 5 * causal, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq),
+                  LL(n->heads), LL(n->head_size)),
+              OP_ATTN_BWD, attn_bwd_args, .dqkv = t->z, .dout = t->x, .qkv = t->qkv, .out = t->out,
+              .lse = t->lse, .scratch = t->scratch, .batch = n->batch, .seq = n->seq,
+              .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->heads, .head_size = (int32_t)n->head_size,
+              .scale = scale, .dt = t->d->dt);
+}
+
+int bench_table_fill(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
+    *t = (struct bench_table){.d = d, .n = *sizes};
+    if (take_buffers(t)) return -1;
+    add_embedding(t);
+    add_norms(t);
+    add_pointwise(t);
+    add_loss(t);
+    add_optimizer(t);
+    add_attention(t);
+    add_products(t);
+    add_head(t);
+    return bench_set_copy(d, sizes->unit * 4);
+}

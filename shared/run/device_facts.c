@@ -1,0 +1,60 @@
+#include "shared/run/device_facts.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+#include "shared/core/arena.h"
+
+// CUDA's 1000 * major + 10 * minor.
+static const char *cuda_version(char text[16], int version) {
+    snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
+    return text;
+}
+
+struct cJSON *device_facts_json(const struct device_facts *f) {
+    char text[16];
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "name", f->name);
+    cJSON_AddStringToObject(j, "bus_id", f->bus_id);
+    cJSON_AddNumberToObject(j, "index", f->index);
+    snprintf(text, sizeof text, "%d.%d", f->sm_version / 10, f->sm_version % 10);
+    cJSON_AddStringToObject(j, "compute_capability", text);
+    cJSON_AddNumberToObject(j, "multiprocessors", f->multiprocessors);
+    cJSON_AddNumberToObject(j, "l2_bytes", (double)f->l2_bytes);
+    cJSON_AddNumberToObject(j, "memory_bytes", (double)f->memory_bytes);
+    cJSON_AddStringToObject(j, "driver", cuda_version(text, f->driver_version));
+    cJSON_AddStringToObject(j, "runtime", cuda_version(text, f->runtime_version));
+    cJSON_AddNumberToObject(j, "cublaslt", (double)f->blas_version);
+    if (f->dnn_version)
+        cJSON_AddNumberToObject(j, "cudnn", (double)f->dnn_version);
+    else
+        cJSON_AddNullToObject(j, "cudnn");
+    if (f->dnn_missing) cJSON_AddStringToObject(j, "cudnn_missing", f->dnn_missing);
+    return j;
+}
+
+const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f) {
+    char driver[16], runtime[16], dnn[48] = "no cuDNN (attention is our own kernel)";
+    if (f->dnn_version) snprintf(dnn, sizeof dnn, "cuDNN %zu", f->dnn_version);
+    snprintf(text, DEVICE_FACTS_LINE, "%s (%s), sm_%d, driver %s, CUDA %s, cuBLASLt %zu, %s", f->name,
+             f->bus_id, f->sm_version, cuda_version(driver, f->driver_version),
+             cuda_version(runtime, f->runtime_version), f->blas_version, dnn);
+    return text;
+}
+
+int device_memory_read(struct device *d, struct device_memory *out) {
+    struct device_facts f;
+    struct mem_usage usage;
+    if (dev_facts(d, &f)) return -1;
+    dev_usage(d, &usage);
+    *out = (struct device_memory){.ledger_bytes = mem_device_bytes(usage.current_bytes),
+                                  .workspace_bytes = f.workspace_bytes,
+                                  .used_bytes = f.used_bytes,
+                                  .free_bytes = f.free_bytes,
+                                  .total_bytes = f.memory_bytes};
+    return 0;
+}
+
+double device_memory_other(double used_bytes, double ledger_bytes, double workspace_bytes) {
+    return used_bytes - ledger_bytes - workspace_bytes;
+}

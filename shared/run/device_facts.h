@@ -1,0 +1,29 @@
+// What a GPU says of itself, for documents and tables, and how its memory is accounted for.
+#ifndef STARRING_SHARED_RUN_DEVICE_FACTS_H
+#define STARRING_SHARED_RUN_DEVICE_FACTS_H
+
+#include "kernels/backend.h"
+
+struct cJSON;
+
+// Name, place, compute capability, sizes in bytes, versions of driver and libraries; cudnn null with
+// cudnn_missing (why) where cuDNN was not found. No memory in use: that changes. The caller owns it.
+struct cJSON *device_facts_json(const struct device_facts *f);
+// "NVIDIA H200 (0000:18:00.0), sm_90, driver 13.0, CUDA 13.0, cuBLASLt 130000, cuDNN 91300". Returns text.
+#define DEVICE_FACTS_LINE 512
+const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f);
+
+// A device's memory at one moment, as cudaMemGetInfo tells and as we count it. Bytes.
+struct device_memory {
+    size_t ledger_bytes;                         // dev_alloc's, device memory alone, now
+    size_t workspace_bytes;                      // ours, outside of the ledger
+    size_t used_bytes, free_bytes, total_bytes;  // of the whole device, by whomever
+};
+// From the device itself. 0, or -1 where it has nothing to tell.
+int device_memory_read(struct device *d, struct device_memory *out);
+// What is in use beyond the ledger and the workspaces: the context (kernels, stacks), what libraries hold,
+// and other programs. Ranks that share a device add up their ledgers and workspaces first.
+#define DEVICE_MEMORY_OTHER "context, libraries and other programs"
+double device_memory_other(double used_bytes, double ledger_bytes, double workspace_bytes);
+
+#endif

@@ -1,0 +1,100 @@
+// GPUs in the summary. A rank reports what it took of its device and what is in use of all of it; ranks that
+// share a device are put together here.
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/run/progress.h"
+#include "shared/run/summary_impl.h"
+
+static const cJSON *item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
+
+static double num(const cJSON *o, const char *key) {
+    const cJSON *v = item(o, key);
+    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+
+static const char *text(const cJSON *o, const char *key) {
+    const char *s = cJSON_GetStringValue(item(o, key));
+    return s ? s : "";
+}
+
+static void set(cJSON *o, const char *key, double x) {
+    cJSON_ReplaceItemInObjectCaseSensitive(o, key, cJSON_CreateNumber(x));
+}
+
+void summary_put_device(struct cJSON *rank, const struct rank_report *r) {
+    char host[256] = "";
+    if (!r->on_gpu) return;
+    gethostname(host, sizeof host - 1);
+    cJSON *d = device_facts_json(&r->device);
+    cJSON_AddStringToObject(d, "host", host);
+    cJSON_AddNumberToObject(d, "ledger_bytes", (double)r->device_memory.ledger_bytes);
+    cJSON_AddNumberToObject(d, "workspace_bytes", (double)r->device_memory.workspace_bytes);
+    cJSON_AddNumberToObject(d, "used_bytes", (double)r->device_memory.used_bytes);
+    cJSON_AddNumberToObject(d, "free_bytes", (double)r->device_memory.free_bytes);
+    cJSON_AddItemToObject(rank, "device", d);
+}
+
+static cJSON *find(cJSON *devices, const cJSON *d) {
+    cJSON *known;
+    cJSON_ArrayForEach(known, devices) if (!strcmp(text(known, "host"), text(d, "host")) &&
+                                           !strcmp(text(known, "bus_id"), text(d, "bus_id"))) return known;
+    return NULL;
+}
+
+// In use is the whole device's, whoever reads it: the largest reading, as libraries may take more between
+// two.
+static void add_rank(cJSON *devices, const cJSON *rank) {
+    char name[40];
+    const cJSON *d = item(rank, "device");
+    if (!d) return;
+    cJSON *known = find(devices, d);
+    if (!known) {
+        known = cJSON_Duplicate(d, 1);
+        cJSON_AddArrayToObject(known, "ranks");
+        cJSON_AddItemToArray(devices, known);
+    } else {
+        set(known, "ledger_bytes", num(known, "ledger_bytes") + num(d, "ledger_bytes"));
+        set(known, "workspace_bytes", num(known, "workspace_bytes") + num(d, "workspace_bytes"));
+        set(known, "used_bytes", fmax(num(known, "used_bytes"), num(d, "used_bytes")));
+        set(known, "free_bytes", fmin(num(known, "free_bytes"), num(d, "free_bytes")));
+    }
+    snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), num(rank, "rank"));
+    cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(known, "ranks"), cJSON_CreateString(name));
+}
+
+void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
+    cJSON *devices = cJSON_CreateArray(), *d;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) add_rank(devices, r);
+    cJSON_ArrayForEach(d, devices) {
+        double other =
+            device_memory_other(num(d, "used_bytes"), num(d, "ledger_bytes"), num(d, "workspace_bytes"));
+        cJSON_AddNumberToObject(d, "other_bytes", other);
+        cJSON_AddStringToObject(d, "other", DEVICE_MEMORY_OTHER);
+    }
+    if (cJSON_GetArraySize(devices))
+        cJSON_AddItemToObject(summary, "devices", devices);
+    else
+        cJSON_Delete(devices);
+}
+
+void summary_print_devices(FILE *f, const struct cJSON *summary) {
+    char a[24], b[24], c[24], d[24], e[24];
+    const cJSON *gpu;
+    cJSON_ArrayForEach(gpu, item(summary, "devices")) {
+        fprintf(f, "\n%s  %s, %s, compute capability %s, driver %s, CUDA %s\n",
+                gpu == item(summary, "devices")->child ? "GPU       " : "          ", text(gpu, "name"),
+                text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
+                text(gpu, "runtime"));
+        fprintf(f, "  in use %s of %s = %s counted + %s workspaces + %s %s\n ",
+                format_bytes(a, num(gpu, "used_bytes")), format_bytes(b, num(gpu, "memory_bytes")),
+                format_bytes(c, num(gpu, "ledger_bytes")), format_bytes(d, num(gpu, "workspace_bytes")),
+                format_bytes(e, num(gpu, "other_bytes")), text(gpu, "other"));
+        const cJSON *rank;
+        cJSON_ArrayForEach(rank, item(gpu, "ranks"))
+            fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
+    }
+}

@@ -1,0 +1,14 @@
+// What the parts of the summary share.
+#ifndef STARRING_SHARED_RUN_SUMMARY_IMPL_H
+#define STARRING_SHARED_RUN_SUMMARY_IMPL_H
+
+#include "shared/run/summary.h"
+
+// Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
+void summary_put_device(struct cJSON *rank, const struct rank_report *r);
+// Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,
+// what is in use of it and what of that is neither. Nothing when no rank was on a GPU.
+void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks);
+void summary_print_devices(FILE *f, const struct cJSON *summary);
+
+#endif

@@ -1,0 +1,379 @@
+// See device_ops.h. Each pointer of an operation's arguments is replaced by the same place in the mirror of
+// the buffer it points into. Where the pointers are is written down below; that none was forgotten is
+// checked: no other word may be an address inside a buffer.
+#include "tests/device/device_ops.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+
+#define GUARD_BYTES 512
+#define GUARD_VALUE 0xff  // NaN in each float format: what is read beyond a buffer shows as well
+#define WORDS_MAX   32    // of a struct of arguments
+#define FIELDS_MAX  12
+
+struct buffer {
+    unsigned char *host;
+    size_t bytes;
+    // While an operation runs: device memory, where the contents begin in it, and its image on the host.
+    unsigned char *device, *image;
+    size_t total, start;
+};
+
+struct rig {
+    struct device *dev;
+    struct stream *stream;
+    struct buffer *buffers;  // (count)
+    size_t count, capacity;
+    char text[768];
+    bool told;
+};
+
+// Operations have no context argument, so this is the program's one.
+static struct rig *rig(void) {
+    static struct rig r;
+    return &r;
+}
+
+static size_t number_given(const char *name, size_t otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? (size_t)strtoull(text, NULL, 10) : otherwise;
+}
+
+int device_runs(void) { return number_given("STARRING_TEST_SHORT", 0) ? 1 : 2; }
+
+uint64_t device_seed(void) {
+    uint64_t seed = number_given("STARRING_TEST_SEED", (size_t)time(NULL));
+    printf("device: random numbers of STARRING_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+// ---------------------------------------------------------------- buffers
+
+void device_buffer_release(void *p) {
+    struct rig *r = rig();
+    if (!p) return;
+    for (size_t i = r->count; i-- > 0;)
+        if (r->buffers[i].host == p) {
+            r->buffers[i] = r->buffers[--r->count];
+            free(p);
+            return;
+        }
+    fail_msg("%p is not a buffer of kt_alloc: free it with free()", p);
+}
+
+static struct buffer *buffer_around(struct rig *r, uintptr_t address) {
+    for (size_t i = 0; i < r->count; i++) {
+        uintptr_t begin = (uintptr_t)r->buffers[i].host;
+        if (address >= begin && address < begin + r->buffers[i].bytes) return &r->buffers[i];
+    }
+    return NULL;
+}
+
+// ---------------------------------------------------------------- the device
+
+static void close_device(struct rig *r) {
+    if (r->stream) stream_destroy(&r->stream);
+    if (r->dev) dev_close(&r->dev);
+}
+
+// What a skipped or failed test has left is freed here.
+int device_done(void **state) {
+    struct rig *r = rig();
+    (void)state;
+    close_device(r);
+    for (size_t i = 0; i < r->count; i++) free(r->buffers[i].host);
+    free(r->buffers);
+    r->buffers = NULL;
+    r->count = r->capacity = 0;
+    return 0;
+}
+
+static void tell(struct rig *r) {
+    struct device_facts f;
+    if (r->told || dev_facts(r->dev, &f) != 0) return;
+    r->told = true;
+    printf("device: %s, compute capability %d.%d, %zu MiB\n", f.name, f.sm_version / 10, f.sm_version % 10,
+           f.memory_bytes >> 20);
+    fflush(stdout);
+}
+
+// 0, -1 with *why, or the test is skipped: there is no device.
+static int open_device(struct rig *r, const char **why) {
+    const char *missing = "";
+    if (r->stream) return 0;
+    const struct backend *b = backend_find("cuda", &missing);
+    if (!b) {
+        if (!r->told) printf("device: skipped: %s\n", missing);
+        r->told = true;
+        skip();
+    }
+    if (dev_open(b, &(struct device_options){.label = "test"}, &r->dev) == 0)
+        r->stream = stream_create(r->dev, "test");
+    if (r->stream) {
+        tell(r);
+        return 0;
+    }
+    close_device(r);
+    *why = "the device cannot be opened";
+    return -1;
+}
+
+// A test that is skipped for want of a device is so here, before it has taken anything that would be lost.
+void *device_buffer(size_t bytes) {
+    struct rig *r = rig();
+    const char *why = "";
+    if (open_device(r, &why) != 0) fail_msg("%s", why);
+    if (r->count == r->capacity) {
+        r->capacity = r->capacity ? 2 * r->capacity : 64;
+        r->buffers = realloc(r->buffers, r->capacity * sizeof *r->buffers);
+        assert_non_null(r->buffers);
+    }
+    void *p = malloc(bytes);
+    if (p) r->buffers[r->count++] = (struct buffer){.host = p, .bytes = bytes};
+    return p;
+}
+
+// ---------------------------------------------------------------- mirrors
+
+// device: | guard 0xff .. | contents | 0..15 x 0xff | guard 0xff .. |    ends where the allocation ends
+//         0               start                                     total, a multiple of 256
+static int mirror(struct rig *r, struct buffer *b) {
+    size_t guard = number_given("STARRING_TEST_GUARD", GUARD_BYTES), rounded = (b->bytes + 15) / 16 * 16;
+    b->total = dev_round(2 * guard + rounded);
+    b->start = b->total - guard - rounded;
+    b->image = malloc(b->total);
+    b->device = dev_alloc(r->dev, MEM_WORKSPACE, b->total);
+    if (!b->image || !b->device) return -1;
+    memset(b->image, GUARD_VALUE, b->total);
+    memcpy(b->image + b->start, b->host, b->bytes);
+    dev_copy(r->stream, b->device, b->image, b->total);
+    return 0;
+}
+
+static void drop_mirrors(struct rig *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        struct buffer *b = &r->buffers[i];
+        dev_free(r->dev, MEM_WORKSPACE, b->device, b->total);
+        free(b->image);
+        b->device = b->image = NULL;
+    }
+}
+
+// The mirror's place of a host address; NULL when it is in no buffer, or there is no memory.
+static void *place_of(struct rig *r, uintptr_t address) {
+    struct buffer *b = buffer_around(r, address);
+    if (!b || (!b->device && mirror(r, b) != 0)) return NULL;
+    return b->device + b->start + (address - (uintptr_t)b->host);
+}
+
+// An operation's arguments: their size and the offsets of the pointers in them. Offset 0 is always one.
+struct arguments {
+    size_t bytes;
+    size_t pointers[FIELDS_MAX];  // 0 ends them, but for the first
+};
+#define AT(args_t, field) offsetof(struct args_t, field)
+
+static const struct arguments *arguments_of(enum op op) {
+    static const struct arguments known[OP_COUNT] = {
+        [OP_MATMUL] = {sizeof(struct matmul_args),
+                       {AT(matmul_args, c), AT(matmul_args, a), AT(matmul_args, b), AT(matmul_args, bias),
+                        AT(matmul_args, aux)}},
+        [OP_BIAS_GRAD] = {sizeof(struct bias_grad_args), {AT(bias_grad_args, dbias), AT(bias_grad_args, dy)}},
+        [OP_EMBED_FWD] = {sizeof(struct embed_fwd_args),
+                          {AT(embed_fwd_args, out), AT(embed_fwd_args, tokens), AT(embed_fwd_args, wte),
+                           AT(embed_fwd_args, wpe)}},
+        [OP_EMBED_BWD] = {sizeof(struct embed_bwd_args),
+                          {AT(embed_bwd_args, dwte), AT(embed_bwd_args, dwpe), AT(embed_bwd_args, dout),
+                           AT(embed_bwd_args, tokens), AT(embed_bwd_args, scratch)}},
+        [OP_NORM_FWD] = {sizeof(struct norm_fwd_args),
+                         {AT(norm_fwd_args, y), AT(norm_fwd_args, sum), AT(norm_fwd_args, mean),
+                          AT(norm_fwd_args, rstd), AT(norm_fwd_args, x), AT(norm_fwd_args, residual),
+                          AT(norm_fwd_args, weight), AT(norm_fwd_args, bias)}},
+        [OP_NORM_BWD] = {sizeof(struct norm_bwd_args),
+                         {AT(norm_bwd_args, dx), AT(norm_bwd_args, dweight), AT(norm_bwd_args, dbias),
+                          AT(norm_bwd_args, dy), AT(norm_bwd_args, dresidual), AT(norm_bwd_args, x),
+                          AT(norm_bwd_args, mean), AT(norm_bwd_args, rstd), AT(norm_bwd_args, weight),
+                          AT(norm_bwd_args, scratch)}},
+        [OP_ROPE] = {sizeof(struct rope_args), {AT(rope_args, qkv), AT(rope_args, cos_sin)}},
+        [OP_ATTN_FWD] = {sizeof(struct attn_fwd_args),
+                         {AT(attn_fwd_args, out), AT(attn_fwd_args, lse), AT(attn_fwd_args, qkv),
+                          AT(attn_fwd_args, scratch)}},
+        [OP_ATTN_BWD] = {sizeof(struct attn_bwd_args),
+                         {AT(attn_bwd_args, dqkv), AT(attn_bwd_args, dout), AT(attn_bwd_args, qkv),
+                          AT(attn_bwd_args, out), AT(attn_bwd_args, lse), AT(attn_bwd_args, scratch)}},
+        [OP_GELU_FWD] = {sizeof(struct gelu_args), {AT(gelu_args, y), AT(gelu_args, x), AT(gelu_args, dy)}},
+        [OP_GELU_BWD] = {sizeof(struct gelu_args), {AT(gelu_args, y), AT(gelu_args, x), AT(gelu_args, dy)}},
+        [OP_SWIGLU_FWD] = {sizeof(struct swiglu_args),
+                           {AT(swiglu_args, y), AT(swiglu_args, gate_up), AT(swiglu_args, dy)}},
+        [OP_SWIGLU_BWD] = {sizeof(struct swiglu_args),
+                           {AT(swiglu_args, y), AT(swiglu_args, gate_up), AT(swiglu_args, dy)}},
+        [OP_ADD] = {sizeof(struct add_args), {AT(add_args, y), AT(add_args, a), AT(add_args, b)}},
+        [OP_XENT] = {sizeof(struct xent_args),
+                     {AT(xent_args, logits), AT(xent_args, loss), AT(xent_args, targets)}},
+        [OP_LOSS_SUM] = {sizeof(struct loss_sum_args), {AT(loss_sum_args, out), AT(loss_sum_args, loss)}},
+        [OP_SUMSQ] = {sizeof(struct sumsq_args), {AT(sumsq_args, out), AT(sumsq_args, x)}},
+        [OP_DECIDE] = {sizeof(struct decide_args), {AT(decide_args, scalars), AT(decide_args, sum)}},
+        [OP_ADAMW] = {sizeof(struct adamw_args),
+                      {AT(adamw_args, master), AT(adamw_args, m), AT(adamw_args, v), AT(adamw_args, weight),
+                       AT(adamw_args, grad), AT(adamw_args, scalars)}},
+        [OP_REDUCE] = {sizeof(struct reduce_args), {AT(reduce_args, out)}},
+        [OP_CAST] = {sizeof(struct cast_args), {AT(cast_args, out), AT(cast_args, in)}},
+        [OP_FILL_ZERO] = {sizeof(struct fill_zero_args), {AT(fill_zero_args, out)}},
+    };
+    return &known[op];
+}
+
+static bool is_pointer(const struct arguments *a, size_t offset) {
+    if (offset == a->pointers[0]) return true;
+    for (int i = 1; i < FIELDS_MAX && a->pointers[i]; i++)
+        if (a->pointers[i] == offset) return true;
+    return false;
+}
+
+static int translate(struct rig *r, enum op op, void *args) {
+    const struct arguments *a = arguments_of(op);
+    for (size_t offset = 0; offset + sizeof(uintptr_t) <= a->bytes; offset += sizeof(uintptr_t)) {
+        uintptr_t word;
+        memcpy(&word, (char *)args + offset, sizeof word);
+        bool pointer = is_pointer(a, offset), inside = buffer_around(r, word) != NULL;
+        if (!inside && (!pointer || !word)) continue;
+        void *p = inside && pointer ? place_of(r, word) : NULL;
+        if (!p) {
+            snprintf(r->text, sizeof r->text, "byte %zu of its arguments: %s", offset,
+                     !pointer  ? "a pointer that tests/device/device_ops.c does not know"
+                     : !inside ? "not memory of kt_alloc"
+                               : "no device memory for its buffer");
+            return -1;
+        }
+        memcpy((char *)args + offset, &p, sizeof p);
+    }
+    return 0;
+}
+
+static int translate_inputs(struct rig *r, struct reduce_args *a, const void **inputs) {
+    for (int32_t i = 0; i < a->count; i++) {
+        inputs[i] = place_of(r, (uintptr_t)a->inputs[i]);
+        if (inputs[i]) continue;
+        snprintf(r->text, sizeof r->text, "input %d is no buffer of kt_alloc, or does not fit the device", i);
+        return -1;
+    }
+    a->inputs = inputs;
+    return 0;
+}
+
+static int check_guards(struct rig *r, const struct buffer *b) {
+    for (size_t i = 0; i < b->total; i++) {
+        if (i == b->start) i += b->bytes;
+        if (i >= b->total || b->image[i] == GUARD_VALUE) continue;
+        snprintf(r->text, sizeof r->text, "byte %lld of a buffer of %zu bytes was written",
+                 (long long)i - (long long)b->start, b->bytes);
+        return -1;
+    }
+    return 0;
+}
+
+// After the operation: everything comes back, whether it was an output or not.
+static int bring_back(struct rig *r) {
+    int rc = 0;
+    for (size_t i = 0; i < r->count; i++)
+        if (r->buffers[i].device)
+            dev_copy(r->stream, r->buffers[i].image, r->buffers[i].device, r->buffers[i].total);
+    if (stream_sync(r->stream) != 0) {
+        snprintf(r->text, sizeof r->text, "%s", dev_error(r->dev));
+        return -1;
+    }
+    for (size_t i = 0; i < r->count; i++) {
+        struct buffer *b = &r->buffers[i];
+        if (!b->device) continue;
+        memcpy(b->host, b->image + b->start, b->bytes);
+        if (check_guards(r, b) != 0) rc = -1;
+    }
+    return rc;
+}
+
+// ---------------------------------------------------------------- operations
+
+static int run(enum op op, const void *args, const char **why) {
+    struct rig *r = rig();
+    const void *inputs[REDUCE_MAX];
+    _Alignas(16) unsigned char copy[WORDS_MAX * sizeof(uintptr_t)];
+    size_t bytes = arguments_of(op)->bytes;
+    assert_true(bytes > 0 && bytes <= sizeof copy);
+    if (open_device(r, why) != 0) return -1;
+    memcpy(copy, args, bytes);
+    int rc = translate(r, op, copy);
+    if (rc == 0 && op == OP_REDUCE) rc = translate_inputs(r, (struct reduce_args *)copy, inputs);
+    if (rc == 0) {
+        dev_launch(r->stream, op, copy, bytes);
+        rc = bring_back(r);
+    } else {
+        stream_sync(r->stream);  // copies to mirrors under way
+    }
+    drop_mirrors(r);
+    if (rc == 0) return 0;
+    *why = r->text;
+    close_device(r);  // a failed stream stays failed: the next case opens another
+    return -1;
+}
+
+#define DEVICE_OP(NAME, OP)                                            \
+    static int NAME(int threads, const void *args, const char **why) { \
+        (void)threads;                                                 \
+        return run(OP, args, why);                                     \
+    }
+DEVICE_OP(run_matmul, OP_MATMUL)
+DEVICE_OP(run_bias_grad, OP_BIAS_GRAD)
+DEVICE_OP(run_embed_fwd, OP_EMBED_FWD)
+DEVICE_OP(run_embed_bwd, OP_EMBED_BWD)
+DEVICE_OP(run_norm_fwd, OP_NORM_FWD)
+DEVICE_OP(run_norm_bwd, OP_NORM_BWD)
+DEVICE_OP(run_rope, OP_ROPE)
+DEVICE_OP(run_attn_fwd, OP_ATTN_FWD)
+DEVICE_OP(run_attn_bwd, OP_ATTN_BWD)
+DEVICE_OP(run_gelu_fwd, OP_GELU_FWD)
+DEVICE_OP(run_gelu_bwd, OP_GELU_BWD)
+DEVICE_OP(run_swiglu_fwd, OP_SWIGLU_FWD)
+DEVICE_OP(run_swiglu_bwd, OP_SWIGLU_BWD)
+DEVICE_OP(run_add, OP_ADD)
+DEVICE_OP(run_xent, OP_XENT)
+DEVICE_OP(run_loss_sum, OP_LOSS_SUM)
+DEVICE_OP(run_sumsq, OP_SUMSQ)
+DEVICE_OP(run_decide, OP_DECIDE)
+DEVICE_OP(run_adamw, OP_ADAMW)
+DEVICE_OP(run_reduce, OP_REDUCE)
+DEVICE_OP(run_cast, OP_CAST)
+DEVICE_OP(run_fill_zero, OP_FILL_ZERO)
+
+const op_fn device_ops[OP_COUNT] = {
+    [OP_MATMUL] = run_matmul,
+    [OP_BIAS_GRAD] = run_bias_grad,
+    [OP_EMBED_FWD] = run_embed_fwd,
+    [OP_EMBED_BWD] = run_embed_bwd,
+    [OP_NORM_FWD] = run_norm_fwd,
+    [OP_NORM_BWD] = run_norm_bwd,
+    [OP_ROPE] = run_rope,
+    [OP_ATTN_FWD] = run_attn_fwd,
+    [OP_ATTN_BWD] = run_attn_bwd,
+    [OP_GELU_FWD] = run_gelu_fwd,
+    [OP_GELU_BWD] = run_gelu_bwd,
+    [OP_SWIGLU_FWD] = run_swiglu_fwd,
+    [OP_SWIGLU_BWD] = run_swiglu_bwd,
+    [OP_ADD] = run_add,
+    [OP_XENT] = run_xent,
+    [OP_LOSS_SUM] = run_loss_sum,
+    [OP_SUMSQ] = run_sumsq,
+    [OP_DECIDE] = run_decide,
+    [OP_ADAMW] = run_adamw,
+    [OP_REDUCE] = run_reduce,
+    [OP_CAST] = run_cast,
+    [OP_FILL_ZERO] = run_fill_zero,
+};

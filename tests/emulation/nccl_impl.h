@@ -1,0 +1,85 @@
+// Inside of the emulated NCCL; nccl.c says what it is.
+#ifndef STARRING_TESTS_EMULATION_NCCL_IMPL_H
+#define STARRING_TESTS_EMULATION_NCCL_IMPL_H
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdint.h>
+
+#include "tests/emulation/driver.h"
+
+#define RANKS_MAX 8
+
+enum kind { SEND_RECV, BROADCAST, REDUCE, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER };
+
+struct call {
+    enum kind kind;
+    ncclDataType_t type;
+    const void *send;  // NULL: receives only
+    void *recv;        // NULL: sends only
+    size_t count;
+    int peer;  // of send and receive; the root of broadcast and reduce
+};
+
+// How many of a batch's mails have not been taken. Shared by the batch and its mails.
+struct token {
+    int refs, unread;
+};
+
+struct mail {
+    struct mail *next;
+    struct token *token;
+    enum kind kind;
+    ncclDataType_t type;
+    size_t bytes;
+    char data[];
+};
+
+// What the ranks of a communicator share. All that there are stay in a list, so that an id is good for as
+// long as the process lives.
+struct meeting {
+    struct meeting *next;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int size, joined;
+    int devices[RANKS_MAX];
+    struct mail *mail[RANKS_MAX][RANKS_MAX];  // [from][to], oldest first
+};
+
+struct batch;
+
+struct ncclComm {
+    struct meeting *at;
+    int rank, size, device, refs;  // refs: the caller's and the batches'; at->lock
+    bool blocking, finalizing, aborted;
+    struct batch *pending;  // called, not yet on its stream
+    int questions;          // until it is
+    uint64_t called, ended;
+    int running;
+    ncclResult_t error;
+    char text[256];
+};
+
+struct batch {
+    struct ncclComm *comm;
+    cudaStream_t stream;
+    uint64_t number;
+    struct token *token;
+    int count;
+    struct call calls[];
+};
+
+// nccl_batch.c
+size_t call_bytes(const struct call *k);
+// Carries out a batch on its stream's thread; and frees it, with what it holds of its communicator.
+int batch_run(void *batch, const char **why);
+void batch_drop(void *batch);
+// With the lock held, which is let go of.
+void comm_release(struct ncclComm *c);
+// With the lock held: keeps a text, the first one, and says it; returns e.
+ncclResult_t comm_refuse(struct ncclComm *c, ncclResult_t e, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void *must(void *p);
+
+#endif

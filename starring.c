@@ -395,7 +395,8 @@ static int cmd_bench(int argc, char **argv) {
     if (!strcmp(what, "ps"))
         fail("bench %s: not supported yet", what);
     else
-        fputs(usage, stderr), fail("bench %s: expected step, kernels, adam or collective", what);
+        fputs(usage, stderr),
+            fail("bench%s%s: expected step, kernels, adam or collective", *what ? " " : "", what);
     return EXIT_USAGE;
 }
 

@@ -79,6 +79,16 @@ def drop_runpath(path):
         f.write(data)
 
 
+def package_of(path):
+    """The Debian package that a file comes from, or None."""
+    for name in (path, path.removeprefix("/usr")):
+        if shutil.which("dpkg"):
+            p = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False)
+            if p.returncode == 0:
+                return p.stdout.split(":")[0]
+    return None
+
+
 class Bundle:
     def __init__(self, out):
         self.out = out
@@ -110,6 +120,19 @@ class Bundle:
     def add_libraries(self):
         for name, path in sorted(self.libraries.items()):
             drop_runpath(self.add(path, "lib", name, strip=True))
+
+    def add_licenses(self):
+        """What each library's package says of its copyright; a plugin of Open MPI has its library's."""
+        without = []
+        for name, path in sorted(self.libraries.items()):
+            package = package_of(os.path.realpath(path))
+            text = f"/usr/share/doc/{package}/copyright"
+            if package and os.path.exists(text):
+                self.add(text, "licenses", package + ".txt")
+            else:
+                without.append(name)
+        if without:
+            print(f"bundle: no licence text was found for {' '.join(without)}: add it before you pass the bundle on")
 
     def files(self):
         for folder, _, names in os.walk(self.out):
@@ -227,6 +250,7 @@ def main():
         add_tests(bundle, args.build, args.tests)
         add_openmpi(bundle)
         bundle.add_libraries()
+        bundle.add_licenses()
         say_glibc(bundle)
     except (Failed, OSError, KeyError) as e:
         print(f"bundle: {e}", file=sys.stderr)

@@ -103,9 +103,9 @@ static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
         const struct bench_case *c = bench_case_find(word);
         const char *near = c ? NULL : cli_nearest(word, names, BENCH_CASES);
         if (!c)
-            rc = near
-                     ? fail("--op %s: no such primitive; did you mean %s?", word, near)
-                     : fail("--op %s: no such primitive; there are all, %s, %s ..", word, names[0], names[1]);
+            rc = near ? fail("--op %s: no such primitive; did you mean %s?", word, near)
+                      : fail("--op %s: no primitive \"%s\"; starring bench collective --help lists them",
+                             list, word);
         else if (c->reduces && o->dt == DT_U8)
             rc = fail("--op %s: there is no sum of uint8; use --dtype int64", word);
         else
@@ -120,9 +120,10 @@ static int read_word(const struct cli_args *a, const char *name, const char *con
     const char *value = cli_get(a, name);
     for (int i = 0; i < count; i++)
         if (!value || !strcmp(value, names[i])) return i;
-    const char *near = cli_nearest(value, names, (size_t)count);
-    return near ? fail("--%s %s: did you mean %s?", name, value, near)
-                : fail("--%s %s: see starring bench collective --help", name, value);
+    char expected[80] = "";
+    for (int i = 0, n = 0; i < count; i++)
+        n += snprintf(expected + n, sizeof expected - (size_t)n, "%s%s", i ? ", " : "", names[i]);
+    return fail("--%s %s: expected one of %s", name, value, expected);
 }
 
 static int read_device(struct bench *b, const struct cli_args *a) {
@@ -194,8 +195,9 @@ static int read_options(struct bench *b, const struct cli_args *a) {
 // ---------------------------------------------------------------- what is printed; by rank 0
 static void print_head(const struct bench *b) {
     char line[DEVICE_FACTS_LINE];
-    printf("# %s, %d ranks as %s, reductions %s, %d calls a row after %d for warming up\n",
-           config_collective_name(b->kind), b->ranks, b->world ? "processes" : "threads",
+    printf("# %s, %d rank%s as %s, reductions %s, %d calls a row after %d for warming up\n",
+           config_collective_name(b->kind), b->ranks, b->ranks == 1 ? "" : "s",
+           b->world ? "processes" : "threads",
            b->o.mode == REDUCE_NATIVE ? "in the library's order" : "in rank order", b->o.iterations,
            b->o.warmup);
     if (!b->backend->host_memory) printf("# rank 0: %s\n", device_facts_line(line, &b->facts));

@@ -41,6 +41,7 @@ int ring_predict(const struct config *c, const struct layout *l, int rank, struc
     struct collective_source source =
         ring_source_predicted(c->collective, c->device == DEVICE_CUDA, rank, c->workers);
     struct zero_options z = options_of(c, l);
+    z.device_memory = c->device == DEVICE_CUDA;
     z.source = &source;
     return zero_predict(&z, memory, wire);
 }

@@ -202,6 +202,10 @@ static void zero_destroy(struct topology *t) {
     }
     destroy_slots(z->weight_slots);
     destroy_slots(z->grad_slots);
+    if (!z->opt.device_memory) {
+        free(z->host_scalars);
+        free(z->host_shares);
+    }
     arena_release(&z->arena);
     free(z->units);
     free(z);
@@ -299,9 +303,11 @@ static int create_streams(struct zero *z) {
 struct topology *zero_create(const struct zero_options *o) {
     struct topology_memory memory;
     struct wire_prediction wire;
-    if (zero_predict(o, &memory, &wire) != 0) return NULL;
+    struct zero_options opt = *o;
+    opt.device_memory = !dev_host_memory(o->dev);
+    if (zero_predict(&opt, &memory, &wire) != 0) return NULL;
     struct zero *z = xcalloc(1, sizeof *z);
-    z->opt = *o;
+    z->opt = opt;
     z->source = *o->source;
     z->opt.source = &z->source;
     z->policy = zero_policy_of(o->stage);
@@ -320,6 +326,10 @@ struct topology *zero_create(const struct zero_options *o) {
     z->units = xcalloc((unsigned long)o->layout->count, sizeof *z->units);
     arena_init(&z->arena, o->dev);
     zero_carve(z);
+    if (!opt.device_memory) {
+        z->host_scalars = xcalloc(1, sizeof *z->host_scalars);
+        z->host_shares = xcalloc((unsigned long)z->base.size * ZERO_SUM_CHUNK, sizeof *z->host_shares);
+    }
     find_shapes(z);
     create_events(z);
     if (z->arena.failed || create_streams(z) != 0 || create_collectives(z) != 0) {

@@ -21,6 +21,7 @@ struct zero_options {
     const struct layout *layout;
     enum dtype dtype;
     struct device *dev;
+    bool device_memory;  // its memory is not the host's: for zero_predict, zero_create asks dev
     struct stream *compute;
     struct optimizer_config optimizer;
     enum reduce_mode reduce;

@@ -80,8 +80,8 @@ struct zero {
     struct exact_sum *sum;                // device
     struct update_scalars *scalars;       // device
     double *shares;                       // device (N * ZERO_SUM_CHUNK): each rank's values
-    double *host_shares;                  // MEM_HOST (N * ZERO_SUM_CHUNK)
-    struct update_scalars *host_scalars;  // MEM_HOST
+    double *host_shares;                  // MEM_HOST (N * ZERO_SUM_CHUNK); on a CPU ordinary memory
+    struct update_scalars *host_scalars;  // likewise
     int micro_index, micro_count;
     int64_t step;  // for errors
 };

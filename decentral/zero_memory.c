@@ -7,7 +7,8 @@
 //   optimizer   two moments                                                       n_pad | S   fp32
 //   comm        slots of what is sharded but used whole, staging of reductions
 //   workspace   norm, decision, losses
-//   pinned      what the host reads of these, and what a device's collectives over the host pass through
+//   pinned      what the host reads of these, and what a device's collectives over the host pass through;
+//               none where the device's memory is the host's
 #include <stdlib.h>
 
 #include "decentral/zero_impl.h"
@@ -69,6 +70,7 @@ static void carve_control(struct zero *z) {
     z->scalars = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->scalars);
     size_t shares_bytes = (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
     z->shares = arena_take(&z->arena, MEM_WORKSPACE, shares_bytes);
+    if (!z->opt.device_memory) return;
     z->host_scalars = arena_take(&z->arena, MEM_HOST, sizeof *z->host_scalars);
     z->host_shares = arena_take(&z->arena, MEM_HOST, shares_bytes);
 }

@@ -7,6 +7,7 @@
 // not
 //          that some library of the object is missing.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,13 @@ static int check_driver(const char **why) {
     return -1;
 }
 
+// Each of our streams, and of NCCL's, gets a hardware queue of its own as long as there are any: two that
+// share one run one after the other. CUDA reads it when it starts; what the user has set stays.
+static void ask_for_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 const struct cuda_so *cuda_so_open(const char **why) {
+    static pthread_once_t asked = PTHREAD_ONCE_INIT;
+    pthread_once(&asked, ask_for_queues);
     char path[PATH_BYTES];
     char *text = why_text();
     if (find_object(path, why) != 0 || check_driver(why) != 0) return NULL;

@@ -27,6 +27,9 @@ def environment(san):
     for key in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         env.setdefault(key, "1")
     env.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    # What these tests check is the same on a machine with a GPU; gpu_check.py is for that. The emulated one names
+    # itself where it is wanted.
+    env["STARRING_CUDA_SO"] = os.path.join(HERE, "no-gpu-here", "libstarring_cuda.so")
     if san == "thread":
         # libgomp and Open MPI are not instrumented: one OpenMP thread keeps their barriers out of it.
         env["OMP_NUM_THREADS"] = "1"

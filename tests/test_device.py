@@ -45,6 +45,7 @@ class Folder(unittest.TestCase):
         return work.Checker(here, self.folder, 60, types.SimpleNamespace(**{"quick": True, "seed": 1, **options}))
 
 
+@unittest.skipUnless(os.path.exists(PROGRAM), f"{PROGRAM} is not built: make check builds and names it")
 class WithoutADevice(Folder):
     MISSING = {"STARRING_CUDA_SO": "/nowhere/libstarring_cuda.so"}
 

@@ -281,7 +281,7 @@ static void what_cannot_be_benched_is_said(void **state) {
     } cases[] = {
         {"--op all_redue", "did you mean all_reduce"},
         {"--op reduce --dtype uint8", "int64"},
-        {"--dtype fp8", "did you mean"},
+        {"--dtype fp8", "expected one of fp32, bf16"},
         {"--min-bytes 4X", "--min-bytes 4X"},
         {"--min-bytes 8K --max-bytes 4K", "below --min-bytes"},
         {"--collective mpi --device cpu", "mpirun -n N"},

@@ -76,7 +76,8 @@ def rows(groups):
     gpus = [fullest_gpu(r) for r in firsts]
     for words, key in (("  GPU, in use by everything", "used_bytes"), ("    of it counted, all ranks on it", "ledger_bytes"),
                        ("    of it workspaces", "workspace_bytes"), ("    of it context, libraries, others", "other_bytes")):
-        add(words, [DASH if g is None else number(g[key] / MIB, "{:.2f}") for g in gpus])
+        add(words, [DASH if g is None else number(None if g[key] is None else g[key] / MIB, "{:.2f}")
+                    for g in gpus])
     out.append(("bytes a step (MiB), predicted/measured", []))
     for role in all_roles(firsts):
         wires = [r.wire_of(role) or {} for r in firsts]

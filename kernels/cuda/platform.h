@@ -19,10 +19,10 @@
     type *name = reinterpret_cast<type *>(dynamic_shared)
 #endif
 
-#define WARP                32
-#define FULL_WARP           0xffffffffu
-#define STATIC_SHARED_BYTES (48u << 10)  // more needs the kernel's consent (launch gives it)
-#define LARGEST_GRID        ((int64_t)1 << 31)
+#define WARP               32
+#define FULL_WARP          0xffffffffu
+#define PLAIN_SHARED_BYTES (40u << 10)  // of the 48 KB that need no consent, the rest is a kernel's static
+#define LARGEST_GRID       ((int64_t)1 << 31)
 
 // ---------------------------------------------------------------- storage types
 struct bf16 {
@@ -243,7 +243,9 @@ template <typename... P, typename... A>
 static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape, void (*kernel)(P...),
                          A... args) {
     cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, ctx->stream, NULL, 0};
-    if (shape.shared_bytes > STATIC_SHARED_BYTES) {
+    if (shape.shared_bytes > (size_t)ctx->shared_bytes)
+        return cuda_refused(ctx, "this GPU has too little shared memory for the kernel at this shape");
+    if (shape.shared_bytes > PLAIN_SHARED_BYTES) {
         cudaError_t e =
             cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shape.shared_bytes);

@@ -157,8 +157,9 @@ __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<
         return;
     }
     float logit = to_f32(r.row[target]);
-    // Its barriers stand between every read of the row and the writes below.
+    // Its barriers stand between every read of the row and the writes below; a block of one warp has none.
     struct softmax_sum s = xent_read(p, r, held, slots);
+    __syncwarp();
     if (threadIdx.x == 0) p.loss[blockIdx.x] = logf(s.total) + (s.max - logit);
     struct xent_gradient grad = {s.max, __fdiv_rn(p.grad_scale, s.total)};
     if (p.want_grad) xent_write(p, r, held, grad, target);

@@ -7,7 +7,7 @@
 void arena_init(struct arena *a, struct device *dev) { *a = (struct arena){.dev = dev}; }
 
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
-    if (!bytes) return NULL;
+    if (!bytes || a->failed) return NULL;
     bytes = dev_round(bytes);
     a->bytes[c] += bytes;
     if (!a->dev) return NULL;
@@ -15,9 +15,9 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
     if (!p) {
         a->failed = 1;
         fail(
-            "out of device memory: %zu bytes for %s, after %zu bytes in all; "
+            "out of %s memory: %zu bytes for %s, after %zu bytes in all; "
             "use a smaller batch, a higher ZeRO stage or more ranks",
-            bytes, mem_class_name(c), arena_total(a) - bytes);
+            c == MEM_HOST ? "page-locked host" : "device", bytes, mem_class_name(c), arena_total(a) - bytes);
         a->bytes[c] -= bytes;
         return NULL;
     }

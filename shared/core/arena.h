@@ -25,7 +25,7 @@ struct arena {
 
 void arena_init(struct arena *a, struct device *dev);
 // bytes of zeroed device memory of the class; NULL while measuring, for 0 bytes, or when the device
-// is out of memory (then a->failed is set and the error has been logged).
+// is out of memory: then the error has been logged and a->failed is set, which makes every later take NULL.
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes);
 size_t arena_total(const struct arena *a);
 // Sum over the classes that are device memory: all but MEM_HOST, which is counted apart.

@@ -84,7 +84,7 @@ static int resolve_topology(struct reading *r) {
     if (c->kind != TOPOLOGY_PS && !strcmp(servers, "--servers"))
         warn("--servers: topology %s has no servers: ignored", c->topology);
     const char *collective = config_origin(r, "ring.collective", servers_from);
-    if (c->kind != TOPOLOGY_ZERO && !strcmp(collective, "--collective"))
+    if (c->kind != TOPOLOGY_ZERO && c->collective != RING_AUTO && !strcmp(collective, "--collective"))
         warn("--collective: topology %s has no collectives: ignored", c->topology);
     if (c->consistency == CONSISTENCY_BACKUP && c->bound >= c->workers)
         return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d",

@@ -86,16 +86,15 @@ void step_figures_json(const struct step_figures *f) {
 
 // ---------------------------------------------------------------- the table
 static void print_memory(const struct step_figures *f) {
-    char a[24], b[24], c[24], d[24], e[24];
+    char a[24], b[24];
     const struct device_memory *m = &f->memory;
     printf("memory         %s predicted, %s counted at the peak: %s\n",
            format_bytes(a, (double)f->predicted_bytes), format_bytes(b, (double)f->peak_bytes),
            f->predicted_bytes == f->peak_bytes ? "equal" : "DIFFERENT");
     if (!f->gpu) return;
-    printf("               in use %s of %s = %s counted + %s workspaces + %s " DEVICE_MEMORY_OTHER "\n",
-           format_bytes(a, (double)m->used_bytes), format_bytes(b, (double)m->total_bytes),
-           format_bytes(c, (double)m->ledger_bytes), format_bytes(d, (double)m->workspace_bytes),
-           format_bytes(e, other_bytes(m)));
+    fputs("               ", stdout);
+    device_memory_print(stdout, (double)m->used_bytes, (double)m->total_bytes, (double)m->ledger_bytes,
+                        (double)m->workspace_bytes);
 }
 
 void step_figures_table(const struct step_figures *f) {

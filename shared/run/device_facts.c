@@ -1,9 +1,11 @@
 #include "shared/run/device_facts.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "shared/core/arena.h"
+#include "shared/run/progress.h"
 
 // CUDA's 1000 * major + 10 * minor.
 static const char *cuda_version(char text[16], int version) {
@@ -56,5 +58,22 @@ int device_memory_read(struct device *d, struct device_memory *out) {
 }
 
 double device_memory_other(double used_bytes, double ledger_bytes, double workspace_bytes) {
-    return used_bytes - ledger_bytes - workspace_bytes;
+    double other = used_bytes - ledger_bytes - workspace_bytes;
+    return other >= 0 ? other : NAN;
+}
+
+void device_memory_print(FILE *f, double used_bytes, double total_bytes, double ledger_bytes,
+                         double workspace_bytes) {
+    char a[24], b[24], c[24], d[24], e[24];
+    double other = device_memory_other(used_bytes, ledger_bytes, workspace_bytes);
+    format_bytes(a, used_bytes), format_bytes(b, total_bytes);
+    format_bytes(c, ledger_bytes), format_bytes(d, workspace_bytes);
+    if (isfinite(other))
+        fprintf(f, "in use %s of %s = %s counted + %s workspaces + %s " DEVICE_MEMORY_OTHER "\n", a, b, c, d,
+                format_bytes(e, other));
+    else
+        fprintf(f,
+                "in use %s of %s; %s counted, %s workspaces, read at different moments: " DEVICE_MEMORY_OTHER
+                " not known\n",
+                a, b, c, d);
 }

@@ -2,6 +2,8 @@
 #ifndef STARRING_SHARED_RUN_DEVICE_FACTS_H
 #define STARRING_SHARED_RUN_DEVICE_FACTS_H
 
+#include <stdio.h>
+
 #include "kernels/backend.h"
 
 struct cJSON;
@@ -22,8 +24,13 @@ struct device_memory {
 // From the device itself. 0, or -1 where it has nothing to tell.
 int device_memory_read(struct device *d, struct device_memory *out);
 // What is in use beyond the ledger and the workspaces: the context (kernels, stacks), what libraries hold,
-// and other programs. Ranks that share a device add up their ledgers and workspaces first.
+// and other programs. Ranks that share a device add up their ledgers and workspaces first. NAN where less is
+// in use than that, as ranks read it at different moments.
 #define DEVICE_MEMORY_OTHER "context, libraries and other programs"
 double device_memory_other(double used_bytes, double ledger_bytes, double workspace_bytes);
+// A line: "in use 5 MB of 1 GB = 3 MB counted + 1 MB workspaces + 1 MB context, libraries and other
+// programs".
+void device_memory_print(FILE *f, double used_bytes, double total_bytes, double ledger_bytes,
+                         double workspace_bytes);
 
 #endif

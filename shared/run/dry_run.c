@@ -87,6 +87,7 @@ static int build(cJSON *doc, const struct job *j, predict_fn predict) {
     cJSON_AddStringToObject(doc, "topology", c->topology);
     cJSON_AddStringToObject(doc, "model", c->model);
     cJSON_AddStringToObject(doc, "dtype", config_dtype_name(c->dtype));
+    cJSON_AddStringToObject(doc, "device", c->device == DEVICE_CUDA ? "cuda" : "cpu");
     cJSON_AddNumberToObject(doc, "params", (double)j->layout->params);
     cJSON_AddNumberToObject(doc, "workers", c->workers);
     cJSON_AddNumberToObject(doc, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
@@ -160,10 +161,18 @@ static void print(FILE *f, const cJSON *doc) {
     fprintf(f, "%s: %s parameters, %s, %s, %.0f workers", word(doc, "model"),
             format_count(a, (int64_t)num(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
             num(doc, "workers"));
-    if (num(doc, "servers") > 0) fprintf(f, ", %.0f servers", num(doc, "servers"));
+    if (num(doc, "servers") > 0)
+        fprintf(f, ", %.0f server%s", num(doc, "servers"), num(doc, "servers") > 1 ? "s" : "");
     fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", num(doc, "micro_batch_size"),
             num(doc, "seq_len"));
     print_rows(f, doc);
+    if (!strcmp(word(doc, "device"), "cuda"))
+        fprintf(
+            f,
+            "\nBeside this each rank takes of its GPU what cannot be predicted: scratch of cuBLASLt, cuDNN "
+            "and\n"
+            "kernels (32 MiB a stream that computes, and what attention asks for), CUDA's context, NCCL.\n"
+            "The GPU line of a run says how much it was.\n");
     fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (Adam; no activations):\n");
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook")) fprintf(

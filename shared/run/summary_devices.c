@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/run/progress.h"
 #include "shared/run/summary_impl.h"
 
 static const cJSON *item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
@@ -82,17 +81,16 @@ void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
 }
 
 void summary_print_devices(FILE *f, const struct cJSON *summary) {
-    char a[24], b[24], c[24], d[24], e[24];
     const cJSON *gpu;
     cJSON_ArrayForEach(gpu, item(summary, "devices")) {
         fprintf(f, "\n%s  %s, %s, compute capability %s, driver %s, CUDA %s\n",
                 gpu == item(summary, "devices")->child ? "GPU       " : "          ", text(gpu, "name"),
                 text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
                 text(gpu, "runtime"));
-        fprintf(f, "  in use %s of %s = %s counted + %s workspaces + %s %s\n ",
-                format_bytes(a, num(gpu, "used_bytes")), format_bytes(b, num(gpu, "memory_bytes")),
-                format_bytes(c, num(gpu, "ledger_bytes")), format_bytes(d, num(gpu, "workspace_bytes")),
-                format_bytes(e, num(gpu, "other_bytes")), text(gpu, "other"));
+        fputs("  ", f);
+        device_memory_print(f, num(gpu, "used_bytes"), num(gpu, "memory_bytes"), num(gpu, "ledger_bytes"),
+                            num(gpu, "workspace_bytes"));
+        fputs("  ranks on it:", f);
         const cJSON *rank;
         cJSON_ArrayForEach(rank, item(gpu, "ranks"))
             fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");

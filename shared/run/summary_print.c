@@ -81,7 +81,7 @@ static void print_pinned(FILE *f, const cJSON *s) {
         pinned(item(r, "predicted")) + pinned(item(r, "peak")) > 0;
     if (!any) return;
     fprintf(f, "\npinned host  %12s %12s\n", "predicted", "measured");
-    cJSON_ArrayForEach(r, item(s, "memory"))
+    cJSON_ArrayForEach(r, item(s, "memory")) if (pinned(item(r, "predicted")) + pinned(item(r, "peak")) > 0)
         fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), num(r, "rank"),
                 format_bytes(a, pinned(item(r, "predicted"))), format_bytes(b, pinned(item(r, "peak"))));
 }

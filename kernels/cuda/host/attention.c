@@ -4,6 +4,7 @@
 // Memory      cuDNN's repeatable backward wants B*H*T*T elements. The batch is cut into equal slices so
 //             that this stays under SLICE_BYTES where it can; what each sequence gets does not depend on it.
 //                 workspace | sum of dout*out (slice,H,T) fp32 | cuDNN's |
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,12 @@ static size_t stride_bytes(const struct attention_shape *s, int64_t heads) {
     return (size_t)(s->seq * heads * s->head_size) * dtype_size(s->dt);
 }
 
+// What masked scores become. Engines before 9.10 subtract it from itself where a tile is all masked, which
+// infinity does not survive (cuDNN's own front end makes the same difference).
+static float masked_score(struct cuda_stream *s) {
+    return cuda_device_of(&s->head)->cudnn.version() < 91000 ? -FLT_MAX : -INFINITY;
+}
+
 static char *at(const void *p, size_t bytes) { return (char *)(uintptr_t)p + bytes; }
 
 int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a) {
@@ -118,7 +125,7 @@ int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a)
     if (p->own) return cuda_op_attn_fwd(&s->ctx, a);
     size_t head_bytes = (size_t)a->head_size * dtype_size(a->dt), k = (size_t)a->heads * head_bytes,
            v = k + (size_t)a->kv_heads * head_bytes;
-    float scale = a->scale, masked = -INFINITY;
+    float scale = a->scale, masked = masked_score(s);
     void *workspace = cuda_workspace(s, dev_round((size_t)p->plan.workspace_bytes) + DEV_ALIGN);
     if (!workspace) return no_plan(s);
     const int64_t uids[] = {ATTENTION_Q,   ATTENTION_K,     ATTENTION_V,     ATTENTION_OUT,
@@ -137,7 +144,7 @@ static int backward_slice(struct cuda_stream *s, const struct attn_bwd_args *a,
            out = (size_t)begin * stride_bytes(&p->shape, a->heads),
            lse = (size_t)(begin * a->heads * a->seq) * sizeof(float);
     size_t dot_bytes = dev_round((size_t)(p->slice * a->heads * a->seq) * sizeof(float));
-    float scale = a->scale, masked = -INFINITY, one = 1;
+    float scale = a->scale, masked = masked_score(s), one = 1;
     char *workspace = cuda_workspace(s, dot_bytes + dev_round((size_t)p->plan.workspace_bytes));
     if (!workspace) return no_plan(s);
     const int64_t uids[] = {ATTENTION_Q,    ATTENTION_K,     ATTENTION_V,     ATTENTION_OUT, ATTENTION_LSE,

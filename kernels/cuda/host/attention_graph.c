@@ -94,7 +94,7 @@ static graph_tensor pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, 
     return y;
 }
 
-// Keeps what lies on or below the diagonal: row >= column ? s : -infinity.
+// Keeps what lies on or below the diagonal: row >= column ? s : masked.
 static graph_tensor causal(struct cudnn_graph *g, const struct sizes *z, graph_tensor s,
                            graph_tensor masked) {
     graph_tensor index[2];

@@ -20,7 +20,7 @@ enum attention_uid {
     ATTENTION_OUT,     // (B,H,T,D)
     ATTENTION_LSE,     // (B,H,T) fp32: natural log-sum-exp of the scaled scores, as ours
     ATTENTION_SCALE,   // scalar
-    ATTENTION_MASKED,  // scalar: -infinity
+    ATTENTION_MASKED,  // scalar: -infinity, or the least float
     ATTENTION_DOUT,
     ATTENTION_DQ,
     ATTENTION_DK,

@@ -78,6 +78,13 @@ struct cuda_clock {
 
 struct cuda_slot;
 
+// Scratch outside of the ledger.
+struct cuda_workspace {
+    struct cuda_workspace *before;
+    void *memory;
+    size_t bytes;
+};
+
 struct cuda_stream {
     struct stream head;
     struct cuda_stream *next;
@@ -96,6 +103,7 @@ struct cuda_stream {
     struct cuda_clock clock;
     // Of the stream's thread alone:
     struct cuda_ctx ctx;
+    struct cuda_workspace *workspaces;  // the one in use first, then those it has outgrown
     cudnnHandle_t dnn;
     struct attention_plan *attentions;
 };
@@ -111,6 +119,7 @@ void cuda_record_drop(struct cuda_record *r);
 // At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of the
 // stream.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
+void cuda_workspaces_free(struct cuda_stream *s);
 
 // stream.c
 struct stream *cuda_stream_create(struct device *d, const char *name);

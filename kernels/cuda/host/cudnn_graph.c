@@ -14,7 +14,8 @@ static int find(void *library, const char *name, void *out) {
 
 int cudnn_api_open(struct cudnn_api *api, const char **why) {
     memset(api, 0, sizeof *api);
-    void *l = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    // It stays when the last device closes: libraries with kernels in them do not survive being unloaded.
+    void *l = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!l) {
         *why = "libcudnn.so.9 was not found";
         return -1;

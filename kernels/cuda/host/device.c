@@ -183,7 +183,8 @@ static void *cuda_host_alloc(struct device *head, size_t bytes) {
 static void cuda_host_free(struct device *head, void *p, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     (void)bytes;
-    device_check(d, cudaFreeHost(p), "cudaFreeHost");
+    if (device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
+        device_check(d, cudaFreeHost(p), "cudaFreeHost");
 }
 
 // Peer access stays on until the process ends: other ranks' devices may use it as well.
@@ -198,28 +199,39 @@ static int reach(struct device *head, struct device *peer_head) {
     return can && (e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled) ? 0 : -1;
 }
 
+// An outgrown workspace stays until the stream ends: what is queued still uses it, and freeing waits for the
+// whole device, so for transfers of other streams that wait for peers, who may be about to free likewise.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     struct cuda_device *d = cuda_device_of(&s->head);
     if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;
     bytes = dev_round(bytes);
-    // What is queued still uses the old one.
-    if (cuda_check(s, cudaStreamSynchronize(s->stream), "growing the workspace") != 0) return NULL;
-    if (s->ctx.workspace && cuda_check(s, cudaFree(s->ctx.workspace), "freeing the workspace") != 0)
-        return NULL;
-    atomic_fetch_sub(&d->workspace_bytes, s->ctx.workspace_bytes);
-    s->ctx.workspace = NULL;
-    s->ctx.workspace_bytes = 0;
-    cudaError_t e = cudaMalloc(&s->ctx.workspace, bytes);
+    struct cuda_workspace *w = calloc(1, sizeof *w);
+    cudaError_t e = w ? cudaMalloc(&w->memory, bytes) : cudaErrorMemoryAllocation;
     if (e != cudaSuccess) {
         device_fail(s->head.dev, "stream %s: no %zu MiB for the workspace: %s; use a smaller batch", s->name,
                     bytes >> 20, cudaGetErrorString(e));
         cudaGetLastError();
-        s->ctx.workspace = NULL;
+        free(w);
         return NULL;
     }
+    w->bytes = bytes;
+    w->before = s->workspaces;
+    s->workspaces = w;
+    s->ctx.workspace = w->memory;
     s->ctx.workspace_bytes = bytes;
     atomic_fetch_add(&d->workspace_bytes, bytes);
-    return s->ctx.workspace;
+    return w->memory;
+}
+
+void cuda_workspaces_free(struct cuda_stream *s) {
+    struct cuda_device *d = cuda_device_of(&s->head);
+    for (struct cuda_workspace *w = s->workspaces, *before; w; w = before) {
+        before = w->before;
+        cuda_check(s, cudaFree(w->memory), "freeing the workspace");
+        atomic_fetch_sub(&d->workspace_bytes, w->bytes);
+        free(w);
+    }
+    s->workspaces = NULL;
 }
 
 // ---------------------------------------------------------------- records

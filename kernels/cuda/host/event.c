@@ -92,7 +92,9 @@ int cuda_event_passed(struct event *e) {
     if (!r) return 1;
     int state = cuda_enqueued_state(on, count);
     if (state == 1) {
-        cudaError_t q = cudaEventQuery(r->event);
+        // The caller may be a thread new to CUDA: its device would be the first one, and get a context.
+        cudaError_t q = cudaSetDevice(r->owner->index);
+        if (q == cudaSuccess) q = cudaEventQuery(r->event);
         if (q == cudaErrorNotReady) {
             state = 0;
             cudaGetLastError();  // not an error, but kept as one

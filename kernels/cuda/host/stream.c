@@ -239,8 +239,7 @@ void cuda_stream_destroy(struct stream *head) {
     pthread_join(s->thread, NULL);
     cuda_check(s, cudaSetDevice(d->index), "choosing the device");
     cuda_clock_fini(s);
-    if (s->ctx.workspace) cuda_check(s, cudaFree(s->ctx.workspace), "freeing the workspace");
-    atomic_fetch_sub(&d->workspace_bytes, s->ctx.workspace_bytes);
+    cuda_workspaces_free(s);
     cuda_check(s, cudaStreamDestroy(s->stream), "cudaStreamDestroy");
     free(s->ring);
     s->ring = NULL;

@@ -21,7 +21,7 @@ static struct {
     double held_since_s;      // .. that was given later than this
     cudaError_t count_error;  // of cudaGetDeviceCount
     int count, driver_version, sm_major;
-    bool peers;  // devices reach each other's memory
+    bool peers;                   // devices reach each other's memory
     atomic_int next_copy_error;   // cudaError_t
     size_t malloc_limit_bytes;    // 0: none
     atomic_int waits_on_nothing;  // cudaStreamWaitEvent on an event that no stream was given

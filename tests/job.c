@@ -87,6 +87,18 @@ void job_close_place(struct job_place *p) {
     p->program = NULL;
 }
 
+int job_setup(void **state) {
+    struct job_place *p = calloc(1, sizeof *p);
+    *state = p;
+    return p ? job_open_place(p) : -1;
+}
+
+int job_teardown(void **state) {
+    job_close_place(*state);
+    free(*state);
+    return 0;
+}
+
 bool job_emulate(const struct job_place *p, int devices) {
     int folder = (int)(strrchr(p->program, '/') - p->program);
     char *libraries = xasprintf("%.*s/tests/emulated", folder, p->program),

@@ -18,6 +18,9 @@ struct job_place {
 
 int job_open_place(struct job_place *p);  // 0, or -1
 void job_close_place(struct job_place *p);
+// The same as cmocka's setup and teardown: *state is a struct job_place of the test's own.
+int job_setup(void **state);
+int job_teardown(void **state);
 
 // From now on the program finds the emulated CUDA device (tests/emulation/driver_device.c) in place of a
 // driver, so that --device cuda works: in as many devices, 0 for none. Its other settings are environment

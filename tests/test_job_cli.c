@@ -16,18 +16,6 @@
 #include "shared/run/run_dir.h"
 #include "tests/job.h"
 
-static int open_place(void **state) {
-    struct job_place *p = xcalloc(1, sizeof *p);
-    *state = p;
-    return job_open_place(p);
-}
-
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 static void mistakes_are_usage_errors(void **state) {
     static const struct {
         const char *line, *says;
@@ -254,5 +242,5 @@ int main(void) {
         cmocka_unit_test(resolved_configuration),
         cmocka_unit_test(text_becomes_tokens),
     };
-    return cmocka_run_group_tests_name("command line", tests, open_place, close_place);
+    return cmocka_run_group_tests_name("command line", tests, job_setup, job_teardown);
 }

@@ -31,18 +31,6 @@ struct setting {
     double tolerance;  // of a loss, relative, against the CPU
 };
 
-static int open_place(void **state) {
-    struct job_place *p = xcalloc(1, sizeof *p);
-    *state = p;
-    return job_open_place(p);
-}
-
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 static void read_losses(const char *curve, double *loss) {
     int step = 0;
     for (const char *at = curve; (at = strstr(at, "\"loss\":")) != NULL && step < STEPS; at++)
@@ -164,7 +152,7 @@ static void no_device_is_an_error(void **state) {
 }
 
 static int open_emulated(void **state) {
-    int rc = open_place(state);
+    int rc = job_setup(state);
     if (rc == 0 && !job_emulate(*state, 1)) {
         fprintf(stderr, "tests/emulated/ has not been built\n");
         rc = -1;
@@ -178,5 +166,5 @@ int main(void) {
         cmocka_unit_test(fp16_trains_as_on_a_cpu), cmocka_unit_test(too_little_memory_is_an_error),
         cmocka_unit_test(no_device_is_an_error),
     };
-    return cmocka_run_group_tests_name("cuda, emulated", tests, open_emulated, close_place);
+    return cmocka_run_group_tests_name("cuda, emulated", tests, open_emulated, job_teardown);
 }

@@ -42,12 +42,6 @@ static int open_place(void **state) {
     return -1;
 }
 
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 // Every run has other delays.
 static void shake(void) {
     static int seed;
@@ -378,5 +372,5 @@ int main(void) {
         cmocka_unit_test(impossible_collectives),
         cmocka_unit_test(nccl_is_missing),
     };
-    return cmocka_run_group_tests_name("ring on GPUs", tests, open_place, close_place);
+    return cmocka_run_group_tests_name("ring on GPUs", tests, open_place, job_teardown);
 }

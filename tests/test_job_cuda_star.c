@@ -33,18 +33,6 @@ struct outcome {
     cJSON *summary;
 };
 
-static int open_place(void **state) {
-    struct job_place *p = xcalloc(1, sizeof *p);
-    *state = p;
-    return job_open_place(p);
-}
-
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 static void emulate(const struct job_place *p, int devices) {
     if (!job_emulate(p, devices)) skip();
 }
@@ -285,5 +273,5 @@ int main(void) {
         cmocka_unit_test(killed_worker),
         cmocka_unit_test(killed_server),
     };
-    return cmocka_run_group_tests_name("cuda star", tests, open_place, close_place);
+    return cmocka_run_group_tests_name("cuda star", tests, job_setup, job_teardown);
 }

@@ -28,18 +28,6 @@ struct setting {
     int workers;
 };
 
-static int open_place(void **state) {
-    struct job_place *p = xcalloc(1, sizeof *p);
-    *state = p;
-    return job_open_place(p);
-}
-
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 // fp16 starts with a scale that overflows and is halved at each overflow: skips, then updates. The clip is
 // below the norms of the first steps.
 static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology,
@@ -199,5 +187,5 @@ int main(void) {
         cmocka_unit_test(processes_are_threads), cmocka_unit_test(roles_one_by_one),
         cmocka_unit_test(another_seed_differs),
     };
-    return cmocka_run_group_tests_name("equal", tests, open_place, close_place);
+    return cmocka_run_group_tests_name("equal", tests, job_setup, job_teardown);
 }

@@ -17,18 +17,6 @@
 #define DEADLINE_S 10.0  // far above what ending takes, far below what a hang would
 #define FOREVER    1000000
 
-static int open_place(void **state) {
-    struct job_place *p = xcalloc(1, sizeof *p);
-    *state = p;
-    return job_open_place(p);
-}
-
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 static pid_t start(const struct job_place *p, const char *topology) {
     job_remove(p, "run");
     pid_t pid = job_start(
@@ -131,5 +119,5 @@ int main(void) {
         cmocka_unit_test(interrupted_star), cmocka_unit_test(terminated_star),
         cmocka_unit_test(interrupted_ring),
     };
-    return cmocka_run_group_tests_name("failure", tests, open_place, close_place);
+    return cmocka_run_group_tests_name("failure", tests, job_setup, job_teardown);
 }

@@ -14,18 +14,6 @@
 #include "shared/core/error.h"
 #include "tests/job.h"
 
-static int open_place(void **state) {
-    struct job_place *p = xcalloc(1, sizeof *p);
-    *state = p;
-    return job_open_place(p);
-}
-
-static int close_place(void **state) {
-    job_close_place(*state);
-    free(*state);
-    return 0;
-}
-
 static double number(const cJSON *o, const char *key) {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
     if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
@@ -165,5 +153,5 @@ int main(void) {
         cmocka_unit_test(local_run),           cmocka_unit_test(rings),        cmocka_unit_test(stars),
         cmocka_unit_test(evaluation_is_aside), cmocka_unit_test(accumulation),
     };
-    return cmocka_run_group_tests_name("ledger", tests, open_place, close_place);
+    return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

@@ -7,15 +7,8 @@
 
 #include "shared/run/summary_impl.h"
 
-static const cJSON *item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
-
-static double num(const cJSON *o, const char *key) {
-    const cJSON *v = item(o, key);
-    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
-}
-
 static const char *text(const cJSON *o, const char *key) {
-    const char *s = cJSON_GetStringValue(item(o, key));
+    const char *s = cJSON_GetStringValue(summary_item(o, key));
     return s ? s : "";
 }
 
@@ -47,7 +40,7 @@ static cJSON *find(cJSON *devices, const cJSON *d) {
 // two.
 static void add_rank(cJSON *devices, const cJSON *rank) {
     char name[40];
-    const cJSON *d = item(rank, "device");
+    const cJSON *d = summary_item(rank, "device");
     if (!d) return;
     cJSON *known = find(devices, d);
     if (!known) {
@@ -55,12 +48,13 @@ static void add_rank(cJSON *devices, const cJSON *rank) {
         cJSON_AddArrayToObject(known, "ranks");
         cJSON_AddItemToArray(devices, known);
     } else {
-        set(known, "ledger_bytes", num(known, "ledger_bytes") + num(d, "ledger_bytes"));
-        set(known, "workspace_bytes", num(known, "workspace_bytes") + num(d, "workspace_bytes"));
-        set(known, "used_bytes", fmax(num(known, "used_bytes"), num(d, "used_bytes")));
-        set(known, "free_bytes", fmin(num(known, "free_bytes"), num(d, "free_bytes")));
+        set(known, "ledger_bytes", summary_number(known, "ledger_bytes") + summary_number(d, "ledger_bytes"));
+        set(known, "workspace_bytes",
+            summary_number(known, "workspace_bytes") + summary_number(d, "workspace_bytes"));
+        set(known, "used_bytes", fmax(summary_number(known, "used_bytes"), summary_number(d, "used_bytes")));
+        set(known, "free_bytes", fmin(summary_number(known, "free_bytes"), summary_number(d, "free_bytes")));
     }
-    snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), num(rank, "rank"));
+    snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), summary_number(rank, "rank"));
     cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(known, "ranks"), cJSON_CreateString(name));
 }
 
@@ -69,8 +63,8 @@ void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) add_rank(devices, r);
     cJSON_ArrayForEach(d, devices) {
-        double other =
-            device_memory_other(num(d, "used_bytes"), num(d, "ledger_bytes"), num(d, "workspace_bytes"));
+        double other = device_memory_other(summary_number(d, "used_bytes"), summary_number(d, "ledger_bytes"),
+                                           summary_number(d, "workspace_bytes"));
         cJSON_AddNumberToObject(d, "other_bytes", other);
         cJSON_AddStringToObject(d, "other", DEVICE_MEMORY_OTHER);
     }
@@ -82,17 +76,17 @@ void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
 
 void summary_print_devices(FILE *f, const struct cJSON *summary) {
     const cJSON *gpu;
-    cJSON_ArrayForEach(gpu, item(summary, "devices")) {
+    cJSON_ArrayForEach(gpu, summary_item(summary, "devices")) {
         fprintf(f, "\n%s  %s, %s, compute capability %s, driver %s, CUDA %s\n",
-                gpu == item(summary, "devices")->child ? "GPU       " : "          ", text(gpu, "name"),
-                text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
+                gpu == summary_item(summary, "devices")->child ? "GPU       " : "          ",
+                text(gpu, "name"), text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
                 text(gpu, "runtime"));
         fputs("  ", f);
-        device_memory_print(f, num(gpu, "used_bytes"), num(gpu, "memory_bytes"), num(gpu, "ledger_bytes"),
-                            num(gpu, "workspace_bytes"));
+        device_memory_print(f, summary_number(gpu, "used_bytes"), summary_number(gpu, "memory_bytes"),
+                            summary_number(gpu, "ledger_bytes"), summary_number(gpu, "workspace_bytes"));
         fputs("  ranks on it:", f);
         const cJSON *rank;
-        cJSON_ArrayForEach(rank, item(gpu, "ranks"))
+        cJSON_ArrayForEach(rank, summary_item(gpu, "ranks"))
             fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
     }
 }

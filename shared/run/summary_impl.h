@@ -2,7 +2,19 @@
 #ifndef STARRING_SHARED_RUN_SUMMARY_IMPL_H
 #define STARRING_SHARED_RUN_SUMMARY_IMPL_H
 
+#include <cjson/cJSON.h>
+#include <math.h>
+
 #include "shared/run/summary.h"
+
+// A member, or NULL; a member that is a number, or NAN.
+static inline const cJSON *summary_item(const cJSON *o, const char *key) {
+    return cJSON_GetObjectItemCaseSensitive(o, key);
+}
+static inline double summary_number(const cJSON *o, const char *key) {
+    const cJSON *v = summary_item(o, key);
+    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
 
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
 void summary_put_device(struct cJSON *rank, const struct rank_report *r);

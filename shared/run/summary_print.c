@@ -6,20 +6,13 @@
 #include "shared/run/progress.h"
 #include "shared/run/summary_impl.h"
 
-static const cJSON *item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
-
-static double num(const cJSON *o, const char *key) {
-    const cJSON *v = item(o, key);
-    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
-}
-
 static const char *text(const cJSON *o, const char *key) {
-    const char *s = cJSON_GetStringValue(item(o, key));
+    const char *s = cJSON_GetStringValue(summary_item(o, key));
     return s ? s : "-";
 }
 
 static double pinned(const cJSON *classes) {
-    const cJSON *v = item(classes, mem_class_name(MEM_HOST));
+    const cJSON *v = summary_item(classes, mem_class_name(MEM_HOST));
     return v ? v->valuedouble : 0;
 }
 
@@ -37,23 +30,26 @@ static const char *verdict(const cJSON *predicted, const cJSON *peak) {
 
 static void print_head(FILE *f, const cJSON *s) {
     char count[32];
-    const cJSON *loss = item(s, "loss"), *step = item(s, "step_seconds");
-    fprintf(f, "\nrun         %s, %.0f worker%s", text(s, "topology"), num(s, "workers"),
-            num(s, "workers") == 1 ? "" : "s");
-    if (num(s, "servers") > 0)
-        fprintf(f, ", %.0f server%s", num(s, "servers"), num(s, "servers") == 1 ? "" : "s");
+    const cJSON *loss = summary_item(s, "loss"), *step = summary_item(s, "step_seconds");
+    fprintf(f, "\nrun         %s, %.0f worker%s", text(s, "topology"), summary_number(s, "workers"),
+            summary_number(s, "workers") == 1 ? "" : "s");
+    if (summary_number(s, "servers") > 0)
+        fprintf(f, ", %.0f server%s", summary_number(s, "servers"),
+                summary_number(s, "servers") == 1 ? "" : "s");
     fprintf(f, ", %s, %s (%s parameters)\n", text(s, "dtype"), text(s, "model"),
-            format_count(count, (int64_t)num(s, "params")));
+            format_count(count, (int64_t)summary_number(s, "params")));
     fprintf(f, "data        %s\n", text(s, "data"));
-    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", num(loss, "first"),
-            num(loss, "last"), num(s, "steps"), num(s, "skipped"));
-    if (isfinite(num(s, "val_loss")))
-        fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n", num(s, "val_loss"),
-                num(s, "unigram_entropy"));
+    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", summary_number(loss, "first"),
+            summary_number(loss, "last"), summary_number(s, "steps"), summary_number(s, "skipped"));
+    if (isfinite(summary_number(s, "val_loss")))
+        fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n",
+                summary_number(s, "val_loss"), summary_number(s, "unigram_entropy"));
     fprintf(f,
             "speed       %s tokens/s, %.2f GFLOP/s; step %.1f ms median, %.1f p5, %.1f p95; %.1f s in all\n",
-            format_count(count, (int64_t)num(s, "tokens_per_second")), num(s, "flops_per_second") * 1e-9,
-            num(step, "median") * 1e3, num(step, "p5") * 1e3, num(step, "p95") * 1e3, num(s, "wall_seconds"));
+            format_count(count, (int64_t)summary_number(s, "tokens_per_second")),
+            summary_number(s, "flops_per_second") * 1e-9, summary_number(step, "median") * 1e3,
+            summary_number(step, "p5") * 1e3, summary_number(step, "p95") * 1e3,
+            summary_number(s, "wall_seconds"));
 }
 
 static void print_time(FILE *f, const cJSON *s) {
@@ -66,24 +62,28 @@ static void print_time(FILE *f, const cJSON *s) {
         {"wait", "wait"},
         {"overlapped", "comm_overlapped"},
     };
-    const cJSON *time = item(s, "time");
-    double steps = num(s, "steps");
+    const cJSON *time = summary_item(s, "time");
+    double steps = summary_number(s, "steps");
     fprintf(f, "ms a step  ");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        fprintf(f, " %s %.2f%s", names[i][0], num(time, names[i][1]) / steps * 1e3, i < 6 ? "," : "\n");
+        fprintf(f, " %s %.2f%s", names[i][0], summary_number(time, names[i][1]) / steps * 1e3,
+                i < 6 ? "," : "\n");
 }
 
 static void print_pinned(FILE *f, const cJSON *s) {
     char a[24], b[24];
     const cJSON *r;
     bool any = false;
-    cJSON_ArrayForEach(r, item(s, "memory")) any |=
-        pinned(item(r, "predicted")) + pinned(item(r, "peak")) > 0;
+    cJSON_ArrayForEach(r, summary_item(s, "memory")) any |=
+        pinned(summary_item(r, "predicted")) + pinned(summary_item(r, "peak")) > 0;
     if (!any) return;
     fprintf(f, "\npinned host  %12s %12s\n", "predicted", "measured");
-    cJSON_ArrayForEach(r, item(s, "memory")) if (pinned(item(r, "predicted")) + pinned(item(r, "peak")) > 0)
-        fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), num(r, "rank"),
-                format_bytes(a, pinned(item(r, "predicted"))), format_bytes(b, pinned(item(r, "peak"))));
+    cJSON_ArrayForEach(
+        r, summary_item(
+               s, "memory")) if (pinned(summary_item(r, "predicted")) + pinned(summary_item(r, "peak")) > 0)
+        fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), summary_number(r, "rank"),
+                format_bytes(a, pinned(summary_item(r, "predicted"))),
+                format_bytes(b, pinned(summary_item(r, "peak"))));
 }
 
 static void print_memory(FILE *f, const cJSON *s) {
@@ -91,13 +91,14 @@ static void print_memory(FILE *f, const cJSON *s) {
     const cJSON *r;
     fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook",
             "rss");
-    cJSON_ArrayForEach(r, item(s, "memory")) {
-        const cJSON *predicted = item(r, "predicted"), *peak = item(r, "peak");
+    cJSON_ArrayForEach(r, summary_item(s, "memory")) {
+        const cJSON *predicted = summary_item(r, "predicted"), *peak = summary_item(r, "peak");
         char book[64];
-        snprintf(book, sizeof book, "%s %s", format_bytes(c, num(r, "formula_bytes")), text(r, "formula"));
-        fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), num(r, "rank"),
+        snprintf(book, sizeof book, "%s %s", format_bytes(c, summary_number(r, "formula_bytes")),
+                 text(r, "formula"));
+        fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), summary_number(r, "rank"),
                 format_bytes(a, total(predicted)), format_bytes(b, total(peak)), verdict(predicted, peak),
-                book, format_bytes(d, num(r, "rss_bytes")));
+                book, format_bytes(d, summary_number(r, "rss_bytes")));
     }
     print_pinned(f, s);
 }
@@ -107,11 +108,12 @@ static void print_wire(FILE *f, const cJSON *s) {
     const cJSON *r;
     fprintf(f, "\nbytes a step %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
             "recv: pred.", "measured");
-    cJSON_ArrayForEach(r, item(s, "wire"))
-        fprintf(f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), num(r, "rank"),
-                format_bytes(a, num(r, "predicted_sent")), format_bytes(b, num(r, "sent_per_step")),
-                format_bytes(c, num(r, "predicted_received")), format_bytes(d, num(r, "received_per_step")),
-                num(r, "control_sent_per_step"));
+    cJSON_ArrayForEach(r, summary_item(s, "wire")) fprintf(
+        f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), summary_number(r, "rank"),
+        format_bytes(a, summary_number(r, "predicted_sent")),
+        format_bytes(b, summary_number(r, "sent_per_step")),
+        format_bytes(c, summary_number(r, "predicted_received")),
+        format_bytes(d, summary_number(r, "received_per_step")), summary_number(r, "control_sent_per_step"));
 }
 
 void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
@@ -120,10 +122,10 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_memory(f, s);
     summary_print_devices(f, s);
     if (strcmp(text(s, "topology"), "local") != 0) print_wire(f, s);
-    const cJSON *staleness = item(s, "staleness");
+    const cJSON *staleness = summary_item(s, "staleness");
     if (staleness)
-        fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", num(staleness, "mean"),
-                num(staleness, "max"));
+        fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", summary_number(staleness, "mean"),
+                summary_number(staleness, "max"));
     fprintf(f, "\nweights     hash %s\nfiles       %s\n", text(s, "weights_hash"), dir);
     fflush(f);
 }

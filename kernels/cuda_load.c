@@ -1,16 +1,17 @@
 // Opens the object that carries everything CUDA, so that the program itself needs neither CUDA nor a driver.
 //
 // Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the
-// lib
-//          folder next to its own (bin/starring, lib/...).
+//          lib folder next to its own (bin/starring, lib/...).
 // Order    The object's file, then the driver, then the object: a machine without a driver hears that, and
-// not
-//          that some library of the object is missing.
+//          not that some library of the object is missing.
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/backend_impl.h"
@@ -65,6 +66,37 @@ static int find_object(char *path, const char **why) {
     return -1;
 }
 
+// Whether the file is as long as its program headers say. The loader maps a shorter one without asking, and
+// dies of the first page that is not there.
+static bool is_whole(int fd) {
+    struct stat st;
+    Elf64_Ehdr head;
+    Elf64_Phdr part;
+    ssize_t n = pread(fd, &head, sizeof head, 0);
+    // Of what is no object at all the loader says so itself.
+    if (n < SELFMAG || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return true;
+    if (n < (ssize_t)sizeof head || fstat(fd, &st) != 0) return false;
+    for (int i = 0; i < head.e_phnum; i++) {
+        off_t at = (off_t)(head.e_phoff + (Elf64_Off)i * sizeof part);
+        if (pread(fd, &part, sizeof part, at) != (ssize_t)sizeof part) return false;
+        if (part.p_type == PT_LOAD && part.p_offset + part.p_filesz > (Elf64_Off)st.st_size) return false;
+    }
+    return true;
+}
+
+static int check_whole(const char *path, const char **why) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool whole = fd >= 0 && is_whole(fd);
+    if (fd >= 0) close(fd);
+    if (whole) return 0;
+    snprintf(
+        why_text(), WHY_BYTES,
+        "%.600s is cut short: delete it and run `make` again, or copy it once more from where it is whole",
+        path);
+    *why = why_text();
+    return -1;
+}
+
 static int check_driver(const char **why) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (driver) return 0;  // stays open: the CUDA runtime wants it next
@@ -86,7 +118,7 @@ const struct cuda_so *cuda_so_open(const char **why) {
     pthread_once(&asked, ask_for_queues);
     char path[PATH_BYTES];
     char *text = why_text();
-    if (find_object(path, why) != 0 || check_driver(why) != 0) return NULL;
+    if (find_object(path, why) != 0 || check_whole(path, why) != 0 || check_driver(why) != 0) return NULL;
     *why = text;
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) {

@@ -65,6 +65,30 @@ static void test_named_object_missing(void **state) {
     assert_null(strstr(why, "driver"));
 }
 
+// The loader would map what is not there: an object is as whole as its headers say, or it is refused.
+static void test_object_cut_short(void **state) {
+    (void)state;
+    static const off_t lengths[] = {20, 4000, 20000};
+    static char bytes[20000];
+    char path[256];
+    int self = open("/proc/self/exe", O_RDONLY);
+    assert_int_equal(read(self, bytes, sizeof bytes), (ssize_t)sizeof bytes);
+    close(self);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const char *why = NULL;
+        make_file(path, sizeof path, "");
+        int fd = open(path, O_WRONLY);
+        assert_int_equal(write(fd, bytes, (size_t)lengths[i]), (ssize_t)lengths[i]);
+        close(fd);
+        setenv("STARRING_CUDA_SO", path, 1);
+        assert_null(backend_find("cuda", &why));
+        unlink(path);
+        assert_says(why, path);
+        assert_says(why, "cut short");
+        assert_says(why, "make");
+    }
+}
+
 static void test_no_driver_comes_before_the_object(void **state) {
     (void)state;
     char path[256];
@@ -204,6 +228,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_not_built),
         cmocka_unit_test(test_named_object_missing),
+        cmocka_unit_test(test_object_cut_short),
         cmocka_unit_test(test_no_driver_comes_before_the_object),
         cmocka_unit_test(test_not_an_object),
         cmocka_unit_test(test_reasons_may_be_ignored),

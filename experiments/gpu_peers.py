@@ -313,7 +313,7 @@ def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--models", default="gpt2-124m", help=f"of {' '.join(PRESETS)}; comma-separated, each may end in :BATCH "
                     "(default %(default)s)")
-    ap.add_argument("--batch", type=int, default=32, help="sequences a step (default %(default)s)")
+    ap.add_argument("--batch", type=int, default=32, help="sequences per step (default %(default)s)")
     ap.add_argument("--seq", type=int, default=1024, help="tokens a sequence (default %(default)s)")
     ap.add_argument("--dtype", default="bf16", choices=["bf16", "fp32"])
     ap.add_argument("--device", default="cuda", choices=["cuda", "cpu"])

@@ -93,7 +93,7 @@ static void test_text_file(void **state) {
     assert_non_null(s);
     assert_int_equal(data_train_tokens(s), 13);
     assert_int_equal(data_val_tokens(s), 0);
-    assert_string_equal(data_description(s), "a.txt: 0.0 kB, byte tokens");
+    assert_string_equal(data_description(s), "a.txt: 13 bytes, byte tokens");
     double h = 0.0;
     static const int counts[] = {5, 2, 2, 1, 1, 1, 1};  // a b r c d 0xff !
     for (int i = 0; i < 7; i++) h -= counts[i] / 13.0 * log(counts[i] / 13.0);

@@ -257,10 +257,10 @@ static void ranks_that_share_a_gpu_are_added_up(void **state) {
     assert_false(cJSON_HasObjectItem(cJSON_GetArrayItem(memory, 2), "device"));
     char *text = printed(dir, s);
     assert_non_null(
-        strstr(text, "in use 10.5 kB of 1.07 GB = 4.10 kB counted + 200 B workspaces + 6.20 kB context"));
+        strstr(text, "in use 0.01 MiB of 1.00 GiB = 4096 B counted + 200 B workspaces + 6204 B context"));
     assert_non_null(strstr(text, "worker 0, worker 1\n"));
     assert_non_null(
-        strstr(text, "  worker   0      2.05 kB      2.05 kB   equal"));  // without what is pinned
+        strstr(text, "  worker   0       2048 B       2048 B   equal"));  // without what is pinned
     assert_non_null(strstr(text, "pinned host "));
     assert_non_null(strstr(text, "  worker   0        512 B        512 B"));
     free(text);
@@ -274,7 +274,7 @@ static void an_impossible_difference_is_not_known(void **state) {
     cJSON *s = summary_merge(dir), *d = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "devices"), 0);
     cJSON_ReplaceItemInObject(d, "used_bytes", cJSON_CreateNumber(4000));
     char *text = printed(dir, s);
-    assert_non_null(strstr(text, "in use 4.00 kB of 1.07 GB; 4.10 kB counted, 200 B workspaces"));
+    assert_non_null(strstr(text, "in use 4000 B of 1.00 GiB; 4096 B counted, 200 B workspaces"));
     assert_non_null(strstr(text, "other programs not known\n"));
     assert_true(isnan(device_memory_other(1000, 900, 101)) && device_memory_other(1000, 900, 100) == 0);
     free(text);
@@ -291,8 +291,8 @@ static void memory_agrees_class_by_class(void **state) {
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     cJSON *s = summary_merge(dir);
     char *text = printed(dir, s);
-    assert_non_null(strstr(text, "  worker   0      2.05 kB      2.05 kB   equal"));
-    assert_non_null(strstr(text, "  worker   1      2.56 kB      2.56 kB   DIFFERENT"));
+    assert_non_null(strstr(text, "  worker   0       2048 B       2048 B   equal"));
+    assert_non_null(strstr(text, "  worker   1       2560 B       2560 B   DIFFERENT"));
     assert_null(strstr(text, "pinned host"));
     assert_null(strstr(text, "GPU"));
     assert_false(cJSON_HasObjectItem(s, "devices"));
@@ -331,9 +331,14 @@ static void people_read_numbers(void **state) {
     char b[24], c[32];
     assert_string_equal(format_bytes(b, 0), "0 B");
     assert_string_equal(format_bytes(b, 999), "999 B");
-    assert_string_equal(format_bytes(b, 1234567), "1.23 MB");
-    assert_string_equal(format_bytes(b, 31.4e9), "31.4 GB");
-    assert_string_equal(format_bytes(b, 120e9), "120 GB");
+    assert_string_equal(format_bytes(b, 9999), "9999 B");
+    assert_string_equal(format_bytes(b, 10000), "0.01 MiB");
+    assert_string_equal(format_bytes(b, 1234567), "1.18 MiB");
+    assert_string_equal(format_bytes(b, 999.4 * (1 << 20)), "999 MiB");
+    assert_string_equal(format_bytes(b, 1000.0 * (1 << 20)), "0.98 GiB");
+    assert_string_equal(format_bytes(b, 31.4e9), "29.2 GiB");
+    assert_string_equal(format_bytes(b, 120e9), "112 GiB");
+    assert_string_equal(format_bytes(b, 2048.0 * (1 << 30)), "2.00 TiB");
     assert_string_equal(format_count(c, 1234567), "1,234,567");
     assert_string_equal(format_count(c, -123), "-123");
     assert_string_equal(format_count(c, 12), "12");

@@ -19,7 +19,7 @@ def size(value):
 
 
 def step_rows(part):
-    rows = [["model", "B", "T", "ms a step", "tokens/s", "MFU, datasheet", "wanted", "", "of the matrix product", "GiB"]]
+    rows = [["model", "B", "T", "ms per step", "tokens/s", "MFU, datasheet", "wanted", "", "of the matrix product", "GiB"]]
     for f in part.figures:
         rows.append([f["what"], f["batch"], f["seq"], f"{1e3 * f['step_seconds']:.2f}", f"{f['tokens_per_second']:,.0f}",
                      share(f.get("mfu_datasheet")), share(f["wanted"]), met(f), share(f.get("share_of_matmul")),

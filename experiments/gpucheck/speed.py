@@ -61,7 +61,7 @@ def time_step(checker, part, model, batch, wanted):
 
 def steps(checker, part):
     """`starring bench step`, bf16: MFU against the datasheet, share of a large matrix product of the same run."""
-    part.notes.append("MFU = flops of a step / step seconds / the datasheet's dense bf16 rate; wanted: on an H200")
+    part.notes.append("MFU = flops per step / step seconds / the datasheet's dense bf16 rate; wanted: on an H200")
     for model, batch, wanted in [("tiny", 2, None)] if checker.options.quick else STEPS:
         if checker.left() < 5:
             part.check(f"{model}: bench step", SKIPPED, NO_TIME)

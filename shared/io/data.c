@@ -12,6 +12,7 @@
 // Keeps the draws of positions apart from other uses of the same seed.
 #define BATCH_KEY   UINT64_C(0x62617463685f3031)
 #define SCAN_TOKENS 65536
+#define FEW_BYTES   10000  // a text of fewer is described in bytes: it would be 0.00 MiB
 
 struct token_source {
     struct token_stream stream, val_stream;  // val_stream is empty when the tail is held out
@@ -70,10 +71,9 @@ static int check_lengths(const struct token_source *s, const struct data_options
 }
 
 static char *describe(const struct token_stream *s) {
-    bool small = s->total < 100000;
-    if (s->width == 1)
-        return xasprintf("%s: %.1f %s, byte tokens", s->name, (double)s->total / (small ? 1e3 : 1e6),
-                         small ? "kB" : "MB");
+    if (s->width == 1 && s->total < FEW_BYTES)
+        return xasprintf("%s: %lld bytes, byte tokens", s->name, (long long)s->total);
+    if (s->width == 1) return xasprintf("%s: %.2f MiB, byte tokens", s->name, (double)s->total / (1 << 20));
     return xasprintf("%s: %lld tokens of %d bits", s->name, (long long)s->total, 8 * s->width);
 }
 

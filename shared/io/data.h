@@ -25,7 +25,7 @@ void data_close(struct token_source **s);
 int64_t data_train_tokens(const struct token_source *s);
 int64_t data_val_tokens(const struct token_source *s);
 const char *data_description(
-    const struct token_source *s);  // "jargon-text 4.4.7: 1.6 MB, byte tokens" for people
+    const struct token_source *s);  // "jargon-text 4.4.7: 1.59 MiB, byte tokens" for people
 double data_unigram_entropy(const struct token_source *s);  // nats per token of the training part
 
 // Sequences [first, first+count) of the global batch of `step`: tokens and targets (count,T), target =

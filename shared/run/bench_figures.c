@@ -109,19 +109,19 @@ void step_figures_table(const struct step_figures *f) {
     printf("rate           %.1f GFLOP/s\n", rate(f) * 1e-9);
     printf("matmul         %.1f GFLOP/s (%lld x %lld x %lld, same type, %s the steps, median)\n",
            product_rate(f) * 1e-9, n, n, n, f->products > 1 ? "several in a row between" : "between");
-    printf("share (MFU)    %.3f = flops of a step / step seconds / matmul rate\n", rate(f) / product_rate(f));
+    printf("share (MFU)    %.3f = flops per step / step seconds / matmul rate\n", rate(f) / product_rate(f));
     if (f->datasheet_flops > 0)
-        printf("MFU, datasheet %.3f = flops of a step / step seconds / %.1f TFLOP/s (%s)\n",
+        printf("MFU, datasheet %.3f = flops per step / step seconds / %.1f TFLOP/s (%s)\n",
                rate(f) / f->datasheet_flops, f->datasheet_flops * 1e-12, f->datasheet);
     else if (f->gpu)
         printf("MFU, datasheet none: %s\n", f->datasheet);
     printf(
-        "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms of a step without work\n",
+        "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms per step without work\n",
         100 * f->forward_s / all, 100 * f->backward_s / all, 100 * f->optimizer_s / all, f->idle_s * 1e3);
     print_memory(f);
     printf("allocations    %llu after the first step\n", (unsigned long long)f->late_allocations);
     printf(
-        "flops a step   tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, "
+        "flops per step tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, "
         "attention in\n"
         "               full, no recomputation counted\n");
 }

@@ -25,7 +25,7 @@
 
 static const struct cli_option options[] = {
     {"model", "model", "M", "preset, Hugging Face config.json or directory (gpt2-124m)", 0},
-    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences a step (4)", 0},
+    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences per step (4)", 0},
     {"seq", "data.seq_len", "T", "tokens a sequence (256)", 0},
     {"dtype", "dtype", "D", "fp32, bf16 or fp16 (bf16)", 0},
     {"device", "device", "D", "auto, cpu or cuda (auto: a GPU if there is one)", 0},

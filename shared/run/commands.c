@@ -18,7 +18,7 @@ static const struct cli_option common[] = {
     {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker", 0},
     {"seq", "data.seq_len", "T", "tokens of a sequence", 0},
     {"lr", "optimizer.params.lr", "X", "learning rate", 0},
-    {"threads", "threads", "N", "CPU threads of a rank (0: its share of the cores)", 0},
+    {"threads", "threads", "N", "CPU threads per rank (0: its share of the cores)", 0},
     {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
     {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
     {"quiet", "quiet", NULL, "no step lines and no table", 0},

@@ -28,7 +28,7 @@ int device_memory_read(struct device *d, struct device_memory *out);
 // in use than that, as ranks read it at different moments.
 #define DEVICE_MEMORY_OTHER "context, libraries and other programs"
 double device_memory_other(double used_bytes, double ledger_bytes, double workspace_bytes);
-// A line: "in use 5 MB of 1 GB = 3 MB counted + 1 MB workspaces + 1 MB context, libraries and other
+// A line: "in use 5 MiB of 1 GiB = 3 MiB counted + 1 MiB workspaces + 1 MiB context, libraries and other
 // programs".
 void device_memory_print(FILE *f, double used_bytes, double total_bytes, double ledger_bytes,
                          double workspace_bytes);

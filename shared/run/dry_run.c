@@ -148,7 +148,7 @@ static void print_rows(FILE *f, const cJSON *doc) {
                 format_bytes(a, num(m, "predicted_bytes")), word(m, "formula"),
                 format_bytes(b, num(m, "formula_bytes")));
         print_classes(f, m);
-        fprintf(f, "  sent       %10s a step (%s)\n  received   %10s a step\n",
+        fprintf(f, "  sent       %10s per step (%s)\n  received   %10s per step\n",
                 format_bytes(a, num(w, "predicted_sent")), word(w, "formula"),
                 format_bytes(b, num(w, "predicted_received")));
         m = m2;
@@ -171,13 +171,14 @@ static void print(FILE *f, const cJSON *doc) {
             f,
             "\nBeside this each rank takes of its GPU what cannot be predicted: scratch of cuBLASLt, cuDNN "
             "and\n"
-            "kernels (32 MiB a stream that computes, and what attention asks for), CUDA's context, NCCL.\n"
+            "kernels (32 MiB per stream that computes, and what attention asks for), CUDA's context, NCCL.\n"
             "The GPU line of a run says how much it was.\n");
     fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (Adam; no activations):\n");
     const cJSON *row;
-    cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook")) fprintf(
-        f, "  %-8s %-7s %-11s %10.1f GB   sent %10s a step\n", word(row, "topology"), word(row, "role"),
-        word(row, "formula"), num(row, "formula_bytes") * 1e-9, format_bytes(b, num(row, "predicted_sent")));
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook"))
+        fprintf(f, "  %-8s %-7s %-11s %10s   sent %10s per step\n", word(row, "topology"), word(row, "role"),
+                word(row, "formula"), format_bytes(a, num(row, "formula_bytes")),
+                format_bytes(b, num(row, "predicted_sent")));
 }
 
 int dry_run(const struct job *j, predict_fn predict, FILE *f, bool as_json) {

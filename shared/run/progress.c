@@ -10,6 +10,7 @@
 #define BAR_WIDTH   28
 #define BAR_LEAST   5
 #define BAR_EVERY_S 0.1
+#define FEW_BYTES   10000  // fewer are written out: they would be 0.00 MiB
 
 struct progress {
     struct progress_options o;
@@ -21,14 +22,19 @@ struct progress {
 };
 
 const char *format_bytes(char text[24], double bytes) {
-    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    static const char *const unit[] = {"MiB", "GiB", "TiB", "PiB"};
+    if (bytes < FEW_BYTES) {
+        snprintf(text, 24, "%.0f B", bytes);
+        return text;
+    }
+    double x = bytes / (1 << 20);
     int i = 0;
-    while (bytes >= 999.5 && i < 5) {
-        bytes /= 1000;
+    while (x >= 999.5 && i < 3) {
+        x /= 1024;
         i++;
     }
-    int decimals = i == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
-    snprintf(text, 24, "%.*f %s", decimals, bytes, unit[i]);
+    int decimals = x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
+    snprintf(text, 24, "%.*f %s", decimals, x, unit[i]);
     return text;
 }
 
@@ -94,7 +100,7 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
             config_dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
     if (c->kind == TOPOLOGY_PS)
         fprintf(p->o.file, ", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
-    fprintf(p->o.file, "; %s tokens a step (%d x %lld x %lld x %lld)\n",
+    fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, (long long)c->seq);
     fflush(p->o.file);

@@ -20,7 +20,7 @@ void progress_step(struct progress *p, const struct step_record *r);
 void progress_eval(struct progress *p, int64_t step, double val_loss, double unigram_entropy);
 void progress_destroy(struct progress **p);  // wipes the bar
 
-// "1.2 kB", "31.4 GB": decimal units, three digits. Returns text.
+// "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.
 const char *format_bytes(char text[24], double bytes);
 // "1,234,567". Returns text.
 const char *format_count(char text[32], int64_t n);

@@ -107,8 +107,8 @@ const char *summary_wire_formula(const struct config *c, const char *role) {
                              : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches";
     if (c->kind == TOPOLOGY_ZERO)
         return c->stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes";
-    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes an element"
-                                   : "P*b, padded, b bytes an element";
+    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes per element"
+                                   : "P*b, padded, b bytes per element";
 }
 
 static cJSON *read_json(const char *dir, const char *name, bool quiet) {
@@ -303,7 +303,8 @@ static void put_words(cJSON *s) {
         {"rss_bytes", "resident bytes of the process at the end; ranks that are threads share one process"},
         {"late_allocations", "device allocations after the first step"},
         {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
-        {"wire", "payload bytes a step of one rank; control is everything else (headers, scalars, barriers)"},
+        {"wire",
+         "payload bytes per step of one rank; control is everything else (headers, scalars, barriers)"},
         {"time",
          "seconds of the whole run, mean over workers; comm_exposed: stood still for transfers, wait: for "
          "peers"},

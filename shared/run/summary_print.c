@@ -64,7 +64,7 @@ static void print_time(FILE *f, const cJSON *s) {
     };
     const cJSON *time = summary_item(s, "time");
     double steps = summary_number(s, "steps");
-    fprintf(f, "ms a step  ");
+    fprintf(f, "ms per step");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         fprintf(f, " %s %.2f%s", names[i][0], summary_number(time, names[i][1]) / steps * 1e3,
                 i < 6 ? "," : "\n");
@@ -90,7 +90,7 @@ static void print_memory(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
     fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook",
-            "rss");
+            "resident");
     cJSON_ArrayForEach(r, summary_item(s, "memory")) {
         const cJSON *predicted = summary_item(r, "predicted"), *peak = summary_item(r, "peak");
         char book[64];
@@ -106,7 +106,7 @@ static void print_memory(FILE *f, const cJSON *s) {
 static void print_wire(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
-    fprintf(f, "\nbytes a step %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
+    fprintf(f, "\nper step     %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
             "recv: pred.", "measured");
     cJSON_ArrayForEach(r, summary_item(s, "wire")) fprintf(
         f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), summary_number(r, "rank"),

@@ -30,8 +30,23 @@ void ring_resolve(struct config *c, bool mpi, int ranks_here) {
     c->collective = ring_collective_resolve(c->collective, &m);
 }
 
+// A library's own sum needs a library that has one, for this type.
+static int check_native(const struct config *c) {
+    if (c->workers > 1 && c->collective == RING_LOCAL)
+        return fail(
+            "\"reduce\": \"native\": ranks that are threads have no library whose sum could be taken; use "
+            "--launch "
+            "mpi or --collective nccl, or leave \"reduce\" out");
+    if (c->workers > 1 && c->collective == RING_MPI && c->dtype != DT_F32)
+        return fail(
+            "\"reduce\": \"native\": Open MPI has no sum of %s; use --dtype fp32, or leave \"reduce\" out",
+            config_dtype_name(c->dtype));
+    return 0;
+}
+
 int ring_check(const struct config *c) {
     const char *why = "";
+    if (c->reduce_native && check_native(c)) return -1;
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }

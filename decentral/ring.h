@@ -14,7 +14,7 @@ struct mpi_world;
 // Which collectives the run takes, where c leaves it open. mpi: its ranks are processes that mpirun starts or
 // has started, ranks_here of them on this machine; else threads, all here. c->device is resolved.
 void ring_resolve(struct config *c, bool mpi, int ranks_here);
-// Whether what they need is installed. 0, or -1 after saying what is missing.
+// Whether what they need is installed, and can do what was asked. 0, or -1 after saying what is missing.
 int ring_check(const struct config *c);
 
 // What rank needs and moves, without making anything. 0, or -1 after logging.

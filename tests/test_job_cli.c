@@ -41,6 +41,12 @@ static void mistakes_are_usage_errors(void **state) {
         {"train --topology zero:1 --device cpu --collective mpi --launch threads --out x",
          "--collective local"},
         {"train --topology zero:1 --device cpu --collective local --launch mpi --out x", "--collective mpi"},
+        {"train --topology zero:1 --workers 2 --device cpu --set reduce=native --data data.txt --out x",
+         "\"reduce\": \"native\""},
+        {"train --topology zero:1 --workers 2 --device cpu --set reduce=native --launch mpi --dtype bf16 "
+         "--out x",
+         "no sum of bf16"},
+        {"train --topology ps:sync --set reduce=native --data data.txt --out x", "the star's servers"},
         {"train --model gpt2.json --data data.txt --seq 64 --out x", "--seq 64"},
         {"server -c star.json", "--scheduler"},
         {"worker --topology zero:1 --scheduler tcp://127.0.0.1:1", "zero:1"},

@@ -37,6 +37,12 @@ int launch_check(const struct config *c) {
         return fail("--launch mpi: --topology local is one process; use --topology zero:0 to zero:3");
     if (c->kind == TOPOLOGY_PS && c->consistency != CONSISTENCY_SYNC && c->consistency != CONSISTENCY_ASYNC)
         return fail("--topology %s: not supported yet; use ps:sync or ps:async", c->topology);
+    if (c->kind != TOPOLOGY_ZERO && c->reduce_native)
+        return fail(
+            "--topology %s: \"reduce\": \"native\" is the ring's; the star's servers and a single process "
+            "always sum in "
+            "worker order",
+            c->topology);
     return c->kind == TOPOLOGY_ZERO ? check_collective(c) : 0;
 }
 

@@ -51,7 +51,8 @@ def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None,
         for i, loss in enumerate(losses):
             f.write(f'{{"step": {i + 1}, "loss": {loss}, "grad_norm": 1.0, "lr": 0.001, "loss_scale": 1, '
                     f'"tokens": 1024, "seconds": 0.5, "skipped": false}}\n')
-        f.write(f'{{"eval_step": {len(losses)}, "val_loss": 2.5, "unigram_entropy": 3.25}}\n')
+    with open(os.path.join(directory, "evals.jsonl"), "w", encoding="utf-8") as f:
+        f.write(f'{{"step": {len(losses)}, "val_loss": 2.5, "unigram_entropy": 3.25, "seconds": 0.5}}\n')
     return directory
 
 
@@ -185,7 +186,13 @@ class FinishedRuns(Case):
             f.write('{"step": 5, "lo')
         p = self.run_it(*argv)
         self.assertEqual(p.returncode, 1)
-        self.assertIn("metrics.jsonl:6", p.stderr)
+        self.assertIn("metrics.jsonl:5", p.stderr)
+        with open(self.at("a", "evals.jsonl"), "a", encoding="utf-8") as f:
+            f.write('{"step": 5}\n')
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("evals.jsonl:2", p.stderr)
+        os.remove(self.at("a", "evals.jsonl"))
         os.remove(self.at("b", "summary.json"))
         p = self.run_it(*argv)
         self.assertEqual(p.returncode, 1)

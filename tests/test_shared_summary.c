@@ -57,7 +57,7 @@ static void losses_keep_every_bit(void **state) {
         metrics_step(m, &r);
         assert_int_equal(metrics_last_step(dir), i + 1);  // whole lines, at once
     }
-    metrics_eval(m, 4, 2.5, NAN);
+    metrics_eval(m, &(struct eval_record){4, 2.5, NAN, 1});
     assert_int_equal(metrics_destroy(&m), 0);
     char *text = run_dir_read(dir, "metrics.jsonl", false), *line = text;
     for (int i = 0; i < 4; i++, line = strchr(line, '\n') + 1) {
@@ -66,6 +66,9 @@ static void losses_keep_every_bit(void **state) {
         assert_true(cJSON_IsNull(cJSON_GetObjectItem(o, "grad_norm")));
         cJSON_Delete(o);
     }
+    free(text);
+    text = run_dir_read(dir, "evals.jsonl", false);
+    assert_string_equal(text, "{\"step\":4,\"val_loss\":2.5,\"unigram_entropy\":null,\"seconds\":1.0}\n");
     free(text);
     struct metrics_totals t;
     assert_int_equal(metrics_read(dir, &t), 0);
@@ -79,6 +82,12 @@ static void losses_keep_every_bit(void **state) {
 static void broken_lines_are_named(void **state) {
     struct metrics_totals t;
     assert_int_equal(run_dir_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo"), 0);
+    assert_int_equal(metrics_read(*state, &t), 0);
+    assert_true(t.torn && t.steps == 1 && t.loss_last == 2);
+    assert_int_equal(metrics_last_step(*state), 1);
+    metrics_totals_free(&t);
+    assert_int_equal(run_dir_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo\n"),
+                     0);
     error_quiet(1);
     assert_int_equal(metrics_read(*state, &t), -1);
     assert_non_null(strstr(error_last(), "line 2"));

@@ -278,7 +278,7 @@ def notes(runs, command, directory):
     size = max((total(e) for r in runs for e in r.roles().values()), default=0)
     return f"""<h2>Notes</h2>
 <p>Each figure comes from the files beside this report (<code>{escape(os.path.basename(os.path.abspath(directory)))}/RUN/</code>:
-<code>config.json</code>, <code>metrics.jsonl</code>, <code>summary.json</code>, <code>output.txt</code>) and from
+<code>config.json</code>, <code>metrics.jsonl</code>, <code>evals.jsonl</code>, <code>summary.json</code>, <code>output.txt</code>) and from
 <code>compare.csv</code>. Speeds were measured on one machine on one day, with all ranks on the same cores and
 {'one run' if len({r.label for r in runs}) == len(runs) else 'several interleaved runs'} for each row; a difference of a few
 per cent means nothing. The largest rank took {size / MIB:,.1f} MiB of counted memory.</p>

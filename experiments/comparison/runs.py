@@ -95,6 +95,21 @@ def exact_json(text):
     return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
 
 
+def load_evals(path):
+    """[(step, held-out loss)] of an evals.jsonl, which is not there when nothing was evaluated."""
+    evals = []
+    if not os.path.exists(path):
+        return evals
+    with open(path, encoding="utf-8") as f:
+        for number, line in enumerate(f, 1):
+            try:
+                record = json.loads(line)
+                evals.append((record["step"], as_float(record["val_loss"])))
+            except (ValueError, KeyError, TypeError) as e:
+                raise RunError(f"{path}:{number}: no evaluation: {e}") from None
+    return evals
+
+
 def load(name, directory):
     """Reads a finished run directory; RunError names the file and what is wrong with it."""
     run = Run(name, directory)
@@ -114,14 +129,12 @@ def load(name, directory):
                 continue
             try:
                 exact, record = exact_json(line), json.loads(line)
-                if "eval_step" in record:
-                    run.evals.append((record["eval_step"], as_float(record["val_loss"])))
-                    continue
                 loss = exact["loss"]
                 run.losses.append("null" if loss is None else loss)  # null: not a number
                 run.metrics.append(record)
             except (ValueError, KeyError, TypeError) as e:
                 raise RunError(f"{metrics}:{number}: no step record with a loss: {e}") from None
+    run.evals = load_evals(os.path.join(directory, "evals.jsonl"))
     if not run.losses:
         raise RunError(f"{metrics}: no step was recorded")
     for key in ("topology", "weights_hash"):

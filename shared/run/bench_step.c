@@ -101,8 +101,8 @@ static void on_step(void *ctx, const struct step_record *r) {
     b->product_s[b->count++] = time_product(b);
 }
 
-static void on_eval(void *ctx, int64_t step, double val_loss, double entropy) {
-    (void)ctx, (void)step, (void)val_loss, (void)entropy;
+static void on_eval(void *ctx, const struct eval_record *r) {
+    (void)ctx, (void)r;
 }
 
 static int by_value(const void *a, const void *b) {

@@ -127,10 +127,10 @@ void progress_step(struct progress *p, const struct step_record *r) {
     draw(p, r->step);
 }
 
-void progress_eval(struct progress *p, int64_t step, double val_loss, double unigram_entropy) {
+void progress_eval(struct progress *p, const struct eval_record *r) {
     wipe(p);
     fprintf(p->o.file, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
-            (long long)step, (long long)p->steps, val_loss, unigram_entropy);
+            (long long)r->step, (long long)p->steps, r->val_loss, r->unigram_entropy);
     fflush(p->o.file);
 }
 

@@ -17,7 +17,7 @@ struct progress_options {
 struct progress *progress_create(const struct progress_options *o);
 void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params);
 void progress_step(struct progress *p, const struct step_record *r);
-void progress_eval(struct progress *p, int64_t step, double val_loss, double unigram_entropy);
+void progress_eval(struct progress *p, const struct eval_record *r);
 void progress_destroy(struct progress **p);  // wipes the bar
 
 // "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.

@@ -69,10 +69,10 @@ static void on_step(void *ctx, const struct step_record *r) {
     if (x->progress) progress_step(x->progress, r);
 }
 
-static void on_eval(void *ctx, int64_t step, double val_loss, double unigram_entropy) {
+static void on_eval(void *ctx, const struct eval_record *r) {
     struct session *x = ctx;
-    if (x->metrics) metrics_eval(x->metrics, step, val_loss, unigram_entropy);
-    if (x->progress) progress_eval(x->progress, step, val_loss, unigram_entropy);
+    if (x->metrics) metrics_eval(x->metrics, r);
+    if (x->progress) progress_eval(x->progress, r);
 }
 
 static int open_device(struct session *x) {

@@ -154,7 +154,7 @@ static int evaluate(struct train *x, int64_t step) {
     const struct config *c = x->c;
     int64_t sequences = own_sequences(x), per_batch = c->micro_batch;
     if (c->eval_batches <= 0 || data_val_tokens(x->o->data) <= c->seq) return 0;
-    double sums[2] = {0, 0};
+    double sums[2] = {0, 0}, begin = now_seconds();
     for (int64_t k = 0; k < c->eval_batches * sequences; k += per_batch) {
         int64_t window = x->t->rank * c->eval_batches * sequences + k;
         data_val_batch(x->o->data, window, per_batch, c->seq, x->tokens, x->targets);
@@ -168,8 +168,8 @@ static int evaluate(struct train *x, int64_t step) {
     if (topology_sum(x->t, sums, 2)) return -1;
     x->r->val_loss = sums[0] / sums[1];
     x->r->unigram_entropy = data_unigram_entropy(x->o->data);
-    if (x->o->observer)
-        x->o->observer->on_eval(x->o->observer->ctx, step, x->r->val_loss, x->r->unigram_entropy);
+    struct eval_record record = {step, x->r->val_loss, x->r->unigram_entropy, now_seconds() - begin};
+    if (x->o->observer) x->o->observer->on_eval(x->o->observer->ctx, &record);
     return 0;
 }
 

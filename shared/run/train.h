@@ -20,6 +20,13 @@ struct step_record {
     size_t memory_bytes;  // device memory in use on this rank
 };
 
+// One line of evals.jsonl.
+struct eval_record {
+    int64_t step;                      // steps done before it
+    double val_loss, unigram_entropy;  // nats per token; NAN where unknown
+    double seconds;                    // the evaluation itself, host clock
+};
+
 // Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
 // busy seconds of the compute stream; wait is what it or the host stood still (= exposed
 // communication + waiting for peers); comm_overlapped = communication busy while compute was busy.
@@ -65,7 +72,7 @@ struct train_result {
 struct train_observer {
     void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, int64_t params);
     void (*on_step)(void *ctx, const struct step_record *r);
-    void (*on_eval)(void *ctx, int64_t step, double val_loss, double unigram_entropy);
+    void (*on_eval)(void *ctx, const struct eval_record *r);
     void *ctx;
 };
 

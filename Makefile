@@ -98,7 +98,9 @@ CUDA_C   := $(wildcard kernels/cuda/host/*.c) kernels/device_head.c kernels/trac
 CUDA_CU  := $(wildcard kernels/cuda/*.cu)
 CUDA_OBJ  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/cuda/%.cu.o)
 CUDA_SO   = $(if $(NVCC),$(if $(filter-out 0,$(CUDA)),$(BUILD)/libstarring_cuda.so))
-CUDA_INC  = $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include)
+# Where CUDA's, cuBLASLt's or cuDNN's headers are missing the tests' own declarations stand in (after all others).
+CUDA_STANDIN = tests/emulation/headers
+CUDA_INC  = $(if $(CUDA_HOME),-isystem $(CUDA_HOME)/include) -idirafter $(CUDA_STANDIN)
 
 $(BUILD)/cuda/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -113,8 +115,8 @@ $(BUILD)/libstarring_cuda.so: $(CUDA_OBJ)
 	@$(NVCC) -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -L$(CUDA_HOME)/lib64 \
 	    -lcublasLt -ldl -lm -Xlinker --no-undefined,--exclude-libs,ALL,-rpath,'$$ORIGIN/lib:$$ORIGIN:$(CUDA_HOME)/lib64'
 
-# What speaks of CUDA's types outside of the object: the NCCL collectives and the tests on a faked runtime.
-CUDA_USERS = $(BUILD)/obj/decentral/collective_nccl.o $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/test_kernels_cuda_*.c \
+# What speaks of CUDA's types outside of the object: the tests on a faked runtime.
+CUDA_USERS = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/test_kernels_cuda_*.c \
              tests/test_decentral_nccl*.c))
 $(CUDA_USERS): CFLAGS += $(CUDA_INC)
 

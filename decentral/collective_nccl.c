@@ -1,4 +1,5 @@
-// Collectives between GPUs over NCCL. The only file that sees nccl.h; the library is loaded at run time.
+// Collectives between GPUs over NCCL. The only file that sees its interface (nccl_abi.h); the library is
+// loaded at run time.
 //
 // A call becomes an entry of a ring and some steps on the stream:
 //
@@ -10,45 +11,15 @@
 // NCCL has taken it.
 #include "decentral/collective_nccl.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "decentral/nccl_abi.h"
 #include "decentral/nccl_impl.h"
 #include "shared/core/error.h"
-
-#if !__has_include(<nccl.h>)
-
-// Built without NCCL's header: asking for it is an error, everything else works.
-static const char not_built[] =
-    "this build has no NCCL: build where nccl.h is installed (libnccl-dev), or use another --collective";
-
-bool nccl_available(const char **why) {
-    *why = not_built;
-    return false;
-}
-
-int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o) {
-    (void)o;
-    *out = NULL;
-    return fail("%s", not_built);
-}
-
-void nccl_world_close(struct nccl_world **w) { *w = NULL; }
-
-struct collective *collective_nccl_create(struct nccl_world *w, int channel,
-                                          const struct collective_options *o) {
-    (void)w;
-    (void)channel;
-    (void)o;
-    return NULL;
-}
-
-#else
-
-#include <dlfcn.h>
-#include <nccl.h>
-#include <time.h>
 
 #define WATCH_NS 20000000  // between looks at what is in flight
 
@@ -164,7 +135,7 @@ static struct exchange exchange_with(const struct collective_nccl *c, const stru
 }
 
 static ncclResult_t exchange_all(struct collective_nccl *c, const struct nccl_step *step,
-                                 cudaStream_t stream) {
+                                 struct CUstream_st *stream) {
     const struct nccl_api *api = c->world->api;
     ncclDataType_t type = type_of(step->entry->call.dt);
     ncclResult_t r = api->GroupStart();
@@ -179,7 +150,8 @@ static ncclResult_t exchange_all(struct collective_nccl *c, const struct nccl_st
     return r;
 }
 
-static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step *step, cudaStream_t stream) {
+static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step *step,
+                              struct CUstream_st *stream) {
     const struct nccl_api *api = c->world->api;
     const struct collective_call *k = &step->entry->call;
     ncclDataType_t type = type_of(k->dt);
@@ -452,5 +424,3 @@ int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o)
     *out = w;
     return 0;
 }
-
-#endif

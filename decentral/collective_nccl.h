@@ -33,7 +33,7 @@ int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source 
 void nccl_meeting_close(struct nccl_meeting **m);  // after the world that uses it
 struct nccl_rendezvous nccl_meeting_rendezvous(struct nccl_meeting *m);
 
-// Whether NCCL can be used at all: built in, and libnccl.so.2 loads (and stays). Else *why is a sentence,
+// Whether NCCL can be used at all: libnccl.so.2 loads (and stays). Else *why is a sentence,
 // valid until the next call.
 bool nccl_available(const char **why);
 

@@ -4,11 +4,11 @@
 #ifndef STARRING_TESTS_NCCL_FAKE_H
 #define STARRING_TESTS_NCCL_FAKE_H
 
-#include <nccl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "decentral/nccl_abi.h"
 #include "tests/cuda_fake.h"
 
 #define FAKE_RANKS 5

@@ -1,8 +1,5 @@
 // The eleven primitives of collective_nccl on a faked CUDA and a faked NCCL: the cases that every
 // implementation passes, deadlines, aborts. Sources are compiled in here.
-#if __has_include( \
-    <nccl.h>) && __has_include(<cuda_runtime_api.h>) && __has_include(<cublasLt.h>) && __has_include(<cudnn.h>)
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -269,14 +266,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-#include <stdio.h>
-
-int main(void) {
-    puts("1..0 # skip: no NCCL or CUDA headers on this machine");
-    return 0;
-}
-
-#endif

@@ -1,7 +1,5 @@
 // What functions may do on the stream that runs them, in the CUDA backend's host side on a faked runtime; and
 // which devices reach each other.
-#if __has_include(<cuda_runtime_api.h>) && __has_include(<cublasLt.h>) && __has_include(<cudnn.h>)
-
 #include <stdio.h>
 
 #include "tests/cuda_fake.h"
@@ -74,17 +72,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(inside_tests, NULL, NULL) + cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-#include "tests/kernel_test.h"
-
-static void test_no_cuda_headers(void **state) {
-    (void)state;
-    skip();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_cuda_headers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

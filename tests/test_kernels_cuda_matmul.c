@@ -1,8 +1,6 @@
 // What the CUDA backend asks of cuBLASLt - leading dimensions, epilogues, the pointers of each call - and
 // when it takes our own GELU instead, on a library that only takes notes. (Numbers are tests/emulation's to
 // check.)
-#if __has_include(<cuda_runtime_api.h>) && __has_include(<cublasLt.h>) && __has_include(<cudnn.h>)
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -358,14 +356,3 @@ int main(void) {
     };
     return cmocka_run_group_tests_name("kernels: matmul on cuBLASLt", tests, NULL, NULL);
 }
-
-#else
-
-#include <stdio.h>
-
-int main(void) {
-    puts("1..0 # skip: no CUDA headers on this machine");
-    return 0;
-}
-
-#endif

@@ -1,7 +1,5 @@
 // The CUDA backend's host side - queue, events, failure, times, trace, probing - on a runtime that is faked,
 // so that it runs without a GPU. The sources themselves are compiled in here.
-#if __has_include(<cuda_runtime_api.h>) && __has_include(<cublasLt.h>) && __has_include(<cudnn.h>)
-
 #include <cjson/cJSON.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -455,14 +453,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-#include <stdio.h>
-
-int main(void) {
-    puts("1..0 # skip: no CUDA headers on this machine");
-    return 0;
-}
-
-#endif

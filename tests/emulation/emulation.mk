@@ -34,8 +34,8 @@ tests: $(EMU_TESTS)
 
 # ---- the emulated plugin: the program with --device cuda, without a GPU (driver_device.c says what it is). A
 # folder for LD_LIBRARY_PATH; the backend's objects are those of the real one. cuDNN is a library without
-# functions, so that one that is installed is not taken. Left out where CUDA's headers are missing, and of the
-# thread sanitizer's build, which cannot follow fibers.
+# functions, so that one that is installed is not taken. Left out of the thread sanitizer's build, which cannot
+# follow fibers.
 EMULATED    = $(BUILD)/tests/emulated
 EMULATED_SO = $(addprefix $(EMULATED)/,libcuda.so.1 libstarring_cuda.so libnccl.so.2 libcudnn.so.9)
 EMU_DRIVER  = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver_device driver_memory driver_stream)
@@ -71,14 +71,19 @@ $(BUILD)/tests/test_emulated_%: $(BUILD)/obj/$(EMU_DIR)/test_emulated_%.o $(EMU_
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
-ifneq ($(CUDA_INC),)
+# Our declarations of what is CUDA's, and those of the headers that are installed.
+$(BUILD)/emu/facts_ours.o:      FACTS_FLAGS = -I$(CUDA_STANDIN) -DSTANDIN
+$(BUILD)/emu/facts_installed.o: FACTS_FLAGS = $(filter-out -idirafter $(CUDA_STANDIN),$(CUDA_INC))
+$(BUILD)/emu/facts_%.o: $(EMU_DIR)/header_facts.c Makefile $(EMU_DIR)/emulation.mk
+	@mkdir -p $(@D)
+	@echo "  CC      $< ($*)"
+	@$(CC) $(CFLAGS) $(FACTS_FLAGS) -DFACTS=facts_$* -MMD -MP -c -o $@ $<
+$(BUILD)/tests/test_emulated_headers: $(BUILD)/emu/facts_ours.o $(BUILD)/emu/facts_installed.o
+
 ifneq ($(SAN),thread)
 TEST_BINS += $(EMU_SELF)
 tests: $(EMULATED_SO) $(EMU_SELF)
 $(filter $(addprefix $(BUILD)/tests/test_,job_% decentral_cuda decentral_mpi),$(TEST_BINS)): | $(EMULATED_SO)
-EMULATES = yes
-endif
-endif
-ifneq ($(EMULATES),yes)
+else
 TEST_BINS := $(filter-out $(addprefix $(BUILD)/tests/test_,job_cuda% decentral_cuda),$(TEST_BINS))
 endif

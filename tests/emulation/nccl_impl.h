@@ -3,10 +3,10 @@
 #define STARRING_TESTS_EMULATION_NCCL_IMPL_H
 
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 #include <pthread.h>
 #include <stdint.h>
 
+#include "decentral/nccl_abi.h"
 #include "tests/emulation/driver.h"
 
 #define RANKS_MAX 8

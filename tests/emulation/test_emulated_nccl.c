@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 #include <pthread.h>
 
+#include "decentral/nccl_abi.h"
 #include "tests/emulation/driver.h"
 
 #define RANKS 3

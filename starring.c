@@ -32,9 +32,11 @@
 #include "shared/run/local.h"
 #include "shared/run/rank_env.h"
 #include "shared/run/run_dir.h"
+#include "shared/run/run_state.h"
 #include "shared/run/session.h"
 #include "shared/run/stop.h"
 #include "shared/run/summary.h"
+#include "shared/run/summary_command.h"
 #include "shared/run/trace.h"
 
 #define VERSION "0.1"
@@ -98,11 +100,12 @@ struct train_command {
     char *dir;
 };
 
-// What the ranks left becomes summary.json and the closing table. By the one process that stands for the run.
-static int conclude(const struct job *j) {
+// What the ranks left becomes summary.json and the closing table.
+static int merge(const struct job *j) {
     if (j->config->trace && trace_merge(j->dir, j->config->workers)) return EXIT_RUN_FAILED;
     cJSON *summary = summary_merge(j->dir);
     if (!summary) return EXIT_RUN_FAILED;
+    bool interrupted = summary_interrupted(summary);
     if (j->config->json) {
         char *text = cJSON_Print(summary);
         puts(text);
@@ -111,7 +114,16 @@ static int conclude(const struct job *j) {
         summary_print(stdout, j->dir, summary);
     }
     cJSON_Delete(summary);
-    return 0;
+    run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
+    return interrupted ? status_of(-1, j) : 0;
+}
+
+// By the one process that stands for the run: what is left of it, and how it ended. status: of the ranks.
+static int conclude(const struct job *j, int status) {
+    if (!status) status = merge(j);
+    bool interrupted = j->stop && *j->stop && status == 128 + *j->stop;
+    if (status) run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
+    return status;
 }
 
 static bool workers_given(const struct cli_args *args, const char *path) {
@@ -151,12 +163,13 @@ static void resolve(struct train_command *t) {
 
 // The run directory with its config.json. Before anything is started.
 static int prepare_dir(struct train_command *t) {
-    if (!t->config->out) t->config->out = run_dir_name(t->config);
+    if (!t->config->out && !(t->config->out = run_dir_make(t->config))) return -1;
     t->job.dir = t->config->out;
     if (run_dir_prepare(t->job.dir, cli_get(&t->args, "force") != NULL)) return -1;
     char *text = config_to_json(t->config);
     int rc = run_dir_write(t->job.dir, "config.json", text);
     free(text);
+    if (rc) run_state_end(t->job.dir, RUN_FAILED, error_last());
     return rc;
 }
 
@@ -172,8 +185,8 @@ static int train_as_mpi_rank(struct train_command *t) {
     t->job.stop = stop_install();
     if (rank == 0 && prepare_dir(t)) return EXIT_USAGE;
     int status = status_of(ring_run_rank(&t->job, world, rank, t->env.local_rank), &t->job);
+    if (rank == 0) status = conclude(&t->job, status);
     if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
-    if (rank == 0) status = conclude(&t->job);
     mpi_world_close(&world);
     return status;
 }
@@ -189,7 +202,7 @@ static int train_here(struct train_command *t) {
         status = status_of(t->config->kind == TOPOLOGY_ZERO ? ring_run_threads(j) : run_local(j), j);
         if (status) say_stopped(j);
     }
-    return status ? status : conclude(j);
+    return conclude(j, status);
 }
 
 static int train(struct train_command *t, int argc, char **argv) {
@@ -211,7 +224,8 @@ static int train(struct train_command *t, int argc, char **argv) {
     // Machines differ: each rank speaks for its own.
     if (!dry && (!device_backend(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c)))) return EXIT_USAGE;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
-        char *name = c->out ? NULL : run_dir_name(c);
+        char *name = c->out ? NULL : run_dir_make(c);
+        if (!c->out && !name) return EXIT_RUN_FAILED;
         launch_mpi(&(struct launch_mpi_options){c->workers, argc, argv, name});
         free(name);
         return EXIT_RUN_FAILED;
@@ -327,7 +341,11 @@ static int role_main(struct role_command *r, const struct cli_command *command,
     char label[32];
     snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", command->name, rank);
     error_set_label(label);
-    return status_of(run(r), &r->job);
+    int rc = run(r), status = status_of(rc, &r->job);
+    // Worker 0 started by hand stands for the run; of any other role this says nothing.
+    enum run_phase ended = status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
+    if (r->job.dir) run_state_end(r->job.dir, ended, status ? error_last() : NULL);
+    return status;
 }
 
 static int cmd_role(const struct cli_command *command, int (*run)(struct role_command *), int argc,
@@ -356,26 +374,6 @@ static int cmd_server(int argc, char **argv) { return cmd_role(&command_server, 
 static int cmd_worker(int argc, char **argv) { return cmd_role(&command_worker, run_worker, argc, argv); }
 
 // ---------------------------------------------------------------- the other commands
-static int cmd_summary(int argc, char **argv) {
-    struct cli_args args;
-    enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && args.word_count != 1) fail("summary: which run directory?");
-    if (outcome == CLI_RUN && args.word_count == 1) {
-        cJSON *summary = summary_merge(args.words[0]);
-        status = summary ? 0 : EXIT_RUN_FAILED;
-        char *text = summary && cli_get(&args, "json") ? cJSON_Print(summary) : NULL;
-        if (text)
-            puts(text);
-        else if (summary)
-            summary_print(stdout, args.words[0], summary);
-        free(text);
-        cJSON_Delete(summary);
-    }
-    cli_args_free(&args);
-    return status;
-}
-
 static int cmd_bench(int argc, char **argv) {
     static const char usage[] =
         "starring bench step | kernels | adam | collective [OPTIONS]\n\n"
@@ -414,9 +412,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {{"train", cmd_train},    {"scheduler", cmd_scheduler}, {"server", cmd_server},
-                    {"worker", cmd_worker},  {"bench", cmd_bench},         {"data", data_command},
-                    {"summary", cmd_summary}};
+    } commands[] = {{"train", cmd_train},        {"scheduler", cmd_scheduler}, {"server", cmd_server},
+                    {"worker", cmd_worker},      {"bench", cmd_bench},         {"data", data_command},
+                    {"summary", summary_command}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job

@@ -18,7 +18,6 @@
 #include "shared/run/commands.h"
 #include "shared/run/launch.h"
 #include "shared/run/rank_env.h"
-#include "shared/run/run_dir.h"
 
 static int64_t seven(void *ctx) { return ctx ? 7 : 7; }
 
@@ -277,35 +276,6 @@ static void rank_variables(void **state) {
     forget_ranks();
 }
 
-// ---------------------------------------------------------------- run directories
-static void earlier_runs_are_kept(void **state) {
-    (void)state;
-    char base[] = "/tmp/starring-run-XXXXXX";
-    assert_non_null(mkdtemp(base));
-    char *dir = xasprintf("%s/a/b", base), *mine = xasprintf("%s/notes.txt", dir);
-    assert_int_equal(run_dir_prepare(dir, false), 0);
-    assert_int_equal(run_dir_prepare(dir, false), 0);
-    assert_int_equal(run_dir_write(dir, "config.json", "{}\n"), 0);
-    assert_int_equal(run_dir_write(dir, "ranks/worker-0.json", "{}\n"), 0);
-    assert_int_equal(run_dir_write(dir, "notes.txt", "mine"), 0);
-    char *text = run_dir_read(dir, "config.json", false);
-    assert_string_equal(text, "{}\n");
-    free(text);
-    error_quiet(1);
-    assert_int_equal(run_dir_prepare(dir, false), -1);
-    assert_non_null(strstr(error_last(), "--force"));
-    error_quiet(0);
-    assert_int_equal(run_dir_prepare(dir, true), 0);
-    assert_null(run_dir_read(dir, "config.json", true));
-    assert_null(run_dir_read(dir, "ranks/worker-0.json", true));
-    assert_int_equal(access(mine, F_OK), 0);
-    char *command = xasprintf("rm -r %s", base);
-    assert_int_equal(system(command), 0);
-    free(command);
-    free(mine);
-    free(dir);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_end_well),
@@ -320,7 +290,6 @@ int main(void) {
         cmocka_unit_test(wrong_options_are_named),
         cmocka_unit_test(whole_numbers),
         cmocka_unit_test(rank_variables),
-        cmocka_unit_test(earlier_runs_are_kept),
     };
     return cmocka_run_group_tests_name("launch", tests, NULL, NULL);
 }

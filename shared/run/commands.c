@@ -147,16 +147,19 @@ const struct cli_command command_data_tokenize = {
 };
 
 static const struct cli_option summary_options[] = {
-    {"json", NULL, NULL, "print summary.json alone", 0},
+    {"json", NULL, NULL,
+     "print summary.json alone, or the facts of a run without one; \"state\" says how it stands", 0},
 };
 
 const struct cli_command command_summary = {
     .name = "summary",
     .usage = "DIR",
     .summary =
-        "Merges what the ranks of a run left in DIR into DIR/summary.json again and prints its table: for\n"
-        "jobs on many machines, once every rank's report is there.",
-    .examples = "  starring summary runs/star\n",
+        "Prints the table of the run in DIR, or, of a run that goes on, failed or was killed, what is "
+        "there.\n"
+        "Overwrites nothing; writes DIR/summary.json where a finished job on many machines has none yet.\n"
+        "Exit status: 0 complete, 1 failed, interrupted or dead, 2 no run directory, 3 running.",
+    .examples = "  starring summary runs/star\n  starring summary runs/star --json | python3 -m json.tool\n",
     .options = summary_options,
     .option_count = COUNT(summary_options),
     .max_words = 1,

@@ -2,34 +2,22 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/run/metrics.h"
+#include "shared/run/run_state.h"
 
-static const char *const run_files[] = {"config.json", "metrics.jsonl", "summary.json", "trace.json"};
+static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.jsonl",
+                                        "summary.json", "trace.json",    "state.json"};
 #define RUN_FILES (sizeof run_files / sizeof run_files[0])
-
-char *run_dir_name(const struct config *c) {
-    char utc[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    gmtime_r(&now, &tm);
-    strftime(utc, sizeof utc, "%Y%m%dT%H%M%SZ", &tm);
-    char *model = xstrdup(c->model);
-    size_t length = strlen(model);
-    while (length > 1 && model[length - 1] == '/') model[--length] = 0;
-    const char *slash = strrchr(model, '/');
-    char *name = xasprintf("runs/%s-%s-%s", slash ? slash + 1 : model, c->topology, utc);
-    free(model);
-    for (char *p = name; *p; p++)
-        if (*p == ':') *p = '-';
-    return name;
-}
 
 static int make_path(const char *dir) {
     char *path = xstrdup(dir);
@@ -47,6 +35,38 @@ static int make_path(const char *dir) {
     }
     free(path);
     return 0;
+}
+
+static char *name_of(const struct config *c) {
+    char utc[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(utc, sizeof utc, "%Y%m%dT%H%M%SZ", &tm);
+    char *model = xstrdup(c->model);
+    size_t length = strlen(model);
+    while (length > 1 && model[length - 1] == '/') model[--length] = 0;
+    const char *slash = strrchr(model, '/');
+    char *name = xasprintf("runs/%s-%s-%s", slash ? slash + 1 : model, c->topology, utc);
+    free(model);
+    for (char *p = name; *p; p++)
+        if (*p == ':') *p = '-';
+    return name;
+}
+
+char *run_dir_make(const struct config *c) {
+    char *base = name_of(c), *name = xstrdup(base);
+    int rc = make_path("runs");
+    for (int i = 2; !rc && mkdir(name, 0777); i++) {
+        if (errno != EEXIST) rc = fail("%s: cannot make the directory: %s", name, strerror(errno));
+        if (rc) break;
+        free(name);
+        name = xasprintf("%s-%d", base, i);
+    }
+    free(base);
+    if (!rc) return name;
+    free(name);
+    return NULL;
 }
 
 int run_dir_join(const char *dir) {
@@ -76,30 +96,72 @@ static bool is_weights_file(const char *name) {
     return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17);
 }
 
-int run_dir_prepare(const char *dir, bool force) {
+// The first file of a run that is there, or NULL.
+static const char *run_file_in(const char *dir) {
     const char *found = NULL;
-    for (size_t i = 0; i < RUN_FILES; i++) {
+    for (size_t i = 0; i < RUN_FILES && !found; i++) {
         char *path = xasprintf("%s/%s", dir, run_files[i]);
-        if (!access(path, F_OK)) {
-            if (!force)
-                found = run_files[i];
-            else if (unlink(path))
-                found = run_files[i];
-        }
+        if (!access(path, F_OK)) found = run_files[i];
         free(path);
     }
-    if (found)
+    return found;
+}
+
+// Whether this process may take dir. 0, or -1 after saying why not.
+static int may_take(const char *dir, bool force) {
+    struct run_state s;
+    int64_t step = metrics_last_step(dir);
+    const char *found = run_file_in(dir);
+    run_state_read(dir, &s);
+    if (s.phase == RUN_RUNNING && !s.own && !s.elsewhere)
+        return fail(
+            "%s is in use: process %lld has been writing to it since %s; choose another --out, or end it "
+            "first",
+            dir, (long long)s.pid, s.started);
+    if (force || !found) return 0;
+    if (s.phase == RUN_RUNNING && s.elsewhere)
+        return fail(
+            "%s is in use by process %lld on %s, it says: choose another --out, or --force if that has ended",
+            dir, (long long)s.pid, s.host);
+    // A config.json without a state.json may be anybody's, a model's for one.
+    if (s.phase == RUN_UNKNOWN)
         return fail("%s/%s is there from an earlier run: choose another --out, or --force to replace it", dir,
                     found);
-    char *ranks = xasprintf("%s/ranks", dir);
-    char *weights = xasprintf("%s/weights", dir);
-    if (force) {
-        remove_files(ranks, is_rank_file);
-        remove_files(weights, is_weights_file);
+    if (step > 0)
+        return fail(
+            "%s holds %lld steps of an earlier run (%s): choose another --out, or --force to replace it", dir,
+            (long long)step, run_phase_word(s.phase));
+    return 0;
+}
+
+static int clean(const char *dir, bool weights_too) {
+    int rc = 0;
+    for (size_t i = 0; i < RUN_FILES && !rc; i++) {
+        char *path = xasprintf("%s/%s", dir, run_files[i]);
+        if (unlink(path) && errno != ENOENT)
+            rc = fail("%s: an earlier run's, and cannot be removed: %s", path, strerror(errno));
+        free(path);
     }
+    char *ranks = xasprintf("%s/ranks", dir), *weights = xasprintf("%s/weights", dir);
+    remove_files(ranks, is_rank_file);
+    if (weights_too) remove_files(weights, is_weights_file);
     free(ranks);
     free(weights);
-    return run_dir_join(dir);
+    return rc;
+}
+
+int run_dir_prepare(const char *dir, bool force) {
+    if (make_path(dir)) return -1;
+    // Of several processes that come at once, one after the other. Where directories cannot be locked (some
+    // network file systems) only those that come at the very same moment may miss each other.
+    int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock >= 0) flock(lock, LOCK_EX);
+    int rc = may_take(dir, force);
+    if (!rc) rc = clean(dir, force);
+    if (!rc) rc = run_dir_join(dir);
+    if (!rc) rc = run_state_begin(dir);
+    if (lock >= 0) close(lock);
+    return rc;
 }
 
 int run_dir_write(const char *dir, const char *name, const char *text) {

@@ -1,6 +1,7 @@
-// A run directory: config.json, metrics.jsonl, summary.json, ranks/ROLE-RANK.json, trace.json, weights/.
-// Files appear whole: they are written under a temporary name and renamed; metrics.jsonl grows by whole
-// lines. Owned by rank 0's process or the launcher; other ranks only add to ranks/.
+// A run directory (docs/files.md): config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
+// ranks/ROLE-RANK.json, trace.json, weights/. Files appear whole: they are written under a temporary name and
+// renamed; the .jsonl files grow by whole lines. Owned by rank 0's process or the launcher; other ranks only
+// add to ranks/.
 #ifndef STARRING_SHARED_RUN_RUN_DIR_H
 #define STARRING_SHARED_RUN_RUN_DIR_H
 
@@ -8,11 +9,15 @@
 
 #include "shared/io/config.h"
 
-// Name (malloc'd) when --out is not given: runs/MODEL-TOPOLOGY-20240131T235959Z.
-char *run_dir_name(const struct config *c);
+// When --out is not given: makes runs/MODEL-TOPOLOGY-20240131T235959Z, with -2, -3, .. behind it where that
+// is there already, so that of two runs started in one second each has its own. Its name (malloc'd), or NULL
+// after logging.
+char *run_dir_make(const struct config *c);
 
-// Makes dir and dir/ranks. A directory that holds an earlier run is refused unless force, which removes
-// exactly the files a run writes. 0, or -1 after logging.
+// Makes dir and dir/ranks and takes them for this process (state.json), as one of all that try at once; the
+// others are refused. So is a directory that a living process has taken, with force too. A directory with
+// steps of an earlier run is refused unless force, which removes exactly the files a run writes; what a run
+// left that ended before its first step is removed without. 0, or -1 after logging.
 int run_dir_prepare(const char *dir, bool force);
 
 // Makes dir and dir/ranks where they are not there; for one of several processes that share it.

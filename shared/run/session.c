@@ -9,6 +9,7 @@
 #include "shared/run/device_choice.h"
 #include "shared/run/metrics.h"
 #include "shared/run/progress.h"
+#include "shared/run/run_state.h"
 #include "shared/run/summary.h"
 #include "shared/run/trace.h"
 
@@ -23,6 +24,14 @@ struct session {
     double start_s;
 };
 
+// Now, rather than when every rank has started and the run directory is made.
+static int check_weights(const struct job *j) {
+    struct hf_reader *reader = hf_open(j->weights_in, &j->spec, j->layout);
+    if (!reader) return -1;
+    hf_close(&reader);
+    return 0;
+}
+
 int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
     if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec)) return -1;
@@ -33,6 +42,7 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     if (!j->layout) return -1;
     if (hf_has_weights(c->model)) j->weights_in = c->model;
     if (predict_only) return 0;
+    if (j->weights_in && check_weights(j)) return -1;
     struct data_options d = {.path = c->data,
                              .val_path = c->val_data,
                              .tokenizer = c->tokenizer,
@@ -96,13 +106,20 @@ static int open_device(struct session *x) {
     return x->compute ? 0 : fail("--device %s: cannot create a stream", backend->name);
 }
 
+// Of a star whose roles are started by hand worker 0 stands for the run. Otherwise somebody does already.
+static int take_state(const char *dir) {
+    struct run_state s;
+    run_state_read(dir, &s);
+    return s.phase == RUN_RUNNING ? 0 : run_state_begin(dir);
+}
+
 static int open_output(struct session *x) {
     const struct job *j = x->job;
     char label[32];
     snprintf(label, sizeof label, "worker %d", x->topology->rank);
     error_set_label(label);
     if (x->topology->rank != 0) return 0;
-    if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;
+    if (j->dir && (take_state(j->dir) || !(x->metrics = metrics_create(j->dir)))) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
     struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file))};
     if (!j->no_metrics) x->progress = progress_create(&p);

@@ -8,6 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/run/metrics.h"
 #include "shared/run/run_dir.h"
+#include "shared/run/run_state.h"
 #include "shared/run/summary_impl.h"
 
 static const char *const time_names[] = {
@@ -143,12 +144,21 @@ static double percentile(const double *sorted, int64_t n, double p) {
     return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
 }
 
-static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
-                      double flops_per_token) {
-    double tokens = (double)(c->train_batch * c->seq), total_s = 0;
+double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
+    double total_s = 0;
     int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
     for (int64_t i = warm; i < m->steps; i++) total_s += m->step_seconds[i];
-    double rate = total_s > 0 ? tokens * (double)(m->steps - warm) / total_s : NAN;
+    return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
+}
+
+bool summary_interrupted(const struct cJSON *summary) {
+    const char *state = cJSON_GetStringValue(summary_item(summary, "state"));
+    return state && !strcmp(state, run_phase_word(RUN_INTERRUPTED));
+}
+
+static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
+                      double flops_per_token) {
+    double tokens = (double)(c->train_batch * c->seq), rate = summary_rate(m, tokens);
     put(s, "tokens_per_step", tokens);
     put(s, "tokens_per_second", rate);
     put(s, "flops_per_token", flops_per_token);
@@ -162,6 +172,8 @@ static void put_speed(cJSON *s, const struct config *c, const struct metrics_tot
 
 static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
     static const char *const consistency[] = {"sync", "async", "ssp", "backup"};
+    enum run_phase phase = m->steps < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
+    cJSON_AddStringToObject(s, "state", run_phase_word(phase));
     cJSON_AddStringToObject(s, "topology", c->topology);
     if (c->kind == TOPOLOGY_ZERO) put(s, "stage", c->stage);
     if (c->kind == TOPOLOGY_PS) cJSON_AddStringToObject(s, "consistency", consistency[c->consistency]);
@@ -179,6 +191,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     put(s, "gradient_accumulation_steps", (double)c->accumulation);
     put(s, "seq_len", (double)c->seq);
     put(s, "steps", (double)m->steps);
+    put(s, "steps_planned", (double)c->steps);
     put(s, "skipped", (double)m->skipped);
     cJSON *loss = cJSON_AddObjectToObject(s, "loss");
     put(loss, "first", m->loss_first);
@@ -346,7 +359,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     return s;
 }
 
-struct cJSON *summary_merge(const char *dir) {
+struct cJSON *summary_build(const char *dir) {
     struct metrics_totals totals;
     char *path = xasprintf("%s/config.json", dir);
     struct config *c = config_load(path, NULL, 0);
@@ -355,14 +368,20 @@ struct cJSON *summary_merge(const char *dir) {
     cJSON *s = NULL;
     if (!metrics_read(dir, &totals)) {
         s = build(dir, c, &totals);
-        char *text = cJSON_Print(s);
-        if (run_dir_write(dir, "summary.json", text)) {
-            cJSON_Delete(s);
-            s = NULL;
-        }
-        free(text);
         metrics_totals_free(&totals);
     }
     config_destroy(&c);
+    return s;
+}
+
+struct cJSON *summary_merge(const char *dir) {
+    cJSON *s = summary_build(dir);
+    if (!s) return NULL;
+    char *text = cJSON_Print(s);
+    if (run_dir_write(dir, "summary.json", text)) {
+        cJSON_Delete(s);
+        s = NULL;
+    }
+    free(text);
     return s;
 }

@@ -24,9 +24,13 @@ struct run_facts {
 // DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts);
 
-// Reads what the ranks left, writes DIR/summary.json and returns the document (the caller deletes it with
-// cJSON_Delete), or NULL after logging. Ranks whose files are not there are named under "missing_reports".
+// Reads what the ranks left and returns the document (the caller deletes it with cJSON_Delete), or NULL after
+// logging. Ranks whose files are not there are named under "missing_reports".
+struct cJSON *summary_build(const char *dir);
+// The same, and writes it to DIR/summary.json.
 struct cJSON *summary_merge(const char *dir);
+// Whether the document tells of a run that ended before its last step.
+bool summary_interrupted(const struct cJSON *summary);
 
 // The table for people.
 void summary_print(FILE *f, const char *dir, const struct cJSON *summary);

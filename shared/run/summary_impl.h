@@ -16,6 +16,10 @@ static inline double summary_number(const cJSON *o, const char *key) {
     return cJSON_IsNumber(v) ? v->valuedouble : NAN;
 }
 
+struct metrics_totals;
+// Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
+double summary_rate(const struct metrics_totals *m, double tokens_per_step);
+
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
 void summary_put_device(struct cJSON *rank, const struct rank_report *r);
 // Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,

@@ -31,7 +31,11 @@ static const char *verdict(const cJSON *predicted, const cJSON *peak) {
 static void print_head(FILE *f, const cJSON *s) {
     char count[32];
     const cJSON *loss = summary_item(s, "loss"), *step = summary_item(s, "step_seconds");
-    fprintf(f, "\nrun         %s, %.0f worker%s", text(s, "topology"), summary_number(s, "workers"),
+    fputc('\n', f);
+    if (summary_interrupted(s))
+        fprintf(f, "state       interrupted after step %.0f of %.0f\n", summary_number(s, "steps"),
+                summary_number(s, "steps_planned"));
+    fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), summary_number(s, "workers"),
             summary_number(s, "workers") == 1 ? "" : "s");
     if (summary_number(s, "servers") > 0)
         fprintf(f, ", %.0f server%s", summary_number(s, "servers"),

@@ -19,6 +19,7 @@
 #include "decentral/ring.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
+#include "shared/generate/command.h"
 #include "shared/io/relaxed_json.h"
 #include "shared/run/bench_kernels.h"
 #include "shared/run/bench_step.h"
@@ -412,9 +413,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {{"train", cmd_train},        {"scheduler", cmd_scheduler}, {"server", cmd_server},
-                    {"worker", cmd_worker},      {"bench", cmd_bench},         {"data", data_command},
-                    {"summary", summary_command}};
+    } commands[] = {{"train", cmd_train},         {"scheduler", cmd_scheduler},  {"server", cmd_server},
+                    {"worker", cmd_worker},       {"bench", cmd_bench},          {"data", data_command},
+                    {"summary", summary_command}, {"generate", generate_command}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/vectors: what tiny models compute in fp64 with PyTorch, for tests/test_shared_parity.c.
 
-    python3 tests/make_vectors.py [OUT]      needs torch, numpy, safetensors; transformers when installed
+    python3 tests/make_vectors.py [OUT]             needs torch, numpy, safetensors; transformers when installed
+    python3 tests/make_vectors.py [OUT] --greedy    greedy.json alone, from the weights there; needs transformers
 
 The models are defined here from their papers and, when transformers is installed, compared with its own
 LlamaForCausalLM, Qwen2ForCausalLM and GPT2LMHeadModel (logits and every gradient). For each model it writes
@@ -11,6 +12,8 @@ LlamaForCausalLM, Qwen2ForCausalLM and GPT2LMHeadModel (logits and every gradien
     NAME/after/model.safetensors               the weights after ten AdamW steps on the same batch, fp32
     NAME/expected.safetensors                  tokens, targets (B,T) I64; logits (B,T,V), losses (10) F64:
                                                losses[i] is the mean loss before update i+1
+    NAME/greedy.json                           prompts and what transformers' generate() appends without sampling,
+                                               in fp32, from the initial weights (tests/test_shared_generate.c)
 
 AdamW: lr 1e-3, betas (0.9, 0.95), eps 1e-8, weight decay 0.1 on matrices only, no clipping.
 """
@@ -25,6 +28,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 BATCH, SEQ, STEPS = 2, 11, 10
+GREEDY_CASES, GREEDY_TOKENS, GREEDY_MARGIN = 4, 40, 0.01
 COMMON = {
     "vocab_size": 37,
     "initializer_range": 0.02,
@@ -265,6 +269,53 @@ def compare_with_transformers(directory, tokens, targets, logits, gradients):
     print(f"{directory.name}: logits and {len(gradients)} gradients agree with {type(model).__name__}")
 
 
+def greedy_case(model, prompt, count):
+    """What generate() appends to prompt, and by how much the least clear of its choices won."""
+    out = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        do_sample=False,
+        min_new_tokens=count,
+        max_new_tokens=count,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    best = torch.cat(out.logits).topk(2).values
+    return {
+        "prompt": prompt,
+        "ids": out.sequences[0, len(prompt) :].tolist(),
+        "least_margin": round((best[:, 0] - best[:, 1]).min().item(), 6),
+    }
+
+
+def write_greedy(directory):
+    """Keeps the first prompts whose continuation varies and whose choices no rounding can turn."""
+    try:
+        import transformers
+    except ImportError:
+        print(f"{directory.name}: transformers is not installed, greedy.json left as it is")
+        return
+    c = json.loads((directory / "config.json").read_text())
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    model.generation_config.eos_token_id = None
+    generator = torch.Generator().manual_seed(7)
+    positions = c.get("n_positions") or c["max_position_embeddings"]
+    cases = []
+    while len(cases) < GREEDY_CASES:
+        length = 1 + 2 * len(cases)
+        prompt = torch.randint(0, c["vocab_size"], (length,), generator=generator).tolist()
+        case = greedy_case(model, prompt, min(GREEDY_TOKENS, positions - length))
+        if len(set(case["ids"])) >= 4 and case["least_margin"] >= GREEDY_MARGIN:
+            cases.append(case)
+    lines = ",\n".join("  " + json.dumps(case) for case in cases)
+    made_by = f"{type(model).__name__}.generate of transformers {transformers.__version__}"
+    (directory / "greedy.json").write_text(f'{{"made_by": "{made_by}", "cases": [\n{lines}\n]}}\n')
+    print(f"{directory.name}: {len(cases)} greedy continuations by {made_by}")
+
+
 def write_vectors(name, out):
     c = CONFIGS[name]
     generator = torch.Generator().manual_seed(20240 + len(name))
@@ -305,11 +356,12 @@ def write_vectors(name, out):
 
 
 def main():
-    out = (
-        pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "data" / "vectors"
-    )
+    words = [word for word in sys.argv[1:] if word != "--greedy"]
+    out = pathlib.Path(words[0]) if words else pathlib.Path(__file__).parent / "data" / "vectors"
     for name in CONFIGS:
-        write_vectors(name, out)
+        if "--greedy" not in sys.argv:
+            write_vectors(name, out)
+        write_greedy(out / name)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ struct hf_reader;
 // Every tensor of the layout is checked before this returns. "DIR has no weights" is an error too.
 struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l);
 bool hf_has_weights(const char *dir);  // dir is a directory with *.safetensors or an index
+// The type of the embedding's file tensor; fp32 for fp64.
+enum dtype hf_dtype(const struct hf_reader *r);
 // Unit u as fp32 (n_pad), zeros in gaps.
 int hf_read_unit(struct hf_reader *r, int u, float *out);
 void hf_close(struct hf_reader **r);

@@ -222,6 +222,13 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
     return r;
 }
 
+enum dtype hf_dtype(const struct hf_reader *r) {
+    struct hf_part parts[HF_MAX_PARTS];
+    hf_parts(&r->spec, r->layout, 0, 0, parts);
+    enum dtype dt = (enum dtype)lookup(r, parts[0].name)->tensor->dtype;
+    return dt == DT_F64 ? DT_F32 : dt;
+}
+
 // out(rows, columns) = in(columns, rows) transposed, in tiles.
 static void read_transposed(const struct st_tensor *t, int64_t rows, int64_t columns, float *out) {
     float tile[TILE][TILE];

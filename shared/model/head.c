@@ -153,3 +153,13 @@ int model_logits(struct model *m, const struct unit_view *head, const struct uni
     free(host);
     return rc;
 }
+
+int model_row_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, int64_t row,
+                     float *out) {
+    struct projection p = projection_of(m, head, tied);
+    void *host = xcalloc((size_t)m->VS, dtype_size(m->dt));
+    logits_of(m, &p, row, 1);
+    int rc = fetch_logits(m, host, 0, 1, out);
+    free(host);
+    return rc;
+}

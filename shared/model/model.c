@@ -1,6 +1,7 @@
 // Life cycle of the model: its activations are carved here, its units dispatched.
 #include "shared/model/model.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,10 @@ static void carve_saved(struct model *m) {
     bool layer_norm = model_norm(m) == NORM_LAYER;
     for (int i = 0; i < m->spec.layers; i++) {
         struct block_saved *a = &m->saved[i];
+        if (m->forward_only && i > 0) {
+            *a = m->saved[0];
+            continue;
+        }
         a->x = take(m, MEM_ACTIVATION, m->R * m->C, e);
         a->n1 = take(m, MEM_ACTIVATION, m->R * m->C, e);
         a->qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
@@ -74,31 +79,40 @@ static void carve_saved(struct model *m) {
     }
 }
 
-static void carve(struct model *m) {
+static void carve_gradients(struct model *m) {
     size_t e = dtype_size(m->dt);
-    carve_saved(m);
-    m->tokens = take(m, MEM_ACTIVATION, m->R, 4);
     m->targets = take(m, MEM_ACTIVATION, m->R, 4);
-    m->final_x = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->nf = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->meanf = model_norm(m) == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 4) : NULL;
-    m->rstdf = take(m, MEM_ACTIVATION, m->R, 4);
     m->loss = take(m, MEM_ACTIVATION, m->R, 4);
     m->loss_sum = take(m, MEM_ACTIVATION, 1, sizeof(double));
-    m->pass = take(m, MEM_ACTIVATION, m->R * m->C, e);
     m->carry = take(m, MEM_ACTIVATION, m->R * m->C, e);
     m->d_c = take(m, MEM_ACTIVATION, m->R * m->C, e);
     m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
     m->d_up = take(m, MEM_ACTIVATION, m->R * m->U, e);
     if (m->spec.family == FAMILY_LLAMA) m->d_act = take(m, MEM_ACTIVATION, m->R * m->F, e);
-    m->logits = take(m, MEM_WORKSPACE, m->chunk * m->VS, e);
-    if (m->spec.family == FAMILY_LLAMA) m->rope = take(m, MEM_WORKSPACE, m->T * m->spec.head_size, 4);
+}
+
+static size_t scratch_bytes(const struct model *m) {
     const struct model_spec *s = &m->spec;
     size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
+    if (m->forward_only) return scratch;
     scratch = max_size(scratch, norm_bwd_scratch_bytes(m->C));
-    scratch = max_size(scratch, embed_bwd_scratch_bytes(m->B, m->T, m->C, m->V));
-    m->scratch = arena_take(&m->arena, MEM_WORKSPACE, scratch);
+    return max_size(scratch, embed_bwd_scratch_bytes(m->B, m->T, m->C, m->V));
+}
+
+static void carve(struct model *m) {
+    size_t e = dtype_size(m->dt);
+    carve_saved(m);
+    m->tokens = take(m, MEM_ACTIVATION, m->R, 4);
+    m->final_x = take(m, MEM_ACTIVATION, m->R * m->C, e);
+    m->nf = take(m, MEM_ACTIVATION, m->R * m->C, e);
+    m->meanf = model_norm(m) == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 4) : NULL;
+    m->rstdf = take(m, MEM_ACTIVATION, m->R, 4);
+    m->pass = take(m, MEM_ACTIVATION, m->R * m->C, e);
+    if (!m->forward_only) carve_gradients(m);
+    m->logits = take(m, MEM_WORKSPACE, m->chunk * m->VS, e);
+    if (m->spec.family == FAMILY_LLAMA) m->rope = take(m, MEM_WORKSPACE, m->T * m->spec.head_size, 4);
+    m->scratch = arena_take(&m->arena, MEM_WORKSPACE, scratch_bytes(m));
 }
 
 static struct model *model_shell(const struct model_options *o) {
@@ -109,7 +123,7 @@ static struct model *model_shell(const struct model_options *o) {
     m->s = o->compute;
     m->dt = o->dtype;
     m->B = o->batch;
-    m->T = o->seq;
+    m->T = m->most_seq = o->seq;
     m->R = o->batch * o->seq;
     m->C = s->channels;
     m->A = (int64_t)s->heads * s->head_size;
@@ -121,6 +135,8 @@ static struct model *model_shell(const struct model_options *o) {
     m->chunk = (int64_t)(LOGITS_BYTES / ((size_t)m->V * dtype_size(m->dt)));
     if (m->chunk < LOGITS_MIN_ROWS) m->chunk = LOGITS_MIN_ROWS;
     if (m->chunk > m->R) m->chunk = m->R;
+    m->forward_only = o->forward_only;
+    if (o->forward_only) m->chunk = 1;
     m->at = xcalloc((size_t)s->layers, sizeof *m->at);
     m->saved = xcalloc((size_t)s->layers, sizeof *m->saved);
     return m;
@@ -193,6 +209,13 @@ void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targ
     dev_copy(m->s, m->targets, targets, (size_t)m->R * sizeof *targets);
     m->grad_scale = loss_scale_over_tokens;
     m->zero_loss = zero_loss;
+}
+
+void model_set_tokens(struct model *m, const int32_t *tokens, int64_t seq) {
+    assert(m->forward_only && seq > 0 && seq <= m->most_seq);
+    m->T = seq;
+    m->R = m->B * seq;
+    dev_copy(m->s, m->tokens, tokens, (size_t)m->R * sizeof *tokens);
 }
 
 double model_loss_sum(const struct model *m) {

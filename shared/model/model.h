@@ -21,6 +21,10 @@ struct model_options {
     struct stream *compute;
     enum dtype dtype;
     int64_t batch, seq;  // B, T of one micro-batch
+    // Nothing will be trained: no memory for gradients and losses, one for all blocks' activations, and
+    // sequences may be shorter than seq. Only model_set_tokens, model_forward (without want_loss) and
+    // model_row_logits may then be called.
+    bool forward_only;
 };
 
 struct model;
@@ -35,6 +39,8 @@ void model_destroy(struct model **m);
 // loss_scale / (tokens the mean is taken over). zero_loss: start the step's loss sum at 0.
 void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets,
                      float loss_scale_over_tokens, bool zero_loss);
+// forward_only: host tokens (B,T) of sequences of T = seq tokens, at most the options' seq; kept as above.
+void model_set_tokens(struct model *m, const int32_t *tokens, int64_t seq);
 // Forward of unit u. tied: unit 0's view when u is the head of a tied model and want_loss, else NULL.
 void model_forward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied,
                    bool want_loss);
@@ -43,5 +49,8 @@ void model_backward(struct model *m, int u, const struct unit_view *view, const 
 double model_loss_sum(const struct model *m);
 // Tests: logits (B*T,V) of the batch as fp32, from the final norm of the last forward; blocks.
 int model_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, float *out);
+// forward_only: logits (V) of one row, 0 <= row < B*T, as fp32, from the last forward; blocks. 0 or -1.
+int model_row_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, int64_t row,
+                     float *out);
 
 #endif

@@ -11,6 +11,9 @@
 // the products around it (kernels/backend.h, EPILOGUE_GELU): `act` leaves the first with `up` beside it, and
 // the gradient of `up` leaves the second's backward.
 // `carry` is the gradient of the residual stream on its way down.
+//
+// forward_only keeps nothing for a backward: every block's `saved` is the same buffers. A block reads the
+// previous one's mid into its x before it writes its own.
 #ifndef STARRING_SHARED_MODEL_MODEL_IMPL_H
 #define STARRING_SHARED_MODEL_MODEL_IMPL_H
 
@@ -33,6 +36,7 @@ struct model {
     struct stream *s;
     enum dtype dt;
     int64_t B, T, R, C, QKV, A, F, U, V;
+    int64_t most_seq;  // what memory was taken for; T changes when forward_only
     struct arena arena;
     struct block_tensors *at;   // (L)
     struct block_saved *saved;  // (L)
@@ -52,6 +56,7 @@ struct model {
     void *scratch;     // of operations
     float grad_scale;  // of the summed loss
     bool zero_loss;
+    bool forward_only;
 };
 
 // The tensor's place in a view; NULL when it has none (offset -1).

@@ -194,6 +194,21 @@ int cli_integer(const struct cli_args *a, const char *name, long low, long high,
     return 0;
 }
 
+int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
+               double *out) {
+    const char *text = cli_get(a, name);
+    if (!text) {
+        *out = fallback;
+        return 0;
+    }
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= low && value <= high))
+        return fail("--%s %s: expected a number from %g to %g", name, text, low, high);
+    *out = value;
+    return 0;
+}
+
 void cli_help(FILE *f, const struct cli_command *cmd) {
     fprintf(f, "starring %s %s\n\n%s\n", cmd->name, cmd->usage, cmd->summary);
     const struct cli_option *o;

@@ -60,6 +60,9 @@ const char *cli_get(const struct cli_args *a, const char *name);
 void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value);
 // A whole number in [low, high], or -1 with *out untouched after naming the option; not given: fallback.
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out);
+// Likewise a finite number.
+int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
+               double *out);
 
 void cli_help(FILE *f, const struct cli_command *cmd);
 // The nearest of count names by edit distance, or NULL when none is near.

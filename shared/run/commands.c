@@ -175,6 +175,7 @@ void commands_overview(FILE *f) {
         "  starring data info | tokenize                                      what a text or token file "
         "holds\n"
         "  starring summary DIR                                               a run's table again\n"
+        "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"
         "  starring --version\n\n"
         "starring COMMAND --help lists a command's options with examples.\n\n"
         "Examples:\n"

@@ -1,0 +1,245 @@
+#include "shared/generate/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/generate/generate.h"
+#include "shared/generate/output.h"
+#include "shared/generate/prompt.h"
+#include "shared/generate/source.h"
+#include "shared/io/checkpoint_hf.h"
+#include "shared/io/config.h"
+#include "shared/io/vocabulary.h"
+#include "shared/run/cli.h"
+#include "shared/run/device_choice.h"
+
+#define DEFAULT_TOKENS      100
+#define DEFAULT_TEMPERATURE 0.8
+#define DEFAULT_TOP_K       40
+#define DEFAULT_WINDOW      256
+#define MOST_TOKENS         1000000
+
+static const struct cli_option options[] = {
+    {"model", NULL, "DIR", "run directory (its weights/), or Hugging Face directory", 0},
+    {"prompt", NULL, "TEXT", "text to go on from, for models whose tokens are bytes; -: standard input", 0},
+    {"prompt-ids", NULL, "IDS", "token ids to go on from, as in 15496,11; -: standard input", 0},
+    {"tokens", NULL, "N", "tokens to append, at most (100)", 0},
+    {"temperature", NULL, "T", "0: always the likeliest token; 1: as the model says (0.8)", 0},
+    {"top-k", NULL, "K", "only the K likeliest tokens; 0: all (40)", 0},
+    {"seed", "seed", "N", "of the draws: the same seed, the same text (1)", 0},
+    {"window", NULL, "N", "tokens that the model sees: the last N of prompt and continuation", 0},
+    {"ignore-eos", NULL, NULL, "go on after an end-of-text token", 0},
+    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (that of the weights)", 0},
+    {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
+    {"threads", "threads", "N", "CPU threads (one per core)", 0},
+    {"json", NULL, NULL, "print one JSON document: prompt, ids, text, seed, tokens/s ..", 0},
+};
+
+static const struct cli_command command = {
+    .name = "generate",
+    .usage = "--model RUN|DIR --prompt TEXT [OPTIONS]",
+    .summary =
+        "Continues a prompt with a run's weights, or with a Hugging Face directory's. Text goes in and out\n"
+        "where tokens are bytes; token ids with --prompt-ids; for models with a tokenizer,\n"
+        "experiments/generate.py translates. Every token is a forward pass over the window. The window is, "
+        "by\n"
+        "default, the sequence length of the run, the model's positions, 256, or prompt and continuation,\n"
+        "whichever is least; when it is full it slides, and positions count from its first token again.\n"
+        "Generation stops at config.json's (generation_config.json's) eos_token_id.",
+    .examples =
+        "  starring generate --model runs/demo/ps-sync --prompt \"hacker: \"\n"
+        "  starring generate --model runs/demo/zero-2 --prompt \"hacker: \" --temperature 0 --tokens 40\n"
+        "  starring generate --model gpt2/ --prompt-ids 15496,11 --json\n"
+        "  python3 experiments/generate.py --model gpt2/ --prompt \"Hello,\"\n",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+};
+
+struct run {
+    const struct cli_args *args;
+    const char *model;  // as given
+    struct config *config;
+    struct generate_source source;
+    struct model_spec spec;
+    struct layout *layout;
+    struct hf_reader *reader;
+    struct prompt prompt;
+    struct generate_options o;
+    int64_t window;
+    enum dtype dtype;
+    struct device *dev;
+    struct stream *compute;
+    struct generator *generator;
+};
+
+static void release(struct run *r) {
+    generator_destroy(&r->generator);
+    if (r->compute) stream_destroy(&r->compute);
+    if (r->dev) dev_close(&r->dev);
+    prompt_free(&r->prompt);
+    if (r->reader) hf_close(&r->reader);
+    if (r->layout) layout_destroy(&r->layout);
+    source_close(&r->source);
+    config_destroy(&r->config);
+}
+
+static int read_options(struct run *r) {
+    const struct config_override local = {"topology", "local", "generate"};
+    const struct cli_args *a = r->args;
+    long tokens, top_k;
+    r->model = cli_get(a, "model");
+    if (!r->model) return fail("generate: --model RUN|DIR is missing: whose weights?");
+    if (!cli_get(a, "prompt") == !cli_get(a, "prompt-ids"))
+        return fail("generate: give --prompt TEXT or --prompt-ids IDS, one of the two");
+    if (cli_integer(a, "tokens", 1, MOST_TOKENS, DEFAULT_TOKENS, &tokens) ||
+        cli_integer(a, "top-k", 0, INT32_MAX, DEFAULT_TOP_K, &top_k) ||
+        cli_number(a, "temperature", 0, 1000, DEFAULT_TEMPERATURE, &r->o.sample.temperature))
+        return -1;
+    struct config_override *all = xcalloc(1 + a->override_count, sizeof *all);
+    all[0] = local;
+    if (a->override_count) memcpy(all + 1, a->overrides, a->override_count * sizeof *all);
+    r->config = config_load(NULL, all, 1 + a->override_count);
+    free(all);
+    if (!r->config) return -1;
+    r->o.count = tokens;
+    r->o.sample.top_k = (int32_t)top_k;
+    r->o.sample.seed = r->config->seed;
+    return 0;
+}
+
+static int open_weights(struct run *r) {
+    if (source_open(&r->source, r->model) || model_spec_load(r->source.dir, &r->spec) ||
+        !(r->layout = model_layout_create(&r->spec, 1)) ||
+        !(r->reader = hf_open(r->source.dir, &r->spec, r->layout)))
+        return -1;
+    r->dtype = cli_get(r->args, "dtype") ? r->config->dtype : hf_dtype(r->reader);
+    return 0;
+}
+
+// A word for the shell: in single quotes, with those inside written '\''.
+static char *quoted(const char *word) {
+    char *out = xcalloc(4 * strlen(word) + 3, 1), *to = out;
+    *to++ = '\'';
+    for (; *word; word++) {
+        memcpy(to, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
+        to += *word == '\'' ? 4 : 1;
+    }
+    *to = '\'';
+    return out;
+}
+
+// Text alone does not say which tokens it is; a tokenizer is the other program's.
+static int needs_tokenizer(const struct run *r, const char *text) {
+    const char *tokenizer = vocabulary_tokenizer(r->source.dir);
+    char *model = quoted(r->model), *prompt = quoted(text);
+    if (tokenizer)
+        fail(
+            "--prompt: this model's tokens are not bytes (vocabulary %d, %s): run python3 "
+            "experiments/generate.py --model %s --prompt %s, or give --prompt-ids",
+            r->spec.vocab, tokenizer, model, prompt);
+    else
+        fail(
+            "--prompt: this model's tokens are not bytes (vocabulary %d) and %s holds no tokenizer.json: put "
+            "it there and run python3 experiments/generate.py --model %s --prompt %s, or give --prompt-ids",
+            r->spec.vocab, r->source.dir, model, prompt);
+    free(model);
+    free(prompt);
+    return -1;
+}
+
+static int read_prompt(struct run *r) {
+    const char *text = cli_get(r->args, "prompt");
+    if (text && !vocabulary_is_bytes(r->spec.vocab, r->source.dir)) return needs_tokenizer(r, text);
+    if (prompt_read(&r->prompt, text, cli_get(r->args, "prompt-ids"), r->spec.vocab)) return -1;
+    r->o.prompt = r->prompt.ids;
+    r->o.prompt_count = r->prompt.count;
+    if (cli_get(r->args, "ignore-eos")) return 0;
+    r->o.end = r->source.end;
+    r->o.end_count = r->source.end_count;
+    return 0;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int choose_window(struct run *r) {
+    long window;
+    int64_t whole = r->prompt.count + r->o.count, fallback = least(DEFAULT_WINDOW, r->spec.max_positions);
+    if (r->source.train_seq) fallback = least(fallback, r->source.train_seq);
+    if (cli_integer(r->args, "window", 1, r->spec.max_positions, fallback, &window)) return -1;
+    if (r->prompt.count > window)
+        warn(
+            "the prompt has %lld tokens and the window holds %ld: the model sees the last ones only; "
+            "--window N, up to %d, is longer",
+            (long long)r->prompt.count, window, r->spec.max_positions);
+    r->window = least(window, whole);
+    return 0;
+}
+
+static int open_device(struct run *r) {
+    device_resolve(r->config);
+    const struct backend *found = device_backend(r->config);
+    struct device_options d = {.threads = (int)r->config->threads, .label = "generate"};
+    if (!found) return -1;
+    if (dev_open(found, &d, &r->dev)) return fail("--device %s: cannot open it", found->name);
+    r->compute = stream_create(r->dev, "compute");
+    return r->compute ? 0 : fail("--device %s: cannot create a stream", found->name);
+}
+
+static int create(struct run *r) {
+    struct generator_options g = {.spec = &r->spec,
+                                  .layout = r->layout,
+                                  .dev = r->dev,
+                                  .compute = r->compute,
+                                  .dtype = r->dtype,
+                                  .window = r->window};
+    r->generator = generator_create(&g, r->reader);
+    return r->generator ? 0 : -1;
+}
+
+static int continue_prompt(struct run *r) {
+    bool json = cli_get(r->args, "json") != NULL;
+    struct token_printer printer = {.f = stdout, .bytes = r->prompt.bytes};
+    int32_t *ids = xcalloc((size_t)r->o.count, sizeof *ids);
+    if (!json) {
+        print_prompt(&printer, &r->prompt);
+        r->o.on_token = print_token;
+        r->o.ctx = &printer;
+    }
+    double start = now_seconds();
+    int64_t made = generate(r->generator, &r->o, ids);
+    double seconds = now_seconds() - start;
+    if (!json) fputc('\n', stdout);
+    struct generation g = {.model = r->model,
+                           .weights = r->source.dir,
+                           .device = device_backend(r->config)->name,
+                           .options = &r->o,
+                           .prompt = &r->prompt,
+                           .ids = ids,
+                           .count = made,
+                           .window = r->window,
+                           .ended = made > 0 && is_end_token(&r->o, ids[made - 1]),
+                           .dtype = r->dtype,
+                           .seconds = seconds};
+    if (json && made >= 0) print_generation_json(stdout, &g);
+    if (!json && made >= 0)
+        info("%lld tokens in %.2f s (%.1f tokens/s)%s, %s on %s, seed %llu", (long long)made, seconds,
+             (double)made / seconds, g.ended ? ", ended by the model" : "", dtype_name(g.dtype), g.device,
+             (unsigned long long)r->o.sample.seed);
+    free(ids);
+    return made < 0 ? -1 : 0;
+}
+
+int generate_command(int argc, char **argv) {
+    struct cli_args args;
+    struct run r = {.args = &args};
+    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    if (outcome == CLI_RUN && !read_options(&r) && !open_weights(&r) && !read_prompt(&r) &&
+        !choose_window(&r))
+        status = open_device(&r) || create(&r) || continue_prompt(&r) ? EXIT_RUN_FAILED : 0;
+    release(&r);
+    cli_args_free(&args);
+    return status;
+}

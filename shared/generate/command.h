@@ -1,0 +1,8 @@
+// starring generate: continues a prompt with trained weights.
+#ifndef STARRING_SHARED_GENERATE_COMMAND_H
+#define STARRING_SHARED_GENERATE_COMMAND_H
+
+// argv: the words after "generate". The exit status: 0, EXIT_RUN_FAILED or EXIT_USAGE.
+int generate_command(int argc, char **argv);
+
+#endif

@@ -1,0 +1,62 @@
+// Text from weights, token by token: each token is a forward pass over the window, which holds the last
+// tokens of prompt and continuation. No cache of keys and values: simple, and the same arithmetic as
+// training.
+//
+//     prompt and continuation   t0 t1 t2 .. t(n-1)
+//     window of W, n <= W       t0 .. t(n-1)            position of t(i) is i
+//     window of W, n >  W       t(n-W) .. t(n-1)        position of t(i) is i-(n-W): the window slides by one
+//                                                       for each token, and positions begin anew in it
+//
+// The sequence is padded on the right to a multiple of GENERATE_STEP tokens, so that a device meets few
+// shapes; attention is causal, so what stands to the right of a token does not change it.
+//
+// Ownership  A generator owns its weights and its model. It is used by one thread.
+#ifndef STARRING_SHARED_GENERATE_GENERATE_H
+#define STARRING_SHARED_GENERATE_GENERATE_H
+
+#include "kernels/backend.h"
+#include "shared/generate/sample.h"
+#include "shared/model/spec.h"
+
+#define GENERATE_STEP 16  // tokens
+
+struct hf_reader;
+
+struct generator_options {
+    const struct model_spec *spec;
+    const struct layout *layout;  // world = 1
+    struct device *dev;
+    struct stream *compute;
+    enum dtype dtype;
+    int64_t window;  // 1 .. spec->max_positions
+};
+
+struct generator;
+
+// Device memory by class that generator_create takes; needs no device.
+void generator_predict(const struct generator_options *o, size_t bytes[MEM_CLASSES]);
+// NULL after logging. Copies nothing of *o but keeps spec and layout: they outlive the generator.
+struct generator *generator_create(const struct generator_options *o, struct hf_reader *weights);
+void generator_destroy(struct generator **g);
+
+// Logits (V, fp32) of the token after tokens (n >= 1, each in [0, V)). 0, or -1 after logging.
+int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, float *logits);
+
+struct generate_options {
+    const int32_t *prompt;
+    int64_t prompt_count;  // >= 1
+    int64_t count;         // tokens to append, at most
+    struct sample_options sample;
+    const int32_t *end;  // a token of these is the last one
+    int end_count;
+    // Told of each token as it comes; non-zero ends the generation (and is no error). Or NULL.
+    int (*on_token)(void *ctx, int32_t token);
+    void *ctx;
+};
+
+// token ends the text.
+bool is_end_token(const struct generate_options *o, int32_t token);
+// Appends up to count tokens to out (count). How many, or -1 after logging.
+int64_t generate(struct generator *g, const struct generate_options *o, int32_t *out);
+
+#endif

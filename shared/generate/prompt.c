@@ -1,0 +1,76 @@
+#include "shared/generate/prompt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+
+#define SEPARATORS ", \t\r\n"
+
+// The words of a flag: its value, or all of standard input. NUL-terminated; *bytes without that NUL.
+static char *value_of(const char *flag, const char *value, size_t *bytes) {
+    if (strcmp(value, "-") != 0) {
+        *bytes = strlen(value);
+        return xstrdup(value);
+    }
+    size_t room = 4096, got;
+    char *text = xcalloc(room + 1, 1);
+    *bytes = 0;
+    while ((got = fread(text + *bytes, 1, room - *bytes, stdin)) > 0) {
+        *bytes += got;
+        if (*bytes == room) text = xrealloc(text, (room *= 2) + 1);
+    }
+    text[*bytes] = 0;
+    if (!ferror(stdin)) return text;
+    fail("%s -: standard input could not be read: %s", flag, strerror(errno));
+    free(text);
+    return NULL;
+}
+
+static void take_bytes(struct prompt *p, const char *text, size_t bytes) {
+    p->ids = xcalloc(bytes + 1, sizeof *p->ids);
+    p->count = (int64_t)bytes;
+    for (size_t i = 0; i < bytes; i++) p->ids[i] = (unsigned char)text[i];
+}
+
+static int take_ids(struct prompt *p, const char *text, size_t bytes, int32_t vocab) {
+    const char *end = text + bytes;
+    p->ids = xcalloc(bytes + 1, sizeof *p->ids);  // no more ids than characters
+    for (const char *at = text; (at += strspn(at, SEPARATORS)) < end;) {
+        char *after;
+        errno = 0;
+        long id = strtol(at, &after, 10);
+        size_t word = strcspn(at, SEPARATORS);
+        if (errno || after == at || after != at + word)
+            return fail("--prompt-ids: \"%.*s\" is not a token id; expected whole numbers, as in 15496,11",
+                        word < 32 ? (int)word : 32, at);
+        if (id < 0 || id >= vocab)
+            return fail("--prompt-ids: %ld: the model's tokens are 0 to %d", id, vocab - 1);
+        p->ids[p->count++] = (int32_t)id;
+        at = after;
+    }
+    return 0;
+}
+
+int prompt_read(struct prompt *p, const char *text, const char *ids, int32_t vocab) {
+    const char *flag = text ? "--prompt" : "--prompt-ids";
+    size_t bytes;
+    int rc = 0;
+    *p = (struct prompt){.bytes = text != NULL};
+    char *value = value_of(flag, text ? text : ids, &bytes);
+    if (!value) return -1;
+    if (text)
+        take_bytes(p, value, bytes);
+    else
+        rc = take_ids(p, value, bytes, vocab);
+    free(value);
+    if (!rc && p->count == 0) rc = fail("%s: is empty; at least one token is needed to go on from", flag);
+    return rc;
+}
+
+void prompt_free(struct prompt *p) {
+    free(p->ids);
+    *p = (struct prompt){0};
+}

@@ -63,7 +63,7 @@ static inline struct config *accept(const char *text) {
 
 // Every word of the space-free, '|'-separated list stands in text.
 static inline void assert_words(const char *text, const char *words, const char *about) {
-    char list[512];
+    char list[1024];
     snprintf(list, sizeof list, "%s", words);
     for (char *w = strtok(list, "|"); w; w = strtok(NULL, "|"))
         if (!strstr(text, w)) fail_msg("%s: \"%s\" is missing in: %s", about, w, text);

@@ -94,6 +94,19 @@ static void two_workers(void **state) { every_dtype(*state, 2); }
 static void three_workers(void **state) { every_dtype(*state, 3); }
 static void four_workers(void **state) { every_dtype(*state, 4); }
 
+// Without clipping and fp16 a server updates each key as soon as its last gradient is in.
+static void keys_commit_on_arrival(void **state) {
+    struct setting s = {"llama.json", "bf16", 2};
+    struct outcome ring = train(*state, &s, "zero:1", 1, "--set gradient_clipping=0");
+    struct outcome star = train(*state, &s, "ps:sync", 2, "--set gradient_clipping=0");
+    struct outcome clipped = train(*state, &s, "zero:1", 1, "");
+    assert_same(&ring, &star, "ps:sync without clipping", 2);
+    assert_string_not_equal(ring.hash, clipped.hash);
+    free(ring.curve);
+    free(star.curve);
+    free(clipped.curve);
+}
+
 static void one_worker_is_local(void **state) {
     struct setting s = {"gpt2.json", "bf16", 1};
     struct outcome local = train(*state, &s, "local", 1, "");
@@ -185,7 +198,7 @@ int main(void) {
         cmocka_unit_test(two_workers),           cmocka_unit_test(three_workers),
         cmocka_unit_test(four_workers),          cmocka_unit_test(one_worker_is_local),
         cmocka_unit_test(processes_are_threads), cmocka_unit_test(roles_one_by_one),
-        cmocka_unit_test(another_seed_differs),
+        cmocka_unit_test(another_seed_differs),  cmocka_unit_test(keys_commit_on_arrival),
     };
     return cmocka_run_group_tests_name("equal", tests, job_setup, job_teardown);
 }

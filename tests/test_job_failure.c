@@ -22,7 +22,8 @@ static pid_t start(const struct job_place *p, const char *topology) {
     pid_t pid = job_start(
         p,
         "train --model %s/gpt2.json --data data.txt --topology %s --workers 2 --servers 2 --steps %d "
-        "--seq 16 --batch 1 --threads 1 --out %s/run --set parameter_server.deadline_ms=5000",
+        "--seq 16 --batch 1 --threads 1 --out %s/run --set parameter_server.deadline_ms=5000 "
+        "--set gradient_clipping=0",
         p->dir, topology, FOREVER, p->dir);
     double until = now_seconds() + 30;
     while (job_lines(p, "run") < 3) {

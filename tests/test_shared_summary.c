@@ -394,6 +394,31 @@ static void lines_fit_the_terminal(void **state) {
     close(wide);
 }
 
+// Whether gradients are clipped, and by how much, stands before the first step.
+static void the_header_tells_the_clipping(void **state) {
+    (void)state;
+    static const struct {
+        float clip;
+        const char *line;
+    } cases[] = {
+        {1, "\ngradient clipping 1.0 (DeepSpeed's default; \"gradient_clipping\": 0 turns it off)\n"},
+        {0.25f, "\ngradient clipping 0.25\n"},
+        {0, "\nno gradient clipping\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = NULL;
+        size_t bytes;
+        FILE *f = open_memstream(&text, &bytes);
+        struct progress *p = progress_create(&(struct progress_options){.file = f});
+        struct config c = {.steps = 1, .topology = "local", .workers = 1, .clip = cases[i].clip};
+        progress_start(p, &c, &(struct model_spec){.name = "tiny"}, 1);
+        progress_destroy(&p);
+        fclose(f);
+        assert_non_null(strstr(text, cases[i].line));
+        free(text);
+    }
+}
+
 #define ON_DISK(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
 
 int main(void) {
@@ -407,6 +432,7 @@ int main(void) {
         ON_DISK(missing_ranks_are_named),
         ON_DISK(ring_has_a_stage),
         cmocka_unit_test(lines_fit_the_terminal),
+        cmocka_unit_test(the_header_tells_the_clipping),
         cmocka_unit_test(people_read_numbers),
     };
     return cmocka_run_group_tests_name("summary", tests, NULL, NULL);

@@ -21,6 +21,7 @@ static void set_defaults(struct draft *d) {
                 .seed = 1,
                 .eval_batches = 8,
                 .steps_per_print = 10,
+                .clip = 1,  // as in DeepSpeed 0.19.6
                 .optimizer_type = xstrdup("AdamW"),
                 // FusedAdam's defaults.
                 .optimizer = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
@@ -159,9 +160,9 @@ static int read_all(struct reading *r, cJSON *root) {
     normalise(root);
     for (size_t i = 0; i < r->override_count; i++)
         if (apply_override(root, &r->overrides[i])) return -1;
-    if (config_check_types(r, root) || config_walk(r, root)) return -1;
+    if (config_check_types(r, root) || config_walk(r, root) || config_resolve(r)) return -1;
     config_report(r);
-    return config_resolve(r);
+    return 0;
 }
 
 struct config *config_load(const char *path, const struct config_override *o, size_t count) {
@@ -177,8 +178,7 @@ struct config *config_load(const char *path, const struct config_override *o, si
         cJSON_IsObject(root) ? read_all(&r, root) : fail("%s: expected an object {..} at the top", r.file);
     for (size_t i = 0; i < count; i++) free((char *)set[i].path);
     free(set);
-    for (size_t i = 0; i < r.met_count; i++) free(r.met[i].path);
-    free(r.met);
+    config_notes_free(&r);
     cJSON_Delete(root);
     if (rc) {
         free_texts(&d.c);

@@ -17,17 +17,19 @@
 // DeepSpeed's keys that are read: train_batch_size, train_micro_batch_size_per_gpu (4),
 // gradient_accumulation_steps (1); optimizer {type AdamW|Adam, params {lr 1e-3, betas, eps, weight_decay 0,
 // adam_w_mode, bias_correction}}; scheduler {WarmupLR, WarmupDecayLR, WarmupCosineLR}; fp16; bf16;
-// gradient_clipping (0: none); steps_per_print (10); zero_optimization.stage.
+// gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none); steps_per_print (10); zero_optimization.stage.
 // Adam decouples the weight decay too unless adam_w_mode is false, as DeepSpeed's FusedAdam.
 //
 // "auto" becomes what the Hugging Face Trainer's defaults make of it: lr 5e-5, betas 0.9 0.999, eps 1e-8,
-// weight_decay 0, gradient_clipping 1, warmup_min_lr 0, warmup_max_lr = lr, warmup_num_steps 0,
-// total_num_steps = steps, fp16/bf16.enabled = whether dtype says so; batch sizes: as if not given.
-// Each resolution is shown.
+// weight_decay 0, gradient_clipping 1, warmup_min_lr 0, warmup_max_lr = lr, warmup_num_steps 2
+// (Hugging Face's 0 is refused by DeepSpeed, whose schedules take at least 2), total_num_steps = steps,
+// fp16/bf16.enabled = whether dtype says so; batch sizes: as if not given. Each resolution is shown. An
+// absent warmup_max_lr is the optimizer's lr in WarmupLR, 0.001 in WarmupDecayLR.
 //
-// Other keys DeepSpeed knows: hints without effect here are listed once with the reason; what is not
-// supported is a warning when it is off or cannot change the results, else an error. Unknown keys in the
-// file are warnings, on the command line errors, both with the nearest known name.
+// Other keys DeepSpeed knows are listed, one line for each topic: what tunes its implementation, what is
+// always done, what is off, and, as a warning, what is not supported and leaves the results alone; what would
+// change them is an error. Unknown keys in the file are warnings, on the command line errors, both with the
+// nearest known name.
 #ifndef STARRING_SHARED_IO_CONFIG_H
 #define STARRING_SHARED_IO_CONFIG_H
 

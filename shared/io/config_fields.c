@@ -9,7 +9,7 @@
 
 #define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
 #define FLOAT_MAX 3.4028234663852886e38
-#define HF        "Hugging Face's default"
+#define HF        "Hugging Face's defaults"
 
 static const char *const launch_names[] = {"auto", "threads", "processes", "mpi", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
@@ -71,11 +71,12 @@ static const struct field fields[] = {
     AUTO("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, "1e-08"),
     AUTO("optimizer.params.weight_decay", FIELD_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, "0"),
     PLAIN("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode, 0, 0),
+    BOOL("optimizer.params.torch_adam", torch_adam),
     PLAIN("optimizer.params.bias_correction", FIELD_NOT, c.optimizer.no_bias_correction, 0, 0),
     ENUM("scheduler.type", c.schedule.type, schedule_names),
     AUTO("scheduler.params.warmup_min_lr", FIELD_F64, c.schedule.min_lr, 0, FLOAT_MAX, "0"),
     LATER("scheduler.params.warmup_max_lr", FIELD_F64, c.schedule.max_lr, 0, FLOAT_MAX),
-    AUTO("scheduler.params.warmup_num_steps", FIELD_I64, c.schedule.warmup_steps, 0, EXACT_MAX, "0"),
+    LATER("scheduler.params.warmup_num_steps", FIELD_I64, c.schedule.warmup_steps, 1, EXACT_MAX),
     LATER("scheduler.params.total_num_steps", FIELD_I64, c.schedule.total_steps, 1, EXACT_MAX),
     ENUM("scheduler.params.warmup_type", c.schedule.warmup, warmup_names),
     PLAIN("scheduler.params.warmup_min_ratio", FIELD_F64, c.schedule.warmup_min_ratio, 0, 1),

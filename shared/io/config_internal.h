@@ -1,7 +1,8 @@
 // What the files of the configuration reader share; nobody else includes this.
 //
 //   config.c          config_load: merge file and overrides, walk, resolve; defaults, topology strings
-//   config_walk.c     visits every member of the tree: reads it, reports it, or refuses it
+//   config_walk.c     visits every member of the tree: reads it, notes it, or refuses it
+//   config_report.c   what is said in the end of what was noted: a line for each topic
 //   config_fields.c   the table of keys that are read, and how a value gets into its place
 //   config_known.c    the table of keys that DeepSpeed knows and that are not read, and why
 //   config_resolve.c  what depends on more than one key: topology, dtype, batch triangle, schedule
@@ -19,6 +20,7 @@ struct draft {
     int stage;               // zero_optimization.stage
     bool fp16, bf16;         // their "enabled"
     int64_t last_iteration;  // scheduler.params.last_batch_iteration
+    bool torch_adam;         // optimizer.params.torch_adam
 };
 
 enum field_type {
@@ -57,6 +59,18 @@ cJSON *field_load(const struct field *f, const struct draft *d);
 // The shortest decimal text that reads back as exactly v.
 void shortest_f32(char text[32], float v);
 
+// Why a key that is there has no effect, in the order of the report.
+enum note_topic {
+    NOTE_IGNORED,  // asks for something not supported; why: what follows from that
+    NOTE_STAGE_3,  // acts at stage 3 alone, and the stage is another
+    NOTE_TUNING,   // tunes how DeepSpeed moves and keeps things; this program has nothing to tune there
+    NOTE_ALWAYS,   // it is always done
+    NOTE_NOTHING,  // it has nothing to act on
+    NOTE_OFF,      // not supported, and off
+    NOTE_AUTO,     // what "auto" became; why: whose default, or that it is the run's own
+    NOTE_TOPICS
+};
+
 enum known_use {
     KNOWN_NO_EFFECT,  // a hint to DeepSpeed's implementation; this one needs none
     KNOWN_IGNORED,    // asks for something not supported that leaves the arithmetic alone: warned about
@@ -65,8 +79,9 @@ enum known_use {
 struct known {
     const char *path;
     enum known_use use;
-    const char *harmless;  // JSON text of one more value that means off, or NULL
-    const char *why;       // NO_EFFECT: why none; else what to do instead, or NULL
+    const char *harmless;   // JSON text of one more value that means off, or NULL
+    const char *why;        // IGNORED: what follows; REFUSED: what to do instead, or NULL
+    enum note_topic topic;  // NO_EFFECT: which kind of none
 };
 size_t known_count(void);
 const struct known *known_at(size_t i);
@@ -81,12 +96,18 @@ struct reading {
     const struct config_override *overrides;
     size_t override_count;
     enum field_state state[FIELDS_MAX];
-    struct reported {  // known keys met, reported together at the end
-        char *path;
-        const struct known *known;
-    } * met;
-    size_t met_count;
+    struct note {  // said together at the end; texts are owned
+        enum note_topic topic;
+        const char *path, *value;  // value: of NOTE_AUTO
+        const char *why;           // static
+        const char *origin;        // who set the key: the file's name without its folder, or a flag
+    } * notes;
+    size_t note_count;
 };
+
+// Keeps a copy for the report, with the key's origin.
+void config_note(struct reading *r, const struct note *n);
+void config_notes_free(struct reading *r);
 
 // Optimizers and schedulers that exist elsewhere: refused before their parameters are looked at.
 int config_check_types(const struct reading *r, const cJSON *root);
@@ -94,12 +115,12 @@ int config_check_types(const struct reading *r, const cJSON *root);
 bool config_schedule_has(enum schedule_type type, const char *path);
 // Visits every member of root. 0, or -1 after fail().
 int config_walk(struct reading *r, const cJSON *root);
-void config_report(struct reading *r);  // what the walk met and nobody reads
+void config_report(struct reading *r);  // says the notes, a line for each topic and reason
 // Who set the key: the file, a flag, or "--set a.b"; valid until text is reused.
 const char *config_origin(const struct reading *r, const char *path, char text[128]);
 enum field_state config_state(const struct reading *r, const char *path);
-// Says what "auto" became: "FILE: KEY: auto -> VALUE (WHY)".
-void config_say_auto(const struct reading *r, const char *path, const char *value, const char *why);
+// Notes what "auto" became in this run, and why when that is not plain (else NULL).
+void config_say_auto(struct reading *r, const char *path, const char *value, const char *why);
 // Fills what depends on several keys and checks the whole. 0, or -1 after fail().
 int config_resolve(struct reading *r);
 

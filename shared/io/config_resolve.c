@@ -12,8 +12,9 @@ static const char *const text_of_bool[] = {"false", "true"};
 // Types that would be an enumeration's refusal, but deserve better: DeepSpeed or torch has them.
 static int refuse_type(const struct reading *r, const char *path, const char *type, const char *possible) {
     char from[128];
-    return fail("%s: %s: %s is known, not supported yet, and would change the results: possible are %s",
-                config_origin(r, path, from), path, type, possible);
+    return fail(
+        "%s: %s: %s is not supported yet, and another in its place would change the results: possible are %s",
+        config_origin(r, path, from), path, type, possible);
 }
 
 static const char *type_in(const cJSON *root, const char *section) {
@@ -49,7 +50,7 @@ static int resolve_dtype(struct reading *r) {
     for (int i = 0; i < 2; i++) {
         if (config_state(r, keys[i]) != FIELD_AUTO) continue;
         *on[i] = given && d->c.dtype == types[i];
-        config_say_auto(r, keys[i], text_of_bool[*on[i]], given ? "from dtype" : "no dtype asks for it");
+        config_say_auto(r, keys[i], text_of_bool[*on[i]], "what dtype asks for");
     }
     if (d->bf16 && d->fp16)
         return fail("%s: bf16.enabled and fp16.enabled are both true: enable one of them", r->file);
@@ -124,8 +125,7 @@ static int resolve_batch(struct reading *r) {
     for (int i = 0; i < 3; i++) {
         char text[32];
         snprintf(text, sizeof text, "%lld", (long long)all[i].value);
-        if (config_state(r, all[i].key) == FIELD_AUTO)
-            config_say_auto(r, all[i].key, text, "train = micro * accumulation * workers");
+        if (config_state(r, all[i].key) == FIELD_AUTO) config_say_auto(r, all[i].key, text, NULL);
     }
     return 0;
 }
@@ -136,6 +136,16 @@ static void resolve_optimizer(struct reading *r) {
     bool adamw = !strcasecmp(c->optimizer_type, "AdamW");
     free(c->optimizer_type);
     c->optimizer_type = xstrdup(adamw ? "AdamW" : "Adam");
+    // torch.optim.AdamW's default, where FusedAdam's is 0.
+    if (r->d->torch_adam && (adamw || !c->optimizer.l2_mode) &&
+        config_state(r, "optimizer.params.weight_decay") == FIELD_ABSENT) {
+        c->optimizer.weight_decay = 0.01f;
+        warn(
+            "%s: optimizer.params.weight_decay is absent: 0.01, the default of torch.optim.AdamW, which "
+            "torch_adam "
+            "asks for (without torch_adam it is 0)",
+            config_origin(r, "optimizer.params.torch_adam", from));
+    }
     if (!adamw || !c->optimizer.l2_mode) return;
     // DeepSpeed's engine: the name AdamW forces decoupled decay.
     warn(
@@ -170,17 +180,26 @@ bool config_schedule_has(enum schedule_type type, const char *path) {
     return false;
 }
 
-// warmup_max_lr and total_num_steps: DeepSpeed's default is the optimizer's lr; "auto" is that lr, and
-// the steps of the run.
+// warmup_max_lr: "auto" is the optimizer's lr; absent, it is so in WarmupLR alone, and 0.001 in
+// WarmupDecayLR. total_num_steps: "auto" is the steps of the run.
 static int resolve_max_and_total(struct reading *r, bool uses_max, bool uses_total) {
     struct config *c = &r->d->c;
     static const char max_key[] = "scheduler.params.warmup_max_lr",
                       total_key[] = "scheduler.params.total_num_steps";
     char text[32], from[128];
-    if (uses_max && config_state(r, max_key) != FIELD_GIVEN) {
+    enum field_state max_state = config_state(r, max_key);
+    if (uses_max && max_state != FIELD_GIVEN) {
         shortest_f32(text, c->optimizer.lr);
         c->schedule.max_lr = strtod(text, NULL);
-        if (config_state(r, max_key) == FIELD_AUTO) config_say_auto(r, max_key, text, "the optimizer's lr");
+        if (max_state == FIELD_AUTO)
+            config_say_auto(r, max_key, text, "lr");
+        else if (c->schedule.type == SCHEDULE_WARMUP_DECAY && c->schedule.max_lr != 0.001) {
+            c->schedule.max_lr = 0.001;
+            warn(
+                "%s: %s is absent: 0.001, DeepSpeed's default for WarmupDecayLR; the optimizer's lr %s is "
+                "not used",
+                config_origin(r, "scheduler.type", from), max_key, text);
+        }
     }
     if (uses_total && config_state(r, total_key) == FIELD_ABSENT)
         return fail("%s: %s is missing: give the number of updates the schedule spans, or \"auto\" for steps",
@@ -198,6 +217,7 @@ static int resolve_max_and_total(struct reading *r, bool uses_max, bool uses_tot
 }
 
 static int resolve_schedule(struct reading *r) {
+    static const char warmup_key[] = "scheduler.params.warmup_num_steps";
     struct schedule_config *s = &r->d->c.schedule;
     char from[128];
     for (size_t i = 1; i < sizeof schedule_keys / sizeof *schedule_keys; i++) {
@@ -206,6 +226,11 @@ static int resolve_schedule(struct reading *r) {
         const char *origin = config_origin(r, path, from);
         if (s->type == SCHEDULE_NONE) return fail("%s: %s: scheduler.type is missing", origin, path);
         return fail("%s: %s is no parameter of the schedule in scheduler.type: remove it", origin, path);
+    }
+    if (config_state(r, warmup_key) == FIELD_AUTO) {
+        // Hugging Face's default of 0 is refused by DeepSpeed, whose schedules make 2 steps of 1.
+        s->warmup_steps = 2;
+        config_say_auto(r, warmup_key, "2", "DeepSpeed's least");
     }
     bool uses_max = config_schedule_has(s->type, "scheduler.params.warmup_max_lr");
     bool uses_total = config_schedule_has(s->type, "scheduler.params.total_num_steps");

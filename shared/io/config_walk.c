@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/io/config_internal.h"
@@ -41,11 +43,6 @@ const char *config_origin(const struct reading *r, const char *path, char text[1
 
 enum field_state config_state(const struct reading *r, const char *path) {
     return r->state[field_find(path) - field_at(0)];
-}
-
-void config_say_auto(const struct reading *r, const char *path, const char *value, const char *why) {
-    char from[128];
-    info("%s: %s: auto -> %s (%s)", config_origin(r, path, from), path, value, why);
 }
 
 // Levenshtein's distance, ignoring case; names longer than 63 characters are cut.
@@ -109,7 +106,9 @@ static int unknown_key(const struct reading *r, const char *level, const char *n
     if (override_of(r, path))
         return fail("%s: unknown key %s; the nearest known name is %s", config_origin(r, path, from), path,
                     near);
-    warn("%s: unknown key %s is ignored; the nearest known name is %s", r->file, path, near);
+    const char *slash = strrchr(r->file, '/');
+    warn("%s: unknown key %s is ignored; the nearest known name is %s", slash ? slash + 1 : r->file, path,
+         near);
     return 0;
 }
 
@@ -126,36 +125,55 @@ static int read_field(struct reading *r, const struct field *f, const cJSON *v) 
     if (!f->auto_value) return fail("%s: %s: \"auto\" has no meaning here: give a value", origin, f->path);
     *state = FIELD_AUTO;
     if (!f->auto_value[0]) return 0;
-    config_say_auto(r, f->path, f->auto_value, f->auto_why);
+    config_note(r, &(struct note){NOTE_AUTO, f->path, f->auto_value, f->auto_why, NULL});
     cJSON *value = relaxed_json_try(f->auto_value);
     int rc = field_store(f, r->d, value, origin);
     cJSON_Delete(value);
     return rc;
 }
 
-static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
+static int refuse_known(const struct reading *r, const struct known *k, const cJSON *v) {
+    char from[128], *text = cJSON_PrintUnformatted(v);
+    fail(
+        "%s: %s: %.60s is known to DeepSpeed and not supported yet, and it would change the results: "
+        "remove the key%s%s",
+        config_origin(r, k->path, from), k->path, text ? text : "?",
+        k->why ? " or turn it off; " : " or turn it off", k->why ? k->why : "");
+    free(text);
+    return -1;
+}
+
+// The sections offload_optimizer and offload_param of zero_optimization: what DeepSpeed would refuse is
+// refused.
+static int check_offload(const struct reading *r, const char *path, const cJSON *v) {
+    const char *device = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "device"));
+    const char *folder = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "nvme_path"));
     char from[128];
-    const char *origin = config_origin(r, k->path, from);
+    const char *origin = config_origin(r, path, from);
+    if (!device || !strcmp(device, "none") || !strcmp(device, "cpu") || !strcmp(device, "auto")) return 0;
+    if (strcmp(device, "nvme"))
+        return fail("%s: %s.device: expected \"none\", \"cpu\" or \"nvme\", got \"%.60s\"", origin, path,
+                    device);
+    struct stat st;
+    const char *why = !folder                ? "is missing"
+                      : stat(folder, &st)    ? "does not exist"
+                      : !S_ISDIR(st.st_mode) ? "is no directory"
+                      : access(folder, W_OK) ? "cannot be written"
+                                             : NULL;
+    if (!why) return 0;
+    return fail(
+        "%s: %s: device \"nvme\" needs a directory to write to, and nvme_path %s%s%s: give it with --set "
+        "%s.nvme_path=DIR, or turn it off with --set %s.device=none",
+        origin, path, folder ? folder : "", folder ? " " : "", why, path, path);
+}
+
+static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
     bool off = known_is_off(k, v);
-    if (k->use == KNOWN_REFUSED && !off) {
-        char *text = cJSON_PrintUnformatted(v);
-        fail(
-            "%s: %s: %.60s is known to DeepSpeed and not supported yet, and it would change the results: "
-            "remove the key%s%s",
-            origin, k->path, text ? text : "?", k->why ? " or turn it off; " : " or turn it off",
-            k->why ? k->why : "");
-        free(text);
-        return -1;
-    }
-    if (k->use == KNOWN_IGNORED && !off) {
-        warn(
-            "%s: %s: known, not supported yet: ignored (the results stay the same; memory or reports may "
-            "not)",
-            origin, k->path);
-        return 0;
-    }
-    r->met = xrealloc(r->met, (r->met_count + 1) * sizeof *r->met);
-    r->met[r->met_count++] = (struct reported){xstrdup(k->path), k};
+    if (k->use == KNOWN_REFUSED && !off) return refuse_known(r, k, v);
+    if (strstr(k->path, ".offload_") && check_offload(r, k->path, v)) return -1;
+    enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;
+    config_note(
+        r, &(struct note){.topic = topic, .path = k->path, .why = topic == NOTE_IGNORED ? k->why : NULL});
     return 0;
 }
 
@@ -183,30 +201,3 @@ static int walk_level(struct reading *r, const char *level, const cJSON *object)
 }
 
 int config_walk(struct reading *r, const cJSON *root) { return walk_level(r, "", root); }
-
-static void append(char **list, const char *name) {
-    char *longer = *list ? xasprintf("%s, %s", *list, name) : xstrdup(name);
-    free(*list);
-    *list = longer;
-}
-
-void config_report(struct reading *r) {
-    char *off = NULL;
-    for (size_t i = 0; i < r->met_count; i++)
-        if (r->met[i].known->use != KNOWN_NO_EFFECT) append(&off, r->met[i].path);
-    if (off) warn("%s: known, not supported yet, and off here, so nothing is lost: %s", r->file, off);
-    free(off);
-    // One line for each reason.
-    for (size_t i = 0; i < r->met_count; i++) {
-        const struct known *k = r->met[i].known;
-        bool said = k->use != KNOWN_NO_EFFECT;
-        for (size_t j = 0; j < i; j++) said |= r->met[j].known->why == k->why;
-        if (said) continue;
-        char *same = NULL;
-        for (size_t j = i; j < r->met_count; j++)
-            if (r->met[j].known->why == k->why && r->met[j].known->use == KNOWN_NO_EFFECT)
-                append(&same, r->met[j].path);
-        info("%s: known to DeepSpeed, no effect here: %s: %s", r->file, same, k->why);
-        free(same);
-    }
-}

@@ -38,7 +38,7 @@ int optimizer_apply(const struct optimizer_config *c, const struct update_range 
 //     WARMUP       i < W: min + (max-min) ramp(i), then max                    (updates = 0: min)
 //     DECAY        the same, then min + (max-min) max(0, (total-i) / max(1, total-W))
 //     COSINE       base_lr x: i < W: r + (1-r) ramp(i), r = warmup_min_ratio; then, c = cos_min_ratio,
-//                  max(0, c + (1-c) (1 + cos(pi (i-W+1)/(total-W))) / 2)         (updates = 0: 0)
+//                  p = min(1, (i-W+1) / max(1, total-W)): c + (1-c) (1 + cos(pi p)) / 2   (updates = 0: 0)
 // SCHEDULE_NONE: base_lr. Computed in double, rounded once.
 enum schedule_type { SCHEDULE_NONE, SCHEDULE_WARMUP, SCHEDULE_WARMUP_DECAY, SCHEDULE_WARMUP_COSINE };
 enum warmup_type { WARMUP_LOG, WARMUP_LINEAR };
@@ -51,11 +51,14 @@ struct schedule_config {
 };
 float schedule_lr(const struct schedule_config *c, float base_lr, int64_t updates);
 
-// DeepSpeed's DynamicLossScaler, to the letter (runtime/fp16/loss_scaler.py), scale factor 2:
+// DeepSpeed's DynamicLossScaler, to the letter (0.19.6, runtime/fp16/loss_scaler.py), scale factor 2:
 //     overflow:  hysteresis == 1 or used up to 1: at min_scale already -> the run ends; else
 //                scale = max(scale/2, min_scale). Otherwise one hysteresis is used up.
-//     else:      every `window` steps since the last overflow: scale *= 2, hysteresis refilled
-//                (consecutive_hysteresis: refilled by every good step instead).
+//     else:      good = good steps between the last overflow (or the start) and this one; good > 0 and
+//                good % window == 0: scale *= 2, hysteresis refilled (consecutive_hysteresis: refilled
+//                by every good step instead).
+// Every topology uses it. DeepSpeed does for stages 1 to 3; its optimizer of stage 0 knows no hysteresis
+// and stays at the minimum.
 struct scaler_config {
     bool enabled;                 // fp16; false: scale is 1 and never moves
     double static_scale;          // "loss_scale" > 0: fixed

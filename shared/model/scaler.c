@@ -24,7 +24,8 @@ int scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow
         }
         s->last_overflow = s->iter;
     } else {
-        bool window_passed = (s->iter - s->last_overflow) % c->window == 0;
+        int64_t good = s->iter - s->last_overflow - 1;  // steps between the overflow and this one
+        bool window_passed = good > 0 && good % c->window == 0;
         if (c->consecutive_hysteresis || window_passed) s->hysteresis_left = c->hysteresis;
         if (window_passed) s->scale *= 2;
     }

@@ -9,10 +9,9 @@ static double ramp(const struct schedule_config *c, double i, double w) {
 
 static double cosine_ratio(const struct schedule_config *c, double i, double w) {
     if (i < w) return c->warmup_min_ratio + ramp(c, i, w) * (1.0 - c->warmup_min_ratio);
-    double steps = (double)c->total_steps - w;
-    // DeepSpeed divides by zero here; one step of decay is the limit from above.
-    if (steps == 0) steps = 1;
-    double wave = (1 + cos(M_PI * (i - w + 1) / steps)) / 2;
+    // Past its end the schedule stays at the floor; the cosine alone would climb again.
+    double progress = fmin(1.0, (i - w + 1) / fmax(1.0, (double)c->total_steps - w));
+    double wave = (1 + cos(M_PI * progress)) / 2;
     return fmax(0.0, c->cos_min_ratio + (1.0 - c->cos_min_ratio) * wave);
 }
 

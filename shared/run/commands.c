@@ -22,7 +22,8 @@ static const struct cli_option common[] = {
     {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
     {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
     {"quiet", "quiet", NULL, "no step lines and no table", 0},
-    {"set", CLI_SET, "KEY=VALUE", "any configuration key, as in gradient_clipping=1.0; repeatable", 0},
+    {"set", CLI_SET, "KEY=VALUE",
+     "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
 };
 
 static const char no_weights[] = "do not write the final weights";

@@ -103,6 +103,13 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, (long long)c->seq);
+    if (c->clip == 0)
+        fputs("no gradient clipping\n", p->o.file);
+    else if (c->clip == 1)
+        fputs("gradient clipping 1.0 (DeepSpeed's default; \"gradient_clipping\": 0 turns it off)\n",
+              p->o.file);
+    else
+        fprintf(p->o.file, "gradient clipping %g\n", (double)c->clip);
     fflush(p->o.file);
 }
 

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Writes tests/data/deepspeed: what DeepSpeed's own loss scaler and schedulers give, for test_shared_deepspeed.c.
+
+    python3 tests/make_deepspeed.py SOURCE [OUT]     SOURCE: DeepSpeed's unpacked source; needs nothing else
+
+runtime/fp16/loss_scaler.py and runtime/lr_schedules.py are loaded from SOURCE as they are, alone: the modules that
+they import get stand-ins that hold no arithmetic. Lines of scaler.txt, for each case:
+
+    case WINDOW HYSTERESIS CONSECUTIVE MIN POWER    the fp16 section's values; POWER is initial_scale_power
+    steps ..x.                                      a step each; x: a gradient overflowed
+    trace SCALE/HYSTERESIS*STEPS ...                after each step, equal ones counted; "end": DeepSpeed raises
+
+and of schedules.txt (absent parameters keep DeepSpeed's defaults; the optimizer's lr is given first):
+
+    case LR TYPE KEY=VALUE ...
+    lr VALUE ...                                    of the update that follows 0, 1, 2, .. applied ones
+"""
+
+import importlib.util
+import itertools
+import logging
+import pathlib
+import random
+import sys
+import types
+
+SCALER = "deepspeed/runtime/fp16/loss_scaler.py"
+SCHEDULES = "deepspeed/runtime/lr_schedules.py"
+BASE_LR = 0.5
+
+
+class Optimizer:
+    """What a scheduler asks of torch.optim.Optimizer: parameter groups."""
+
+    def __init__(self, lr):
+        self.param_groups = [{"lr": lr}]
+
+
+def stand_in(name, **members):
+    """Puts a module that holds only `members` where `import name` finds it."""
+    module = types.ModuleType(name)
+    vars(module).update(members)
+    sys.modules[name] = module
+
+
+def stand_ins():
+    """The modules that the two files import, without arithmetic."""
+    quiet = logging.getLogger("deepspeed")
+    quiet.disabled = True
+    comm = types.SimpleNamespace(get_rank=lambda: 0)
+    stand_in("torch", half="half", float16="half", is_tensor=lambda x: False)
+    stand_in("torch.optim", Optimizer=Optimizer)
+    stand_in("deepspeed", comm=comm)
+    stand_in("deepspeed.utils", logger=quiet)
+    stand_in("deepspeed.runtime.config_utils", DeepSpeedConfigObject=object)
+    stand_in("deepspeed.runtime.utils", has_inf_or_nan=None)
+
+
+def load(source, path):
+    """The module in one file of DeepSpeed's source."""
+    name = pathlib.Path(path).stem
+    spec = importlib.util.spec_from_file_location(name, source / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def trace(scaler_class, case, steps):
+    """SCALE/HYSTERESIS after each of `steps`, up to the one that ends the run."""
+    window, hysteresis, consecutive, minimum, power = case
+    scaler = scaler_class(2**power, window, minimum, hysteresis, bool(consecutive))
+    out = []
+    for step in steps:
+        try:
+            scaler.update_scale(step == "x")
+        except Exception:  # DeepSpeed raises the bare class at the minimum
+            return out + ["end"]
+        out.append("%.17g/%d" % (scaler.cur_scale, scaler.cur_hysteresis))
+    return out
+
+
+def scaler_cases():
+    """Cases chosen for their edges, then random ones: (case, steps)."""
+    yield (1000, 2, 0, 1, 16), "." * 1003 + "x" + "." * 1002
+    yield (4, 2, 0, 1, 16), "xx..x...x.....xxxx....x"
+    yield (1, 1, 0, 1, 4), "....x..x.xx"
+    yield (3, 1, 0, 2, 3), "xx...x......xxx"
+    yield (2, 3, 0, 3, 3), "xxxx" + "." * 7 + "xxxxxx"  # a minimum that is no power of two
+    yield (3, 2, 1, 1, 2), "x.x.x.x.xx.xx.xxxx"
+    draw = random.Random(19)
+    for number in range(18):
+        case = (draw.choice((1, 2, 3, 5, 8)), draw.choice((1, 1, 2, 3, 4)), number % 2, draw.choice((1, 1, 2, 5)))
+        case += (draw.choice((3, 10, 16)),)
+        share = draw.choice((0.05, 0.15, 0.4))
+        yield case, "".join("x" if draw.random() < share else "." for _ in range(60))
+
+
+def schedule_cases():
+    """(type, parameters)."""
+    for kind in ("log", "linear"):
+        yield "WarmupLR", {"warmup_min_lr": 1e-5, "warmup_max_lr": 1e-3, "warmup_num_steps": 10, "warmup_type": kind}
+        yield "WarmupLR", {"warmup_num_steps": 1, "warmup_type": kind}
+        for total, warmup in ((30, 10), (10, 10), (5, 10), (12, 1)):
+            yield "WarmupDecayLR", {
+                "total_num_steps": total,
+                "warmup_min_lr": 1e-4,
+                "warmup_max_lr": 1e-2,
+                "warmup_num_steps": warmup,
+                "warmup_type": kind,
+            }
+            yield "WarmupCosineLR", {
+                "total_num_steps": total,
+                "warmup_min_ratio": 0.1,
+                "cos_min_ratio": 0.05,
+                "warmup_num_steps": warmup,
+                "warmup_type": kind,
+            }
+    yield "WarmupLR", {}
+    yield "WarmupDecayLR", {"total_num_steps": 20, "warmup_num_steps": 3}  # warmup_max_lr's default is no one's lr
+    yield "WarmupCosineLR", {"total_num_steps": 20, "warmup_num_steps": 3}
+
+
+def learning_rates(schedules, kind, parameters, count=45):
+    """As the engine uses it: one scheduler step after each update."""
+    optimizer = Optimizer(BASE_LR)
+    scheduler = getattr(schedules, kind)(optimizer, **parameters)
+    out = []
+    for _ in range(count):
+        out.append("%.10g" % optimizer.param_groups[0]["lr"])
+        scheduler.step()
+    return out
+
+
+def main():
+    source = pathlib.Path(sys.argv[1])
+    out = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else pathlib.Path(__file__).parent / "data" / "deepspeed"
+    version = (source / "version.txt").read_text().strip()
+    head = "# DeepSpeed %s, %s; written by tests/make_deepspeed.py\n"
+    stand_ins()
+    scaler = load(source, SCALER).DynamicLossScaler
+    schedules = load(source, SCHEDULES)
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "scaler.txt", "w") as file:
+        file.write(head % (version, SCALER))
+        for case, steps in scaler_cases():
+            got = trace(scaler, case, steps)
+            runs = ("%s*%d" % (state, len(list(same))) for state, same in itertools.groupby(got))
+            file.write("case %d %d %d %d %d\n" % case)
+            file.write("steps %s\ntrace %s\n" % (steps[: len(got)], " ".join(runs)))
+    with open(out / "schedules.txt", "w") as file:
+        file.write(head % (version, SCHEDULES))
+        for kind, parameters in schedule_cases():
+            given = " ".join("%s=%s" % item for item in parameters.items())
+            file.write(("case %g %s %s" % (BASE_LR, kind, given)).rstrip() + "\n")
+            file.write("lr %s\n" % " ".join(learning_rates(schedules, kind, parameters)))
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,7 @@
 #include "decentral/ring.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
+#include "shared/core/version.h"
 #include "shared/generate/command.h"
 #include "shared/io/relaxed_json.h"
 #include "shared/run/bench_kernels.h"
@@ -39,8 +40,6 @@
 #include "shared/run/summary.h"
 #include "shared/run/summary_command.h"
 #include "shared/run/trace.h"
-
-#define VERSION "0.1"
 
 // ---------------------------------------------------------------- predictions
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
@@ -423,7 +422,7 @@ int main(int argc, char **argv) {
         names[i] = commands[i].name;
         if (!strcmp(word, commands[i].name)) return all_written(commands[i].run(argc - 2, argv + 2));
     }
-    if (!strcmp(word, "--version")) return puts("starring " VERSION), 0;
+    if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), 0;
     bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
     commands_overview(help ? stdout : stderr);
     if (help) return 0;

@@ -85,6 +85,7 @@ static void every_command_has_help(void **state) {
                                         "data --help",
                                         "data info --help",
                                         "data tokenize --help",
+                                        "data wrap --help",
                                         "summary --help",
                                         "bench adam --help",
                                         "bench kernels --help",

@@ -11,7 +11,7 @@ static void test_defaults(void **state) {
     assert_string_equal(c->model, "demo");
     assert_string_equal(c->data, "demo");
     assert_null(c->out);
-    assert_null(c->tokenizer);
+    assert_string_equal(c->tokenizer, "auto");
     check_batch(c, 4, 4, 1, 1);
     assert_string_equal(c->optimizer_type, "AdamW");
     assert_true(c->optimizer.lr == 1e-3f && c->clip == 1 && c->seed == 1 && c->steps == 100);
@@ -273,7 +273,7 @@ static void test_wrong_types(void **state) {
         {"{\"dtype\": \"fp8\"}", "dtype|one of|bf16|\"fp8\""},
         {"{\"reduce\": \"tree\"}", "reduce|\"ordered\", \"native\""},
         {"{\"ring\": {\"collective\": \"gloo\"}}", "ring.collective|\"auto\", \"local\", \"mpi\", \"nccl\""},
-        {"{\"data\": {\"tokenizer\": \"bpe\"}}", "data.tokenizer|bpe|byte"},
+        {"{\"data\": {\"tokenizer\": \"bpe\"}}", "data.tokenizer|bpe|auto|byte|experiments/tokenize.py"},
         {"{\"model\": 7}", "model.name: expected a text|number 7"},
         {"{\"parameter_server\": {\"credit_bytes\": 2048}}", "credit_bytes 2048|partition"},
         {"{\"parameter_server\": {\"heartbeat_ms\": 60000}}", "heartbeat_ms 60000|deadline_ms 30000"},

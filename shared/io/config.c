@@ -15,6 +15,7 @@ static void set_defaults(struct draft *d) {
             {
                 .model = xstrdup("demo"),
                 .data = xstrdup("demo"),
+                .tokenizer = xstrdup("auto"),
                 .val_fraction = 0.05,
                 .seq = 256,
                 .steps = 100,

@@ -3,8 +3,10 @@
 //
 // Keys beside DeepSpeed's, with their defaults (the flag of the same name wins over the file):
 //   "model": "demo"            or {"name": ..}: preset, config.json or directory
-//   "data": "demo"             or {"path": .., "val_path": .., "tokenizer": "byte"|"bin", "seq_len": 256,
-//                              "val_fraction": 0.05}; no tokenizer: by what the files are
+//   "data": "demo"             or {"path": .., "val_path": .., "tokenizer": "auto"|"byte"|"bin",
+//                              "seq_len": 256, "val_fraction": 0.05}; auto: by what the files are, text
+//                              only where the model's vocabulary is the bytes; byte: text, whatever
+//                              the model; bin: token files, also of a directory that has texts too
 //   "topology": none given: zero:S when zero_optimization.stage or workers > 1 is given, else local
 //   "workers": 2               local: always 1
 //   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
@@ -72,7 +74,7 @@ struct config {
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"
     char *val_data;   // or NULL: the tail of data
-    char *tokenizer;  // "byte", "bin", or NULL: by what the files are
+    char *tokenizer;  // "auto", "byte" or "bin"
     double val_fraction;
     int64_t seq;  // T
     int64_t steps;

@@ -258,9 +258,11 @@ static int check_rest(struct reading *r) {
     struct config *c = &r->d->c;
     char from[128];
     const char *tokenizer = c->tokenizer;
-    if (tokenizer && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
+    if (strcmp(tokenizer, "auto") && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
         return fail(
-            "%s: data.tokenizer: \"%s\": possible are \"byte\" and \"bin\"; leave it out to go by the files",
+            "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens "
+            "of other "
+            "tokenizers are made beforehand, by experiments/tokenize.py",
             config_origin(r, "data.tokenizer", from), tokenizer);
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return fail("%s: parameter_server.heartbeat_ms %lld must be below deadline_ms %lld",

@@ -8,6 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/io/data_stream.h"
+#include "shared/io/data_vocabulary.h"
 
 // Keeps the draws of positions apart from other uses of the same seed.
 #define BATCH_KEY   UINT64_C(0x62617463685f3031)
@@ -77,6 +78,13 @@ static char *describe(const struct token_stream *s) {
     return xasprintf("%s: %lld tokens of %d bits", s->name, (long long)s->total, 8 * s->width);
 }
 
+static int check_vocabulary(const struct token_source *s, const struct data_options *o) {
+    const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
+    if (!o->model) return 0;
+    if (vocabulary_check(&v, o->path, &s->stream)) return -1;
+    return o->val_path ? vocabulary_check(&v, o->val_path, &s->val_stream) : 0;
+}
+
 static int open_all(struct token_source *s, const struct data_options *o) {
     if (o->vocab < 1) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
@@ -91,7 +99,7 @@ static int open_all(struct token_source *s, const struct data_options *o) {
         s->train_tokens -= s->val_tokens;
         s->val_first = s->train_tokens;
     }
-    if (check_lengths(s, o)) return -1;
+    if (check_vocabulary(s, o) || check_lengths(s, o)) return -1;
     int64_t *counts = xcalloc((unsigned long)o->vocab, sizeof *counts);
     int rc = scan(&s->stream, o->vocab, s->train_tokens, counts);
     if (rc == 0 && o->val_path) rc = scan(&s->val_stream, o->vocab, 0, counts);

@@ -11,10 +11,13 @@ struct data_options {
     const char *path;  // text file, .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), directory
                        // of either, or "demo"
     const char *val_path;   // or NULL: the last val_fraction of the tokens
-    const char *tokenizer;  // "byte", "bin", or NULL: by what the files are
-    double val_fraction;    // in [0, 1)
-    int32_t vocab;          // tokens must be below it; checked once over the whole stream
-    int64_t seq;            // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
+    const char *tokenizer;  // "byte" (text, whatever the model), "bin", or NULL and "auto": by what the files
+                            // are
+    const char *model;  // as given: text and sidecars must go with its vocabulary (data_vocabulary.h); NULL:
+                        // not checked
+    double val_fraction;  // in [0, 1)
+    int32_t vocab;        // tokens must be below it; checked once over the whole stream
+    int64_t seq;          // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
 };
 
 // NULL after naming file and what is wrong (missing, empty, truncated, wrong magic or version, token out

@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/shell_word.h"
+
+#define EVAL_MAGIC 20240522  // llm.c, dev/data/data_common.py: write_evalfile
 
 // llm.c, dev/data/data_common.py: 256 int32 {magic, version, count, 0..}, then the tokens.
 #define BIN_HEADER_BYTES 1024
@@ -50,17 +53,30 @@ static int map_segment(struct segment *g) {
     return rc;
 }
 
+static int refuse_magic(const struct segment *g, int32_t magic) {
+    if (magic == EVAL_MAGIC)
+        return fail(
+            "data %s: magic %d is llm.c's file of multiple-choice questions, which are no text to train on",
+            g->path, magic);
+    char *path = shell_word(g->path);
+    fail(
+        "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: uint32). Bare "
+        "tokens, "
+        "as nanoGPT writes them, get a header by\n    starring data wrap --type uint16 %s OUT.bin\n(uint32 "
+        "for "
+        "tokens of 4 bytes); --tokenizer byte reads the file as text",
+        g->path, magic, path);
+    free(path);
+    return -1;
+}
+
 // Finds width and tokens behind the header of a mapped llm.c file.
 static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
     if (g->map_bytes >= sizeof head) memcpy(head, g->map, sizeof head);
     int f = 0;
     while (f < 2 && bin_formats[f].magic != head[0]) f++;
-    if (f == 2)
-        return fail(
-            "data %s: magic %d is none of llm.c's token files (20240520: uint16, 20240801: uint32); for text "
-            "use --set data.tokenizer=byte",
-            g->path, head[0]);
+    if (f == 2) return refuse_magic(g, head[0]);
     if (head[1] != bin_formats[f].version)
         return fail(
             "data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
@@ -78,18 +94,19 @@ static int read_bin_header(struct segment *g, int *width) {
     return 0;
 }
 
-// An llm.c file by its name or its first bytes.
-static bool looks_like_bin(const struct segment *g) {
+// An llm.c file by what it is told to be, its first bytes (which no text has), or its name.
+static bool is_bin(const struct segment *g, const char *tokenizer) {
     int32_t magic = 0;
     if (g->map_bytes >= sizeof magic) memcpy(&magic, g->map, sizeof magic);
-    return ends_with(g->path, ".bin") || magic == bin_formats[0].magic || magic == bin_formats[1].magic;
+    if (magic == bin_formats[0].magic || magic == bin_formats[1].magic) return true;
+    return tokenizer ? strcmp(tokenizer, "bin") == 0 : ends_with(g->path, ".bin");
 }
 
 static int add_file(struct token_stream *s, const char *path, const char *tokenizer) {
     struct segment *g = add_segment(s, path);
     if (map_segment(g)) return -1;
     int width = 1;
-    if (tokenizer ? strcmp(tokenizer, "bin") == 0 : looks_like_bin(g)) {
+    if (is_bin(g, tokenizer)) {
         if (read_bin_header(g, &width)) return -1;
     } else {
         g->tokens = g->map;
@@ -117,7 +134,7 @@ static const char *choose_kind(const char *path, struct dirent **names, int n, c
     if (tokenizer && strcmp(tokenizer, "bin") == 0) txt = 0;
     if (tokenizer && strcmp(tokenizer, "byte") == 0 && txt) bin = 0;
     if (txt && bin)
-        fail("data %s: has .txt and .bin files; choose with --set data.tokenizer=byte or =bin", path);
+        fail("data %s: has .txt and .bin files; choose with --tokenizer byte or --tokenizer bin", path);
     else if (!txt && !bin)
         fail("data %s: the directory has no %s file", path,
              tokenizer && strcmp(tokenizer, "bin") == 0 ? ".bin" : ".txt or .bin");
@@ -146,7 +163,7 @@ static int add_directory(struct token_stream *s, const char *path, const char *t
 
 static int add_demo(struct token_stream *s, const char *tokenizer) {
     if (tokenizer && strcmp(tokenizer, "byte"))
-        return fail("data demo: is text; use --set data.tokenizer=byte");
+        return fail("data demo: is text; leave out --tokenizer %s", tokenizer);
     struct segment *g = add_segment(s, "demo");
     size_t bytes = 0;
     g->heap = demo_text(DEMO_TEXT_PATH, &bytes, &s->name);
@@ -160,8 +177,10 @@ static int add_demo(struct token_stream *s, const char *tokenizer) {
 
 int stream_open(struct token_stream *s, const char *path, const char *tokenizer) {
     *s = (struct token_stream){0};
+    if (tokenizer && strcmp(tokenizer, "auto") == 0) tokenizer = NULL;
     if (tokenizer && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
-        return fail("data %s: unknown tokenizer \"%s\"; known are \"byte\" and \"bin\"", path, tokenizer);
+        return fail("data %s: unknown tokenizer \"%s\"; known are \"auto\", \"byte\" and \"bin\"", path,
+                    tokenizer);
     if (strcmp(path, "demo") == 0) return add_demo(s, tokenizer);
     struct stat st;
     if (stat(path, &st) != 0)

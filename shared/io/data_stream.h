@@ -24,8 +24,8 @@ struct token_stream {
     char *name;     // for people: "corpus.txt", "shards/ (12 files)"
 };
 
-// path: a file, a directory or "demo"; tokenizer: "byte", "bin" or NULL. 0, or -1 after naming the file;
-// stream_close frees what is there in both cases.
+// path: a file, a directory or "demo"; tokenizer: "byte", "bin", or "auto" and NULL. 0, or -1 after naming
+// the file; stream_close frees what is there in both cases.
 int stream_open(struct token_stream *s, const char *path, const char *tokenizer);
 void stream_close(struct token_stream *s);
 // Tokens [first, first + count), which must lie in the stream.

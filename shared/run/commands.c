@@ -11,6 +11,8 @@ static const struct cli_option common[] = {
     {"model", "model.name", "M",
      "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights", 0},
     {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or \"demo\"", 0},
+    {"tokenizer", "data.tokenizer", "KIND",
+     "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts", 0},
     {"dtype", "dtype", "D", "fp32, bf16 or fp16", 0},
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
     {"steps", "steps", "N", "optimizer steps", 0},
@@ -118,7 +120,7 @@ const struct cli_command command_worker = {
 };
 
 static const struct cli_option info_options[] = {
-    {"vocab", NULL, "V", "check that every token is below V (default 131072)", 0},
+    {"vocab", NULL, "V", "check that every token is below V (default: the sidecar's, else 1048576)", 0},
     {"json", NULL, NULL, "print one JSON document", 0},
 };
 
@@ -140,10 +142,33 @@ static const struct cli_option tokenize_options[] = {
 const struct cli_command command_data_tokenize = {
     .name = "data tokenize",
     .usage = "[--tokenizer byte] IN OUT.bin",
-    .summary = "Turns text into llm.c's uint16 token file (magic 20240520, version 1).",
-    .examples = "  starring data tokenize book.txt book.bin\n",
+    .summary =
+        "Turns text into llm.c's uint16 token file (magic 20240520, version 1), a token per byte, with a "
+        "sidecar\n"
+        "OUT.bin.json. Tokens of a Hugging Face tokenizer are made by experiments/tokenize.py.",
+    .examples =
+        "  starring data tokenize book.txt book.bin\n"
+        "  experiments/tokenize.py --tokenizer ./gpt2 book.txt --out book.bin\n",
     .options = tokenize_options,
     .option_count = COUNT(tokenize_options),
+    .max_words = 2,
+};
+
+static const struct cli_option wrap_options[] = {
+    {"type", NULL, "TYPE", "uint16 or uint32: what the tokens of IN are, little-endian", 0},
+    {"force", NULL, NULL, "replace OUT.bin", 0},
+};
+
+const struct cli_command command_data_wrap = {
+    .name = "data wrap",
+    .usage = "--type uint16|uint32 IN OUT.bin",
+    .summary =
+        "Puts llm.c's header before bare tokens, such as nanoGPT's train.bin. The tokens stay as they are, "
+        "of any\n"
+        "number up to 2147483647.",
+    .examples = "  starring data wrap --type uint16 nanoGPT/data/openwebtext/val.bin val.bin\n",
+    .options = wrap_options,
+    .option_count = COUNT(wrap_options),
     .max_words = 2,
 };
 
@@ -173,7 +198,7 @@ void commands_overview(FILE *f) {
         "  starring scheduler | server | worker                               the star's roles, for many "
         "machines\n"
         "  starring bench step | kernels | adam | collective                  how fast the parts are\n"
-        "  starring data info | tokenize                                      what a text or token file "
+        "  starring data info | tokenize | wrap                               what a text or token file "
         "holds\n"
         "  starring summary DIR                                               a run's table again\n"
         "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"

@@ -1,4 +1,4 @@
-// `starring data info` and `starring data tokenize`.
+// `starring data info`, `starring data tokenize` and `starring data wrap`.
 #ifndef STARRING_SHARED_RUN_DATA_COMMAND_H
 #define STARRING_SHARED_RUN_DATA_COMMAND_H
 

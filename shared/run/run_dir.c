@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/io/tokenizer_files.h"
 #include "shared/run/metrics.h"
 #include "shared/run/run_state.h"
 
@@ -93,7 +94,8 @@ static bool is_rank_file(const char *name) {
 }
 
 static bool is_weights_file(const char *name) {
-    return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17);
+    return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17) ||
+           tokenizer_file_known(name);
 }
 
 // The first file of a run that is there, or NULL.

@@ -6,6 +6,7 @@
 
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
+#include "shared/io/tokenizer_files.h"
 #include "shared/run/device_choice.h"
 #include "shared/run/metrics.h"
 #include "shared/run/progress.h"
@@ -46,6 +47,7 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     struct data_options d = {.path = c->data,
                              .val_path = c->val_data,
                              .tokenizer = c->tokenizer,
+                             .model = c->model,
                              .val_fraction = c->val_fraction,
                              .vocab = j->spec.vocab};
     j->data = data_open(&d);
@@ -144,6 +146,8 @@ static int train(struct session *x, bool *interrupted) {
     struct train_result result;
     struct train_observer observer = {on_start, on_step, on_eval, x};
     char *weights = j->dir && !j->no_weights ? xasprintf("%s/weights", j->dir) : NULL;
+    char *tokenizer =
+        weights ? tokenizer_to_keep(j->config->model, j->spec.vocab, j->config->tokenizer) : NULL;
     struct train_options t = {.config = j->config,
                               .spec = &j->spec,
                               .data = j->data,
@@ -151,7 +155,8 @@ static int train(struct session *x, bool *interrupted) {
                               .observer = x->topology->rank == 0 ? &observer : NULL,
                               .stop = j->stop,
                               .weights_out = weights,
-                              .weights_in = j->weights_in};
+                              .weights_in = j->weights_in,
+                              .tokenizer_in = tokenizer};
     int rc = train_run(&t, &result);
     if (interrupted) *interrupted = result.interrupted;
     if (!rc && j->dir) rc = leave_report(x, &result);
@@ -161,6 +166,7 @@ static int train(struct session *x, bool *interrupted) {
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
     train_result_free(&result);
     free(weights);
+    free(tokenizer);
     return rc;
 }
 

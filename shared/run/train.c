@@ -8,6 +8,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
+#include "shared/io/tokenizer_files.h"
 #include "shared/model/model.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
@@ -219,7 +220,10 @@ static int final_weights(struct train *x) {
         if (!rc) rc = topology_sum(x->t, &nothing, 1);
     }
     x->r->weights_hash = weights_hash_finish(&hash);
-    if (writer && !rc) return hf_writer_finish(&writer);
+    if (writer && !rc) {
+        rc = hf_writer_finish(&writer);
+        if (!rc && x->o->tokenizer_in) rc = tokenizer_copy(x->o->tokenizer_in, x->o->weights_out);
+    }
     if (writer) hf_writer_discard(&writer);
     return rc;
 }

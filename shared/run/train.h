@@ -85,6 +85,7 @@ struct train_options {
     const _Atomic int *stop;                // non-zero: leave as soon as possible (Ctrl-C), or NULL
     const char *weights_out;                // rank 0: HF directory to write at the end, or NULL
     const char *weights_in;                 // HF directory to start from, or NULL: seeded init
+    const char *tokenizer_in;               // HF directory whose tokenizer goes with weights_out, or NULL
 };
 
 // Runs config->steps steps. 0, or -1 after logging; result is filled as far as it got.

@@ -9,18 +9,26 @@ examples:
   compare.py --a zero:1 --b zero:3 --sweep gradient_clipping=0,1.0 --set optimizer.params.lr=1e-3
   compare.py --runs runs/demo/ps-sync runs/demo/zero-3        reads finished runs, trains nothing
 
-Needs Python 3.9 and nothing else. Exit status: 0 done; 1 a run failed, the runs are unlike, or
---assert-equal found a difference; 2 the command line is wrong.
+Paths are relative to the directory it is started in. Needs Python 3.9 and nothing else. Exit status: 0 done; 1 a
+run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong; 130 Ctrl-C.
 """
 import argparse
 import os
 import shlex
 import sys
 
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cli
 from comparison import equality, report, table
 from comparison.runs import RunError, load, refuse_unlike, run_all
+
+
+def built():
+    """The program of this repository or bundle, wherever compare.py is started."""
+    places = [os.path.join(TOP, folder, "starring") for folder in ("build", "bin")]
+    return next((p for p in places if os.path.exists(p)), places[0])
 
 
 def parse(argv):
@@ -45,15 +53,16 @@ def parse(argv):
     for flag in ("model", "data", "dtype", "device", "launch"):
         how.add_argument("--" + flag, metavar=flag.upper())
     out = ap.add_argument_group("results")
-    out.add_argument("--out", metavar="DIR", default="runs/compare", help="one directory a run, compare.csv, report.html "
+    out.add_argument("--out", metavar="DIR", default="runs/compare", help="one directory per run, compare.csv, report.html "
                      "(default %(default)s)")
     out.add_argument("--title", default="starring: star and ring compared", help="of the report")
     out.add_argument("--markdown", action="store_true", help="print the table as Markdown as well")
     out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",
                      help="exit with 1 unless all runs are equal to the last bit; with \"promised\": unless those are "
                      "that must be (ps:sync and zero:0-3 with the same number of workers)")
-    out.add_argument("--force", action="store_true", help="compare runs of unequal tokens a step, model, data or seed")
-    out.add_argument("--program", default=os.environ.get("STARRING", "build/starring"), help="default %(default)s")
+    out.add_argument("--force", action="store_true", help="compare runs of unequal tokens per step, model, data or seed")
+    out.add_argument("--program", metavar="FILE", help="default: $STARRING, else build/starring (in a bundle: bin/starring) "
+                     "beside experiments/", default=os.environ.get("STARRING") or built())
     out.add_argument("--limit", type=float, default=None, metavar="SECONDS", help="end a run that takes longer")
     args = ap.parse_args(argv)
     listed = [getattr(args, letter) for letter in "abcdefgh" if getattr(args, letter)]
@@ -118,8 +127,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        print("\ncompare.py: interrupted; finished runs are kept", file=sys.stderr)
-        sys.exit(130)
+    cli.run(main, "interrupted; finished runs are kept")

@@ -37,6 +37,7 @@ import subprocess
 import sys
 import time
 
+import cli
 from gpucheck import correct, page, speed
 from gpucheck.place import NotBuilt, Place
 from gpucheck.work import FAILED, NO_TIME, PASSED, SKIPPED, Checker, Part
@@ -160,4 +161,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

@@ -26,6 +26,8 @@ import subprocess
 import sys
 import time
 
+import cli
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
 WANTED = 1.10
@@ -369,4 +371,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

@@ -90,7 +90,8 @@ def why(run, reference):
     if topology == "ps:async":
         return (f"the servers apply each worker's gradient alone, the moment it arrives: {n} small updates where the "
                 f"others make one, each computed on weights that have changed meanwhile (staleness"
-                f"{staleness_text(run)}). Arrival order is a matter of timing, so two async runs differ as well. Its training loss is that of worker 0's own slice")
+                f"{staleness_text(run)}). Arrival order is a matter of timing, so two async runs differ as well. "
+                f"Its training loss is that of worker 0's own slice")
     if topology.startswith("ps:ssp") and topology != "ps:ssp:0":
         return "a worker may run ahead and compute on weights that lack the slowest worker's last updates"
     if topology.startswith("ps:backup"):

@@ -8,6 +8,9 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+
+from . import load as machine_load
 
 TAIL_LINES = 25  # of a failed run's output
 CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server"]
@@ -34,6 +37,8 @@ class Run:
         self.metrics = []
         self.evals = []        # [(step, held-out loss)]
         self.wall_seconds = None
+        self.load = {}         # what load.json says, see load.py
+        self.point = []        # [(key, value)] of --sweep, as given
 
     def __getattr__(self, key):
         # summary.json's keys as attributes: run.topology, run.weights_hash; None when absent.
@@ -144,6 +149,7 @@ def load(name, directory):
         for kind in ("predicted", "peak"):
             entry[kind] = {same_class(k): v for k, v in (entry.get(kind) or {}).items()}
     run.label = run.topology
+    run.load = machine_load.read(directory)
     return run
 
 
@@ -165,8 +171,17 @@ def split_values(text):
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 
 
+@dataclass
+class Planned:
+    """One run to come: its directory's name, its label, its command line without --out, its point of the sweep."""
+    name: str
+    label: str
+    argv: list
+    point: list
+
+
 def plan(args):
-    """[(name, label, argv without --out)], one per topology x sweep point, in the order given."""
+    """[Planned], one per topology and sweep point, in the order given."""
     sweeps = []
     for text in args.sweep:
         key, eq, values = text.partition("=")
@@ -198,20 +213,21 @@ def plan(args):
             if name in names:
                 raise RunError(f"{topology}{suffix} is asked for twice; --repeat N runs everything N times")
             names.add(name)
-            out.append((name, topology + suffix, argv))
+            out.append(Planned(name, topology + suffix, argv, list(point)))
     return out
 
 
-def execute(name, label, argv, directory, limit):
+def execute(planned, name, directory, limit):
     """Runs the program once; the run read back, or RunError with the end of its output."""
+    label = planned.label
     log = os.path.join(directory, "output.txt")
     if os.path.exists(log):
         shutil.rmtree(directory)  # ours, from an earlier comparison: it must not pass for this run's result
     elif os.path.isdir(directory) and os.listdir(directory):
         raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
     os.makedirs(directory, exist_ok=True)
-    argv = argv + ["--out", directory]
-    began = time.monotonic()
+    argv = planned.argv + ["--out", directory]
+    began, watch = time.monotonic(), machine_load.Watch()
     with open(log, "wb") as f:
         try:
             p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT)
@@ -226,6 +242,7 @@ def execute(name, label, argv, directory, limit):
             stop(p)
             raise
     seconds = time.monotonic() - began
+    machine_load.write(directory, watch.result())
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
             tail = f.read().replace("\r", "\n").splitlines()[-TAIL_LINES:]
@@ -233,7 +250,7 @@ def execute(name, label, argv, directory, limit):
         raise RunError(f"{label}: {what}\n  command: {' '.join(argv)}\n  the end of its output ({log}):\n"
                        + "\n".join("    | " + line for line in tail))
     run = load(name, directory)
-    run.label, run.command, run.wall_seconds = label, argv, seconds
+    run.label, run.command, run.wall_seconds, run.point = label, argv, seconds, planned.point
     return run
 
 
@@ -242,7 +259,7 @@ def stop(process):
     process.terminate()
     try:
         process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: at once
         process.kill()
         process.wait()
 
@@ -253,19 +270,20 @@ def run_all(args):
     groups = [[] for _ in planned]
     done = 0
     for repeat in range(args.repeat):
-        for i, (name, label, argv) in enumerate(planned):
+        for i, one in enumerate(planned):
             done += 1
             suffix = f".r{repeat + 1}" if args.repeat > 1 else ""
-            print(f"[{done}/{len(planned) * args.repeat}] {label}{suffix.replace('.r', ' run ')} ...",
+            print(f"[{done}/{len(planned) * args.repeat}] {one.label}{suffix.replace('.r', ' run ')} ...",
                   end=" ", flush=True)
             try:
-                run = execute(name + suffix, label, argv, os.path.join(args.out, name + suffix), args.limit)
+                run = execute(one, one.name + suffix, os.path.join(args.out, one.name + suffix), args.limit)
             except RunError:
                 print("failed", flush=True)
                 raise
             speed = run.tokens_per_second
             print(f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}"
-                  + (f", {speed:,.0f} tokens/s" if speed else ""), flush=True)
+                  + (f", {speed:,.0f} tokens/s" if speed else "")
+                  + "".join(f"; noisy: {why}" for why in machine_load.why_noisy(run)[:1]), flush=True)
             groups[i].append(run)
             refuse_unlike([g[0] for g in groups if g], args.force)
     return groups

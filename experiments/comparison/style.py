@@ -1,8 +1,9 @@
 """The report's style sheet. Curve colours follow Okabe and Ito (2008), readable by colour-blind people;
-each mode has its own shades. Everything is in the file: no font, script or picture is fetched."""
+each mode has its own shades. Everything is in the file: no font, script or picture is fetched. A phone of 360
+pixels gets drawings of its own; what cannot be narrower (tables) scrolls inside its box."""
+from .svg import FONT
 
-CSS = """
-:root{--ink:#1d2530;--soft:#5b6675;--page:#fff;--card:#f4f6f9;--line:#dce1e8;--grid:#e6eaf0;--accent:#0b66b5;
+PALETTE = """:root{--ink:#1d2530;--soft:#5b6675;--page:#fff;--card:#f4f6f9;--line:#dce1e8;--grid:#e6eaf0;--accent:#0b66b5;
 --good:#14694a;--goodbg:#e7f5ee;--plain:#5a4a00;--plainbg:#fbf5dd;--bad:#a3151c;--badbg:#fdeaea;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b3559a;--c4:#9a7d00;--c5:#3a9fd6;--c6:#6b4fbb;--c7:#555f6b;
 --m0:#0072b2;--m1:#56b4e9;--m2:#d55e00;--m3:#e69f00;--m4:#009e73;--m5:#b3559a;--m6:#8a94a3;--m7:#6b4fbb}
@@ -11,10 +12,24 @@ CSS = """
 --bad:#ff8f8f;--badbg:#34171a;--c0:#56b4e9;--c1:#f08a3c;--c2:#3cc79d;--c3:#dd8cc8;--c4:#d8c14a;--c5:#9ad2f2;
 --c6:#a893ee;--c7:#9aa5b3;--m0:#3d9bd6;--m1:#9ad2f2;--m2:#e8803a;--m3:#f2c05c;--m4:#3cc79d;--m5:#dd8cc8;--m6:#8e99a8;
 --m7:#a893ee}}
+"""
+
+PLOTS = """
+.grid{stroke:var(--grid)}.tick,.axis{fill:var(--soft)}.value,.group{fill:var(--ink)}.group{font-weight:600}
+.curve{fill:none;stroke-width:2.2;stroke-linejoin:round}.raw{fill:none;stroke-width:1;opacity:.28}.range{fill:none;stroke-width:1.4;opacity:.6}
+.level{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:2 4;fill:none}
+.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
+.hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
+""" + "".join(
+    f".c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
+    f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}" for i in range(8)) + "".join(
+        f".{css}{{font-size:{size}px}}" for css, size in FONT.items())
+
+CSS = PALETTE + """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,
 "Helvetica Neue",Arial,sans-serif}
-main{max-width:1000px;margin:0 auto;padding:40px 24px 80px}
+main{max-width:1000px;margin:0 auto;padding:40px 24px 80px;overflow-wrap:break-word}
 h1{font-size:2rem;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}
 h2{font-size:1.35rem;margin:56px 0 8px;padding-top:20px;border-top:1px solid var(--line)}
 h3{font-size:1.05rem;margin:28px 0 4px}
@@ -32,32 +47,39 @@ a{color:var(--accent)}
 .word b{margin-right:6px}
 .equal b{color:var(--good)}.differs b{color:var(--plain)}.broken b{color:var(--bad)}
 figure{margin:20px 0 8px;padding:18px;background:var(--card);border:1px solid var(--line);border-radius:12px;
-break-inside:avoid}
+}
+.plot,.word,tr,figure svg:not(.key){break-inside:avoid}
 figure svg:not(.key){display:block;width:100%;height:auto}
 figcaption{color:var(--soft);font-size:.92rem;margin-top:10px;max-width:52rem}
+.plot+.plot,.on-page>svg+svg,.on-phone>svg+svg{margin-top:6px}
+.on-phone{display:none}
+.small{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(270px,100%),1fr));gap:18px 22px}
+.small .plot{margin:0;min-width:0}.small h4{margin:0 0 4px;font-size:.95rem}.small p{margin:0;font-size:.85rem;color:var(--soft)}
 .wide{overflow-x:auto}
+.foot{color:var(--soft);font-size:.88rem;margin:10px 0 0;max-width:60rem}
+.word ul{margin:4px 0;padding-left:20px}
 table{border-collapse:collapse;font-size:.86rem;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}
 thead th{border-bottom:2px solid var(--line)}
 tr.head td{font-weight:600;padding-top:14px;color:var(--soft)}
+thead th{white-space:normal;min-width:72px;vertical-align:bottom}td.fact{text-align:left;white-space:normal}
 td.in1{padding-left:24px!important}td.in2{padding-left:38px!important;color:var(--soft)}
 code,pre,.hash{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86em}
 pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;overflow-x:auto;white-space:pre-wrap;
 overflow-wrap:anywhere}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;margin:0 0 10px;padding:0;font-size:.88rem}
-.legend li{display:flex;align-items:center;gap:7px}
+.legend li{display:flex;align-items:center;gap:7px;min-width:0;overflow-wrap:anywhere}
 .key{width:26px;height:10px;flex:none}.key.box{width:12px;height:12px}
-.grid{stroke:var(--grid)}.tick{fill:var(--soft);font-size:12px}.axis{fill:var(--soft);font-size:12.5px}
-.value{fill:var(--ink);font-size:12px}.group{fill:var(--ink);font-size:13px;font-weight:600}
-.curve{fill:none;stroke-width:2.2;stroke-linejoin:round}.raw{fill:none;stroke-width:1;opacity:.28}
-.level{stroke:var(--soft);stroke-dasharray:2 4}.leveltext{fill:var(--soft);font-size:12px}
-.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
-.hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
-""" + "".join(
-    f".c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
-    f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}" for i in range(8)) + """
-@page{margin:16mm}
-@media print{body{font-size:11pt}main{max-width:none;padding:0}h2,h3{break-after:avoid}h2+p{break-after:avoid}table{font-size:7.5pt}
+summary{cursor:pointer;color:var(--soft)}
+""" + PLOTS + """
+@media screen and (max-width:600px){.on-page{display:none}.on-phone{display:block}
+main{padding:20px 14px 48px}h1{font-size:1.5rem}h2{margin-top:40px;font-size:1.2rem}figure{padding:12px 10px}
+.facts{gap:8px}.facts li{min-width:0;padding:6px 10px}table{font-size:.8rem}th,td{padding:4px 7px}
+th:first-child,td:first-child{white-space:normal;min-width:96px;max-width:128px}td.in1{padding-left:12px!important}
+td.in2{padding-left:20px!important}figure.wide svg:not(.key){min-width:560px}}
+@page{margin:14mm}
+@media print{body{font-size:11pt}main{max-width:none;padding:0}h2,h3,h4,.legend{break-after:avoid}
+h2{margin-top:24px}.small{grid-template-columns:repeat(3,1fr)}h2+p{break-after:avoid}table{font-size:7.5pt}
 th,td{padding:2px 4px}.wide{overflow:visible}figure{background:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """

@@ -1,0 +1,131 @@
+"""How busy the machine was with other things during a run, and whether the run's times can be trusted.
+
+The load is measured around the whole run: the processor time that everything on the cores of this job took
+(/proc/stat) less what the run and its descendants took (getrusage of the ended children). A run directory
+keeps it as load.json."""
+import json
+import os
+import resource
+import statistics
+import time
+
+FILE = "load.json"
+SPREAD_BOUND = 0.25   # (p95 - p5) / median of the step times; a quiet machine stays below 0.1
+OTHERS_BOUND = 0.10   # of the cores' time, taken by other programs
+STEAL_BOUND = 0.05    # of the cores' time, taken by the hypervisor
+MOST_LISTED = 7       # noisy runs whose figures stand below the table
+LEAST_STEPS = 5       # fewer say nothing about a spread
+ADVICE = ("close other programs and run again, or give --repeat 5: medians of runs in turn. Losses, bytes, memory and "
+          "hashes do not depend on load")
+BOUNDS = (f"Noisy means that step times spread, (p95 - p5) / median, over more than {SPREAD_BOUND:.0%}, or that other programs "
+          f"took more than {OTHERS_BOUND:.0%} of the cores' time, or the hypervisor more than {STEAL_BOUND:.0%}.")
+
+
+def cpu_seconds(stat, cpus=None, ticks=100):
+    """(busy, stolen) seconds since boot from /proc/stat's text, summed over the cores in `cpus` (all when None).
+    Busy is user, nice and system: the network's interrupts are this job's own traffic."""
+    busy = stolen = 0
+    for line in stat.splitlines():
+        word, *fields = line.split() or [""]
+        if not word.startswith("cpu") or not word[3:].isdigit() or (cpus is not None and int(word[3:]) not in cpus):
+            continue
+        count = [int(f) for f in fields] + [0] * 8
+        busy += count[0] + count[1] + count[2]
+        stolen += count[7]
+    return busy / ticks, stolen / ticks
+
+
+def shares(before, after, own_seconds, wall_seconds, cores):
+    """What load.json holds, from two results of cpu_seconds() and the processor time of the run itself."""
+    room = wall_seconds * cores
+    busy, stolen = after[0] - before[0], after[1] - before[1]
+    return {"wall_seconds": round(wall_seconds, 3), "cores": cores, "own_cpu_seconds": round(own_seconds, 3),
+            "busy_cpu_seconds": round(busy, 3), "stolen_cpu_seconds": round(stolen, 3),
+            "others_share": round(max(busy - own_seconds, 0.0) / room, 4) if room > 0 else 0.0,
+            "stolen_share": round(max(stolen, 0.0) / room, 4) if room > 0 else 0.0}
+
+
+def own_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Watch:
+    """From its creation to result(), which the children must have ended before."""
+
+    def __init__(self, stat="/proc/stat"):
+        self.stat = stat
+        self.cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        self.before, self.own, self.began = self.read(), own_seconds(), time.monotonic()
+
+    def read(self):
+        try:
+            with open(self.stat, encoding="ascii") as f:
+                return cpu_seconds(f.read(), self.cpus, os.sysconf("SC_CLK_TCK"))
+        except (OSError, ValueError):
+            return None
+
+    def result(self):
+        """shares(), or None where the system does not tell."""
+        after = self.read()
+        if self.before is None or after is None:
+            return None
+        cores = len(self.cpus) if self.cpus else os.cpu_count()
+        return shares(self.before, after, own_seconds() - self.own, time.monotonic() - self.began, cores)
+
+
+def write(directory, result):
+    if result:
+        with open(os.path.join(directory, FILE), "w", encoding="utf-8") as f:
+            json.dump(result, f, indent=1)
+            f.write("\n")
+
+
+def read(directory):
+    """The run's load, {} where none was measured."""
+    try:
+        with open(os.path.join(directory, FILE), encoding="utf-8") as f:
+            found = json.load(f)
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def spread(seconds):
+    """(p95 - p5) / median of the steps after the first, which warms up; None of too few."""
+    values = sorted(s for s in seconds[1:] if isinstance(s, (int, float)))
+    if len(values) < LEAST_STEPS or statistics.median(values) <= 0:
+        return None
+    p5, p95 = (values[int(p * (len(values) - 1) + 0.5)] for p in (0.05, 0.95))
+    return (p95 - p5) / statistics.median(values)
+
+
+def spread_of(run):
+    return spread([m.get("seconds") for m in run.metrics])
+
+
+def why_noisy(run):
+    """Reasons, as phrases with figures, why the times of this run are not to be trusted; [] when they are."""
+    out = []
+    step, others, stolen = spread_of(run), run.load.get("others_share"), run.load.get("stolen_share")
+    if step is not None and step > SPREAD_BOUND:
+        out.append(f"step times spread over {step:.0%} of the median")
+    if others is not None and others > OTHERS_BOUND:
+        out.append(f"other programs took {others:.0%} of the cores")
+    if stolen is not None and stolen > STEAL_BOUND:
+        out.append(f"the hypervisor took {stolen:.0%} of the cores")
+    return out
+
+
+def noisy_runs(runs):
+    """["label: reasons"] of those whose times are not to be trusted."""
+    noisy = [(r.label, why_noisy(r)) for r in runs]
+    return [f"{label}: {', '.join(why)}" for label, why in noisy if why]
+
+
+def footnotes(runs):
+    """What the table's mark of noisy runs means, with the figures of each; [] when no run is noisy."""
+    listed = noisy_runs(runs)
+    more = f"; and {len(listed) - MOST_LISTED} more (compare.csv, column noisy)" if len(listed) > MOST_LISTED else ""
+    return [f"\"12.3 ~\": the machine was noisy during this run; do not compare its times. "
+            f"{'; '.join(listed[:MOST_LISTED])}{more}.", BOUNDS, f"What to do: {ADVICE}."] if listed else []

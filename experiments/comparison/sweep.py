@@ -1,0 +1,125 @@
+"""Metrics against the values of --sweep: one line per topology."""
+import math
+from html import escape
+
+from . import svg, table
+from .figures import dash, key_of
+from .lines import Lines, line_plot
+from .runs import as_float, device_bytes, median_and_spread
+
+MIB = table.MIB
+
+
+def memory_of(role):
+    def read(run):
+        entry = run.roles().get(role)
+        return device_bytes(entry["peak"]) / MIB if entry else None
+    return read
+
+
+def sent_by(role):
+    def read(run):
+        sent = (run.wire_of(role) or {}).get("sent_per_step")
+        return sent / MIB if isinstance(sent, (int, float)) else None
+    return read
+
+
+# (title with unit, value of a run or None, whether the axis starts at zero)
+METRICS = [
+    ("tokens/s", lambda run: run.tokens_per_second, True),
+    ("step, median (ms)", lambda run: 1e3 * run.get("step_seconds", "median", default=math.nan), True),
+    ("loss of the last step (nats per token)", lambda run: as_float(run.losses[-1]), False),
+    ("held-out loss (nats per token)", lambda run: run.val_loss, False),
+    ("memory per worker (MiB)", memory_of("worker"), True),
+    ("memory per server (MiB)", memory_of("server"), True),
+    ("a worker sends, per step (MiB)", sent_by("worker"), True),
+    ("a server sends, per step (MiB)", sent_by("server"), True),
+]
+
+
+def numbers_of(values):
+    """The swept values as floats, None when one is no number."""
+    try:
+        out = [float(v) for v in values]
+    except ValueError:
+        return None
+    return out if all(map(math.isfinite, out)) else None
+
+
+def power_of(base, value):
+    return value > 0 and abs(math.log(value, base) - round(math.log(value, base))) < 1e-9
+
+
+def axis(key, values):
+    """(positions by text, [(position, tick)], title) of a swept key: numbers where all are, on a logarithmic axis where
+    they are powers of two or ten; else categories in the order given."""
+    found = numbers_of(values)
+    if found is None:
+        return {v: i for i, v in enumerate(values)}, list(enumerate(values)), key
+    title, unit = key, 1
+    if key.endswith("_bytes") and max(found) >= MIB // 16:
+        title, unit = f"{key[:-len('_bytes')]} (MiB)", MIB
+    texts = [f"{x / unit:.3g}" for x in found]
+    base = next((b for b in (2, 10) if len(set(found)) > 1 and all(power_of(b, x) for x in found)), None)
+    places = [math.log(x, base) for x in found] if base else found
+    if base is None and len(set(places)) > 1:  # drawn over a range of about the number of values
+        low, span = min(places), max(places) - min(places)
+        places = [(x - low) / span * (len(values) - 1) for x in places]
+    title += f", log{base}" if base else ""
+    return dict(zip(values, places)), sorted(zip(places, texts)), title
+
+
+def lines_of(groups, key):
+    """{name of a line: [(value of key, group)]}: the topology, and the other swept keys where there are several."""
+    out = {}
+    for group in groups:
+        point = dict(group[0].point)
+        rest = "".join(f" {k.split('.')[-1]}={v}" for k, v in group[0].point if k != key)
+        out.setdefault(group[0].topology + rest, []).append((point[key], group))
+    return out
+
+
+def series_of(lines, places, read):
+    """What line_plot takes: medians, with the range of repeated runs."""
+    out = []
+    for i, (name, entries) in enumerate(lines.items()):
+        points, ranges = [], []
+        for value, group in entries:
+            found = [v for v in map(read, group) if isinstance(v, (int, float)) and math.isfinite(v)]
+            if not found:
+                continue
+            points.append((places[value], median_and_spread(found)[0]))
+            if len(found) > 1:
+                ranges.append((places[value], min(found), max(found)))
+        if points:
+            out.append({"label": name, "color": i % 8, "dash": dash(i), "points": sorted(points),
+                        "ranges": ranges})
+    return out
+
+
+def plots_of(groups, key):
+    """The figure of one swept key."""
+    values = list(dict.fromkeys(dict(g[0].point)[key] for g in groups))
+    places, ticks, x_title = axis(key.split(".")[-1], values)
+    lines = lines_of(groups, key)
+    cells = []
+    for title, read, zero in METRICS:
+        series = series_of(lines, places, read)
+        if series and any(y for s in series for _, y in s["points"]):
+            plot = Lines(series, x_title, title, description=f"{title} against {key}", height=220, x_ticks=ticks,
+                         from_zero=zero)
+            cells.append(f'<div class="plot">{line_plot(plot, svg.SMALL)}</div>')
+    key_lines = [{"label": name, "color": i % 8, "dash": dash(i)} for i, name in enumerate(lines)]
+    return f"<h3>{escape(key)}</h3><figure>{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div></figure>"
+
+
+def section(groups):
+    """Every metric against every swept key; "" when nothing was swept."""
+    keys = [key for key, _ in groups[0][0].point]
+    if not keys:
+        return ""
+    repeated = any(len(g) > 1 for g in groups)
+    note = "Points are medians of the repeated runs, upright lines their range." if repeated else "Each point is one run."
+    return ("<h2>What the swept setting changes</h2><p>Each line is one topology"
+            f"{'' if len(keys) == 1 else ' with the other settings fixed'}. {note} Lines that lie on each other are equal "
+            f"there.</p>{''.join(plots_of(groups, key) for key in keys)}")

@@ -85,7 +85,7 @@ def count(output):
 
 
 def skipped(output):
-    return sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test", output, re.M)
+    return sum(int(n) for n in re.findall(r"^\[  SKIPPED \] [^\n]*?(\d+) test\(s\), listed", output, re.M)
                + re.findall(r"^(?:OK|FAILED) \(.*skipped=(\d+)", output, re.M))
 
 

@@ -164,8 +164,8 @@ JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 help:
 	@echo "make                 build $(BUILD)/starring"
-	@echo "make deps            install missing Debian/Ubuntu packages (nothing to do: no network)"
-	@echo "make test            deps, build every test, run them; SAN=address|undefined|thread"
+	@echo "make deps            install the Debian/Ubuntu packages that building and the demo want (nothing missing: no network)"
+	@echo "make test            deps and those of the tests, build every test, run them; SAN=address|undefined|thread"
 	@echo "make check           the same without deps"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
 	@echo "make bench           step, and AdamW throughput on this machine"
@@ -179,9 +179,14 @@ help:
 deps:
 	@.ci/deps
 
-ifeq ($(PKG_LIBS),)
-ifneq ($(filter-out deps test demo help lint clean,$(or $(MAKECMDGOALS),all)),)
-$(warning libraries are missing: run `make deps` first)
+# What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
+TO_BUILD := $(filter-out deps test demo help lint format clean,$(or $(MAKECMDGOALS),all))
+TO_TEST  := $(if $(filter check tests gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
+ifneq ($(TO_BUILD),)
+MISSING  := $(shell pkg-config --exists $(PKGS) zlib ompi-c $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
+              && command -v $(firstword $(CC)) >/dev/null || .ci/deps --missing $(TO_TEST))
+ifneq ($(MISSING),)
+$(error starring: missing $(MISSING): run `make $(if $(TO_TEST),test,deps)`, which installs with apt-get as root or through sudo)
 endif
 endif
 
@@ -189,7 +194,8 @@ all: cuda-note
 cuda-note: $(CUDA_SO) | $(BUILD)/starring
 	@echo "CUDA: $(if $(CUDA_SO),$(CUDA_SO) built with $(NVCC); it has not run on a GPU yet,skipped ($(if $(NVCC),left out by CUDA=0 or a sanitizer,no nvcc found)): built for CPUs only)"
 
-test: deps
+test:
+	@.ci/deps tests
 	@$(MAKE) --no-print-directory check
 
 # The program and every test are built even when one does not compile, and what was built is run;

@@ -1,14 +1,13 @@
-// The graphs given to cuDNN for attention: each shape must be one that cuDNN has a repeatable engine for.
-// cuDNN answers that for a device described to it, so no GPU is needed; without cuDNN the test is skipped.
-#include <setjmp.h>
-#include <stdarg.h>
+// The graphs given to cuDNN for attention. What they compute: interpreted on the host, against the reference.
+// That cuDNN has a repeatable engine for each shape: cuDNN answers that for a device described to it, so no
+// GPU is needed; where cuDNN is not installed these cases are skipped.
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "kernels/cuda/host/attention_graph.c"
 #include "kernels/cuda/host/cudnn_graph.c"
 
-#include <cmocka.h>
+#include "tests/cudnn_fake.h"
+#include "tests/kernel_test.h"
 
 // A library by its name, or from the toolkit's folders; once it is loaded its name finds it. cuDNN wants a
 // driver to be there even where it only plans: the toolkit's stub of it will do.
@@ -114,8 +113,112 @@ static void test_no_engine_for_nonsense(void **state) {
     cudnn_api_close(&api);
 }
 
+// ---------------------------------------------------------------- what the graphs compute
+
+// Memory that a tensor of the graph is bound to.
+struct bound {
+    int64_t uid;
+    enum dtype dt;
+    void *memory;
+    bool written;
+};
+
+static void run_graph(const struct attention_shape *s, const struct bound *all, size_t count) {
+    struct cudnn_graph g;
+    int bound = 0, named = 0;
+    graph_init(&g, &fake_cudnn);
+    attention_graph(&g, s);
+    assert_int_equal(g.status, CUDNN_STATUS_SUCCESS);
+    for (size_t k = 0; k < count; k++) {
+        struct fake_descriptor *t = fake_tensor(&g, all[k].uid);
+        if (!t) continue;
+        assert_false(*fake_get(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL));
+        bound++;
+        if (!all[k].written) fake_load(t, all[k].dt, all[k].memory);
+    }
+    for (int i = 0; i < g.owned_count; i++) {
+        const struct fake_descriptor *d = g.owned[i];
+        named += d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && !*fake_get(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+    }
+    assert_int_equal(bound, named);  // nothing is left unbound, nothing is bound twice
+    fake_run(&g);
+    for (size_t k = 0; k < count; k++) {
+        struct fake_descriptor *t = fake_tensor(&g, all[k].uid);
+        if (t && all[k].written) fake_store(t, all[k].dt, all[k].memory);
+    }
+    graph_fini(&g);
+    assert_int_equal(fake_descriptors, 0);
+}
+
+static char *offset(void *p, enum dtype dt, int64_t elements) {
+    return (char *)p + (size_t)elements * dtype_size(dt);
+}
+
+static void check_numbers(const struct attention_shape *s) {
+    int64_t rows = s->batch * s->seq, d = s->head_size, q = s->heads * d, kv = s->kv_heads * d,
+            n = q + 2 * kv;
+    enum dtype dt = s->dt;
+    float scale = 1 / sqrtf((float)d), masked = -INFINITY, one = 1;
+    float *lse = kt_poisoned(DT_F32, rows * s->heads), *want_lse = kt_poisoned(DT_F32, rows * s->heads),
+          *dot = kt_poisoned(DT_F32, rows * s->heads);
+    void *qkv = kt_random(dt, rows * n, 1, 1), *dout = kt_random(dt, rows * q, 2, 1),
+         *out = kt_poisoned(dt, rows * q), *want_out = kt_poisoned(dt, rows * q),
+         *dqkv = kt_poisoned(dt, rows * n), *want_dqkv = kt_poisoned(dt, rows * n),
+         *scratch = kt_poisoned(
+             DT_U8, (int64_t)attn_scratch_bytes(s->batch, s->seq, s->heads, s->kv_heads, s->head_size));
+    struct attn_fwd_args f = {want_out, want_lse,    qkv,          scratch, s->batch, s->seq,
+                              s->heads, s->kv_heads, s->head_size, scale,   dt};
+    struct attn_bwd_args b = {want_dqkv, dout,     qkv,         want_out,     want_lse, scratch, s->batch,
+                              s->seq,    s->heads, s->kv_heads, s->head_size, scale,    dt};
+    const struct kt_out near = {.n = rows * q, .dt = dt, .units = 4, .floor = 1},
+                        near_lse = {.n = rows * s->heads, .dt = DT_F32, .units = 64, .floor = 1},
+                        near_grad = {.n = rows * n, .dt = dt, .units = 4, .floor = 1};
+    kt_run(ref_ops, OP_ATTN_FWD, 1, &f);
+    kt_run(ref_ops, OP_ATTN_BWD, 1, &b);
+    // The order of attention.c's pointers; the backward reads what the forward wrote.
+    const struct bound all[] = {{ATTENTION_Q, dt, qkv, false},
+                                {ATTENTION_K, dt, offset(qkv, dt, q), false},
+                                {ATTENTION_V, dt, offset(qkv, dt, q + kv), false},
+                                {ATTENTION_OUT, dt, out, !s->backward},
+                                {ATTENTION_LSE, DT_F32, lse, !s->backward},
+                                {ATTENTION_SCALE, DT_F32, &scale, false},
+                                {ATTENTION_MASKED, DT_F32, &masked, false},
+                                {ATTENTION_DOUT, dt, dout, false},
+                                {ATTENTION_DQ, dt, dqkv, true},
+                                {ATTENTION_DK, dt, offset(dqkv, dt, q), true},
+                                {ATTENTION_DV, dt, offset(dqkv, dt, q + kv), true},
+                                {ATTENTION_DOT, DT_F32, dot, true},
+                                {ATTENTION_ONE, DT_F32, &one, false}};
+    if (s->backward) {
+        memcpy(out, want_out, (size_t)(rows * q) * dtype_size(dt));
+        memcpy(lse, want_lse, (size_t)(rows * s->heads) * sizeof *lse);
+    }
+    run_graph(s, all, sizeof all / sizeof *all);
+    kt_assert_close(&near, out, want_out);
+    kt_assert_close(&near_lse, lse, want_lse);
+    if (s->backward) kt_assert_close(&near_grad, dqkv, want_dqkv);
+    KT_FREE(lse, want_lse, dot, qkv, dout, out, want_out, dqkv, want_dqkv, scratch);
+}
+
+static void test_graphs_compute_attention(void **state) {
+    static const int shapes[][5] = {// B, T, H, KV, D
+                                    {2, 5, 4, 4, 8},
+                                    {1, 9, 6, 2, 4},
+                                    {2, 3, 2, 1, 16},
+                                    {1, 1, 1, 1, 8}};
+    (void)state;
+    for (int dt = DT_BF16; dt <= DT_F16; dt++)
+        for (int backward = 0; backward < 2; backward++)
+            for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+                const int *x = shapes[i];
+                check_numbers(
+                    &(struct attention_shape){x[0], x[1], x[2], x[3], x[4], (enum dtype)dt, backward});
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_graphs_compute_attention),
         cmocka_unit_test(test_engines_for_h200),
         cmocka_unit_test(test_engines_for_a100),
         cmocka_unit_test(test_no_engine_for_nonsense),

@@ -171,7 +171,7 @@ static void backward(struct cudnn_graph *g, const struct sizes *z) {
 
     graph_tensor product = graph_make_tensor(
         g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->d},
-                                       .strides = {z->h * z->t * z->d, z->t * z->d, z->h * z->d, 1},
+                                       .strides = {z->h * z->t * z->d, z->t * z->d, z->d, 1},
                                        .type = CUDNN_DATA_FLOAT});
     pointwise(g, CUDNN_POINTWISE_MUL, dout, out, product);
     graph_tensor rows = per_row(g, z, 0);

@@ -32,6 +32,7 @@
 #include "shared/run/launch_mpi.h"
 #include "shared/run/launch_star.h"
 #include "shared/run/local.h"
+#include "shared/run/metrics.h"
 #include "shared/run/rank_env.h"
 #include "shared/run/run_dir.h"
 #include "shared/run/run_state.h"
@@ -73,17 +74,28 @@ static struct topology *create_worker(void *ctx, struct device *dev, struct stre
 }
 
 // ---------------------------------------------------------------- launching
-// A Ctrl-C that was obeyed gives the shell's 128 + signal; the flag holds the signal's number.
+// The signal that asked this process to end, or 0.
+static int asked_by(const struct job *j) { return j->stop ? *j->stop : 0; }
+
+// Where a signal was in the way of the end the status is the shell's, 128 + its number.
 static int status_of(int rc, const struct job *j) {
-    int number = j->stop ? *j->stop : 0;
     if (!rc) return 0;
-    return number ? 128 + number : EXIT_RUN_FAILED;
+    return asked_by(j) ? 128 + asked_by(j) : EXIT_RUN_FAILED;
 }
 
-static void say_stopped(const struct job *j) {
-    if (j->stop && *j->stop)
-        warn("%s: ended after the step in hand; its steps are in %s/metrics.jsonl",
-             *j->stop == SIGINT ? "Ctrl-C" : "asked to end", j->dir);
+// The one message of an interruption. A terminal has shown ^C on the line.
+static void say_interrupted(const struct job *j, int number) {
+    int64_t step = metrics_last_step(j->dir);
+    error_set_label("");
+    if (isatty(STDERR_FILENO)) fputc('\n', stderr);
+    const char *what = number == SIGINT ? "Ctrl-C" : "SIGTERM";
+    if (step < 1)
+        info("%s: ended before the first step was done", what);
+    else
+        info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
+             (long long)j->config->steps, j->dir,
+             j->save_on_interrupt && !j->no_weights ? "its figures and weights"
+                                                    : "its figures; --save-on-interrupt keeps the weights");
 }
 
 static int run_local(const struct job *j) {
@@ -101,11 +113,12 @@ struct train_command {
 };
 
 // What the ranks left becomes summary.json and the closing table.
-static int merge(const struct job *j) {
+static int merge(const struct job *j, int number) {
     if (j->config->trace && trace_merge(j->dir, j->config->workers)) return EXIT_RUN_FAILED;
     cJSON *summary = summary_merge(j->dir);
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
+    if (interrupted) say_interrupted(j, number);
     if (j->config->json) {
         char *text = cJSON_Print(summary);
         puts(text);
@@ -115,14 +128,16 @@ static int merge(const struct job *j) {
     }
     cJSON_Delete(summary);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
-    return interrupted ? status_of(-1, j) : 0;
+    return !interrupted ? 0 : number ? 128 + number : EXIT_RUN_FAILED;
 }
 
-// By the one process that stands for the run: what is left of it, and how it ended. status: of the ranks.
-static int conclude(const struct job *j, int status) {
-    if (!status) status = merge(j);
-    bool interrupted = j->stop && *j->stop && status == 128 + *j->stop;
-    if (status) run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
+// By the one process that stands for the run: what is left of it, and how it ended. status: of the ranks;
+// number: the signal that asked them to end, or 0.
+static int conclude(const struct job *j, int status, int number) {
+    bool interrupted = number && status == 128 + number;
+    if (!status) return merge(j, number);
+    if (interrupted) say_interrupted(j, number);
+    run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
 }
 
@@ -185,7 +200,7 @@ static int train_as_mpi_rank(struct train_command *t) {
     t->job.stop = stop_install();
     if (rank == 0 && prepare_dir(t)) return EXIT_USAGE;
     int status = status_of(ring_run_rank(&t->job, world, rank, t->env.local_rank), &t->job);
-    if (rank == 0) status = conclude(&t->job, status);
+    if (rank == 0) status = conclude(&t->job, status, asked_by(&t->job));
     if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
     mpi_world_close(&world);
     return status;
@@ -194,15 +209,15 @@ static int train_as_mpi_rank(struct train_command *t) {
 static int train_here(struct train_command *t) {
     struct job *j = &t->job;
     if (prepare_dir(t)) return EXIT_USAGE;
-    int status;
+    int status, number = 0;
     if (t->config->kind == TOPOLOGY_PS) {
-        status = launch_star(j);
+        status = launch_star(j, &number);
     } else {
         j->stop = stop_install();
         status = status_of(t->config->kind == TOPOLOGY_ZERO ? ring_run_threads(j) : run_local(j), j);
-        if (status) say_stopped(j);
+        number = asked_by(j);
     }
-    return conclude(j, status);
+    return conclude(j, status, number);
 }
 
 static int train(struct train_command *t, int argc, char **argv) {
@@ -220,6 +235,14 @@ static int train(struct train_command *t, int argc, char **argv) {
     }
     bool dry = cli_get(&t->args, "dry-run") != NULL, mpi_rank = is_mpi_rank(t);
     if (launch_check(c) || (!dry && launch_check_rank(c, &t->env))) return EXIT_USAGE;
+    bool save = cli_get(&t->args, "save-on-interrupt") != NULL;
+    if (save && (mpi_rank || c->launch == LAUNCH_MPI)) {
+        fail(
+            "--save-on-interrupt: mpirun kills its ranks a second after a Ctrl-C, which is no time to write "
+            "a "
+            "model in; leave it out, or use --launch threads");
+        return EXIT_USAGE;
+    }
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (!dry && (!device_backend(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c)))) return EXIT_USAGE;
@@ -231,6 +254,7 @@ static int train(struct train_command *t, int argc, char **argv) {
         return EXIT_RUN_FAILED;
     }
     t->job = (struct job){.no_weights = cli_get(&t->args, "no-weights") != NULL,
+                          .save_on_interrupt = save,
                           .no_metrics = c->quiet,
                           .no_bar = mpi_rank,
                           .steps_to_stderr = c->json,
@@ -283,6 +307,7 @@ struct role_command {
     struct job job;
     struct place place;
     int announce_fd;
+    bool interrupted;  // worker: all left the steps early
 };
 
 static int run_scheduler(struct role_command *r) {
@@ -306,7 +331,17 @@ static int run_worker(struct role_command *r) {
     return session_run(
         &(struct session_options){
             .job = &r->job, .rank = rank, .local_rank = rank, .create = create_worker, .ctx = &r->place},
-        NULL);
+        &r->interrupted);
+}
+
+// How the role ended, for the shell; and for the run, where it stands for it: worker 0 started by hand.
+static int leave_role(struct role_command *r, int status) {
+    bool left = r->interrupted && !status;
+    enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
+    if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
+    if (!left || stop_supervised()) return status;
+    info("interrupted: ended after the step in hand, as did all other workers");
+    return asked_by(&r->job) ? 128 + asked_by(&r->job) : EXIT_RUN_FAILED;
 }
 
 static int role_main(struct role_command *r, const struct cli_command *command,
@@ -331,21 +366,18 @@ static int role_main(struct role_command *r, const struct cli_command *command,
     if (is_scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return EXIT_USAGE;
     r->announce_fd = (int)fd;
     r->job.no_weights = is_worker && cli_get(r->args, "no-weights");
+    r->job.save_on_interrupt = is_worker && cli_get(r->args, "save-on-interrupt");
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
     if (job_open(&r->job, c, !is_worker) || open_role_dir(&r->job)) return EXIT_USAGE;
-    r->job.stop = stop_install();
+    r->job.stop = stop_install_role(is_worker);
     r->place.job = &r->job;
     r->place.role = (struct ps_role_options){
         .config = c, .layout = r->job.layout, .scheduler = scheduler, .rank = (int)rank, .stop = r->job.stop};
     char label[32];
     snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", command->name, rank);
     error_set_label(label);
-    int rc = run(r), status = status_of(rc, &r->job);
-    // Worker 0 started by hand stands for the run; of any other role this says nothing.
-    enum run_phase ended = status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
-    if (r->job.dir) run_state_end(r->job.dir, ended, status ? error_last() : NULL);
-    return status;
+    return leave_role(r, status_of(run(r), &r->job));
 }
 
 static int cmd_role(const struct cli_command *command, int (*run)(struct role_command *), int argc,

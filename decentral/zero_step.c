@@ -4,6 +4,9 @@
 //     reduce      .. u1 | u0 |                 | norm loss|
 //     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
 //
+// Beside its share of the loss each rank says whether it was asked to leave (STEP_WORDS doubles per rank):
+// all ranks read the same words, so they leave after the same step.
+//
 // The host waits for the statistics alone: updates and gathers go on while it prepares the next batch.
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +14,9 @@
 
 #include "decentral/zero_impl.h"
 #include "shared/core/error.h"
+
+// Of z->shares, per rank: loss, stop.
+#define STEP_WORDS 2
 
 void zero_abort(struct topology *t, const char *why) {
     struct zero *z = (struct zero *)t;
@@ -48,19 +54,22 @@ static void launch_norm(struct zero *z) {
 
 static void launch_decision(struct zero *z, const struct step_input *in) {
     int rank = z->base.rank, size = z->base.size;
-    z->host_shares[rank] = in->loss;
-    dev_copy(z->opt.compute, z->shares + rank, z->host_shares + rank, sizeof(double));
+    double *mine = z->host_shares + STEP_WORDS * rank;
+    mine[0] = in->loss;
+    mine[1] = in->stop;
+    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank, mine, STEP_WORDS * sizeof(double));
     event_record(z->norm_done, z->opt.compute);
     stream_wait_event(z->reduce_stream, z->norm_done);
     z->control->ops->all_reduce(z->control, z->reduce_stream, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
-    z->control->ops->all_gather(z->control, z->reduce_stream, z->shares + rank, z->shares, 1, DT_F64);
+    z->control->ops->all_gather(z->control, z->reduce_stream, z->shares + STEP_WORDS * rank, z->shares,
+                                STEP_WORDS, DT_F64);
     event_record(z->decided, z->reduce_stream);
     stream_wait_event(z->opt.compute, z->decided);
     op_decide(z->opt.compute,
               &(struct decide_args){
                   .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
     dev_copy(z->opt.compute, z->host_scalars, z->scalars, sizeof *z->host_scalars);
-    dev_copy(z->opt.compute, z->host_shares, z->shares, (size_t)size * sizeof(double));
+    dev_copy(z->opt.compute, z->host_shares, z->shares, (size_t)size * STEP_WORDS * sizeof(double));
     event_record(z->stats, z->opt.compute);
 }
 
@@ -109,7 +118,10 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     forget_slots(z);
     if (event_sync(z->stats) != 0) return zero_fail(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
-    for (int i = 0; i < t->size; i++) out->loss += z->host_shares[i];
+    for (int i = 0; i < t->size; i++) {
+        out->loss += z->host_shares[STEP_WORDS * i];
+        out->stop |= z->host_shares[STEP_WORDS * i + 1] != 0;
+    }
     z->step = in->step + 1;
     return 0;
 }

@@ -38,7 +38,10 @@ static void say(const struct ps_login *l, const struct ps_identity *id, enum wir
 // The next message of the scheduler: 1, 0 none within POLL_MS, -1 the job is over for us (logged).
 static int next(const struct ps_login *l, struct net_message *m) {
     struct net_poll_item item = {.socket = l->socket};
-    if (ps_stopped(l->stop)) return fail("interrupted during login");
+    if (ps_stopped(l->stop)) {
+        error_quiet(1);  // who pressed Ctrl-C knows
+        return fail("interrupted during login");
+    }
     if (net_poll(&item, 1, POLL_MS) != 0) return -1;
     int rc = item.ready ? net_recv(l->socket, m) : 0;
     if (rc == 1 && (m->header.kind == WIRE_REFUSED || m->header.kind == WIRE_ABORT)) {

@@ -151,6 +151,8 @@ static void round_clear(struct scheduler_core *c, int64_t step) {
     r->reports = r->sums = 0;
 }
 
+static uint32_t stop_flag(const struct scheduler_core *c) { return c->stop ? WIRE_STOP : 0; }
+
 static int decide(struct scheduler_core *c) {
     struct round *r = &c->round;
     struct update_scalars s = update_decide(&r->sum, r->loss_scale, r->clip);
@@ -165,7 +167,7 @@ static int decide(struct scheduler_core *c) {
     c->decision = (struct wire_header){
         .kind = WIRE_DECISION, .step = r->step, .grad_scale = s.grad_scale, .norm = s.norm, .flags = flags};
     c->step_done = (struct wire_header){
-        .kind = WIRE_STEP_DONE, .step = r->step, .loss = loss, .norm = s.norm, .flags = flags};
+        .kind = WIRE_STEP_DONE, .step = r->step, .loss = loss, .norm = s.norm, .flags = flags | stop_flag(c)};
     for (int i = 0; i < c->shards; i++)
         if (c->o.map->shard_keys[i]) tell(c, c->workers + c->servers + i, &c->decision);
     for (int w = 0; w < c->workers; w++) tell(c, w, &c->step_done);
@@ -204,6 +206,7 @@ static int on_report(struct scheduler_core *c, int w, const struct wire_header *
     r->last_s = now;
     r->reported[w] = true;
     r->loss[w] = h->loss;
+    if (h->flags & WIRE_STOP) c->stop = true;
     r->reports++;
     c->m[w].step = h->step;
     return close_round(c);
@@ -266,7 +269,8 @@ static int on_goodbye(struct scheduler_core *c, int i) {
 }
 
 static void on_heartbeat(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
-    struct wire_header answer = {.kind = WIRE_HEARTBEAT_ACK};
+    if (h->flags & WIRE_STOP) c->stop = true;
+    struct wire_header answer = {.kind = WIRE_HEARTBEAT_ACK, .flags = stop_flag(c)};
     struct member *m = &c->m[i];
     if (h->step > m->step) m->step = h->step;
     if (h->seq > m->progress) {

@@ -46,6 +46,7 @@ struct scheduler_core {
     struct round round;
     struct wire_header step_done, decision, gathered;  // last answers; kind NONE: none yet
     struct gather gather;
+    bool stop;  // some worker was asked to leave
     char error[WIRE_TEXT_MAX];
 };
 

@@ -77,7 +77,7 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     if (p->kind == WIRE_NONE || p->kind >= WIRE_KINDS || p->role >= PS_ROLES) return -1;
     if (p->rank < -1 || p->rank > 1 << 20 || p->thread > 1 << 16 || p->key > INT32_MAX) return -1;
     if (p->step < 0 || p->version < 0 || p->staleness < 0) return -1;
-    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL)) return -1;
+    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP)) return -1;
     if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
     if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
     if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX) return -1;

@@ -19,23 +19,23 @@
 enum wire_kind {
     WIRE_NONE,
     WIRE_HELLO,  // role rank thread incarnation manifest text(manifest in words); server: payload = endpoints
-    WIRE_WELCOME,    // rank job
-    WIRE_REFUSED,    // text
-    WIRE_START,      // payload: endpoints of all shards, one a line, in shard order
-    WIRE_HEARTBEAT,  // step seq(pushes taken so far)
-    WIRE_HEARTBEAT_ACK,
-    WIRE_INIT,         // key seq; payload fp32 masters
-    WIRE_INIT_ACK,     // key seq
-    WIRE_PUSH,         // key step version lr grad_scale flags(SKIP); payload gradient of the run's dtype
-    WIRE_PUSH_ACK,     // key step staleness flags(HELD: arrived, its turn has not come)
-    WIRE_PULL,         // key step(wanted) seq flags(FINAL)
-    WIRE_PULL_REPLY,   // key step version seq flags(FINAL); payload weights of the run's dtype
-    WIRE_SHARD_SUM,    // step sum
-    WIRE_DECISION,     // step grad_scale norm flags(SKIP)
-    WIRE_REPORT,       // step loss lr loss_scale clip
-    WIRE_STEP_DONE,    // step loss norm flags(SKIP)
-    WIRE_GATHER,       // seq values (none: a barrier)
-    WIRE_GATHER_DONE,  // seq values
+    WIRE_WELCOME,        // rank job
+    WIRE_REFUSED,        // text
+    WIRE_START,          // payload: endpoints of all shards, one a line, in shard order
+    WIRE_HEARTBEAT,      // step seq(pushes taken so far) flags(STOP)
+    WIRE_HEARTBEAT_ACK,  // flags(STOP)
+    WIRE_INIT,           // key seq; payload fp32 masters
+    WIRE_INIT_ACK,       // key seq
+    WIRE_PUSH,           // key step version lr grad_scale flags(SKIP); payload gradient of the run's dtype
+    WIRE_PUSH_ACK,       // key step staleness flags(HELD: arrived, its turn has not come)
+    WIRE_PULL,           // key step(wanted) seq flags(FINAL)
+    WIRE_PULL_REPLY,     // key step version seq flags(FINAL); payload weights of the run's dtype
+    WIRE_SHARD_SUM,      // step sum
+    WIRE_DECISION,       // step grad_scale norm flags(SKIP)
+    WIRE_REPORT,         // step loss lr loss_scale clip flags(STOP)
+    WIRE_STEP_DONE,      // step loss norm flags(SKIP STOP)
+    WIRE_GATHER,         // seq values (none: a barrier)
+    WIRE_GATHER_DONE,    // seq values
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
     WIRE_SHUTDOWN,
@@ -47,7 +47,8 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 const char *ps_role_name(enum ps_role r);
 
-enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4 };
+// WIRE_STOP: this worker, or some worker, was asked to leave.
+enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4, WIRE_STOP = 8 };
 
 #define WIRE_HEADER_MAX 1023  // bytes
 #define WIRE_VALUES_MAX 32    // doubles in one GATHER

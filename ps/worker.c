@@ -171,6 +171,16 @@ static int step_async(struct worker *w, const struct step_input *in, struct step
     return 0;
 }
 
+// Asynchronous steps have no exchange with the scheduler: heartbeats carry the word.
+static bool stop_async(struct worker *w, bool own) {
+    struct command c = {.kind = COMMAND_STOP};
+    if (own) worker_command(w, &c);
+    pthread_mutex_lock(&w->mutex);
+    bool stop = own || w->now.stopped;
+    pthread_mutex_unlock(&w->mutex);
+    return stop;
+}
+
 static int worker_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct worker *w = (struct worker *)t;
     if (in->step != w->step)
@@ -181,6 +191,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     int rc = is_async(w) ? step_async(w, in, out) : step_sync(w, in, out);
     refresh(w);
     if (rc != 0) return -1;
+    if (is_async(w)) out->stop = stop_async(w, in->stop);
     w->step++;
     if (!out->skipped) w->updates++;
     return 0;

@@ -117,6 +117,9 @@ static void obey(struct worker *w, const struct command *c, double now) {
         case COMMAND_PULL_ALL:
             worker_core_pull_all(w->core, now);
             return;
+        case COMMAND_STOP:
+            worker_core_stop(w->core);
+            return;
         case COMMAND_GOODBYE:
             worker_core_goodbye(w->core, now);
             return;
@@ -176,6 +179,7 @@ static bool publish(struct worker *w, double busy_s) {
     p->steps_done = worker_core_steps_done(w->core, &p->stats);
     p->gathers_done = worker_core_gathers_done(w->core, p->gathered);
     p->parted = worker_core_parted(w->core);
+    p->stopped = worker_core_stopped(w->core);
     p->staleness = *worker_core_staleness(w->core);
     p->busy_s += busy_s;
     if (w->waited_unit >= 0)
@@ -195,7 +199,6 @@ static int turn(struct worker *w, struct net_poll_item *items, bool hurry) {
     if (items[1].ready && drain(w, w->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
         if (items[2 + g].ready && drain(w, w->shards[g], g) != 0) return -1;
-    if (ps_stopped(w->role.stop)) return fail("interrupted");
     return worker_core_tick(w->core, now_seconds());
 }
 

@@ -48,7 +48,8 @@ struct worker_core {
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];
     bool parted;
-    uint64_t progress;  // pushes and initial values taken: what the scheduler tells slow from stuck by
+    bool stop, stopped;  // this worker, some worker was asked to leave
+    uint64_t progress;   // pushes and initial values taken: what the scheduler tells slow from stuck by
     double beat_s, heard_s;
     struct staleness staleness;
     char error[WIRE_TEXT_MAX];
@@ -168,9 +169,17 @@ void worker_core_report(struct worker_core *c, const struct step_input *in, doub
                             .loss = in->loss,
                             .lr = in->lr,
                             .loss_scale = in->loss_scale,
-                            .clip = in->clip};
+                            .clip = in->clip,
+                            .flags = in->stop ? WIRE_STOP : 0};
     request_open(c, &c->report, &h, now);
 }
+
+void worker_core_stop(struct worker_core *c) {
+    if (!c->stop) c->beat_s = 0;
+    c->stop = true;
+}
+
+bool worker_core_stopped(const struct worker_core *c) { return c->stopped; }
 
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now) {
     struct wire_header h = {.kind = WIRE_GATHER, .seq = c->gathers_done, .count = count};
@@ -255,8 +264,13 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h) {
             if (!c->report.open || h->step != c->report.h.step) return 0;
             c->report.open = false;
             c->steps_done = h->step + 1;
-            c->stats = (struct step_stats){
-                .loss = h->loss, .grad_norm = h->norm, .skipped = (h->flags & WIRE_SKIP) != 0};
+            c->stats = (struct step_stats){.loss = h->loss,
+                                           .grad_norm = h->norm,
+                                           .skipped = (h->flags & WIRE_SKIP) != 0,
+                                           .stop = (h->flags & WIRE_STOP) != 0};
+            return 0;
+        case WIRE_HEARTBEAT_ACK:
+            if (h->flags & WIRE_STOP) c->stopped = true;
             return 0;
         case WIRE_GATHER_DONE:
             if (!c->gather.open || h->seq != c->gather.h.seq || h->count != c->gather.h.count) return 0;
@@ -312,7 +326,8 @@ int worker_core_tick(struct worker_core *c, double now) {
     repeat(c, &c->gather, now);
     repeat(c, &c->goodbye, now);
     if (now - c->beat_s >= c->o.heartbeat_s) {
-        struct wire_header h = {.kind = WIRE_HEARTBEAT, .step = c->step, .seq = c->progress};
+        struct wire_header h = {
+            .kind = WIRE_HEARTBEAT, .step = c->step, .seq = c->progress, .flags = c->stop ? WIRE_STOP : 0};
         c->beat_s = now;
         tell_scheduler(c, &h);
     }

@@ -49,6 +49,7 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
 void worker_core_report(struct worker_core *c, const struct step_input *in, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
 void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights of every key, as control bytes
+void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
 void worker_core_goodbye(struct worker_core *c, double now);
 
 // ---- messages. peer: shard index or PEER_SCHEDULER. Takes over frame. 0, or -1 with an error.
@@ -66,7 +67,8 @@ int worker_core_pulling(const struct worker_core *c);        // pulls not yet an
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 int64_t worker_core_steps_done(const struct worker_core *c, struct step_stats *last);
 uint64_t worker_core_gathers_done(const struct worker_core *c, double values[WIRE_VALUES_MAX]);
-bool worker_core_parted(const struct worker_core *c);  // GOODBYE was acknowledged
+bool worker_core_stopped(const struct worker_core *c);  // some worker was asked to leave
+bool worker_core_parted(const struct worker_core *c);   // GOODBYE was acknowledged
 const struct staleness *worker_core_staleness(const struct worker_core *c);
 const char *worker_core_error(const struct worker_core *c);
 // What the worker is waiting for on unit u, in words, for the message of a missed deadline.

@@ -26,6 +26,7 @@ enum command_kind {
     COMMAND_REPORT,
     COMMAND_GATHER,
     COMMAND_PULL_ALL,
+    COMMAND_STOP,
     COMMAND_GOODBYE
 };
 
@@ -49,7 +50,7 @@ struct published {
     struct step_stats stats;
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];
-    bool parted;
+    bool parted, stopped;
     struct staleness staleness;
     double busy_s;          // any transfer outstanding
     char waiting_for[192];  // what the unit somebody waits for lacks

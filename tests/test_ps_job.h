@@ -105,20 +105,30 @@ static inline int toy_pass(const struct toy_case *c, struct topology *t, struct 
     return stream_sync(t->compute);
 }
 
-// on_step (may be NULL): before each step; non-zero ends the worker as an error.
-static inline int toy_steps(const struct toy_case *c, struct topology *t, struct toy_worker_result *r,
-                            int (*on_step)(void *ctx, int rank, int64_t step), void *ctx) {
+struct toy_worker_options {
+    const struct toy_case *t;
+    struct ps_role_options role;
+    int (*on_step)(void *ctx, int rank, int64_t step);
+    void *ctx;
+};
+
+// on_step (may be NULL): before each step; non-zero ends the worker as an error. Where role.stop is set the
+// worker leaves as the training loop does.
+static inline int toy_steps(const struct toy_worker_options *o, struct topology *t,
+                            struct toy_worker_result *r) {
+    const struct toy_case *c = o->t;
     int64_t updates = 0;
     if (toy_load(t, t->layout)) return -1;
-    for (int64_t step = 0; step < c->steps; step++) {
-        if (on_step && on_step(ctx, t->rank, step)) return -1;
+    for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
+        if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         if (toy_pass(c, t, r->compute, step)) return -1;
         struct step_input in = {.step = step,
                                 .updates = updates,
                                 .lr = TOY_LR,
                                 .loss_scale = toy_loss_scale(c),
                                 .clip = c->clip,
-                                .loss = toy_loss(c, t->rank, step)};
+                                .loss = toy_loss(c, t->rank, step),
+                                .stop = o->role.stop && *o->role.stop};
         if (topology_step(t, &in, &r->last)) return -1;
         updates += !r->last.skipped;
     }
@@ -146,13 +156,6 @@ static inline void toy_collect(const struct toy_case *c, struct topology *t, str
     r->predicted_received = t->wire_predicted.received_per_step;
 }
 
-struct toy_worker_options {
-    const struct toy_case *t;
-    struct ps_role_options role;
-    int (*on_step)(void *ctx, int rank, int64_t step);
-    void *ctx;
-};
-
 static inline void toy_worker_run(const struct toy_worker_options *o, struct toy_worker_result *r) {
     const char *why = NULL;
     struct device *dev = NULL;
@@ -164,7 +167,7 @@ static inline void toy_worker_run(const struct toy_worker_options *o, struct toy
     struct ps_worker_options w = {o->role, dev, compute};
     struct topology *t = ps_worker_create(&w);
     if (t) {
-        r->rc = toy_steps(o->t, t, r, o->on_step, o->ctx);
+        r->rc = toy_steps(o, t, r);
         if (r->rc) topology_abort(t, error_last());
         if (!r->rc) toy_collect(o->t, t, r);
         topology_destroy(&t);

@@ -182,7 +182,22 @@ static void test_worker_hung(void **state) {
     stage_end(&s);
 }
 
-// Ctrl-C at one role ends all of them.
+// Asked to end, a worker says so with its step, and all workers leave after the same one; the job ends well.
+static void test_asked_to_end(void **state) {
+    (void)state;
+    struct stage s;
+    stage_start(&s, 0.0f, 100000);
+    wait_step(&s, 0);
+    assert_int_equal(kill(s.pid[1 + SERVERS], SIGTERM), 0);
+    wait_others(&s, -1, 20.0);
+    for (int i = 0; i < ROLES; i++) assert_int_equal(s.board->rc[i], 0);
+    for (int w = 1; w < WORKERS; w++)
+        assert_int_equal(atomic_load(&s.board->step[w]), atomic_load(&s.board->step[0]));
+    assert_true(atomic_load(&s.board->step[0]) < 100000 - 1);
+    stage_end(&s);
+}
+
+// Ctrl-C at the scheduler or a server ends all of them.
 static void interrupt_case(int role) {
     struct stage s;
     stage_start(&s, 0.0f, 100000);
@@ -197,7 +212,6 @@ static void test_interrupted(void **state) {
     (void)state;
     interrupt_case(0);
     interrupt_case(2);
-    interrupt_case(1 + SERVERS);
 }
 
 // Nothing happens: all processes end well, whatever order they end in.
@@ -215,6 +229,7 @@ int main(void) {
         cmocka_unit_test(test_nobody_dies),   cmocka_unit_test(test_worker_killed),
         cmocka_unit_test(test_server_killed), cmocka_unit_test(test_scheduler_killed),
         cmocka_unit_test(test_worker_hung),   cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_asked_to_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,6 +126,7 @@ static void write_run(const char *dir, const char *topology) {
                               .wall_seconds = 3,
                               .data = "a text",
                               .weights_hash = 0x0123456789abcdefULL,
+                              .has_hash = true,
                               .val_loss = 2.25,
                               .unigram_entropy = 3.1};
     write_config(dir, topology, "bf16");

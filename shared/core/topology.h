@@ -45,12 +45,17 @@ struct step_input {
     float loss_scale;
     float clip;   // 0: none
     double loss;  // this rank's share: sum of its token losses / tokens of the global batch
+    bool stop;    // this rank was asked to leave
 };
 
 struct step_stats {
     double loss;       // the mean over the global batch: shares added in rank order
     double grad_norm;  // global, unscaled, before clipping; NAN when the topology computes none
     bool skipped;      // a gradient was not finite: nothing was updated
+    // Some rank was asked to leave: all do after this step. Synchronous topologies say so to every rank at
+    // the same step, as part of the step's own exchange; asynchronous workers each learn it at a step of
+    // their own.
+    bool stop;
 };
 
 // How the seconds of communication went since creation, summed over this rank.

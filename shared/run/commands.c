@@ -29,11 +29,13 @@ static const struct cli_option common[] = {
 };
 
 static const char no_weights[] = "do not write the final weights";
+static const char save_help[] = "after Ctrl-C or SIGTERM write the weights of the last finished step";
 static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
 static const char rank_help[] = "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
+    {"save-on-interrupt", NULL, NULL, save_help, 0},
     {"launch", "launch", "HOW", "threads (ring), processes (star) or mpi (ring)", 0},
     {"collective", "ring.collective", "C",
      "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
@@ -50,7 +52,9 @@ const struct cli_command command_train = {
         "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
         "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
         "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
-        "2 wrong options or configuration.",
+        "2 wrong options or configuration, 130 ended by Ctrl-C, 143 by SIGTERM: after the step in hand, "
+        "with\n"
+        "summary.json of the steps done; a second Ctrl-C ends at once.",
     .examples =
         "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
         "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
@@ -104,6 +108,7 @@ static const struct cli_option worker_options[] = {
     {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
     {"rank", NULL, "R", rank_help, 0},
     {"no-weights", NULL, NULL, no_weights, 0},
+    {"save-on-interrupt", NULL, NULL, save_help, 0},
 };
 
 const struct cli_command command_worker = {

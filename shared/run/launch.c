@@ -21,6 +21,7 @@
 struct child {
     char name[32];  // "server 1"
     pid_t pid;      // 0: ended
+    bool orderly;
 };
 
 struct launcher {
@@ -29,6 +30,7 @@ struct launcher {
     int count, running;
     double start_s;
     double kill_at_s;    // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;    // after an interruption: the rest is told to end then; 0: not known yet
     int status;          // the job's, once something went wrong
     int interrupted_by;  // SIGINT or SIGTERM, 0: neither
     sigset_t signals, before;
@@ -50,6 +52,7 @@ struct launcher *launcher_create(const struct launch_options *o) {
 static void become(const struct launcher *l, const struct launch_child *c, pid_t parent, int report_fd) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == parent) {
+        signal(SIGINT, SIG_IGN);  // the terminal sends it to all; the launcher says whom it concerns
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
         sigprocmask(SIG_SETMASK, &l->before, NULL);
         execv(c->program, c->argv);
@@ -74,7 +77,7 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     close(report[0]);
     l->children = xrealloc(l->children, (unsigned long)(l->count + 1) * sizeof *l->children);
     struct child *child = &l->children[l->count];
-    *child = (struct child){.pid = pid};
+    *child = (struct child){.pid = pid, .orderly = c->orderly != 0};
     if (c->rank < 0)
         snprintf(child->name, sizeof child->name, "%s", c->role);
     else
@@ -99,6 +102,27 @@ static void end_rest(struct launcher *l) {
     signal_all(l, SIGTERM);
 }
 
+static bool any_orderly(const struct launcher *l) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].orderly && l->children[i].pid) return true;
+    return false;
+}
+
+static void ask_orderly(struct launcher *l) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
+}
+
+// Behind the last orderly child the rest ends by itself, with its reports; not where the job had no step yet.
+static void follow_orderly(struct launcher *l) {
+    if (any_orderly(l) || !l->running) return;
+    bool begun = l->o.last_step && l->o.last_step(l->o.ctx) > 0;
+    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (begun ? l->o.grace_s : 0);
+    if (now_seconds() < l->rest_at_s) return;
+    if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
+    end_rest(l);
+}
+
 static void when(const struct launcher *l, char *text, size_t size) {
     int64_t step = l->o.last_step ? l->o.last_step(l->o.ctx) : -1;
     int n = snprintf(text, size, "%.1f s after the start", now_seconds() - l->start_s);
@@ -113,16 +137,20 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     child->pid = 0;
     l->running--;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    if (l->interrupted_by) l->status = 128 + l->interrupted_by;
     if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
+    // Interrupted before it had begun: the job's other processes hear of it from the launcher.
+    if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM))
+        return;
     char text[96];
     when(l, text, sizeof text);
     if (WIFSIGNALED(status)) {
         int number = WTERMSIG(status);
-        l->status = EXIT_RUN_FAILED;
+        if (!l->interrupted_by) l->status = EXIT_RUN_FAILED;
         fail("%s (pid %d) was killed by signal %d (%s) %s: ending the other processes of the job",
              child->name, (int)pid, number, strsignal(number), text);
     } else {
-        l->status = WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE : EXIT_RUN_FAILED;
+        if (!l->interrupted_by) l->status = WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE : EXIT_RUN_FAILED;
         fail("%s (pid %d) ended with exit status %d %s: ending the other processes of the job", child->name,
              (int)pid, WEXITSTATUS(status), text);
     }
@@ -149,18 +177,16 @@ static void turn(struct launcher *l, int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     int number = sigtimedwait(&l->signals, NULL, &t);
     if (number == SIGINT || number == SIGTERM) {
-        if (!l->interrupted_by) {
-            char text[96];
-            when(l, text, sizeof text);
-            warn("%s %s: ending every process of the job", number == SIGINT ? "Ctrl-C" : "SIGTERM", text);
-            l->interrupted_by = number;
-            l->status = 128 + number;
-            end_rest(l);
+        if (l->interrupted_by) {
+            l->kill_at_s = now_seconds() + l->o.grace_s;
+            signal_all(l, SIGKILL);  // asked twice: now
         } else {
-            l->kill_at_s = now_seconds();  // asked twice: now
+            l->interrupted_by = number;
+            ask_orderly(l);
         }
     }
     reap(l);
+    if (l->interrupted_by) follow_orderly(l);
     if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].pid) warn("%s did not end in time: killing it", l->children[i].name);
@@ -193,6 +219,8 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
     }
     return -1;
 }
+
+int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 int launcher_wait(struct launcher *l) {
     while (l->running) turn(l, WAKE_MS);

@@ -10,6 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/run/launch.h"
 #include "shared/run/metrics.h"
+#include "shared/run/stop.h"
 
 #define GRACE_MAX_S 5.0  // roles look at their stop flag many times a second
 #define ARGS_MAX    24
@@ -39,13 +40,15 @@ static int start(struct star *s, const char *role, int rank, int announce_fd) {
     if (!strcmp(role, "worker")) {
         argv[n++] = "--threads", argv[n++] = threads;
         if (s->job->no_weights) argv[n++] = "--no-weights";
+        if (s->job->save_on_interrupt) argv[n++] = "--save-on-interrupt";
     }
     argv[n] = NULL;
     struct launch_child child = {.role = role,
                                  .rank = announce_fd ? -1 : rank,
                                  .program = s->program,
                                  .argv = (char *const *)argv,
-                                 .keep_fd = announce_fd};
+                                 .keep_fd = announce_fd,
+                                 .orderly = !strcmp(role, "worker")};
     return launcher_start(s->launcher, &child);
 }
 
@@ -61,7 +64,7 @@ static int start_scheduler(struct star *s) {
     return rc;
 }
 
-int launch_star(const struct job *job) {
+int launch_star(const struct job *job, int *interrupted_by) {
     const struct config *c = job->config;
     double deadline_s = (double)c->ps.deadline_ms * 1e-3;
     struct launch_options o = {.grace_s = deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S,
@@ -70,12 +73,14 @@ int launch_star(const struct job *job) {
     struct star s = {.job = job, .program = launch_self()};
     if (!s.program) return EXIT_RUN_FAILED;
     s.config_path = xasprintf("%s/config.json", job->dir);
+    stop_supervise();
     s.launcher = launcher_create(&o);
     int rc = start_scheduler(&s);
     for (int r = 0; r < c->ps.servers && !rc; r++) rc = start(&s, "server", r, 0);
     for (int r = 0; r < c->workers && !rc; r++) rc = start(&s, "worker", r, 0);
     if (rc) launcher_end_all(s.launcher);
     int status = launcher_wait(s.launcher);
+    *interrupted_by = launcher_interrupted(s.launcher);
     launcher_destroy(&s.launcher);
     free(s.config_path);
     free(s.program);

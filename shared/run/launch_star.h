@@ -5,7 +5,8 @@
 
 #include "shared/run/session.h"
 
-// DIR/config.json is written already. Blocks until every process has ended. The job's exit status.
-int launch_star(const struct job *job);
+// DIR/config.json is written already. Blocks until every process has ended. The job's exit status; 0 also
+// when it ended in order after Ctrl-C or SIGTERM, whose number is then in *interrupted_by (else 0).
+int launch_star(const struct job *job, int *interrupted_by);
 
 #endif

@@ -106,7 +106,8 @@ static int local_step(struct topology *base, const struct step_input *in, struct
     stream_phase(base->compute, PHASE_OTHER);
     if (stream_sync(base->compute))
         return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
-    *out = (struct step_stats){.loss = in->loss, .grad_norm = scalars.norm, .skipped = scalars.skip};
+    *out = (struct step_stats){
+        .loss = in->loss, .grad_norm = scalars.norm, .skipped = scalars.skip, .stop = in->stop};
     return 0;
 }
 

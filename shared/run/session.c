@@ -134,6 +134,8 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .flops_per_token = model_flops_per_token(&j->spec, j->config->seq),
                               .wall_seconds = now_seconds() - x->start_s,
                               .weights_hash = result->weights_hash,
+                              .has_hash = result->has_hash,
+                              .interrupted = result->interrupted,
                               .val_loss = result->val_loss,
                               .unigram_entropy = result->unigram_entropy,
                               .data = data_description(j->data)};
@@ -154,13 +156,14 @@ static int train(struct session *x, bool *interrupted) {
                               .topology = x->topology,
                               .observer = x->topology->rank == 0 ? &observer : NULL,
                               .stop = j->stop,
+                              .keep_interrupted = j->save_on_interrupt,
                               .weights_out = weights,
                               .weights_in = j->weights_in,
                               .tokenizer_in = tokenizer};
     int rc = train_run(&t, &result);
     if (interrupted) *interrupted = result.interrupted;
     if (!rc && j->dir) rc = leave_report(x, &result);
-    if (rc) topology_abort(x->topology, result.interrupted ? "interrupted" : error_last());
+    if (rc) topology_abort(x->topology, error_last());
     // A sum that nobody needs is a barrier: afterwards every worker's report is on disk.
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);

@@ -17,6 +17,7 @@ struct job {
     const char *dir;            // run directory, or NULL: nothing is written
     const char *weights_in;     // Hugging Face directory to start from, or NULL
     bool no_weights;            // do not write DIR/weights
+    bool save_on_interrupt;     // write DIR/weights of an interrupted run too
     bool no_metrics;            // print no steps (--quiet)
     bool no_bar;                // stdout only looks like a terminal (mpirun lends its ranks one)
     bool steps_to_stderr;       // stdout is for one JSON document

@@ -53,7 +53,11 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     put(run, "wall_seconds", f->wall_seconds);
     put(run, "val_loss", f->val_loss);
     put(run, "unigram_entropy", f->unigram_entropy);
-    cJSON_AddStringToObject(run, "weights_hash", hash);
+    if (f->has_hash)
+        cJSON_AddStringToObject(run, "weights_hash", hash);
+    else
+        cJSON_AddNullToObject(run, "weights_hash");
+    cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
 }
 
@@ -209,6 +213,10 @@ static double put_run(cJSON *s, cJSON *ranks) {
         cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
     }
     double flops = run ? get(run, "flops_per_token") : NAN;
+    // Of an asynchronous star worker 0 may have done all its steps and another worker not.
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run, "interrupted")))
+        cJSON_ReplaceItemInObjectCaseSensitive(s, "state",
+                                               cJSON_CreateString(run_phase_word(RUN_INTERRUPTED)));
     cJSON_Delete(run);
     return flops;
 }

@@ -17,6 +17,7 @@ struct run_facts {
     double flops_per_token;  // forward and backward
     double wall_seconds;     // from the start of the rank to its end
     uint64_t weights_hash;
+    bool has_hash, interrupted;
     double val_loss, unigram_entropy;  // NAN: not evaluated
     const char *data;                  // description of the token stream
 };

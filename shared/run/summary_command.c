@@ -197,7 +197,7 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
         putchar('\n');
     }
     print_names("reported    ", f->reports);
-    print_names("no report   ", f->missing);
+    print_names(phase == RUN_RUNNING ? "no report   yet: " : "no report   ", f->missing);
     printf("files       %s\n", f->dir);
 }
 

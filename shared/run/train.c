@@ -30,6 +30,7 @@ struct train {
     struct stream_times times0;
     struct comm_times comm0;
     uint64_t allocations;  // after the first step
+    bool met;              // all workers know that some have left the steps early
 };
 
 static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; }
@@ -102,6 +103,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     }
     in->loss = model_loss_sum(x->model) / tokens_of_mean(x);
     if (dev_error(x->t->dev)[0]) return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
+    in->stop = stopping(x);
     return topology_step(x->t, in, stats);
 }
 
@@ -220,6 +222,7 @@ static int final_weights(struct train *x) {
         if (!rc) rc = topology_sum(x->t, &nothing, 1);
     }
     x->r->weights_hash = weights_hash_finish(&hash);
+    x->r->has_hash = first && !rc;
     if (writer && !rc) {
         rc = hf_writer_finish(&writer);
         if (!rc && x->o->tokenizer_in) rc = tokenizer_copy(x->o->tokenizer_in, x->o->weights_out);
@@ -297,13 +300,23 @@ static void report(struct train *x) {
     r->staleness = x->t->staleness;
 }
 
+// Whether some worker has left the steps early. Asynchronous workers leave at different steps, so each of
+// them says so wherever they all meet next: at an evaluation or behind their last step.
+static int meet(struct train *x) {
+    double left = x->r->interrupted;
+    if (topology_sum(x->t, &left, 1)) return -1;
+    x->met = left > 0;
+    x->r->interrupted |= x->met;
+    return 0;
+}
+
 // An evaluation between two steps. What it computes, waits and transfers is no part of the steps' time:
 // the counts begin anew behind it. The step before it ends first, on every rank.
 static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
     struct stream *compute = x->t->compute;
     struct stream_times before, after;
-    double none = 0;
-    if (stream_sync(compute) || topology_sum(x->t, &none, 1)) return -1;
+    if (stream_sync(compute) || meet(x)) return -1;
+    if (x->r->interrupted) return 0;
     double begin = now_seconds();
     struct comm_times comm = x->t->comm;
     stream_get_times(compute, &before);
@@ -320,15 +333,10 @@ static int run_steps(struct train *x) {
     double eval_s = 0, start = now_seconds();
     stream_get_times(x->t->compute, &x->times0);
     x->comm0 = x->t->comm;
-    for (int64_t step = 0; step < x->c->steps; step++) {
+    for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
         struct step_input in = {0};
         struct step_stats stats = {0};
         double begin = now_seconds();
-        if (stopping(x)) {
-            x->r->interrupted = true;
-            topology_abort(x->t, "interrupted");
-            return -1;
-        }
         if (attempt(x, step, &in, &stats) || judge(x, step, &stats)) return -1;
         double end = now_seconds();
         x->r->step_seconds[step] = end - begin;
@@ -339,10 +347,12 @@ static int run_steps(struct train *x) {
         }
         x->r->loss_last = stats.loss;
         tell_step(x, &in, &stats, end - begin);
-        if (x->c->eval_every > 0 && (step + 1) % x->c->eval_every == 0 && step + 1 < x->c->steps) {
-            if (evaluate_aside(x, step + 1, &eval_s)) return -1;
-        }
+        bool last = step + 1 == x->c->steps;
+        x->r->interrupted = stats.stop && !last;
+        if (x->r->interrupted || last || x->c->eval_every <= 0 || (step + 1) % x->c->eval_every) continue;
+        if (evaluate_aside(x, step + 1, &eval_s)) return -1;
     }
+    if (x->t->mean_per_worker && !x->met && meet(x)) return -1;
     x->steps_s = now_seconds() - start - eval_s;
     return 0;
 }
@@ -366,8 +376,9 @@ static int run(struct train *x) {
     if (run_steps(x) || topology_finish(x->t)) return -1;
     split_time(x);  // transfers of the last step have ended: their seconds are known
     read_device(x);
-    if (final_weights(x) || evaluate(x, c->steps)) return -1;
-    return 0;
+    bool keep = !x->r->interrupted || x->o->keep_interrupted;
+    if (keep && final_weights(x)) return -1;
+    return x->r->interrupted ? 0 : evaluate(x, c->steps);
 }
 
 int train_run(const struct train_options *o, struct train_result *result) {
@@ -375,7 +386,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
     struct train x = {.o = o, .c = o->config, .t = o->topology, .l = o->topology->layout, .r = result};
     scaler_init(&x.scaler, &o->config->scaler);
     int rc = run(&x);
-    if (rc && !result->interrupted) topology_abort(x.t, error_last());
+    if (rc) topology_abort(x.t, error_last());
     if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
     report(&x);
     result->model = x.model;

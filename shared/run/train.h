@@ -63,7 +63,8 @@ struct train_result {
     double loss_first, loss_last;      // mean over the global batch of the first and last step
     double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
     uint64_t weights_hash;             // rank 0 only
-    bool interrupted;
+    bool has_hash;                     // not of an interrupted run whose weights nobody wants
+    bool interrupted;                  // ended before its last step, because some rank was asked to leave
     struct model
         *model;  // keeps its memory: giving it back may wait for a device on which peers still wait for us
 };
@@ -82,13 +83,16 @@ struct train_options {
     const struct token_source *data;
     struct topology *topology;
     const struct train_observer *observer;  // or NULL
-    const _Atomic int *stop;                // non-zero: leave as soon as possible (Ctrl-C), or NULL
-    const char *weights_out;                // rank 0: HF directory to write at the end, or NULL
-    const char *weights_in;                 // HF directory to start from, or NULL: seeded init
-    const char *tokenizer_in;               // HF directory whose tokenizer goes with weights_out, or NULL
+    // Non-zero: leave after the step in hand (Ctrl-C), with all other ranks (step_stats.stop); or NULL.
+    const _Atomic int *stop;
+    bool keep_interrupted;     // an interrupted run's weights are hashed and written too
+    const char *weights_out;   // rank 0: HF directory to write at the end, or NULL
+    const char *weights_in;    // HF directory to start from, or NULL: seeded init
+    const char *tokenizer_in;  // HF directory whose tokenizer goes with weights_out, or NULL
 };
 
-// Runs config->steps steps. 0, or -1 after logging; result is filled as far as it got.
+// Runs config->steps steps, or fewer when interrupted. 0, or -1 after logging; result is filled as far as it
+// got.
 int train_run(const struct train_options *o, struct train_result *result);
 // After the last thing that ranks do together, and before the device is closed.
 void train_result_free(struct train_result *r);

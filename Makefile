@@ -13,6 +13,10 @@ CC      := gcc
 endif
 SAN     ?=
 BUILD   ?= build$(if $(SAN),/$(SAN))
+# The repository may lie anywhere: every path below is relative to it. A list of make's is cut at spaces, so BUILD may not.
+ifneq ($(words $(BUILD)),1)
+$(error BUILD="$(BUILD)": GNU make cannot build in a path with spaces: name another directory)
+endif
 ARCH    ?=
 CPU_ARCH = $(or $(filter-out sm_%,$(ARCH)),native)
 MAKEFLAGS += --no-builtin-rules
@@ -203,7 +207,7 @@ test:
 PY_TESTS := $(wildcard tests/test_*.py)
 check:
 	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
-	@STARRING=$(abspath $(BUILD)/starring) python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
+	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
 demo: deps
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/starring

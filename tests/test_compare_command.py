@@ -160,5 +160,33 @@ class Interrupted(Case):
         self.assertEqual((p.returncode, words), (130, "\ncompare.py: interrupted; finished runs are kept\n"))
 
 
+class Makefile(Case):
+    """GNU make cuts lists at spaces: the repository's own path may have them, BUILD may not."""
+
+    def make(self, *argv):
+        top = self.at("my clone")
+        found = glob.glob(os.path.join(TOP, "*", "*.mk")) + glob.glob(os.path.join(TOP, "*", "*", "*.mk"))
+        included = [os.path.relpath(path, TOP) for path in found if not os.path.relpath(path, TOP).startswith("build")]
+        for name in ["Makefile"] + included:
+            os.makedirs(os.path.dirname(os.path.join(top, name)), exist_ok=True)
+            shutil.copy(os.path.join(TOP, name), os.path.join(top, name))
+        env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k not in ("MFLAGS", "BUILD", "SAN")}
+        return subprocess.run(["make", "--dry-run", "CUDA=0", *argv], capture_output=True, text=True, cwd=top, env=env,
+                              check=False, timeout=PATIENCE_S)
+
+    def test_the_tests_are_told_of_a_program_in_a_path_with_spaces(self):
+        p = self.make("check")
+        line = next(x for x in p.stdout.splitlines() if "tests/run.py" in x)
+        os.makedirs(self.at("my clone", "build"), exist_ok=True)
+        told = subprocess.run(["sh", "-c", line.split(" python3 ")[0] + " sh -c 'echo \"$STARRING\"'"], capture_output=True,
+                              text=True, cwd=self.at("my clone"), check=True).stdout
+        self.assertEqual(told, self.at("my clone", "build", "starring") + "\n")
+
+    def test_a_build_directory_with_spaces_is_refused(self):
+        p = self.make("BUILD=my build")
+        self.assertEqual(p.returncode, 2)
+        self.assertIn('BUILD="my build": GNU make cannot build in a path with spaces', p.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -302,7 +302,7 @@ static cJSON *bench_mpi(const struct job_place *p, int ranks, const char *words)
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI keeps what it has allocated
     char *line = xasprintf(
-        "cd %s && mpirun -n %d --oversubscribe --bind-to none %s bench collective %s --json > out.json",
+        "cd %s && mpirun -n %d --oversubscribe --bind-to none '%s' bench collective %s --json > out.json",
         p->dir, ranks, p->program, words);
     int status = system(line);
     unsetenv("ASAN_OPTIONS");

@@ -109,13 +109,15 @@ static void json_says_what_was_done(void **state) {
 
 // Standard output of a shell's line in the scratch directory; %s is the program.
 static size_t shell(const struct job_place *p, const char *line, unsigned char *out, size_t room) {
-    char *words = xasprintf(line, p->program), *command = xasprintf("cd %s && %s", p->dir, words);
+    char *quoted = xasprintf("'%s'", p->program), *words = xasprintf(line, quoted);
+    char *command = xasprintf("cd '%s' && %s", p->dir, words);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     size_t n = fread(out, 1, room, f);
     assert_int_equal(pclose(f), 0);
     free(command);
     free(words);
+    free(quoted);
     return n;
 }
 

@@ -163,7 +163,7 @@ clean:
 
 # ---- the commands of every day. deps may install what the top of this file asks pkg-config for, so
 # whoever needs it runs it first and then make again.
-.PHONY: help deps test check demo bench lint format cuda-note
+.PHONY: help deps test check demo lab-check bench lint format cuda-note
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 help:
@@ -172,6 +172,7 @@ help:
 	@echo "make test            deps and those of the tests, build every test, run them; SAN=address|undefined|thread"
 	@echo "make check           the same without deps"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
+	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
 	@echo "make bench           step, and AdamW throughput on this machine"
 	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
 	@echo "make gpu-check       everything that wants a real GPU, under nine minutes; GPU_CHECK=--quick: a first look"
@@ -214,6 +215,9 @@ demo: deps
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \
 	    --topologies local,ps:sync,ps:async,zero:0,zero:1,zero:2,zero:3 --workers 2 --model demo --data demo \
 	    --dtype bf16 --seed 1 --title "starring demo" --out runs/demo --assert-equal promised
+
+lab-check: $(BUILD)/starring
+	@python3 experiments/lab_check.py --program $(BUILD)/starring
 
 bench: all
 	$(BUILD)/starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype fp32

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Holds the lab to the truth: runs every command in it and compares what it prints with what the page says.
+
+    experiments/lab_check.py [--program build/starring] [--keep DIR] [docs/lab.md docs/lab-answers.md ..]
+
+A page's commands are its fenced blocks marked `console`: a line that begins with "$ " is a command (it goes on
+below a backslash at its end, and on lines that begin with "> "), the lines under it are what it must print. In these
+"..." stands for any text, and alone on a line for any lines; runs of blanks count as one. A block marked `console
+varies` is run, and its exit status checked, but its figures are those of the machine (times, mostly) and are not
+compared. `console fails` is a block whose last command must fail.
+
+Every figure in the text around the blocks - a decimal fraction, a number of three digits or more, a percentage,
+a size - must stand in a command or in the output of one whose figures do not vary, so that no number on the page
+is anybody's word.
+
+The commands run in order, in a directory of their own that looks like the repository's root; nothing in runs/ is
+touched. Needs Python 3.9 and bash. Exit status: 0 all true; 1 something is not; 2 the command line is wrong.
+"""
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGES = ["docs/lab.md", "docs/lab-answers.md"]
+LINKED = ["experiments", "docs", "README.md"]
+COMMAND_SECONDS = 300
+KINDS = ("", "varies", "fails")
+FIGURE = re.compile(r"(?<![\w.,/:-])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w/:]|\.\d)")
+UNIT = re.compile(r"\s*(?:%|MiB|GiB|KiB|MB|bytes\b|per cent)")
+
+
+class Command:
+    """One command of a page: its text, what it must print, and where it stands."""
+
+    def __init__(self, page, line, kind, text):
+        self.page, self.line, self.kind, self.text = page, line, kind, text
+        self.expected, self.last = [], False
+
+    def place(self):
+        return f"{self.page}:{self.line}"
+
+
+def read_block(page, start, kind, lines):
+    """The commands of one block; `start` is the line number of its first line."""
+    commands, at = [], 0
+    while at < len(lines):
+        line = lines[at]
+        if line.startswith("$ "):
+            text, first = line[2:], at
+            while at + 1 < len(lines) and (text.endswith("\\") or lines[at + 1].startswith("> ")):
+                at += 1
+                text += "\n" + (lines[at][2:] if lines[at].startswith("> ") else lines[at])
+            commands.append(Command(page, start + first, kind, text))
+        elif commands:
+            commands[-1].expected.append(line)
+        elif line.strip():
+            raise ValueError(f"{page}:{start + at}: output without a command above it: {line}")
+        at += 1
+    if not commands:
+        raise ValueError(f"{page}:{start}: a console block without a command (they begin with \"$ \")")
+    commands[-1].last = True
+    return commands
+
+
+def read_page(page, text):
+    """(commands, prose): prose is a list of (line number, text) outside of every block."""
+    commands, prose, lines, at = [], [], text.splitlines(), 0
+    while at < len(lines):
+        fence = re.match(r"\s*```(.*)$", lines[at])
+        if not fence:
+            prose.append((at + 1, lines[at]))
+            at += 1
+            continue
+        words, first = fence.group(1).split(), at + 1
+        at = first
+        while at < len(lines) and lines[at].strip() != "```":
+            at += 1
+        if at == len(lines):
+            raise ValueError(f"{page}:{first}: this block is never closed")
+        if words[:1] == ["console"]:
+            kind = " ".join(words[1:])
+            if kind not in KINDS:
+                raise ValueError(f"{page}:{first}: console {kind}: expected console, console varies or console fails")
+            commands += read_block(page, first + 1, kind, lines[first:at])
+        at += 1
+    return commands, prose
+
+
+def squeeze(line):
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def line_matches(expected, actual):
+    parts = [re.escape(part) for part in squeeze(expected).split("...")]
+    return re.fullmatch(".*".join(parts), squeeze(actual)) is not None
+
+
+def difference(expected, actual):
+    """None when the lines `actual` are what `expected` says, else a sentence on the first that is not."""
+    expected, actual = [e for e in expected if e.strip()], [a for a in actual if a.strip()]
+    at, skipping = 0, False
+    for want in expected:
+        if want.strip() == "...":
+            skipping = True
+            continue
+        found = next((i for i in range(at, len(actual)) if line_matches(want, actual[i])), None)
+        if found is None or (found > at and not skipping):
+            got = actual[at] if at < len(actual) and not skipping else None
+            return f"the page says\n      {want}\n    and the command printed " + (
+                f"\n      {got}" if got is not None else "no such line")
+        at, skipping = found + 1, False
+    if at < len(actual) and not skipping:
+        return f"the command printed more than the page says:\n      {actual[at]}"
+    return None
+
+
+def plain(number):
+    """1,048,576 and 1048576 are one figure, 1.50 and 1.5 are two."""
+    return number.replace(",", "").lstrip("-")
+
+
+def is_figure(number, rest):
+    """Whether a number of the text claims something: "exercise 2" and "4 workers" do not."""
+    digits = plain(number)
+    return "." in digits or "e" in digits or len(digits) >= 3 or UNIT.match(rest) is not None
+
+
+def unfounded(prose, sources):
+    """(line number, figure) for each figure of the text that stands in none of the sources."""
+    known = {plain(number) for text in sources for number in re.findall(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?", text)}
+    wrong = []
+    for line, text in prose:
+        text = re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", " ", text)  # what is given; the targets of links
+        for match in FIGURE.finditer(text):
+            if is_figure(match.group(), text[match.end():]) and plain(match.group().rstrip(",")) not in known:
+                wrong.append((line, match.group()))
+    return wrong
+
+
+def prepare(directory, program):
+    """The repository's root as the commands see it: links, and a runs/ of its own."""
+    for name in LINKED:
+        if os.path.exists(os.path.join(ROOT, name)):
+            os.symlink(os.path.join(ROOT, name), os.path.join(directory, name))
+    os.mkdir(os.path.join(directory, "build"))
+    os.symlink(os.path.abspath(program), os.path.join(directory, "build", "starring"))
+
+
+def run(command, directory):
+    """(output, exit status) of one command; the output is both streams, as on a terminal. None: it was ended."""
+    env = dict(os.environ, LC_ALL="C.UTF-8", COLUMNS="100")
+    child = subprocess.Popen(["bash", "-c", command.text], cwd=directory, env=env, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        output, _ = child.communicate(timeout=COMMAND_SECONDS)
+        status = child.returncode
+    except BaseException as stop:  # whatever ends the wait, a Ctrl-C as well, ends the command and its children
+        os.killpg(child.pid, signal.SIGKILL)
+        output, _ = child.communicate()
+        status = None
+        if not isinstance(stop, subprocess.TimeoutExpired):
+            raise
+    return output.decode("utf-8", "replace"), status
+
+
+def judge(command, output, status):
+    """None, or what is wrong with a command that has run."""
+    must_fail = command.kind == "fails" and command.last
+    if status is None:
+        return f"still running after {COMMAND_SECONDS} s"
+    if (status != 0) != must_fail:
+        tail = "\n      ".join(output.splitlines()[-12:])
+        return f"exit status {status}, expected {'another than 0' if must_fail else '0'}:\n      {tail}"
+    if command.kind == "varies":
+        return None
+    return difference(command.expected, output.splitlines())
+
+
+def check(pages, program, directory):
+    """The number of false statements in the pages; says each, and each command as it runs."""
+    wrong, sources, proses = 0, [], []
+    for page in pages:
+        with open(page, encoding="utf-8") as f:
+            commands, prose = read_page(os.path.relpath(page, ROOT), f.read())
+        proses.append((os.path.relpath(page, ROOT), prose))
+        for command in commands:
+            began = time.monotonic()
+            output, status = run(command, directory)
+            trouble = judge(command, output, status)
+            print(f"{'FALSE' if trouble else 'ok   '} {command.place()}  ({time.monotonic() - began:.1f} s)  "
+                  f"{command.text.splitlines()[0][:90]}", flush=True)
+            if trouble:
+                print("    " + trouble, flush=True)
+                wrong += 1
+            sources.append(command.text)
+            if command.kind != "varies":
+                sources.append(output)
+    for page, prose in proses:
+        for line, figure in unfounded(prose, sources):
+            print(f"FALSE {page}:{line}  {figure} stands in no command's output")
+            wrong += 1
+    return wrong
+
+
+def main(argv=None):
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--program", default=os.environ.get("STARRING", os.path.join(ROOT, "build", "starring")))
+    ap.add_argument("--keep", metavar="DIR", help="run in this new directory and keep it")
+    ap.add_argument("pages", nargs="*", default=[os.path.join(ROOT, page) for page in PAGES])
+    args = ap.parse_args(argv)
+    if not os.access(args.program, os.X_OK):
+        ap.error(f"{args.program} is not there: run make first, or name the program with --program")
+    directory = args.keep or tempfile.mkdtemp(prefix="starring-lab-")
+    try:
+        if args.keep:
+            os.makedirs(args.keep)
+        prepare(directory, args.program)
+        wrong = check(args.pages, args.program, directory)
+    except (OSError, ValueError) as e:
+        print(f"lab_check.py: {e}", file=sys.stderr)
+        return 2
+    finally:
+        if not args.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(f"{wrong} false" if wrong else "all true")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

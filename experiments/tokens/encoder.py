@@ -1,0 +1,269 @@
+"""A Hugging Face tokenizer, by the package `tokenizers`.
+
+The rest of the program asks an encoder for no more than this, which a test can stand in for:
+    encode_batch(texts) -> a list of token ids for each text, without special tokens around them
+    cutter              a Cutter, or None: documents are encoded whole
+    vocab_size, name, kind, files, start
+"""
+import hashlib
+import json
+import os
+import re
+import unicodedata
+
+from . import RunError, UsageError
+
+# ------------------------------------------------------------------- where text may be cut
+#
+# A pre-tokenizer splits text before the merges of BPE, which never cross its borders. Between a letter and one of
+# AFTER there is always a border when the text is split by alternatives of the list below: none of them can match a
+# letter and one of AFTER behind it (a run of letters ends there), none looks behind, and the only one that looks
+# ahead matches white space. So both sides give the same tokens alone as together.
+AFTER = " \n\u3002\uff0c\u3001\uff01\uff1f\uff1b\uff1a"  # space, line feed, the ideographic full stop, comma and kin
+CANDIDATE = re.compile(f"[^\\W\\d_](?=[{AFTER}])")
+TRIES = 64  # places tried in one search before more text is asked for
+
+ALTERNATIVES = {
+    # GPT-2
+    r"'s", r"'t", r"'re", r"'ve", r"'m", r"'ll", r"'d", r" ?\p{L}+", r" ?\p{N}+", r" ?[^\s\p{L}\p{N}]+", r"\s+(?!\S)", r"\s+",
+    # GPT-4's cl100k, LLaMA 3, Qwen 2
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"'(?i:[sdmt]|ll|ve|re)", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?+\p{L}+",
+    r"\p{N}", r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]++[\r\n]*", r"\s*[\r\n]", r"\s*[\r\n]+",
+    # GPT-4o's o200k, Mistral's Tekken
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+}
+# They change characters one by one or compose marks with letters; nothing composes with one of AFTER.
+NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD"}
+
+
+def split_alternatives(pattern):
+    """The alternatives of a regular expression that stand outside of all parentheses and brackets."""
+    parts, depth, in_class, at = [""], 0, False, 0
+    while at < len(pattern):
+        c = pattern[at]
+        step = 2 if c == "\\" else 1
+        if step == 1:
+            depth += 0 if in_class else {"(": 1, ")": -1}.get(c, 0)
+            in_class = c == "[" or (in_class and c != "]")
+        if c == "|" and not depth and not in_class:
+            parts.append("")
+        else:
+            parts[-1] += pattern[at:at + step]
+        at += step
+    return parts
+
+
+def stages(part, key):
+    """A normalizer or pre-tokenizer as a list: what a Sequence holds, or the one, or none."""
+    if not part:
+        return []
+    return part.get(key, []) if part.get("type") == "Sequence" else [part]
+
+
+def why_whole(spec, special):
+    """None when documents may be cut at Cutter's places, else why not; spec: a tokenizer.json as a dictionary."""
+    model = spec.get("model") or {}
+    if model.get("type") != "BPE" or model.get("dropout"):
+        return f"its model is {model.get('type')}" + (" with dropout" if model.get("dropout") else "")
+    for n in stages(spec.get("normalizer"), "normalizers"):
+        if n.get("type") not in NORMALIZERS:
+            return f"its normalizer {n.get('type')} may see where a text begins"
+    border = False
+    for p in stages(spec.get("pre_tokenizer"), "pretokenizers"):
+        kind = p.get("type")
+        if kind == "ByteLevel" and not p.get("add_prefix_space", True):
+            border |= p.get("use_regex", True)
+        elif kind == "Split":
+            pattern = (p.get("pattern") or {}).get("Regex", "")
+            isolates = (p.get("behavior"), bool(p.get("invert"))) in (("Isolated", False), ("Removed", True))
+            if not isolates or not set(split_alternatives(pattern)) <= ALTERNATIVES:
+                return "it splits text by an expression that is not known here"
+            border = True
+        elif kind != "Digits":
+            return f"its pre-tokenizer {kind} is not known to split alike everywhere"
+    if not border:
+        return "it does not split text at words"
+    for t in spec.get("added_tokens") or []:
+        if t.get("special") and not special:
+            continue  # characters like others
+        if t.get("rstrip") or t.get("single_word") or CANDIDATE.search(t.get("content", "")):
+            return f"its added token {t.get('content')!r} looks at what is around it"
+    return None
+
+
+class Cutter:
+    """Finds places to cut at. Each is tried with the tokenizer itself on the text around it, too, which notices a
+    letter that is none in the tokenizer's version of Unicode."""
+
+    AROUND = 64  # characters on each side
+
+    def __init__(self, encode_batch):
+        self.encode_batch = encode_batch
+
+    def find(self, text, first, last):
+        """A place in [first, last), or -1."""
+        tries = 0
+        for m in CANDIDATE.finditer(text, first - 1, last):
+            at = m.end()
+            if not first <= at < last or not m.group().isalpha() or not unicodedata.is_normalized("NFKC", m.group()):
+                continue
+            left, right = text[max(0, at - self.AROUND):at], text[at:at + self.AROUND]
+            whole, one, two = self.encode_batch([left + right, left, right])
+            if list(whole) == list(one) + list(two):
+                return at
+            tries += 1
+            if tries == TRIES:
+                break
+        return -1
+
+
+# ------------------------------------------------------------------- the token that starts a document
+def token_text(entry):
+    """The text of a token in tokenizer_config.json: "x" or {"content": "x"}; None for anything else."""
+    if isinstance(entry, dict):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) else None
+
+
+def find_start(named, token_to_id, empty, configs):
+    """{"token": .., "id": ..} of the token before each document, as llm.c's scripts choose it.
+
+    named: --eot, or None. empty: [(token, id), ..] that the tokenizer puts around an empty text: where it is one, as
+    LLaMA's <|begin_of_text|>, that is it (llm.c's eot for llama-3). Then <|endoftext|>, then the eos_token of the
+    directory's configs (dictionaries, in order), then what end-of-text tokens are called elsewhere.
+    """
+    if named is not None:
+        if token_to_id(named) is None:
+            raise UsageError(f"--eot {named}: the tokenizer has no such token")
+        return {"token": named, "id": token_to_id(named)}
+    if len(empty) == 1:
+        return {"token": empty[0][0], "id": empty[0][1]}
+    for token in ["<|endoftext|>", *(token_text(c.get("eos_token")) for c in configs), "<|end_of_text|>", "</s>", "<eos>"]:
+        if token is not None and token_to_id(token) is not None:
+            return {"token": token, "id": token_to_id(token)}
+    raise UsageError("the tokenizer has no end-of-text token that is known here: name the token that starts each document "
+                     "with --eot TOKEN")
+
+
+# ------------------------------------------------------------------- files
+def fingerprint(path):
+    try:
+        with open(path, "rb") as f:
+            data = f.read()
+    except OSError as e:
+        raise UsageError(f"{path}: {e.strerror}") from None
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            found = json.load(f)
+    except OSError as e:
+        raise UsageError(f"{path}: {e.strerror}") from None
+    except ValueError as e:
+        raise UsageError(f"{path}: {e}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: holds no JSON object")
+    return found
+
+
+def find_tokenizer(path):
+    """(what transformers calls the files: their paths) of a tokenizer.json, or of a directory with one or the other."""
+    if not os.path.exists(path):
+        raise UsageError(f"--tokenizer {path}: no such file or directory")
+    if not os.path.isdir(path):
+        return {"tokenizer.json": path}
+    there = {name: os.path.join(path, name) for name in ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model")
+             if os.path.exists(os.path.join(path, name))}
+    if "tokenizer.json" in there:
+        return {"tokenizer.json": there["tokenizer.json"]}
+    save = (f"with the package transformers, AutoTokenizer.from_pretrained({path!r}).save_pretrained({path!r}) writes "
+            "tokenizer.json")
+    if "vocab.json" in there and "merges.txt" in there:
+        kind = tokenizer_class(path)
+        if kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
+            raise UsageError(f"--tokenizer {path}: vocab.json and merges.txt of a {kind} do not say how it splits text; {save}")
+        return {"vocab.json": there["vocab.json"], "merges.txt": there["merges.txt"]}
+    if "tokenizer.model" in there:
+        raise UsageError(f"--tokenizer {path}: has tokenizer.model alone; {save}")
+    raise UsageError(f"--tokenizer {path}: the directory has no tokenizer.json, and not vocab.json with merges.txt")
+
+
+def tokenizer_class(folder):
+    path = os.path.join(folder, "tokenizer_config.json")
+    return read_json(path).get("tokenizer_class") if os.path.exists(path) else None
+
+
+def neighbours(folder):
+    """tokenizer_config.json and special_tokens_map.json of the folder, as far as they are there."""
+    paths = [os.path.join(folder, name) for name in ("tokenizer_config.json", "special_tokens_map.json")]
+    return [read_json(p) for p in paths if os.path.exists(p)]
+
+
+# ------------------------------------------------------------------- the package
+def package(workers):
+    """The package `tokenizers`, told how many threads it may use."""
+    os.environ["RAYON_NUM_THREADS"] = str(workers)
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    try:
+        import tokenizers
+    except ImportError as e:
+        if e.name != "tokenizers":
+            raise
+        raise UsageError("the Python package tokenizers is missing: python3 -m pip install tokenizers (where the system manages "
+                         "Python: python3 -m venv venv; venv/bin/pip install tokenizers; and run this with venv/bin/python)"
+                         ) from None
+    if not hasattr(tokenizers.Tokenizer, "encode_special_tokens"):
+        raise UsageError(f"the Python package tokenizers {tokenizers.__version__} is too old: python3 -m pip install -U tokenizers")
+    return tokenizers
+
+
+def build(tokenizers, files):
+    try:
+        if "tokenizer.json" in files:
+            return tokenizers.Tokenizer.from_file(files["tokenizer.json"])
+        model = tokenizers.models.BPE.from_file(files["vocab.json"], files["merges.txt"])
+    except Exception as e:  # the package raises nothing more exact
+        raise UsageError(f"{' and '.join(files.values())}: the package tokenizers cannot read it: {e}") from None
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if tokenizer.token_to_id("<|endoftext|>") is not None:
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+class Encoder:
+    """path: --tokenizer; eot: --eot or None; special: tokens like <|im_start|> in the text count as tokens."""
+
+    def __init__(self, path, eot=None, special=False, workers=1):
+        found = find_tokenizer(path)
+        tokenizers = package(workers)
+        self.tokenizer = build(tokenizers, found)
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.encode_special_tokens = not special
+        spec = json.loads(self.tokenizer.to_str())
+        if spec["model"].get("dropout"):
+            self.tokenizer.model.dropout = None  # it is for training tokenizers: every run would give other tokens
+            spec["model"]["dropout"] = None
+        self.name = os.path.basename(os.path.abspath(path))
+        self.kind = spec["model"].get("type") or "BPE"
+        self.files = {name: fingerprint(file) for name, file in found.items()}
+        self.vocab_size = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+        around = self.tokenizer.encode("")
+        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        self.start = find_start(eot, self.tokenizer.token_to_id, list(zip(around.tokens, around.ids)), neighbours(folder))
+        self.why_whole = why_whole(spec, special)
+        self.cutter = None if self.why_whole else Cutter(self.encode_batch)
+        self.fast = getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
+
+    def encode_batch(self, texts):
+        try:
+            return [e.ids for e in self.fast(texts, add_special_tokens=False)]
+        except Exception as e:  # an unknown character in a model without a token for it, for one
+            raise RunError(f"{self.name}: the package tokenizers failed: {e}") from None

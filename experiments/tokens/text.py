@@ -1,0 +1,129 @@
+"""Files into documents, documents into pieces.
+
+A piece is as much text as one call of the encoder takes. Pieces end where the tokens before and after do not depend
+on each other (encoder.Cutter finds such places), so that the tokens of the pieces, one after the other, are those
+of the document encoded as a whole. Where no such place is found a piece grows to the whole document.
+"""
+import codecs
+import hashlib
+import os
+
+from . import RunError, UsageError
+
+PIECE_CHARS = 1 << 16  # wanted; a piece ends at the first place after it
+MARGIN_CHARS = 64      # text that must follow a cut, so that it can be tried
+
+
+class Source:
+    """One file of text, read once from front to back; knows what the sidecar says about it afterwards."""
+
+    def __init__(self, path, errors="strict"):
+        self.path, self.errors = path, errors
+        self.bytes = 0
+        self.hash = hashlib.sha256()
+
+    def open(self):
+        self.file = open(self.path, "rb")
+        self.pending, self.base = b"", 0  # bytes of a character that is not whole yet, and their place in the file
+        return self
+
+    def close(self):
+        self.file.close()
+
+    def more(self, count):
+        """At least one character of about `count` bytes of the file; "" at its end."""
+        while True:
+            try:
+                data = self.file.read(count)
+            except OSError as e:
+                raise RunError(f"{self.path}: {e.strerror}") from None
+            self.hash.update(data)
+            self.bytes += len(data)
+            text = self.decode(self.pending + data, final=not data)
+            if text or not data:
+                return text
+
+    def decode(self, data, final):
+        try:
+            text, used = codecs.utf_8_decode(data, self.errors, final)
+        except UnicodeDecodeError as e:
+            at, hint = self.base + e.start, ""
+            if at < 4 and data[:2] == b"\x1f\x8b":
+                hint = "; it is compressed: unpack it with gzip -d"
+            elif at < 4 and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                hint = "; it looks like UTF-16: convert it with iconv"
+            raise RunError(f"{self.path}: byte 0x{data[e.start]:02x} at offset {at} is not UTF-8{hint}; "
+                           "--errors replace puts U+FFFD in the place of such bytes") from None
+        zero = text.find("\0") if self.errors == "strict" else -1
+        if zero >= 0:
+            at = self.base + len(text[:zero].encode("utf-8"))
+            raise RunError(f"{self.path}: a zero byte at offset {at}: is this a text? --errors replace takes it as it is")
+        if self.base == 0 and text.startswith("\ufeff"):
+            text = text[1:]  # the mark that some editors put at the front says how the file is stored, not more
+        self.pending, self.base = data[used:], self.base + used
+        return text
+
+    def facts(self):
+        return {"name": os.path.basename(self.path), "bytes": self.bytes, "sha256": self.hash.hexdigest()}
+
+
+def find_files(paths):
+    """The files that the paths name; a directory stands for its .txt files in the order of their names."""
+    files = []
+    for path in paths:
+        if os.path.isdir(path):
+            names = sorted((n for n in os.listdir(path) if n.endswith(".txt")), key=os.fsencode)
+            if not names:
+                raise UsageError(f"{path}: the directory has no .txt file")
+            files += [os.path.join(path, n) for n in names]
+        else:
+            files.append(path)
+    for path in files:
+        if not os.path.isfile(path):
+            raise UsageError(f"{path}: {'not a regular file' if os.path.exists(path) else 'no such file'}")
+        if not os.access(path, os.R_OK):
+            raise UsageError(f"{path}: may not be read")
+    return files
+
+
+def pieces(source, cutter, separator=None, size=PIECE_CHARS):
+    """(starts, text) for each piece of the source, in order; starts: it is the first of its document.
+
+    source.more(n) gives text. cutter.find(text, first, last) names a place in [first, last) to cut at, or -1; None
+    takes documents whole. A separator ends a document and belongs to none; documents without a character that is
+    not white space are left out.
+    """
+    text, starts, searched, ended = "", True, 0, False
+    hold = len(separator) - 1 if separator else 0  # the separator may have begun at the end of what is there
+    while not ended:
+        # Twice as much each time when nothing could be cut: the work stays in proportion to the text.
+        more = source.more(max(size, len(text)))
+        ended, text = not more, text + more
+        if separator and separator in text:
+            *whole, text = text.split(separator)
+            for document in whole:
+                yield from cut(document, starts, cutter, size)
+                starts, searched = True, 0
+        while cutter and not ended and len(text) - hold - MARGIN_CHARS > size:
+            last = len(text) - hold - MARGIN_CHARS
+            at = cutter.find(text, max(size, searched), last)
+            if at < 0:
+                searched = last
+                break
+            yield starts, text[:at]
+            starts, text, searched = False, text[at:], 0
+    yield from cut(text, starts, cutter, size)
+
+
+def cut(document, starts, cutter, size):
+    """The pieces of what is left of a document that has come to its end."""
+    if starts and not document.strip():
+        return
+    while cutter and len(document) - MARGIN_CHARS > size:
+        at = cutter.find(document, size, len(document) - MARGIN_CHARS)
+        if at < 0:
+            break
+        yield starts, document[:at]
+        starts, document = False, document[at:]
+    if document:
+        yield starts, document

@@ -89,13 +89,15 @@ static void say_interrupted(const struct job *j, int number) {
     error_set_label("");
     if (isatty(STDERR_FILENO)) fputc('\n', stderr);
     const char *what = number == SIGINT ? "Ctrl-C" : "SIGTERM";
+    bool kept = j->save_on_interrupt && !j->no_weights;
+    const char *has = kept                         ? "its figures and weights"
+                      : j->no_weights || j->no_bar ? "its figures"
+                                                   : "its figures; --save-on-interrupt keeps the weights";
     if (step < 1)
         info("%s: ended before the first step was done", what);
     else
         info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
-             (long long)j->config->steps, j->dir,
-             j->save_on_interrupt && !j->no_weights ? "its figures and weights"
-                                                    : "its figures; --save-on-interrupt keeps the weights");
+             (long long)j->config->steps, j->dir, has);
 }
 
 static int run_local(const struct job *j) {
@@ -250,6 +252,7 @@ static int train(struct train_command *t, int argc, char **argv) {
         char *name = c->out ? NULL : run_dir_make(c);
         if (!c->out && !name) return EXIT_RUN_FAILED;
         launch_mpi(&(struct launch_mpi_options){c->workers, argc, argv, name});
+        if (name) rmdir(name);
         free(name);
         return EXIT_RUN_FAILED;
     }

@@ -69,6 +69,8 @@ struct rank {
     struct ring_source *source;  // as long as the topology
     pthread_t thread;
     int rc;
+    char *why;        // of rc -1, malloc'd
+    double failed_s;  // when
 };
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
@@ -102,7 +104,10 @@ int ring_run_rank(const struct job *j, struct mpi_world *world, int rank, int lo
 static void *thread_main(void *arg) {
     struct rank *r = arg;
     r->rc = run(r, r->place.rank);
-    if (r->rc) local_hub_abort(r->place.hub, error_last());  // the others must not wait for this rank
+    if (!r->rc) return NULL;
+    r->why = xstrdup(error_last());
+    r->failed_s = now_seconds();
+    local_hub_abort(r->place.hub, r->why);  // the others must not wait for this rank
     return NULL;
 }
 
@@ -119,10 +124,14 @@ int ring_run_threads(const struct job *j) {
         rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
         local_hub_abort(hub, error_last());
     }
+    const struct rank *first = NULL;  // what followed its failure is its consequence
     for (int i = 0; i < started; i++) {
         pthread_join(ranks[i].thread, NULL);
-        if (ranks[i].rc) rc = -1;
+        if (ranks[i].rc && (!first || ranks[i].failed_s < first->failed_s)) first = &ranks[i];
     }
+    if (first && !rc) error_take_over(first->why);
+    if (first) rc = -1;
+    for (int i = 0; i < started; i++) free(ranks[i].why);
     free(ranks);
     local_hub_destroy(&hub);
     return rc;

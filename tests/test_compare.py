@@ -199,6 +199,13 @@ class FinishedRuns(Case):
         self.assertEqual(p.returncode, 1)
         self.assertIn("summary.json: not there", p.stderr)
 
+    def test_interrupted_runs_are_named(self):
+        argv = ["--runs", make_run(self.at("a"), "zero:1", LOSSES),
+                make_run(self.at("b"), "zero:2", LOSSES, state="interrupted", steps_planned=9, weights_hash=None)]
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("interrupted after step 4 of 9", p.stderr)
+
     def test_diverged_losses_are_compared_and_drawn(self):
         losses = LOSSES[:3] + ["null"]
         argv = ["--runs", make_run(self.at("a"), "zero:1", LOSSES), make_run(self.at("b"), "zero:2", LOSSES)]

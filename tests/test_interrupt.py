@@ -151,6 +151,47 @@ class Interrupted(Case):
         self.assertEqual(p.returncode, 130, err)
         self.assertEqual(err.count("Ctrl-C"), 1, err)
 
+    def workers_of(self, pid):
+        """Process numbers of a launcher's workers."""
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                    parent = int(f.read().rpartition(")")[2].split()[1])
+                with open(f"/proc/{name}/cmdline", encoding="utf-8") as f:
+                    words = f.read().split("\0")
+            except (OSError, ValueError):
+                continue
+            if parent == pid and "worker" in words:
+                found.append(int(name))
+        return found
+
+    def test_a_second_one_ends_at_once(self):
+        p = self.start(*self.argv("cut", "--topology", "ps:sync", "--workers", "2"))
+        self.wait_for_steps(p, "cut")
+        workers = self.workers_of(p.pid)
+        self.assertEqual(len(workers), 2)
+        os.kill(workers[0], signal.SIGSTOP)  # its step would not end before the star's deadline
+        until = time.monotonic() + 10  # the deadline is 30 s
+        while p.poll() is None and time.monotonic() < until:
+            p.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        self.assertEqual(p.poll(), 130)
+        self.assertEqual(self.workers_of(p.pid), [])
+        for worker in workers:
+            self.assertFalse(os.path.exists(f"/proc/{worker}"))
+        self.assertEqual(self.state("cut", 1)["state"], "interrupted")
+
+    def test_a_run_that_fails_says_why(self):
+        """A rank of a ring whose loss is infinite from the start; the first rank's words are in state.json."""
+        p = self.run_it(*self.argv("r", "--topology", "zero:1", "--workers", "2", "--dtype", "fp32", "--lr", "1e30",
+                                   steps="200"))
+        self.assertEqual(p.returncode, 1, p.stderr)
+        told = self.state("r", 1)
+        self.assertEqual(told["state"], "failed")
+        self.assertIn("diverged", told["why"])
+        self.assertGreater(told["steps"], 0)
+
     def test_mpirun_leaves_no_time(self):
         p = self.run_it(*self.argv("x", "--topology", "zero:0", "--workers", "2", "--launch", "mpi",
                                    "--save-on-interrupt"))

@@ -142,6 +142,9 @@ def load(name, directory):
     run.evals = load_evals(os.path.join(directory, "evals.jsonl"))
     if not run.losses:
         raise RunError(f"{metrics}: no step was recorded")
+    if run.state == "interrupted" and not run.weights_hash:
+        raise RunError(f"{directory}: the run was interrupted after step {run.steps} of {run.steps_planned}, and its "
+                       "weights were not kept (--save-on-interrupt)")
     for key in ("topology", "weights_hash"):
         if not run.summary.get(key):
             raise RunError(f"{summary}: no \"{key}\"")

@@ -17,6 +17,7 @@ static _Thread_local struct {
 void error_set_label(const char *label) { snprintf(self.label, sizeof self.label, "%s", label); }
 const char *error_label(void) { return self.label; }
 const char *error_last(void) { return self.last; }
+void error_take_over(const char *text) { snprintf(self.last, sizeof self.last, "%s", text); }
 void error_clear(void) { self.last[0] = '\0'; }
 void error_quiet(int on) { self.quiet = on; }
 

@@ -19,6 +19,8 @@ int(fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // The text of this thread's last fail(), "" when none; valid until the next one.
 const char *error_last(void);
 void error_clear(void);
+// Makes text this thread's last error, without printing: another thread has logged it.
+void error_take_over(const char *text);
 // Tests of bad input: on this thread, keep texts but print nothing.
 void error_quiet(int on);
 

@@ -54,7 +54,7 @@ const struct cli_command command_train = {
         "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
         "2 wrong options or configuration, 130 ended by Ctrl-C, 143 by SIGTERM: after the step in hand, "
         "with\n"
-        "summary.json of the steps done; a second Ctrl-C ends at once.",
+        "summary.json of the steps done; a second Ctrl-C ends at once. mpirun has a status of its own.",
     .examples =
         "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
         "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"

@@ -21,7 +21,7 @@ ARCH    ?=
 CPU_ARCH = $(or $(filter-out sm_%,$(ARCH)),native)
 MAKEFLAGS += --no-builtin-rules
 
-PKGS     = libzmq libprotobuf-c libcjson libxxhash
+PKGS     = libzmq libprotobuf-c libcjson libxxhash libsodium
 MPI_CFLAGS := $(shell pkg-config --cflags ompi-c 2>/dev/null)
 MPI_LIBS   := $(shell pkg-config --libs ompi-c 2>/dev/null)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)

@@ -1,14 +1,13 @@
-// SHA-256 (FIPS 180-4): the fingerprint of tokenizer files, which hashlib and `sha256sum` compute as well.
+// SHA-256 in hexadecimal, by libsodium: the fingerprint of tokenizer files, which Python's hashlib and `sha256sum`
+// compute as well.
 #ifndef STARRING_SHARED_CORE_SHA256_H
 #define STARRING_SHARED_CORE_SHA256_H
 
+#include <sodium/crypto_hash_sha256.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct sha256 {
-    uint32_t state[8];
-    uint64_t bytes;             // taken so far
-    unsigned char pending[64];  // bytes % 64 of them are waiting for a whole block
+    crypto_hash_sha256_state state;
 };
 
 void sha256_init(struct sha256 *s);

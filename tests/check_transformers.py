@@ -44,6 +44,7 @@ def main():
         assert torch.equal(named[name], value.double()), name
 
     positions = c.get("max_position_embeddings") or c["n_positions"]
+    positions = min(positions, c.get("sliding_window") or positions)
     tokens = torch.randint(
         0, c["vocab_size"], (2, min(31, positions)), generator=torch.Generator().manual_seed(1)
     )

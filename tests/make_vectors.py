@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes tests/data/vectors: what tiny models compute in fp64 with PyTorch, for tests/test_shared_parity.c.
 
-    python3 tests/make_vectors.py [OUT]             needs torch, numpy, safetensors; transformers when installed
+    python3 tests/make_vectors.py [OUT [NAME..]]    needs torch, numpy, safetensors; transformers when installed
     python3 tests/make_vectors.py [OUT] --greedy    greedy.json alone, from the weights there; needs transformers
 
-The models are defined here from their papers and, when transformers is installed, compared with its own
-LlamaForCausalLM, Qwen2ForCausalLM and GPT2LMHeadModel (logits and every gradient). For each model it writes
+The models are defined here from their papers and, when transformers is installed, compared with its
+own classes for them (logits and every gradient). For each model it writes
 
     NAME/config.json, NAME/model.safetensors   the initial weights, fp32, as a Hugging Face directory
     NAME/gradients/model.safetensors           the gradient of the mean loss, fp32, under the same names
@@ -73,6 +73,16 @@ CONFIGS = {
         "tie_word_embeddings": True,
         "use_sliding_window": False,
         "rope_scaling": None,
+    },
+    # Untied; heads wider than hidden_size / heads; a window longer than the sequences.
+    "mistral": {
+        **LLAMA,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "tie_word_embeddings": False,
+        "sliding_window": 12,
     },
     "gpt2": {
         **COMMON,
@@ -358,10 +368,11 @@ def write_vectors(name, out):
 def main():
     words = [word for word in sys.argv[1:] if word != "--greedy"]
     out = pathlib.Path(words[0]) if words else pathlib.Path(__file__).parent / "data" / "vectors"
-    for name in CONFIGS:
+    for name in words[1:] or CONFIGS:
         if "--greedy" not in sys.argv:
             write_vectors(name, out)
-        write_greedy(out / name)
+        if "sliding_window" not in CONFIGS[name]:  # what is generated outgrows the window
+            write_greedy(out / name)
 
 
 if __name__ == "__main__":

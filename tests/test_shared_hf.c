@@ -90,6 +90,7 @@ static void round_trip(struct dir *d, struct model_spec s, enum dtype dt) {
     assert_true(hf_has_weights(d->path));
     struct model_spec back;
     assert_int_equal(model_spec_load(d->path, &back), 0);
+    assert_true(back.sliding_window == s.sliding_window && back.head_size == s.head_size);
     assert_true(back.tied == s.tied && back.qkv_bias == s.qkv_bias && back.family == s.family);
     struct hf_reader *r = hf_open(d->path, &back, l3);
     assert_non_null(r);
@@ -108,6 +109,11 @@ static void test_round_trips(void **state) {
             round_trip(*state, small_llama(false, tied), dt);
             round_trip(*state, small_llama(true, tied), dt);
             round_trip(*state, small_gpt2(tied), dt);
+            struct model_spec mistral = small_llama(false, tied);
+            snprintf(mistral.hf_type, sizeof mistral.hf_type, "mistral");
+            mistral.head_size = 10;
+            mistral.sliding_window = tied ? 0 : 40;
+            round_trip(*state, mistral, dt);
         }
 }
 

@@ -274,14 +274,16 @@ static void check_16_bit(const char *backend, const char *name, enum dtype dt, d
 
 static void llama_cpu(void **state) { (void)state, check_fp32("cpu", "llama"); }
 static void qwen_cpu(void **state) { (void)state, check_fp32("cpu", "qwen"); }
+static void mistral_cpu(void **state) { (void)state, check_fp32("cpu", "mistral"); }
 static void gpt2_cpu(void **state) { (void)state, check_fp32("cpu", "gpt2"); }
 static void llama_ref(void **state) { (void)state, check_fp32("ref", "llama"); }
 static void qwen_ref(void **state) { (void)state, check_fp32("ref", "qwen"); }
+static void mistral_ref(void **state) { (void)state, check_fp32("ref", "mistral"); }
 static void gpt2_ref(void **state) { (void)state, check_fp32("ref", "gpt2"); }
 
 static void check_16_bits(const char *backend) {
-    static const char *const names[] = {"llama", "qwen", "gpt2"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"llama", "qwen", "mistral", "gpt2"};
+    for (int i = 0; i < 4; i++) {
         check_16_bit(backend, names[i], DT_BF16, 0.05);
         check_16_bit(backend, names[i], DT_F16, 0.01);
     }
@@ -295,19 +297,19 @@ static const char *device_named(void) {
 }
 static void llama_device(void **state) { (void)state, check_fp32(device_named(), "llama"); }
 static void qwen_device(void **state) { (void)state, check_fp32(device_named(), "qwen"); }
+static void mistral_device(void **state) { (void)state, check_fp32(device_named(), "mistral"); }
 static void gpt2_device(void **state) { (void)state, check_fp32(device_named(), "gpt2"); }
 static void sixteen_bits_device(void **state) { (void)state, check_16_bits(device_named()); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_ref),    cmocka_unit_test(qwen_ref), cmocka_unit_test(gpt2_ref),
-        cmocka_unit_test(llama_cpu),    cmocka_unit_test(qwen_cpu), cmocka_unit_test(gpt2_cpu),
-        cmocka_unit_test(sixteen_bits),
+        cmocka_unit_test(llama_ref),   cmocka_unit_test(qwen_ref),    cmocka_unit_test(gpt2_ref),
+        cmocka_unit_test(llama_cpu),   cmocka_unit_test(qwen_cpu),    cmocka_unit_test(gpt2_cpu),
+        cmocka_unit_test(mistral_ref), cmocka_unit_test(mistral_cpu), cmocka_unit_test(sixteen_bits),
     };
     const struct CMUnitTest device_tests[] = {
-        cmocka_unit_test(llama_device),
-        cmocka_unit_test(qwen_device),
-        cmocka_unit_test(gpt2_device),
+        cmocka_unit_test(llama_device),        cmocka_unit_test(qwen_device),
+        cmocka_unit_test(mistral_device),      cmocka_unit_test(gpt2_device),
         cmocka_unit_test(sixteen_bits_device),
     };
     return device_named() ? cmocka_run_group_tests(device_tests, NULL, NULL)

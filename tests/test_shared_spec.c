@@ -274,6 +274,63 @@ static void test_written_configs(void **state) {
     }
 }
 
+#define MISTRAL                                                                                      \
+    "\"model_type\":\"mistral\",\"vocab_size\":64,\"hidden_size\":24,\"num_hidden_layers\":2,\"num_" \
+    "attention_heads\":4,"                                                                           \
+    "\"num_key_value_heads\":2,\"intermediate_size\":40,\"head_dim\":10"
+
+// Mistral is LLaMA with a window; it is written back as what it was, with its window.
+static void test_mistral(void **state) {
+    static const struct {
+        const char *text;
+        int window;
+        const char *written;
+    } cases[] = {
+        {"{" MISTRAL ",\"sliding_window\":null}", 0, "\"sliding_window\":\tnull"},
+        {"{" MISTRAL ",\"sliding_window\":512}", 512, "\"sliding_window\":\t512"},
+        {"{" MISTRAL "}", 4096, "\"sliding_window\":\t4096"},  // transformers' default
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model_spec a, b;
+        if (load(state, cases[i].text, &a)) fail_msg("%s", error_last());
+        assert_int_equal(a.family, FAMILY_LLAMA);
+        assert_int_equal(a.sliding_window, cases[i].window);
+        assert_int_equal(a.head_size, 10);
+        assert_int_equal(a.max_positions, 131072);
+        assert_false(a.qkv_bias || a.tied);
+        char *text = model_spec_write_hf(&a, DT_F32);
+        assert_non_null(strstr(text, "\"model_type\":\t\"mistral\""));
+        assert_non_null(strstr(text, "\"MistralForCausalLM\""));
+        assert_non_null(strstr(text, cases[i].written));
+        assert_int_equal(load(state, text, &b), 0);
+        assert_memory_equal(&a, &b, sizeof a);
+        free(text);
+    }
+    expect_error(state, "{" MISTRAL ",\"sliding_window\":0}", "sliding_window");
+    struct model_spec s;
+    static const char by_architecture[] =
+        "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":null,\"vocab_size\":64,\"hidden_"
+        "size\":24,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":3,\"intermediate_size\":40}";
+    assert_int_equal(load(state, by_architecture, &s), 0);
+    assert_string_equal(s.hf_type, "mistral");
+}
+
+// Neighbours are refused with what they would need.
+static void test_neighbours(void **state) {
+    static const char *const cases[][2] = {
+        {"{\"model_type\":\"qwen3\"}", "it needs an RMSNorm of each head of q and k"},
+        {"{\"model_type\":\"mixtral\"}", "it needs a mixture of experts"},
+        {"{\"architectures\":[\"Phi3ForCausalLM\"]}", "it needs q, k and v in one stored tensor"},
+        {"{\"model_type\":\"mamba\"}",
+         "not a model this program has; known are llama, mistral, qwen2 and gpt2"},
+        {"{\"model_type\":3}", "\"model_type\" is 3: not a model this program has"},
+        {"{\"architectures\":[7]}", "\"model_type\" is missing: known are llama"},
+        {"{\"architectures\":[]}", "\"model_type\" is missing: known are llama"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_error(state, cases[i][0], cases[i][1]);
+}
+
 #define LLAMA                                                                                               \
     "\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":24,\"num_hidden_layers\":2,\"intermediate_" \
     "size\":40"
@@ -343,6 +400,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_minimal_config, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_full_configs, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_written_configs, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_mistral, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_neighbours, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_bad_configs, make_dir, remove_dir),
         cmocka_unit_test(test_unknown_model),
     };

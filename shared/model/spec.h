@@ -13,16 +13,17 @@ enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 struct model_spec {
     char name[64];
     enum model_family family;
-    char hf_type[32];       // Hugging Face model_type: "llama", "qwen2", "gpt2"
-    int32_t vocab;          // V
-    int32_t channels;       // C
-    int32_t layers;         // L
-    int32_t heads;          // H
-    int32_t kv_heads;       // KV; = H in GPT-2
-    int32_t head_size;      // D
-    int32_t ffn;            // F: LLaMA intermediate size, GPT-2 4C
-    int32_t max_positions;  // GPT-2: rows of wpe
-    bool qkv_bias;          // Qwen2.5; GPT-2 always
+    char hf_type[32];        // Hugging Face model_type: "llama", "mistral", "qwen2", "gpt2"
+    int32_t vocab;           // V
+    int32_t channels;        // C
+    int32_t layers;          // L
+    int32_t heads;           // H
+    int32_t kv_heads;        // KV; = H in GPT-2
+    int32_t head_size;       // D
+    int32_t ffn;             // F: LLaMA intermediate size, GPT-2 4C
+    int32_t max_positions;   // GPT-2: rows of wpe
+    bool qkv_bias;           // Qwen2.5; GPT-2 always
+    int32_t sliding_window;  // Mistral; 0: none. A token sees so many: sequences up to it see everything
     bool tied;
     float norm_eps;
     float rope_theta;
@@ -41,8 +42,8 @@ int model_spec_check(const struct model_spec *s);  // -1 after naming what is im
 
 // Units of the model, padded for world ranks. Tensor names (ours), in logical order:
 //   embedding  wte (V,C) [wpe (P,C)]
-//   block.i    LLaMA: norm1 (C), wqkv ((H+2KV)D,C) [bqkv], wo (C,H*D), norm2 (C), w_gate_up (2F,C), w_down
-//   (C,F)
+//   block.i    LLaMA: norm1 (C), wqkv ((H+2KV)D,C) [bqkv], wo (C,H*D), norm2 (C),
+//   w_gate_up (2F,C), w_down (C,F)
 //              GPT-2: norm1, norm1_b, wqkv (3C,C), bqkv, wo (C,C), bo, norm2, norm2_b, w_up (F,C), b_up,
 //              w_down (C,F), b_down
 //   head       norm (C) [norm_b], lm_head (V,C) unless tied

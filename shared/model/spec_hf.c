@@ -1,5 +1,5 @@
-// Reading Hugging Face's config.json. Names and defaults are those of transformers'
-// configuration_llama.py, configuration_qwen2.py and configuration_gpt2.py; sizes have no default here.
+// Reading Hugging Face's config.json. Names and defaults are those of transformers' configuration_llama.py,
+// _mistral, _qwen2 and _gpt2 (5.23); sizes have no default here.
 #include "shared/model/spec_hf.h"
 
 #include <math.h>
@@ -141,19 +141,34 @@ static void need_full_attention(struct reading *r) {
     }
 }
 
+// Mistral's window: absent it is transformers' default of 4096, null is none.
+static int32_t read_window(struct reading *r) {
+    const cJSON *j = cJSON_GetObjectItemCaseSensitive(r->root, "sliding_window");
+    if (!j) return 4096;
+    return cJSON_IsNull(j) ? 0 : need_size(r, "sliding_window");
+}
+
+static void read_biases(struct reading *r, struct model_spec *s) {
+    s->qkv_bias = !strcmp(s->hf_type, "qwen2");
+    if (!s->qkv_bias)
+        need_bool(r, "attention_bias", false,
+                  "a bias on o_proj is not implemented; q/k/v biases alone are model_type qwen2");
+    need_bool(r, "mlp_bias", false, "biases in the LLaMA feed-forward are not implemented");
+}
+
 static void read_llama(struct reading *r, struct model_spec *s) {
     static const char *const silu[] = {"silu", "swish", NULL};
-    bool qwen = strcmp(s->hf_type, "qwen2") == 0;
+    bool qwen = !strcmp(s->hf_type, "qwen2"), mistral = !strcmp(s->hf_type, "mistral");
     s->family = FAMILY_LLAMA;
     s->channels = need_size(r, "hidden_size");
     s->layers = need_size(r, "num_hidden_layers");
     s->heads = need_size(r, "num_attention_heads");
     s->ffn = need_size(r, "intermediate_size");
     s->kv_heads = get_size(r, "num_key_value_heads", s->heads);
-    s->max_positions = get_size(r, "max_position_embeddings", qwen ? 32768 : 2048);
+    s->max_positions = get_size(r, "max_position_embeddings", mistral ? 131072 : qwen ? 32768 : 2048);
     s->norm_eps = get_float(r, r->root, "rms_norm_eps", 1e-6);
     s->tied = get_bool(r, "tie_word_embeddings", false);
-    s->qkv_bias = qwen;
+    if (mistral) s->sliding_window = read_window(r);
     if (!find(r->root, "head_dim") && s->channels % s->heads && !r->failed)
         reject(r, "num_attention_heads", find(r->root, "num_attention_heads"),
                "does not divide hidden_size, and there is no head_dim");
@@ -161,10 +176,7 @@ static void read_llama(struct reading *r, struct model_spec *s) {
     read_rope(r, s);
     need_activation(r, "hidden_act", silu, "only silu is implemented for this family");
     need_full_attention(r);
-    if (!qwen)
-        need_bool(r, "attention_bias", false,
-                  "a bias on o_proj is not implemented; q/k/v biases alone are model_type qwen2");
-    need_bool(r, "mlp_bias", false, "biases in the LLaMA feed-forward are not implemented");
+    read_biases(r, s);
     const cJSON *partial = find(r->root, "partial_rotary_factor");
     if (partial && !(cJSON_IsNumber(partial) && partial->valuedouble == 1.0))
         reject(r, "partial_rotary_factor", partial, "only 1 is implemented");
@@ -197,16 +209,65 @@ static void read_gpt2(struct reading *r, struct model_spec *s) {
     warn_dropout(r, "attn_pdrop");
 }
 
-// model_type, or what "architectures" says in configs that lack it.
-static const char *type_name(const cJSON *root) {
-    const cJSON *j = find(root, "model_type");
-    if (j) return cJSON_IsString(j) ? j->valuestring : "";
-    const cJSON *a = cJSON_GetArrayItem(find(root, "architectures"), 0);
-    if (!a || !cJSON_IsString(a)) return NULL;
-    if (strcmp(a->valuestring, "LlamaForCausalLM") == 0) return "llama";
-    if (strcmp(a->valuestring, "Qwen2ForCausalLM") == 0) return "qwen2";
-    if (strcmp(a->valuestring, "GPT2LMHeadModel") == 0) return "gpt2";
-    return "";
+// The models there are, and what some neighbours would need.
+static const struct {
+    const char *type, *architecture;
+    const char *needs;  // NULL: it is there
+} types[] = {
+    {"llama", "LlamaForCausalLM", NULL},
+    {"mistral", "MistralForCausalLM", NULL},
+    {"qwen2", "Qwen2ForCausalLM", NULL},
+    {"qwen3", "Qwen3ForCausalLM", "an RMSNorm of each head of q and k"},
+    {"gpt2", "GPT2LMHeadModel", NULL},
+    {"mixtral", "MixtralForCausalLM", "a mixture of experts"},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", "a mixture of experts"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "a mixture of experts"},
+    {"gpt_oss", "GptOssForCausalLM", "a mixture of experts and attention sinks"},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", "a mixture of experts and latent attention"},
+    {"gemma", "GemmaForCausalLM",
+     "scaled embeddings, norms that add one to their weight, and GELU in the gate"},
+    {"gemma2", "Gemma2ForCausalLM", "four norms per block, soft caps, and windowed layers"},
+    {"gemma3_text", "Gemma3ForCausalLM", "four norms per block and windowed layers"},
+    {"phi", "PhiForCausalLM",
+     "rotary embeddings of a part of the head, and attention beside the feed-forward"},
+    {"phi3", "Phi3ForCausalLM", "q, k and v in one stored tensor, and gate and up in another"},
+    {"olmo2", "Olmo2ForCausalLM", "norms after attention and feed-forward instead of before them"},
+    {"smollm3", "SmolLM3ForCausalLM", "layers without rotary embeddings"},
+    {"granite", "GraniteForCausalLM", "multipliers on embeddings, residuals, attention and logits"},
+    {"gpt_neox", "GPTNeoXForCausalLM",
+     "rotary embeddings of a part of the head, and attention beside the feed-forward"},
+    {"opt", "OPTForCausalLM", "ReLU in the feed-forward, and positions that start at two"},
+    {"bloom", "BloomForCausalLM", "ALiBi positions"},
+};
+#define KNOWN_MODELS "known are llama, mistral, qwen2 and gpt2"
+
+// The row of model_type, or of what "architectures" says in configs that lack it; -1: none.
+static int type_row(const char *type, const char *architecture) {
+    for (int i = 0; i < (int)(sizeof types / sizeof *types); i++)
+        if (type ? !strcmp(type, types[i].type) : !strcmp(architecture, types[i].architecture)) return i;
+    return -1;
+}
+
+// The row of a model that is there, or -1 after rejecting the key that says which it is.
+static int read_type(struct reading *r) {
+    const cJSON *type = find(r->root, "model_type");
+    const cJSON *list = find(r->root, "architectures"), *first = type ? NULL : cJSON_GetArrayItem(list, 0);
+    if (!type && !cJSON_IsString(first)) {
+        reject(r, "model_type", NULL, KNOWN_MODELS);
+        return -1;
+    }
+    int row = type && !cJSON_IsString(type)
+                  ? -1
+                  : type_row(cJSON_GetStringValue(type), cJSON_GetStringValue(first));
+    if (row >= 0 && !types[row].needs) return row;
+    char why[256];
+    if (row >= 0)
+        snprintf(why, sizeof why, "it needs %s, which this program does not have; " KNOWN_MODELS,
+                 types[row].needs);
+    else
+        snprintf(why, sizeof why, "not a model this program has; " KNOWN_MODELS);
+    reject(r, type ? "model_type" : "architectures", type ? type : list, why);
+    return -1;
 }
 
 // "runs/a/config.json" -> "a"; "my.json" -> "my".
@@ -225,17 +286,9 @@ static void name_from_path(const char *path, char *out, size_t bytes) {
 }
 
 static void read_all(struct reading *r, struct model_spec *s) {
-    const char *type = type_name(r->root);
-    if (!type) {
-        reject(r, "model_type", NULL, "say \"llama\", \"qwen2\" or \"gpt2\"");
-        return;
-    }
-    if (strcmp(type, "llama") && strcmp(type, "qwen2") && strcmp(type, "gpt2")) {
-        const cJSON *j = find(r->root, "model_type");
-        reject(r, j ? "model_type" : "architectures", j ? j : find(r->root, "architectures"),
-               "not a model this program has; known are llama, qwen2 and gpt2");
-        return;
-    }
+    int row = read_type(r);
+    if (row < 0) return;
+    const char *type = types[row].type;
     snprintf(s->hf_type, sizeof s->hf_type, "%s", type);
     s->vocab = need_size(r, "vocab_size");
     s->init_std = get_float(r, r->root, "initializer_range", 0.02);

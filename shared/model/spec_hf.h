@@ -5,8 +5,9 @@
 #include "kernels/dtype.h"
 #include "shared/model/spec.h"
 
-// Reads a config.json of model_type llama, qwen2 or gpt2. Keys that change the arithmetic and that this
-// program cannot do are errors; keys it does not need are ignored. 0, or -1 after naming file, key, value.
+// Reads a config.json of model_type llama, mistral, qwen2 or gpt2. Keys that change the arithmetic and
+// that this program cannot do are errors; keys it does not need are ignored. 0, or -1 after naming file, key,
+// value.
 int model_spec_read_hf(const char *path, struct model_spec *out);
 
 // The text of a config.json that transformers' AutoModelForCausalLM and model_spec_read_hf read (malloc'd).

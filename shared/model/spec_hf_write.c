@@ -1,5 +1,5 @@
-// Writing a config.json that transformers loads. The keys are the ones LlamaConfig, Qwen2Config and
-// GPT2Config read; what they would default to otherwise is written all the same.
+// Writing a config.json that transformers loads. The keys are the ones LlamaConfig, MistralConfig,
+// Qwen2Config and GPT2Config read; what they would default to otherwise is written all the same.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +41,17 @@ static void add_rope(cJSON *j, const struct model_spec *s) {
     cJSON_AddNumberToObject(r, "original_max_position_embeddings", s->rope_original_positions);
 }
 
+// model_type and architecture, by what the model has, whatever the family's name here: biases on q, k and v
+// alone are what transformers calls qwen2.
+static const char *const *type_of(const struct model_spec *s) {
+    static const char *const types[][2] = {{"gpt2", "GPT2LMHeadModel"},
+                                           {"qwen2", "Qwen2ForCausalLM"},
+                                           {"mistral", "MistralForCausalLM"},
+                                           {"llama", "LlamaForCausalLM"}};
+    bool mistral = !strcmp(s->hf_type, "mistral");
+    return types[s->family == FAMILY_GPT2 ? 0 : s->qkv_bias ? 1 : mistral ? 2 : 3];
+}
+
 static void add_llama(cJSON *j, const struct model_spec *s) {
     cJSON_AddNumberToObject(j, "hidden_size", s->channels);
     cJSON_AddNumberToObject(j, "num_hidden_layers", s->layers);
@@ -53,9 +64,15 @@ static void add_llama(cJSON *j, const struct model_spec *s) {
     cJSON_AddStringToObject(j, "hidden_act", "silu");
     cJSON_AddNumberToObject(j, "attention_dropout", 0.0);
     add_rope(j, s);
-    if (s->qkv_bias) {
-        cJSON_AddFalseToObject(j, "use_sliding_window");
-    } else {
+    const char *type = type_of(s)[0];
+    if (!strcmp(type, "mistral")) {
+        if (s->sliding_window)
+            cJSON_AddNumberToObject(j, "sliding_window", s->sliding_window);
+        else
+            cJSON_AddNullToObject(j, "sliding_window");
+    }
+    if (!strcmp(type, "qwen2")) cJSON_AddFalseToObject(j, "use_sliding_window");
+    if (!strcmp(type, "llama")) {
         cJSON_AddFalseToObject(j, "attention_bias");
         cJSON_AddFalseToObject(j, "mlp_bias");
     }
@@ -77,11 +94,7 @@ static void add_gpt2(cJSON *j, const struct model_spec *s) {
 }
 
 char *model_spec_write_hf(const struct model_spec *s, enum dtype dt) {
-    // Biases on q, k and v alone are what transformers calls qwen2, whatever the family's name here.
-    const char *type = s->family == FAMILY_GPT2 ? "gpt2" : s->qkv_bias ? "qwen2" : "llama";
-    const char *architecture = s->family == FAMILY_GPT2 ? "GPT2LMHeadModel"
-                               : s->qkv_bias            ? "Qwen2ForCausalLM"
-                                                        : "LlamaForCausalLM";
+    const char *type = type_of(s)[0], *architecture = type_of(s)[1];
     cJSON *j = cJSON_CreateObject();
     cJSON *a = cJSON_AddArrayToObject(j, "architectures");
     cJSON_AddItemToArray(a, cJSON_CreateString(architecture));

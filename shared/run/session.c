@@ -39,6 +39,12 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     if (j->spec.family == FAMILY_GPT2 && c->seq > j->spec.max_positions)
         return fail("--seq %lld: %s has %d learned positions", (long long)c->seq, j->spec.name,
                     j->spec.max_positions);
+    if (j->spec.sliding_window && c->seq > j->spec.sliding_window)
+        return fail(
+            "--seq %lld: %s sees a window of %d tokens, and windows are not implemented: a sequence may be "
+            "as "
+            "long as the window",
+            (long long)c->seq, j->spec.name, j->spec.sliding_window);
     j->layout = model_layout_create(&j->spec, c->workers);
     if (!j->layout) return -1;
     if (hf_has_weights(c->model)) j->weights_in = c->model;

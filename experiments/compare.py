@@ -21,7 +21,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli
-from comparison import equality, report, table
+from comparison import equality, report, sample, table
 from comparison.runs import RunError, load, refuse_unlike, run_all
 
 
@@ -101,6 +101,15 @@ def check(args, runs):
     return 1 if wrong else 0
 
 
+def hear(args, runs):
+    """(what the weights say, exit status)."""
+    try:
+        return sample.speak(runs, args.program), 0
+    except RunError as e:
+        print(f"compare.py: {e}", file=sys.stderr)
+        return [], 1
+
+
 def main(argv=None):
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
@@ -116,14 +125,17 @@ def main(argv=None):
     os.makedirs(args.out, exist_ok=True)
     csv_path, html_path = os.path.join(args.out, "compare.csv"), os.path.join(args.out, "report.html")
     table.write_csv(csv_path, runs)
-    report.write(html_path, groups, args.title, command, args.out)
+    spoken, status = hear(args, runs)
+    report.write(html_path, groups, args.title, command, args.out, sample.as_html(spoken))
     print("\n" + table.text_table(groups) + "\n")
     for _, sentence in equality.in_words(runs):
         print("* " + sentence)
     if args.markdown:
         print("\n" + table.markdown_table(groups))
+    if spoken:
+        print("\n" + sample.as_text(spoken))
     print(f"\n{csv_path}\n{html_path}")
-    return check(args, runs)
+    return check(args, runs) or status
 
 
 if __name__ == "__main__":

@@ -150,6 +150,21 @@ static void bytes_pass_as_they_are(void **state) {
     assert_non_null(strstr((char *)text, "\"prompt\":\t\"st\xef\xbf\xbdr\""));
 }
 
+// Ids beyond the bytes are special tokens: in "ids", not in the text.
+static void special_tokens_are_no_text(void **state) {
+    const struct job_place *p = place(state);
+    unsigned char got[512];
+    train(p, "local", "odd", "--set workers=1 --model llama.json");
+    cJSON *j = json_of(p, "--model odd --prompt x --tokens 300 --temperature 1000 --top-k 0"), *id;
+    int bytes = 0;
+    cJSON_ArrayForEach(id, cJSON_GetObjectItem(j, "ids")) bytes += id->valueint < 256;
+    assert_true(bytes > 250 && bytes < 300);
+    size_t n = shell(p, "%s generate --model odd --prompt x --tokens 300 --temperature 1000 --top-k 0 2>log",
+                     got, sizeof got);
+    assert_int_equal(n, 1 + bytes + 1);
+    cJSON_Delete(j);
+}
+
 static void end_of_text_ends(void **state) {
     const struct job_place *p = place(state);
     cJSON *whole = json_of(p, "--model ring --prompt st --tokens 20 --temperature 0");
@@ -209,7 +224,7 @@ static void byte_text_needs_a_byte_vocabulary(void **state) {
     const struct job_place *p = place(state);
     unsigned char out[64];
     shell(p, "rm -rf bpe && cp -r ring/weights bpe && : > bpe/tokenizer.json # %s", out, sizeof out);
-    wrong(p, 2, "experiments/generate.py --model 'bpe' --prompt 'it'\\''s'", "--model bpe --prompt it's");
+    wrong(p, 2, "experiments/generate.py --model bpe --prompt 'it'\\''s'", "--model bpe --prompt it's");
     char *ids = text_of(p, "--model bpe --prompt-ids 115,116 --tokens 3");
     assert_int_equal(strncmp(ids, "115 116 ", 8), 0);
     free(ids);
@@ -280,6 +295,7 @@ int main(void) {
         cmocka_unit_test(star_and_ring_write_the_same_sentence),
         cmocka_unit_test(json_says_what_was_done),
         cmocka_unit_test(bytes_pass_as_they_are),
+        cmocka_unit_test(special_tokens_are_no_text),
         cmocka_unit_test(end_of_text_ends),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(a_run_without_weights_says_so),

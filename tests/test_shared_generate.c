@@ -20,7 +20,6 @@
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/relaxed_json.h"
 #include "shared/io/safetensors.h"
-#include "shared/io/vocabulary.h"
 #include "shared/model/model.h"
 
 #define VECTORS   "tests/data/vectors/"
@@ -378,15 +377,13 @@ static void write_file(const char *dir, const char *name, const char *text) {
     free(path);
 }
 
-static void ends_and_tokenizers_are_found(void **state) {
+static void ends_are_found(void **state) {
     (void)state;
     char dir[] = "/tmp/starring-generate-XXXXXX";
     struct generate_source s;
     assert_non_null(mkdtemp(dir));
     write_file(dir, "model.safetensors", "");
     write_file(dir, "config.json", "{\"eos_token_id\": 5}");
-    assert_true(vocabulary_is_bytes(256, dir) && !vocabulary_is_bytes(257, dir) &&
-                vocabulary_is_bytes(256, NULL));
     assert_int_equal(source_open(&s, dir), 0);
     assert_true(s.end_count == 1 && s.end[0] == 5);
     source_close(&s);
@@ -401,17 +398,37 @@ static void ends_and_tokenizers_are_found(void **state) {
     assert_non_null(strstr(error_last(), "generation_config.json: eos_token_id"));
     error_quiet(0);
     source_close(&s);
-    write_file(dir, "tokenizer.json", "{}");
-    assert_true(!vocabulary_is_bytes(256, dir));
-    assert_string_equal(vocabulary_tokenizer(dir), "tokenizer.json");
-    static const char *const names[] = {"model.safetensors", "config.json", "generation_config.json",
-                                        "tokenizer.json"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const names[] = {"model.safetensors", "config.json", "generation_config.json"};
+    for (int i = 0; i < 3; i++) {
         char *path = xasprintf("%s/%s", dir, names[i]);
         unlink(path);
         free(path);
     }
     rmdir(dir);
+}
+
+// A run's directory: its weights, and how it was trained.
+static void runs_say_how_they_were_trained(void **state) {
+    (void)state;
+    char dir[] = "/tmp/starring-generate-XXXXXX";
+    struct generate_source s;
+    assert_non_null(mkdtemp(dir));
+    char *weights = xasprintf("%s/weights", dir);
+    assert_int_equal(mkdir(weights, 0777), 0);
+    write_file(dir, "config.json", "{\"data\": {\"seq_len\": 64, \"tokenizer\": \"byte\"}}");
+    write_file(weights, "config.json", "{\"eos_token_id\": null}");
+    assert_int_equal(source_open(&s, dir), 0);
+    assert_string_equal(s.dir, weights);
+    assert_true(s.train_seq == 64 && s.trained_on_bytes && s.end_count == 0);
+    source_close(&s);
+    write_file(dir, "config.json", "{\"data\": {\"seq_len\": 32, \"tokenizer\": null}}");
+    assert_int_equal(source_open(&s, dir), 0);
+    assert_true(s.train_seq == 32 && !s.trained_on_bytes);
+    source_close(&s);
+    char *command = xasprintf("rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(weights);
 }
 
 int main(void) {
@@ -428,7 +445,8 @@ int main(void) {
         cmocka_unit_test(draws_follow_the_softmax),
         cmocka_unit_test(top_k_takes_lower_ids_of_equals),
         cmocka_unit_test(prompts_are_bytes_or_ids),
-        cmocka_unit_test(ends_and_tokenizers_are_found),
+        cmocka_unit_test(ends_are_found),
+        cmocka_unit_test(runs_say_how_they_were_trained),
     };
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

@@ -10,12 +10,13 @@ MIB = table.MIB
 PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "topologies.svg")
 
 
-def write(path, groups, title, command, directory):
+def write(path, groups, title, command, directory, spoken=""):
+    """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
     parts = [head(title, runs), noise(every), verdicts(every), sweep.section(groups), numbers(groups), topologies(),
              figures.losses(runs), figures.staleness(runs), figures.memory(runs), figures.wire(runs), figures.times(groups),
-             hashes(every), notes(every, command, directory)]
+             hashes(every), spoken, notes(every, command, directory)]
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
             "<meta name=\"color-scheme\" content=\"light dark\">"

@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/shell_word.h"
 #include "shared/generate/generate.h"
 #include "shared/generate/output.h"
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/config.h"
-#include "shared/io/vocabulary.h"
+#include "shared/io/tokenizer_files.h"
 #include "shared/run/cli.h"
 #include "shared/run/device_choice.h"
 
@@ -118,27 +119,14 @@ static int open_weights(struct run *r) {
     return 0;
 }
 
-// A word for the shell: in single quotes, with those inside written '\''.
-static char *quoted(const char *word) {
-    char *out = xcalloc(4 * strlen(word) + 3, 1), *to = out;
-    *to++ = '\'';
-    for (; *word; word++) {
-        memcpy(to, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
-        to += *word == '\'' ? 4 : 1;
-    }
-    *to = '\'';
-    return out;
-}
-
 // Text alone does not say which tokens it is; a tokenizer is the other program's.
 static int needs_tokenizer(const struct run *r, const char *text) {
-    const char *tokenizer = vocabulary_tokenizer(r->source.dir);
-    char *model = quoted(r->model), *prompt = quoted(text);
-    if (tokenizer)
+    char *model = shell_word(r->model), *prompt = shell_word(text);
+    if (tokenizer_present(r->source.dir))
         fail(
-            "--prompt: this model's tokens are not bytes (vocabulary %d, %s): run python3 "
+            "--prompt: this model's tokens are not bytes (vocabulary %d): run python3 "
             "experiments/generate.py --model %s --prompt %s, or give --prompt-ids",
-            r->spec.vocab, tokenizer, model, prompt);
+            r->spec.vocab, model, prompt);
     else
         fail(
             "--prompt: this model's tokens are not bytes (vocabulary %d) and %s holds no tokenizer.json: put "
@@ -151,7 +139,8 @@ static int needs_tokenizer(const struct run *r, const char *text) {
 
 static int read_prompt(struct run *r) {
     const char *text = cli_get(r->args, "prompt");
-    if (text && !vocabulary_is_bytes(r->spec.vocab, r->source.dir)) return needs_tokenizer(r, text);
+    if (text && !r->source.trained_on_bytes && !tokenizer_is_bytes(r->source.dir, r->spec.vocab))
+        return needs_tokenizer(r, text);
     if (prompt_read(&r->prompt, text, cli_get(r->args, "prompt-ids"), r->spec.vocab)) return -1;
     r->o.prompt = r->prompt.ids;
     r->o.prompt_count = r->prompt.count;

@@ -8,10 +8,10 @@
 #include "shared/core/error.h"
 
 static void put(struct token_printer *p, int32_t token) {
-    if (p->bytes)
-        fputc(token, p->f);
-    else
+    if (!p->bytes)
         fprintf(p->f, p->begun ? " %d" : "%d", token);
+    else if (token < 256)
+        fputc(token, p->f);
     p->begun = true;
 }
 
@@ -44,13 +44,15 @@ static char *text_of(const int32_t *ids, int64_t n) {
     static const char replacement[] = "\xef\xbf\xbd";
     unsigned char *bytes = xcalloc((size_t)n + 1, 1);
     char *text = xcalloc((size_t)n * (sizeof replacement - 1) + 1, 1), *to = text;
-    for (int64_t i = 0; i < n; i++) bytes[i] = (unsigned char)ids[i];
-    for (int64_t i = 0; i < n;) {
-        int length = bytes[i] ? utf8_length(bytes + i, n - i) : 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 256) bytes[count++] = (unsigned char)ids[i];
+    for (int64_t i = 0; i < count;) {
+        int length = bytes[i] ? utf8_length(bytes + i, count - i) : 0;
         const void *from = length ? (const void *)(bytes + i) : replacement;
-        size_t count = length ? (size_t)length : sizeof replacement - 1;
-        memcpy(to, from, count);
-        to += count;
+        size_t width = length ? (size_t)length : sizeof replacement - 1;
+        memcpy(to, from, width);
+        to += width;
         i += length ? length : 1;
     }
     free(bytes);

@@ -7,7 +7,8 @@
 #include "shared/generate/generate.h"
 #include "shared/generate/prompt.h"
 
-// Bytes go out as they are, valid UTF-8 or not; ids in decimal, separated by spaces. The prompt comes first.
+// Bytes go out as they are, valid UTF-8 or not; a token beyond the bytes is special and
+// is not shown. Ids go out in decimal, separated by spaces. The prompt comes first.
 struct token_printer {
     FILE *f;
     bool bytes;

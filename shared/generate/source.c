@@ -35,15 +35,17 @@ static int no_weights(const char *given) {
         given);
 }
 
-// The length of the run's sequences. A run directory without a config.json is no error: it was moved.
-static int read_train_seq(struct generate_source *s, const char *run) {
+// What the run was trained with. A run directory without a config.json is no error: its weights were copied.
+static int read_run(struct generate_source *s, const char *run) {
     if (!has_file(run, "config.json")) return 0;
     char *path = xasprintf("%s/config.json", run);
     cJSON *root = relaxed_json_load(path);
     free(path);
     if (!root) return -1;
-    const cJSON *seq = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "data"), "seq_len");
+    const cJSON *data = cJSON_GetObjectItem(root, "data"), *seq = cJSON_GetObjectItem(data, "seq_len");
+    const char *tokenizer = cJSON_GetStringValue(cJSON_GetObjectItem(data, "tokenizer"));
     if (cJSON_IsNumber(seq) && seq->valuedouble > 0) s->train_seq = (int64_t)seq->valuedouble;
+    s->trained_on_bytes = tokenizer && !strcmp(tokenizer, "byte");
     cJSON_Delete(root);
     return 0;
 }
@@ -59,7 +61,7 @@ static int find_weights(struct generate_source *s, const char *given) {
     char *weights = xasprintf("%s/weights", given);
     if (is_directory(weights)) {
         s->dir = weights;
-        return read_train_seq(s, given);
+        return read_run(s, given);
     }
     free(weights);
     return no_weights(given);

@@ -2,12 +2,14 @@
 #ifndef STARRING_SHARED_GENERATE_SOURCE_H
 #define STARRING_SHARED_GENERATE_SOURCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct generate_source {
-    char *dir;          // with config.json and *.safetensors
-    int64_t train_seq;  // tokens of a sequence in the run that made the weights; 0: not a run's
-    int32_t *end;       // end-of-text ids: generation_config.json's eos_token_id, else config.json's
+    char *dir;              // with config.json and *.safetensors
+    int64_t train_seq;      // tokens of a sequence in the run that made the weights; 0: not a run's
+    bool trained_on_bytes;  // by the run's --tokenizer byte, whatever the model's vocabulary is
+    int32_t *end;           // end-of-text ids: generation_config.json's eos_token_id, else config.json's
     int end_count;
 };
 

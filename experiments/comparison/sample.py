@@ -1,0 +1,105 @@
+"""The weights speak: `starring generate` continues one prompt with the weights of two runs, a star's and a ring's where
+there are both. Equal weights write the same sentence."""
+import json
+import os
+import subprocess
+from html import escape
+
+from .runs import RunError
+
+PROMPT, TOKENS, TEMPERATURE, SEED = "The ", 120, 0.5, 1
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+LIMIT_S = 600
+
+
+class Spoken:
+    """What one run's weights wrote: the bytes of the continuation, and how they are shown."""
+
+    def __init__(self, run, document):
+        self.label = run.label
+        self.ids = document["ids"]
+        self.text = visible(PROMPT + document["text"])
+
+
+def visible(text):
+    """Line ends as a bar with blanks around it, other characters that print nothing as U+FFFD."""
+    text = text.replace("\r\n", "\n").replace("\n", " | ")
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def can_speak(run):
+    """The run has weights, and its tokens are bytes of text (as `starring generate` sees it)."""
+    weights = os.path.join(run.directory, "weights")
+    try:
+        with open(os.path.join(weights, "config.json"), encoding="utf-8") as f:
+            vocabulary = json.load(f).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return False
+    return isinstance(vocabulary, int) and 256 <= vocabulary <= 512 and not any(os.path.exists(os.path.join(weights, n)) for n in TOKENIZER_FILES)
+
+
+def chosen(runs):
+    """At most two of the runs that can speak: ps:sync and zero:2, else a star and a ring, else the first two."""
+    able = [run for run in runs if can_speak(run)]
+
+    def first(*wanted):
+        return next((run for want in wanted for run in able if want in (run.topology, run.kind)), None)
+
+    pair = [first("ps:sync", "ps"), first("zero:2", "zero")]
+    return pair if all(pair) else able[:2]
+
+
+def ask(run, program):
+    """One run's continuation; RunError with the program's own words when there is none."""
+    argv = [program, "generate", "--model", run.directory, "--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature",
+            str(TEMPERATURE), "--seed", str(SEED), "--threads", "1", "--json"]
+    try:
+        p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise RunError(f"{run.label}: its weights could not be asked for a sentence: {e}; build "
+                       "the program with make, or name it with --program") from None
+    if p.returncode != 0:
+        raise RunError(f"{run.label}: no sentence from its weights, exit status {p.returncode}\n  command: "
+                       f"{' '.join(argv)}\n{p.stderr.decode(errors='replace').rstrip()}")
+    return Spoken(run, json.loads(p.stdout))
+
+
+def speak(runs, program):
+    """[Spoken] of the chosen runs; empty when no run left weights whose tokens are bytes."""
+    return [ask(run, program) for run in chosen(runs)]
+
+
+def verdict(spoken):
+    """A sentence about two continuations; empty for one."""
+    if len(spoken) < 2:
+        return ""
+    a, b = spoken
+    if a.ids == b.ids:
+        return f"{a.label} and {b.label} write the same sentence, byte for byte."
+    at = next((i for i, (x, y) in enumerate(zip(a.ids, b.ids)) if x != y), min(len(a.ids), len(b.ids)))
+    return f"{a.label} and {b.label} write different sentences, from byte {at + 1} on: their weights are not equal."
+
+
+def how():
+    """How the sentences came about, in words."""
+    return (f"prompt \"{PROMPT}\", {TOKENS} bytes, temperature {TEMPERATURE}, seed {SEED}; \" | \" is a line end")
+
+
+def as_text(spoken):
+    """For the terminal; empty when nothing was said."""
+    if not spoken:
+        return ""
+    width = max(len(s.label) for s in spoken)
+    lines = [f"The weights speak ({how()}):"] + [f"  {s.label:{width}}  {s.text}" for s in spoken]
+    return "\n".join(lines + ([verdict(spoken)] if verdict(spoken) else []))
+
+
+def as_html(spoken):
+    """A section of the report; empty when nothing was said."""
+    if not spoken:
+        return ""
+    rows = "".join(f"<tr><td>{escape(s.label)}</td><td style=\"text-align:left;white-space:normal\">{escape(s.text)}</td></tr>"
+                   for s in spoken)
+    return (f"<h2>The weights speak</h2><p>What <code>starring generate</code> writes with the weights that these runs left "
+            f"({escape(how())}). {escape(verdict(spoken))} A model this small, trained this briefly, knows words before it "
+            f"knows sense.</p><div class=\"wide\"><table><tbody>{rows}</tbody></table></div>")

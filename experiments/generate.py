@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Continues a text with a model that has a tokenizer: encodes the prompt with the model's tokenizer.json, lets
+`starring generate --prompt-ids` write token ids, and decodes them as they come.
+
+    python3 experiments/generate.py --model gpt2/ --prompt "Hello," --tokens 40
+    python3 experiments/generate.py --model runs/mine --prompt "Once" --temperature 0 --json
+
+Options other than those below go to `starring generate` as they are (see its --help). Models whose tokens are bytes
+need no tokenizer: `starring generate --prompt`. Needs Python 3.9 and the package `tokenizers` (pip install
+tokenizers). Exit status: that of starring; 2 for a wrong command line, 1 for a tokenizer that cannot be read.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+import cli
+from compare import built
+
+UNFINISHED = "\ufffd"  # what decoding gives for the first bytes of a character whose last ones are still to come
+
+
+class Problem(Exception):
+    """What is wrong and what to do, in words."""
+
+
+def parse(argv):
+    """(our options, starring's)."""
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                 allow_abbrev=False)
+    ap.add_argument("--model", required=True, metavar="DIR", help="run directory, or Hugging Face directory")
+    ap.add_argument("--prompt", required=True, metavar="TEXT", help="text to go on from; -: standard input")
+    ap.add_argument("--tokenizer", metavar="FILE", help="default: tokenizer.json beside the weights")
+    ap.add_argument("--program", default=os.environ.get("STARRING") or built(),
+                    help="default %(default)s")
+    ap.add_argument("--json", action="store_true", help="print one JSON document, with the texts decoded")
+    args, rest = ap.parse_known_args(argv)
+    if any(word.split("=")[0] == "--prompt-ids" for word in rest):
+        ap.error("--prompt-ids needs no tokenizer: use `starring generate`")
+    return args, rest
+
+
+def load_tokenizer(args):
+    """The tokenizer of the model's directory, or of the run's weights."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise Problem("the Python package tokenizers is missing: pip install tokenizers, or give token ids to "
+                      "`starring generate --prompt-ids`") from None
+    places = [args.tokenizer] if args.tokenizer else [os.path.join(args.model, "tokenizer.json"),
+                                                      os.path.join(args.model, "weights", "tokenizer.json")]
+    found = next((path for path in places if os.path.isfile(path)), None)
+    if not found:
+        raise Problem(f"no tokenizer: {' and '.join(places)} are not there; name one with --tokenizer FILE")
+    try:
+        return Tokenizer.from_file(found)
+    except Exception as e:  # the package raises Exception itself
+        raise Problem(f"{found}: no tokenizer that the package tokenizers reads: {e}") from None
+
+
+class Decoder:
+    """Turns ids into text as they come. A token may be part of a character, and a decoder may join tokens by blanks, so
+    that the text of all ids is looked at each time and its new end given out."""
+
+    def __init__(self, tokenizer, prompt_ids):
+        self.tokenizer = tokenizer
+        self.ids = list(prompt_ids)
+        self.done = len(tokenizer.decode(self.ids))
+
+    def add(self, token, last=False):
+        """The text that token adds; empty while it is not known."""
+        self.ids += [] if token is None else [token]
+        text = self.tokenizer.decode(self.ids)
+        if text.endswith(UNFINISHED) and not last:
+            return ""
+        new, self.done = text[self.done:], max(self.done, len(text))
+        return new
+
+
+def words_of(stream):
+    """Words of a stream as they come, however many bytes a read gives."""
+    word = b""
+    for byte in iter(lambda: stream.read(1), b""):
+        if byte.isspace():
+            if word:
+                yield word
+            word = b""
+        else:
+            word += byte
+    if word:
+        yield word
+
+
+def command_of(args, rest):
+    """The program's command line. Ids come from its standard input: a long prompt fits in no argument."""
+    return [args.program, "generate", "--model", args.model, "--prompt-ids", "-"] + rest + (["--json"] if args.json else [])
+
+
+def start(args, rest, ids):
+    """The program, given its ids."""
+    try:
+        p = subprocess.Popen(command_of(args, rest), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError as e:
+        raise Problem(f"cannot start {args.program}: {e.strerror}; build it with make, or name it with --program") from None
+    try:
+        p.stdin.write(",".join(map(str, ids)).encode())
+        p.stdin.close()
+    except BrokenPipeError:
+        pass  # it has said what is wrong
+    return p
+
+
+def stream(p, prompt, decoder, count, out):
+    """Shows prompt and continuation. The first `count` words are the prompt's ids."""
+    shown = False
+    for i, word in enumerate(words_of(p.stdout)):
+        if i < count:
+            continue
+        out.write(decoder.add(int(word)) if shown else prompt + decoder.add(int(word)))
+        out.flush()
+        shown = True
+    if shown:
+        out.write(decoder.add(None, last=True) + "\n")
+        out.flush()
+
+
+def document(p, prompt, decoder, out):
+    """The program's document with prompt and text decoded."""
+    text = p.stdout.read()
+    if not text:
+        return
+    result = json.loads(text)
+    result["prompt"] = prompt
+    result["text"] = "".join(decoder.add(token) for token in result["ids"]) + decoder.add(None, last=True)
+    result["vocabulary"] = "tokenizer"
+    out.write(json.dumps(result, ensure_ascii=False, indent=2) + "\n")
+    out.flush()
+
+
+def translate(args, rest):
+    """Prompt to ids, ids to text; the program's exit status."""
+    tokenizer = load_tokenizer(args)
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    ids = list(tokenizer.encode(prompt).ids)
+    if not ids:
+        print("generate.py: --prompt: is empty; at least one token is needed to go on from", file=sys.stderr)
+        return 2
+    decoder = Decoder(tokenizer, ids)
+    p = start(args, rest, ids)
+    try:
+        if args.json:
+            document(p, prompt, decoder, sys.stdout)
+        else:
+            stream(p, prompt, decoder, len(ids), sys.stdout)
+    except BaseException:  # our reader has left, or Ctrl-C
+        p.terminate()
+        raise
+    finally:
+        status = p.wait()
+    return status if status >= 0 else 128 - status
+
+
+def main(argv=None):
+    args, rest = parse(sys.argv[1:] if argv is None else argv)
+    sys.stdout.reconfigure(encoding="utf-8")
+    try:
+        return translate(args, rest)
+    except Problem as problem:
+        print(f"generate.py: {problem}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    cli.run(main)

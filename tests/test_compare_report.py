@@ -4,8 +4,10 @@ import csv
 import html.parser
 import os
 import re
+import subprocess
 import sys
 import unittest
+import xml.etree.ElementTree
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -188,6 +190,35 @@ class Pages(Case):
         self.assertEqual(text.count(table.EXACT), 1)
 
 
+class ReadmePicture(Case):
+    TOPOLOGIES = ("ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
+
+    def draw(self):
+        return subprocess.run([sys.executable, os.path.join(TOP, "experiments", "readme_plot.py"), self.at("demo"), "--out",
+                               self.at("x.svg")], capture_output=True, text=True, check=False)
+
+    def test_losses_and_memory_of_star_and_ring(self):
+        for t in self.TOPOLOGIES:
+            other = {"losses": ["5.5", "5.4", "5.1", "5.0"]} if t == "ps:async" else {}
+            make_run(self.at("demo", t.replace(":", "-")), t, **other)
+        p = self.draw()
+        self.assertEqual(p.returncode, 0, p.stderr)
+        root = xml.etree.ElementTree.parse(self.at("x.svg")).getroot()
+        texts = ["".join(e.itertext()) for e in root.iter("{http://www.w3.org/2000/svg}text")]
+        for words in ("ps:sync = zero:0-3 (the same bits)", "ps:async", "star: worker", "star: server", "ring: zero:3", "6.0"):
+            self.assertIn(words, texts)
+        curves = [e for e in root.iter("{http://www.w3.org/2000/svg}path") if "L" in e.get("d")]
+        self.assertEqual(len(curves), 2)
+
+    def test_a_missing_run_is_named(self):
+        make_run(self.at("demo", "ps-sync"), "ps:sync")
+        p = self.draw()
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("ps-async", p.stderr)
+        self.assertIn("make demo", p.stderr)
+        self.assertFalse(os.path.exists(self.at("x.svg")))
+
+
 class Wide(html.parser.HTMLParser):
     """Tables outside of boxes that scroll."""
     VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -231,6 +262,9 @@ class Noise(Case):
         found = load.shares(before, after, own_seconds=9.0, wall_seconds=10.0, cores=2)
         self.assertEqual((found["others_share"], found["stolen_share"]), (0.3, 0.05))
         self.assertEqual(load.shares(before, after, 16.0, 10.0, 2)["others_share"], 0)
+        with open(os.path.join(TOP, "docs", "files.md"), encoding="utf-8") as f:
+            page = f.read()
+        self.assertEqual([key for key in found if f"`{key}`" not in page], [])
 
     def test_a_watch_reads_the_file_twice(self):
         path = self.at("stat")

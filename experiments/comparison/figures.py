@@ -38,7 +38,7 @@ def losses(runs):
     entropy = next((r.unigram_entropy for r in runs if isinstance(r.unigram_entropy, (int, float))), None)
     levels = [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
     held_out = [f"{r.label} {r.val_loss:.3f}" for r in runs if isinstance(r.val_loss, (int, float))]
-    tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if held_out else ""
+    tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if 0 < len(held_out) <= 8 else ""
     return f"""<h2>Loss against step</h2>
 <p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
 <figure>{key_of(by_step, levels)}{line_plot(Lines(by_step, "step", "loss (nats per token)", levels, "Loss against step"))}

@@ -48,7 +48,7 @@ a{color:var(--accent)}
 .equal b{color:var(--good)}.differs b{color:var(--plain)}.broken b{color:var(--bad)}
 figure{margin:20px 0 8px;padding:18px;background:var(--card);border:1px solid var(--line);border-radius:12px;
 }
-.plot,.word,tr,figure svg:not(.key){break-inside:avoid}
+.plot,.word,.legend,.facts,tr,figure svg:not(.key){break-inside:avoid}
 figure svg:not(.key){display:block;width:100%;height:auto}
 figcaption{color:var(--soft);font-size:.92rem;margin-top:10px;max-width:52rem}
 .plot+.plot,.on-page>svg+svg,.on-phone>svg+svg{margin-top:6px}

@@ -32,6 +32,7 @@
 #include "shared/run/launch_mpi.h"
 #include "shared/run/launch_star.h"
 #include "shared/run/local.h"
+#include "shared/run/memory_check.h"
 #include "shared/run/metrics.h"
 #include "shared/run/rank_env.h"
 #include "shared/run/run_dir.h"
@@ -222,6 +223,13 @@ static int train_here(struct train_command *t) {
     return conclude(j, status, number);
 }
 
+// The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all.
+static struct memory_part part_here(const struct train_command *t) {
+    if (!is_mpi_rank(t)) return (struct memory_part){.processes = t->config->kind == TOPOLOGY_PS};
+    int count = t->env.local_size ? t->env.local_size : 1;
+    return (struct memory_part){"worker", t->env.rank, count, .processes = true};
+}
+
 static int train(struct train_command *t, int argc, char **argv) {
     const char *launch = cli_get(&t->args, "launch");
     if (rank_env_read(&t->env)) return EXIT_USAGE;
@@ -263,7 +271,10 @@ static int train(struct train_command *t, int argc, char **argv) {
                           .steps_to_stderr = c->json,
                           .ranks_here = mpi_rank && t->env.local_size ? t->env.local_size : c->workers};
     if (job_open(&t->job, c, dry)) return EXIT_USAGE;
-    if (dry) return dry_run(&t->job, predict, stdout, c->json) ? EXIT_RUN_FAILED : 0;
+    struct memory_part part = part_here(t);
+    if (dry) return dry_run(&t->job, predict, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
+    bool speaks = !mpi_rank || !t->env.local_size || t->env.local_rank == 0;
+    if (speaks && memory_check_run(&t->job, predict, &part)) return EXIT_USAGE;
     return mpi_rank ? train_as_mpi_rank(t) : train_here(t);
 }
 
@@ -372,7 +383,11 @@ static int role_main(struct role_command *r, const struct cli_command *command,
     r->job.save_on_interrupt = is_worker && cli_get(r->args, "save-on-interrupt");
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
-    if (job_open(&r->job, c, !is_worker) || open_role_dir(&r->job)) return EXIT_USAGE;
+    if (job_open(&r->job, c, !is_worker)) return EXIT_USAGE;
+    struct memory_part part = {command->name, (int)rank, 1, .processes = true};
+    if (!is_scheduler && !cli_get(r->args, "launched") && memory_check_run(&r->job, predict, &part))
+        return EXIT_USAGE;
+    if (open_role_dir(&r->job)) return EXIT_USAGE;
     r->job.stop = stop_install_role(is_worker);
     r->place.job = &r->job;
     r->place.role = (struct ps_role_options){

@@ -135,7 +135,7 @@ static void textbook_rows(void **state) {
         job_run(p,
                 "train --model big.json --topology ps:sync --workers 64 --servers 3 --dtype bf16 "
                 "--dry-run");
-    if (o.status || !strstr(o.out, " 29.2 GiB") || !strstr(o.out, "12P/S") ||
+    if (o.status || !strstr(o.out, " 29.3 GiB") || !strstr(o.out, "12P/S") ||
         !strstr(o.out, "worker 0-63, each"))
         fail_msg("%s%s", o.out, o.err);
     job_output_free(&o);

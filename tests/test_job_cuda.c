@@ -45,7 +45,7 @@ static struct job_output run(const struct job_place *p, const struct setting *s,
         "train --model %s --data data.txt --dtype %s --topology local --device %s --steps %d --seq 32 "
         "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set eval_batches=1 --set "
         "gradient_accumulation_steps=2 --set fp16.initial_scale_power=20 --set fp16.hysteresis=1 --set "
-        "fp16.loss_scale_window=2 --no-weights --quiet --out run --force",
+        "fp16.loss_scale_window=2 --set memory.check=off --no-weights --quiet --out run --force",
         s->model, s->dtype, device, STEPS);
 }
 

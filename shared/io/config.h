@@ -12,6 +12,7 @@
 //   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
 //   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
 //   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
+//   "memory": {"check": "auto"|"off"}
 //   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
@@ -45,6 +46,7 @@
 enum topology_kind { TOPOLOGY_LOCAL, TOPOLOGY_PS, TOPOLOGY_ZERO };
 enum consistency { CONSISTENCY_SYNC, CONSISTENCY_ASYNC, CONSISTENCY_SSP, CONSISTENCY_BACKUP };
 enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
+enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
 
 // What a ring's ranks talk through: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
@@ -83,6 +85,7 @@ struct config {
     char *out;  // run directory, or NULL
     int64_t eval_every, eval_batches;
     bool trace, json, quiet;
+    enum memory_check_kind memory_check;  // off: start even what does not fit (shared/run/memory_check.h)
 
     // DeepSpeed's triangle, resolved: train = micro * accumulation * N
     int64_t train_batch, micro_batch, accumulation;

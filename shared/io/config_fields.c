@@ -17,6 +17,7 @@ static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
+static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
@@ -62,6 +63,7 @@ static const struct field fields[] = {
     BOOL("trace", c.trace),
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
+    ENUM("memory.check", c.memory_check, memory_check_names),
     LATER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30),
     LATER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30),
     LATER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30),

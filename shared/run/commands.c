@@ -31,6 +31,8 @@ static const struct cli_option common[] = {
 static const char no_weights[] = "do not write the final weights";
 static const char save_help[] = "after Ctrl-C or SIGTERM write the weights of the last finished step";
 static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
+static const char launched_help[] =
+    "started by train, which has compared memory and prints what there is to say";
 static const char rank_help[] = "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {
@@ -69,6 +71,7 @@ const struct cli_command command_train = {
 static const struct cli_option scheduler_options[] = {
     {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
     {"announce-fd", NULL, "FD", "write the address and a newline to this descriptor once listening", 0},
+    {"launched", NULL, NULL, launched_help, 0},
 };
 
 const struct cli_command command_scheduler = {
@@ -88,6 +91,7 @@ static const struct cli_option server_options[] = {
     {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
     {"rank", NULL, "R", rank_help, 0},
     {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
+    {"launched", NULL, NULL, launched_help, 0},
 };
 
 const struct cli_command command_server = {
@@ -105,10 +109,9 @@ const struct cli_command command_server = {
 };
 
 static const struct cli_option worker_options[] = {
-    {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
-    {"rank", NULL, "R", rank_help, 0},
-    {"no-weights", NULL, NULL, no_weights, 0},
-    {"save-on-interrupt", NULL, NULL, save_help, 0},
+    {"scheduler", NULL, "ADDRESS", scheduler_help, 0}, {"rank", NULL, "R", rank_help, 0},
+    {"no-weights", NULL, NULL, no_weights, 0},         {"save-on-interrupt", NULL, NULL, save_help, 0},
+    {"launched", NULL, NULL, launched_help, 0},
 };
 
 const struct cli_command command_worker = {

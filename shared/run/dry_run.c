@@ -6,26 +6,9 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/model/model.h"
+#include "shared/run/memory_check.h"
 #include "shared/run/progress.h"
 #include "shared/run/summary.h"
-
-// The topology's prediction, and for a worker the model's activations and workspace on top.
-static int predict_rank(const struct job *j, predict_fn predict, const char *role, int rank,
-                        struct prediction *p) {
-    *p = (struct prediction){0};
-    if (predict(j->config, j->layout, role, rank, p)) return -1;
-    if (strcmp(role, "worker") != 0) return 0;
-    size_t model_bytes[MEM_CLASSES];
-    struct model_options m = {.spec = &j->spec,
-                              .layout = j->layout,
-                              .dtype = j->config->dtype,
-                              .batch = j->config->micro_batch,
-                              .seq = j->config->seq};
-    model_predict(&m, model_bytes);
-    for (int c = 0; c < MEM_CLASSES; c++) p->memory.predicted_bytes[c] += model_bytes[c];
-    return 0;
-}
 
 static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank,
                      const struct prediction *p) {
@@ -52,7 +35,7 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
 static int put_role(cJSON *doc, const struct job *j, predict_fn predict, const char *role, int count) {
     for (int r = 0; r < count; r++) {
         struct prediction p;
-        if (predict_rank(j, predict, role, r, &p)) return -1;
+        if (prediction_of_rank(j, predict, role, r, &p)) return -1;
         put_rank(doc, j->config, role, r, &p);
     }
     return 0;
@@ -166,6 +149,7 @@ static void print(FILE *f, const cJSON *doc) {
     fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", num(doc, "micro_batch_size"),
             num(doc, "seq_len"));
     print_rows(f, doc);
+    memory_check_print(f, doc);
     if (!strcmp(word(doc, "device"), "cuda"))
         fprintf(
             f,
@@ -181,9 +165,10 @@ static void print(FILE *f, const cJSON *doc) {
                 format_bytes(b, num(row, "predicted_sent")));
 }
 
-int dry_run(const struct job *j, predict_fn predict, FILE *f, bool as_json) {
+int dry_run(const struct job *j, predict_fn predict, const struct memory_part *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
     int rc = build(doc, j, predict);
+    if (!rc) rc = memory_check_put(doc, j, predict, part);
     if (!rc && as_json) {
         char *text = cJSON_Print(doc);
         fprintf(f, "%s\n", text);

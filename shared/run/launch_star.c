@@ -26,8 +26,8 @@ static int64_t last_step(void *ctx) { return metrics_last_step(ctx); }
 
 static int start(struct star *s, const char *role, int rank, int announce_fd) {
     char threads[16], number[16], fd[16];
-    const char *argv[ARGS_MAX] = {s->program, role, "-c", s->config_path, "--out", s->job->dir};
-    int n = 6;
+    const char *argv[ARGS_MAX] = {s->program, role, "-c", s->config_path, "--launched", "--out", s->job->dir};
+    int n = 7;
     snprintf(threads, sizeof threads, "%d", job_threads(s->job));
     snprintf(number, sizeof number, "%d", rank);
     snprintf(fd, sizeof fd, "%d", announce_fd);

@@ -233,9 +233,11 @@ static struct memory_part part_here(const struct train_command *t) {
 static int train(struct train_command *t, int argc, char **argv) {
     const char *launch = cli_get(&t->args, "launch");
     if (rank_env_read(&t->env)) return EXIT_USAGE;
-    if (launch && strcmp(launch, "mpi") != 0) t->env = (struct rank_env){.size = 1};
+    // Before the configuration is read as a rank's, and again for what it says itself.
+    if (launch) t->env = rank_env_told(&t->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
     if (load(t)) return EXIT_USAGE;
     struct config *c = t->config;
+    t->env = rank_env_told(&t->env, c->launch);
     resolve(t);
     if (cli_get(&t->args, "print-config")) {
         char *text = config_to_json(c);

@@ -278,6 +278,39 @@ static void rank_variables(void **state) {
     forget_ranks();
 }
 
+// The table of rank_env.h, row by row.
+static void what_was_told_wins(void **state) {
+    (void)state;
+    static const struct {
+        const char *variables[6];
+        bool rank[4];  // told nothing, threads, processes, mpi
+    } rows[] = {
+        {{NULL}, {false, false, false, false}},
+        {{"SLURM_PROCID", "SLURM_NTASKS", NULL}, {true, false, false, false}},
+        {{"RANK", "WORLD_SIZE", NULL}, {true, false, false, false}},
+        {{"SLURM_PROCID", "SLURM_NTASKS", "PMIX_RANK", NULL}, {true, false, false, true}},
+        {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL}, {true, false, false, true}},
+        {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", NULL},
+         {true, false, false, true}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct rank_env e;
+        forget_ranks();
+        for (int v = 0; rows[i].variables[v]; v++) {
+            bool count = strstr(rows[i].variables[v], "SIZE") || strstr(rows[i].variables[v], "NTASKS");
+            setenv(rows[i].variables[v], count ? "4" : "1", 1);
+        }
+        assert_int_equal(rank_env_read(&e), 0);
+        for (int told = LAUNCH_DEFAULT; told <= LAUNCH_MPI; told++) {
+            struct rank_env is = rank_env_told(&e, told);
+            if ((is.kind != RANK_ENV_NONE) != rows[i].rank[told])
+                fail_msg("row %zu, told %d: kind %d", i, told, (int)is.kind);
+            assert_int_equal(is.size, rows[i].rank[told] ? 4 : 1);
+        }
+    }
+    forget_ranks();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_end_well),
@@ -292,6 +325,7 @@ int main(void) {
         cmocka_unit_test(wrong_options_are_named),
         cmocka_unit_test(whole_numbers),
         cmocka_unit_test(rank_variables),
+        cmocka_unit_test(what_was_told_wins),
     };
     return cmocka_run_group_tests_name("launch", tests, NULL, NULL);
 }

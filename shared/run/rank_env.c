@@ -51,6 +51,11 @@ int rank_env_read(struct rank_env *e) {
     return 0;
 }
 
+struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told) {
+    bool stays = told == LAUNCH_DEFAULT || (told == LAUNCH_MPI && e->mpi_ready);
+    return stays ? *e : (struct rank_env){.size = 1};
+}
+
 const char *rank_env_name(enum rank_env_kind kind) {
     static const char *const names[] = {"nobody", "mpirun", "Slurm's srun", "torchrun"};
     return names[kind];

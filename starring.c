@@ -392,8 +392,12 @@ static int role_main(struct role_command *r, const struct cli_command *command,
     if (open_role_dir(&r->job)) return EXIT_USAGE;
     r->job.stop = stop_install_role(is_worker);
     r->place.job = &r->job;
-    r->place.role = (struct ps_role_options){
-        .config = c, .layout = r->job.layout, .scheduler = scheduler, .rank = (int)rank, .stop = r->job.stop};
+    r->place.role = (struct ps_role_options){.config = c,
+                                             .layout = r->job.layout,
+                                             .scheduler = scheduler,
+                                             .rank = (int)rank,
+                                             .say_waiting = !cli_get(r->args, "launched") && !c->quiet,
+                                             .stop = r->job.stop};
     char label[32];
     snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", command->name, rank);
     error_set_label(label);

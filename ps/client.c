@@ -1,9 +1,11 @@
 #include "ps/client.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
+#include "ps/waiting.h"
 #include "shared/core/error.h"
 
 #define HELLO_EVERY_S 0.5
@@ -51,10 +53,18 @@ static int next(const struct ps_login *l, struct net_message *m) {
     return rc;
 }
 
+static void say_waiting(const struct ps_login *l, struct waiting *w, const char *for_whom) {
+    char text[384];
+    snprintf(text, sizeof text, "waiting for %s at %s", for_whom, l->address);
+    if (l->say_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
+}
+
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
+    struct waiting waiting = {.said_s = 0};
     double start = now_seconds(), said = 0;
     while (now_seconds() - start < l->deadline_s) {
         struct net_message m;
+        say_waiting(l, &waiting, "the scheduler");
         if (said == 0 || now_seconds() - said > HELLO_EVERY_S) {
             said = now_seconds();
             say(l, id, WIRE_HELLO);
@@ -74,9 +84,11 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
 
 // The scheduler names who is missing at its own deadline; a little longer, so that its word arrives.
 char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s) {
+    struct waiting waiting = {.said_s = 0};
     double start = now_seconds(), said = 0;
     while (now_seconds() - start < 1.25 * l->deadline_s) {
         struct net_message m;
+        say_waiting(l, &waiting, "the other workers and the servers of the job");
         if (now_seconds() - said > heartbeat_s) {
             said = now_seconds();
             say(l, id, WIRE_HEARTBEAT);

@@ -21,6 +21,7 @@ struct ps_login {
     const char *endpoints;  // server: one address a line; else NULL
     double deadline_s;
     const _Atomic int *stop;  // or NULL
+    bool say_waiting;         // lines about what is waited for
 };
 
 uint64_t ps_random_id(void);  // never 0

@@ -1,4 +1,5 @@
 // The scheduler's thread: one ROUTER, one core.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "ps/ps.h"
 #include "ps/scheduler_core.h"
 #include "ps/timing.h"
+#include "ps/waiting.h"
 #include "shared/core/error.h"
 
 #define POLL_MS        20
@@ -22,6 +24,8 @@ struct scheduler {
     struct net_route sender;   // of the message being handled
     struct ps_identity id;
     struct wire_count wire;
+    char address[NET_ADDRESS_MAX];  // as bound
+    struct waiting waiting;
 };
 
 static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
@@ -31,11 +35,24 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     net_send(s->router, peer == PEER_SENDER ? &s->sender : &s->routes[peer], &m);
 }
 
+static void say_waiting(struct scheduler *s, double now) {
+    const struct config *c = s->o->config;
+    int workers, servers;
+    char text[384];
+    if (!s->o->say_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
+    // All are here and their threads are still logging in: a moment.
+    if (!workers && !servers) return;
+    snprintf(text, sizeof text, "waiting for %d of %d workers and %d of %d servers at %s", workers,
+             c->workers, servers, c->ps.servers, s->address);
+    if (waiting_due(&s->waiting, text, now)) info("%s", text);
+}
+
 static int scheduler_loop(struct scheduler *s) {
     while (!scheduler_core_done(s->core)) {
         struct net_poll_item item = {.socket = s->router};
         struct net_message m;
         int rc = 0;
+        say_waiting(s, now_seconds());
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "interrupted");
         if (net_poll(&item, 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
@@ -68,6 +85,7 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
                                         .port = {s, scheduler_send}};
     s->core = scheduler_core_create(&co);
     s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
+    snprintf(s->address, sizeof s->address, "%s", bound);
     if (s->o->on_bound) s->o->on_bound(s->o->ctx, bound);
     return 0;
 }

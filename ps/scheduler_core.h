@@ -42,6 +42,8 @@ bool scheduler_core_done(const struct scheduler_core *c);
 const char *scheduler_core_error(const struct scheduler_core *c);
 // Ends the job with this reason; every member is told. Always -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
+// Workers and servers that have not come; false: the job has started.
+bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *servers);
 int scheduler_core_members(const struct scheduler_core *c);
 
 #endif

@@ -8,6 +8,13 @@ bool scheduler_core_done(const struct scheduler_core *c) { return c->done; }
 const char *scheduler_core_error(const struct scheduler_core *c) { return c->error; }
 int scheduler_core_members(const struct scheduler_core *c) { return c->members; }
 
+bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *servers) {
+    *workers = *servers = 0;
+    for (int i = 0; i < c->workers + c->servers; i++)
+        if (!c->m[i].present) (*(i < c->workers ? workers : servers))++;
+    return !c->started;
+}
+
 struct scheduler_core *scheduler_core_create(const struct scheduler_core_options *o) {
     struct scheduler_core *c = xcalloc(1, sizeof *c);
     c->o = *o;

@@ -324,6 +324,7 @@ static int server_run(struct server *s) {
                          .manifest = &s->manifest,
                          .endpoints = s->endpoints,
                          .deadline_s = ps_deadline_s(s->c),
+                         .say_waiting = s->o->say_waiting,
                          .stop = s->o->stop};
     if (ps_login(&l, &s->id) != 0) return -1;
     char label[32];

@@ -364,6 +364,7 @@ static int worker_join_job(struct worker *w) {
                          .address = w->role.scheduler,
                          .manifest = &manifest,
                          .deadline_s = ps_deadline_s(w->c),
+                         .say_waiting = w->role.say_waiting,
                          .stop = w->role.stop};
     if (ps_login(&l, &w->id) != 0) return -1;
     w->t.rank = w->id.rank;

@@ -101,9 +101,7 @@ static void on_step(void *ctx, const struct step_record *r) {
     b->product_s[b->count++] = time_product(b);
 }
 
-static void on_eval(void *ctx, const struct eval_record *r) {
-    (void)ctx, (void)r;
-}
+static void on_eval(void *ctx, const struct eval_record *r) { (void)ctx, (void)r; }
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;

@@ -125,6 +125,36 @@ class Wrapper(Case):
         self.assertEqual([decoder.add(0xc3), decoder.add(None, last=True)], ["", "\ufffd"])
 
 
+class Memory(Case):
+    """A model that no machine holds: a file of holes, as long as its header says."""
+
+    def test_what_does_not_fit_is_refused_before_it_is_taken(self):
+        C, wide = 1 << 14, 1 << 22
+        shapes = {"model.embed_tokens.weight": [256, C], "model.norm.weight": [C]}
+        layer = "model.layers.0."
+        shapes.update({layer + f"self_attn.{n}_proj.weight": [C, C] for n in "qkvo"})
+        shapes.update({layer + f"mlp.{n}_proj.weight": [wide, C] for n in ("gate", "up")})
+        shapes.update({layer + "mlp.down_proj.weight": [C, wide], layer + "input_layernorm.weight": [C],
+                       layer + "post_attention_layernorm.weight": [C]})
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        self.write(json.dumps({"model_type": "llama", "vocab_size": 256, "hidden_size": C, "num_hidden_layers": 1,
+                               "num_attention_heads": 128, "intermediate_size": wide, "max_position_embeddings": 64,
+                               "tie_word_embeddings": True, "rms_norm_eps": 1e-5}), "vast", "config.json")
+        with open(self.at("vast", "model.safetensors"), "wb") as f:
+            f.write(len(text).to_bytes(8, "little") + text)
+            f.truncate(8 + len(text) + at)
+        p = subprocess.run([PROGRAM, "generate", "--model", self.at("vast"), "--prompt", "x", "--device", "cpu"],
+                           capture_output=True, text=True, check=False)
+        self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+        self.assertRegex(p.stderr, r"generating.* GiB")
+        self.assertIn("memory.check=off", p.stderr)
+
+
 FAKE = """#!{python}
 import json, os, sys
 model = sys.argv[sys.argv.index("--model") + 1]

@@ -207,6 +207,7 @@ static void what_is_wrong_is_named(void **state) {
     wrong(p, 2, "--seed", "--model ring --prompt x --seed -3");
     wrong(p, 2, "--window 99999999: expected", "--model ring --prompt x --window 99999999");
     wrong(p, 2, "--dtype", "--model ring --prompt x --dtype int4");
+    wrong(p, 2, "--set workers: is not used", "--model ring --prompt x --set workers=2");
     wrong(p, 2, "0 to 255", "--model ring --prompt-ids 1,256");
     wrong(p, 2, "did you mean --temperature?", "--model ring --prompt x --temperatur 1");
     wrong(p, 2, "--model nowhere: No such file", "--model nowhere --prompt x");

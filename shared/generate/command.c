@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/shell_word.h"
 #include "shared/generate/generate.h"
@@ -15,12 +16,16 @@
 #include "shared/io/tokenizer_files.h"
 #include "shared/run/cli.h"
 #include "shared/run/device_choice.h"
+#include "shared/run/memory_check.h"
 
 #define DEFAULT_TOKENS      100
 #define DEFAULT_TEMPERATURE 0.8
 #define DEFAULT_TOP_K       40
 #define DEFAULT_WINDOW      256
 #define MOST_TOKENS         1000000
+// Bytes beside what is predicted (shared/run/memory_need.h says where such figures come from).
+#define HOST_ALLOWANCE (64.0 * 1048576)
+#define GPU_ALLOWANCE  (64.0 * 1048576)
 
 static const struct cli_option options[] = {
     {"model", NULL, "DIR", "run directory (its weights/), or Hugging Face directory", 0},
@@ -35,6 +40,7 @@ static const struct cli_option options[] = {
     {"dtype", "dtype", "D", "fp32, bf16 or fp16 (that of the weights)", 0},
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
+    {"set", CLI_SET, "KEY=VALUE", "memory.check=off: start although memory seems too small", 0},
     {"json", NULL, NULL, "print one JSON document: prompt, ids, text, seed, tokens/s ..", 0},
 };
 
@@ -86,6 +92,18 @@ static void release(struct run *r) {
     config_destroy(&r->config);
 }
 
+// --set reaches every key of a configuration; most say nothing about generating.
+static int check_overrides(const struct cli_args *a) {
+    static const char *const known[] = {"seed", "dtype", "device", "threads", "memory.check"};
+    for (size_t i = 0; i < a->override_count; i++) {
+        bool found = false;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            found |= !strcmp(a->overrides[i].path, known[k]);
+        if (!found) return fail("--set %s: is not used by generate; memory.check is", a->overrides[i].path);
+    }
+    return 0;
+}
+
 static int read_options(struct run *r) {
     const struct config_override local = {"topology", "local", "generate"};
     const struct cli_args *a = r->args;
@@ -94,7 +112,7 @@ static int read_options(struct run *r) {
     if (!r->model) return fail("generate: --model RUN|DIR is missing: whose weights?");
     if (!cli_get(a, "prompt") == !cli_get(a, "prompt-ids"))
         return fail("generate: give --prompt TEXT or --prompt-ids IDS, one of the two");
-    if (cli_integer(a, "tokens", 1, MOST_TOKENS, DEFAULT_TOKENS, &tokens) ||
+    if (check_overrides(a) || cli_integer(a, "tokens", 1, MOST_TOKENS, DEFAULT_TOKENS, &tokens) ||
         cli_integer(a, "top-k", 0, INT32_MAX, DEFAULT_TOP_K, &top_k) ||
         cli_number(a, "temperature", 0, 1000, DEFAULT_TEMPERATURE, &r->o.sample.temperature))
         return -1;
@@ -176,6 +194,26 @@ static int open_device(struct run *r) {
     return r->compute ? 0 : fail("--device %s: cannot create a stream", found->name);
 }
 
+// What the generator takes, and beside it on the host: the largest unit as it is read (fp32, and rounded) and
+// the program with its libraries.
+static int check_memory(const struct run *r, const struct generator_options *g) {
+    size_t bytes[MEM_CLASSES], largest = 0;
+    generator_predict(g, bytes);
+    for (int u = 0; u < r->layout->count; u++) {
+        size_t n = (size_t)r->layout->units[u].n_pad;
+        if (n > largest) largest = n;
+    }
+    double device = (double)mem_device_bytes(bytes);
+    bool on_host = dev_host_memory(r->dev);
+    struct memory_need need = {.host.allowed_bytes = 6.0 * (double)largest + HOST_ALLOWANCE};
+    if (on_host) need.host.predicted_bytes = device;
+    if (!on_host) {
+        need.gpus = 1;
+        need.gpu[0] = (struct memory_sum){device, GPU_ALLOWANCE};
+    }
+    return memory_check(r->config, &need, "generating");
+}
+
 static int create(struct run *r) {
     struct generator_options g = {.spec = &r->spec,
                                   .layout = r->layout,
@@ -183,6 +221,7 @@ static int create(struct run *r) {
                                   .compute = r->compute,
                                   .dtype = r->dtype,
                                   .window = r->window};
+    if (check_memory(r, &g)) return -1;
     r->generator = generator_create(&g, r->reader);
     return r->generator ? 0 : -1;
 }

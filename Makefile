@@ -150,7 +150,7 @@ $(BUILD)/tests/test_job_%:       $(BUILD)/obj/tests/test_job_%.o $(BUILD)/obj/te
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
-include tests/emulation/emulation.mk tests/device/device.mk bundle/bundle.mk
+include tests/emulation/emulation.mk tests/device/device.mk tests/bits/bits.mk bundle/bundle.mk
 
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h
 .SECONDARY:

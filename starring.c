@@ -257,6 +257,7 @@ static int train(struct train_command *t, int argc, char **argv) {
     }
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
+    if (cpu_kernel_choose(c)) return EXIT_USAGE;
     if (!dry && (!device_backend(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c)))) return EXIT_USAGE;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
         char *name = c->out ? NULL : run_dir_make(c);
@@ -413,7 +414,7 @@ static int cmd_role(const struct cli_command *command, int (*run)(struct role_co
     if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
     bool computes = command == &command_worker;
     if (c && computes) device_resolve(c);
-    if (c && (!computes || device_backend(c))) {
+    if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0))) {
         struct role_command r = {.args = &args, .job.config = c};
         status = role_main(&r, command, run);
         job_close(&r.job);

@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cpu_kernel.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
@@ -350,10 +351,11 @@ struct stream;
 struct event;
 
 struct device_options {
-    int threads;        // CPU: threads an operation may use; 0: one per core
-    int index;          // CUDA: which device, below backend_devices()
-    const char *label;  // "rank 1": named in errors and traces; copied
-    bool trace;         // keep spans of every operation for dev_trace_write
+    int threads;             // CPU: threads an operation may use; 0: one per core
+    int index;               // CUDA: which device, below backend_devices()
+    const char *label;       // "rank 1": named in errors and traces; copied
+    enum cpu_kernel kernel;  // CPU: how matrices are multiplied
+    bool trace;              // keep spans of every operation for dev_trace_write
 };
 
 // Phases of a step, for the split of its time. A stream accounts to the phase it was last given.

@@ -181,6 +181,18 @@ class FinishedRuns(Case):
             self.assertEqual(p.returncode, 0, p.stderr)
             self.assertIn(f"warning: the runs are not comparable: unequal {key}", p.stderr)
 
+    def test_matrix_products_of_two_kinds_are_refused(self):
+        pairs, fma = ({"product": p, "built_for": "AVX-512"} for p in ("bf16-pairs", "fma"))
+        argv = self.two(cpu_kernel=fma)  # the other run says nothing: from before it was recorded, or of a GPU
+        self.assertEqual(self.run_it(*argv).returncode, 0)
+        make_run(self.at("a"), "ps:sync", LOSSES, cpu_kernel=pairs)
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("unequal cpu_kernel", p.stderr)
+        self.assertIn("--set cpu.kernel=fma", p.stderr)
+        make_run(self.at("a"), "ps:sync", LOSSES, cpu_kernel={"product": "fma", "built_for": "SSE2"})
+        self.assertEqual(self.run_it(*argv).returncode, 0)  # what they were built for does not matter
+
     def test_broken_directories_are_named(self):
         argv = self.two()
         with open(self.at("b", "metrics.jsonl"), "a", encoding="utf-8") as f:

@@ -293,16 +293,19 @@ def run_all(args):
 
 
 def refuse_unlike(runs, force):
-    """RunError unless all runs saw the same tokens per step, model, data and seed."""
-    for key in ("tokens_per_step", "model", "params", "data", "seed"):
+    """RunError unless all runs saw the same tokens per step, model, data and seed, multiplied alike."""
+    for key in ("tokens_per_step", "model", "params", "data", "seed", "cpu_kernel"):
         values = {}
         for run in runs:
-            values.setdefault(json.dumps(run.summary.get(key)), run.label)
+            value = run.get("cpu_kernel", "product") if key == "cpu_kernel" else run.summary.get(key)
+            if key != "cpu_kernel" or value is not None:  # none: computed on a GPU, or from before it was recorded
+                values.setdefault(json.dumps(value), run.label)
         if len(values) > 1:
             listed = ", ".join(f"{label}: {value}" for value, label in values.items())
             text = f"the runs are not comparable: unequal {key} ({listed})"
+            remedy = "; give all of them --set cpu.kernel=fma" if key == "cpu_kernel" else "; make them equal"
             if not force:
-                raise RunError(text + "; make them equal, or compare anyway with --force")
+                raise RunError(text + remedy + ", or compare anyway with --force")
             print("warning: " + text, file=sys.stderr)
 
 

@@ -110,7 +110,8 @@ static void key_gradient(const struct work *w, const struct span *b, const float
     _Alignas(64) float tile[MR * NR];
     for (int64_t d = 0; d < w->padded_size; d += NR)
         for (int64_t j = 0; j < b->keys; j += MR) {
-            int64_t first = greater(0, j - b->ahead);  // earlier queries see none of these keys
+            // Earlier queries see none of these keys.
+            int64_t first = greater(0, step_down(j) - b->ahead);
             if (first >= b->queries) continue;
             gemm_tile(x + first * BLOCK + j, BLOCK, y + d * b->queries + first * NR, b->queries - first, tile,
                       NR);
@@ -122,7 +123,7 @@ static void key_gradient(const struct work *w, const struct span *b, const float
 static void query_gradient(const struct work *w, const struct span *b) {
     _Alignas(64) float tile[MR * NR];
     for (int64_t i = 0; i < b->queries; i += MR) {
-        int64_t seen = lesser(b->keys, b->ahead + i + MR);
+        int64_t seen = lesser(b->keys, b->ahead + step_down(i) + ROW_STEP);
         float *panel = w->ds_t + i / MR * w->ds_panel;
         pack_across(DT_F32, w->ds, i * BLOCK, BLOCK, lesser(MR, b->queries - i), seen, MR, panel);
         for (int64_t d = 0; d < w->padded_size; d += NR) {
@@ -177,13 +178,15 @@ VEC_INLINE void run_kv_head(const struct attn_bwd_args *a, enum dtype t, int64_t
 // delta of row r of (B,T,H): scratch is (B,H,T).
 VEC_INLINE void run_delta(const struct attn_bwd_args *a, enum dtype t, int64_t bt) {
     for (int64_t h = 0; h < a->heads; h++) {
-        int64_t start = (bt * a->heads + h) * a->head_size, d = 0;
-        vecf sum = {0};
-        for (; d + VEC <= a->head_size; d += VEC)
-            sum = vec_fma(vec_load(t, a->dout, start + d), vec_load(t, a->out, start + d), sum);
-        if (d < a->head_size)
-            sum = vec_fma(vec_load_part(t, a->dout, start + d, a->head_size - d),
-                          vec_load_part(t, a->out, start + d, a->head_size - d), sum);
+        int64_t start = (bt * a->heads + h) * a->head_size, size = a->head_size, d = 0;
+        vecf sum[SUM_WIDTH / VEC] = {{0}};  // element d goes to lane d mod SUM_WIDTH
+        for (; d + SUM_WIDTH <= size; d += SUM_WIDTH)
+            for (int i = 0; i < SUM_WIDTH / VEC; i++)
+                sum[i] = vec_fma(vec_load(t, a->dout, start + d + i * VEC),
+                                 vec_load(t, a->out, start + d + i * VEC), sum[i]);
+        for (int i = 0; d < size; i++, d += VEC)
+            sum[i] = vec_fma(vec_load_part(t, a->dout, start + d, lesser(VEC, size - d)),
+                             vec_load_part(t, a->out, start + d, lesser(VEC, size - d)), sum[i]);
         ((float *)a->scratch)[(bt / a->seq * a->heads + h) * a->seq + bt % a->seq] = vec_sum(sum);
     }
 }

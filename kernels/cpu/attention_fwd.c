@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/exact_math.h"
 
 size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_heads, int32_t head_size) {
     (void)kv_heads;
@@ -92,7 +93,8 @@ static void value_block(const struct work *w, int64_t j0, int64_t keys, int64_t 
     for (int64_t d = 0; d < w->padded_size; d += NR) {
         const float *values = w->values + j0 * w->padded_size + d * keys;
         for (int64_t i = 0; i < queries; i += MR) {
-            gemm_tile(w->scores + i, BLOCK, values, lesser(keys, ahead + i + MR), tile, NR);
+            int64_t seen = lesser(keys, ahead + step_down(i) + ROW_STEP);
+            gemm_tile(w->scores + i, BLOCK, values, seen, tile, NR);
             for (int64_t r = 0; r < MR; r++) {
                 float *out = w->out + (i + r) * w->padded_size + d;
                 vecf f = vec_set(w->factor[i + r]);
@@ -134,7 +136,7 @@ VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b,
                 float *o = w->out + i * w->padded_size + d;
                 vec_store_f32(o, vec_load_f32(o) * inverse);
             }
-            a->lse[(b * a->heads + h) * a->seq + i0 + i] = w->max[i] + logf(w->sum[i]);
+            a->lse[(b * a->heads + h) * a->seq + i0 + i] = w->max[i] + (float)exact_log(w->sum[i]);
         }
         store_rows(t, a->out, ((b * a->seq + i0) * a->heads + h) * size, a->heads * size, w->out,
                    w->padded_size, queries, size);

@@ -7,6 +7,9 @@
 #include "kernels/backend.h"
 
 int cpu_op_matmul(int threads, const void *args, const char **why);
+// bf16 as CPU_KERNEL_PAIRS, by fp32 fma and by the instruction: the same bits; other types as cpu_op_matmul.
+int cpu_op_matmul_pairs(int threads, const void *args, const char **why);
+int cpu_op_matmul_pairs_fast(int threads, const void *args, const char **why);
 int cpu_op_bias_grad(int threads, const void *args, const char **why);
 int cpu_op_embed_fwd(int threads, const void *args, const char **why);
 int cpu_op_embed_bwd(int threads, const void *args, const char **why);
@@ -28,5 +31,8 @@ int cpu_op_adamw(int threads, const void *args, const char **why);
 int cpu_op_reduce(int threads, const void *args, const char **why);
 int cpu_op_cast(int threads, const void *args, const char **why);
 int cpu_op_fill_zero(int threads, const void *args, const char **why);
+
+// cpu_ops (kernels/backend.h) with another matrix product.
+extern const op_fn cpu_ops_pairs[OP_COUNT], cpu_ops_pairs_fast[OP_COUNT];
 
 #endif

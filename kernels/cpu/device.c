@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "kernels/backend_impl.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
@@ -21,7 +23,14 @@ static int host_open(struct device **out, const struct device_options *opt, cons
 }
 
 static int cpu_open(struct device **out, const struct device_options *opt) {
-    return host_open(out, opt, &cpu_backend, cpu_ops);
+    enum cpu_kernel kernel = CPU_KERNEL_FMA;
+    const char *why;
+    if (cpu_kernel_resolve(opt ? opt->kernel : CPU_KERNEL_AUTO, DT_BF16, &kernel, &why) != 0) return -1;
+    bool fast = gemm_pairs_are_faster() && gemm_pairs_agree();
+    return host_open(out, opt, &cpu_backend,
+                     kernel == CPU_KERNEL_FMA ? cpu_ops
+                     : fast                   ? cpu_ops_pairs_fast
+                                              : cpu_ops_pairs);
 }
 
 static int ref_open(struct device **out, const struct device_options *opt) {

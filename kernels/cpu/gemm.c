@@ -34,10 +34,11 @@ struct blocks {
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What the compiler is told at compile time: the type and how it is multiplied.
+// What the compiler is told at compile time: the type and how it is multiplied. pairs: a step is two elements
+// of k; swapped: a step is one of them, the second of each pair first, with subnormal numbers as zero.
 struct kind {
     enum dtype t;
-    bool pairs;
+    bool pairs, swapped;
 };
 
 // One pass over k: [k0, k0 + count), in `depth` steps.
@@ -47,6 +48,50 @@ struct pass {
 };
 
 VEC_INLINE int64_t a_panel_floats(int64_t depth) { return MR * depth + A_SLACK; }
+
+// A packed panel of `width` and `count` steps: exchanges steps 0 and 1, 2 and 3, ..; an odd last one comes
+// after a step of zeros, as vdpbf16ps sees it.
+static void swap_pairs(float *panel, int64_t width, int64_t count) {
+    if (count % 2) memset(panel + count * width, 0, (size_t)width * sizeof *panel);
+    for (int64_t k = 0; k < count; k += 2)
+        for (int64_t i = 0; i < width; i++) {
+            float *first = panel + k * width + i, kept = *first;
+            *first = first[width];
+            first[width] = kept;
+        }
+}
+
+// A function of its own that the compiler looks into from nowhere: no arithmetic may cross the change of
+// modes.
+static __attribute__((noipa)) void plain_tile(const float *a, const float *b, int64_t depth, float *tile) {
+    gemm_tile(a, MR, b, depth, tile, NR);
+}
+
+// The processor's modes DAZ (subnormal inputs are zero) and FTZ (subnormal results become zero): on, and back
+// to what flush_begin returned.
+static unsigned flush_begin(void) {
+#if defined(__SSE2__)
+    unsigned modes = _mm_getcsr();
+    _mm_setcsr(modes | 0x8040u);
+    return modes;
+#else
+    return 0;
+#endif
+}
+
+static void flush_end(unsigned modes) {
+#if defined(__SSE2__)
+    _mm_setcsr(modes);
+#else
+    (void)modes;
+#endif
+}
+
+static void flushed_tile(const float *a, const float *b, int64_t depth, float *tile) {
+    unsigned modes = flush_begin();
+    plain_tile(a, b, depth, tile);
+    flush_end(modes);
+}
 
 // Adds what the tile is still missing and puts VEC (or n < VEC) of its elements where they belong.
 VEC_INLINE void finish_vector(const struct matmul_args *g, enum dtype t, const struct pass *p, vecf v,
@@ -87,12 +132,16 @@ VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const st
             pack_pairs_a((const uint16_t *)g->a + start, row_stride, k_stride, rows, p->count, panel);
         else
             pack_a(kind.t, g->a, start, row_stride, k_stride, rows, p->count, panel);
+        if (kind.swapped) swap_pairs(panel, MR, p->count);
     }
     _Alignas(64) float tile[MR * NR];
     for (int64_t j = j0; j < j1; j += NR)
         for (int64_t i = i0; i < i1; i += MR) {
-            gemm_tile_of(kind.pairs, s->a + (i - i0) / MR * a_panel_floats(p->depth), MR,
-                         s->b + (j - j0) * p->depth, p->depth, tile, NR);
+            const float *a = s->a + (i - i0) / MR * a_panel_floats(p->depth), *b = s->b + (j - j0) * p->depth;
+            if (kind.swapped)
+                flushed_tile(a, b, p->depth, tile);
+            else
+                gemm_tile_of(kind.pairs, a, MR, b, p->depth, tile, NR);
             finish_tile(g, kind.t, p, tile, partial + (i - i0) * COLUMNS_MAX + (j - j0), i, j,
                         min64(MR, i1 - i), min64(NR, j1 - j));
         }
@@ -108,19 +157,22 @@ VEC_INLINE void pack_columns(const struct matmul_args *g, struct kind kind, cons
             pack_pairs_b((const uint16_t *)g->b + start, k_stride, column_stride, columns, p->count, panel);
         else
             pack_b(kind.t, g->b, start, k_stride, column_stride, columns, p->count, panel);
+        if (kind.swapped) swap_pairs(panel, NR, p->count);
     }
 }
 
 VEC_INLINE void run_region(const struct matmul_args *g, struct kind kind, struct region r,
                            const struct blocks *s) {
-    int64_t a_step = kind.pairs ? 2 : 1, passes = (g->k + a_step * DEPTH_MAX - 1) / (a_step * DEPTH_MAX);
-    int64_t depth = ((g->k + passes - 1) / passes + a_step - 1) / a_step, count = depth * a_step;
+    // Both ways of pairs cut k alike; a step of the swapped way is one element all the same.
+    int64_t a_step = kind.pairs || kind.swapped ? 2 : 1, step = kind.swapped ? 1 : a_step;
+    int64_t passes = (g->k + a_step * DEPTH_MAX - 1) / (a_step * DEPTH_MAX);
+    int64_t count = ((g->k + passes - 1) / passes + a_step - 1) / a_step * a_step;
     for (int64_t i0 = r.m0; i0 < r.m1; i0 += ROWS_MAX)
         for (int64_t j0 = r.n0; j0 < r.n1; j0 += COLUMNS_MAX) {
             int64_t i1 = min64(i0 + ROWS_MAX, r.m1), j1 = min64(j0 + COLUMNS_MAX, r.n1);
             for (int64_t k0 = 0; k0 < g->k; k0 += count) {
                 struct pass p = {k0, min64(count, g->k - k0), 0, k0 == 0, k0 + count >= g->k};
-                p.depth = (p.count + a_step - 1) / a_step;
+                p.depth = (p.count + a_step - 1) / a_step * (a_step / step);
                 pack_columns(g, kind, &p, s->b, j0, j1);
                 for (int64_t i = i0; i < i1; i += ROWS_BLOCK)
                     run_rows(g, kind, &p, s, i, min64(i + ROWS_BLOCK, i1), j0, j1,
@@ -132,22 +184,26 @@ VEC_INLINE void run_region(const struct matmul_args *g, struct kind kind, struct
 typedef void region_fn(const struct matmul_args *g, struct region r, const struct blocks *s);
 
 static void region_f32(const struct matmul_args *g, struct region r, const struct blocks *s) {
-    run_region(g, (struct kind){DT_F32, false}, r, s);
+    run_region(g, (struct kind){.t = DT_F32}, r, s);
 }
 static void region_bf16(const struct matmul_args *g, struct region r, const struct blocks *s) {
-    run_region(g, (struct kind){DT_BF16, false}, r, s);
+    run_region(g, (struct kind){.t = DT_BF16}, r, s);
 }
 static void region_f16(const struct matmul_args *g, struct region r, const struct blocks *s) {
-    run_region(g, (struct kind){DT_F16, false}, r, s);
+    run_region(g, (struct kind){.t = DT_F16}, r, s);
 }
 static void region_bf16_pairs(const struct matmul_args *g, struct region r, const struct blocks *s) {
-    run_region(g, (struct kind){DT_BF16, true}, r, s);
+    run_region(g, (struct kind){.t = DT_BF16, .pairs = true}, r, s);
+}
+static void region_bf16_swapped(const struct matmul_args *g, struct region r, const struct blocks *s) {
+    run_region(g, (struct kind){.t = DT_BF16, .swapped = true}, r, s);
 }
 
 // Carves this thread's scratch and runs one region.
 static int run_region_any(const struct matmul_args *g, region_fn *run, struct region r) {
     if (r.m0 >= r.m1 || r.n0 >= r.n1) return 0;
-    int64_t depth = min64(g->k, DEPTH_MAX), rows = min64(r.m1 - r.m0, ROWS_MAX), columns = r.n1 - r.n0;
+    int64_t depth = min64(g->k + 1, run == region_bf16_swapped ? 2 * DEPTH_MAX : DEPTH_MAX),
+            rows = min64(r.m1 - r.m0, ROWS_MAX), columns = r.n1 - r.n0;
     int64_t a_floats = (min64(rows, ROWS_BLOCK) + MR - 1) / MR * a_panel_floats(depth);
     int64_t b_floats = min64((columns + NR - 1) / NR * NR, COLUMNS_MAX) * depth;
     int64_t partial_floats = g->k > DEPTH_MAX ? rows * COLUMNS_MAX + VEC : 0;
@@ -206,19 +262,69 @@ int gemm_blocked(int threads, const struct matmul_args *g, const char **why) {
                     why);
 }
 
-bool gemm_has_pairs(void) { return GEMM_HAS_PAIRS; }
-
-bool gemm_pairs_are_faster(void) {
-    if (!GEMM_HAS_PAIRS) return false;
-#if defined(__x86_64__)
+bool gemm_has_pairs(void) {
+#if defined(__x86_64__) && GEMM_HAS_PAIRS
     __builtin_cpu_init();
-    return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake");
+    return __builtin_cpu_supports("avx512bf16");
 #else
     return false;
 #endif
 }
 
-int gemm_pairs(int threads, const struct matmul_args *g, const char **why) {
-    assert(GEMM_HAS_PAIRS && g->dt == DT_BF16);
-    return run_grid(threads, g, region_bf16_pairs, why);
+bool gemm_can_pairs(void) {
+#if defined(__FMA__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+bool gemm_pairs_are_faster(void) {
+#if defined(__x86_64__)
+    return gemm_has_pairs() && (!__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"));
+#else
+    return false;
+#endif
+}
+
+int gemm_pairs(int threads, enum pairs_way way, const struct matmul_args *g, const char **why) {
+    assert(g->dt == DT_BF16 && (way == PAIRS_BY_FMA ? gemm_can_pairs() : gemm_has_pairs()));
+    return run_grid(threads, g, way == PAIRS_BY_FMA ? region_bf16_swapped : region_bf16_pairs, why);
+}
+
+// One step of pairs in VEC lanes. Functions of their own, as plain_tile.
+static __attribute__((noipa)) void step_by_instruction(const float *x, const float *y, float *sum) {
+    vec_store_f32(sum, gemm_step(GEMM_HAS_PAIRS, vec_load_f32(x), vec_load_f32(y), vec_load_f32(sum)));
+}
+static __attribute__((noipa)) void step_by_fma(const float *x, const float *y, float *sum) {
+    vecu a = (vecu)vec_load_f32(x), b = (vecu)vec_load_f32(y);
+    vecf s = vec_fma((vecf)(a & 0xffff0000u), (vecf)(b & 0xffff0000u), vec_load_f32(sum));
+    vec_store_f32(sum, vec_fma((vecf)(a << 16), (vecf)(b << 16), s));
+}
+
+// Bits of numbers below 2, subnormal ones among them, or of fp32's near 1.
+static uint32_t probe_bits(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    uint32_t bits = (uint32_t)(*state >> 32), choice = (uint32_t)(*state >> 30) & 3;
+    return choice == 0 ? (bits & 0x80ff80ffu) | 0x3f003f00u : bits & 0xbfffbfffu;
+}
+
+bool gemm_pairs_agree(void) {
+    uint64_t state = 1;
+    if (!gemm_has_pairs() || !gemm_can_pairs()) return false;
+    for (int round = 0; round < 512; round++) {
+        float x[VEC], y[VEC], sum[2][VEC];
+        for (int i = 0; i < VEC; i++) {
+            uint32_t start = probe_bits(&state);
+            x[i] = bits_to_f32(probe_bits(&state));
+            y[i] = bits_to_f32(probe_bits(&state));
+            sum[0][i] = sum[1][i] = round % 4 ? bits_to_f32(start) : 0.0f;
+        }
+        step_by_instruction(x, y, sum[0]);
+        unsigned modes = flush_begin();
+        step_by_fma(x, y, sum[1]);
+        flush_end(modes);
+        if (memcmp(sum[0], sum[1], sizeof sum[0]) != 0) return false;
+    }
+    return true;
 }

@@ -7,7 +7,7 @@
 //     b panel: NR columns of op(b), element (k,c) at b[k*NR + c]   always packed
 //
 // Each element of the tile is one chain of fused multiply-adds in the order of k: its bits depend on
-// neither the position of the tile nor the number of threads.
+// neither the position of the tile, nor the width of the vectors, nor the number of threads.
 #ifndef STARRING_KERNELS_CPU_GEMM_KERNEL_H
 #define STARRING_KERNELS_CPU_GEMM_KERNEL_H
 
@@ -22,13 +22,17 @@
 
 // The other kind of step, where the machine multiplies pairs of bf16 and adds both products to an
 // fp32 sum: each 32-bit element of a panel holds (k, k+1), the last one of an odd depth (k, 0).
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && VEC == 16
 #define GEMM_HAS_PAIRS 1
 #else
 #define GEMM_HAS_PAIRS 0
 #endif
 
+#if VEC == 16 && !defined(__AVX512F__)  // only tests build this: small code, for the compiler's sake
+#define TILE_UNROLL
+#else
 #define TILE_UNROLL _Pragma("GCC unroll 12")
+#endif
 
 // sum + x*y in each lane; pairs: sum + x.low*y.low + x.high*y.high.
 VEC_INLINE vecf gemm_step(bool pairs, vecf x, vecf y, vecf sum) {

@@ -1,17 +1,23 @@
 // Vectors of VEC floats: 16 where the compiler was told of AVX-512, else 8; GCC's vector extensions
 // with intrinsics only for what they cannot say (fused multiply-add, half precision).
+//
+// No result depends on VEC (test_bits.py): what adds up over lanes does so over SUM_WIDTH of them, and sums
+// whose terms are skipped by blocks skip the same ones (attention.h). STARRING_VEC overrides VEC: the tests
+// build both on one machine.
 #ifndef STARRING_KERNELS_CPU_VEC_H
 #define STARRING_KERNELS_CPU_VEC_H
 
 #include <math.h>
 #include <string.h>
-#if defined(__AVX__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
 #include "kernels/dtype.h"
 
-#if defined(__AVX512F__)
+#if defined(STARRING_VEC)
+#define VEC STARRING_VEC
+#elif defined(__AVX512F__)
 #define VEC 16
 #else
 #define VEC 8
@@ -39,9 +45,9 @@ VEC_INLINE vecf vec_splat(const float *p) {
 }
 
 VEC_INLINE vecf vec_fma(vecf a, vecf b, vecf c) {
-#if defined(__AVX512F__)
+#if VEC == 16 && defined(__AVX512F__)
     return (vecf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
+#elif VEC == 8 && defined(__FMA__)
     return (vecf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
     for (int i = 0; i < VEC; i++) c[i] = fmaf(a[i], b[i], c[i]);
@@ -53,18 +59,15 @@ VEC_INLINE vecf vec_fma(vecf a, vecf b, vecf c) {
 VEC_INLINE vecf vec_select(veci mask, vecf a, vecf b) { return (vecf)((mask & (veci)a) | (~mask & (veci)b)); }
 VEC_INLINE vecf vec_max(vecf a, vecf b) { return vec_select(a > b, a, b); }
 
-VEC_INLINE float vec_sum(vecf x) {  // pairwise, a fixed order
-    float lane[VEC];
-    memcpy(lane, &x, sizeof lane);
-    for (int w = VEC / 2; w; w /= 2)
+#define SUM_WIDTH 16  // lanes of a sum, whatever VEC is
+
+// Adds SUM_WIDTH lanes pairwise, a fixed order.
+VEC_INLINE float vec_sum(const vecf x[SUM_WIDTH / VEC]) {
+    float lane[SUM_WIDTH];
+    memcpy(lane, x, sizeof lane);
+    for (int w = SUM_WIDTH / 2; w; w /= 2)
         for (int i = 0; i < w; i++) lane[i] += lane[i + w];
     return lane[0];
-}
-
-VEC_INLINE float vec_max_lane(vecf x) {
-    float m = x[0];
-    for (int i = 1; i < VEC; i++) m = x[i] > m ? x[i] : m;
-    return m;
 }
 
 VEC_INLINE vecf vec_load_f32(const float *p) {
@@ -81,9 +84,9 @@ VEC_INLINE vecf vec_load(enum dtype t, const void *p, int64_t i) {
     vech h;
     memcpy(&h, (const uint16_t *)p + i, sizeof h);
     if (t == DT_BF16) return (vecf)(__builtin_convertvector(h, vecu) << 16);
-#if defined(__AVX512F__)
+#if VEC == 16 && defined(__AVX512F__)
     return (vecf)_mm512_cvtph_ps((__m256i)h);
-#elif defined(__F16C__)
+#elif VEC == 8 && defined(__F16C__)
     return (vecf)_mm256_cvtph_ps((__m128i)h);
 #else
     vecf v;
@@ -105,9 +108,9 @@ VEC_INLINE void vec_store(enum dtype t, void *p, int64_t i, vecf v) {
         vecu nan = (vecu)(((veci)u & 0x7fffffff) > 0x7f800000);
         h = __builtin_convertvector((nan & quiet) | (~nan & rounded), vech);
     } else {
-#if defined(__AVX512F__)
+#if VEC == 16 && defined(__AVX512F__)
         h = (vech)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
-#elif defined(__F16C__)
+#elif VEC == 8 && defined(__F16C__)
         h = (vech)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
 #else
         for (int k = 0; k < VEC; k++) h[k] = f32_to_f16(v[k]);

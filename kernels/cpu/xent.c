@@ -1,10 +1,9 @@
 // Cross-entropy with its gradient in place, and the sum of the losses.
-#include <math.h>
-
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
+#include "kernels/exact_math.h"
 #include "kernels/strides.h"
 
 // max over the row and sum of exp(x - max), in one pass: when a chunk brings a larger maximum, what
@@ -19,7 +18,7 @@ static double row_sum_exp(const struct xent_args *a, int64_t row, float *max_out
         if (i == 0) {
             max = chunk_max;
         } else if (chunk_max > max) {
-            total *= exp((double)max - (double)chunk_max);
+            total *= exact_exp((double)max - (double)chunk_max);
             max = chunk_max;
         }
         for (int64_t j = 0; j < n; j++) x[j] = exp_f32(x[j] - max);
@@ -56,7 +55,7 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
         float max, logit;
         double total = row_sum_exp(a, r, &max);
         load_f32(a->dt, &logit, a->logits, r * xent_stride(a) + target, 1);
-        a->loss[r] = (float)(log(total) + ((double)max - (double)logit));
+        a->loss[r] = (float)(exact_log(total) + ((double)max - (double)logit));
         if (a->want_grad) row_gradient(a, r, max, total);
     }
 }

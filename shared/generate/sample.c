@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/exact_math.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 
@@ -47,7 +48,7 @@ int32_t sample_token(const float *logits, int32_t n, const struct sample_options
         count = o->top_k;
     }
     for (int32_t i = 0; i < count; i++)
-        sum += weight[i] = exp(((double)all[i].logit - (double)logits[best]) / o->temperature);
+        sum += weight[i] = exact_exp(((double)all[i].logit - (double)logits[best]) / o->temperature);
     double left = uniform(o->seed, position) * sum;
     int32_t chosen = best;
     for (int32_t i = 0; i < count; i++) {

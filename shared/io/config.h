@@ -13,6 +13,7 @@
 //   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
 //   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
 //   "memory": {"check": "auto"|"off"}
+//   "cpu": {"kernel": "auto"|"fma"|"bf16-pairs"}: how a CPU multiplies matrices (kernels/cpu_kernel.h)
 //   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
@@ -40,6 +41,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cpu_kernel.h"
 #include "kernels/dtype.h"
 #include "shared/model/optimizer.h"
 
@@ -71,7 +73,8 @@ struct config {
     enum launch_kind launch;
     enum device_kind device;
     enum ring_collective collective;
-    int threads;  // CPU threads per rank; 0: cores / ranks on this machine, at least 1
+    int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
+    enum cpu_kernel cpu_kernel;  // device cpu: what it becomes on this machine once cpu_kernel_choose has run
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"

@@ -18,6 +18,7 @@ static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR"
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
+static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
@@ -54,6 +55,7 @@ static const struct field fields[] = {
     ENUM("launch", c.launch, launch_names),
     ENUM("device", c.device, device_names),
     PLAIN("threads", FIELD_INT, c.threads, 0, 4096),
+    ENUM("cpu.kernel", c.cpu_kernel, kernel_names),
     ENUM("dtype", c.dtype, dtype_names),
     I64("steps", c.steps, 1),
     I64("seed", c.seed, 0),

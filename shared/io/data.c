@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/exact_math.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/io/data_stream.h"
@@ -52,7 +53,7 @@ static double entropy_of(const int64_t *counts, int32_t vocab, int64_t total) {
     for (int32_t v = 0; v < vocab; v++) {
         if (!counts[v]) continue;
         double p = (double)counts[v] / (double)total;
-        h -= p * log(p);
+        h -= p * exact_log(p);
     }
     return h;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/exact_math.h"
 #include "shared/core/error.h"
 #include "shared/model/model_impl.h"
 
@@ -159,10 +160,11 @@ static int fill_rope(struct model *m) {
     int64_t half = m->spec.head_size / 2;
     float *table = xcalloc((size_t)(m->T * half * 2), sizeof *table);
     for (int64_t i = 0; i < half; i++) {
-        double f = scaled_frequency(&m->spec, pow(m->spec.rope_theta, -2.0 * (double)i / m->spec.head_size));
+        double f =
+            scaled_frequency(&m->spec, exact_pow(m->spec.rope_theta, -2.0 * (double)i / m->spec.head_size));
         for (int64_t t = 0; t < m->T; t++) {
-            table[(t * half + i) * 2] = (float)cos((double)t * f);
-            table[(t * half + i) * 2 + 1] = (float)sin((double)t * f);
+            table[(t * half + i) * 2] = (float)exact_cosine((double)t * f);
+            table[(t * half + i) * 2 + 1] = (float)exact_sine((double)t * f);
         }
     }
     dev_copy(m->s, m->rope, table, (size_t)(m->T * half * 2) * sizeof *table);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "kernels/exact_math.h"
 #include "shared/core/error.h"
 
 // What one call's runs share: everything but the pointers and the decay.
@@ -28,8 +29,8 @@ static struct update update_begin(const struct optimizer_config *c, const struct
         .dt = r->dtype,
     };
     if (!c->no_bias_correction) {
-        u.base.inv_bc1 = (float)(1 / (1 - pow(c->beta1, (double)t)));
-        u.base.inv_sqrt_bc2 = (float)(1 / sqrt(1 - pow(c->beta2, (double)t)));
+        u.base.inv_bc1 = (float)(1 / (1 - exact_pow(c->beta1, (double)t)));
+        u.base.inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(c->beta2, (double)t)));
     }
     return u;
 }

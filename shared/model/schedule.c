@@ -1,17 +1,18 @@
 #include <math.h>
 
+#include "kernels/exact_math.h"
 #include "shared/model/optimizer.h"
 
 // Share of the way from the lowest to the highest learning rate, i steps into a warm-up of w.
 static double ramp(const struct schedule_config *c, double i, double w) {
-    return c->warmup == WARMUP_LOG ? 1.0 / log(w) * log(i + 1) : i / w;
+    return c->warmup == WARMUP_LOG ? 1.0 / exact_log(w) * exact_log(i + 1) : i / w;
 }
 
 static double cosine_ratio(const struct schedule_config *c, double i, double w) {
     if (i < w) return c->warmup_min_ratio + ramp(c, i, w) * (1.0 - c->warmup_min_ratio);
     // Past its end the schedule stays at the floor; the cosine alone would climb again.
     double progress = fmin(1.0, (i - w + 1) / fmax(1.0, (double)c->total_steps - w));
-    double wave = (1 + cos(M_PI * progress)) / 2;
+    double wave = (1 + exact_cosine(M_PI * progress)) / 2;
     return fmax(0.0, c->cos_min_ratio + (1.0 - c->cos_min_ratio) * wave);
 }
 

@@ -173,9 +173,13 @@ static int check_memory(const struct bench *b) {
 
 static int open_device(struct bench *b) {
     device_resolve(b->config);
+    if (cpu_kernel_choose(b->config)) return -1;
     const struct backend *found = device_backend(b->config);
     if (!found) return -1;
-    if (dev_open(found, &(struct device_options){.threads = b->config->threads, .label = "bench"}, &b->dev))
+    if (dev_open(found,
+                 &(struct device_options){
+                     .threads = b->config->threads, .label = "bench", .kernel = b->config->cpu_kernel},
+                 &b->dev))
         return fail("cannot open the %s device", found->name);
     b->compute = stream_create(b->dev, "compute");
     return b->compute ? 0 : fail("cannot create a stream: %s", dev_error(b->dev));

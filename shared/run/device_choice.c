@@ -2,12 +2,28 @@
 
 #include "shared/core/error.h"
 
-void device_resolve(struct config *c) {
+static void resolve_auto(struct config *c) {
     const char *why;
     if (c->device != DEVICE_AUTO) return;
     const struct backend *cuda = backend_find("cuda", &why);
     c->device = cuda ? DEVICE_CUDA : DEVICE_CPU;
     if (cuda) info("device: auto -> cuda (%d found)", backend_devices(cuda));
+}
+
+void device_resolve(struct config *c) {
+    resolve_auto(c);
+    if (c->device == DEVICE_CPU || c->cpu_kernel == CPU_KERNEL_AUTO) return;
+    warn("cpu.kernel %s: this run computes on device %s, where it has no effect: ignored",
+         cpu_kernel_name(c->cpu_kernel), c->device == DEVICE_REF ? "ref" : "cuda");
+    c->cpu_kernel = CPU_KERNEL_AUTO;
+}
+
+int cpu_kernel_choose(struct config *c) {
+    const char *why = "";
+    if (c->device != DEVICE_CPU) return 0;
+    if (cpu_kernel_resolve(c->cpu_kernel, c->dtype, &c->cpu_kernel, &why) == 0) return 0;
+    return fail("cpu.kernel %s: %s; --set cpu.kernel=fma takes every type on every machine",
+                cpu_kernel_name(CPU_KERNEL_PAIRS), why);
 }
 
 const struct backend *device_backend(const struct config *c) {

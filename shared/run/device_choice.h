@@ -6,8 +6,12 @@
 #include "kernels/backend.h"
 #include "shared/io/config.h"
 
-// "auto" becomes cuda where that backend can be used, else cpu; the first is said in a line.
+// "auto" becomes cuda where that backend can be used, else cpu; the first is said in a line. On other devices
+// than cpu cpu.kernel has no effect, which is said where it was asked for.
 void device_resolve(struct config *c);
+// Resolves c->cpu_kernel for this machine where the device is cpu; after device_resolve. -1 after logging why
+// it cannot be had.
+int cpu_kernel_choose(struct config *c);
 // The backend of c->device ("auto": cpu). NULL after logging the backend's reason.
 const struct backend *device_backend(const struct config *c);
 // GPUs of this machine; 0 when c->device is not cuda, or cannot be used here.

@@ -108,10 +108,31 @@ static int open_device(struct session *x) {
     struct device_options d = {.threads = job_threads(x->job),
                                .index = local_rank % backend_devices(backend),
                                .label = label,
+                               .kernel = c->cpu_kernel,
                                .trace = c->trace};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
     x->compute = stream_create(x->dev, "compute");
     return x->compute ? 0 : fail("--device %s: cannot create a stream", backend->name);
+}
+
+// Workers that multiply differently would end in bits that no machine gives alone: refused before the first
+// step. Each process has resolved "auto" for its own machine.
+static int check_kernels(struct session *x) {
+    const struct config *c = x->job->config;
+    double count[CPU_KERNEL_COUNT] = {0};
+    if (x->topology->size < 2) return 0;
+    if (c->device == DEVICE_CPU) count[c->cpu_kernel] = 1;
+    if (topology_sum(x->topology, count, CPU_KERNEL_COUNT)) return -1;
+    if (count[CPU_KERNEL_FMA] == 0 || count[CPU_KERNEL_PAIRS] == 0) return 0;
+    char host[64] = "?";
+    gethostname(host, sizeof host - 1);
+    return fail(
+        "workers multiply matrices differently: %.0f by %s, %.0f by %s; worker %d on %s (device %s, program "
+        "built "
+        "for %s) by %s; choose one for all: --set cpu.kernel=%s",
+        count[CPU_KERNEL_FMA], cpu_kernel_name(CPU_KERNEL_FMA), count[CPU_KERNEL_PAIRS],
+        cpu_kernel_name(CPU_KERNEL_PAIRS), x->topology->rank, host, c->device == DEVICE_CPU ? "cpu" : "other",
+        cpu_kernel_vectors(), cpu_kernel_name(c->cpu_kernel), cpu_kernel_name(CPU_KERNEL_FMA));
 }
 
 // Of a star whose roles are started by hand worker 0 stands for the run. Otherwise somebody does already.
@@ -145,6 +166,7 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .val_loss = result->val_loss,
                               .unigram_entropy = result->unigram_entropy,
                               .data = data_description(j->data)};
+    if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
     if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
     return summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
 }
@@ -184,6 +206,7 @@ int session_run(const struct session_options *o, bool *interrupted) {
     if (interrupted) *interrupted = false;
     int rc = open_device(&x);
     if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
+    if (!rc) rc = check_kernels(&x);
     if (!rc) rc = open_output(&x);
     if (!rc) rc = train(&x, interrupted);
     progress_destroy(&x.progress);

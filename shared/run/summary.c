@@ -59,6 +59,11 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
         cJSON_AddNullToObject(run, "weights_hash");
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
+    if (f->cpu_kernel) {
+        cJSON *kernel = cJSON_AddObjectToObject(run, "cpu_kernel");
+        cJSON_AddStringToObject(kernel, "product", f->cpu_kernel);
+        cJSON_AddStringToObject(kernel, "built_for", cpu_kernel_vectors());
+    }
 }
 
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
@@ -204,7 +209,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static double put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"params",       "val_loss", "unigram_entropy",
+    static const char *const keys[] = {"params",       "val_loss", "unigram_entropy", "cpu_kernel",
                                        "weights_hash", "data",     "wall_seconds"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
@@ -336,6 +341,10 @@ static void put_words(cJSON *s) {
         {"flops_per_token", "forward and backward: 6 x parameters in matrix products + 12 L T H D"},
         {"staleness", "updates applied between the weights a gradient was computed on and its own update"},
         {"weights_hash", "xxh64 of the final weights in logical tensor order, without gaps and padding"},
+        {"cpu_kernel",
+         "product: how the workers' CPUs multiplied matrices, the one choice that bits depend on "
+         "(cpu.kernel); "
+         "built_for: vector instructions of the program, on which they do not; null: not on CPUs"},
         {"formula", "P parameters, N workers, S servers, Adam: the textbook's bytes, without activations"},
     };
     cJSON *units = cJSON_AddObjectToObject(s, "units");

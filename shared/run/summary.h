@@ -20,6 +20,7 @@ struct run_facts {
     bool has_hash, interrupted;
     double val_loss, unigram_entropy;  // NAN: not evaluated
     const char *data;                  // description of the token stream
+    const char *cpu_kernel;            // how matrices were multiplied; NULL: not on a CPU
 };
 
 // DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.

@@ -42,6 +42,10 @@ static void print_head(FILE *f, const cJSON *s) {
                 summary_number(s, "servers") == 1 ? "" : "s");
     fprintf(f, ", %s, %s (%s parameters)\n", text(s, "dtype"), text(s, "model"),
             format_count(count, (int64_t)summary_number(s, "params")));
+    const cJSON *kernel = summary_item(s, "cpu_kernel");
+    if (cJSON_IsObject(kernel))
+        fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "product"),
+                text(kernel, "built_for"));
     fprintf(f, "data        %s\n", text(s, "data"));
     fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", summary_number(loss, "first"),
             summary_number(loss, "last"), summary_number(s, "steps"), summary_number(s, "skipped"));

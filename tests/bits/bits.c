@@ -1,0 +1,275 @@
+// Prints a hash of what every operation of the cpu backend computes, "NAME TYPE HASH" per line, on inputs
+// that are the same everywhere: tests/test_bits.py runs it as built for several vector widths and processors.
+// Each operation runs on one thread and on three; unlike results end the program with 1.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm.h"
+
+#define BUFFERS 40
+
+// What one case allocates; everything is freed after it.
+struct bench {
+    enum dtype dt;
+    void *p[BUFFERS];
+    size_t bytes[BUFFERS];
+    int count;
+    uint64_t seed;
+};
+
+static void *take(struct bench *t, size_t bytes) {
+    if (t->count == BUFFERS) abort();
+    void *p = calloc(1, bytes + 64);
+    if (!p) abort();
+    t->bytes[t->count] = bytes;
+    return t->p[t->count++] = p;
+}
+
+static uint64_t next(struct bench *t) {
+    uint64_t z = t->seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+// n numbers of type dt in (-size, size); one in 64 is tiny, one in 64 zero.
+static void *numbers(struct bench *t, enum dtype dt, int64_t n, float size) {
+    void *p = take(t, (size_t)n * dtype_size(dt));
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t r = next(t);
+        float x = ((float)(r >> 40) * 0x1p-23f - 1.0f) * size;
+        dtype_store(dt, p, (size_t)i, (r & 63) == 0 ? x * 0x1p-70f : (r & 63) == 1 ? 0.0f : x);
+    }
+    return p;
+}
+
+static void *mine(struct bench *t, int64_t n, float size) { return numbers(t, t->dt, n, size); }
+static float *floats(struct bench *t, int64_t n, float size) { return numbers(t, DT_F32, n, size); }
+
+static int32_t *tokens(struct bench *t, int64_t n, int32_t vocab) {
+    int32_t *p = take(t, (size_t)n * sizeof *p);
+    for (int64_t i = 0; i < n; i++) p[i] = (int32_t)(next(t) % (uint64_t)vocab);
+    return p;
+}
+
+static uint64_t hash(const struct bench *t) {
+    uint64_t h = 14695981039346656037u;  // FNV-1a
+    for (int i = 0; i < t->count; i++)
+        for (size_t j = 0; j < t->bytes[i]; j++) h = (h ^ ((unsigned char *)t->p[i])[j]) * 1099511628211u;
+    return h;
+}
+
+// Each runs its operations on fresh buffers; the hash is over all of them, inputs and scratch included.
+struct how {
+    const op_fn *ops;
+    int threads;
+};
+
+static void call(const struct how *h, enum op op, const void *args) {
+    const char *why = "";
+    if (h->ops[op](h->threads, args, &why) == 0) return;
+    fprintf(stderr, "%s\n", why);
+    exit(1);
+}
+
+// Exponents far apart, so that the order of a sum's terms shows after its rounding to 16 bits.
+static void *spread(struct bench *t, int64_t n) {
+    void *p = mine(t, n, 1);
+    for (int64_t i = 0; i < n; i++)
+        dtype_store(t->dt, p, (size_t)i, ldexpf(dtype_load(t->dt, p, (size_t)i), (int)(next(t) % 24) - 12));
+    return p;
+}
+
+static void products(struct bench *t, const struct how *h) {
+    static const int64_t shapes[][3] = {{1, 1, 1},    {13, 7, 3},   {37, 65, 129},
+                                        {25, 33, 64}, {6, 40, 513}, {29, 31, 1030}};
+    for (int i = 0; i < 24; i++) {
+        const int64_t *s = shapes[i % 6];
+        struct matmul_args g = {.m = s[0], .n = s[1], .k = s[2], .dt = t->dt};
+        int kept = t->count;
+        g.trans_a = i / 6 & 1;
+        g.trans_b = i / 12 & 1;
+        g.a = spread(t, g.m * g.k);
+        g.b = spread(t, g.k * g.n);
+        g.accumulate = i % 3 == 1;
+        if (i % 3 == 2) g.bias = mine(t, g.n, 1);
+        g.c = mine(t, g.m * g.n, 1);
+        call(h, OP_MATMUL, &g);
+        uint64_t sum = hash(t);
+        while (t->count > kept) free(t->p[--t->count]);
+        memcpy(take(t, sizeof sum), &sum, sizeof sum);
+    }
+}
+
+static void attention(struct bench *t, const struct how *h, int64_t seq, int32_t size) {
+    enum { B = 2, H = 4, KV = 2 };
+    int64_t rows = B * seq;
+    size_t scratch = attn_scratch_bytes(B, seq, H, KV, size);
+    struct attn_fwd_args f = {.batch = B, .seq = seq, .heads = H, .kv_heads = KV, .head_size = size};
+    f.dt = t->dt;
+    f.scale = 1.0f / 3;
+    f.qkv = mine(t, rows * (H + 2 * KV) * size, 4);
+    f.out = mine(t, rows * H * size, 1);
+    f.lse = floats(t, B * H * seq, 1);
+    f.scratch = take(t, scratch);
+    call(h, OP_ATTN_FWD, &f);
+    struct attn_bwd_args b = {.batch = B, .seq = seq, .heads = H, .kv_heads = KV, .head_size = size};
+    b.dt = t->dt;
+    b.scale = f.scale;
+    b.qkv = f.qkv;
+    b.out = f.out;
+    b.lse = f.lse;
+    b.scratch = f.scratch;
+    b.dout = mine(t, rows * H * size, 1);
+    b.dqkv = mine(t, rows * (H + 2 * KV) * size, 1);
+    call(h, OP_ATTN_BWD, &b);
+}
+static void attention_short(struct bench *t, const struct how *h) { attention(t, h, 29, 20); }
+static void attention_blocks(struct bench *t, const struct how *h) { attention(t, h, 203, 33); }
+static void attention_even(struct bench *t, const struct how *h) { attention(t, h, 96, 64); }
+
+static void norms(struct bench *t, const struct how *h) {
+    enum { R = 45, C = 1100 };
+    for (int kind = NORM_RMS; kind <= NORM_LAYER; kind++) {
+        bool layer = kind == NORM_LAYER;
+        void *weight = mine(t, C, 1), *scratch = take(t, norm_bwd_scratch_bytes(C));
+        struct norm_fwd_args f = {.rows = R, .channels = C, .eps = 1e-5f, .weight = weight, .dt = t->dt};
+        f.kind = (enum norm_kind)kind;
+        f.y = mine(t, R * C, 1);
+        f.x = mine(t, R * C, 2);
+        f.residual = mine(t, R * C, 2);
+        f.sum = mine(t, R * C, 1);
+        f.rstd = floats(t, R, 1);
+        if (layer) f.mean = floats(t, R, 1);
+        if (layer) f.bias = weight;
+        call(h, OP_NORM_FWD, &f);
+        struct norm_bwd_args b = {.dx = f.y, .dy = f.residual, .x = f.sum, .mean = f.mean, .rstd = f.rstd};
+        b.dweight = mine(t, C, 1);
+        if (layer) b.dbias = mine(t, C, 1);
+        b.weight = weight;
+        b.scratch = scratch;
+        b.rows = R;
+        b.channels = C;
+        b.kind = f.kind;
+        b.accumulate = layer;
+        b.dt = t->dt;
+        call(h, OP_NORM_BWD, &b);
+    }
+}
+
+static void elementwise(struct bench *t, const struct how *h) {
+    enum { N = 20000, F = 500, R = 20 };
+    void *x = mine(t, N, 6), *y = mine(t, N, 1), *z = mine(t, N, 1);
+    call(h, OP_GELU_FWD, &(struct gelu_args){.y = y, .x = x, .n = N, .dt = t->dt});
+    call(h, OP_GELU_BWD, &(struct gelu_args){.y = z, .x = x, .dy = y, .n = N, .dt = t->dt});
+    call(h, OP_ADD, &(struct add_args){.y = z, .a = z, .b = x, .n = N, .dt = t->dt});
+    void *u = mine(t, R * F, 1), *v = mine(t, R * 2 * F, 1), *sum = mine(t, 2 * F, 1);
+    call(h, OP_SWIGLU_FWD, &(struct swiglu_args){.y = u, .gate_up = x, .rows = R, .width = F, .dt = t->dt});
+    call(h, OP_SWIGLU_BWD,
+         &(struct swiglu_args){.y = v, .gate_up = x, .dy = u, .rows = R, .width = F, .dt = t->dt});
+    call(h, OP_BIAS_GRAD,
+         &(struct bias_grad_args){.dbias = sum, .dy = v, .rows = R, .n = 2 * F, .dt = t->dt});
+    struct rope_args r = {.qkv = v, .cos_sin = floats(t, 10 * 40, 1), .batch = 2, .seq = 10, .dt = t->dt};
+    r.heads = 15;
+    r.kv_heads = 5;
+    r.head_size = 40;
+    call(h, OP_ROPE, &r);
+}
+
+static void losses(struct bench *t, const struct how *h) {
+    enum { R = 23, V = 2100 };
+    struct xent_args x = {.rows = R, .vocab = V, .grad_scale = 1.0f / 7, .want_grad = true, .dt = t->dt};
+    x.logits = mine(t, R * V, 12);
+    x.loss = floats(t, R, 1);
+    x.targets = tokens(t, R, V);
+    call(h, OP_XENT, &x);
+    double *sum = take(t, sizeof *sum);
+    call(h, OP_LOSS_SUM, &(struct loss_sum_args){.out = sum, .loss = x.loss, .rows = R});
+}
+
+static void embeddings(struct bench *t, const struct how *h) {
+    enum { B = 3, T = 50, C = 130, V = 60 };
+    int32_t *ids = tokens(t, B * T, V);
+    void *wte = mine(t, V * C, 1), *wpe = mine(t, T * C, 1), *out = mine(t, B * T * C, 1);
+    call(h, OP_EMBED_FWD,
+         &(struct embed_fwd_args){.out = out,
+                                  .tokens = ids,
+                                  .wte = wte,
+                                  .wpe = wpe,
+                                  .batch = B,
+                                  .seq = T,
+                                  .channels = C,
+                                  .dt = t->dt});
+    struct embed_bwd_args b = {.dwte = wte, .dwpe = wpe, .dout = out, .tokens = ids, .batch = B, .seq = T};
+    b.scratch = take(t, embed_bwd_scratch_bytes(B, T, C, V));
+    b.channels = C;
+    b.vocab = V;
+    b.positions = T;
+    b.dt = t->dt;
+    call(h, OP_EMBED_BWD, &b);
+}
+
+static void updates(struct bench *t, const struct how *h) {
+    enum { N = 20 * SUMSQ_BLOCK };
+    void *grad = mine(t, N, 1), *other = mine(t, N, 1), *weight = mine(t, N, 1);
+    const void *inputs[] = {grad, other, weight};
+    struct exact_sum *sum = take(t, sizeof *sum);
+    struct update_scalars *scalars = take(t, sizeof *scalars);
+    call(h, OP_REDUCE, &(struct reduce_args){.out = grad, .inputs = inputs, .count = 3, .n = N, .dt = t->dt});
+    call(h, OP_SUMSQ, &(struct sumsq_args){.out = sum, .x = grad, .n = N, .zero_out = true, .dt = t->dt});
+    call(h, OP_DECIDE, &(struct decide_args){.scalars = scalars, .sum = sum, .loss_scale = 8, .clip = 1});
+    struct adamw_args a = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
+    a.master = floats(t, N, 1);
+    a.m = floats(t, N, 1);
+    a.v = floats(t, N, 1);
+    for (int i = 0; i < N; i++) a.v[i] = a.v[i] < 0 ? -a.v[i] : a.v[i];
+    a.lr = 1e-3f;
+    a.beta1 = 0.9f;
+    a.beta2 = 0.95f;
+    a.eps = 1e-8f;
+    a.weight_decay = 0.1f;
+    a.inv_bc1 = 2.5f;
+    a.inv_sqrt_bc2 = 1.7f;
+    call(h, OP_ADAMW, &a);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(struct bench *t, const struct how *h);
+} cases[] = {{"matmul", products},
+             {"attention-29x20", attention_short},
+             {"attention-203x33", attention_blocks},
+             {"attention-96x64", attention_even},
+             {"norm", norms},
+             {"elementwise", elementwise},
+             {"cross-entropy", losses},
+             {"embedding", embeddings},
+             {"update", updates}};
+
+static uint64_t run(void (*fn)(struct bench *, const struct how *), enum dtype dt, const struct how *h) {
+    struct bench t = {.dt = dt, .seed = (uint64_t)dt + 1};
+    fn(&t, h);
+    uint64_t sum = hash(&t);
+    while (t.count) free(t.p[--t.count]);
+    return sum;
+}
+
+static int print(const char *name, void (*fn)(struct bench *, const struct how *), enum dtype dt,
+                 const op_fn *ops) {
+    uint64_t one = run(fn, dt, &(struct how){ops, 1}), three = run(fn, dt, &(struct how){ops, 3});
+    printf("%s %s %016llx\n", name, dtype_name(dt), (unsigned long long)one);
+    if (one != three) printf("%s %s depends on the number of threads\n", name, dtype_name(dt));
+    return one != three;
+}
+
+int main(void) {
+    int unlike = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int dt = DT_F32; dt <= DT_F16; dt++)
+            unlike |= print(cases[i].name, cases[i].run, (enum dtype)dt, cpu_ops);
+    if (gemm_can_pairs()) unlike |= print("matmul-pairs", products, DT_BF16, cpu_ops_pairs);
+    return unlike;
+}

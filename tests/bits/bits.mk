@@ -1,0 +1,28 @@
+# One program that hashes what every CPU operation computes, built for two vector widths and for a processor
+# without AVX, FMA and F16C: tests/test_bits.py wants equal lines from all. Both widths run on any processor; where
+# it has no vectors of that width the compiler takes several.
+BITS_SRC    = tests/bits/bits.c kernels/update_decide.c $(addprefix kernels/cpu/,ops.c matmul.c gemm.c attention_fwd.c \
+              attention_bwd.c norm.c rope.c activation.c elementwise.c embedding.c bias_grad.c xent.c optimizer.c \
+              reduce.c scratch.c kernel_choice.c)
+BITS        = $(addprefix $(BUILD)/tests/bits/,vec8 vec16 plain)
+bits_objs   = $(BITS_SRC:%.c=$(BUILD)/bits/$(1)/%.o)
+BITS_vec8   = -DSTARRING_VEC=8
+BITS_vec16  = -DSTARRING_VEC=16 -O1
+BITS_plain  = -DSTARRING_VEC=8 -march=x86-64 -O1
+
+$(foreach kind,vec8 vec16 plain,$(eval $(BUILD)/tests/bits/$(kind): $(call bits_objs,$(kind))))
+$(BITS):
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) -o $@ $^ $(LDLIBS)
+
+# bits_rule(kind)
+define bits_rule
+$(BUILD)/bits/$(1)/%.o: %.c Makefile tests/bits/bits.mk
+	@mkdir -p $$(@D)
+	@echo "  CC      $$< ($(1))"
+	@$$(CC) $$(CFLAGS) -Wno-psabi $$(BITS_$(1)) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach kind,vec8 vec16 plain,$(eval $(call bits_rule,$(kind))))
+
+tests: $(BITS)

@@ -26,6 +26,8 @@ import sys
 import tempfile
 import time
 
+import cli
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["docs/lab.md", "docs/lab-answers.md"]
 LINKED = ["experiments", "docs", "README.md"]
@@ -233,7 +235,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    cli.run(main)

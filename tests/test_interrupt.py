@@ -144,7 +144,7 @@ class Interrupted(Case):
     def test_before_the_first_step(self):
         p = self.start(*self.argv("cut", "--topology", "ps:sync", "--workers", "2"))
         until = time.monotonic() + LIMIT_S
-        while not os.path.exists(self.at("cut", "config.json")) and time.monotonic() < until:
+        while not self.workers_of(p.pid) and time.monotonic() < until:
             time.sleep(0.001)
         os.killpg(p.pid, signal.SIGINT)
         _, err = p.communicate(timeout=LIMIT_S)

@@ -26,12 +26,9 @@ import sys
 if __name__ == "tokenize":
     # Every script in this folder has the folder first on its path, and so finds this file where the standard
     # library asks for its own module of the same name (linecache does, for tracebacks): give it that one.
-    import importlib.machinery
     import importlib.util
     import os
-    _here = os.path.dirname(os.path.abspath(__file__))
-    _elsewhere = [p for p in sys.path if os.path.abspath(p or ".") != _here]
-    _spec = importlib.machinery.PathFinder.find_spec("tokenize", _elsewhere)
+    _spec = importlib.util.spec_from_file_location("tokenize", os.path.join(os.path.dirname(os.__file__), "tokenize.py"))
     sys.modules["tokenize"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["tokenize"])
 

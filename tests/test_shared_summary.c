@@ -347,6 +347,8 @@ static void people_read_numbers(void **state) {
     assert_string_equal(format_bytes(b, 999.4 * (1 << 20)), "999 MiB");
     assert_string_equal(format_bytes(b, 1000.0 * (1 << 20)), "0.98 GiB");
     assert_string_equal(format_bytes(b, 31.4e9), "29.2 GiB");
+    assert_string_equal(format_bytes(b, 31406948352 - 1024), "29.2 GiB");  // just below 29.25
+    assert_string_equal(format_bytes(b, 31406948352 + 1024), "29.3 GiB");  // just above
     assert_string_equal(format_bytes(b, 120e9), "112 GiB");
     assert_string_equal(format_bytes(b, 2048.0 * (1 << 30)), "2.00 TiB");
     assert_string_equal(format_count(c, 1234567), "1,234,567");

@@ -17,13 +17,14 @@
 #include "decentral/bench_collective.h"
 #include "decentral/collective.h"
 #include "decentral/ring.h"
-#include "ps/ps.h"
+#include "ps/role_command.h"
 #include "shared/core/error.h"
 #include "shared/core/version.h"
 #include "shared/generate/command.h"
 #include "shared/io/relaxed_json.h"
 #include "shared/run/bench_kernels.h"
 #include "shared/run/bench_step.h"
+#include "shared/run/closing.h"
 #include "shared/run/commands.h"
 #include "shared/run/data_command.h"
 #include "shared/run/device_choice.h"
@@ -41,7 +42,6 @@
 #include "shared/run/stop.h"
 #include "shared/run/summary.h"
 #include "shared/run/summary_command.h"
-#include "shared/run/trace.h"
 
 // ---------------------------------------------------------------- predictions
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
@@ -50,18 +50,12 @@ static int predict(const struct config *c, const struct layout *l, const char *r
         return local_predict(
             &(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer}, &out->memory);
     if (c->kind == TOPOLOGY_ZERO) return ring_predict(c, l, rank, &out->memory, &out->wire);
-    if (!strcmp(role, "server")) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
-    return ps_worker_predict(c, l, &out->memory, &out->wire);
+    return role_predict(c, l, role, rank, out);
 }
 
-// ---------------------------------------------------------------- topologies of one rank
-struct place {
-    const struct job *job;
-    struct ps_role_options role;  // star
-};
-
+// ---------------------------------------------------------------- the topology without peers
 static struct topology *create_local(void *ctx, struct device *dev, struct stream *compute) {
-    const struct job *j = ((struct place *)ctx)->job;
+    const struct job *j = ctx;
     return local_create(&(struct local_options){.layout = j->layout,
                                                 .dtype = j->config->dtype,
                                                 .dev = dev,
@@ -69,20 +63,13 @@ static struct topology *create_local(void *ctx, struct device *dev, struct strea
                                                 .optimizer = j->config->optimizer});
 }
 
-static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {
-    struct place *p = ctx;
-    return ps_worker_create(&(struct ps_worker_options){.role = p->role, .dev = dev, .compute = compute});
+static int run_local(const struct job *j) {
+    return session_run(&(struct session_options){.job = j, .create = create_local, .ctx = (void *)j}, NULL);
 }
 
 // ---------------------------------------------------------------- launching
 // The signal that asked this process to end, or 0.
 static int asked_by(const struct job *j) { return j->stop ? *j->stop : 0; }
-
-// Where a signal was in the way of the end the status is the shell's, 128 + its number.
-static int status_of(int rc, const struct job *j) {
-    if (!rc) return 0;
-    return asked_by(j) ? 128 + asked_by(j) : EXIT_RUN_FAILED;
-}
 
 // The one message of an interruption. A terminal has shown ^C on the line.
 static void say_interrupted(const struct job *j, int number) {
@@ -101,11 +88,6 @@ static void say_interrupted(const struct job *j, int number) {
              (long long)j->config->steps, j->dir, has);
 }
 
-static int run_local(const struct job *j) {
-    struct place place = {.job = j};
-    return session_run(&(struct session_options){.job = j, .create = create_local, .ctx = &place}, NULL);
-}
-
 // ---------------------------------------------------------------- train
 struct train_command {
     struct cli_args args;
@@ -117,18 +99,11 @@ struct train_command {
 
 // What the ranks left becomes summary.json and the closing table.
 static int merge(const struct job *j, int number) {
-    if (j->config->trace && trace_merge(j->dir, j->config->workers)) return EXIT_RUN_FAILED;
-    cJSON *summary = summary_merge(j->dir);
+    cJSON *summary = closing_merge(j->config, j->dir);
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
     if (interrupted) say_interrupted(j, number);
-    if (j->config->json) {
-        char *text = cJSON_Print(summary);
-        puts(text);
-        free(text);
-    } else if (!j->config->quiet) {
-        summary_print(stdout, j->dir, summary);
-    }
+    closing_show(j->config, j->dir, summary);
     cJSON_Delete(summary);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
     return !interrupted ? 0 : number ? 128 + number : EXIT_RUN_FAILED;
@@ -183,12 +158,7 @@ static void resolve(struct train_command *t) {
 static int prepare_dir(struct train_command *t) {
     if (!t->config->out && !(t->config->out = run_dir_make(t->config))) return -1;
     t->job.dir = t->config->out;
-    if (run_dir_prepare(t->job.dir, cli_get(&t->args, "force") != NULL)) return -1;
-    char *text = config_to_json(t->config);
-    int rc = run_dir_write(t->job.dir, "config.json", text);
-    free(text);
-    if (rc) run_state_end(t->job.dir, RUN_FAILED, error_last());
-    return rc;
+    return run_dir_take(t->job.dir, t->config, cli_get(&t->args, "force") != NULL);
 }
 
 static int train_as_mpi_rank(struct train_command *t) {
@@ -202,7 +172,7 @@ static int train_as_mpi_rank(struct train_command *t) {
     t->job.dir = t->config->out;
     t->job.stop = stop_install();
     if (rank == 0 && prepare_dir(t)) return EXIT_USAGE;
-    int status = status_of(ring_run_rank(&t->job, world, rank, t->env.local_rank), &t->job);
+    int status = stop_status(ring_run_rank(&t->job, world, rank, t->env.local_rank), t->job.stop);
     if (rank == 0) status = conclude(&t->job, status, asked_by(&t->job));
     if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
     mpi_world_close(&world);
@@ -217,7 +187,7 @@ static int train_here(struct train_command *t) {
         status = launch_star(j, &number);
     } else {
         j->stop = stop_install();
-        status = status_of(t->config->kind == TOPOLOGY_ZERO ? ring_run_threads(j) : run_local(j), j);
+        status = stop_status(t->config->kind == TOPOLOGY_ZERO ? ring_run_threads(j) : run_local(j), j->stop);
         number = asked_by(j);
     }
     return conclude(j, status, number);
@@ -292,144 +262,6 @@ static int cmd_train(int argc, char **argv) {
     return status;
 }
 
-// ---------------------------------------------------------------- the star's roles one by one
-// A role's share of DIR when --out names one: whoever comes first leaves the configuration there.
-static int open_role_dir(struct job *j) {
-    const struct config *c = j->config;
-    if (!c->out) return 0;
-    j->dir = c->out;
-    char *there = run_dir_read(j->dir, "config.json", true);
-    bool found = there != NULL;
-    free(there);
-    if (found) return 0;
-    if (run_dir_join(j->dir)) return -1;
-    char *text = config_to_json(c);
-    int rc = run_dir_write(j->dir, "config.json", text);
-    free(text);
-    return rc;
-}
-
-static void announce(void *ctx, const char *address) {
-    int fd = *(const int *)ctx;
-    if (fd <= 0) {
-        info("listening on %s", address);
-        return;
-    }
-    dprintf(fd, "%s\n", address);
-    close(fd);
-}
-
-struct role_command {
-    const struct cli_args *args;
-    struct job job;
-    struct place place;
-    int announce_fd;
-    bool interrupted;  // worker: all left the steps early
-};
-
-static int run_scheduler(struct role_command *r) {
-    const char *bind = cli_get(r->args, "bind");
-    r->place.role.scheduler = bind ? bind : "tcp://127.0.0.1:*";
-    r->place.role.on_bound = announce;
-    r->place.role.ctx = &r->announce_fd;
-    return ps_scheduler_run(&r->place.role);
-}
-
-static int run_server(struct role_command *r) {
-    struct rank_report report = {.rank = r->place.role.rank};
-    r->place.role.advertise = cli_get(r->args, "advertise");
-    if (ps_server_run(&r->place.role, &report)) return -1;
-    snprintf(report.role, sizeof report.role, "server");
-    return r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
-}
-
-static int run_worker(struct role_command *r) {
-    int rank = r->place.role.rank;
-    return session_run(
-        &(struct session_options){
-            .job = &r->job, .rank = rank, .local_rank = rank, .create = create_worker, .ctx = &r->place},
-        &r->interrupted);
-}
-
-// How the role ended, for the shell; and for the run, where it stands for it: worker 0 started by hand.
-static int leave_role(struct role_command *r, int status) {
-    bool left = r->interrupted && !status;
-    enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
-    if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
-    if (!left || stop_supervised()) return status;
-    info("interrupted: ended after the step in hand, as did all other workers");
-    return asked_by(&r->job) ? 128 + asked_by(&r->job) : EXIT_RUN_FAILED;
-}
-
-static int role_main(struct role_command *r, const struct cli_command *command,
-                     int (*run)(struct role_command *r)) {
-    const struct config *c = r->job.config;
-    const char *scheduler = cli_get(r->args, "scheduler");
-    long rank = -1, fd = 0;
-    bool is_scheduler = command == &command_scheduler, is_worker = command == &command_worker;
-    if (c->kind != TOPOLOGY_PS) {
-        fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", command->name,
-             c->topology);
-        return EXIT_USAGE;
-    }
-    if (launch_check(c)) return EXIT_USAGE;
-    if (!is_scheduler && !scheduler) {
-        fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
-             command->name);
-        return EXIT_USAGE;
-    }
-    int most = is_worker ? c->workers : c->ps.servers;
-    if (!is_scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &rank)) return EXIT_USAGE;
-    if (is_scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return EXIT_USAGE;
-    r->announce_fd = (int)fd;
-    r->job.no_weights = is_worker && cli_get(r->args, "no-weights");
-    r->job.save_on_interrupt = is_worker && cli_get(r->args, "save-on-interrupt");
-    r->job.no_metrics = c->quiet;
-    r->job.steps_to_stderr = c->json;
-    if (job_open(&r->job, c, !is_worker)) return EXIT_USAGE;
-    struct memory_part part = {command->name, (int)rank, 1, .processes = true};
-    if (!is_scheduler && !cli_get(r->args, "launched") && memory_check_run(&r->job, predict, &part))
-        return EXIT_USAGE;
-    if (open_role_dir(&r->job)) return EXIT_USAGE;
-    r->job.stop = stop_install_role(is_worker);
-    r->place.job = &r->job;
-    r->place.role = (struct ps_role_options){.config = c,
-                                             .layout = r->job.layout,
-                                             .scheduler = scheduler,
-                                             .rank = (int)rank,
-                                             .say_waiting = !cli_get(r->args, "launched") && !c->quiet,
-                                             .stop = r->job.stop};
-    char label[32];
-    snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", command->name, rank);
-    error_set_label(label);
-    return leave_role(r, status_of(run(r), &r->job));
-}
-
-static int cmd_role(const struct cli_command *command, int (*run)(struct role_command *), int argc,
-                    char **argv) {
-    struct cli_args args;
-    enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    struct config *c = NULL;
-    if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
-    bool computes = command == &command_worker;
-    if (c && computes) device_resolve(c);
-    if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0))) {
-        struct role_command r = {.args = &args, .job.config = c};
-        status = role_main(&r, command, run);
-        job_close(&r.job);
-    }
-    config_destroy(&c);
-    cli_args_free(&args);
-    return status;
-}
-
-static int cmd_scheduler(int argc, char **argv) {
-    return cmd_role(&command_scheduler, run_scheduler, argc, argv);
-}
-static int cmd_server(int argc, char **argv) { return cmd_role(&command_server, run_server, argc, argv); }
-static int cmd_worker(int argc, char **argv) { return cmd_role(&command_worker, run_worker, argc, argv); }
-
 // ---------------------------------------------------------------- the other commands
 static int cmd_bench(int argc, char **argv) {
     static const char usage[] =
@@ -469,8 +301,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {{"train", cmd_train},         {"scheduler", cmd_scheduler},  {"server", cmd_server},
-                    {"worker", cmd_worker},       {"bench", cmd_bench},          {"data", data_command},
+    } commands[] = {{"train", cmd_train},         {"scheduler", role_scheduler}, {"server", role_server},
+                    {"worker", role_worker},      {"bench", cmd_bench},          {"data", data_command},
                     {"summary", summary_command}, {"generate", generate_command}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";

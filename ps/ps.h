@@ -21,9 +21,9 @@ struct ps_role_options {
     const char *scheduler;        // address to listen on (scheduler) or connect to
     const char *advertise;        // host or tcp://host:port told to others, or NULL: as bound
     int rank;                     // server or worker index; -1: any free one, given by the scheduler
+    bool say_waiting;             // lines about who is waited for; someone started this role by hand
     // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker gives up its
     // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
-    bool say_waiting;  // lines about who is waited for; someone started this role by hand
     const _Atomic int *stop;
     void (*on_bound)(void *ctx, const char *address);  // scheduler: told the real address once it listens
     void *ctx;

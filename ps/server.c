@@ -265,7 +265,7 @@ static void server_report(struct server *s, struct rank_report *r) {
     struct mem_usage usage;
     struct rusage self;
     int64_t steps = 0;
-    *r = (struct rank_report){.rank = s->id.rank};
+    *r = (struct rank_report){.rank = s->id.rank, .job = s->id.job};
     snprintf(r->role, sizeof r->role, "server");
     if (s->dev && ps_server_predict(s->c, s->o->layout, s->id.rank, &mem, &wire) == 0) {
         dev_usage(s->dev, &usage);

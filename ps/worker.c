@@ -368,6 +368,7 @@ static int worker_join_job(struct worker *w) {
                          .stop = w->role.stop};
     if (ps_login(&l, &w->id) != 0) return -1;
     w->t.rank = w->id.rank;
+    w->t.job = w->id.job;
     char label[32];
     snprintf(label, sizeof label, "worker %d", w->id.rank);
     error_set_label(label);

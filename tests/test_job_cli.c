@@ -51,6 +51,9 @@ static void mistakes_are_usage_errors(void **state) {
         {"server -c star.json", "--scheduler"},
         {"worker --topology zero:1 --scheduler tcp://127.0.0.1:1", "zero:1"},
         {"server --topology ps:sync --scheduler tcp://127.0.0.1:1 --rank 9", "--rank 9"},
+        {"server --topology ps:sync --scheduler tcp://127.0.0.1:1 --force", "unknown option --force"},
+        {"scheduler --topology ps:sync --no-weights", "unknown option --no-weights"},
+        {"worker --topology ps:sync --launche", "unknown option --launche: see starring worker --help"},
         {"bench ps", "not supported yet"},
         {"bench collective --op nothing", "--op nothing"},
         {"bench nothing", "bench"},
@@ -95,6 +98,8 @@ static void every_command_has_help(void **state) {
         if (o.status || !strstr(o.out, "starring ") || *o.err)
             fail_msg("starring %s: status %d\n%s", lines[i], o.status, o.err);
         if (!strstr(o.out, "xample")) fail_msg("starring %s: no examples", lines[i]);
+        // What train alone passes to its roles.
+        if (strstr(o.out, "--launched") || strstr(o.out, "--announce-fd")) fail_msg("%s", o.out);
         job_output_free(&o);
     }
     struct job_output o = job_run(*state, "--version");
@@ -135,9 +140,12 @@ static void textbook_rows(void **state) {
         job_run(p,
                 "train --model big.json --topology ps:sync --workers 64 --servers 3 --dtype bf16 "
                 "--dry-run");
-    if (o.status || !strstr(o.out, " 29.3 GiB") || !strstr(o.out, "12P/S") ||
-        !strstr(o.out, "worker 0-63, each"))
+    if (o.status || !strstr(o.out, "12P/S") || !strstr(o.out, "worker 0-63, each"))
         fail_msg("%s%s", o.out, o.err);
+    // Stage 1's row, 29.25003 GiB, lies at the edge of two roundings; these do not.
+    static const char *const rows[] = {" 112 GiB", " 15.5 GiB", " 1.75 GiB"};
+    for (int i = 0; i < 3; i++)
+        if (!strstr(o.out, rows[i])) fail_msg("not \"%s\" in\n%s", rows[i], o.out);
     job_output_free(&o);
 }
 

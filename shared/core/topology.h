@@ -114,6 +114,7 @@ struct topology {
     struct stream *compute;  // owned by the loop's creator; outlives the topology
     enum dtype dtype;
     int rank, size;  // worker index and number of workers
+    uint64_t job;    // star: the number that the scheduler gave this job, to all roles the same; else 0
     struct wire_count wire;
     struct comm_times comm;
     struct topology_memory memory;

@@ -89,8 +89,9 @@ static const struct cli_option *option_at(const struct cli_command *cmd, size_t 
 static int unknown_option(const struct cli_command *cmd, const char *name, size_t length) {
     const char *names[64];
     size_t count = 0;
-    for (const struct cli_option *o; count < 63 && (o = option_at(cmd, count)); count++)
-        names[count] = o->name;
+    const struct cli_option *o;
+    for (size_t i = 0; count < 63 && (o = option_at(cmd, i)); i++)
+        if (o->help) names[count++] = o->name;
     names[count++] = "help";
     char word[NEAR_MAX + 1];
     snprintf(word, sizeof word, "%.*s", (int)length, name);
@@ -209,18 +210,26 @@ int cli_number(const struct cli_args *a, const char *name, double low, double hi
     return 0;
 }
 
-void cli_help(FILE *f, const struct cli_command *cmd) {
-    fprintf(f, "starring %s %s\n\n%s\n", cmd->name, cmd->usage, cmd->summary);
-    const struct cli_option *o;
-    fprintf(f, "\nOptions:\n");
-    for (size_t i = 0; (o = option_at(cmd, i)); i++) {
+static void help_options(FILE *f, const struct cli_option *options, size_t count) {
+    for (const struct cli_option *o = options; o < options + count; o++) {
         char left[64];
         char letter[8] = "    ";
+        if (!o->help) continue;
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->metavar ? " " : "",
                  o->metavar ? o->metavar : "");
         fprintf(f, "  %-32s %s\n", left, o->help);
     }
+}
+
+void cli_help(FILE *f, const struct cli_command *cmd) {
+    fprintf(f, "starring %s %s\n\n%s\n\nOptions:\n", cmd->name, cmd->usage, cmd->summary);
+    if (!cmd->common_words) help_options(f, cmd->common, cmd->common_count);
+    help_options(f, cmd->options, cmd->option_count);
     fprintf(f, "  -h, --help%*s show this\n", 22, "");
+    if (cmd->common_words) {
+        fprintf(f, "\n%s\n", cmd->common_words);
+        help_options(f, cmd->common, cmd->common_count);
+    }
     if (cmd->examples) fprintf(f, "\nExamples:\n%s", cmd->examples);
 }

@@ -14,7 +14,7 @@ struct cli_option {
     const char *name;     // "workers": written --workers
     const char *path;     // configuration key it sets; CLI_SET: KEY=VALUE; NULL: the program's own
     const char *metavar;  // "N": takes a value; NULL: a switch (sets path to true)
-    const char *help;     // one sentence, for --help
+    const char *help;     // one sentence, for --help; NULL: between programs, not shown
     char letter;          // 'c' for -c, or 0
 };
 #define CLI_SET "*"
@@ -28,7 +28,8 @@ struct cli_command {
     size_t option_count;
     const struct cli_option *common;  // options it shares with other commands, listed first; or NULL
     size_t common_count;
-    int max_words;  // how many words that are no options it takes
+    const char *common_words;  // a heading over them in --help; NULL: none
+    int max_words;             // how many words that are no options it takes
 };
 
 struct cli_given {

@@ -31,8 +31,12 @@ static const struct cli_option common[] = {
 static const char no_weights[] = "do not write the final weights";
 static const char save_help[] = "after Ctrl-C or SIGTERM write the weights of the last finished step";
 static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
-static const char launched_help[] =
-    "started by train, which has compared memory and prints what there is to say";
+static const char json_help[] =
+    "if it is the last to leave: print summary.json alone on stdout, not the table";
+static const char role_words[] =
+    "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of "
+    "a\n"
+    "server, --trace of a scheduler) does nothing there, so that one file or command line serves all:";
 static const char rank_help[] = "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {
@@ -70,8 +74,8 @@ const struct cli_command command_train = {
 
 static const struct cli_option scheduler_options[] = {
     {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
-    {"announce-fd", NULL, "FD", "write the address and a newline to this descriptor once listening", 0},
-    {"launched", NULL, NULL, launched_help, 0},
+    {"announce-fd", NULL, "FD", NULL, 0},
+    {"launched", NULL, NULL, NULL, 0},
 };
 
 const struct cli_command command_scheduler = {
@@ -79,26 +83,30 @@ const struct cli_command command_scheduler = {
     .usage = "-c CONFIG.json --bind tcp://HOST:PORT",
     .summary =
         "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
-        "the same configuration connect to it. Ends when the last worker has finished.",
+        "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in "
+        "--out.",
     .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
     .options = scheduler_options,
     .option_count = COUNT(scheduler_options),
     .common = common,
     .common_count = COUNT(common),
+    .common_words = role_words,
 };
 
 static const struct cli_option server_options[] = {
     {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
     {"rank", NULL, "R", rank_help, 0},
     {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
-    {"launched", NULL, NULL, launched_help, 0},
+    {"json", "json", NULL, json_help, 0},
+    {"launched", NULL, NULL, NULL, 0},
 };
 
 const struct cli_command command_server = {
     .name = "server",
     .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
     .summary =
-        "A parameter server: holds the fp32 masters and the optimizer state of its share of the model.",
+        "A parameter server: holds the fp32 masters and the optimizer state of its share of the model. With\n"
+        "--out DIR it leaves its report there; the last role to leave prints the table.",
     .examples =
         "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
         "      --set parameter_server.bind=tcp://0.0.0.0:*\n",
@@ -106,12 +114,18 @@ const struct cli_command command_server = {
     .option_count = COUNT(server_options),
     .common = common,
     .common_count = COUNT(common),
+    .common_words = role_words,
 };
 
 static const struct cli_option worker_options[] = {
-    {"scheduler", NULL, "ADDRESS", scheduler_help, 0}, {"rank", NULL, "R", rank_help, 0},
-    {"no-weights", NULL, NULL, no_weights, 0},         {"save-on-interrupt", NULL, NULL, save_help, 0},
-    {"launched", NULL, NULL, launched_help, 0},
+    {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
+    {"rank", NULL, "R", rank_help, 0},
+    {"no-weights", NULL, NULL, no_weights, 0},
+    {"save-on-interrupt", NULL, NULL, save_help, 0},
+    {"force", NULL, NULL, "worker 0: replace an earlier run in --out", 0},
+    {"json", "json", NULL,
+     "steps go to stderr; if it is the last to leave: print summary.json alone on stdout, not the table", 0},
+    {"launched", NULL, NULL, NULL, 0},
 };
 
 const struct cli_command command_worker = {
@@ -119,12 +133,16 @@ const struct cli_command command_worker = {
     .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
     .summary =
         "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
-        "With --out each role leaves its report there: starring summary DIR merges them.",
+        "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints "
+        "the\n"
+        "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
+        "starring summary DIR merges them. Exit status: as train's.",
     .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
     .options = worker_options,
     .option_count = COUNT(worker_options),
     .common = common,
     .common_count = COUNT(common),
+    .common_words = role_words,
 };
 
 static const struct cli_option info_options[] = {

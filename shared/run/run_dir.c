@@ -90,7 +90,8 @@ static void remove_files(const char *dir, bool (*ours)(const char *name)) {
 }
 
 static bool is_rank_file(const char *name) {
-    return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6);
+    return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6) ||
+           !strncmp(name, "last-", 5);
 }
 
 static bool is_weights_file(const char *name) {
@@ -136,6 +137,8 @@ static int may_take(const char *dir, bool force) {
     return 0;
 }
 
+int run_dir_check(const char *dir, bool force) { return may_take(dir, force); }
+
 static int clean(const char *dir, bool weights_too) {
     int rc = 0;
     for (size_t i = 0; i < RUN_FILES && !rc; i++) {
@@ -163,6 +166,15 @@ int run_dir_prepare(const char *dir, bool force) {
     if (!rc) rc = run_dir_join(dir);
     if (!rc) rc = run_state_begin(dir);
     if (lock >= 0) close(lock);
+    return rc;
+}
+
+int run_dir_take(const char *dir, const struct config *c, bool force) {
+    if (run_dir_prepare(dir, force)) return -1;
+    char *text = config_to_json(c);
+    int rc = run_dir_write(dir, "config.json", text);
+    free(text);
+    if (rc) run_state_end(dir, RUN_FAILED, error_last());
     return rc;
 }
 

@@ -14,11 +14,15 @@
 // after logging.
 char *run_dir_make(const struct config *c);
 
+// Whether run_dir_prepare would be refused now. 0, or -1 after saying why.
+int run_dir_check(const char *dir, bool force);
 // Makes dir and dir/ranks and takes them for this process (state.json), as one of all that try at once; the
 // others are refused. So is a directory that a living process has taken, with force too. A directory with
 // steps of an earlier run is refused unless force, which removes exactly the files a run writes; what a run
 // left that ended before its first step is removed without. 0, or -1 after logging.
 int run_dir_prepare(const char *dir, bool force);
+// The same, and leaves c in dir/config.json.
+int run_dir_take(const char *dir, const struct config *c, bool force);
 
 // Makes dir and dir/ranks where they are not there; for one of several processes that share it.
 int run_dir_join(const char *dir);

@@ -10,7 +10,7 @@
 #include "shared/run/device_choice.h"
 #include "shared/run/metrics.h"
 #include "shared/run/progress.h"
-#include "shared/run/run_state.h"
+#include "shared/run/run_dir.h"
 #include "shared/run/summary.h"
 #include "shared/run/trace.h"
 
@@ -135,20 +135,14 @@ static int check_kernels(struct session *x) {
         cpu_kernel_vectors(), cpu_kernel_name(c->cpu_kernel), cpu_kernel_name(CPU_KERNEL_FMA));
 }
 
-// Of a star whose roles are started by hand worker 0 stands for the run. Otherwise somebody does already.
-static int take_state(const char *dir) {
-    struct run_state s;
-    run_state_read(dir, &s);
-    return s.phase == RUN_RUNNING ? 0 : run_state_begin(dir);
-}
-
 static int open_output(struct session *x) {
     const struct job *j = x->job;
     char label[32];
     snprintf(label, sizeof label, "worker %d", x->topology->rank);
     error_set_label(label);
     if (x->topology->rank != 0) return 0;
-    if (j->dir && (take_state(j->dir) || !(x->metrics = metrics_create(j->dir)))) return -1;
+    if (j->dir && j->takes_dir && run_dir_take(j->dir, j->config, j->force)) return -1;
+    if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
     struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file))};
     if (!j->no_metrics) x->progress = progress_create(&p);
@@ -171,7 +165,7 @@ static int leave_report(struct session *x, const struct train_result *result) {
     return summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
 }
 
-static int train(struct session *x, bool *interrupted) {
+static int train(struct session *x, struct session_end *end) {
     const struct job *j = x->job;
     struct train_result result;
     struct train_observer observer = {on_start, on_step, on_eval, x};
@@ -189,7 +183,7 @@ static int train(struct session *x, bool *interrupted) {
                               .weights_in = j->weights_in,
                               .tokenizer_in = tokenizer};
     int rc = train_run(&t, &result);
-    if (interrupted) *interrupted = result.interrupted;
+    *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (!rc && j->dir) rc = leave_report(x, &result);
     if (rc) topology_abort(x->topology, error_last());
     // A sum that nobody needs is a barrier: afterwards every worker's report is on disk.
@@ -201,14 +195,15 @@ static int train(struct session *x, bool *interrupted) {
     return rc;
 }
 
-int session_run(const struct session_options *o, bool *interrupted) {
+int session_run(const struct session_options *o, struct session_end *end) {
     struct session x = {.o = o, .job = o->job, .start_s = now_seconds()};
-    if (interrupted) *interrupted = false;
+    struct session_end ended = {.rank = o->rank};
     int rc = open_device(&x);
     if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
     if (!rc) rc = check_kernels(&x);
-    if (!rc) rc = open_output(&x);
-    if (!rc) rc = train(&x, interrupted);
+    if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
+    if (!rc) rc = train(&x, &ended);
+    if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
     if (x.topology) topology_destroy(&x.topology);

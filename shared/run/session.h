@@ -15,6 +15,8 @@ struct job {
     struct layout *layout;      // padded for config->workers
     struct token_source *data;  // NULL when only predictions are wanted
     const char *dir;            // run directory, or NULL: nothing is written
+    bool takes_dir;             // worker 0 takes it (run_dir_take), as nobody has: a star by hand
+    bool force;                 // an earlier run in it may go
     const char *weights_in;     // Hugging Face directory to start from, or NULL
     bool no_weights;            // do not write DIR/weights
     bool save_on_interrupt;     // write DIR/weights of an interrupted run too
@@ -43,7 +45,12 @@ struct session_options {
     void *ctx;
 };
 
-// 0, or -1 after logging. *interrupted (may be NULL): it was stop that ended it.
-int session_run(const struct session_options *o, bool *interrupted);
+struct session_end {
+    bool interrupted;  // it was stop that ended it
+    int rank;
+    uint64_t job;  // struct topology's
+};
+// 0, or -1 after logging. end may be NULL.
+int session_run(const struct session_options *o, struct session_end *end);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "shared/core/error.h"
+
 #define LAUNCHER_VARIABLE "STARRING_LAUNCHER"  // the launcher's process
 
 // The two variables of the program that are not handed around: a signal handler is given nothing else.
@@ -47,4 +49,9 @@ const _Atomic int *stop_install_role(bool orderly) {
     sigaction(SIGINT, &launchers, NULL);
     sigaction(SIGTERM, orderly ? &all : &launchers, NULL);
     return &stop_signal;
+}
+
+int stop_status(int rc, const _Atomic int *stop) {
+    if (!rc) return 0;
+    return stop && *stop ? 128 + *stop : EXIT_RUN_FAILED;
 }

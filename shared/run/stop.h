@@ -22,4 +22,8 @@ const _Atomic int *stop_install_role(bool orderly);
 // Whether a launcher watches over this process.
 bool stop_supervised(void);
 
+// The exit status of what returned rc and looked at the flag (NULL: at none): 0, EXIT_RUN_FAILED, or, where a
+// signal was in the way of the end, the shell's 128 + its number.
+int stop_status(int rc, const _Atomic int *stop);
+
 #endif

@@ -66,12 +66,26 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     }
 }
 
+const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]) {
+    snprintf(name, SUMMARY_JOB_MAX, "%016llx", (unsigned long long)job);
+    return name;
+}
+
+static void put_job(cJSON *o, uint64_t job) {
+    char name[SUMMARY_JOB_MAX];
+    if (job)
+        cJSON_AddStringToObject(o, "job", summary_job_name(job, name));
+    else
+        cJSON_AddNullToObject(o, "job");
+}
+
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
     const double times[TIMES] = {
         r->time.data,      r->time.forward, r->time.backward, r->time.comm_exposed, r->time.comm_overlapped,
         r->time.optimizer, r->time.wait,    r->time.total};
     cJSON *o = cJSON_CreateObject();
     put(o, "rank", r->rank);
+    put_job(o, r->job);
     cJSON_AddStringToObject(o, "role", r->role);
     put_classes(o, "predicted", r->predicted_bytes);
     put_classes(o, "peak", r->peak_bytes);
@@ -130,15 +144,23 @@ static cJSON *read_json(const char *dir, const char *name, bool quiet) {
     return o;
 }
 
+// Reports collected from many machines may be of several jobs: the first one says which counts.
+static bool is_of_job(const cJSON *ranks, const cJSON *report) {
+    const cJSON *first = summary_item(ranks->child, "job"), *job = summary_item(report, "job");
+    return !first || !job || cJSON_Compare(first, job, 1);
+}
+
 // The reports of `count` ranks of a role, appended to ranks; names of those not there to missing.
 static void read_ranks(const char *dir, const char *role, int count, cJSON *ranks, cJSON *missing) {
     for (int r = 0; r < count; r++) {
         char *name = xasprintf("ranks/%s-%d.json", role, r);
         cJSON *o = read_json(dir, name, true);
-        if (o)
+        if (o && is_of_job(ranks, o)) {
             cJSON_AddItemToArray(ranks, o);
-        else
+        } else {
             cJSON_AddItemToArray(missing, cJSON_CreateString(name));
+            cJSON_Delete(o);
+        }
         free(name);
     }
 }
@@ -365,7 +387,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     if (c->kind == TOPOLOGY_PS) put_all_staleness(s, ranks);
     if (cJSON_GetArraySize(missing)) {
         char *names = cJSON_PrintUnformatted(missing);
-        warn("%s: reports of these ranks are not here: %s", dir, names);
+        warn("%s: reports of these ranks are not here, or are of another job: %s", dir, names);
         free(names);
         cJSON_AddItemToObject(s, "missing_reports", missing);
     } else {

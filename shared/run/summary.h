@@ -26,8 +26,13 @@ struct run_facts {
 // DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts);
 
+// The job of a star as its reports write it: 16 hexadecimal digits. Returns name.
+#define SUMMARY_JOB_MAX 20
+const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]);
+
 // Reads what the ranks left and returns the document (the caller deletes it with cJSON_Delete), or NULL after
-// logging. Ranks whose files are not there are named under "missing_reports".
+// logging. Ranks whose files are not there, or are of another job than the first's, are named under
+// "missing_reports".
 struct cJSON *summary_build(const char *dir);
 // The same, and writes it to DIR/summary.json.
 struct cJSON *summary_merge(const char *dir);

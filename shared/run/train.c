@@ -282,6 +282,7 @@ static void report(struct train *x) {
                                .seq = x->c->seq};
     snprintf(r->role, sizeof r->role, "worker");
     r->rank = x->t->rank;
+    r->job = x->t->job;
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) {

@@ -39,6 +39,7 @@ struct model;
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
+    uint64_t job;  // struct topology's
     size_t predicted_bytes[MEM_CLASSES];
     size_t peak_bytes[MEM_CLASSES];
     size_t formula_bytes;

@@ -1,0 +1,189 @@
+#include "ps/role_command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ps/ps.h"
+#include "shared/core/error.h"
+#include "shared/run/closing.h"
+#include "shared/run/commands.h"
+#include "shared/run/device_choice.h"
+#include "shared/run/launch_check.h"
+#include "shared/run/memory_check.h"
+#include "shared/run/run_dir.h"
+#include "shared/run/run_state.h"
+#include "shared/run/session.h"
+#include "shared/run/stop.h"
+#include "shared/run/summary.h"
+
+struct role {
+    const struct cli_command *command;
+    const struct cli_args *args;
+    struct job job;
+    struct ps_role_options ps;
+    struct session_end end;  // rank and job: known once the scheduler has answered
+    int announce_fd;
+    bool by_hand;
+};
+
+static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
+
+int role_predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                 struct prediction *out) {
+    if (!strcmp(role, "server")) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
+    return ps_worker_predict(c, l, &out->memory, &out->wire);
+}
+
+// ---------------------------------------------------------------- each role's run
+static void announce(void *ctx, const char *address) {
+    int fd = *(const int *)ctx;
+    if (fd <= 0) {
+        info("listening on %s", address);
+        return;
+    }
+    dprintf(fd, "%s\n", address);
+    close(fd);
+}
+
+static int run_scheduler(struct role *r) {
+    const char *bind = cli_get(r->args, "bind");
+    r->ps.scheduler = bind ? bind : "tcp://127.0.0.1:*";
+    r->ps.on_bound = announce;
+    r->ps.ctx = &r->announce_fd;
+    return ps_scheduler_run(&r->ps);
+}
+
+static int run_server(struct role *r) {
+    struct rank_report report = {.rank = r->ps.rank};
+    r->ps.advertise = cli_get(r->args, "advertise");
+    if (ps_server_run(&r->ps, &report)) return -1;
+    r->end = (struct session_end){.rank = report.rank, .job = report.job};
+    return r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
+}
+
+static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {
+    const struct role *r = ctx;
+    return ps_worker_create(&(struct ps_worker_options){.role = r->ps, .dev = dev, .compute = compute});
+}
+
+static int run_worker(struct role *r) {
+    int rank = r->ps.rank;
+    return session_run(
+        &(struct session_options){
+            .job = &r->job, .rank = rank, .local_rank = rank, .create = create_worker, .ctx = r},
+        &r->end);
+}
+
+static int run(struct role *r) {
+    return is(r, &command_scheduler) ? run_scheduler(r)
+           : is(r, &command_server)  ? run_server(r)
+                                     : run_worker(r);
+}
+
+// ---------------------------------------------------------------- before and after
+// Which rank it is, and whom it talks to.
+static int read_place(struct role *r, long *rank) {
+    const struct config *c = r->job.config;
+    const char *name = r->command->name;
+    long fd = 0;
+    bool scheduler = is(r, &command_scheduler);
+    int most = is(r, &command_worker) ? c->workers : c->ps.servers;
+    *rank = -1;
+    if (c->kind != TOPOLOGY_PS)
+        return fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", name,
+                    c->topology);
+    if (launch_check(c)) return -1;
+    r->ps.scheduler = cli_get(r->args, "scheduler");
+    if (!scheduler && !r->ps.scheduler)
+        return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
+                    name);
+    if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, rank)) return -1;
+    if (scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return -1;
+    r->announce_fd = (int)fd;
+    return 0;
+}
+
+// The role's share of --out DIR. Worker 0 takes it once all roles are there, and none has written anything;
+// that it may is found out now. The scheduler leaves nothing there.
+static int open_dir(struct role *r, long rank) {
+    const char *dir = r->job.config->out;
+    if (!dir || is(r, &command_scheduler)) return 0;
+    r->job.dir = dir;
+    if (r->by_hand && is(r, &command_worker) && rank <= 0 && run_dir_check(dir, r->job.force)) return -1;
+    return run_dir_join(dir);
+}
+
+static int prepare(struct role *r) {
+    const struct config *c = r->job.config;
+    bool worker = is(r, &command_worker);
+    long rank;
+    if (read_place(r, &rank)) return -1;
+    r->by_hand = !cli_get(r->args, "launched");
+    r->job.no_weights = worker && cli_get(r->args, "no-weights");
+    r->job.save_on_interrupt = worker && cli_get(r->args, "save-on-interrupt");
+    r->job.force = worker && cli_get(r->args, "force");
+    r->job.takes_dir = worker && r->by_hand;
+    r->job.no_metrics = c->quiet;
+    r->job.steps_to_stderr = c->json;
+    if (job_open(&r->job, c, !worker)) return -1;
+    struct memory_part part = {r->command->name, (int)rank, 1, .processes = true};
+    if (r->by_hand && !is(r, &command_scheduler) && memory_check_run(&r->job, role_predict, &part)) return -1;
+    if (open_dir(r, rank)) return -1;
+    r->job.stop = stop_install_role(worker);
+    r->ps.config = c;
+    r->ps.layout = r->job.layout;
+    r->ps.rank = (int)rank;
+    r->ps.say_waiting = r->by_hand && !c->quiet;
+    r->ps.stop = r->job.stop;
+    char label[32];
+    snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", r->command->name, rank);
+    error_set_label(label);
+    return 0;
+}
+
+// Its report is there; the last one of the job prints the table.
+static int close_dir(const struct role *r) {
+    if (!r->job.dir || !r->by_hand) return 0;
+    return closing_leave(&(struct closing_rank){.config = r->job.config,
+                                                .dir = r->job.dir,
+                                                .role = r->command->name,
+                                                .rank = r->end.rank,
+                                                .job = r->end.job}) == CLOSING_FAILED
+               ? -1
+               : 0;
+}
+
+// How the role ended, for the shell; and for the run, where it stands for it: worker 0 started by hand.
+static int leave(struct role *r, int status) {
+    bool left = r->end.interrupted && !status;
+    enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
+    if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
+    if (!status && close_dir(r)) status = EXIT_RUN_FAILED;
+    if (!left || status || stop_supervised()) return status;
+    info("interrupted: ended after the step in hand, as did all other workers");
+    return stop_status(-1, r->job.stop);
+}
+
+static int role_main(const struct cli_command *command, int argc, char **argv) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    struct config *c = NULL;
+    if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
+    bool computes = command == &command_worker;
+    if (c && computes) device_resolve(c);
+    if (c && (!computes || device_backend(c))) {
+        struct role r = {.command = command, .args = &args, .job.config = c};
+        if (!prepare(&r)) status = leave(&r, stop_status(run(&r), r.job.stop));
+        job_close(&r.job);
+    }
+    config_destroy(&c);
+    cli_args_free(&args);
+    return status;
+}
+
+int role_scheduler(int argc, char **argv) { return role_main(&command_scheduler, argc, argv); }
+int role_server(int argc, char **argv) { return role_main(&command_server, argc, argv); }
+int role_worker(int argc, char **argv) { return role_main(&command_worker, argc, argv); }

@@ -1,0 +1,22 @@
+// `starring scheduler`, `server` and `worker`: the star's roles as processes of their own. train starts them
+// (shared/run/launch_star.h), or somebody does by hand, on one machine or on many.
+//
+// A role started by hand compares its memory, says whom it waits for and, with --out DIR, leaves its report
+// in DIR/ranks; worker 0 takes DIR for the run (config.json, state.json), and the last worker or server to
+// leave prints the table (shared/run/closing.h). A role that train started leaves all that to it.
+#ifndef STARRING_PS_ROLE_COMMAND_H
+#define STARRING_PS_ROLE_COMMAND_H
+
+#include "shared/run/prediction.h"
+
+// argv holds what follows the command's name. The exit status: 0, EXIT_RUN_FAILED, EXIT_USAGE, or 128 + the
+// signal that ended it.
+int role_scheduler(int argc, char **argv);
+int role_server(int argc, char **argv);
+int role_worker(int argc, char **argv);
+
+// predict_fn of the star. role: "worker" or "server". 0, or -1 after logging.
+int role_predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                 struct prediction *out);
+
+#endif

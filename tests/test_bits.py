@@ -66,6 +66,10 @@ class Training(unittest.TestCase):
         with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
             return p, json.load(f)
 
+    def norms(self, name):
+        with open(os.path.join(self.folder, name, "metrics.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line)["grad_norm"] for line in f]
+
     def test_the_c_librarys_variants_do_not_matter(self):
         for dtype in ("fp32", "fp16"):
             _, here = self.train(dtype, "--dtype", dtype)
@@ -85,7 +89,8 @@ class Training(unittest.TestCase):
             self.assertEqual(p.returncode, 2)
             return
         self.assertEqual(pairs["cpu_kernel"]["product"], "bf16-pairs")
-        self.assertNotEqual(pairs["weights_hash"], fma["weights_hash"])
+        # Three steps of Adam in bf16 may round to the same weights; the gradients' norm shows the difference at once.
+        self.assertNotEqual(self.norms("pairs"), self.norms("fma"))
 
     def test_what_cannot_be_is_refused(self):
         p, _ = self.train("fp32", "--dtype", "fp32", "--set", "cpu.kernel=bf16-pairs")

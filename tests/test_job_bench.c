@@ -133,10 +133,17 @@ static void what_does_not_fit_is_said_before_it_is_taken(void **state) {
     setenv("EMULATED_CUDA_MEMORY_MIB", "64", 1);
     struct job_output o =
         job_run(*state, "bench step --model demo --batch 64 --seq 128 --matmul 64 --device cuda");
-    unsetenv("EMULATED_CUDA_MEMORY_MIB");
     assert_int_equal(o.status, 1);
-    if (!strstr(o.err, "by prediction") || !strstr(o.err, "lower --batch"))
+    if (!strstr(o.err, "--batch 64 --seq 128 (smaller ones need less) needs ") ||
+        !strstr(o.err, " 64.0 MiB are left (free memory of GPU 0, "))
         fail_msg("not said what does not fit:\n%s", o.err);
+    job_output_free(&o);
+    o = job_run(*state,
+                "bench step --model demo --batch 64 --seq 128 --matmul 64 --device cuda --set "
+                "memory.check=off");
+    unsetenv("EMULATED_CUDA_MEMORY_MIB");
+    if (o.status != 1 || !strstr(o.err, "memory.check is off") || !strstr(o.err, "out of device memory"))
+        fail_msg("status %d:\n%s", o.status, o.err);
     job_output_free(&o);
 }
 

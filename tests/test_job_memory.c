@@ -111,6 +111,25 @@ static void one_rank_of_a_machine_speaks(void **state) {
     job_output_free(&o);
 }
 
+// A bench has no ranks, and the same limit: its steps, or the matrix product beside them.
+static void a_bench_is_compared_too(void **state) {
+    struct memory_limit l;
+    assert_int_equal(memory_limit_read("", &l), 0);
+    struct job_output o = job_run(
+        *state, "bench step --model llama.json --batch %lld --seq 64 --matmul 64 --steps 1 --device cpu",
+        batch_that_cannot_fit(64));
+    if (o.status != 1 || !strstr(o.err, " --seq 64 (smaller ones need less) needs ") ||
+        !strstr(o.err, "are left (") || !strstr(o.err, "memory.check=off"))
+        fail_msg("status %d:\n%s", o.status, o.err);
+    job_output_free(&o);
+    if (3.0 * 65536 * 65536 * 4 <= l.free_bytes) return;  // the largest product would fit
+    o = job_run(*state,
+                "bench step --model llama.json --batch 1 --seq 64 --matmul 65536 --steps 1 --device "
+                "cpu --dtype fp32");
+    if (o.status != 1 || !strstr(o.err, "(48.0 GiB predicted, ")) fail_msg("status %d:\n%s", o.status, o.err);
+    job_output_free(&o);
+}
+
 static void only_auto_and_off(void **state) {
     struct job_output o =
         job_run(*state, "train --model llama.json --data data.txt --set memory.check=of --out run");
@@ -147,6 +166,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_dry_run_compares_and_goes_on, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_role_by_hand_checks_itself, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(one_rank_of_a_machine_speaks, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(a_bench_is_compared_too, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(only_auto_and_off, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_gpu_has_its_own_limit, job_setup, job_teardown),
     };

@@ -49,11 +49,13 @@ static const struct cli_command command = {
     .usage = "--model RUN|DIR --prompt TEXT [OPTIONS]",
     .summary =
         "Continues a prompt with a run's weights, or with a Hugging Face directory's. Text goes in and out\n"
-        "where tokens are bytes; token ids with --prompt-ids; for models with a tokenizer,\n"
-        "experiments/generate.py translates. Every token is a forward pass over the window. The window is, "
-        "by\n"
-        "default, the sequence length of the run, the model's positions, 256, or prompt and continuation,\n"
-        "whichever is least; when it is full it slides, and positions count from its first token again.\n"
+        "where tokens are bytes, by training's rule: 256 to 512 entries and no tokenizer files, or a\n"
+        "tokenizer.json whose first 256 entries are the bytes, or a run with --tokenizer byte. Entries\n"
+        "from 256 on are special tokens: they may be drawn and print nothing. Otherwise token ids go in\n"
+        "and out (--prompt-ids), and experiments/generate.py translates for models with a tokenizer.\n"
+        "Every token is a forward pass over the window. The window is, by default, the sequence length of\n"
+        "the run, the model's positions, 256, or prompt and continuation, whichever is least; when it is\n"
+        "full it slides, and positions count from its first token again.\n"
         "Generation stops at config.json's (generation_config.json's) eos_token_id.",
     .examples =
         "  starring generate --model runs/demo/ps-sync --prompt \"hacker: \"\n"

@@ -12,7 +12,7 @@
 #include "shared/run/datasheet.h"
 #include "shared/run/device_choice.h"
 #include "shared/run/local.h"
-#include "shared/run/progress.h"
+#include "shared/run/memory_check.h"
 #include "shared/run/train.h"
 
 // The yardstick: a square product this large runs at the library's best rate. Timed between steps, so that
@@ -140,35 +140,44 @@ static struct local_options local_options_of(const struct bench *b) {
                                   .optimizer = b->config->optimizer};
 }
 
-// Device memory of everything that is timed here.
-static size_t predicted_bytes(const struct bench *b) {
-    size_t model[MEM_CLASSES];
-    struct topology_memory local = {0};
-    struct local_options o = local_options_of(b);
-    model_predict(&(struct model_options){.spec = &b->spec,
-                                          .layout = b->layout,
-                                          .dtype = b->config->dtype,
-                                          .batch = b->config->micro_batch,
-                                          .seq = b->config->seq},
-                  model);
-    local_predict(&o, &local);
+static size_t product_bytes(const struct bench *b) {
     size_t side = (size_t)b->side;
-    return mem_device_bytes(model) + mem_device_bytes(local.predicted_bytes) +
-           3 * dev_round(side * side * dtype_size(b->config->dtype));
+    return 3 * dev_round(side * side * dtype_size(b->config->dtype));
 }
 
-// Says so before anything is taken: the first allocation that fails would not know how much is missing.
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    (void)role, (void)rank;
+    struct local_options o = {.layout = l, .dtype = c->dtype, .optimizer = c->optimizer};
+    return local_predict(&o, &out->memory);
+}
+
+static struct job job_of(const struct bench *b) {
+    return (struct job){.config = b->config, .spec = b->spec, .layout = b->layout, .ranks_here = 1};
+}
+
+// Device memory of everything that is timed here.
+static size_t predicted_bytes(const struct bench *b) {
+    struct job job = job_of(b);
+    struct prediction p;
+    if (prediction_of_rank(&job, predict, "worker", 0, &p)) return 0;
+    return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
+}
+
+// Says so before anything is taken: the first allocation that fails would not know how much is missing, and
+// the system would end a program on a CPU without a word.
 static int check_memory(const struct bench *b) {
-    struct device_facts f;
-    char need[24], there[24], all[24];
-    size_t bytes = predicted_bytes(b);
-    if (dev_facts(b->dev, &f) || bytes <= f.free_bytes) return 0;
-    return fail(
-        "%s with B=%lld T=%lld needs %s (%zu bytes) of device memory by prediction, %s of %s are free on %s; "
-        "lower --batch or --seq",
-        b->spec.name, (long long)b->config->micro_batch, (long long)b->config->seq,
-        format_bytes(need, (double)bytes), bytes, format_bytes(there, (double)f.free_bytes),
-        format_bytes(all, (double)f.memory_bytes), f.name);
+    struct job job = job_of(b);
+    struct memory_part part = {
+        .role = "worker", .count = 1, .processes = true, .gpus = device_gpus(b->config)};
+    struct memory_need need;
+    char what[160];
+    if (memory_need_of(&job, predict, &part, &need)) return -1;
+    struct memory_sum *sum = dev_host_memory(b->dev) ? &need.host : &need.gpu[0];
+    sum->predicted_bytes += (double)product_bytes(b);
+    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", b->spec.name,
+             (long long)b->config->micro_batch, (long long)b->config->seq);
+    return memory_check(b->config, &need, what);
 }
 
 static int open_device(struct bench *b) {

@@ -8,7 +8,8 @@
 // Errors      A failure, an abort or a peer that does not come within deadline_ms fails the stream;
 //             collective_error has the text, which names the operation and the rank missing.
 // Reduction   ordered (the default): 16-bit pieces are added in fp32 in rank order and rounded once
-//             (DESIGN 5, rule 1); fp64 in rank order; int64 exactly. native: the library's own order.
+//             (ARCHITECTURE.md, Numerics 1); fp64 in rank order; int64 exactly. native: the library's own
+//             order.
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
 //             buffer out and in; all_reduce both. A control communicator counts as control bytes. A barrier
 //             moves no payload.

@@ -2,8 +2,8 @@
 """Continues a text with a model that has a tokenizer: encodes the prompt with the model's tokenizer.json, lets
 `starring generate --prompt-ids` write token ids, and decodes them as they come.
 
-    python3 experiments/generate.py --model gpt2/ --prompt "Hello," --tokens 40
-    python3 experiments/generate.py --model runs/mine --prompt "Once" --temperature 0 --json
+    experiments/generate.py --model gpt2/ --prompt "Hello," --tokens 40
+    experiments/generate.py --model runs/mine --prompt "Once" --temperature 0 --json
 
 Options other than those below go to `starring generate` as they are (see its --help). Models whose tokens are bytes
 need no tokenizer: `starring generate --prompt`. Needs Python 3.9 and the package `tokenizers` (pip install

@@ -280,7 +280,7 @@ struct sumsq_args {
     enum dtype dt;
 };
 
-// What one step's update is to do; decided once, the same on every rank (DESIGN 5, rule 4).
+// What one step's update is to do; decided once, the same on every rank (ARCHITECTURE.md, Numerics 4).
 struct update_scalars {
     float grad_scale;  // multiply gradients by this: clip / loss_scale
     int32_t skip;      // 1: a gradient was not finite; leave everything as it is

@@ -1,5 +1,5 @@
 // An exact, associative sum of non-negative doubles: the global gradient norm must not depend on
-// how elements are partitioned over ranks, shards or threads (DESIGN 5, rule 3).
+// how elements are partitioned over ranks, shards or threads (ARCHITECTURE.md, Numerics 3).
 //
 // Idea (Kulisch's long accumulator, as in Demmel & Nguyen, "Parallel Reproducible Summation",
 // 2015, section 2): a fixed-point number wide enough for every term, kept in 32-bit digits with 31

@@ -1,4 +1,4 @@
-// Consistency of one key (DESIGN 6) as pure functions of counts and clocks. version = updates applied.
+// Consistency of one key as pure functions of counts and clocks. version = updates applied.
 //
 //     sync      update t commits when all workers have contributed (in worker order)
 //     async     every push is an update of its own, on arrival

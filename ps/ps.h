@@ -1,4 +1,4 @@
-// The star, as the program's main file sees it: three roles and one topology (DESIGN 6).
+// The star, as the program's main file sees it: three roles and one topology.
 //
 //   scheduler  membership, manifest check, barriers, commit decisions (clip, skip), who died and when
 //   server     shard threads, each with its own ROUTER socket and keys: fp32 masters and moments

@@ -1,4 +1,4 @@
-// Which piece of which unit lives where (DESIGN 6). A key is a partition: a range of one unit.
+// Which piece of which unit lives where. A key is a partition: a range of one unit.
 //
 //     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements
 //     shard g = server * threads + thread owns a set of keys, assigned largest first to the least

@@ -1,4 +1,4 @@
-// A server's arithmetic on one key (DESIGN 5, rule 1): worker gradients are added in fp32 in worker
+// A server's arithmetic on one key: worker gradients are added in fp32 in worker
 // order, then rounded once to the run's dtype. The same bits as OP_REDUCE over the same inputs.
 // Pure; runs on the calling thread.
 #ifndef STARRING_PS_SUM_H

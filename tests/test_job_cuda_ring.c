@@ -1,5 +1,5 @@
 // The ring with --device cuda on emulated GPUs: every stage, through every kind of collective, gives the bits
-// of the others (DESIGN 5), whatever the streams' timing; its memory and bytes are those predicted; and what
+// of the others, whatever the streams' timing; its memory and bytes are those predicted; and what
 // cannot be says what to do.
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-// Honest numbers (DESIGN 7): what was predicted is what was measured, to the byte, in every topology; and
+// Honest numbers: what was predicted is what was measured, to the byte, in every topology; and
 // --dry-run predicts the same without running.
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who may include whom (DESIGN 1), and the house rules a machine can check: file and function lengths."""
+"""Who may include whom, and the house rules a machine can check: file and function lengths."""
 import os
 import re
 import unittest

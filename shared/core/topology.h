@@ -1,4 +1,4 @@
-// The hooks between the training loop and a topology (DESIGN 3). The loop sees only this; a new
+// The hooks between the training loop and a topology (docs/ARCHITECTURE.md). The loop sees only this; a new
 // topology is a new file, never an `if` in the loop or the model.
 //
 // Ownership   The topology owns all weight, gradient and optimizer memory. A view is valid from
@@ -66,7 +66,7 @@ struct comm_times {
 
 struct topology_memory {
     size_t predicted_bytes[MEM_CLASSES];  // of this rank's topology part (without the model's activations)
-    size_t formula_bytes;                 // textbook, DESIGN 7
+    size_t formula_bytes;                 // of the textbook
 };
 
 struct wire_prediction {

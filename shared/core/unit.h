@@ -1,4 +1,4 @@
-// Units: what is sharded, sent and gathered (DESIGN 2). A layout lists a model's units; each unit is
+// Units: what is sharded, sent and gathered. A layout lists a model's units; each unit is
 // one flat buffer of n_pad elements in which its tensors lie at aligned offsets:
 //
 //     unit u:  | wq | wk | .. | norm2 | zeros |        elements

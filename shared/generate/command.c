@@ -61,7 +61,7 @@ static const struct cli_command command = {
         "  starring generate --model runs/demo/ps-sync --prompt \"hacker: \"\n"
         "  starring generate --model runs/demo/zero-2 --prompt \"hacker: \" --temperature 0 --tokens 40\n"
         "  starring generate --model gpt2/ --prompt-ids 15496,11 --json\n"
-        "  python3 experiments/generate.py --model gpt2/ --prompt \"Hello,\"\n",
+        "  experiments/generate.py --model gpt2/ --prompt \"Hello,\"\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
 };
@@ -150,7 +150,7 @@ static int needs_tokenizer(const struct run *r, const char *text) {
     else
         fail(
             "--prompt: this model's tokens are not bytes (vocabulary %d) and %s holds no tokenizer.json: put "
-            "it there and run python3 experiments/generate.py --model %s --prompt %s, or give --prompt-ids",
+            "it there and run experiments/generate.py --model %s --prompt %s, or give --prompt-ids",
             r->spec.vocab, r->source.dir, model, prompt);
     free(model);
     free(prompt);

@@ -4,23 +4,25 @@
 
 // Options that set a configuration key, shared by train and the roles.
 static const struct cli_option common[] = {
-    {"config", NULL, "FILE", "configuration: DeepSpeed's JSON and more", 'c'},
-    {"topology", "topology", "T", "local, ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3", 0},
-    {"workers", "workers", "N", "ranks that compute", 0},
-    {"servers", "parameter_server.servers", "S", "parameter servers (ps:*)", 0},
+    {"config", NULL, "FILE",
+     "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'},
+    {"topology", "topology", "T", "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3",
+     0},
+    {"workers", "workers", "N", "ranks that compute (2; local: 1)", 0},
+    {"servers", "parameter_server.servers", "S", "parameter servers of a star (1)", 0},
     {"model", "model.name", "M",
-     "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights", 0},
-    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or \"demo\"", 0},
+     "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)", 0},
+    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or the demo's text (demo)", 0},
     {"tokenizer", "data.tokenizer", "KIND",
      "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts", 0},
-    {"dtype", "dtype", "D", "fp32, bf16 or fp16", 0},
-    {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
-    {"steps", "steps", "N", "optimizer steps", 0},
-    {"seed", "seed", "N", "of the initial weights and the batches", 0},
-    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker", 0},
-    {"seq", "data.seq_len", "T", "tokens of a sequence", 0},
-    {"lr", "optimizer.params.lr", "X", "learning rate", 0},
-    {"threads", "threads", "N", "CPU threads per rank (0: its share of the cores)", 0},
+    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (fp32)", 0},
+    {"device", "device", "D", "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)", 0},
+    {"steps", "steps", "N", "optimizer steps (100)", 0},
+    {"seed", "seed", "N", "of the initial weights and the batches (1)", 0},
+    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker (4)", 0},
+    {"seq", "data.seq_len", "T", "tokens of a sequence (256)", 0},
+    {"lr", "optimizer.params.lr", "X", "learning rate (1e-3)", 0},
+    {"threads", "threads", "N", "CPU threads per rank; 0: its share of the cores (0)", 0},
     {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
     {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
     {"quiet", "quiet", NULL, "no step lines and no table", 0},
@@ -42,7 +44,8 @@ static const char rank_help[] = "which one of its role this is (default: any fre
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
     {"save-on-interrupt", NULL, NULL, save_help, 0},
-    {"launch", "launch", "HOW", "threads (ring), processes (star) or mpi (ring)", 0},
+    {"launch", "launch", "HOW",
+     "threads (ring), processes (star), mpi (ring), or auto: what the topology asks for (auto)", 0},
     {"collective", "ring.collective", "C",
      "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
     {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
@@ -109,7 +112,7 @@ const struct cli_command command_server = {
         "--out DIR it leaves its report there; the last role to leave prints the table.",
     .examples =
         "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
-        "      --set parameter_server.bind=tcp://0.0.0.0:*\n",
+        "      --set 'parameter_server.bind=tcp://0.0.0.0:*'\n",
     .options = server_options,
     .option_count = COUNT(server_options),
     .common = common,
@@ -224,14 +227,15 @@ void commands_overview(FILE *f) {
         "  starring scheduler | server | worker                               the star's roles, for many "
         "machines\n"
         "  starring bench step | kernels | adam | collective                  how fast the parts are\n"
-        "  starring data info | tokenize | wrap                               what a text or token file "
-        "holds\n"
+        "  starring data info | tokenize | wrap                               what a text holds; token "
+        "files\n"
         "  starring summary DIR                                               a run's table again\n"
         "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"
         "  starring --version\n\n"
         "starring COMMAND --help lists a command's options with examples.\n\n"
         "Examples:\n"
         "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
-        "  starring train --model demo --topology zero:2 --workers 2 --steps 100\n",
+        "  starring train --model demo --topology zero:2 --workers 2 --steps 100 --out runs/a\n"
+        "  starring generate --model runs/a --prompt \"hacker: \"\n",
         f);
 }

@@ -1,5 +1,5 @@
 // What is left of a run: each rank writes DIR/ranks/ROLE-RANK.json; when all have, one of them (the
-// launcher, or rank 0) merges these, config.json and metrics.jsonl into DIR/summary.json (DESIGN 8).
+// launcher, or rank 0) merges these, config.json and metrics.jsonl into DIR/summary.json (docs/files.md).
 //
 // Units: bytes, seconds, nats per token; "units" and "formulas" in the document say so in words.
 #ifndef STARRING_SHARED_RUN_SUMMARY_H
@@ -42,7 +42,7 @@ bool summary_interrupted(const struct cJSON *summary);
 // The table for people.
 void summary_print(FILE *f, const char *dir, const struct cJSON *summary);
 
-// Textbook formula in words for a role of this topology (DESIGN 7), P parameters, N workers, S servers.
+// Textbook formula in words for a role of this topology, P parameters, N workers, S servers.
 const char *summary_memory_formula(const struct config *c, const char *role);
 const char *summary_wire_formula(const struct config *c, const char *role);
 

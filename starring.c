@@ -4,6 +4,7 @@
 //   local           this thread
 //   zero:*          threads of this process, or (under mpirun) this process is one rank (decentral/ring)
 //   ps:*            child processes of this program: scheduler, servers, workers (launch_star)
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -193,9 +194,13 @@ static int train_here(struct train_command *t) {
     return conclude(j, status, number);
 }
 
-// The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all.
+// The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all; of those
+// that mpirun is still to start (--dry-run), all are taken to be here.
 static struct memory_part part_here(const struct train_command *t) {
-    if (!is_mpi_rank(t)) return (struct memory_part){.processes = t->config->kind == TOPOLOGY_PS};
+    const struct config *c = t->config;
+    bool to_start = !is_mpi_rank(t) && c->launch == LAUNCH_MPI;
+    if (to_start) return (struct memory_part){"worker", 0, c->workers, .processes = true};
+    if (!is_mpi_rank(t)) return (struct memory_part){.processes = c->kind == TOPOLOGY_PS};
     int count = t->env.local_size ? t->env.local_size : 1;
     return (struct memory_part){"worker", t->env.rank, count, .processes = true};
 }
@@ -243,10 +248,15 @@ static int train(struct train_command *t, int argc, char **argv) {
                           .no_bar = mpi_rank,
                           .steps_to_stderr = c->json,
                           .ranks_here = mpi_rank && t->env.local_size ? t->env.local_size : c->workers};
-    if (job_open(&t->job, c, dry)) return EXIT_USAGE;
+    // Of the ranks that share a machine the first speaks: all of them see the same files, and the same
+    // memory.
+    bool speaks = !mpi_rank || !t->env.local_size || t->env.local_rank == 0;
+    error_quiet(!speaks);
+    int opened = job_open(&t->job, c, dry);
+    error_quiet(0);
+    if (opened) return EXIT_USAGE;
     struct memory_part part = part_here(t);
     if (dry) return dry_run(&t->job, predict, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
-    bool speaks = !mpi_rank || !t->env.local_size || t->env.local_rank == 0;
     if (speaks && memory_check_run(&t->job, predict, &part)) return EXIT_USAGE;
     return mpi_rank ? train_as_mpi_rank(t) : train_here(t);
 }
@@ -297,6 +307,15 @@ static int all_written(int status) {
     return EXIT_RUN_FAILED;
 }
 
+// Where a shell closed one of the three (>&-), the next file opened would take its number, and what is
+// printed would land in metrics.jsonl.
+static void open_standard_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -306,6 +325,7 @@ int main(int argc, char **argv) {
                     {"summary", summary_command}, {"generate", generate_command}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
+    open_standard_streams();
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         names[i] = commands[i].name;

@@ -59,7 +59,17 @@ static void told_nothing(void **state) {
     job_output_free(&o);
 }
 
+// The ranks of one machine see the same files: what is wrong with them is said once.
+static void told_once(void **state) {
+    struct job_output o = run(*state, "zero:2", "--launch mpi --data nothing.txt");
+    const char *first = strstr(o.err, "nothing.txt");
+    if (o.status != 2 || !first || strstr(first + 1, "starring: error"))
+        fail_msg("status %d\n%s", o.status, o.err);
+    job_output_free(&o);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(told_how), cmocka_unit_test(told_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(told_how), cmocka_unit_test(told_nothing),
+                                       cmocka_unit_test(told_once)};
     return cmocka_run_group_tests_name("launch as told", tests, open_batch, close_batch);
 }

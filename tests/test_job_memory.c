@@ -112,6 +112,26 @@ static void one_rank_of_a_machine_speaks(void **state) {
 }
 
 // A bench has no ranks, and the same limit: its steps, or the matrix product beside them.
+static double allowed_in_dry_run(const struct job_place *p, const char *launch) {
+    struct job_output o = job_run(p,
+                                  "train --model llama.json --topology zero:1 --workers 2 --device cpu "
+                                  "--threads 1 --dry-run --json --launch %s",
+                                  launch);
+    assert_int_equal(o.status, 0);
+    cJSON *doc = cJSON_Parse(o.out),
+          *limits = cJSON_GetObjectItem(cJSON_GetObjectItem(doc, "here"), "limits");
+    double bytes = cJSON_GetObjectItem(cJSON_GetArrayItem(limits, 0), "allowed_bytes")->valuedouble;
+    cJSON_Delete(doc);
+    job_output_free(&o);
+    return bytes;
+}
+
+// As in the run: each rank of mpirun is a process, and brings the library along; threads share one process.
+static void a_dry_run_counts_the_ranks_of_mpirun(void **state) {
+    double more = allowed_in_dry_run(*state, "mpi") - allowed_in_dry_run(*state, "threads");
+    assert_int_equal((long long)more >> 20, 2 * (16 + 96) - 16);
+}
+
 static void a_bench_is_compared_too(void **state) {
     struct memory_limit l;
     assert_int_equal(memory_limit_read("", &l), 0);
@@ -165,6 +185,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_proposal_fits, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_dry_run_compares_and_goes_on, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_role_by_hand_checks_itself, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(a_dry_run_counts_the_ranks_of_mpirun, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(one_rank_of_a_machine_speaks, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_bench_is_compared_too, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(only_auto_and_off, job_setup, job_teardown),

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "decentral/collective_nccl.h"
 #include "decentral/ring_source.h"
@@ -111,6 +112,20 @@ static void *thread_main(void *arg) {
     return NULL;
 }
 
+// The rank whose failure the others' are consequences of, or NULL. It told them why before it left; where
+// none did in these words, the first to leave.
+static const struct rank *first_to_fail(const struct rank *ranks, int count, struct local_hub *hub) {
+    const struct rank *first = NULL;
+    char why[512] = "";
+    bool told = local_hub_aborted(hub, why, sizeof why);
+    for (int i = 0; i < count; i++) {
+        if (!ranks[i].rc) continue;
+        if (told && !strncmp(ranks[i].why, why, sizeof why - 1)) return &ranks[i];
+        if (!first || ranks[i].failed_s < first->failed_s) first = &ranks[i];
+    }
+    return first;
+}
+
 int ring_run_threads(const struct job *j) {
     int n = j->config->workers, started = 0, rc = 0;
     struct local_hub *hub = local_hub_create(n);
@@ -124,11 +139,8 @@ int ring_run_threads(const struct job *j) {
         rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
         local_hub_abort(hub, error_last());
     }
-    const struct rank *first = NULL;  // what followed its failure is its consequence
-    for (int i = 0; i < started; i++) {
-        pthread_join(ranks[i].thread, NULL);
-        if (ranks[i].rc && (!first || ranks[i].failed_s < first->failed_s)) first = &ranks[i];
-    }
+    for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
+    const struct rank *first = first_to_fail(ranks, started, hub);
     if (first && !rc) error_take_over(first->why);
     if (first) rc = -1;
     for (int i = 0; i < started; i++) free(ranks[i].why);

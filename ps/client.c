@@ -7,6 +7,7 @@
 
 #include "ps/waiting.h"
 #include "shared/core/error.h"
+#include "shared/run/stop.h"
 
 #define HELLO_EVERY_S 0.5
 #define POLL_MS       20
@@ -15,6 +16,12 @@ uint64_t ps_random_id(void) {
     uint64_t id = 0;
     if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) id = (uint64_t)(now_seconds() * 1e9);
     return id ? id : 1;
+}
+
+int ps_fail(const char *why) {
+    size_t n = strlen(why), end = strlen(PS_INTERRUPTED);
+    if (n >= end && !strcmp(why + n - end, PS_INTERRUPTED) && stop_supervised()) error_quiet(1);
+    return fail("%s", why);
 }
 
 void ps_stamp(const struct ps_identity *id, struct wire_header *h) {
@@ -48,7 +55,7 @@ static int next(const struct ps_login *l, struct net_message *m) {
     int rc = item.ready ? net_recv(l->socket, m) : 0;
     if (rc == 1 && (m->header.kind == WIRE_REFUSED || m->header.kind == WIRE_ABORT)) {
         ps_frame_release(m->frame);
-        return fail("%s", m->header.text);
+        return ps_fail(m->header.text);
     }
     return rc;
 }

@@ -98,8 +98,17 @@ static struct net_socket *socket_open(struct net *n, int type) {
     return s;
 }
 
+// ZeroMQ takes any number for a port, and listens on what is left of it in 16 bits.
+static int check_port(const char *address) {
+    const char *port = strrchr(address, ':');
+    char *end;
+    if (strncmp(address, "tcp://", 6) != 0 || !port || port[1] < '0' || port[1] > '9') return 0;
+    long number = strtol(port + 1, &end, 10);
+    return number > 65535 || *end ? fail("%s: a port is a number from 1 to 65535", address) : 0;
+}
+
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
-    struct net_socket *s = socket_open(n, ZMQ_ROUTER);
+    struct net_socket *s = check_port(address) ? NULL : socket_open(n, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     if (!s) return NULL;
     if (zmq_bind(s->socket, address) != 0 ||
@@ -112,7 +121,7 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
 }
 
 struct net_socket *net_dealer(struct net *n, const char *address) {
-    struct net_socket *s = socket_open(n, ZMQ_DEALER);
+    struct net_socket *s = check_port(address) ? NULL : socket_open(n, ZMQ_DEALER);
     if (!s) return NULL;
     if (zmq_connect(s->socket, address) != 0) {
         fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));

@@ -53,7 +53,7 @@ static int scheduler_loop(struct scheduler *s) {
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
-        if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "interrupted");
+        if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, PS_INTERRUPTED);
         if (net_poll(&item, 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         while (item.ready && (rc = net_recv(s->router, &m)) == 1) {
@@ -100,7 +100,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     int rc = scheduler_open(&s, map);
     if (rc == 0) {
         rc = scheduler_loop(&s);
-        if (rc != 0) fail("%s", scheduler_core_error(s.core));
+        if (rc != 0) ps_fail(scheduler_core_error(s.core));
     }
     net_destroy(&s.net, LAST_WORDS_MS);
     scheduler_core_destroy(&s.core);

@@ -98,6 +98,11 @@ static int on_hello(struct scheduler_core *c, const struct wire_header *h, const
                ps_role_name(h->role), h->text, c->o.manifest.text);
         return -1;
     }
+    if (i < 0 && h->rank < 0) {
+        refuse(c, "there is no place for another %s: the job has %d, and all are here", ps_role_name(h->role),
+               h->role == PS_WORKER ? c->workers : c->servers);
+        return -1;
+    }
     if (i < 0) {
         refuse(c, "there is no place for %s %d: the job has %d workers and %d servers of %d threads",
                ps_role_name(h->role), h->rank, c->workers, c->servers, c->o.map->threads);

@@ -184,7 +184,7 @@ static int server_allocate(struct server *s) {
     for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
         if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
         server_carve_key(&s->arena, &s->map->parts[key], s->c->dtype, &s->buffers[key]);
-        if (ps_stopped(s->o->stop)) return fail("interrupted");
+        if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
         if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
         beat_s = now_seconds();
         server_say(s, WIRE_HEARTBEAT, NULL);
@@ -225,7 +225,7 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     while ((rc = net_recv(s->scheduler, &m)) == 1) {
         *heard_s = now_seconds();
         ps_frame_release(m.frame);
-        if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return fail("%s", m.header.text);
+        if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return ps_fail(m.header.text);
         if (m.header.kind == WIRE_SHUTDOWN) {
             server_say(s, WIRE_GOODBYE, NULL);
             return 1;
@@ -244,10 +244,10 @@ static int server_watch(struct server *s) {
         if (rc != 0) return rc < 0 ? -1 : 0;
         for (int t = 0; t < s->map->threads; t++)
             if (atomic_load(&s->shards[t].failed)) why = s->shards[t].error;
-        if (ps_stopped(s->o->stop)) why = "interrupted";
+        if (ps_stopped(s->o->stop)) why = PS_INTERRUPTED;
         if (why) {
             server_say(s, WIRE_ABORT, why);
-            return fail("%s", why);
+            return ps_fail(why);
         }
         double now = now_seconds();
         if (now - heard_s > ps_lost_s(s->c))

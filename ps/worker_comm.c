@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps/client.h"
 #include "ps/worker_state.h"
 
 #define POLL_MS        20
@@ -83,7 +84,7 @@ int worker_wait(struct worker *w, const struct worker_wait *x) {
     w->waited_s += now_seconds() - start;
     if (!failed && ready) return 0;
     if (!failed) worker_give_up(w, text);
-    return tell ? fail("%s", text) : -1;
+    return tell ? ps_fail(text) : -1;
 }
 
 // ---------------------------------------------------------------- the communication thread

@@ -332,6 +332,38 @@ static void early_ends(void **state) {
     forget(&s);
 }
 
+// Another port than the one asked for would be waited at by nobody.
+static void ports_beyond_the_last(void **state) {
+    static const char *const roles[] = {"scheduler " SHARED " --bind tcp://127.0.0.1:99999",
+                                        "worker " SHARED " --scheduler tcp://127.0.0.1:70000",
+                                        "server " SHARED " --scheduler tcp://127.0.0.1:80x"};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        struct job_output o = job_run(*state, "%s", roles[i]);
+        assert_int_not_equal(o.status, 0);
+        if (!strstr(o.err, "a port is a number from 1 to 65535")) fail_msg("%s:\n%s", roles[i], o.err);
+        assert_null(strstr(o.err, "waiting for"));
+        job_output_free(&o);
+    }
+}
+
+// By number, or any: what is said to one too many.
+static void one_too_many(void **state) {
+    struct star s = {.p = *state, .dir = "run"};
+    start_star(&s, "--steps 100000", "--no-weights", NULL);
+    char line[160];
+    await(s.p, s.pid[ROLES], "listening on tcp://", line);
+    double until = now_seconds() + 20;
+    while (job_lines(s.p, s.dir) < 2 && now_seconds() < until) usleep(1000);
+    struct job_output o =
+        job_run(s.p, "server " STAR " --steps 100000 --scheduler %s", strstr(line, "tcp://"));
+    assert_int_equal(o.status, 1);
+    if (!strstr(o.err, "no place for another server: the job has")) fail_msg("%s", o.err);
+    job_output_free(&o);
+    kill(s.pid[1], SIGTERM);
+    all_leave(&s);
+    forget(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(who_is_waited_for, job_setup, job_teardown),
@@ -343,6 +375,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(directories_of_their_own, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(quiet_and_json, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(early_ends, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(ports_beyond_the_last, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(one_too_many, job_setup, job_teardown),
     };
     return cmocka_run_group_tests_name("roles by hand", tests, NULL, NULL);
 }

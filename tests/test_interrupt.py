@@ -150,6 +150,10 @@ class Interrupted(Case):
         _, err = p.communicate(timeout=LIMIT_S)
         self.assertEqual(p.returncode, 130, err)
         self.assertEqual(err.count("Ctrl-C"), 1, err)
+        self.assertEqual(len(err.splitlines()), 1, err)  # the roles leave speaking to their launcher
+        p = self.run_it(PROGRAM, "summary", "cut")
+        self.assertEqual((p.returncode, p.stderr), (1, ""))
+        self.assertIn("state       interrupted", p.stdout)
 
     def workers_of(self, pid):
         """Process numbers of a launcher's workers."""
@@ -181,6 +185,28 @@ class Interrupted(Case):
         for worker in workers:
             self.assertFalse(os.path.exists(f"/proc/{worker}"))
         self.assertEqual(self.state("cut", 1)["state"], "interrupted")
+
+    def test_a_killed_role_is_named_once(self):
+        for topology in ("ps:sync", "ps:async"):
+            out = topology.replace(":", "-")
+            p = self.start(*self.argv(out, "--topology", topology, "--workers", "2"))
+            self.wait_for_steps(p, out)
+            os.kill(self.workers_of(p.pid)[0], signal.SIGKILL)
+            _, err = p.communicate(timeout=LIMIT_S)
+            self.assertEqual(p.returncode, 1, err)
+            self.assertEqual(len(err.splitlines()), 1, err)
+            self.assertIn("was killed by signal 9", err)
+
+    def test_a_ring_names_the_cause(self):
+        """Not what followed from it on the other ranks, which may be the first to leave."""
+        os.mkdir(self.at("r"))
+        with open(self.at("r", "weights"), "w", encoding="utf-8") as f:
+            f.write("in the way of the directory")
+        p = self.run_it(*self.argv("r", "--topology", "zero:2", "--workers", "4", steps="2"))
+        self.assertEqual(p.returncode, 1, p.stderr)
+        told = self.state("r", 1)
+        self.assertEqual(told["state"], "failed")
+        self.assertTrue(told["why"].startswith("r/weights"), told["why"])
 
     def test_a_run_that_fails_says_why(self):
         """A rank of a ring whose loss is infinite from the start; the first rank's words are in state.json."""
@@ -244,9 +270,51 @@ class Summary(Case):
         self.assertIn("config.json is not there", p.stderr)
         self.assertIn("steps       3", p.stdout)
 
+    def test_files_of_others(self):
+        """Documents of other shapes, and what is no file: said, not printed as nan, not waited for."""
+        self.assertEqual(self.run_it(*self.argv("r", steps="3")).returncode, 0)
+        whole = self.json_of("r")
+        for text in ("[]", "{}", "5", '{"topology":3,"workers":"x","steps":[]}'):
+            with open(self.at("r", "summary.json"), "w", encoding="utf-8") as f:
+                f.write(text)
+            p = self.run_it(PROGRAM, "summary", "r", "--json")
+            self.assertEqual((p.returncode, json.loads(p.stdout)), (0, whole), text)
+            self.assertIn("summary.json is not whole", p.stderr)
+        for text in ('{"state":"running"}', '{"state":"running","pid":1e300,"host":"x","start_ticks":-1}'):
+            with open(self.at("r", "state.json"), "w", encoding="utf-8") as f:
+                f.write(text)
+            self.assertEqual(self.state("r", 0), whole)
+        os.remove(self.at("r", "state.json"))
+        os.mkfifo(self.at("r", "state.json"))
+        self.assertEqual(self.state("r", 0), whole)
+
+    def test_a_complete_run_without_its_table(self):
+        self.assertEqual(self.run_it(*self.argv("r", steps="3")).returncode, 0)
+        os.remove(self.at("r", "summary.json"))
+        with open(self.at("r", "metrics.jsonl"), "w", encoding="utf-8") as f:
+            f.write("step,loss\n1,2\n")
+        p = self.run_it(PROGRAM, "summary", "r")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("metrics.jsonl: line 1 is no JSON object", p.stderr)
+
+    def test_closed_streams(self):
+        """What is printed to a stream that the shell closed must not land in the next file that is opened."""
+        for i, topology in enumerate((["local"], ["zero:1", "--workers", "2"], ["ps:sync", "--workers", "2"])):
+            out = f"r{i}"
+            argv = [word for word in self.argv(out, "--topology", *topology, steps="2") if word != "--quiet"]
+            p = self.run_it("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *argv)
+            self.assertEqual(p.returncode, 0)
+            with open(self.at(out, "metrics.jsonl"), encoding="utf-8") as f:
+                self.assertEqual([json.loads(line)["step"] for line in f], [1, 2])
+
+    def test_out_is_a_file(self):
+        p = self.run_it(*self.argv("model.json", steps="1"))
+        self.assertEqual(p.returncode, 2)
+        self.assertIn("model.json: is a file", p.stderr)
+
     def test_no_run(self):
         os.mkdir(self.at("empty"))
-        for name, says in (("empty", "no run directory"), ("nothing", "no such directory"), ("model.json", "directory")):
+        for name, says in (("empty", "no run directory"), ("nothing", "no such directory"), ("model.json", "is a file")):
             p = self.run_it(PROGRAM, "summary", name)
             self.assertEqual((p.returncode, p.stdout), (2, ""))
             self.assertIn(says, p.stderr)

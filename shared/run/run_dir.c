@@ -34,8 +34,10 @@ static int make_path(const char *dir) {
         *p = kept;
         if (!kept) break;
     }
+    struct stat about;
+    bool is_file = !stat(path, &about) && !S_ISDIR(about.st_mode);
     free(path);
-    return 0;
+    return is_file ? fail("%s: is a file, not a directory: choose another --out", dir) : 0;
 }
 
 static char *name_of(const struct config *c) {
@@ -197,9 +199,20 @@ int run_dir_write(const char *dir, const char *name, const char *text) {
     return rc;
 }
 
+// Not what would block (a pipe) or holds no bytes of its own (a directory).
+static FILE *open_file(const char *path) {
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return NULL;
+    if (!fstat(fd, &about) && S_ISREG(about.st_mode)) return fdopen(fd, "r");
+    close(fd);
+    errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
+    return NULL;
+}
+
 char *run_dir_read(const char *dir, const char *name, bool quiet) {
     char *path = xasprintf("%s/%s", dir, name);
-    FILE *f = fopen(path, "r");
+    FILE *f = open_file(path);
     char *text = NULL;
     if (f) {
         size_t length = 0, room = 1 << 16;

@@ -57,7 +57,8 @@ static void text_of(const cJSON *o, const char *key, char *out, size_t size) {
 
 static int64_t integer_of(const cJSON *o, const char *key) {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    return cJSON_IsNumber(v) ? (int64_t)v->valuedouble : -1;
+    bool known = cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble < 9e15;
+    return known ? (int64_t)v->valuedouble : -1;
 }
 
 static enum run_phase phase_of(const char *word) {
@@ -97,6 +98,8 @@ void run_state_read(const char *dir, struct run_state *out) {
     memcpy(out->host, p.host, sizeof out->host);
     out->pid = p.pid;
     out->phase = phase_of(word);
+    // Without a process to look for its word is worth nothing.
+    if (out->phase == RUN_RUNNING && (p.pid <= 0 || !*p.host)) out->phase = RUN_UNKNOWN;
     if (out->phase == RUN_RUNNING) look_for(&p, out);
     cJSON_Delete(o);
 }

@@ -39,7 +39,9 @@ static bool is_run(const char *dir) {
     static const char *const marks[] = {"state.json", "metrics.jsonl", "summary.json", "ranks"};
     struct stat about;
     if (stat(dir, &about) || !S_ISDIR(about.st_mode)) {
-        fail("summary %s: there is no such directory", dir);
+        fail("summary %s: %s", *dir ? dir : "\"\"",
+             *dir && !access(dir, F_OK) ? "is a file; name the run's directory"
+                                        : "there is no such directory");
         return false;
     }
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
@@ -58,6 +60,12 @@ static void look_at_ranks(struct found *f, const char *role, int count) {
     }
 }
 
+// What every table begins with.
+static bool is_summary(const cJSON *o) {
+    return cJSON_IsString(summary_item(o, "topology")) && isfinite(summary_number(o, "steps")) &&
+           isfinite(summary_number(o, "workers"));
+}
+
 static void look(struct found *f) {
     char *path = xasprintf("%s/config.json", f->dir);
     run_state_read(f->dir, &f->state);
@@ -72,8 +80,11 @@ static void look(struct found *f) {
     if (f->has_metrics && f->metrics.torn)
         warn("%s: the last line of a .jsonl file is not whole: it is left out", f->dir);
     char *text = run_dir_read(f->dir, "summary.json", true);
-    if (text && !(f->summary = cJSON_Parse(text)))
+    if (text && !is_summary(f->summary = cJSON_Parse(text))) {
         warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
+        cJSON_Delete(f->summary);
+        f->summary = NULL;
+    }
     free(text);
     if (!f->config) return;
     look_at_ranks(f, "worker", f->config->workers);
@@ -209,7 +220,7 @@ static void print_json(const cJSON *o) {
 
 // The table of a run that ended in order. false: there is nothing to make it from.
 static bool show_summary(struct found *f, enum run_phase phase, bool json) {
-    if (!f->summary && !f->config) return false;
+    if (!f->summary && (!f->config || !f->has_metrics)) return false;
     bool none = !is_there(f->dir, "summary.json");
     if (!f->summary)
         f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->dir) : summary_build(f->dir);
@@ -227,7 +238,8 @@ static int show(const char *dir, bool json) {
     look(&f);
     enum run_phase phase = phase_of(&f);
     bool ended = phase == RUN_COMPLETE || phase == RUN_INTERRUPTED;
-    if (!ended || !show_summary(&f, phase, json)) {
+    bool table = ended && show_summary(&f, phase, json);
+    if (!table) {
         cJSON *o = document(&f, phase);
         if (json)
             print_json(o);
@@ -236,7 +248,8 @@ static int show(const char *dir, bool json) {
         cJSON_Delete(o);
     }
     forget(&f);
-    return phase == RUN_COMPLETE ? 0 : phase == RUN_RUNNING ? EXIT_STILL_RUNNING : EXIT_RUN_FAILED;
+    // A complete run whose files are damaged is not shown in full.
+    return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : phase == RUN_COMPLETE && table ? 0 : EXIT_RUN_FAILED;
 }
 
 int summary_command(int argc, char **argv) {

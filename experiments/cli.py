@@ -1,15 +1,25 @@
-"""How a script ends: what `| head`, Ctrl-C and a closed terminal should look like to its user."""
+"""How a script ends: what `| head`, Ctrl-C, a full disk and a closed terminal should look like to its user."""
+import errno
 import os
 import sys
 
 READER_LEFT = 141   # what a shell shows of a program that ended by SIGPIPE
 INTERRUPTED = 130   # and of one that ended by Ctrl-C
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def forget_output():
+    """What waits to be written goes nowhere: the interpreter flushes once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(main, interrupted="interrupted"):
     """Calls main() and ends the process with its status. A reader that left (`| head`) ends it without a word,
-    Ctrl-C with `interrupted`; neither leaves a traceback."""
+    Ctrl-C with `interrupted`, a full disk with status 1; none leaves a traceback."""
     name = os.path.basename(sys.argv[0])
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     try:
         try:
             status = main()
@@ -17,8 +27,14 @@ def run(main, interrupted="interrupted"):
             status = e.code
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        forget_output()
         status = READER_LEFT
+    except OSError as e:
+        if e.errno not in NO_ROOM:
+            raise
+        forget_output()
+        print(f"{name}: error: {e.filename or 'the output'} could not be written: {e.strerror}", file=sys.stderr)
+        status = 1
     except KeyboardInterrupt:
         print(f"\n{name}: {interrupted}", file=sys.stderr)
         status = INTERRUPTED

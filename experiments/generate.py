@@ -23,6 +23,12 @@ UNFINISHED = "\ufffd"  # what decoding gives for the first bytes of a character 
 
 class Problem(Exception):
     """What is wrong and what to do, in words."""
+    status = 1
+
+
+class UsageProblem(Problem):
+    """The command line, or what it names, is wrong."""
+    status = 2
 
 
 def parse(argv):
@@ -31,7 +37,7 @@ def parse(argv):
                                  allow_abbrev=False)
     ap.add_argument("--model", required=True, metavar="DIR", help="run directory, or Hugging Face directory")
     ap.add_argument("--prompt", required=True, metavar="TEXT", help="text to go on from; -: standard input")
-    ap.add_argument("--tokenizer", metavar="FILE", help="default: tokenizer.json beside the weights")
+    ap.add_argument("--tokenizer", metavar="DIR|FILE", help="default: tokenizer.json beside the weights")
     ap.add_argument("--program", default=os.environ.get("STARRING") or built(),
                     help="default %(default)s")
     ap.add_argument("--json", action="store_true", help="print one JSON document, with the texts decoded")
@@ -41,6 +47,37 @@ def parse(argv):
     return args, rest
 
 
+def read_prompt(word):
+    """The text that --prompt names. It is UTF-8 whatever the locale says."""
+    if word != "-":
+        data, source = os.fsencode(word), "--prompt"
+    elif sys.stdin is None:
+        raise UsageProblem("--prompt -: standard input is closed")
+    else:
+        data, source = sys.stdin.buffer.read(), "--prompt -"
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise UsageProblem(f"{source}: byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8") from None
+
+
+def tokenizer_places(args):
+    """Where the tokenizer may be, the likeliest first."""
+    if args.tokenizer:
+        return [os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer]
+    return [os.path.join(args.model, "tokenizer.json"), os.path.join(args.model, "weights", "tokenizer.json")]
+
+
+def encode(tokenizer, prompt):
+    try:
+        ids = list(tokenizer.encode(prompt).ids)
+    except Exception as e:  # an unknown character in a model without a token for it, for one
+        raise Problem(f"--prompt: the package tokenizers cannot encode it: {e}") from None
+    if not ids:
+        raise UsageProblem("--prompt: is empty; at least one token is needed to go on from")
+    return ids
+
+
 def load_tokenizer(args):
     """The tokenizer of the model's directory, or of the run's weights."""
     try:
@@ -48,11 +85,11 @@ def load_tokenizer(args):
     except ImportError:
         raise Problem("the Python package tokenizers is missing: pip install tokenizers, or give token ids to "
                       "`starring generate --prompt-ids`") from None
-    places = [args.tokenizer] if args.tokenizer else [os.path.join(args.model, "tokenizer.json"),
-                                                      os.path.join(args.model, "weights", "tokenizer.json")]
+    places = tokenizer_places(args)
     found = next((path for path in places if os.path.isfile(path)), None)
     if not found:
-        raise Problem(f"no tokenizer: {' and '.join(places)} are not there; name one with --tokenizer FILE")
+        raise Problem(f"no tokenizer: there is no {' and no '.join(places)}; name one with --tokenizer FILE, or, where the "
+                      "model's tokens are bytes, use `starring generate --prompt`")
     try:
         return Tokenizer.from_file(found)
     except Exception as e:  # the package raises Exception itself
@@ -140,12 +177,11 @@ def document(p, prompt, decoder, out):
 
 def translate(args, rest):
     """Prompt to ids, ids to text; the program's exit status."""
+    if not os.path.isdir(args.model):
+        raise UsageProblem(f"--model {args.model}: no such directory")
     tokenizer = load_tokenizer(args)
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    ids = list(tokenizer.encode(prompt).ids)
-    if not ids:
-        print("generate.py: --prompt: is empty; at least one token is needed to go on from", file=sys.stderr)
-        return 2
+    prompt = read_prompt(args.prompt)
+    ids = encode(tokenizer, prompt)
     decoder = Decoder(tokenizer, ids)
     p = start(args, rest, ids)
     try:
@@ -168,7 +204,7 @@ def main(argv=None):
         return translate(args, rest)
     except Problem as problem:
         print(f"generate.py: {problem}", file=sys.stderr)
-        return 1
+        return problem.status
 
 
 if __name__ == "__main__":

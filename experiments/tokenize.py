@@ -41,6 +41,9 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 
+MOST_WORKERS = 256  # a hundred thousand threads keep the machine busy with waking each other, and no signal ends them
+
+
 def parse(argv):
     ap = argparse.ArgumentParser(prog="tokenize.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                  allow_abbrev=False)
@@ -57,8 +60,8 @@ def parse(argv):
     ap.add_argument("--workers", type=int, default=None, metavar="N", help="threads (default: every core)")
     ap.add_argument("--force", action="store_true", help="replace FILE.bin")
     args = ap.parse_args(argv)
-    if args.workers is not None and args.workers < 1:
-        ap.error("--workers: at least 1")
+    if args.workers is not None and not 1 <= args.workers <= MOST_WORKERS:
+        ap.error(f"--workers {args.workers}: expected 1 to {MOST_WORKERS} threads")
     if args.split == "":
         ap.error("--split: a text that is not empty")
     return args
@@ -70,9 +73,9 @@ def unescape(text):
 
 def check_out(args, files):
     from tokens import UsageError
-    if os.path.exists(args.out) and not args.force:
+    if os.path.isfile(args.out) and not args.force:
         raise UsageError(f"{args.out} is there already: --force replaces it")
-    if os.path.isdir(args.out) or not os.path.isdir(os.path.dirname(args.out) or "."):
+    if not args.out or os.path.exists(args.out) and not os.path.isfile(args.out) or not os.path.isdir(os.path.dirname(args.out) or "."):
         raise UsageError(f"--out {args.out}: name a file in a directory that exists")
     if os.path.realpath(args.out) in {os.path.realpath(f) for f in files}:
         raise UsageError(f"--out {args.out} is one of the texts")

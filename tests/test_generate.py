@@ -90,6 +90,36 @@ class Wrapper(Case):
         p = self.greedy(prompt="-", input=self.prompt)
         self.assertEqual((p.returncode, p.stdout), (0, self.prompt + self.text + "\n"), p.stderr)
 
+    def test_the_prompt_is_utf8_whatever_the_locale(self):
+        with open(self.at("prompt"), "wb") as f:
+            f.write(b"ab\xff")
+        with open(self.at("prompt"), "rb") as f:
+            p = self.greedy(prompt="-", stdin=f)
+        self.assertEqual((p.returncode, p.stdout), (2, ""), p.stderr)
+        self.assertEqual(p.stderr, "generate.py: --prompt -: byte 0xff at offset 2 is not UTF-8\n")
+        p = self.greedy(prompt=b"a\xff")
+        self.assertEqual((p.returncode, p.stderr), (2, "generate.py: --prompt: byte 0xff at offset 1 is not UTF-8\n"))
+        p = self.greedy(prompt="-", preexec_fn=lambda: os.close(0))
+        self.assertEqual((p.returncode, p.stderr), (2, "generate.py: --prompt -: standard input is closed\n"))
+        p = self.greedy(prompt="é")  # reaches the stand-in, which knows no such letter
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("--prompt: the package tokenizers cannot encode it", p.stderr)
+        self.assertNotIn("Traceback", p.stderr)
+
+    def test_a_full_disk_is_said(self):
+        with open("/dev/full", "w") as full:
+            for more in ([], ["--json"]):
+                p = subprocess.run([sys.executable, GENERATE, "--model", GPT2, "--tokenizer", self.tokenizer, "--prompt", "a",
+                                    *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                                   env={**os.environ, "PYTHONPATH": self.at("packages"), "STARRING": PROGRAM})
+                self.assertEqual(p.returncode, 1)
+                self.assertIn("the output could not be written: No space left on device", p.stderr)
+                self.assertNotIn("Traceback", p.stderr)
+
+    def test_a_tokenizer_is_a_file_or_its_directory(self):
+        p = self.run_it("--model", GPT2, "--tokenizer", self.folder, "--prompt", "ab", "--tokens", "1")
+        self.assertEqual(p.returncode, 0, p.stderr)
+
     def test_the_programs_errors_are_its_own(self):
         p = self.greedy("--top-k", "x")
         self.assertEqual((p.returncode, p.stdout), (2, ""))
@@ -98,6 +128,7 @@ class Wrapper(Case):
     def test_what_is_missing_is_said(self):
         for argv, status, words in (
                 (["--model", GPT2, "--prompt", "a"], 1, "no tokenizer: "),
+                (["--model", "gone", "--prompt", "a"], 2, "--model gone: no such directory"),
                 (["--model", GPT2, "--prompt", "a", "--tokenizer", self.write("{", "bad.json")], 1, "bad.json: no tokenizer"),
                 (["--model", GPT2, "--prompt", "", "--tokenizer", self.tokenizer], 2, "--prompt: is empty"),
                 (["--model", GPT2, "--prompt", "a", "--prompt-ids", "1"], 2, "needs no tokenizer"),

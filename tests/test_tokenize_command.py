@@ -126,7 +126,21 @@ class Command(Case):
         self.assertIn("one of the texts", err)
         self.assertIn("--eot nine", self.tokenize("--tokenizer", "model", "a text.txt", "--out", "o.bin", "--eot", "nine", status=2))
         self.assertIn("--workers", self.tokenize("--tokenizer", "model", "a text.txt", "--out", "o.bin", "--workers", "0", status=2))
+        self.assertIn("1 to 256", self.tokenize("--tokenizer", "model", "a text.txt", "--out", "o.bin", "--workers", "257", status=2))
+        self.assertIn("--out bare: name a file", self.tokenize("--tokenizer", "model", "a text.txt", "--out", "bare", status=2))
+        self.assertIn("--out : name a file", self.tokenize("--tokenizer", "model", "a text.txt", "--out", "", status=2))
         self.assertEqual(self.files(), before)
+        self.put("model/tokenizer.json", json.dumps({"model": {"type": "WordLevel", "vocab": {}}}))
+        self.assertIn("vocabulary is empty", self.tokenize("--tokenizer", "model", "a text.txt", "--out", "o.bin", status=2))
+
+    def test_names_need_not_be_utf8(self):
+        name = os.fsencode(self.at("t")) + b"\xff.txt"
+        with open(name, "w") as f:
+            f.write("one two")
+        out = self.tokenize("--tokenizer", "model", os.fsdecode(os.path.basename(name)), "--out", os.fsdecode(b"o\xff.bin"))
+        self.assertIn("o\\udcff.bin: 3 tokens", out)
+        with open(os.fsencode(self.at("o")) + b"\xff.bin.json", encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["sources"][0]["name"], "t\ufffd.txt")
 
     def test_options(self):
         self.put("t.txt", "one two\\n\n\nthree\tfour")

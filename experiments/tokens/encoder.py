@@ -12,6 +12,7 @@ import re
 import unicodedata
 
 from . import RunError, UsageError
+from .text import printable
 
 # ------------------------------------------------------------------- where text may be cut
 #
@@ -251,10 +252,13 @@ class Encoder:
         if spec["model"].get("dropout"):
             self.tokenizer.model.dropout = None  # it is for training tokenizers: every run would give other tokens
             spec["model"]["dropout"] = None
-        self.name = os.path.basename(os.path.abspath(path))
+        self.name = printable(os.path.basename(os.path.abspath(path)))
         self.kind = spec["model"].get("type") or "BPE"
         self.files = {name: fingerprint(file) for name, file in found.items()}
-        self.vocab_size = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+        vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise UsageError(f"{' and '.join(found.values())}: the tokenizer's vocabulary is empty")
+        self.vocab_size = 1 + max(vocabulary.values())
         around = self.tokenizer.encode("")
         folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
         self.start = find_start(eot, self.tokenizer.token_to_id, list(zip(around.tokens, around.ids)), neighbours(folder))

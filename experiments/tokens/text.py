@@ -14,6 +14,11 @@ PIECE_CHARS = 1 << 16  # wanted; a piece ends at the first place after it
 MARGIN_CHARS = 64      # text that must follow a cut, so that it can be tried
 
 
+def printable(name):
+    """A file's name for a sidecar, which is UTF-8; names of files need not be."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
 class Source:
     """One file of text, read once from front to back; knows what the sidecar says about it afterwards."""
 
@@ -64,7 +69,7 @@ class Source:
         return text
 
     def facts(self):
-        return {"name": os.path.basename(self.path), "bytes": self.bytes, "sha256": self.hash.hexdigest()}
+        return {"name": printable(os.path.basename(self.path)), "bytes": self.bytes, "sha256": self.hash.hexdigest()}
 
 
 def find_files(paths):

@@ -36,15 +36,15 @@ def parse(argv):
                                  allow_abbrev=False)
     what = ap.add_argument_group("what to compare")
     for letter in "abcdefgh":
-        what.add_argument(f"--{letter}", metavar="T", help="a topology: local, ps:sync, ps:async, zero:0 .. zero:3"
-                          if letter == "a" else argparse.SUPPRESS)
+        what.add_argument(f"--{letter}", metavar="T", help="a topology: local, ps:sync, ps:async, zero:0 .. zero:3; "
+                          "--b to --h name further ones" if letter == "a" else argparse.SUPPRESS)
     what.add_argument("--topologies", metavar="T1,T2,..", help="the same as a list")
     what.add_argument("--runs", nargs="+", metavar="DIR", help="finished run directories: compare them, train nothing")
     what.add_argument("--sweep", action="append", default=[], metavar="KEY=V1,V2",
                       help="every topology with every value of a configuration key; may be given again")
     what.add_argument("--repeat", type=int, default=1, metavar="N", help="run everything N times, interleaved; "
                       "speeds are medians with their spread")
-    how = ap.add_argument_group("how to train (as in `starring train`)")
+    how = ap.add_argument_group("how to train (as in `starring train`, whose --help has the defaults)")
     how.add_argument("-c", "--config", metavar="FILE", help="configuration (DeepSpeed's JSON)")
     how.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a configuration key, for all runs")
     for flag, kind in (("workers", int), ("servers", int), ("steps", int), ("seed", int), ("batch", int),

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli
 from comparison import equality, report, sample, table
-from comparison.runs import RunError, load, refuse_unlike, run_all
+from comparison.runs import RunError, UsageError, load, refuse_unlike, run_all
 
 
 def built():
@@ -71,7 +71,20 @@ def parse(argv):
         ap.error("name topologies (--a T --b T, or --topologies T1,T2) or finished runs (--runs DIR DIR)")
     if args.repeat < 1:
         ap.error("--repeat must be at least 1")
+    if args.limit is not None and not args.limit > 0:
+        ap.error("--limit must be more than 0 seconds")
     return args
+
+
+def check_out(out):
+    """UsageError where no directory can be: known before hours of training, not after."""
+    at = os.path.abspath(out)
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not os.path.isdir(at):
+        raise UsageError(f"--out {out}: {at} is no directory")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {out}: {at} may not be written")
 
 
 def read_runs(args):
@@ -113,10 +126,11 @@ def hear(args, runs):
 def main(argv=None):
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
+        check_out(args.out)
         groups = read_runs(args) if args.runs else run_all(args)
     except RunError as e:
         print(f"compare.py: {e}", file=sys.stderr)
-        return 1
+        return e.status
     for group in groups:
         for i, run in enumerate(group):
             run.label += f" (run {i + 1})" if len(group) > 1 and i else ""

@@ -142,6 +142,45 @@ class Sweeps(FakeProgram):
             self.assertFalse("swept setting" in f.read())
 
 
+class Refused(Case):
+    """What is no comparison: one sentence, a status that tells the command line from the runs, no traceback."""
+
+    def refused(self, status, words, *argv):
+        p = subprocess.run([sys.executable, COMPARE, *argv], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+                           cwd=self.folder.name)
+        self.assertEqual((p.returncode, p.stdout), (status, ""), p.stderr)
+        self.assertIn(words, p.stderr)
+        self.assertNotIn("Traceback", p.stderr)
+
+    def test_the_command_line(self):
+        with open(self.at("a file"), "w", encoding="utf-8"):
+            pass
+        a, b = "--a=zero:1", "--b=zero:2"
+        self.refused(2, "asked for twice", a, "--b=zero:1")
+        self.refused(2, "--sweep workers=: write it as", a, "--sweep=workers=")
+        for limit in ("0", "-1", "nan"):
+            self.refused(2, "--limit must be more than 0", a, b, f"--limit={limit}")
+        for out in ("a file", "a file/x/y"):
+            self.refused(2, "a file is no directory", a, b, "--out", out)
+        self.assertEqual(os.listdir(self.folder.name), ["a file"])
+
+    def test_files_of_another_shape(self):
+        good, torn = self.at("good"), self.at("torn")
+        make_run(good, "ps:sync")
+        for text in ("null", "[]", "5"):
+            make_run(torn, "zero:2")
+            with open(os.path.join(torn, "summary.json"), "w", encoding="utf-8") as f:
+                f.write(text)
+            self.refused(1, "torn/summary.json: holds no JSON object", "--runs", good, torn)
+            make_run(torn, "zero:2")
+            with open(os.path.join(torn, "config.json"), "w", encoding="utf-8") as f:
+                f.write(text)
+            p = subprocess.run([sys.executable, COMPARE, "--runs", good, torn, "--program", "none"], capture_output=True,
+                               text=True, check=False, timeout=PATIENCE_S, cwd=self.folder.name)
+            self.assertNotIn("Traceback", p.stderr)
+            self.assertIn("ps:sync = zero:2", p.stdout)
+
+
 class Interrupted(Case):
     def test_ctrl_c_ends_the_run_and_says_so(self):
         program, mark = self.at("program"), self.at("started")

@@ -43,7 +43,7 @@ def settings(run):
             config = json.load(f)
     except (OSError, ValueError):
         return {}
-    return {k: v for k, v in config.items() if k not in FREE_KEYS}
+    return {k: v for k, v in config.items() if k not in FREE_KEYS} if isinstance(config, dict) else {}
 
 
 def promise(run):

@@ -22,6 +22,12 @@ CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "commu
 
 class RunError(Exception):
     """A run that failed or left files that cannot be compared; the text is for people."""
+    status = 1
+
+
+class UsageError(RunError):
+    """The command line is wrong."""
+    status = 2
 
 
 class Run:
@@ -128,6 +134,8 @@ def load(name, directory):
             run.summary = json.load(f)
     except ValueError as e:
         raise RunError(f"{summary}: no JSON: {e}") from None
+    if not isinstance(run.summary, dict):
+        raise RunError(f"{summary}: holds no JSON object: is it a run's summary?")
     with open(metrics, encoding="utf-8") as f:
         for number, line in enumerate(f, 1):
             if not line.strip():
@@ -189,7 +197,7 @@ def plan(args):
     for text in args.sweep:
         key, eq, values = text.partition("=")
         if not eq or not key or not values:
-            raise RunError(f"--sweep {text}: write it as key=v1,v2")
+            raise UsageError(f"--sweep {text}: write it as key=v1,v2")
         sweeps.append([(key, v) for v in split_values(values)])
     out, names = [], set()
     for topology in args.topologies:
@@ -214,7 +222,7 @@ def plan(args):
             suffix = "".join(f" {key.split('.')[-1]}={value}" for key, value in point)
             name = re.sub(r"[^A-Za-z0-9_.=]+", "-", topology + suffix).strip("-")
             if name in names:
-                raise RunError(f"{topology}{suffix} is asked for twice; --repeat N runs everything N times")
+                raise UsageError(f"{topology}{suffix} is asked for twice; --repeat N runs everything N times")
             names.add(name)
             out.append(Planned(name, topology + suffix, argv, list(point)))
     return out

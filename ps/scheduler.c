@@ -53,7 +53,7 @@ static int scheduler_loop(struct scheduler *s) {
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
-        if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, PS_INTERRUPTED);
+        if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         if (net_poll(&item, 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         while (item.ready && (rc = net_recv(s->router, &m)) == 1) {

@@ -359,6 +359,15 @@ static int login_tick(struct scheduler_core *c, double now) {
     return 0;
 }
 
+// How far member i is known to be. Asynchronous jobs have no rounds, and servers no steps of their own: a
+// server is as far as the foremost worker.
+static int64_t step_of(const struct scheduler_core *c, int i) {
+    int64_t step = c->m[i].step > c->round.step ? c->m[i].step : c->round.step;
+    for (int w = 0; w < c->workers && i >= c->workers; w++)
+        if (c->m[w].step > step) step = c->m[w].step;
+    return step;
+}
+
 static int lost_tick(struct scheduler_core *c, double now) {
     for (int i = 0; i < c->workers + c->servers; i++) {
         const struct member *m = &c->m[i];
@@ -368,8 +377,8 @@ static int lost_tick(struct scheduler_core *c, double now) {
         c->m[i].gone = true;  // nobody is there to be told
         if (!c->started)
             return fatal(c, "%s was lost during login: silent for %.1f s", name, now - m->seen_s);
-        return fatal(c, "%s was lost at step %lld: silent for %.1f s", name,
-                     (long long)(m->step > c->round.step ? m->step : c->round.step), now - m->seen_s);
+        return fatal(c, "%s was lost at step %lld: silent for %.1f s", name, (long long)step_of(c, i),
+                     now - m->seen_s);
     }
     return 0;
 }

@@ -330,6 +330,11 @@ static void early_ends(void **state) {
     for (int i = 0; i < ROLES; i++) assert_null(strstr(s.out[i].err, "its report is"));
     assert_state(&s, RUN_FAILED);
     forget(&s);
+    s.dir = "headless";
+    end_early(&s, "--steps 100000", ROLES);  // nor does the scheduler
+    for (int i = 0; i < ROLES; i++)
+        if (!strstr(s.out[i].err, "the scheduler was interrupted")) fail_msg("%s", s.out[i].err);
+    forget(&s);
 }
 
 // Another port than the one asked for would be waited at by nobody.

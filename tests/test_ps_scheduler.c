@@ -132,6 +132,13 @@ static void test_lost_and_overdue(void **state) {
     assert_non_null(strstr(scheduler_core_error(d->core), "worker 1 was lost at step 7"));
     assert_int_equal(logged(&d->log, 1, WIRE_ABORT), 0);  // nobody is there
     desk_destroy(d);
+    d = desk_create();  // servers say no step
+    desk_login(d);
+    tell_desk(d, PS_WORKER, 0, beat, 1.5);
+    tell_desk(d, PS_WORKER, 1, beat, 1.5);
+    assert_int_equal(scheduler_core_tick(d->core, 2.6), -1);
+    assert_non_null(strstr(scheduler_core_error(d->core), "server 0 was lost at step 7"));
+    desk_destroy(d);
     d = desk_create();
     desk_login(d);
     tell_desk(d, PS_WORKER, 0, report(0, 1.0, 1.0f), 0);

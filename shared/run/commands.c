@@ -213,7 +213,8 @@ const struct cli_command command_summary = {
         "Prints the table of the run in DIR, or, of a run that goes on, failed or was killed, what is "
         "there.\n"
         "Overwrites nothing; writes DIR/summary.json where a finished job on many machines has none yet.\n"
-        "Exit status: 0 complete, 1 failed, interrupted or dead, 2 no run directory, 3 running.",
+        "Exit status: 0 complete, 1 failed, interrupted, dead or with damaged files, 2 no run directory, 3 "
+        "running.",
     .examples = "  starring summary runs/star\n  starring summary runs/star --json | python3 -m json.tool\n",
     .options = summary_options,
     .option_count = COUNT(summary_options),

@@ -156,6 +156,29 @@ class Wrapper(Case):
         self.assertEqual([decoder.add(0xc3), decoder.add(None, last=True)], ["", "\ufffd"])
 
 
+class SlidingWindow(Case):
+    """A Mistral whose tokens see fewer tokens than it has positions."""
+
+    def test_the_window_is_the_models_at_most(self):
+        config = {"model_type": "mistral", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 32, "hidden_act": "silu",
+                  "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+                  "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": 16, "tie_word_embeddings": False}
+
+        def run(*argv):
+            return subprocess.run([PROGRAM, *argv], capture_output=True, text=True, check=False, cwd=self.folder)
+
+        p = run("train", "--model", self.write(json.dumps(config), "tiny.json"), "--steps", "1", "--seq", "8", "--batch", "1",
+                "--threads", "1", "--data", "demo", "--quiet", "--out", "run")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        generate_it = ["generate", "--model", "run/weights", "--prompt-ids", "1", "--tokens", "20", "--threads", "1", "--json"]
+        p = run(*generate_it, "--window", "17")
+        self.assertEqual(p.returncode, 2, p.stderr)
+        self.assertIn("--window 17: expected a whole number from 1 to 16", p.stderr)
+        p = run(*generate_it)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(json.loads(p.stdout)["window"], 16)
+
+
 class Memory(Case):
     """A model that no machine holds: a file of holes, as long as its header says."""
 

@@ -172,16 +172,21 @@ static int read_prompt(struct run *r) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// Tokens that the model can see at once: its positions, or, of a Mistral, its sliding window.
+static long longest_window(const struct model_spec *s) {
+    return s->sliding_window ? (long)least(s->sliding_window, s->max_positions) : s->max_positions;
+}
+
 static int choose_window(struct run *r) {
-    long window;
-    int64_t whole = r->prompt.count + r->o.count, fallback = least(DEFAULT_WINDOW, r->spec.max_positions);
+    long window, longest = longest_window(&r->spec);
+    int64_t whole = r->prompt.count + r->o.count, fallback = least(DEFAULT_WINDOW, longest);
     if (r->source.train_seq) fallback = least(fallback, r->source.train_seq);
-    if (cli_integer(r->args, "window", 1, r->spec.max_positions, fallback, &window)) return -1;
+    if (cli_integer(r->args, "window", 1, longest, fallback, &window)) return -1;
     if (r->prompt.count > window)
         warn(
             "the prompt has %lld tokens and the window holds %ld: the model sees the last ones only; "
-            "--window N, up to %d, is longer",
-            (long long)r->prompt.count, window, r->spec.max_positions);
+            "--window N, up to %ld, is longer",
+            (long long)r->prompt.count, window, longest);
     r->window = least(window, whole);
     return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,8 @@ int launch_star(const struct job *job, int *interrupted_by) {
     if (rc) launcher_end_all(s.launcher);
     int status = launcher_wait(s.launcher);
     *interrupted_by = launcher_interrupted(s.launcher);
+    // Every role has gone: one Ctrl-C more must not cut short what is written of the run.
+    if (*interrupted_by) signal(SIGINT, SIG_IGN);
     launcher_destroy(&s.launcher);
     free(s.config_path);
     free(s.program);

@@ -278,8 +278,19 @@ static void sidecar_and_model(void **state) {
         {"{\"vocab_size\": 5}", "\"tokens\""},
         {"{\"vocab_size\": 5, \"tokens\": 100}", "tokenizer.name"},
         {"{\"vocab_size\": 5, \"tokens\": 100, \"tokenizer\": {\"name\": \"x\"}}", "tokenizer.kind"},
+        {"{\"vocab_size\": 5, \"tokens\": 100, \"tokenizer\": {\"name\": \"x\", \"kind\": \"BPE\"}}",
+         "tokenizer.files"},
+        {"{\"vocab_size\": 5, \"tokens\": 100, \"tokenizer\": {\"name\": \"x\", \"kind\": \"BPE\", "
+         "\"files\": []}}",
+         "tokenizer.files"},
+        {"{\"vocab_size\": 5, \"tokens\": 100, \"tokenizer\": {\"name\": \"x\", \"kind\": \"BPE\", "
+         "\"files\": {\"tokenizer.json\": 7}}}",
+         "tokenizer.files"},
+        {"{\"vocab_size\": 5, \"tokens\": 100, \"tokenizer\": {\"name\": \"x\", \"kind\": \"BPE\", "
+         "\"files\": {\"tokenizer.json\": {\"sha256\": \"short\"}}}}",
+         "tokenizer.files"},
         {"{\"vocab_size\"", "tokens.bin.json"}};
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
         write_in(p->path, "tokens.bin.json", damaged[i][0]);
         expect_refused(ask(p->bin, "gpt2-124m", 50257), damaged[i][1]);
     }

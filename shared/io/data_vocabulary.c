@@ -147,6 +147,17 @@ static int compare_sizes(struct checking *k, const char *side, const cJSON *toke
         side, get_text(tokenizer, "name"), (long long)size, v->model, v->size);
 }
 
+// An object, which may be empty, with the SHA-256 of each tokenizer file that it names.
+static bool files_are_valid(const cJSON *files) {
+    const cJSON *file;
+    if (!cJSON_IsObject(files)) return false;
+    cJSON_ArrayForEach(file, files) {
+        const char *sha256 = cJSON_IsObject(file) ? get_text(file, "sha256") : NULL;
+        if (tokenizer_file_known(file->string) && (!sha256 || strlen(sha256) != 64)) return false;
+    }
+    return true;
+}
+
 static int check_fields(struct checking *k, const struct segment *g, const char *side, const cJSON *root) {
     const cJSON *tokenizer = get(root, "tokenizer");
     int64_t size = sidecar_count(root, "vocab_size", 1), tokens = sidecar_count(root, "tokens", 1);
@@ -155,7 +166,9 @@ static int check_fields(struct checking *k, const struct segment *g, const char 
                           : tokens < 0 ? "tokens"
                           : !name      ? "tokenizer.name"
                           : !kind      ? "tokenizer.kind"
-                                       : NULL;
+                          : strcmp(kind, "byte") != 0 && !files_are_valid(get(tokenizer, "files"))
+                              ? "tokenizer.files"
+                              : NULL;
     if (missing)
         return fail(
             "%s: the token file's sidecar has no valid \"%s\": make the tokens again, " WITHOUT_CHECKS, side,

@@ -33,8 +33,8 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h);
 int ps_login(const struct ps_login *l, struct ps_identity *id);
 // Blocks until everyone is there. The endpoints of all shards (malloc'd, one a line), or NULL after logging.
 char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s);
-// Logs why the job is over for this role; -1. Where a launcher told the job to end, the launcher has said why:
-// its roles keep the text and print nothing.
+// Logs why the job is over for this role; -1. Where a launcher told the job to end, the launcher has said
+// why: its roles keep the text and print nothing.
 int ps_fail(const char *why);
 static inline bool ps_stopped(const _Atomic int *stop) { return stop && *stop; }
 

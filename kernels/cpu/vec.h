@@ -64,7 +64,7 @@ VEC_INLINE vecf vec_max(vecf a, vecf b) { return vec_select(a > b, a, b); }
 // Adds SUM_WIDTH lanes pairwise, a fixed order.
 VEC_INLINE float vec_sum(const vecf x[SUM_WIDTH / VEC]) {
     float lane[SUM_WIDTH];
-    memcpy(lane, x, sizeof lane);
+    for (int i = 0; i < SUM_WIDTH / VEC; i++) memcpy(lane + i * VEC, &x[i], sizeof x[i]);
     for (int w = SUM_WIDTH / 2; w; w /= 2)
         for (int i = 0; i < w; i++) lane[i] += lane[i + w];
     return lane[0];

@@ -1,5 +1,5 @@
-// SHA-256 in hexadecimal, by libsodium: the fingerprint of tokenizer files, which Python's hashlib and `sha256sum`
-// compute as well.
+// SHA-256 in hexadecimal, by libsodium: the fingerprint of tokenizer files, which Python's hashlib and
+// `sha256sum` compute as well.
 #ifndef STARRING_SHARED_CORE_SHA256_H
 #define STARRING_SHARED_CORE_SHA256_H
 

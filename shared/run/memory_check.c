@@ -78,18 +78,29 @@ int memory_check(const struct config *c, const struct memory_need *need, const c
     return answer(c, &s, what, "");
 }
 
-int memory_check_run(const struct job *j, predict_fn predict, const struct memory_part *part) {
+// What a part of the job needs, and what this machine has for it.
+struct outlook {
+    struct memory_part here;  // the part, with this machine's GPUs counted
     struct memory_need need;
     struct memory_room room;
-    struct memory_part here = *part;
-    here.gpus = device_gpus(j->config);
-    if (memory_need_of(j, predict, &here, &need)) return -1;
-    memory_room_read("", j->config, need.gpus, &room);
-    struct memory_short s = memory_compare(&need, &room);
+};
+
+static int look(const struct job *j, predict_fn predict, const struct memory_part *part, struct outlook *o) {
+    o->here = *part;
+    o->here.gpus = device_gpus(j->config);
+    if (memory_need_of(j, predict, &o->here, &o->need)) return -1;
+    memory_room_read("", j->config, o->need.gpus, &o->room);
+    return 0;
+}
+
+int memory_check_run(const struct job *j, predict_fn predict, const struct memory_part *part) {
+    struct outlook o;
+    if (look(j, predict, part, &o)) return -1;
+    struct memory_short s = memory_compare(&o.need, &o.room);
     if (!s.limit) return 0;
     char *advice = j->config->memory_check == MEMORY_CHECK_OFF
                        ? NULL
-                       : memory_advice(&(struct memory_question){j, predict, &here, &room});
+                       : memory_advice(&(struct memory_question){j, predict, &o.here, &o.room});
     int rc = answer(j->config, &s, "the run", advice);
     free(advice);
     return rc;
@@ -108,17 +119,13 @@ static void put_one(cJSON *list, const struct memory_sum *wanted, const struct m
 
 int memory_check_put(struct cJSON *doc, const struct job *j, predict_fn predict,
                      const struct memory_part *part) {
-    struct memory_need need;
-    struct memory_room room;
-    struct memory_part here = *part;
-    here.gpus = device_gpus(j->config);
-    if (memory_need_of(j, predict, &here, &need)) return -1;
-    memory_room_read("", j->config, need.gpus, &room);
+    struct outlook seen;
+    if (look(j, predict, part, &seen)) return -1;
     cJSON *o = cJSON_AddObjectToObject(doc, "here"), *limits = cJSON_AddArrayToObject(o, "limits");
-    if (room.host_known) put_one(limits, &need.host, &room.host);
-    for (int i = 0; i < need.gpus && i < room.gpus; i++)
-        if (room.gpu[i].free_bytes >= 0) put_one(limits, &need.gpu[i], &room.gpu[i]);
-    cJSON_AddBoolToObject(o, "fits", !memory_compare(&need, &room).limit);
+    if (seen.room.host_known) put_one(limits, &seen.need.host, &seen.room.host);
+    for (int i = 0; i < seen.need.gpus && i < seen.room.gpus; i++)
+        if (seen.room.gpu[i].free_bytes >= 0) put_one(limits, &seen.need.gpu[i], &seen.room.gpu[i]);
+    cJSON_AddBoolToObject(o, "fits", !memory_compare(&seen.need, &seen.room).limit);
     return 0;
 }
 

@@ -16,6 +16,7 @@
 
 #include "kernels/backend.h"
 #include "shared/core/error.h"
+#include "shared/model/spec.h"
 #include "shared/run/datasheet.h"
 #include "shared/run/run_dir.h"
 #include "tests/job.h"
@@ -75,6 +76,15 @@ static void expect_step(const cJSON *j, bool gpu) {
     assert_true(fabs(number(j, "tokens_per_second") * step - 2 * 16) < 1e-6);
     assert_true(fabs(number(j, "flops_per_second") * step / number(j, "flops_per_step") - 1) < 1e-9);
     assert_true(number(j, "mfu") == number(j, "share_of_matmul"));
+    // tiny: 2 blocks of (64 + 2 x 32 + 64) x 64 in attention and 3 x 64 x 176 in the MLP, a head of 256 x 64;
+    // 12 x 2 x 16 x 64 for attention. 32 tokens.
+    double products = 6 * (2 * (192 * 64 + 3 * 64 * 176) + 256 * 64), attention = 12 * 2 * 16 * 64;
+    assert_true(number(j, "flops_per_step") == 32 * (products + attention));
+    assert_true(number(j, "flops_per_step_causal") == 32 * (products + attention / 2));
+    assert_true(fabs(number(j, "mfu_causal") / number(j, "mfu") /
+                         (number(j, "flops_per_step_causal") / number(j, "flops_per_step")) -
+                     1) < 1e-9);
+    assert_true(cJSON_IsNull(item(j, "mfu_datasheet_causal")));
     assert_true(number(j, "matmul_size") == 64 && number(j, "late_allocations") == 0);
     // Neither a CPU nor the emulation is in a datasheet.
     assert_true(cJSON_IsNull(item(j, "mfu_datasheet")) &&
@@ -104,7 +114,11 @@ static void a_step_has_its_figures(void **state) {
     cJSON_Delete(j);
     struct job_output o = job_run(*state, "bench " STEP " --device cpu");
     assert_int_equal(o.status, 0);
-    assert_non_null(strstr(o.out, "share (MFU)"));
+    const char *speed = strstr(o.out, "tokens/s       "), *full = strstr(o.out, "MFU, full ");
+    const char *causal = strstr(o.out, "MFU, causal ");
+    assert_true(speed && full && causal && speed < full && full < causal);
+    assert_non_null(strstr(full, FLOPS_FULL));
+    assert_non_null(strstr(causal, FLOPS_CAUSAL));
     assert_non_null(strstr(o.out, ": equal\n"));
     job_output_free(&o);
 }
@@ -123,7 +137,7 @@ static void a_step_on_a_gpu_has_its_figures(void **state) {
     struct job_output o = job_run(*state, "bench " STEP " --device cuda");
     assert_int_equal(o.status, 0);
     assert_non_null(strstr(o.out, "emulated GPU"));
-    assert_non_null(strstr(o.out, "MFU, datasheet none"));
+    assert_non_null(strstr(o.out, "datasheet      none: "));
     assert_non_null(strstr(o.out, "in use"));
     job_output_free(&o);
 }

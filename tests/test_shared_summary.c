@@ -122,7 +122,7 @@ static struct rank_report report(const char *role, int rank) {
 
 static void write_run(const char *dir, const char *topology) {
     struct run_facts facts = {.params = 1000,
-                              .flops_per_token = 6000,
+                              .flops_per_token = {.full = 6000, .causal = 5000},
                               .wall_seconds = 3,
                               .data = "a text",
                               .weights_hash = 0x0123456789abcdefULL,
@@ -191,6 +191,10 @@ static void everything_is_merged(void **state) {
     double tokens = number(s, "tokens_per_step", NULL);
     assert_true(tokens == number(s, "train_batch_size", NULL) * 32);
     assert_true(number(s, "tokens_per_second", NULL) == tokens * 4 / 2.5);  // without the first step
+    double rate = number(s, "tokens_per_second", NULL);
+    assert_true(number(s, "flops_per_second", NULL) == rate * 6000);
+    assert_true(number(s, "flops_per_second_causal", NULL) == rate * 5000);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(s, "mfu_datasheet")));  // not on GPUs
     assert_true(number(s, "step_seconds", "median") == 0.75 && number(s, "step_seconds", "p95") == 9);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(s, "memory")), 4);
     const cJSON *server = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "memory"), 3);
@@ -214,27 +218,27 @@ static void everything_is_merged(void **state) {
     cJSON_Delete(s);
 }
 
+static void write_gpu_worker(const char *dir, int rank, const char *gpu, const char *bus_id) {
+    struct run_facts facts = {.params = 1000, .flops_per_token = {6000, 5000}, .data = "a text"};
+    struct rank_report w = report("worker", rank);
+    w.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
+    w.on_gpu = true;
+    w.device = (struct device_facts){
+        .sm_version = 90, .memory_bytes = 1 << 30, .driver_version = 13010, .runtime_version = 13000};
+    snprintf(w.device.name, sizeof w.device.name, "%s", gpu);
+    snprintf(w.device.bus_id, sizeof w.device.bus_id, "%s", bus_id);
+    w.device_memory = (struct device_memory){.ledger_bytes = 2048,
+                                             .workspace_bytes = 100,
+                                             .used_bytes = 10000 + 500 * (size_t)rank,
+                                             .free_bytes = 1000 - 500 * (size_t)rank,
+                                             .total_bytes = 1 << 30};
+    assert_int_equal(summary_write_rank(dir, &w, rank == 0 ? &facts : NULL), 0);
+}
+
 // Worker 0 and 1 share a GPU, as the server's report says nothing of any.
 static void write_gpu_run(const char *dir) {
     write_run(dir, "ps:sync");
-    for (int r = 0; r < 2; r++) {
-        struct run_facts facts = {.params = 1000, .data = "a text"};
-        struct rank_report w = report("worker", r);
-        w.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
-        w.on_gpu = true;
-        w.device = (struct device_facts){.name = "some GPU",
-                                         .bus_id = "0000:01:00.0",
-                                         .sm_version = 90,
-                                         .memory_bytes = 1 << 30,
-                                         .driver_version = 13010,
-                                         .runtime_version = 13000};
-        w.device_memory = (struct device_memory){.ledger_bytes = 2048,
-                                                 .workspace_bytes = 100,
-                                                 .used_bytes = 10000 + 500 * (size_t)r,
-                                                 .free_bytes = 1000 - 500 * (size_t)r,
-                                                 .total_bytes = 1 << 30};
-        assert_int_equal(summary_write_rank(dir, &w, r == 0 ? &facts : NULL), 0);
-    }
+    for (int r = 0; r < 2; r++) write_gpu_worker(dir, r, "some GPU", "0000:01:00.0");
 }
 
 static char *printed(const char *dir, const cJSON *s) {
@@ -275,6 +279,37 @@ static void ranks_that_share_a_gpu_are_added_up(void **state) {
     assert_non_null(strstr(text, "  worker   0        512 B        512 B"));
     free(text);
     cJSON_Delete(s);
+}
+
+// The denominator of MFU is what all GPUs of the run promise together, each once; of one that is in no
+// datasheet, there is none.
+static void mfu_is_of_all_gpus(void **state) {
+    static const struct {
+        const char *second, *bus_id;
+        double peak;  // 0: null
+    } cases[] = {{"NVIDIA H200", "0000:01:00.0", 989.4e12},
+                 {"NVIDIA H200", "0000:02:00.0", 2 * 989.4e12},
+                 {"some GPU", "0000:02:00.0", 0}};
+    const char *dir = *state;
+    write_run(dir, "ps:sync");
+    write_gpu_worker(dir, 0, "NVIDIA H200", "0000:01:00.0");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_gpu_worker(dir, 1, cases[i].second, cases[i].bus_id);
+        cJSON *s = summary_merge(dir);
+        char *text = printed(dir, s);
+        if (cases[i].peak > 0) {
+            double rate = number(s, "tokens_per_second", NULL);
+            assert_true(number(s, "mfu_datasheet", NULL) == rate * 6000 / cases[i].peak);
+            assert_true(number(s, "mfu_datasheet_causal", NULL) == rate * 5000 / cases[i].peak);
+            assert_non_null(strstr(text, "MFU  "));
+        } else {
+            assert_true(cJSON_IsNull(cJSON_GetObjectItem(s, "mfu_datasheet_causal")));
+            assert_null(strstr(text, "MFU  "));
+        }
+        assert_non_null(strstr(text, "causal attention (a token: " FLOPS_CAUSAL ")\n"));
+        free(text);
+        cJSON_Delete(s);
+    }
 }
 
 // Ranks look at different moments: what is counted may be more than what was in use. No number then.
@@ -430,6 +465,7 @@ int main(void) {
         ON_DISK(broken_lines_are_named),
         ON_DISK(everything_is_merged),
         ON_DISK(ranks_that_share_a_gpu_are_added_up),
+        ON_DISK(mfu_is_of_all_gpus),
         ON_DISK(an_impossible_difference_is_not_known),
         ON_DISK(memory_agrees_class_by_class),
         ON_DISK(missing_ranks_are_named),

@@ -206,10 +206,12 @@ int model_spec_check(const struct model_spec *s) {
     return 0;
 }
 
-double model_flops_per_token(const struct model_spec *s, int64_t seq) {
+struct token_flops model_flops_per_token(const struct model_spec *s, int64_t seq) {
     double c = s->channels, hd = (double)s->heads * s->head_size, kvd = (double)s->kv_heads * s->head_size;
     double ffn_matrices = s->family == FAMILY_LLAMA ? 3.0 : 2.0;
     double block = (hd + 2.0 * kvd) * c + hd * c + ffn_matrices * c * s->ffn;
     double in_matmuls = s->layers * block + (double)s->vocab * c;  // the head's product; a lookup is none
-    return 6.0 * in_matmuls + 12.0 * s->layers * (double)seq * hd;
+    double attention = 12.0 * s->layers * (double)seq * hd;
+    return (struct token_flops){.full = 6.0 * in_matmuls + attention,
+                                .causal = 6.0 * in_matmuls + 0.5 * attention};
 }

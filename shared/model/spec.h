@@ -54,8 +54,18 @@ struct layout *model_layout_create(const struct model_spec *s, int world);
 // the same for every world size.
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out);
 
-// 6 * params_in_matmuls + 12 * L * T * H * D per token (PaLM, appendix B; causal attention counted
-// in full): flops of forward and backward of one token.
-double model_flops_per_token(const struct model_spec *s, int64_t seq);
+// Flops of forward and backward of one token, nothing recomputed counted: 6 x the parameters that are in
+// matrix products (a lookup is none), and for attention
+//     in full   12 L T H D   every position sees all T (PaLM, appendix B; nanoGPT)
+//     causal     6 L T H D   position t sees t of them, half on the average, which is all that is computed.
+//               llm.c counts so (gpt2_estimate_mfu, commit f1e2ace; its 6N takes all parameters, padding
+//               too), and LLM.Q (get_transformer_ops, commit b77d969)
+struct token_flops {
+    double full, causal;
+};
+struct token_flops model_flops_per_token(const struct model_spec *s, int64_t seq);
+// The two countings in words, for tables and documents.
+#define FLOPS_FULL   "6 x parameters in matrix products + 12 L T H D"
+#define FLOPS_CAUSAL "6 x parameters in matrix products + 6 L T H D"
 
 #endif

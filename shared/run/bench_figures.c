@@ -11,7 +11,8 @@ static const char mfu_formula[] =
 static const char datasheet_formula[] = "flops_per_step / step_seconds / datasheet_flops_per_second";
 
 static double tokens_per_s(const struct step_figures *f) { return (double)(f->batch * f->seq) / f->step_s; }
-static double rate(const struct step_figures *f) { return f->flops / f->step_s; }
+static double rate(const struct step_figures *f) { return f->flops.full / f->step_s; }
+static double causal_rate(const struct step_figures *f) { return f->flops.causal / f->step_s; }
 
 static double product_rate(const struct step_figures *f) {
     double n = (double)f->product;
@@ -42,9 +43,11 @@ static void put_datasheet(cJSON *j, const struct step_figures *f) {
     if (f->datasheet_flops > 0) {
         cJSON_AddNumberToObject(j, "datasheet_flops_per_second", f->datasheet_flops);
         cJSON_AddNumberToObject(j, "mfu_datasheet", rate(f) / f->datasheet_flops);
+        cJSON_AddNumberToObject(j, "mfu_datasheet_causal", causal_rate(f) / f->datasheet_flops);
     } else {
         cJSON_AddNullToObject(j, "datasheet_flops_per_second");
         cJSON_AddNullToObject(j, "mfu_datasheet");
+        cJSON_AddNullToObject(j, "mfu_datasheet_causal");
     }
     cJSON_AddStringToObject(j, "datasheet", f->datasheet);
     cJSON_AddStringToObject(j, "mfu_datasheet_formula", datasheet_formula);
@@ -61,12 +64,16 @@ void step_figures_json(const struct step_figures *f) {
     cJSON_AddNumberToObject(j, "step_seconds", f->step_s);
     cJSON_AddNumberToObject(j, "idle_seconds", f->idle_s);
     cJSON_AddNumberToObject(j, "tokens_per_second", tokens_per_s(f));
-    cJSON_AddNumberToObject(j, "flops_per_step", f->flops);
+    cJSON_AddNumberToObject(j, "flops_per_step", f->flops.full);
+    cJSON_AddNumberToObject(j, "flops_per_step_causal", f->flops.causal);
+    cJSON_AddStringToObject(j, "flops_formula", "a token: " FLOPS_FULL "; causal: " FLOPS_CAUSAL);
     cJSON_AddNumberToObject(j, "flops_per_second", rate(f));
+    cJSON_AddNumberToObject(j, "flops_per_second_causal", causal_rate(f));
     cJSON_AddNumberToObject(j, "matmul_size", (double)f->product);
     cJSON_AddNumberToObject(j, "matmul_flops_per_second", product_rate(f));
     cJSON_AddNumberToObject(j, "share_of_matmul", rate(f) / product_rate(f));
     cJSON_AddNumberToObject(j, "mfu", rate(f) / product_rate(f));
+    cJSON_AddNumberToObject(j, "mfu_causal", causal_rate(f) / product_rate(f));
     cJSON_AddStringToObject(j, "mfu_formula", mfu_formula);
     put_datasheet(j, f);
     cJSON_AddNumberToObject(j, "forward_share", f->forward_s / all);
@@ -97,31 +104,39 @@ static void print_memory(const struct step_figures *f) {
                         (double)m->workspace_bytes);
 }
 
+// One counting of attention: the step's rate, its share of the product and, of a GPU, of the datasheet.
+static void print_mfu(const char *attention, const struct step_figures *f, double flops,
+                      const char *a_token) {
+    char peak[64] = "";
+    double flops_per_s = flops / f->step_s;
+    if (f->datasheet_flops > 0)
+        snprintf(peak, sizeof peak, ", %.3f of the datasheet", flops_per_s / f->datasheet_flops);
+    printf("MFU, %-9s %.3f of the product%s: %.1f GFLOP/s, a token %s\n", attention,
+           flops_per_s / product_rate(f), peak, flops_per_s * 1e-9, a_token);
+}
+
 void step_figures_table(const struct step_figures *f) {
     char line[DEVICE_FACTS_LINE];
     double all = f->forward_s + f->backward_s + f->optimizer_s;
     long long n = (long long)f->product;
     if (f->gpu) printf("device         %s\n", device_facts_line(line, &f->facts));
     printf("model          %s, %lld parameters\n", f->model, (long long)f->params);
-    printf("step           B=%lld T=%lld %s: %.4f s (median), %.1f GFLOP\n", (long long)f->batch,
-           (long long)f->seq, dtype_name(f->dtype), f->step_s, f->flops * 1e-9);
     printf("tokens/s       %.1f\n", tokens_per_s(f));
-    printf("rate           %.1f GFLOP/s\n", rate(f) * 1e-9);
+    printf("step           B=%lld T=%lld %s: %.4f s (median)\n", (long long)f->batch, (long long)f->seq,
+           dtype_name(f->dtype), f->step_s);
     printf("matmul         %.1f GFLOP/s (%lld x %lld x %lld, same type, %s the steps, median)\n",
            product_rate(f) * 1e-9, n, n, n, f->products > 1 ? "several in a row between" : "between");
-    printf("share (MFU)    %.3f = flops per step / step seconds / matmul rate\n", rate(f) / product_rate(f));
+    print_mfu("full", f, f->flops.full, FLOPS_FULL);
+    print_mfu("causal", f, f->flops.causal, FLOPS_CAUSAL);
+    printf(
+        "               flops of a step / step seconds / rate; forward and backward, nothing recomputed\n");
     if (f->datasheet_flops > 0)
-        printf("MFU, datasheet %.3f = flops per step / step seconds / %.1f TFLOP/s (%s)\n",
-               rate(f) / f->datasheet_flops, f->datasheet_flops * 1e-12, f->datasheet);
+        printf("datasheet      %.1f TFLOP/s (%s)\n", f->datasheet_flops * 1e-12, f->datasheet);
     else if (f->gpu)
-        printf("MFU, datasheet none: %s\n", f->datasheet);
+        printf("datasheet      none: %s\n", f->datasheet);
     printf(
         "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms per step without work\n",
         100 * f->forward_s / all, 100 * f->backward_s / all, 100 * f->optimizer_s / all, f->idle_s * 1e3);
     print_memory(f);
     printf("allocations    %llu after the first step\n", (unsigned long long)f->late_allocations);
-    printf(
-        "flops per step tokens * (6 * matrix parameters + 12 * L * T * H * D): forward and backward, "
-        "attention in\n"
-        "               full, no recomputation counted\n");
 }

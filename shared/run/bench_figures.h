@@ -2,6 +2,7 @@
 #ifndef STARRING_SHARED_RUN_BENCH_FIGURES_H
 #define STARRING_SHARED_RUN_BENCH_FIGURES_H
 
+#include "shared/model/spec.h"
 #include "shared/run/device_facts.h"
 
 struct step_figures {
@@ -12,7 +13,7 @@ struct step_figures {
     // Of it the compute stream had nothing to do: the host between the wait for the loss and the update, and
     // between the update and the next batch. Median.
     double idle_s;
-    double flops;                               // of a step
+    struct token_flops flops;                   // of a step
     int64_t product;                            // side of the large matrix product
     int products;                               // of one measurement
     double product_s;                           // of one, median

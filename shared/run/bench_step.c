@@ -253,7 +253,8 @@ static int run(struct bench *b, bool json) {
     if (train_run(&o, &b->result)) return -1;
     const struct rank_report *r = &b->result.report;
     int timed = (int)b->result.steps - WARMUP_STEPS;
-    int64_t tokens = b->config->train_batch * b->config->seq;
+    double tokens = (double)(b->config->train_batch * b->config->seq);
+    struct token_flops a_token = model_flops_per_token(&b->spec, b->config->seq);
     struct step_figures f = {.model = b->spec.name,
                              .params = b->layout->params,
                              .batch = b->config->train_batch,
@@ -261,7 +262,7 @@ static int run(struct bench *b, bool json) {
                              .dtype = b->config->dtype,
                              .step_s = median(b->result.step_seconds + WARMUP_STEPS, timed),
                              .idle_s = median(b->between.idle_s + WARMUP_STEPS, timed),
-                             .flops = model_flops_per_token(&b->spec, b->config->seq) * (double)tokens,
+                             .flops = {a_token.full * tokens, a_token.causal * tokens},
                              .product = b->side,
                              .products = b->between.products,
                              .product_s = median(b->between.product_s + WARMUP_STEPS, timed),

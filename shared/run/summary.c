@@ -49,7 +49,8 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)f->weights_hash);
     cJSON *run = cJSON_AddObjectToObject(o, "run");
     put(run, "params", (double)f->params);
-    put(run, "flops_per_token", f->flops_per_token);
+    put(run, "flops_per_token", f->flops_per_token.full);
+    put(run, "flops_per_token_causal", f->flops_per_token.causal);
     put(run, "wall_seconds", f->wall_seconds);
     put(run, "val_loss", f->val_loss);
     put(run, "unigram_entropy", f->unigram_entropy);
@@ -188,12 +189,14 @@ bool summary_interrupted(const struct cJSON *summary) {
 }
 
 static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
-                      double flops_per_token) {
+                      struct token_flops flops) {
     double tokens = (double)(c->train_batch * c->seq), rate = summary_rate(m, tokens);
     put(s, "tokens_per_step", tokens);
     put(s, "tokens_per_second", rate);
-    put(s, "flops_per_token", flops_per_token);
-    put(s, "flops_per_second", rate * flops_per_token);
+    put(s, "flops_per_token", flops.full);
+    put(s, "flops_per_token_causal", flops.causal);
+    put(s, "flops_per_second", rate * flops.full);
+    put(s, "flops_per_second_causal", rate * flops.causal);
     if (m->steps) qsort(m->step_seconds, (size_t)m->steps, sizeof(double), compare_doubles);
     cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
     put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
@@ -230,7 +233,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 }
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
-static double put_run(cJSON *s, cJSON *ranks) {
+static struct token_flops put_run(cJSON *s, cJSON *ranks) {
     static const char *const keys[] = {"params",       "val_loss", "unigram_entropy", "cpu_kernel",
                                        "weights_hash", "data",     "wall_seconds"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
@@ -239,7 +242,8 @@ static double put_run(cJSON *s, cJSON *ranks) {
         cJSON *v = run ? cJSON_DetachItemFromObjectCaseSensitive(run, keys[i]) : NULL;
         cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
     }
-    double flops = run ? get(run, "flops_per_token") : NAN;
+    struct token_flops flops = {summary_number(run, "flops_per_token"),
+                                summary_number(run, "flops_per_token_causal")};
     // Of an asynchronous star worker 0 may have done all its steps and another worker not.
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run, "interrupted")))
         cJSON_ReplaceItemInObjectCaseSensitive(s, "state",
@@ -360,7 +364,11 @@ static void put_words(cJSON *s) {
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text"},
         {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
-        {"flops_per_token", "forward and backward: 6 x parameters in matrix products + 12 L T H D"},
+        {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
+        {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
+        {"mfu_datasheet",
+         "flops_per_second / datasheet_flops_per_second; mfu_datasheet_causal: that of causal"},
+        {"datasheet_flops_per_second", "the vendors' dense 16-bit rates of all GPUs of the run, added up"},
         {"staleness", "updates applied between the weights a gradient was computed on and its own update"},
         {"weights_hash", "xxh64 of the final weights in logical tensor order, without gaps and padding"},
         {"cpu_kernel",
@@ -379,10 +387,10 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     read_ranks(dir, "worker", c->workers, ranks, missing);
     if (c->kind == TOPOLOGY_PS) read_ranks(dir, "server", c->ps.servers, ranks, missing);
     put_description(s, c, m);
-    double flops_per_token = put_run(s, ranks);
-    put_speed(s, c, m, flops_per_token);
+    put_speed(s, c, m, put_run(s, ranks));
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);
+    summary_put_mfu(s, c->dtype);
     put_times(s, ranks);
     if (c->kind == TOPOLOGY_PS) put_all_staleness(s, ranks);
     if (cJSON_GetArraySize(missing)) {

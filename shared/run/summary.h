@@ -13,9 +13,9 @@ struct cJSON;
 
 // What only worker 0 knows, beside its report.
 struct run_facts {
-    int64_t params;          // P, without padding
-    double flops_per_token;  // forward and backward
-    double wall_seconds;     // from the start of the rank to its end
+    int64_t params;  // P, without padding
+    struct token_flops flops_per_token;
+    double wall_seconds;  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;
     double val_loss, unigram_entropy;  // NAN: not evaluated

@@ -5,11 +5,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/run/datasheet.h"
 #include "shared/run/summary_impl.h"
 
 static const char *text(const cJSON *o, const char *key) {
     const char *s = cJSON_GetStringValue(summary_item(o, key));
     return s ? s : "";
+}
+
+static void put(cJSON *o, const char *key, double x) {
+    cJSON_AddItemToObject(o, key, isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull());
 }
 
 static void set(cJSON *o, const char *key, double x) {
@@ -72,6 +77,20 @@ void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
         cJSON_AddItemToObject(summary, "devices", devices);
     else
         cJSON_Delete(devices);
+}
+
+void summary_put_mfu(struct cJSON *summary, enum dtype dt) {
+    double peak = 0;
+    const char *source;
+    const cJSON *d;
+    cJSON_ArrayForEach(d, summary_item(summary, "devices")) {
+        double flops = datasheet_flops(text(d, "name"), dt, &source);
+        peak = flops > 0 ? peak + flops : NAN;
+    }
+    if (!(peak > 0)) peak = NAN;
+    put(summary, "datasheet_flops_per_second", peak);
+    put(summary, "mfu_datasheet", summary_number(summary, "flops_per_second") / peak);
+    put(summary, "mfu_datasheet_causal", summary_number(summary, "flops_per_second_causal") / peak);
 }
 
 void summary_print_devices(FILE *f, const struct cJSON *summary) {

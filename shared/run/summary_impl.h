@@ -25,6 +25,9 @@ void summary_put_device(struct cJSON *rank, const struct rank_report *r);
 // Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,
 // what is in use of it and what of that is neither. Nothing when no rank was on a GPU.
 void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks);
+// Adds the sum of the GPUs' rates in datasheets and the share of it that the run reached, with both countings
+// of attention; nulls where one is not in the table. After summary_put_devices and the rates.
+void summary_put_mfu(struct cJSON *summary, enum dtype dt);
 void summary_print_devices(FILE *f, const struct cJSON *summary);
 
 #endif

@@ -28,6 +28,17 @@ static const char *verdict(const cJSON *predicted, const cJSON *peak) {
     return cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT";
 }
 
+static void print_rate(FILE *f, const cJSON *s) {
+    fprintf(f, "rate        %.2f GFLOP/s with attention in full (a token: " FLOPS_FULL ")\n",
+            summary_number(s, "flops_per_second") * 1e-9);
+    fprintf(f, "            %.2f GFLOP/s with causal attention (a token: " FLOPS_CAUSAL ")\n",
+            summary_number(s, "flops_per_second_causal") * 1e-9);
+    if (isfinite(summary_number(s, "mfu_datasheet_causal")))
+        fprintf(f, "MFU         %.3f with attention in full, %.3f causal, of %.1f TFLOP/s (datasheet)\n",
+                summary_number(s, "mfu_datasheet"), summary_number(s, "mfu_datasheet_causal"),
+                summary_number(s, "datasheet_flops_per_second") * 1e-12);
+}
+
 static void print_head(FILE *f, const cJSON *s) {
     char count[32];
     const cJSON *loss = summary_item(s, "loss"), *step = summary_item(s, "step_seconds");
@@ -52,12 +63,11 @@ static void print_head(FILE *f, const cJSON *s) {
     if (isfinite(summary_number(s, "val_loss")))
         fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n",
                 summary_number(s, "val_loss"), summary_number(s, "unigram_entropy"));
-    fprintf(f,
-            "speed       %s tokens/s, %.2f GFLOP/s; step %.1f ms median, %.1f p5, %.1f p95; %.1f s in all\n",
+    fprintf(f, "speed       %s tokens/s; step %.1f ms median, %.1f p5, %.1f p95; %.1f s in all\n",
             format_count(count, (int64_t)summary_number(s, "tokens_per_second")),
-            summary_number(s, "flops_per_second") * 1e-9, summary_number(step, "median") * 1e3,
-            summary_number(step, "p5") * 1e3, summary_number(step, "p95") * 1e3,
-            summary_number(s, "wall_seconds"));
+            summary_number(step, "median") * 1e3, summary_number(step, "p5") * 1e3,
+            summary_number(step, "p95") * 1e3, summary_number(s, "wall_seconds"));
+    print_rate(f, s);
 }
 
 static void print_time(FILE *f, const cJSON *s) {

@@ -249,13 +249,15 @@ struct add_args {
 
 // Cross-entropy over logits(R,V): loss[r] = log sum exp - logit[target], in fp32; and, when
 // want_grad, logits become their gradient in place: (softmax - onehot) * grad_scale, rounded once.
-// A target < 0 is ignored: loss 0, gradient row 0.
+// A target < 0 is ignored: loss 0, gradient row 0. Columns V and up are no classes: they are never read, and
+// want_grad writes zeros to those below `padded`, so that products may run over them.
 struct xent_args {
     void *logits;            // (R,V)
     float *loss;             // (R)
     const int32_t *targets;  // (R)
     int64_t rows, vocab;
     int64_t row_stride;  // as ldc above
+    int64_t padded;      // 0: none; else vocab <= padded <= row_stride
     float grad_scale;
     bool want_grad;
     enum dtype dt;

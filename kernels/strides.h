@@ -23,5 +23,10 @@ static inline bool matmul_valid(const struct matmul_args *g) {
 static inline int64_t xent_stride(const struct xent_args *a) {
     return a->row_stride ? a->row_stride : a->vocab;
 }
+// Columns of a gradient row that are written: those of the vocabulary, and zeros behind them.
+static inline int64_t xent_written(const struct xent_args *a) { return a->padded ? a->padded : a->vocab; }
+static inline bool xent_valid(const struct xent_args *a) {
+    return a->vocab > 0 && a->vocab <= xent_written(a) && xent_written(a) <= xent_stride(a);
+}
 
 #endif

@@ -37,6 +37,70 @@ static void matches_ref(void **state) {
             }
 }
 
+static bool all_bytes_are(const char *p, size_t from, size_t to, char byte) {
+    for (size_t i = from; i < to; i++)
+        if (p[i] != byte) return false;
+    return true;
+}
+
+// Behind the vocabulary lie columns that are no classes. Whatever stands there, loss and gradient are the
+// bits of rows with nothing there; below `padded` a gradient row ends in zeros, beyond it and without a
+// gradient nothing is written.
+static void padded_case(enum dtype dt, const int64_t *shape, float garbage, bool want_grad) {
+    int64_t r = 4, v = shape[0], padded = shape[1], stride = shape[2];
+    size_t e = dtype_size(dt), bytes = (size_t)(r * stride) * e;
+    char *plain = kt_random_rows(dt, r, stride, stride, 1, 9.0f), *wide = kt_poisoned(dt, r * stride);
+    float *loss = kt_poisoned(DT_F32, r), *wide_loss = kt_poisoned(DT_F32, r);
+    int32_t *targets = kt_tokens(r, 2, v);
+    targets[1] = -1;
+    for (int64_t i = 0; i < r; i++) {
+        memcpy(wide + (size_t)(i * stride) * e, plain + (size_t)(i * stride) * e, (size_t)v * e);
+        for (int64_t j = v; j < padded; j++) dtype_store(dt, wide, (size_t)(i * stride + j), garbage);
+    }
+    char *before = kt_copy(DT_U8, (int64_t)bytes, wide);
+    struct xent_args a = {.logits = plain,
+                          .loss = loss,
+                          .targets = targets,
+                          .rows = r,
+                          .vocab = v,
+                          .row_stride = stride,
+                          .grad_scale = 0.25f,
+                          .want_grad = want_grad,
+                          .dt = dt};
+    struct xent_args w = a;
+    w.logits = wide;
+    w.loss = wide_loss;
+    w.padded = padded;
+    kt_run(KT_OPS, OP_XENT, 2, &a);
+    kt_run(KT_OPS, OP_XENT, 2, &w);
+    assert_memory_equal(loss, wide_loss, (size_t)r * sizeof *loss);
+    for (int64_t i = 0; i < r; i++) {
+        size_t at = (size_t)(i * stride) * e, end = at + (size_t)stride * e;
+        size_t classes = at + (size_t)v * e, zeros = at + (size_t)padded * e;
+        assert_memory_equal(wide + at, plain + at, (size_t)v * e);
+        if (want_grad)
+            assert_true(all_bytes_are(wide, classes, zeros, 0));
+        else
+            assert_memory_equal(wide + classes, before + classes, zeros - classes);
+        assert_true(all_bytes_are(wide, zeros, end, (char)0xff));
+    }
+    KT_FREE(plain, wide, loss, wide_loss, targets, before);
+}
+
+static void columns_behind_the_vocabulary(void **state) {
+    (void)state;
+    // Vocabulary, columns that products run over, elements from row to row.
+    static const int64_t padded[][3] = {
+        {1, 64, 64}, {257, 320, 320}, {255, 256, 264}, {1025, 1030, 1100}, {4099, 4160, 4160}};
+    static const float garbage[] = {NAN, INFINITY, 6e4f};
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (size_t s = 0; s < sizeof padded / sizeof *padded; s++)
+            for (size_t g = 0; g < sizeof garbage / sizeof *garbage; g++) {
+                padded_case(kt_dtypes[d], padded[s], garbage[g], true);
+                padded_case(kt_dtypes[d], padded[s], garbage[g], false);
+            }
+}
+
 static void ignored_rows_are_zero(void **state) {
     (void)state;
     float *logits = kt_random(DT_F32, 3 * 7, 1, 1.0f), *loss = kt_poisoned(DT_F32, 3);
@@ -150,6 +214,7 @@ static void loss_sum_matches_ref(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_ref),
+        cmocka_unit_test(columns_behind_the_vocabulary),
         cmocka_unit_test(ignored_rows_are_zero),
         cmocka_unit_test(extreme_logits),
         cmocka_unit_test(gradient),

@@ -40,6 +40,12 @@ static void row_gradient(const struct xent_args *a, int64_t row, float max, doub
     }
 }
 
+// Columns [from, padded) of a gradient row become 0.
+static void zero_columns(const struct xent_args *a, int64_t row, int64_t from) {
+    memset(dtype_at_mut(a->dt, a->logits, row * xent_stride(a) + from), 0,
+           (size_t)(xent_written(a) - from) * dtype_size(a->dt));
+}
+
 static void xent_span(const void *args, int64_t begin, int64_t end) {
     const struct xent_args *a = args;
     for (int64_t r = begin; r < end; r++) {
@@ -47,22 +53,23 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
         assert(target < a->vocab);
         if (target < 0) {
             a->loss[r] = 0.0f;
-            if (a->want_grad)
-                memset(dtype_at_mut(a->dt, a->logits, r * xent_stride(a)), 0,
-                       (size_t)a->vocab * dtype_size(a->dt));
+            if (a->want_grad) zero_columns(a, r, 0);
             continue;
         }
         float max, logit;
         double total = row_sum_exp(a, r, &max);
         load_f32(a->dt, &logit, a->logits, r * xent_stride(a) + target, 1);
         a->loss[r] = (float)(exact_log(total) + ((double)max - (double)logit));
-        if (a->want_grad) row_gradient(a, r, max, total);
+        if (!a->want_grad) continue;
+        row_gradient(a, r, max, total);
+        zero_columns(a, r, a->vocab);
     }
 }
 
 int cpu_op_xent(int threads, const void *args, const char **why) {
     const struct xent_args *a = args;
     (void)why;
+    assert(xent_valid(a));
     for_spans(threads, a->rows, row_grain(a->vocab), xent_span, a);
     return 0;
 }

@@ -17,7 +17,7 @@ struct xent_buffers {
     T *logits;
     float *loss;
     const int32_t *targets;
-    int64_t vocab, stride;
+    int64_t vocab, padded, stride;  // padded: columns of a gradient row that are written
     int held;  // vectors of a row that shared memory keeps
     float grad_scale;
     bool want_grad;
@@ -140,6 +140,12 @@ __device__ static inline void xent_write(const struct xent_buffers<T> &p, const 
     }
 }
 
+// Zeros in the columns behind the vocabulary, which nobody reads here: at most a few dozen.
+template <typename T>
+__device__ static inline void xent_pad(const struct xent_buffers<T> &p, T *row) {
+    for (int64_t i = p.vocab + threadIdx.x; i < p.padded; i += blockDim.x) from_f32(0.0f, row + i);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
     SHARED_ARRAY(float, slots, 2 * WARP);
@@ -147,6 +153,7 @@ __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<
     constexpr int V = lanes<T>::count;
     int target = p.targets[blockIdx.x];
     struct xent_row<T> r = xent_split(p.logits + (int64_t)blockIdx.x * p.stride, (int)p.vocab);
+    if (p.want_grad) xent_pad(p, r.row);
     if (target < 0) {
         float zero[V] = {};
         if (threadIdx.x == 0) p.loss[blockIdx.x] = 0.0f;
@@ -176,7 +183,7 @@ static int xent_launch(struct cuda_ctx *ctx, const struct xent_args *a) {
     struct launch_shape shape = flat_shape(a->rows, (unsigned)threads);
     shape.shared_bytes = a->want_grad ? (size_t)lesser(row_bytes, most) : 0;
     struct xent_buffers<T> p = {
-        (T *)a->logits, a->loss, a->targets, a->vocab, xent_stride(a),
+        (T *)a->logits, a->loss, a->targets, a->vocab, xent_written(a), xent_stride(a),
             (int)(shape.shared_bytes / 16), a->grad_scale, a->want_grad
     };
     return launch(ctx, shape, xent_kernel<T>, p);
@@ -187,6 +194,7 @@ int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {
     if (a->rows == 0) return 0;
     if (a->rows >= LARGEST_GRID) return cuda_refused(ctx, "xent: more rows than one launch covers");
     if (a->vocab >= LARGEST_GRID) return cuda_refused(ctx, "xent: more than 2^31 columns");
+    if (!xent_valid(a)) return cuda_refused(ctx, "xent: columns beyond the row's stride");
     return with_type(ctx, a->dt, [&](auto type) { return xent_launch<decltype(type)>(ctx, a); });
 }
 

@@ -1,4 +1,5 @@
 // Cross-entropy in double, and the sum of the losses.
+#include <assert.h>
 #include <math.h>
 
 #include "kernels/ref/ref.h"
@@ -16,12 +17,14 @@ static void xent_row(const struct xent_args *a, int64_t row) {
         double p = exp((double)dtype_load(a->dt, a->logits, at + i) - lse) - (i == target ? 1.0 : 0.0);
         dtype_store(a->dt, a->logits, at + i, target < 0 ? 0.0f : (float)(p * (double)a->grad_scale));
     }
+    for (int64_t i = a->vocab; i < xent_written(a); i++) dtype_store(a->dt, a->logits, at + i, 0.0f);
 }
 
 int ref_op_xent(int threads, const void *args, const char **why) {
     const struct xent_args *a = args;
     (void)threads;
     (void)why;
+    assert(xent_valid(a));
     for (int64_t r = 0; r < a->rows; r++) xent_row(a, r);
     return 0;
 }

@@ -19,6 +19,7 @@
 #ifndef STARRING_KERNELS_BACKEND_H
 #define STARRING_KERNELS_BACKEND_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -263,7 +264,8 @@ struct xent_args {
     enum dtype dt;
 };
 
-// out = sum of loss(R) in double, in row order; accumulate: out +=.
+// out = sum of loss(R) in double, in an order that depends on R alone; accumulate: out +=. Host backends add
+// in row order.
 struct loss_sum_args {
     double *out;  // (1)
     const float *loss;
@@ -310,14 +312,19 @@ struct update_scalars update_decide(const struct exact_sum *sum, float loss_scal
 //     !l2_mode: u = fma(weight_decay, p, u)
 //     p = fma(-lr, u, p)                        weight = round(p)
 // where 1-beta is computed in fp32, inv_bc1 = 1/(1-beta1^t), inv_sqrt_bc2 = 1/sqrt(1-beta2^t) in
-// double, then rounded. scalars->skip: nothing is written.
+// double, then rounded. scalars->skip: nothing is written. Parameter groups are runs of elements: group g is
+// [ends[g-1], ends[g]), the first begins at 0; one launch covers them all.
+#define ADAMW_GROUPS_MAX 24
 struct adamw_args {
     float *master, *m, *v;  // (n)
     void *weight;           // (n) of type dt; may equal master in fp32; NULL: not written
     const void *grad;       // (n) of type dt
     const struct update_scalars *scalars;
     int64_t n;
-    float lr, beta1, beta2, eps, weight_decay, inv_bc1, inv_sqrt_bc2;
+    int64_t ends[ADAMW_GROUPS_MAX];        // (groups) rising; the last is n
+    float weight_decay[ADAMW_GROUPS_MAX];  // (groups)
+    int32_t groups;                        // at least 1
+    float lr, beta1, beta2, eps, inv_bc1, inv_sqrt_bc2;
     bool l2_mode;
     enum dtype dt;
 };
@@ -465,8 +472,12 @@ int dev_trace_write(struct device *d, int pid, void *file);
 
 void dev_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
 
+// What a stream's queue keeps of an operation's arguments.
+#define OP_ARGS_MAX_BYTES 416
+
 // Typed launches: op_matmul(stream, &(struct matmul_args){...}).
-#define DEFINE_LAUNCH(fn, OP, args_t) \
+#define DEFINE_LAUNCH(fn, OP, args_t)                                                         \
+    static_assert(sizeof(struct args_t) <= OP_ARGS_MAX_BYTES, "a queue's slot is too small"); \
     static inline void fn(struct stream *s, const struct args_t *a) { dev_launch(s, OP, a, sizeof *a); }
 DEFINE_LAUNCH(op_matmul, OP_MATMUL, matmul_args)
 DEFINE_LAUNCH(op_bias_grad, OP_BIAS_GRAD, bias_grad_args)

@@ -180,7 +180,9 @@ static void adamw_init(struct adamw_case *t, enum dtype dt, int64_t n) {
                                   .beta1 = 0.9f,
                                   .beta2 = 0.95f,
                                   .eps = 1e-8f,
-                                  .weight_decay = 0.1f,
+                                  .ends = {n},
+                                  .weight_decay = {0.1f},
+                                  .groups = 1,
                                   .inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, 3))),
                                   .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))),
                                   .dt = dt};
@@ -211,6 +213,51 @@ static void adamw_matches_ref(void **state) {
                 t.args.weight = weight;
                 adamw_fini(&t);
             }
+}
+
+// One launch over groups is a launch for each of them, to the bit; their ends may lie anywhere, as those of
+// shards do.
+static void adamw_takes_groups(void **state) {
+    static const struct {
+        int64_t n, step;  // of ends: 4 and its multiples take the wide path of GPUs
+        int groups;
+    } cases[] = {{1031, 4, 3}, {1031, 1, 5}, {30011, 128, ADAMW_GROUPS_MAX}, {30011, 333, 24}, {700, 700, 1}};
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases * 2 * KT_DTYPES; k++) {
+        size_t c = k / (2 * KT_DTYPES);
+        enum dtype dt = kt_dtypes[k % KT_DTYPES];
+        struct adamw_case one, many;
+        adamw_init(&one, dt, cases[c].n);
+        adamw_init(&many, dt, cases[c].n);
+        one.args.l2_mode = many.args.l2_mode = k / KT_DTYPES % 2;
+        one.args.groups = cases[c].groups;
+        struct adamw_args part = many.args;
+        for (int64_t g = 0, at = 0, end; g < cases[c].groups; g++, at = end) {
+            end = g + 1 < cases[c].groups ? cases[c].step * (g + 1) : cases[c].n;
+            one.args.ends[g] = end;
+            one.args.weight_decay[g] = 0.05f * (float)(g % 3);
+            part.n = part.ends[0] = end - at;
+            part.weight_decay[0] = one.args.weight_decay[g];
+            part.master = many.args.master + at;
+            part.m = many.args.m + at;
+            part.v = many.args.v + at;
+            part.weight = (char *)many.args.weight + (size_t)at * dtype_size(dt);
+            part.grad = (const char *)many.args.grad + (size_t)at * dtype_size(dt);
+            kt_run(KT_OPS, OP_ADAMW, 1 + (int)g % 3, &part);
+        }
+        kt_run(KT_OPS, OP_ADAMW, 2, &one.args);
+        assert_memory_equal(one.args.master, many.args.master, (size_t)one.n * 4);
+        assert_memory_equal(one.args.m, many.args.m, (size_t)one.n * 4);
+        assert_memory_equal(one.args.v, many.args.v, (size_t)one.n * 4);
+        assert_memory_equal(one.args.weight, many.args.weight, (size_t)one.n * dtype_size(dt));
+        const struct kt_out outs[] = {{one.args.master, one.n, DT_F32, 0, 0},
+                                      {one.args.m, one.n, DT_F32, 0, 0},
+                                      {one.args.v, one.n, DT_F32, 0, 0},
+                                      {one.args.weight, one.n, dt, 0, 0}};
+        kt_check(OP_ADAMW, &one.args, outs, 4);
+        adamw_fini(&one);
+        adamw_fini(&many);
+    }
 }
 
 // Written from the paper (algorithm 2), in double, over ten steps: the same trajectory to rounding.
@@ -292,6 +339,7 @@ int main(void) {
         cmocka_unit_test(sumsq_counts_what_is_not_finite),
         cmocka_unit_test(decisions),
         cmocka_unit_test(adamw_matches_ref),
+        cmocka_unit_test(adamw_takes_groups),
         cmocka_unit_test(adamw_follows_the_paper),
         cmocka_unit_test(adamw_in_fp32_may_update_the_weight_in_place),
         cmocka_unit_test(a_skipped_step_writes_nothing),

@@ -196,6 +196,38 @@ static void test_launch(void **unused) {
     dev_close(&dev);
 }
 
+// Ranges of every kind, and each is one launch: a GPU's small tensors would pay one each.
+static void test_one_launch_a_range(void **unused) {
+    (void)unused;
+    const char *why = NULL;
+    struct unit u = make_unit();
+    struct device *dev = NULL;
+    const struct device_options o = {.threads = 1, .label = "test", .trace = true};
+    assert_int_equal(dev_open(backend_find("cpu", &why), &o, &dev), 0);
+    struct stream *s = stream_create(dev, "compute");
+    struct state *state = xcalloc(1, sizeof *state);
+    const struct update_scalars scalars = {.grad_scale = 1};
+    static const int64_t ranges[][2] = {{0, N}, {0, 450}, {450, 451}, {451, 1700}, {1700, N}, {N, N}};
+    fill(state, &u, DT_BF16);
+    for (size_t i = 0; i < COUNT(ranges); i++) {
+        struct update_range r = range_of(&u, state, ranges[i][0], ranges[i][1], DT_BF16);
+        optimizer_launch(s, &configs[0], &r, 0.125f, 7, &scalars);
+    }
+    assert_int_equal(stream_sync(s), 0);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    assert_int_equal(dev_trace_write(dev, 0, f), 0);
+    fclose(f);
+    size_t launches = 0;
+    for (const char *at = text; (at = strstr(at, "\"adamw\"")); at++) launches++;
+    assert_int_equal(launches, COUNT(ranges) - 1);  // the empty range has none
+    free(text);
+    free(state);
+    stream_destroy(&s);
+    dev_close(&dev);
+}
+
 // The schedules and the dynamic scaler are held to DeepSpeed's by test_shared_deepspeed.c.
 static void test_no_schedule(void **unused) {
     (void)unused;
@@ -236,9 +268,13 @@ static void test_minimum_scale(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_first_step),
-        cmocka_unit_test(test_skip_and_empty), cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_no_schedule),    cmocka_unit_test(test_static_scale),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_first_step),
+        cmocka_unit_test(test_skip_and_empty),
+        cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_one_launch_a_range),
+        cmocka_unit_test(test_no_schedule),
+        cmocka_unit_test(test_static_scale),
         cmocka_unit_test(test_minimum_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

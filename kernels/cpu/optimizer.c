@@ -59,19 +59,19 @@ int cpu_op_decide(int threads, const void *args, const char **why) {
 }
 
 // ---------------------------------------------------------------- AdamW
-// Elements [at, at + n). The order of operations is backend.h's, to the letter. Always inlined with a
-// constant l2: GCC 12 does not vectorise a loop that tests an invariant flag.
+// Elements [at, at + n) of group g. The order of operations is backend.h's, to the letter. Always inlined
+// with a constant l2: GCC 12 does not vectorise a loop that tests an invariant flag.
 static inline __attribute__((always_inline)) void adamw_block(const struct adamw_args *a, const float *grad,
-                                                              int64_t at, int64_t n, const bool l2) {
-    const float scale = a->scalars->grad_scale, decay = a->weight_decay, eps = a->eps;
+                                                              int64_t at, int64_t n, int g, const bool l2) {
+    const float scale = a->scalars->grad_scale, decay = a->weight_decay[g], eps = a->eps;
     const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
     const float inv_bc1 = a->inv_bc1, inv_sqrt_bc2 = a->inv_sqrt_bc2, minus_lr = -a->lr;
     float *restrict p = a->master + at, *restrict m = a->m + at, *restrict v = a->v + at;
     for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * scale;
-        if (l2) g = __builtin_fmaf(decay, p[i], g);
-        m[i] = __builtin_fmaf(beta1, m[i], rest1 * g);
-        v[i] = __builtin_fmaf(beta2, v[i], (rest2 * g) * g);
+        float x = grad[i] * scale;
+        if (l2) x = __builtin_fmaf(decay, p[i], x);
+        m[i] = __builtin_fmaf(beta1, m[i], rest1 * x);
+        v[i] = __builtin_fmaf(beta2, v[i], (rest2 * x) * x);
         float denom = __builtin_sqrtf(v[i]) * inv_sqrt_bc2 + eps;
         float u = (m[i] * inv_bc1) / denom;
         if (!l2) u = __builtin_fmaf(decay, p[i], u);
@@ -82,13 +82,15 @@ static inline __attribute__((always_inline)) void adamw_block(const struct adamw
 static void adamw_span(const void *args, int64_t begin, int64_t end) {
     const struct adamw_args *a = args;
     float grad[CHUNK];
-    for (int64_t i = begin; i < end; i += CHUNK) {
-        int64_t n = chunk_min(CHUNK, end - i);
+    int g = 0;
+    for (int64_t i = begin, n; i < end; i += n) {
+        while (a->ends[g] <= i) g++;
+        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
         load_f32(a->dt, grad, a->grad, i, n);
         if (a->l2_mode)
-            adamw_block(a, grad, i, n, true);
+            adamw_block(a, grad, i, n, g, true);
         else
-            adamw_block(a, grad, i, n, false);
+            adamw_block(a, grad, i, n, g, false);
         if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
     }
 }
@@ -96,6 +98,7 @@ static void adamw_span(const void *args, int64_t begin, int64_t end) {
 int cpu_op_adamw(int threads, const void *args, const char **why) {
     const struct adamw_args *a = args;
     (void)why;
+    assert(a->groups >= 1 && a->groups <= ADAMW_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, adamw_span, a);
     return 0;
 }

@@ -20,9 +20,8 @@
 #include "kernels/backend_impl.h"
 #include "kernels/trace.h"
 
-#define RING_SLOTS     1024
-#define ARGS_MAX_BYTES 192
-#define NEVER          UINT64_MAX
+#define RING_SLOTS 1024
+#define NEVER      UINT64_MAX
 
 enum slot_kind { SLOT_OP, SLOT_COPY, SLOT_HOST, SLOT_PHASE, SLOT_WAIT };
 
@@ -31,7 +30,7 @@ struct slot {
     union {
         struct {
             enum op op;
-            _Alignas(16) unsigned char args[ARGS_MAX_BYTES];
+            _Alignas(16) unsigned char args[OP_ARGS_MAX_BYTES];
         } op;
         struct {
             void *dst;
@@ -253,7 +252,7 @@ static void run_inside(struct host_stream *s, struct slot *slot) {
 
 void host_launch(struct stream *head, enum op op, const void *args, size_t args_bytes) {
     struct host_stream *s = (struct host_stream *)head;
-    assert(args_bytes <= ARGS_MAX_BYTES);
+    assert(args_bytes <= OP_ARGS_MAX_BYTES);
     if (inside(s)) {
         struct slot now = {.kind = SLOT_OP, .op.op = op};
         memcpy(now.op.args, args, args_bytes);

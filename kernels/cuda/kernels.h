@@ -9,9 +9,8 @@
 // Errors      0, or -1 with a constant text in ctx->why: a launch that CUDA refused, or a shape that
 //             the kernel does not do. What fails while running shows at the stream's next query.
 // Bits        No result depends on the order of blocks or threads, nor on the number of
-//             multiprocessors. add, embeddings, reduce, cast, fill_zero, sumsq, decide, loss_sum and
-//             adamw give the bits of kernels/cpu (NaN payloads of sums excepted); the others round
-//             differently.
+//             multiprocessors. add, embeddings, reduce, cast, fill_zero, sumsq, decide and adamw give
+//             the bits of kernels/cpu (NaN payloads of sums excepted); the others round differently.
 // Alignment   Pointers are aligned to their elements (reduce: to bytes). 16-byte aligned pointers and
 //             widths that are multiples of 16 bytes take the vectorised paths.
 #ifndef STARRING_KERNELS_CUDA_KERNELS_H
@@ -19,6 +18,7 @@
 
 #include <cuda_runtime.h>
 // The project's headers are C: what they include must be seen before, outside of extern "C".
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-// Cross-entropy with its gradient in place, and the sum of the losses.
+// Cross-entropy with its gradient in place.
 #include "kernels/cuda/platform.h"
 
 // Bytes, a row of V 16-bit logits, want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
@@ -196,49 +196,4 @@ int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {
     if (a->vocab >= LARGEST_GRID) return cuda_refused(ctx, "xent: more than 2^31 columns");
     if (!xent_valid(a)) return cuda_refused(ctx, "xent: columns beyond the row's stride");
     return with_type(ctx, a->dt, [&](auto type) { return xent_launch<decltype(type)>(ctx, a); });
-}
-
-// ---------------------------------------------------------------- loss sum
-// In row order, one addition after another: the order is the contract, and its price a double addition's
-// latency a row (about 5 us per 1000 rows). Everything else is kept off that chain: all threads fetch and
-// convert the next tile, and the one that adds reads LOSS_AHEAD numbers ahead of those it adds.
-#define LOSS_TILE  1024
-#define LOSS_AHEAD 8
-
-__device__ static inline void loss_fetch(double *out, const double *from) {
-#pragma unroll
-    for (int j = 0; j < LOSS_AHEAD; j++) out[j] = from[j];
-}
-
-__global__ void __launch_bounds__(LOSS_TILE) loss_sum_kernel(struct loss_sum_args a) {
-    SHARED_ARRAY(double, losses, LOSS_TILE + LOSS_AHEAD);  // the last LOSS_AHEAD are read, never added
-    double total = 0.0;
-    float next = threadIdx.x < a.rows ? a.loss[threadIdx.x] : 0.0f;
-    if (threadIdx.x < LOSS_AHEAD) losses[LOSS_TILE + threadIdx.x] = 0.0;
-    for (int64_t first = 0; first < a.rows; first += LOSS_TILE) {
-        int64_t ahead = first + LOSS_TILE + threadIdx.x;
-        losses[threadIdx.x] = (double)next;
-        __syncthreads();
-        next = ahead < a.rows ? a.loss[ahead] : 0.0f;
-        if (threadIdx.x == 0) {
-            // Zeros behind the last row change nothing: the total is never -0.
-            int count = (int)lesser((int64_t)LOSS_TILE, a.rows - first);
-            double now[LOSS_AHEAD], then[LOSS_AHEAD];
-            loss_fetch(now, losses);
-            for (int i = 0; i < count; i += LOSS_AHEAD) {
-                loss_fetch(then, losses + i + LOSS_AHEAD);
-#pragma unroll
-                for (int j = 0; j < LOSS_AHEAD; j++) total = __dadd_rn(total, now[j]);
-#pragma unroll
-                for (int j = 0; j < LOSS_AHEAD; j++) now[j] = then[j];
-            }
-        }
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) *a.out = a.accumulate ? __dadd_rn(*a.out, total) : total;
-}
-
-int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args) {
-    return launch(ctx, flat_shape(1, LOSS_TILE), loss_sum_kernel,
-                  *static_cast<const struct loss_sum_args *>(args));
 }

@@ -36,16 +36,19 @@ int ref_op_adamw(int threads, const void *args, const char **why) {
     const struct adamw_args *a = args;
     (void)threads;
     (void)why;
+    assert(a->groups >= 1 && a->groups <= ADAMW_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     if (a->scalars->skip) return 0;
-    for (int64_t i = 0; i < a->n; i++) {
+    for (int64_t i = 0, group = 0; i < a->n; i++) {
+        while (a->ends[group] <= i) group++;
+        float decay = a->weight_decay[group];
         float p = a->master[i], m = a->m[i], v = a->v[i];
         float g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
-        if (a->l2_mode) g = fmaf(a->weight_decay, p, g);
+        if (a->l2_mode) g = fmaf(decay, p, g);
         m = fmaf(a->beta1, m, (1.0f - a->beta1) * g);
         v = fmaf(a->beta2, v, ((1.0f - a->beta2) * g) * g);
         float denom = sqrtf(v) * a->inv_sqrt_bc2 + a->eps;
         float u = (m * a->inv_bc1) / denom;
-        if (!a->l2_mode) u = fmaf(a->weight_decay, p, u);
+        if (!a->l2_mode) u = fmaf(decay, p, u);
         p = fmaf(-a->lr, u, p);
         a->master[i] = p;
         a->m[i] = m;

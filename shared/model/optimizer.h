@@ -22,9 +22,10 @@ struct update_range {
     enum dtype dtype;
 };
 
-// One OP_ADAMW per run of equal weight decay in the range; a range may begin and end anywhere, also
-// inside a tensor, a gap or the pad. Gaps belong to the run before them: they are zero and stay zero
-// whatever the decay, because eps > 0. t = 1-based number of this update.
+// One OP_ADAMW for the whole range, its runs of equal weight decay as groups; a range may begin and end
+// anywhere, also inside a tensor, a gap or the pad. Gaps belong to the run before them: they are zero and
+// stay zero whatever the decay, because eps > 0. An empty range launches nothing. t = 1-based number of this
+// update.
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       float lr, int64_t t, const struct update_scalars *scalars);
 // The same, now, on the calling thread and `threads` OpenMP threads (servers). 0, or -1 after fail().

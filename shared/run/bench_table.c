@@ -226,8 +226,8 @@ static void add_optimizer(struct bench_table *t) {
               .clip = 1.0f);
     BENCH_SET(add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), OP_ADAMW, adamw_args, .master = t->master,
               .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
-              .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .inv_bc1 = 1.1f,
-              .inv_sqrt_bc2 = 1.1f, .dt = dt);
+              .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f,
+              .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f, .dt = dt);
     BENCH_SET(add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), OP_REDUCE,
               reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
     BENCH_SET(add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), OP_CAST, cast_args, .out = t->z,

@@ -230,7 +230,9 @@ static void updates(struct bench *t, const struct how *h) {
     a.beta1 = 0.9f;
     a.beta2 = 0.95f;
     a.eps = 1e-8f;
-    a.weight_decay = 0.1f;
+    a.ends[0] = N;
+    a.weight_decay[0] = 0.1f;
+    a.groups = 1;
     a.inv_bc1 = 2.5f;
     a.inv_sqrt_bc2 = 1.7f;
     call(h, OP_ADAMW, &a);

@@ -17,7 +17,7 @@
 
 #define GUARD_BYTES 512
 #define GUARD_VALUE 0xff  // NaN in each float format: what is read beyond a buffer shows as well
-#define WORDS_MAX   32    // of a struct of arguments
+#define WORDS_MAX   52    // of a struct of arguments
 #define FIELDS_MAX  12
 
 struct buffer {

@@ -6,8 +6,7 @@
 
 #include "kernels/cuda/host/cuda_impl.h"
 
-#define RING_SLOTS     1024
-#define ARGS_MAX_BYTES 192
+#define RING_SLOTS 1024
 
 enum slot_kind {
     SLOT_OP,
@@ -27,7 +26,7 @@ struct cuda_slot {
     union {
         struct {
             enum op op;
-            _Alignas(16) unsigned char args[ARGS_MAX_BYTES];
+            _Alignas(16) unsigned char args[OP_ARGS_MAX_BYTES];
         } op;
         struct {
             void *dst;
@@ -292,7 +291,7 @@ static uint64_t slot_end(struct cuda_stream *s) {
 
 void cuda_launch(struct stream *head, enum op op, const void *args, size_t args_bytes) {
     struct cuda_stream *s = (struct cuda_stream *)head;
-    assert(args_bytes <= ARGS_MAX_BYTES);
+    assert(args_bytes <= OP_ARGS_MAX_BYTES);
     if (inside(s)) {
         struct cuda_slot now = {.kind = SLOT_OP, .op.op = op};
         memcpy(now.op.args, args, args_bytes);

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "kernels/cpu_kernel.h"
+#include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
@@ -364,7 +365,8 @@ struct device_options {
     int index;               // CUDA: which device, below backend_devices()
     const char *label;       // "rank 1": named in errors and traces; copied
     enum cpu_kernel kernel;  // CPU: how matrices are multiplied
-    bool trace;              // keep spans of every operation for dev_trace_write
+    struct cuda_choices cuda;
+    bool trace;  // keep spans of every operation for dev_trace_write
 };
 
 // Phases of a step, for the split of its time. A stream accounts to the phase it was last given.
@@ -438,6 +440,15 @@ int dev_reach(struct device *d, struct device *peer);
 // 0; -1 when the device has nothing to tell (host backends) or failed.
 int dev_facts(struct device *d, struct device_facts *out);
 const char *dev_error(struct device *d);  // "" while nothing has failed; owned by the device
+
+// Remarks for people on how the device does its work, each once: a warning where something runs in another
+// way than was to be expected (a fallback), else a fact worth a line. Without the device's label, so that
+// equal remarks of several ranks are equal texts.
+enum dev_note_kind { DEV_NOTE_FACT, DEV_NOTE_WARNING };
+#define DEV_NOTES_MAX 64          // the last says that there were more
+int dev_notes(struct device *d);  // so far
+// The i-th, below dev_notes; owned by the device, until it closes. kind may be NULL.
+const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
 
 // Memory: rounded up to 256 bytes, zeroed, counted under its class. NULL: out of memory. MEM_HOST is host
 // memory: the host reads and writes it, and copies between it and the device need not wait for the host.

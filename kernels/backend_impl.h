@@ -14,10 +14,15 @@ struct device {
     char label[64];
     int threads;  // an operation may use; >= 1
     bool trace;
-    pthread_mutex_t lock;    // guards usage and the writing of error
+    pthread_mutex_t lock;    // guards usage, notes and the writing of error
     struct mem_usage usage;  // counted by dev_alloc and dev_free
     atomic_bool failed;      // error is complete and will not change any more
     char error[512];
+    struct {  // guarded by lock; texts stay where they are until device_fini
+        enum dev_note_kind kind;
+        char *text;
+    } notes[DEV_NOTES_MAX];
+    int note_count;
 };
 
 struct stream {
@@ -33,6 +38,10 @@ void device_init(struct device *d, const struct backend *b, const struct device_
 void device_fini(struct device *d);
 // Keeps the first error's text, "[label] text".
 void device_fail(struct device *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// Keeps a remark for dev_note unless the device has one of the same text. Any thread.
+void device_note(struct device *d, enum dev_note_kind kind, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // cpu and ref: one host implementation (kernels/cpu/device.c, stream.c) with two tables of operations.
 extern const struct backend cpu_backend, ref_backend;

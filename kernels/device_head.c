@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -47,9 +48,14 @@ void device_init(struct device *d, const struct backend *b, const struct device_
     memset(&d->usage, 0, sizeof d->usage);
     atomic_init(&d->failed, false);
     d->error[0] = 0;
+    d->note_count = 0;
 }
 
-void device_fini(struct device *d) { pthread_mutex_destroy(&d->lock); }
+void device_fini(struct device *d) {
+    for (int i = 0; i < d->note_count; i++) free(d->notes[i].text);
+    d->note_count = 0;
+    pthread_mutex_destroy(&d->lock);
+}
 
 void device_fail(struct device *d, const char *fmt, ...) {
     pthread_mutex_lock(&d->lock);
@@ -66,4 +72,40 @@ void device_fail(struct device *d, const char *fmt, ...) {
 
 const char *dev_error(struct device *d) {
     return atomic_load_explicit(&d->failed, memory_order_acquire) ? d->error : "";
+}
+
+void device_note(struct device *d, enum dev_note_kind kind, const char *fmt, ...) {
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&d->lock);
+    bool known = false;
+    for (int i = 0; i < d->note_count; i++) known |= strcmp(d->notes[i].text, text) == 0;
+    bool last = d->note_count == DEV_NOTES_MAX - 1;
+    char *copy = known || d->note_count == DEV_NOTES_MAX ? NULL
+                 : last                                  ? strdup("more remarks are left out")
+                                                         : strdup(text);
+    if (copy) {
+        d->notes[d->note_count].kind = kind;
+        d->notes[d->note_count++].text = copy;
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+int dev_notes(struct device *d) {
+    pthread_mutex_lock(&d->lock);
+    int count = d->note_count;
+    pthread_mutex_unlock(&d->lock);
+    return count;
+}
+
+const char *dev_note(struct device *d, int i, enum dev_note_kind *kind) {
+    pthread_mutex_lock(&d->lock);
+    assert(i >= 0 && i < d->note_count);
+    const char *text = d->notes[i].text;
+    if (kind) *kind = d->notes[i].kind;
+    pthread_mutex_unlock(&d->lock);
+    return text;
 }

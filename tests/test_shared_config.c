@@ -388,6 +388,51 @@ static void test_overrides(void **state) {
     config_destroy(&c);
 }
 
+static void test_cuda_section(void **state) {
+    (void)state;
+    struct config *c = accept("{}");
+    assert_int_equal(c->cuda.attention, CUDA_ATTENTION_AUTO);
+    assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_AUTO);
+    assert_int_equal(c->cuda.gelu, CUDA_GELU_AUTO);
+    assert_int_equal(c->cuda.bias_grad, CUDA_BIAS_GRAD_AUTO);
+    assert_null(config_reset_section(c, "cuda"));
+    config_destroy(&c);
+
+    c = accept(
+        "{\"cuda\": {\"attention\": \"cudnn\", \"attention_slice\": 536870912, \"gelu\": \"apart\", "
+        "\"bias_grad\": \"epilogue\"}}");
+    char *text = config_to_json(c);
+    struct config *again = accept(text);
+    free(text);
+    assert_int_equal(again->cuda.attention, CUDA_ATTENTION_CUDNN);
+    assert_int_equal(again->cuda.attention_slice_bytes, 536870912);
+    assert_int_equal(again->cuda.gelu, CUDA_GELU_APART);
+    assert_int_equal(again->cuda.bias_grad, CUDA_BIAS_GRAD_EPILOGUE);
+    config_destroy(&again);
+    text = config_reset_section(c, "cuda");
+    assert_string_equal(text,
+                        "cuda.attention cudnn, cuda.attention_slice 536870912, cuda.gelu apart, "
+                        "cuda.bias_grad epilogue");
+    free(text);
+    assert_int_equal(c->cuda.attention, CUDA_ATTENTION_AUTO);
+    assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_AUTO);
+    assert_null(config_reset_section(c, "cuda"));
+    config_destroy(&c);
+
+    c = accept("{\"cuda\": {\"attention_slice\": \"whole\"}}");
+    assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_WHOLE);
+    text = config_to_json(c);
+    assert_words(text, "\"attention_slice\":\t\"whole\"", "written");
+    free(text);
+    config_destroy(&c);
+
+    refuse("{\"cuda\": {\"attention\": \"flash\"}}", "cuda.attention|\"cudnn\"|\"own\"|flash");
+    refuse("{\"cuda\": {\"attention_slice\": 0}}", "cuda.attention_slice|at least 1");
+    refuse("{\"cuda\": {\"attention_slice\": \"256MB\"}}", "cuda.attention_slice|bytes|\"whole\"");
+    refuse("{\"cuda\": {\"gelu\": true}}", "cuda.gelu|\"fused\"|\"apart\"");
+    refuse("{\"cuda\": {\"bias_grad\": \"fused\"}}", "cuda.bias_grad|\"epilogue\"|\"kernel\"");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
@@ -401,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_cuda_section),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

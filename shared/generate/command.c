@@ -16,6 +16,7 @@
 #include "shared/io/tokenizer_files.h"
 #include "shared/run/cli.h"
 #include "shared/run/device_choice.h"
+#include "shared/run/device_facts.h"
 #include "shared/run/memory_check.h"
 
 #define DEFAULT_TOKENS      100
@@ -40,7 +41,7 @@ static const struct cli_option options[] = {
     {"dtype", "dtype", "D", "fp32, bf16 or fp16 (that of the weights)", 0},
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
-    {"set", CLI_SET, "KEY=VALUE", "memory.check=off: start although memory seems too small", 0},
+    {"set", CLI_SET, "KEY=VALUE", "memory.check=off: start although memory seems too small; cuda.KEY", 0},
     {"json", NULL, NULL, "print one JSON document: prompt, ids, text, seed, tokens/s ..", 0},
 };
 
@@ -101,7 +102,10 @@ static int check_overrides(const struct cli_args *a) {
         bool found = false;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
             found |= !strcmp(a->overrides[i].path, known[k]);
-        if (!found) return fail("--set %s: is not used by generate; memory.check is", a->overrides[i].path);
+        found |= !strncmp(a->overrides[i].path, "cuda.", 5);
+        if (!found)
+            return fail("--set %s: is not used by generate; memory.check and the section cuda are",
+                        a->overrides[i].path);
     }
     return 0;
 }
@@ -194,7 +198,8 @@ static int choose_window(struct run *r) {
 static int open_device(struct run *r) {
     device_resolve(r->config);
     const struct backend *found = device_backend(r->config);
-    struct device_options d = {.threads = (int)r->config->threads, .label = "generate"};
+    struct device_options d = {
+        .threads = (int)r->config->threads, .label = "generate", .cuda = r->config->cuda};
     if (!found) return -1;
     if (dev_open(found, &d, &r->dev)) return fail("--device %s: cannot open it", found->name);
     r->compute = stream_create(r->dev, "compute");
@@ -245,6 +250,8 @@ static int continue_prompt(struct run *r) {
     double start = now_seconds();
     int64_t made = generate(r->generator, &r->o, ids);
     double seconds = now_seconds() - start;
+    int said = 0;
+    device_notes_say(r->dev, &said);
     if (!json) fputc('\n', stdout);
     struct generation g = {.model = r->model,
                            .weights = r->source.dir,

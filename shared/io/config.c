@@ -157,6 +157,39 @@ static int apply_override(cJSON *root, const struct config_override *o) {
     return 0;
 }
 
+// A field's value as text: a JSON string without its quotes. Every field here has one.
+static char *value_text(const struct field *f, const struct draft *d) {
+    cJSON *v = field_load(f, d);
+    char *text = cJSON_IsString(v) ? xstrdup(v->valuestring) : cJSON_PrintUnformatted(v);
+    cJSON_Delete(v);
+    return text;
+}
+
+char *config_reset_section(struct config *c, const char *section) {
+    struct draft standard, now = {.c = *c};
+    size_t n = strlen(section);
+    char *said = NULL;
+    set_defaults(&standard);
+    for (size_t i = 0; i < field_count(); i++) {
+        const struct field *f = field_at(i);
+        if (strncmp(f->path, section, n) != 0 || f->path[n] != '.') continue;
+        char *has = value_text(f, &now), *usual = value_text(f, &standard);
+        if (strcmp(has, usual) != 0) {
+            char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
+            cJSON *v = override_value(f->path, usual);
+            field_store(f, &now, v, section);
+            cJSON_Delete(v);
+            free(said);
+            said = longer;
+        }
+        free(has);
+        free(usual);
+    }
+    *c = now.c;
+    free_texts(&standard.c);
+    return said;
+}
+
 static int read_all(struct reading *r, cJSON *root) {
     normalise(root);
     for (size_t i = 0; i < r->override_count; i++)

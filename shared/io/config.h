@@ -14,6 +14,9 @@
 //   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
 //   "memory": {"check": "auto"|"off"}
 //   "cpu": {"kernel": "auto"|"fma"|"bf16-pairs"}: how a CPU multiplies matrices (kernels/cpu_kernel.h)
+//   "cuda": {"attention": "auto"|"cudnn"|"own", "attention_slice": "auto"|"whole"|BYTES,
+//            "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel"}:
+//                              how a GPU computes (kernels/cuda_choices.h)
 //   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
@@ -42,6 +45,7 @@
 #include <stdint.h>
 
 #include "kernels/cpu_kernel.h"
+#include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
 #include "shared/model/optimizer.h"
 
@@ -75,6 +79,7 @@ struct config {
     enum ring_collective collective;
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
     enum cpu_kernel cpu_kernel;  // device cpu: what it becomes on this machine once cpu_kernel_choose has run
+    struct cuda_choices cuda;
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"
@@ -117,6 +122,9 @@ struct config *config_load(const char *path, const struct config_override *o, si
 // The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
 char *config_to_json(const struct config *c);
 void config_destroy(struct config **c);
+// Sets the keys of a section ("cuda") to their defaults. Which of them had another value, for people
+// ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
+char *config_reset_section(struct config *c, const char *section);
 
 // Parses "zero:2", "ps:ssp:3", ... into topology, kind, consistency, bound and stage; -1 after listing
 // what is possible.

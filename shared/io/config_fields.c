@@ -19,9 +19,14 @@ static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
+static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
+static const char *const slice_names[] = {"auto", "whole", NULL};
+static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
+static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
+static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
 static_assert(offsetof(struct optimizer_config, beta2) ==
                   offsetof(struct optimizer_config, beta1) + sizeof(float),
               "FIELD_PAIR stores both");
@@ -33,6 +38,8 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
     { path, FIELD_BOOL, AT(member), 0, 0, NULL, NULL, NULL }
 #define ENUM(path, member, names) \
     { path, FIELD_ENUM, AT(member), 0, 0, names, NULL, NULL }
+#define SIZE(path, member, names) \
+    { path, FIELD_SIZE, AT(member), 1, EXACT_MAX, names, NULL, NULL }
 #define I64(path, member, low) \
     { path, FIELD_I64, AT(member), low, EXACT_MAX, NULL, NULL, NULL }
 #define PLAIN(path, type, member, low, high) \
@@ -56,6 +63,10 @@ static const struct field fields[] = {
     ENUM("device", c.device, device_names),
     PLAIN("threads", FIELD_INT, c.threads, 0, 4096),
     ENUM("cpu.kernel", c.cpu_kernel, kernel_names),
+    ENUM("cuda.attention", c.cuda.attention, attention_names),
+    SIZE("cuda.attention_slice", c.cuda.attention_slice_bytes, slice_names),
+    ENUM("cuda.gelu", c.cuda.gelu, gelu_names),
+    ENUM("cuda.bias_grad", c.cuda.bias_grad, bias_grad_names),
     ENUM("dtype", c.dtype, dtype_names),
     I64("steps", c.steps, 1),
     I64("seed", c.seed, 0),
@@ -135,7 +146,7 @@ static int refuse(const struct field *f, const char *origin, const char *expecte
 
 // v as a number within the field's bounds. 0, or -1 after fail().
 static int number(const struct field *f, const cJSON *v, const char *origin, double *out) {
-    bool whole = f->type == FIELD_INT || f->type == FIELD_I64;
+    bool whole = f->type == FIELD_INT || f->type == FIELD_I64 || f->type == FIELD_SIZE;
     const char *what = whole ? "an integer" : f->type == FIELD_PAIR ? "an array of two numbers" : "a number";
     if (!cJSON_IsNumber(v)) return refuse(f, origin, what, v);
     double x = v->valuedouble;
@@ -154,8 +165,10 @@ static int number(const struct field *f, const cJSON *v, const char *origin, dou
     return 0;
 }
 
+// Which of the field's names v is. 0, or -1 after fail().
 static int name_index(const struct field *f, const cJSON *v, const char *origin, int *out) {
-    char list[128] = "one of";
+    char list[128] = "";
+    snprintf(list, sizeof list, "%s", f->type == FIELD_SIZE ? "bytes, or one of" : "one of");
     for (int i = 0; f->names[i]; i++) {
         if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) {
             *out = i;
@@ -201,6 +214,11 @@ int field_store(const struct field *f, struct draft *d, const cJSON *v, const ch
             else
                 *(int *)place = index;
             return 0;
+        case FIELD_SIZE:
+            if (cJSON_IsNumber(v)) break;
+            if (name_index(f, v, origin, &index)) return -1;
+            *(int64_t *)place = -index;
+            return 0;
         case FIELD_PAIR:
             return store_pair(f, place, v, origin);
         case FIELD_INT:
@@ -211,7 +229,7 @@ int field_store(const struct field *f, struct draft *d, const cJSON *v, const ch
     }
     if (number(f, v, origin, &x)) return -1;
     if (f->type == FIELD_INT) *(int *)place = (int)x;
-    if (f->type == FIELD_I64) *(int64_t *)place = (int64_t)x;
+    if (f->type == FIELD_I64 || f->type == FIELD_SIZE) *(int64_t *)place = (int64_t)x;
     if (f->type == FIELD_F32) *(float *)place = (float)x;
     if (f->type == FIELD_F64) *(double *)place = x;
     return 0;
@@ -250,7 +268,10 @@ cJSON *field_load(const struct field *f, const struct draft *d) {
             return cJSON_CreateBool(!*(const bool *)place);
         case FIELD_INT:
             return cJSON_CreateNumber(*(const int *)place);
+        case FIELD_SIZE:
         case FIELD_I64:
+            if (f->type == FIELD_SIZE && *(const int64_t *)place <= 0)
+                return cJSON_CreateString(f->names[-*(const int64_t *)place]);
             snprintf(text, sizeof text, "%lld", (long long)*(const int64_t *)place);
             return cJSON_CreateRaw(text);
         case FIELD_F32:

@@ -33,6 +33,7 @@ enum field_type {
     FIELD_PAIR,   // two adjacent floats: [beta1, beta2]
     FIELD_TEXT,   // char *, owned
     FIELD_ENUM,   // int, index into names
+    FIELD_SIZE,   // int64_t: bytes, or -i for the i-th of names
     FIELD_SWITCH  // bool, index into two names
 };
 
@@ -41,7 +42,7 @@ struct field {
     enum field_type type;
     size_t offset;             // in struct draft
     double low, high;          // of numbers, inclusive
-    const char *const *names;  // of FIELD_ENUM and FIELD_SWITCH, NULL at the end
+    const char *const *names;  // of FIELD_ENUM, FIELD_SIZE and FIELD_SWITCH, NULL at the end
     const char *auto_value;    // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
     const char *auto_why;      // where auto_value comes from
 };

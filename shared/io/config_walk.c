@@ -117,7 +117,8 @@ static int read_field(struct reading *r, const struct field *f, const cJSON *v) 
     const char *origin = config_origin(r, f->path, from);
     enum field_state *state = &r->state[f - field_at(0)];
     if (cJSON_IsNull(v)) return 0;  // Python's None: not given
-    bool is_auto = cJSON_IsString(v) && !strcmp(v->valuestring, "auto") && f->type != FIELD_ENUM;
+    bool is_auto = cJSON_IsString(v) && !strcmp(v->valuestring, "auto") && f->type != FIELD_ENUM &&
+                   f->type != FIELD_SIZE;
     if (!is_auto || f->type == FIELD_TEXT) {
         *state = FIELD_GIVEN;
         return field_store(f, r->d, v, origin);

@@ -186,8 +186,10 @@ static int open_device(struct bench *b) {
     const struct backend *found = device_backend(b->config);
     if (!found) return -1;
     if (dev_open(found,
-                 &(struct device_options){
-                     .threads = b->config->threads, .label = "bench", .kernel = b->config->cpu_kernel},
+                 &(struct device_options){.threads = b->config->threads,
+                                          .label = "bench",
+                                          .kernel = b->config->cpu_kernel,
+                                          .cuda = b->config->cuda},
                  &b->dev))
         return fail("cannot open the %s device", found->name);
     b->compute = stream_create(b->dev, "compute");

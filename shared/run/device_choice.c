@@ -1,5 +1,7 @@
 #include "shared/run/device_choice.h"
 
+#include <stdlib.h>
+
 #include "shared/core/error.h"
 
 static void resolve_auto(struct config *c) {
@@ -10,11 +12,20 @@ static void resolve_auto(struct config *c) {
     if (cuda) info("device: auto -> cuda (%d found)", backend_devices(cuda));
 }
 
+static const char *device_name(const struct config *c) {
+    return c->device == DEVICE_CPU ? "cpu" : c->device == DEVICE_REF ? "ref" : "cuda";
+}
+
 void device_resolve(struct config *c) {
     resolve_auto(c);
+    char *of_cuda = c->device == DEVICE_CUDA ? NULL : config_reset_section(c, "cuda");
+    if (of_cuda)
+        warn("%s: this run computes on device %s, where the section cuda has no effect: ignored", of_cuda,
+             device_name(c));
+    free(of_cuda);
     if (c->device == DEVICE_CPU || c->cpu_kernel == CPU_KERNEL_AUTO) return;
     warn("cpu.kernel %s: this run computes on device %s, where it has no effect: ignored",
-         cpu_kernel_name(c->cpu_kernel), c->device == DEVICE_REF ? "ref" : "cuda");
+         cpu_kernel_name(c->cpu_kernel), device_name(c));
     c->cpu_kernel = CPU_KERNEL_AUTO;
 }
 

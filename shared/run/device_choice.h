@@ -7,7 +7,8 @@
 #include "shared/io/config.h"
 
 // "auto" becomes cuda where that backend can be used, else cpu; the first is said in a line. On other devices
-// than cpu cpu.kernel has no effect, which is said where it was asked for.
+// than cpu cpu.kernel has no effect, on another than cuda the section cuda has none, which is said where it
+// was asked for.
 void device_resolve(struct config *c);
 // Resolves c->cpu_kernel for this machine where the device is cpu; after device_resolve. -1 after logging why
 // it cannot be had.

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "shared/core/arena.h"
+#include "shared/core/error.h"
 #include "shared/run/progress.h"
 
 // CUDA's 1000 * major + 10 * minor.
@@ -42,6 +43,17 @@ const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_
              f->bus_id, f->sm_version, cuda_version(driver, f->driver_version),
              cuda_version(runtime, f->runtime_version), f->blas_version, dnn);
     return text;
+}
+
+void device_notes_say(struct device *d, int *said) {
+    for (int count = dev_notes(d); *said < count; ++*said) {
+        enum dev_note_kind kind;
+        const char *text = dev_note(d, *said, &kind);
+        if (kind == DEV_NOTE_WARNING)
+            warn("%s: %s", dev_backend(d)->name, text);
+        else
+            info("%s: %s", dev_backend(d)->name, text);
+    }
 }
 
 int device_memory_read(struct device *d, struct device_memory *out) {

@@ -15,6 +15,10 @@ struct cJSON *device_facts_json(const struct device_facts *f);
 #define DEVICE_FACTS_LINE 512
 const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f);
 
+// Says the remarks (dev_note) from *said on to stderr, warnings as such; *said is how many have been said,
+// 0 at first. Where several ranks would say the same, rank 0 speaks.
+void device_notes_say(struct device *d, int *said);
+
 // A device's memory at one moment, as cudaMemGetInfo tells and as we count it. Bytes.
 struct device_memory {
     size_t ledger_bytes;                         // dev_alloc's, device memory alone, now

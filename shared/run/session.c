@@ -8,6 +8,7 @@
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/tokenizer_files.h"
 #include "shared/run/device_choice.h"
+#include "shared/run/device_facts.h"
 #include "shared/run/metrics.h"
 #include "shared/run/progress.h"
 #include "shared/run/run_dir.h"
@@ -22,6 +23,7 @@ struct session {
     struct topology *topology;
     struct metrics *metrics;    // worker 0
     struct progress *progress;  // worker 0, unless quiet
+    int notes_said;             // the device's remarks; worker 0 says them
     double start_s;
 };
 
@@ -85,12 +87,14 @@ static void on_step(void *ctx, const struct step_record *r) {
     struct session *x = ctx;
     if (x->metrics) metrics_step(x->metrics, r);
     if (x->progress) progress_step(x->progress, r);
+    device_notes_say(x->dev, &x->notes_said);
 }
 
 static void on_eval(void *ctx, const struct eval_record *r) {
     struct session *x = ctx;
     if (x->metrics) metrics_eval(x->metrics, r);
     if (x->progress) progress_eval(x->progress, r);
+    device_notes_say(x->dev, &x->notes_said);
 }
 
 static int open_device(struct session *x) {
@@ -109,6 +113,7 @@ static int open_device(struct session *x) {
                                .index = local_rank % backend_devices(backend),
                                .label = label,
                                .kernel = c->cpu_kernel,
+                               .cuda = c->cuda,
                                .trace = c->trace};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
     x->compute = stream_create(x->dev, "compute");

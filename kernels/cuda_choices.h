@@ -1,0 +1,42 @@
+// What of a GPU's work is a matter of choice: the configuration's section "cuda". A device takes it when it
+// is opened (struct device_options); no other backend looks at it. Zero is "auto" everywhere, and what auto
+// takes is stated where the choice is made. No choice depends on timing within a run: equal choices, equal
+// bits.
+#ifndef STARRING_KERNELS_CUDA_CHOICES_H
+#define STARRING_KERNELS_CUDA_CHOICES_H
+
+#include <stdint.h>
+
+enum cuda_attention {
+    CUDA_ATTENTION_AUTO,   // cuDNN where it has a plan for the shape, else our own kernels, with a note
+    CUDA_ATTENTION_CUDNN,  // cuDNN, or the operation fails
+    CUDA_ATTENTION_OWN     // our own kernels; cuDNN is not asked
+};
+
+// A GELU that belongs to a matrix product.
+enum cuda_gelu {
+    CUDA_GELU_AUTO,   // cuBLASLt's epilogue on the devices that kernels/cuda/host/matmul.c names
+    CUDA_GELU_FUSED,  // the epilogue on every device
+    CUDA_GELU_APART   // a product and a kernel of our own
+};
+
+// A bias gradient that belongs to a weight gradient's product.
+enum cuda_bias_grad {
+    CUDA_BIAS_GRAD_AUTO,      // our own kernel
+    CUDA_BIAS_GRAD_EPILOGUE,  // cuBLASLt's epilogue of the product
+    CUDA_BIAS_GRAD_KERNEL     // our own kernel
+};
+
+#define CUDA_SLICE_AUTO  0
+#define CUDA_SLICE_WHOLE (-1)
+
+struct cuda_choices {
+    enum cuda_attention attention;
+    // Bytes that the score matrices of cuDNN's repeatable backward may take at once: a batch is cut into
+    // slices of sequences so that they fit. Or CUDA_SLICE_AUTO, CUDA_SLICE_WHOLE (the batch is not cut).
+    int64_t attention_slice_bytes;
+    enum cuda_gelu gelu;
+    enum cuda_bias_grad bias_grad;
+};
+
+#endif

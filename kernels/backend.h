@@ -26,6 +26,7 @@
 
 #include "kernels/cpu_kernel.h"
 #include "kernels/cuda_choices.h"
+#include "kernels/device_report.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
@@ -377,22 +378,6 @@ struct stream_times {
     double wait_s[PHASES];  // seconds blocked in stream_wait_event
 };
 
-// What a device says of itself; device_facts. Bytes in use beyond the ledger's and workspace_bytes are the
-// context (kernels, stacks) and what libraries hold.
-struct device_facts {
-    char name[256];
-    char bus_id[32];  // PCI: which GPU of the machine it is
-    int index;
-    int sm_version;  // 90: compute capability 9.0
-    int multiprocessors;
-    int driver_version, runtime_version;  // 13000: 13.0
-    size_t l2_bytes;
-    size_t memory_bytes, used_bytes, free_bytes;  // as cudaMemGetInfo: used by whomever
-    size_t workspace_bytes;            // ours, outside of the ledger: scratch of libraries and kernels
-    size_t blas_version, dnn_version;  // dnn 0: cuDNN was not found, attention is our own
-    const char *dnn_missing;           // why; NULL when it is there
-};
-
 struct backend {
     const char *name;  // "cpu", "ref", "cuda"
     // Device memory is host memory: the host may read and write it while no operation uses it.
@@ -437,18 +422,7 @@ bool dev_host_memory(const struct device *d);
 // Lets operations of d read and write peer's memory directly. 0, also when they are one device; -1 with
 // dev_error(d) untouched when the two cannot (dev_copy between them still works).
 int dev_reach(struct device *d, struct device *peer);
-// 0; -1 when the device has nothing to tell (host backends) or failed.
-int dev_facts(struct device *d, struct device_facts *out);
 const char *dev_error(struct device *d);  // "" while nothing has failed; owned by the device
-
-// Remarks for people on how the device does its work, each once: a warning where something runs in another
-// way than was to be expected (a fallback), else a fact worth a line. Without the device's label, so that
-// equal remarks of several ranks are equal texts.
-enum dev_note_kind { DEV_NOTE_FACT, DEV_NOTE_WARNING };
-#define DEV_NOTES_MAX 64          // the last says that there were more
-int dev_notes(struct device *d);  // so far
-// The i-th, below dev_notes; owned by the device, until it closes. kind may be NULL.
-const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
 
 // Memory: rounded up to 256 bytes, zeroed, counted under its class. NULL: out of memory. MEM_HOST is host
 // memory: the host reads and writes it, and copies between it and the device need not wait for the host.
@@ -486,32 +460,7 @@ void dev_launch(struct stream *s, enum op op, const void *args, size_t args_byte
 // What a stream's queue keeps of an operation's arguments.
 #define OP_ARGS_MAX_BYTES 416
 
-// Typed launches: op_matmul(stream, &(struct matmul_args){...}).
-#define DEFINE_LAUNCH(fn, OP, args_t)                                                         \
-    static_assert(sizeof(struct args_t) <= OP_ARGS_MAX_BYTES, "a queue's slot is too small"); \
-    static inline void fn(struct stream *s, const struct args_t *a) { dev_launch(s, OP, a, sizeof *a); }
-DEFINE_LAUNCH(op_matmul, OP_MATMUL, matmul_args)
-DEFINE_LAUNCH(op_bias_grad, OP_BIAS_GRAD, bias_grad_args)
-DEFINE_LAUNCH(op_embed_fwd, OP_EMBED_FWD, embed_fwd_args)
-DEFINE_LAUNCH(op_embed_bwd, OP_EMBED_BWD, embed_bwd_args)
-DEFINE_LAUNCH(op_norm_fwd, OP_NORM_FWD, norm_fwd_args)
-DEFINE_LAUNCH(op_norm_bwd, OP_NORM_BWD, norm_bwd_args)
-DEFINE_LAUNCH(op_rope, OP_ROPE, rope_args)
-DEFINE_LAUNCH(op_attn_fwd, OP_ATTN_FWD, attn_fwd_args)
-DEFINE_LAUNCH(op_attn_bwd, OP_ATTN_BWD, attn_bwd_args)
-DEFINE_LAUNCH(op_gelu_fwd, OP_GELU_FWD, gelu_args)
-DEFINE_LAUNCH(op_gelu_bwd, OP_GELU_BWD, gelu_args)
-DEFINE_LAUNCH(op_swiglu_fwd, OP_SWIGLU_FWD, swiglu_args)
-DEFINE_LAUNCH(op_swiglu_bwd, OP_SWIGLU_BWD, swiglu_args)
-DEFINE_LAUNCH(op_add, OP_ADD, add_args)
-DEFINE_LAUNCH(op_xent, OP_XENT, xent_args)
-DEFINE_LAUNCH(op_loss_sum, OP_LOSS_SUM, loss_sum_args)
-DEFINE_LAUNCH(op_sumsq, OP_SUMSQ, sumsq_args)
-DEFINE_LAUNCH(op_decide, OP_DECIDE, decide_args)
-DEFINE_LAUNCH(op_adamw, OP_ADAMW, adamw_args)
-DEFINE_LAUNCH(op_reduce, OP_REDUCE, reduce_args)
-DEFINE_LAUNCH(op_cast, OP_CAST, cast_args)
-DEFINE_LAUNCH(op_fill_zero, OP_FILL_ZERO, fill_zero_args)
+#include "kernels/launches.h"
 
 // The functions of ref and cpu, callable directly (tests, the star's servers): fn(threads, args)
 // runs op now, on the calling thread and `threads` OpenMP threads. Returns 0, or -1 with *why set.

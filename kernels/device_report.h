@@ -1,0 +1,39 @@
+// What a device says of itself: what it is, how its operations are carried out, and remarks for people. Part
+// of kernels/backend.h, which includes it.
+#ifndef STARRING_KERNELS_DEVICE_REPORT_H
+#define STARRING_KERNELS_DEVICE_REPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct device;
+
+// Bytes in use beyond the ledger's and workspace_bytes are the context (kernels, stacks) and what libraries
+// hold.
+struct device_facts {
+    char name[256];
+    char bus_id[32];  // PCI: which GPU of the machine it is
+    int index;
+    int sm_version;  // 90: compute capability 9.0
+    int multiprocessors;
+    int driver_version, runtime_version;  // 13000: 13.0
+    size_t l2_bytes;
+    size_t memory_bytes, used_bytes, free_bytes;  // as cudaMemGetInfo: used by whomever
+    size_t workspace_bytes;            // ours, outside of the ledger: scratch of libraries and kernels
+    size_t blas_version, dnn_version;  // dnn 0: cuDNN is not there, attention is our own
+    const char *dnn_missing;           // why; NULL when it is there
+};
+
+// 0; -1 when the device has nothing to tell (host backends) or failed.
+int dev_facts(struct device *d, struct device_facts *out);
+
+// Remarks for people on how the device does its work, each once: a warning where something runs in another
+// way than was to be expected (a fallback), else a fact worth a line. Without the device's label, so that
+// equal remarks of several ranks are equal texts.
+enum dev_note_kind { DEV_NOTE_FACT, DEV_NOTE_WARNING };
+#define DEV_NOTES_MAX 64          // the last says that there were more
+int dev_notes(struct device *d);  // so far
+// The i-th, below dev_notes; owned by the device, until it closes. kind may be NULL.
+const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
+
+#endif

@@ -233,7 +233,7 @@ struct gelu_args {
 };
 
 // SwiGLU (Shazeer 2020): gate_up(R,2F), row = | gate: F | up: F |; y(R,F) = silu(gate) * up.
-// backward: dgate_up(R,2F) from dy(R,F); may not alias gate_up.
+// backward: dgate_up(R,2F) from dy(R,F); may be gate_up itself: each pair is read before it is written.
 struct swiglu_args {
     void *y;              // forward: y(R,F) ; backward: dgate_up(R,2F)
     const void *gate_up;  // (R,2F)

@@ -49,6 +49,36 @@ static void swiglu_matches_ref(void **state) {
     }
 }
 
+// The model writes the gradient of gate and up over them.
+static void swiglu_bwd_may_write_over_gate_up(void **state) {
+    static const int64_t shapes[][2] = {{1, 1}, {3, 5}, {17, 129}, {2, 2051}, {33, 512}};
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            enum dtype dt = kt_dtypes[d];
+            int64_t r = shapes[s][0], f = shapes[s][1];
+            void *dy = kt_random(dt, r * f, 2, 1.0f), *gate_up = kt_random(dt, r * 2 * f, 1, 6.0f);
+            void *apart = kt_poisoned(dt, r * 2 * f), *over = kt_copy(dt, r * 2 * f, gate_up);
+            struct swiglu_args a = {
+                .y = apart, .gate_up = gate_up, .dy = dy, .rows = r, .width = f, .dt = dt};
+            kt_run(KT_OPS, OP_SWIGLU_BWD, 1, &a);
+            for (int threads = 1; threads <= KT_RUNS; threads++) {
+                memcpy(over, gate_up, (size_t)(r * 2 * f) * dtype_size(dt));
+                a.y = over;
+                a.gate_up = over;
+                kt_run(KT_OPS, OP_SWIGLU_BWD, threads, &a);
+                assert_memory_equal(over, apart, (size_t)(r * 2 * f) * dtype_size(dt));
+            }
+            // The reference may be asked the same.
+            kt_run(ref_ops, OP_SWIGLU_BWD, 1,
+                   &(struct swiglu_args){
+                       .y = gate_up, .gate_up = gate_up, .dy = dy, .rows = r, .width = f, .dt = dt});
+            kt_assert_close(&(struct kt_out){apart, r * 2 * f, dt, 16, 1e-1}, apart, gate_up);
+            KT_FREE(dy, gate_up, apart, over);
+        }
+    }
+}
+
 // Any finite input: the limits, no NaN from infinity minus or times anything.
 static void large_inputs_are_finite(void **state) {
     (void)state;
@@ -252,6 +282,7 @@ int main(void) {
         cmocka_unit_test(gelu_matches_ref),
         cmocka_unit_test(gelu_bwd_may_alias_dy),
         cmocka_unit_test(swiglu_matches_ref),
+        cmocka_unit_test(swiglu_bwd_may_write_over_gate_up),
         cmocka_unit_test(large_inputs_are_finite),
         cmocka_unit_test(exp_is_accurate_everywhere),
         cmocka_unit_test(add_matches_ref_to_the_bit),

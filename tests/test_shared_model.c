@@ -235,6 +235,32 @@ static void predicts_its_memory(void **state) {
     rig_close(&r);
 }
 
+// Activations of a model whose MLP is 256 wider, per row and layer: LLaMA keeps gate, up and their product,
+// and writes the gradient of gate and up over them; beside the layers stands the gradient of the product.
+// GPT-2 keeps up and its GELU, and has the gradient of up once.
+static void the_gradient_of_gate_and_up_takes_no_memory(void **state) {
+    static const struct {
+        enum model_family family;
+        size_t each, once;
+    } wants[] = {{FAMILY_LLAMA, 3, 1}, {FAMILY_GPT2, 2, 1}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        size_t bytes[2][MEM_CLASSES], rows = 2 * 8;
+        for (int wide = 0; wide < 2; wide++) {
+            struct model_spec spec = small(wants[i].family, true, true);
+            spec.ffn += wide * 256;
+            struct layout *layout = model_layout_create(&spec, 1);
+            model_predict(
+                &(struct model_options){
+                    .spec = &spec, .layout = layout, .dtype = DT_BF16, .batch = 2, .seq = 8},
+                bytes[wide]);
+            layout_destroy(&layout);
+        }
+        assert_int_equal(bytes[1][MEM_ACTIVATION] - bytes[0][MEM_ACTIVATION],
+                         rows * 256 * 2 * (2 * wants[i].each + wants[i].once));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_llama),
@@ -243,6 +269,7 @@ int main(void) {
         cmocka_unit_test(micro_batches_add),
         cmocka_unit_test(sixteen_bits_follow_fp32),
         cmocka_unit_test(predicts_its_memory),
+        cmocka_unit_test(the_gradient_of_gate_and_up_takes_no_memory),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

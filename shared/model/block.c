@@ -151,7 +151,8 @@ static void mlp_backward(struct model *m, int i, const struct unit_view *v) {
     const struct block_tensors *at = &m->at[i];
     const struct block_saved *a = &m->saved[i];
     bool llama = m->spec.family == FAMILY_LLAMA;
-    linear_backward(m, &(struct linear_grad){.dx = llama ? m->d_act : m->d_up,
+    void *d_up = llama ? a->up : m->d_up;
+    linear_backward(m, &(struct linear_grad){.dx = llama ? m->d_act : d_up,
                                              .dw = grad_at(m, v, at->w_down),
                                              .db = grad_at(m, v, at->b_down),
                                              .dy = m->carry,
@@ -163,13 +164,12 @@ static void mlp_backward(struct model *m, int i, const struct unit_view *v) {
                                              .accumulate = v->accumulate});
     if (llama)
         op_swiglu_bwd(
-            m->s,
-            &(struct swiglu_args){
-                .y = m->d_up, .gate_up = a->up, .dy = m->d_act, .rows = m->R, .width = m->F, .dt = m->dt});
+            m->s, &(struct swiglu_args){
+                      .y = d_up, .gate_up = a->up, .dy = m->d_act, .rows = m->R, .width = m->F, .dt = m->dt});
     linear_backward(m, &(struct linear_grad){.dx = m->d_c,
                                              .dw = grad_at(m, v, at->w_up),
                                              .db = grad_at(m, v, at->b_up),
-                                             .dy = m->d_up,
+                                             .dy = d_up,
                                              .x = a->n2,
                                              .w = weight_at(m, v, at->w_up),
                                              .in = m->C,

@@ -89,8 +89,10 @@ static void carve_gradients(struct model *m) {
     m->d_c = take(m, MEM_ACTIVATION, m->R * m->C, e);
     m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
-    m->d_up = take(m, MEM_ACTIVATION, m->R * m->U, e);
-    if (m->spec.family == FAMILY_LLAMA) m->d_act = take(m, MEM_ACTIVATION, m->R * m->F, e);
+    if (m->spec.family == FAMILY_LLAMA)
+        m->d_act = take(m, MEM_ACTIVATION, m->R * m->F, e);
+    else
+        m->d_up = take(m, MEM_ACTIVATION, m->R * m->U, e);
 }
 
 static size_t scratch_bytes(const struct model *m) {

@@ -51,7 +51,8 @@ struct model {
     int64_t chunk;              // rows of logits at a time
     void *pass;                 // (R,C): proj and mlp on their way to the next norm
     void *carry, *d_c;          // (R,C)
-    void *d_qkv, *d_att, *d_up;
+    void *d_qkv, *d_att;
+    void *d_up;        // (R,U), GPT-2: the product that writes it reads `up`. LLaMA's is written over `up`
     void *d_act;       // (R,F), LLaMA: GPT-2's is never stored
     void *scratch;     // of operations
     float grad_scale;  // of the summed loss

@@ -61,12 +61,6 @@ static void swap_pairs(float *panel, int64_t width, int64_t count) {
         }
 }
 
-// A function of its own that the compiler looks into from nowhere: no arithmetic may cross the change of
-// modes.
-static __attribute__((noipa)) void plain_tile(const float *a, const float *b, int64_t depth, float *tile) {
-    gemm_tile(a, MR, b, depth, tile, NR);
-}
-
 // The processor's modes DAZ (subnormal inputs are zero) and FTZ (subnormal results become zero): on, and back
 // to what flush_begin returned.
 static unsigned flush_begin(void) {
@@ -87,9 +81,11 @@ static void flush_end(unsigned modes) {
 #endif
 }
 
+// gemm_tile is a function that the compiler looks into from nowhere: no arithmetic crosses the change of
+// modes.
 static void flushed_tile(const float *a, const float *b, int64_t depth, float *tile) {
     unsigned modes = flush_begin();
-    plain_tile(a, b, depth, tile);
+    gemm_tile(a, MR, b, depth, tile, NR);
     flush_end(modes);
 }
 
@@ -120,6 +116,20 @@ VEC_INLINE void finish_tile(const struct matmul_args *g, enum dtype t, const str
                           j + c, min64(VEC, columns - c));
 }
 
+// Asks for what finish_tile will read and write, while the tile is still being computed: its rows lie far
+// apart, which no prefetcher of the hardware follows.
+VEC_INLINE void ask_for_tile(const struct matmul_args *g, enum dtype t, const struct pass *p,
+                             const float *partial, int64_t i, int64_t j, int64_t rows) {
+    size_t size = dtype_size(t), line = 64;
+    for (int64_t r = 0; r < rows; r++) {
+        const char *c = (const char *)g->c + (size_t)((i + r) * g->ldc + j) * size;
+        for (size_t at = 0; at < NR * sizeof *partial; at += line)
+            __builtin_prefetch((const char *)(partial + r * COLUMNS_MAX) + at, 1);
+        if (p->last)
+            for (size_t at = 0; at < NR * size; at += line) __builtin_prefetch(c + at, 1);
+    }
+}
+
 // c rows [i0, i1), columns [j0, j1) against packed b: packs the a block and runs its tiles.
 VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const struct pass *p,
                          const struct blocks *s, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
@@ -138,12 +148,13 @@ VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const st
     for (int64_t j = j0; j < j1; j += NR)
         for (int64_t i = i0; i < i1; i += MR) {
             const float *a = s->a + (i - i0) / MR * a_panel_floats(p->depth), *b = s->b + (j - j0) * p->depth;
+            float *sums = partial + (i - i0) * COLUMNS_MAX + (j - j0);
+            ask_for_tile(g, kind.t, p, sums, i, j, min64(MR, i1 - i));
             if (kind.swapped)
                 flushed_tile(a, b, p->depth, tile);
             else
-                gemm_tile_of(kind.pairs, a, MR, b, p->depth, tile, NR);
-            finish_tile(g, kind.t, p, tile, partial + (i - i0) * COLUMNS_MAX + (j - j0), i, j,
-                        min64(MR, i1 - i), min64(NR, j1 - j));
+                (kind.pairs ? gemm_tile_pairs : gemm_tile)(a, MR, b, p->depth, tile, NR);
+            finish_tile(g, kind.t, p, tile, sums, i, j, min64(MR, i1 - i), min64(NR, j1 - j));
         }
 }
 
@@ -292,7 +303,7 @@ int gemm_pairs(int threads, enum pairs_way way, const struct matmul_args *g, con
     return run_grid(threads, g, way == PAIRS_BY_FMA ? region_bf16_swapped : region_bf16_pairs, why);
 }
 
-// One step of pairs in VEC lanes. Functions of their own, as plain_tile.
+// One step of pairs in VEC lanes. Functions of their own, as gemm_tile.
 static __attribute__((noipa)) void step_by_instruction(const float *x, const float *y, float *sum) {
     vec_store_f32(sum, gemm_step(GEMM_HAS_PAIRS, vec_load_f32(x), vec_load_f32(y), vec_load_f32(sum)));
 }

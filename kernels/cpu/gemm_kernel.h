@@ -28,12 +28,6 @@
 #define GEMM_HAS_PAIRS 0
 #endif
 
-#if VEC == 16 && !defined(__AVX512F__)  // only tests build this: small code, for the compiler's sake
-#define TILE_UNROLL
-#else
-#define TILE_UNROLL _Pragma("GCC unroll 12")
-#endif
-
 // sum + x*y in each lane; pairs: sum + x.low*y.low + x.high*y.high.
 VEC_INLINE vecf gemm_step(bool pairs, vecf x, vecf y, vecf sum) {
 #if GEMM_HAS_PAIRS
@@ -43,33 +37,9 @@ VEC_INLINE vecf gemm_step(bool pairs, vecf x, vecf y, vecf sum) {
     return vec_fma(x, y, sum);
 }
 
-// out(MR,NR), rows ldo floats apart, of k steps.
-VEC_INLINE void gemm_tile_of(bool pairs, const float *a, int64_t lda, const float *b, int64_t k, float *out,
-                             int64_t ldo) {
-    vecf acc[MR][2];
-    TILE_UNROLL
-    for (int r = 0; r < MR; r++) acc[r][0] = acc[r][1] = (vecf){0};
-    for (int64_t p = 0; p < k; p++) {
-        vecf b0 = vec_load_f32(b), b1 = vec_load_f32(b + VEC);
-        TILE_UNROLL
-        for (int r = 0; r < MR; r++) {
-            vecf x = vec_splat(a + r);
-            acc[r][0] = gemm_step(pairs, x, b0, acc[r][0]);
-            acc[r][1] = gemm_step(pairs, x, b1, acc[r][1]);
-        }
-        a += lda;
-        b += NR;
-    }
-    TILE_UNROLL
-    for (int r = 0; r < MR; r++) {
-        vec_store_f32(out + r * ldo, acc[r][0]);
-        vec_store_f32(out + r * ldo + VEC, acc[r][1]);
-    }
-}
-
-VEC_INLINE void gemm_tile(const float *a, int64_t lda, const float *b, int64_t k, float *out, int64_t ldo) {
-    gemm_tile_of(false, a, lda, b, k, out, ldo);
-}
+// out(MR,NR), rows ldo floats apart, of k steps; and of k steps of pairs. In kernels/cpu/gemm_tile.c.
+void gemm_tile(const float *a, int64_t lda, const float *b, int64_t k, float *out, int64_t ldo);
+void gemm_tile_pairs(const float *a, int64_t lda, const float *b, int64_t k, float *out, int64_t ldo);
 
 // Transposes VEC vectors in place: log2(VEC) rounds of perfect shuffles.
 VEC_INLINE void vec_transpose(vecf v[VEC]) {

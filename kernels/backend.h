@@ -29,6 +29,7 @@
 #include "kernels/device_report.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
+#include "kernels/products.h"
 
 // ---------------------------------------------------------------- memory classes
 // What a byte of memory is for; the ledger's rows.
@@ -406,6 +407,11 @@ struct backend {
     void (*wait_event)(struct stream *s, struct event *e);
     int (*event_sync)(struct event *e);
     int (*trace_write)(struct device *d, int pid, void *file);  // FILE *, appends JSON events
+    // kernels/products.h; NULL: products are not a matter of choice
+    int (*choose_products)(struct device *d, const struct product_choice *choices, int count);
+    int (*products)(struct device *d, struct product_use *out, int room);
+    int (*tune_product)(struct stream *s, const struct product_key *key, int rounds,
+                        struct product_timing *out);
 };
 
 // The backend called name ("cpu", "ref"), or NULL and a text in *why.

@@ -71,6 +71,23 @@ int cuda_op_reduce(struct cuda_ctx *ctx, const void *args);
 int cuda_op_cast(struct cuda_ctx *ctx, const void *args);
 int cuda_op_fill_zero(struct cuda_ctx *ctx, const void *args);
 
+// No operation of the model: what two buffers of n elements differ in, as a sum for each block; the caller
+// adds the blocks up. Sums of squares are double, in an order that n alone decides; not a number where an
+// element is not.
+struct cuda_difference {
+    double unequal;  // elements whose bits differ
+    double difference_squared, reference_squared;
+};
+#define CUDA_COMPARE_BLOCKS 512
+int cuda_compare_blocks(int64_t n);  // how many blocks there are: 1 to CUDA_COMPARE_BLOCKS
+struct cuda_compare_args {
+    struct cuda_difference *out;  // device memory, (cuda_compare_blocks(n))
+    const void *x, *reference;    // (n)
+    int64_t n;
+    enum dtype dt;
+};
+int cuda_compare(struct cuda_ctx *ctx, const struct cuda_compare_args *args);
+
 #ifdef __cplusplus
 }
 #endif

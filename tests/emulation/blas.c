@@ -5,6 +5,14 @@
 // Refused, because the library refuses it or computes garbage   operands that do not match, pointers less
 // aligned than the heuristic was promised, an aux matrix whose rows are no multiples of 8, operands that are
 // not in the device's memory, attributes that are not emulated.
+//
+// The heuristic knows several algorithms (enum which). What they take is told to events alone, and only where
+// it is asked for; nothing waits so long.
+//
+// Environment
+//     EMULATED_CUBLASLT_TIMES    1: products take the seconds of times_s, as events see it
+//     EMULATED_CUBLASLT_VERSION  of the library; 130000
+//     EMULATED_CUBLASLT_REFUSES  1: cublasLtMatmulAlgoCheck refuses all but the first algorithm
 #include <cublasLt.h>
 #include <math.h>
 #include <stdint.h>
@@ -37,8 +45,21 @@ struct preference {
     uint32_t reductions, a_align, b_align, c_align, d_align;
 };
 
+// In the heuristic's order.
+enum which {
+    WHICH_FIRST,     // sums in index order
+    WHICH_UNSTABLE,  // other bits in each run
+    WHICH_REVERSED,  // sums in the opposite order: other bits than the first's; the fast one
+    WHICH_WRONG,     // leaves out a term
+    WHICH_BROKEN,    // does not run
+    WHICH_COUNT
+};
+// Where a product accumulates the reversed one is no faster than the first.
+static const double times_s[WHICH_COUNT] = {2.0, 0.5, 1.0, 0.25, 0.125};
+
 // What goes from the heuristic to the product, in cublasLtMatmulAlgo_t's words.
 struct algorithm {
+    uint32_t which;
     uint32_t a_align, b_align, c_align, d_align;
     uint64_t workspace_bytes;
 };
@@ -64,7 +85,15 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     return h == (cublasLtHandle_t)&handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
-size_t cublasLtGetVersion(void) { return 130000; }
+static bool asked(const char *name) {
+    const char *text = getenv(name);
+    return text && *text == '1';
+}
+
+size_t cublasLtGetVersion(void) {
+    const char *text = getenv("EMULATED_CUBLASLT_VERSION");
+    return text && *text ? strtoul(text, NULL, 10) : 130000;
+}
 
 const char *cublasLtGetStatusString(cublasStatus_t s) {
     return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
@@ -182,6 +211,8 @@ struct product {
     const void *pa, *pb, *pc;
     void *pd;
     float alpha, beta;
+    enum which which;
+    cudaStream_t stream;
 };
 
 static uint64_t inner(const struct product *p) {
@@ -277,6 +308,20 @@ static void finish_column(const struct product *p, uint64_t j, const float *sums
     }
 }
 
+// Another element each time: no two runs on equal operands are equal.
+static void disturb(const struct product *p) {
+    static _Atomic uint64_t runs;
+    uint64_t at = runs++ % (p->d.rows * p->d.columns);
+    unsigned char *element =
+        (unsigned char *)p->pd + ((size_t)p->d.ld * (at / p->d.rows) + at % p->d.rows) * size_of(p->d.type);
+    *element ^= 1;  // the lowest bit
+}
+
+static void pass_time(const struct product *p) {
+    enum which w = p->which == WHICH_REVERSED && p->beta != 0 ? WHICH_FIRST : p->which;
+    if (asked("EMULATED_CUBLASLT_TIMES")) emu_pass(p->stream, times_s[w]);
+}
+
 static int run_product(void *arg, const char **why) {
     const struct product *p = arg;
     uint64_t m = p->d.rows, n = p->d.columns, k = inner(p);
@@ -286,10 +331,14 @@ static int run_product(void *arg, const char **why) {
     if (!sums) abort();
     for (uint64_t j = 0; j < n; j++) {
         memset(sums, 0, m * sizeof *sums);
-        for (uint64_t l = 0; l < k; l++)
+        for (uint64_t at = p->which == WHICH_WRONG; at < k; at++) {
+            uint64_t l = p->which == WHICH_REVERSED ? k - 1 - at : at;
             for (uint64_t i = 0; i < m; i++) sums[i] += a[l * m + i] * b[j * k + l];
+        }
         finish_column(p, j, sums);
     }
+    if (p->which == WHICH_UNSTABLE) disturb(p);
+    pass_time(p);
     free(a);
     free(b);
     free(sums);
@@ -320,13 +369,43 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     const char *why = h != (cublasLtHandle_t)&handle || wanted < 1 ? "an odd question" : refusal(&p);
     *count = 0;
     if (why) return refuse(why);
-    struct algorithm algo = {q.a_align, q.b_align, q.c_align, q.d_align,
-                             q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};
-    memset(&found[0], 0, sizeof found[0]);
-    memcpy(&found[0].algo, &algo, sizeof algo);
-    found[0].workspaceSize = algo.workspace_bytes;
-    found[0].state = CUBLAS_STATUS_SUCCESS;
-    *count = 1;
+    for (int i = 0; i < wanted && i < WHICH_COUNT; i++) {
+        struct algorithm algo = {(uint32_t)i, q.a_align, q.b_align,
+                                 q.c_align,   q.d_align, q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};
+        memset(&found[i], 0, sizeof found[i]);
+        memcpy(&found[i].algo, &algo, sizeof algo);
+        found[i].workspaceSize = algo.workspace_bytes;
+        found[i].state = CUBLAS_STATUS_SUCCESS;
+        ++*count;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t how, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *chosen,
+                                       cublasLtMatmulHeuristicResult_t *result) {
+    struct product p = product_of(how, a, b, c, d);
+    struct algorithm algo;
+    memcpy(&algo, chosen, sizeof algo);
+    const char *why = h != (cublasLtHandle_t)&handle ? "no handle" : refusal(&p);
+    if (why) return refuse(why);
+    if (algo.which >= WHICH_COUNT || (algo.which != WHICH_FIRST && asked("EMULATED_CUBLASLT_REFUSES")))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    result->workspaceSize = algo.workspace_bytes;
+    result->state = CUBLAS_STATUS_SUCCESS;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t which, void *value,
+                                                    size_t bytes, size_t *written) {
+    static const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+    (void)algo;
+    if (which != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != sizeof scheme)
+        return refuse("an attribute of an algorithm that is not emulated");
+    memcpy(value, &scheme, sizeof scheme);
+    if (written) *written = sizeof scheme;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -344,12 +423,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t how, cons
     p.pb = pb;
     p.pc = pc;
     p.pd = pd;
+    p.which = (enum which)algo.which;
+    p.stream = s;
     const char *why = h != (cublasLtHandle_t)&handle ? "no handle" : refusal(&p);
     if (!why && (!aligned(pa, algo.a_align) || !aligned(pb, algo.b_align) || !aligned(pc, algo.c_align) ||
                  !aligned(pd, algo.d_align)))
         why = "a pointer is less aligned than was promised when the algorithm was chosen";
     if (!why && workspace_bytes < algo.workspace_bytes) why = "less workspace than the algorithm wants";
     if (why) return refuse(why);
+    if (algo.which == WHICH_BROKEN) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!in_reach(s, &p) ||
         (workspace_bytes && !emu_reaches(s, workspace, workspace_bytes, "cuBLASLt: workspace")))
         return CUBLAS_STATUS_INVALID_VALUE;

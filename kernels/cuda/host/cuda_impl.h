@@ -47,6 +47,8 @@ struct cuda_device {
     cublasLtHandle_t blas;
     pthread_mutex_t matmul_lock;  // guards the list and the descriptors in it
     struct matmul_plan *matmuls;
+    struct product_choice *choices;  // (choice_count), of dev_choose_products; read only after it
+    int choice_count;
     struct cudnn_api cudnn;
     const char *cudnn_missing;    // NULL: cudnn is loaded
     struct cuda_stream *streams;  // all ever created, newest first; freed by close. head.lock
@@ -164,7 +166,13 @@ int cuda_trace_write(struct device *d, int pid, void *file);
 int cuda_run_op(struct cuda_stream *s, enum op op, const void *args);
 // matmul.c, attention.c: -1 with ctx.why set.
 int cuda_matmul(struct cuda_stream *s, const struct matmul_args *a);
+// matmul_plan.c
 void cuda_matmuls_free(struct cuda_device *d);
+int cuda_products(struct device *d, struct product_use *out, int room);
+int cuda_choose_products(struct device *d, const struct product_choice *choices, int count);
+// tune.c
+int cuda_tune_product(struct stream *s, const struct product_key *key, int rounds,
+                      struct product_timing *out);
 int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a);
 int cuda_attention_backward(struct cuda_stream *s, const struct attn_bwd_args *a);
 void cuda_attentions_free(struct cuda_stream *s);

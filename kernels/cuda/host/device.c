@@ -327,6 +327,9 @@ const struct backend cuda_backend = {
     .wait_event = cuda_wait_event,
     .event_sync = cuda_event_sync,
     .trace_write = cuda_trace_write,
+    .choose_products = cuda_choose_products,
+    .products = cuda_products,
+    .tune_product = cuda_tune_product,
 };
 
 extern const struct cuda_so starring_cuda_so;

@@ -46,10 +46,12 @@ static struct model_spec small_gpt2(bool tied) {
                                .eos_token = -1};
 }
 
-// Unit u filled with values that differ everywhere and are exact in dt; (n_pad) of dt.
-static void *fill_unit(const struct layout *l, int u, enum dtype dt) {
+// Unit u filled with values that differ everywhere and are exact in dt; (n_pad) of dt. What is nobody's,
+// gaps, padding and the rows reserved behind the head's tensor, holds bytes of `nothing`.
+static void *fill_unit(const struct layout *l, int u, enum dtype dt, int nothing) {
     const struct unit *unit = &l->units[u];
-    void *out = calloc((size_t)unit->n_pad, dtype_size(dt));
+    void *out = malloc((size_t)unit->n_pad * dtype_size(dt));
+    memset(out, nothing, (size_t)unit->n_pad * dtype_size(dt));
     for (int i = 0; i < unit->count; i++)
         for (int64_t k = 0; k < unit->tensors[i].numel; k++)
             dtype_store(dt, out, (size_t)(unit->tensors[i].offset + k),
@@ -61,7 +63,7 @@ static void write_model(const char *dir, const struct model_spec *s, const struc
     struct hf_writer *w = hf_writer_create(dir, s, l, dt);
     assert_non_null(w);
     for (int u = 0; u < l->count; u++) {
-        void *values = fill_unit(l, u, dt);
+        void *values = fill_unit(l, u, dt, 0x5a);
         assert_int_equal(hf_write_unit(w, u, values), 0);
         free(values);
     }
@@ -72,7 +74,7 @@ static void write_model(const char *dir, const struct model_spec *s, const struc
 static void compare_model(struct hf_reader *r, const struct layout *l, enum dtype dt) {
     for (int u = 0; u < l->count; u++) {
         int64_t n = l->units[u].n_pad;
-        void *want = fill_unit(l, u, dt);
+        void *want = fill_unit(l, u, dt, 0);
         float *got = malloc((size_t)n * sizeof *got);
         memset(got, 0xff, (size_t)n * sizeof *got);
         assert_int_equal(hf_read_unit(r, u, got), 0);
@@ -83,7 +85,7 @@ static void compare_model(struct hf_reader *r, const struct layout *l, enum dtyp
     }
 }
 
-// Written, read back under another world size: the same bits.
+// Written, read back under another world size: the same bits, and zeros where nothing was written from.
 static void round_trip(struct dir *d, struct model_spec s, enum dtype dt) {
     struct layout *l = model_layout_create(&s, 1), *l3 = model_layout_create(&s, 3);
     write_model(d->path, &s, l, dt);
@@ -130,7 +132,7 @@ static void test_names_and_transposes(void **state) {
     assert_int_equal(t->shape[1], 72);
     const struct tensor *ours = &l->units[2].tensors[2];
     assert_string_equal(ours->name, "block.1.wqkv");
-    float *unit = fill_unit(l, 2, DT_F32), theirs[24 * 72];
+    float *unit = fill_unit(l, 2, DT_F32, 0), theirs[24 * 72];
     st_to_f32(t, 0, 24 * 72, theirs);
     for (int r = 0; r < 72; r++)
         for (int c = 0; c < 24; c++) assert_true(unit[ours->offset + r * 24 + c] == theirs[c * 72 + r]);
@@ -145,7 +147,7 @@ static void test_names_and_transposes(void **state) {
     assert_string_equal(ours->name, "block.0.wqkv");
     t = st_find(f, "model.layers.0.self_attn.v_proj.weight");
     assert_int_equal(t->shape[0], 8);
-    unit = fill_unit(l, 1, DT_F32);
+    unit = fill_unit(l, 1, DT_F32, 0);
     assert_memory_equal(t->data, unit + ours->offset + (24 + 8) * 24, 8 * 24 * sizeof(float));
     free(unit);
     assert_int_equal(st_find(f, "model.layers.1.self_attn.k_proj.bias")->shape[0], 8);
@@ -280,7 +282,7 @@ static void test_discarded_writer(void **state) {
     struct model_spec s = small_llama(false, true);
     struct layout *l = model_layout_create(&s, 1);
     struct hf_writer *w = hf_writer_create(d->path, &s, l, DT_F32);
-    void *values = fill_unit(l, 0, DT_F32);
+    void *values = fill_unit(l, 0, DT_F32, 0);
     assert_int_equal(hf_write_unit(w, 0, values), 0);
     hf_writer_discard(&w);
     assert_null(w);
@@ -297,10 +299,10 @@ static void test_discarded_writer(void **state) {
     layout_destroy(&l);
 }
 
-static uint64_t hash_model(const struct layout *l, enum dtype dt, int64_t flip) {
+static uint64_t hash_filled(const struct layout *l, enum dtype dt, int64_t flip, int nothing) {
     struct weights_hash *h = weights_hash_create();
     for (int u = 0; u < l->count; u++) {
-        unsigned char *values = fill_unit(l, u, dt);
+        unsigned char *values = fill_unit(l, u, dt, nothing);
         if (flip >= 0 && u == 1) values[flip] ^= 1;
         weights_hash_unit(h, l, u, values, dt);
         free(values);
@@ -308,7 +310,11 @@ static uint64_t hash_model(const struct layout *l, enum dtype dt, int64_t flip) 
     return weights_hash_finish(&h);
 }
 
-// Gaps and padding do not count; every weight does.
+static uint64_t hash_model(const struct layout *l, enum dtype dt, int64_t flip) {
+    return hash_filled(l, dt, flip, 0);
+}
+
+// Gaps, padding and reserved rows do not count; every weight does.
 static void test_weights_hash(void **state) {
     (void)state;
     struct model_spec s = small_llama(true, false);
@@ -320,6 +326,9 @@ static void test_weights_hash(void **state) {
     const struct tensor *last = &a->units[1].tensors[a->units[1].count - 1];
     assert_true(hash_model(a, DT_BF16, 2 * (last->offset + last->numel) - 1) != h);
     assert_true(hash_model(a, DT_BF16, 2 * a->units[1].tensors[0].numel) == h);  // behind norm1: a gap
+    const struct unit *head = &a->units[a->count - 1];
+    assert_true(head->tensors[head->count - 1].reserved > 0);
+    assert_true(hash_filled(a, DT_BF16, -1, 0x5a) == h);
     layout_destroy(&a);
     layout_destroy(&b);
 }

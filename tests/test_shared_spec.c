@@ -105,7 +105,7 @@ static void check_layout(const char *name, int world) {
             assert_int_equal(t->decay, t->dims == 2);
             assert_int_equal(t->init == INIT_NORMAL, t->dims == 2);
             assert_int_equal(strncmp(t->name, unit->name, strlen(unit->name)), 0);
-            end = t->offset + t->numel;
+            end = t->offset + t->numel + t->reserved;
             logical += t->numel;
         }
         assert_int_equal(unit->n, end);
@@ -132,6 +132,48 @@ static void test_layouts(void **state) {
     assert_string_equal(l->units[25].tensors[0].name, "head.norm");
     assert_int_equal(l->units[25].count, 1);
     layout_destroy(&l);
+}
+
+// Room for the rows up to a multiple of 64 behind the head's tensor and behind no other, in whole blocks of
+// the norm: what lies behind it keeps its place within its block. Nothing else knows of it.
+static void check_reserved(const char *model, int vocab, bool tied, int64_t rows) {
+    struct model_spec s, even;
+    assert_int_equal(model_spec_load(model, &s), 0);
+    s.vocab = vocab;
+    s.tied = tied;
+    even = s;
+    even.vocab = (int32_t)(vocab + rows);
+    struct layout *l = model_layout_create(&s, 2), *e = model_layout_create(&even, 2);
+    const struct tensor *head =
+        tied ? &l->units[0].tensors[0] : &l->units[l->count - 1].tensors[l->units[l->count - 1].count - 1];
+    int64_t tables = tied ? 1 : 2, logical = 0;
+    for (int u = 0; u < l->count; u++)
+        for (int i = 0; i < l->units[u].count; i++) {
+            const struct tensor *t = &l->units[u].tensors[i];
+            assert_int_equal(t->logical_start, logical);
+            logical += t->numel;
+            if (t != head) assert_int_equal(t->reserved, 0);
+        }
+    assert_int_equal(head->shape[0], vocab);
+    assert_int_equal(head->numel, (int64_t)vocab * s.channels);
+    assert_true(head->reserved >= rows * s.channels && head->reserved < rows * s.channels + SUMSQ_BLOCK);
+    assert_int_equal(head->reserved % SUMSQ_BLOCK, 0);
+    assert_int_equal(l->params, logical);
+    assert_int_equal(e->params - l->params, tables * rows * s.channels);
+    uint64_t hash = layout_hash(l, 1);
+    ((struct tensor *)(uintptr_t)head)->reserved += SUMSQ_BLOCK;
+    assert_true(layout_hash(l, 1) != hash);
+    layout_destroy(&l);
+    layout_destroy(&e);
+}
+
+static void test_reserved_classes(void **state) {
+    (void)state;
+    check_reserved("gpt2-124m", 50257, true, 47);
+    check_reserved("tiny", 259, false, 61);
+    check_reserved("tiny", 321, true, 63);
+    check_reserved("qwen2.5-0.5b", 151936, true, 0);
+    check_reserved("demo", 256, true, 0);
 }
 
 static double std_of(const float *x, int64_t n) {
@@ -407,6 +449,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameter_counts),
         cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_reserved_classes),
         cmocka_unit_test(test_initial_values),
         cmocka_unit_test(test_flops),
         cmocka_unit_test_setup_teardown(test_minimal_config, make_dir, remove_dir),

@@ -46,7 +46,8 @@ static inline void zero_case_tensor(struct unit *u, const char *name, int64_t ro
     t->decay = decay;
 }
 
-// Odd sizes, and blocks of two shapes, so that slots change their gaps.
+// Odd sizes, and blocks of two shapes, so that slots change their gaps; a block behind the head in its slot
+// writes where the head has reserved elements.
 static inline struct layout *zero_case_layout(int world, bool tied) {
     static const char *const names[ZERO_CASE_UNITS] = {"embedding", "block.0", "block.1", "block.2", "head"};
     struct layout *l = calloc(1, sizeof *l);
@@ -58,12 +59,16 @@ static inline struct layout *zero_case_layout(int world, bool tied) {
         snprintf(unit->name, sizeof unit->name, "%s", names[u]);
         bool block = u > 0 && u + 1 < l->count;
         if (u == 0) zero_case_tensor(unit, "wte", 37, 13, true);
+        if (u == 0 && tied) unit->tensors[0].reserved = SUMSQ_BLOCK;
         if (u == 0) zero_case_tensor(unit, "wpe", 5, 13, true);
         if (block) zero_case_tensor(unit, "norm", u == 3 ? 11 : 17, 1, false);
         if (block) zero_case_tensor(unit, "w", u == 3 ? 29 : 61, u == 3 ? 11 : 17, true);
         if (block) zero_case_tensor(unit, "b", 3, 1, false);
         if (u + 1 == l->count) zero_case_tensor(unit, "norm", 13, 1, false);
-        if (u + 1 == l->count && !tied) zero_case_tensor(unit, "lm_head", 37, 13, true);
+        if (u + 1 == l->count && !tied) {
+            zero_case_tensor(unit, "lm_head", 37, 13, true);
+            unit->tensors[1].reserved = SUMSQ_BLOCK;
+        }
     }
     layout_finish(l, world);
     return l;

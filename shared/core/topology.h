@@ -20,8 +20,9 @@
 // these the same gradient buffer must be kept. acquire(0, PASS_BACKWARD) is then called a second time
 // for the embedding itself and returns the same grad.
 // Evaluation: forward passes alone, with PASS_EVAL.
-// Gradients   The model writes every tensor's elements and nothing else: gaps and padding of a gradient
-//             buffer are the topology's to keep zero (a slot that served another unit must be cleaned).
+// Gradients   The model writes every tensor's elements and, on GPUs, zeros to those reserved behind one,
+//             nothing else: gaps, padding and reserved elements of a gradient buffer are the topology's to
+//             keep zero (a slot that served another unit must be cleaned).
 #ifndef STARRING_SHARED_CORE_TOPOLOGY_H
 #define STARRING_SHARED_CORE_TOPOLOGY_H
 

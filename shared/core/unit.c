@@ -21,7 +21,7 @@ void layout_finish(struct layout *l, int world) {
             at = round_up(at, UNIT_ALIGN);
             t->offset = at;
             t->logical_start = logical;
-            at += t->numel;
+            at += t->numel + t->reserved;
             logical += t->numel;
         }
         unit->n = at;
@@ -49,7 +49,7 @@ uint64_t layout_hash(const struct layout *l, int dtype) {
         XXH64_update(h, &unit->n_pad, sizeof unit->n_pad);
         for (int i = 0; i < unit->count; i++) {
             const struct tensor *t = &unit->tensors[i];
-            int64_t facts[5] = {t->shape[0], t->shape[1], t->dims, t->offset, t->decay};
+            int64_t facts[6] = {t->shape[0], t->shape[1], t->dims, t->offset, t->reserved, t->decay};
             XXH64_update(h, t->name, strlen(t->name));
             XXH64_update(h, facts, sizeof facts);
         }

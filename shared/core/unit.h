@@ -5,7 +5,9 @@
 //              0    ^ offsets: multiples of UNIT_ALIGN  n_pad(u), a multiple of SUMSQ_BLOCK * world
 //     shard r: [ r*S, (r+1)*S ),  S = n_pad(u) / world
 //
-// Gradients, masters and moments use the same offsets. Gap and pad elements are zero and stay zero.
+// Gradients, masters and moments use the same offsets. Gap and pad elements are zero and stay zero. So do
+// the elements reserved behind a tensor: room for products that run over more rows than the tensor has. They
+// are padding in every count, and no file, hash, norm or formula knows of them.
 // A layout is plain data, built once, read by everyone; the owner frees it with layout_destroy.
 #ifndef STARRING_SHARED_CORE_UNIT_H
 #define STARRING_SHARED_CORE_UNIT_H
@@ -25,8 +27,9 @@ struct tensor {
     int64_t shape[2];            // rows, columns; a vector is (n, 1) with dims = 1
     int dims;
     int64_t numel;
-    int64_t offset;  // elements, within its unit
-    bool decay;      // weight decay applies (matrices; not norms and biases)
+    int64_t offset;    // elements, within its unit
+    int64_t reserved;  // elements, zeros directly behind the tensor: a multiple of SUMSQ_BLOCK
+    bool decay;        // weight decay applies (matrices; not norms and biases)
     enum init_kind init;
     float init_std;
     int64_t logical_start;  // index of its first element in logical tensor order, for counter-based init
@@ -36,7 +39,7 @@ struct unit {
     char name[32];  // "embedding", "block.0", "head"
     int count;
     struct tensor tensors[UNIT_MAX_TENSORS];
-    int64_t n;  // elements up to the end of the last tensor, gaps included
+    int64_t n;  // elements up to the end of the last tensor, gaps and what is reserved included
     int64_t n_pad;
 };
 
@@ -54,8 +57,8 @@ void layout_finish(struct layout *l, int world);
 void layout_destroy(struct layout **l);
 static inline int64_t unit_shard(const struct layout *l, int u) { return l->units[u].n_pad / l->world; }
 
-// xxh64 over (unit, tensor names, shapes, offsets, n_pad, dtype): two programs with equal hashes
-// agree on every offset.
+// xxh64 over (unit, tensor names, shapes, offsets, reserved elements, n_pad, dtype): two programs with equal
+// hashes agree on every offset.
 uint64_t layout_hash(const struct layout *l, int dtype);
 
 #endif

@@ -7,10 +7,12 @@
 
 #define FETCH_ROWS 8  // of logits that model_logits brings to the host at a time
 
-// Where the output projection lives: in the head's own unit, or in unit 0 when tied.
+// Where the output projection lives: in the head's own unit, or in unit 0 when tied. Rows V and up are the
+// reserved ones: zeros. Their logits are no classes, the columns of their gradient are zero, and so the
+// products leave zeros in them.
 struct projection {
-    const void *w;  // (V,C)
-    void *dw;       // (V,C) or NULL
+    const void *w;  // (VP,C)
+    void *dw;       // (VP,C) or NULL
     bool accumulate;
 };
 
@@ -36,7 +38,7 @@ static void logits_of(struct model *m, const struct projection *p, int64_t row, 
                                           .a = row_at(m, m->nf, row, m->C),
                                           .b = p->w,
                                           .m = rows,
-                                          .n = m->V,
+                                          .n = m->VP,
                                           .k = m->C,
                                           .ldc = m->VS,
                                           .trans_b = true,
@@ -50,6 +52,7 @@ static void loss_of(struct model *m, int64_t row, int64_t rows, bool want_grad) 
                                       .rows = rows,
                                       .vocab = m->V,
                                       .row_stride = m->VS,
+                                      .padded = m->VP,
                                       .grad_scale = m->grad_scale,
                                       .want_grad = want_grad,
                                       .dt = m->dt});
@@ -98,13 +101,13 @@ void head_backward(struct model *m, const struct unit_view *v, const struct unit
                                               .b = p.w,
                                               .m = rows,
                                               .n = m->C,
-                                              .k = m->V,
+                                              .k = m->VP,
                                               .lda = m->VS,
                                               .dt = m->dt});
         op_matmul(m->s, &(struct matmul_args){.c = p.dw,
                                               .a = m->logits,
                                               .b = row_at(m, m->nf, row, m->C),
-                                              .m = m->V,
+                                              .m = m->VP,
                                               .n = m->C,
                                               .k = rows,
                                               .lda = m->VS,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/exact_sum.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/model/spec.h"
@@ -31,6 +32,14 @@ static void add_matrix(struct unit *u, const char *name, int64_t rows, int64_t c
     t->decay = true;
     t->init = INIT_NORMAL;
     t->init_std = std;
+}
+
+// Room behind the unit's last tensor, the one that the head multiplies with. Whole blocks of the global norm,
+// so that those of the tensors behind it, and with them the norm's last bit, are what they are without.
+static void reserve_classes(struct unit *u) {
+    struct tensor *t = &u->tensors[u->count - 1];
+    int64_t n = (model_classes_padded(t->shape[0]) - t->shape[0]) * t->shape[1];
+    t->reserved = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK * SUMSQ_BLOCK;
 }
 
 // A norm's weight (ones) or a bias (zeros): no decay.
@@ -81,6 +90,7 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
     struct unit *u = &l->units[0];
     snprintf(u->name, sizeof u->name, "embedding");
     add_matrix(u, "wte", s->vocab, s->channels, s->init_std);
+    if (s->tied) reserve_classes(u);
     if (s->family == FAMILY_GPT2) add_matrix(u, "wpe", s->max_positions, s->channels, s->init_std);
     for (int i = 0; i < s->layers; i++) {
         u = &l->units[1 + i];
@@ -94,7 +104,10 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
     snprintf(u->name, sizeof u->name, "head");
     add_vector(u, "norm", s->channels, INIT_ONES);
     if (s->family == FAMILY_GPT2) add_vector(u, "norm_b", s->channels, INIT_ZEROS);
-    if (!s->tied) add_matrix(u, "lm_head", s->vocab, s->channels, s->init_std);
+    if (!s->tied) {
+        add_matrix(u, "lm_head", s->vocab, s->channels, s->init_std);
+        reserve_classes(u);
+    }
 
     layout_finish(l, world);
     return l;

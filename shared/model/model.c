@@ -14,10 +14,6 @@
 // chunk's products run at full speed, small beside the activations of the models that need chunks.
 #define LOGITS_BYTES    ((size_t)128 << 20)
 #define LOGITS_MIN_ROWS 64
-// Rows of logits start at multiples of so many elements (128 bytes in 16 bits, whole lines of a GPU's cache):
-// GPT-2's 50257 would leave every second row of the chunk on an odd address, where cuBLASLt has slow kernels
-// only.
-#define LOGITS_ALIGN 64
 
 int64_t unit_tensor_offset(const struct unit *u, const char *name) {
     size_t prefix = strlen(u->name);
@@ -134,7 +130,8 @@ static struct model *model_shell(const struct model_options *o) {
     m->F = s->ffn;
     m->U = s->family == FAMILY_LLAMA ? 2 * m->F : m->F;
     m->V = s->vocab;
-    m->VS = (m->V + LOGITS_ALIGN - 1) / LOGITS_ALIGN * LOGITS_ALIGN;
+    m->VS = model_classes_padded(m->V);
+    m->VP = o->dev && !dev_host_memory(o->dev) ? m->VS : m->V;
     m->chunk = (int64_t)(LOGITS_BYTES / ((size_t)m->V * dtype_size(m->dt)));
     if (m->chunk < LOGITS_MIN_ROWS) m->chunk = LOGITS_MIN_ROWS;
     if (m->chunk > m->R) m->chunk = m->R;

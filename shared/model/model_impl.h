@@ -46,8 +46,9 @@ struct model {
     float *meanf, *rstdf;       // (R)
     float *loss;                // (R)
     double *loss_sum;           // (1)
-    void *logits;               // (chunk,V), rows VS elements apart
-    int64_t VS;                 // V rounded up to LOGITS_ALIGN
+    void *logits;               // (chunk,VP) in rows of VS elements
+    int64_t VS;                 // V and the classes reserved behind it
+    int64_t VP;                 // what the head's products run over: V on CPUs, VS on GPUs
     int64_t chunk;              // rows of logits at a time
     void *pass;                 // (R,C): proj and mlp on their way to the next norm
     void *carry, *d_c;          // (R,C)

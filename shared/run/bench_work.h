@@ -13,7 +13,7 @@
 #include "shared/core/arena.h"
 
 #define BENCH_ROUNDS_MAX 99
-#define BENCH_ARGS_MAX   160  // bytes: the largest struct of arguments fits
+#define BENCH_ARGS_MAX   sizeof(struct adamw_args)  // the largest struct of arguments
 #define BENCH_SHAPE_MAX  48
 
 // dev_copy as an operation: bytes are read and written.
@@ -61,7 +61,7 @@ int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale,
 // device's arena.
 void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale);
 
-// Copies args into the work.
+// Copies args into the work: at most BENCH_ARGS_MAX bytes.
 void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t args_bytes);
 #define BENCH_SET(w, OP, type, ...) \
     bench_work_set((w), (OP), &(struct type){__VA_ARGS__}, sizeof(struct type))

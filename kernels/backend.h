@@ -128,8 +128,9 @@ struct embed_fwd_args {
 
 // dwte(V,C) += scatter of dout by token; dwpe(P,C): rows [0,T) = or += sum over the batch, rows
 // [T,P) = 0 unless accumulating. zero_dwte: set dwte to 0 first (untied embeddings on the first
-// micro-batch; a tied one already holds the head's gradient). Each row of dwte is summed in fp32 in
-// token order, added to what it held, and rounded once.
+// micro-batch; a tied one already holds the head's gradient). Each row of dwte is summed in fp32, added to what
+// it held, and rounded once. Host backends add in the order of the positions; a device may add in another that
+// depends on tokens and shape alone, so that a frequent token need not be one chain of additions.
 struct embed_bwd_args {
     void *dwte;             // (V,C)
     void *dwpe;             // (P,C) or NULL

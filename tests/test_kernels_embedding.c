@@ -1,4 +1,5 @@
-// Embeddings: cpu against ref to the bit (the order of the sums is the contract), gradients.
+// Embeddings: cpu against ref to the bit (the order of the sums is the contract; a device may add up in
+// another), frequent tokens, gradients.
 #include "tests/kernel_test.h"
 
 struct shape {
@@ -34,13 +35,55 @@ static void fwd_matches_ref(void **state) {
             }
 }
 
-// zero: dwte starts poisoned and is to be overwritten; accumulate: dwpe holds numbers to add to.
-static void check_bwd(enum dtype dt, struct shape s, bool zero, bool accumulate) {
+enum tokens { EVEN, BYTES, ONE, LAST };
+
+// EVEN: all equally likely. BYTES: of every 100 positions 18 hold the same token, as spaces in a text do.
+// ONE: all hold it. LAST: all hold the vocabulary's last, but for the first position.
+static int32_t *tokens_of(enum tokens kind, int64_t rows, int64_t vocab) {
+    int32_t *tokens = kt_tokens(rows, 3, vocab);
+    for (int64_t i = 0; i < rows; i++) {
+        if (kind == ONE || (kind == BYTES && kt_hash(5, (uint64_t)i) % 100 < 18))
+            tokens[i] = (int32_t)(vocab / 3);
+        if (kind == LAST) tokens[i] = i ? (int32_t)(vocab - 1) : 0;
+    }
+    return tokens;
+}
+
+struct bwd_case {
+    struct shape s;
+    enum dtype dt;
+    enum tokens tokens;
+    bool zero;        // dwte starts poisoned and is to be overwritten
+    bool accumulate;  // dwpe holds numbers to add to
+    bool whole;       // quarters, small enough that every order of additions is exact
+};
+
+static void *terms_of(const struct bwd_case *k, int64_t n, uint64_t seed) {
+    if (!k->whole) return kt_random(k->dt, n, seed, 1.0f);
+    void *p = kt_alloc(k->dt, n);
+    for (int64_t i = 0; i < n; i++)
+        dtype_store(k->dt, p, (size_t)i, 0.25f * roundf(4.0f * kt_uniform(seed, (uint64_t)i)));
+    return p;
+}
+
+// The bits of ref: the same order of additions, or one that does not matter. Otherwise within what fp32
+// additions round, and one rounding to 16 bits that may go the other way.
+static struct kt_out dwte_out(const struct bwd_case *k, void *dwte) {
+    bool same = (const op_fn *)KT_OPS == cpu_ops || k->whole, wide = k->dt == DT_F32;
+    return (struct kt_out){dwte, k->s.vocab * k->s.channels, k->dt,
+                           same   ? 0
+                           : wide ? 8
+                                  : 1.5,
+                           wide ? 8 : 1e-2};
+}
+
+static void check_bwd(const struct bwd_case *k) {
+    struct shape s = k->s;
     int64_t rows = s.batch * s.seq, nte = s.vocab * s.channels, npe = s.positions * s.channels;
-    void *dwte = zero ? kt_poisoned(dt, nte) : kt_random(dt, nte, 1, 1.0f);
-    void *dwpe = accumulate ? kt_random(dt, npe, 2, 1.0f) : kt_poisoned(dt, npe);
-    void *dout = kt_random(dt, rows * s.channels, 4, 1.0f);
-    int32_t *tokens = kt_tokens(rows, 3, s.vocab);
+    void *dwte = k->zero ? kt_poisoned(k->dt, nte) : terms_of(k, nte, 1);
+    void *dwpe = k->accumulate ? kt_random(k->dt, npe, 2, 1.0f) : kt_poisoned(k->dt, npe);
+    void *dout = terms_of(k, rows * s.channels, 4);
+    int32_t *tokens = tokens_of(k->tokens, rows, s.vocab);
     size_t scratch_bytes = embed_bwd_scratch_bytes(s.batch, s.seq, s.channels, s.vocab);
     void *scratch = kt_poisoned(DT_U8, (int64_t)scratch_bytes);
     struct embed_bwd_args a = {.dwte = dwte,
@@ -53,10 +96,10 @@ static void check_bwd(enum dtype dt, struct shape s, bool zero, bool accumulate)
                                .channels = s.channels,
                                .vocab = s.vocab,
                                .positions = s.positions,
-                               .zero_dwte = zero,
-                               .accumulate_dwpe = accumulate,
-                               .dt = dt};
-    const struct kt_out outs[] = {{dwte, nte, dt, 0, 0}, {dwpe, npe, dt, 0, 0}};
+                               .zero_dwte = k->zero,
+                               .accumulate_dwpe = k->accumulate,
+                               .dt = k->dt};
+    const struct kt_out outs[] = {dwte_out(k, dwte), {dwpe, npe, k->dt, 0, 0}};
     kt_check(OP_EMBED_BWD, &a, outs, 2);
     a.dwpe = NULL;
     kt_check(OP_EMBED_BWD, &a, outs, 1);
@@ -67,7 +110,29 @@ static void bwd_matches_ref(void **state) {
     (void)state;
     for (int d = 0; d < KT_DTYPES; d++)
         for (size_t i = 0; i < SHAPES; i++)
-            for (int mode = 0; mode < 4; mode++) check_bwd(kt_dtypes[d], shapes[i], mode & 1, mode & 2);
+            for (int mode = 0; mode < 4; mode++)
+                check_bwd(&(struct bwd_case){
+                    .s = shapes[i], .dt = kt_dtypes[d], .zero = mode & 1, .accumulate = mode & 2});
+}
+
+// Sums over a thousand rows: none is lost, none counts twice, and the bits do not depend on how the work is
+// spread. The last vocabulary takes three digits of a sort by 9 bits.
+static void frequent_tokens_match_ref(void **state) {
+    static const struct shape few[] = {
+        {2, 700, 24, 40, 700}, {5, 131, 7, 1100, 131}, {1, 64, 8, 1, 64}, {1, 70, 1, 262200, 70}};
+    static const struct {
+        enum dtype dt;
+        bool whole;
+    } kinds[] = {{DT_F32, true}, {DT_BF16, true}, {DT_BF16, false}};
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        for (int tokens = EVEN; tokens <= LAST; tokens++)
+            for (int d = 0; d < (i < 3 ? 3 : 1); d++)
+                check_bwd(&(struct bwd_case){.s = few[i],
+                                             .dt = kinds[d].dt,
+                                             .tokens = (enum tokens)tokens,
+                                             .zero = tokens % 2,
+                                             .whole = kinds[d].whole});
 }
 
 // A token that fills the batch: summed in fp32 and rounded once. In bf16 1 + 1/256 + 1/256 rounds to
@@ -146,6 +211,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fwd_matches_ref),
         cmocka_unit_test(bwd_matches_ref),
+        cmocka_unit_test(frequent_tokens_match_ref),
         cmocka_unit_test(duplicates_round_once),
         cmocka_unit_test(gradient),
     };

@@ -27,6 +27,13 @@ __device__ static inline void store_sums(float *p, const float *sums) {
     for (int j = 0; j < V; j += N) store_f32<float, N>(p + j, sums + j);
 }
 
+template <int V>
+__device__ static inline void load_sums(const float *p, float *sums) {
+    constexpr int N = V % 4 ? 1 : 4;
+#pragma unroll
+    for (int j = 0; j < V; j += N) load_f32<float, N>(p + j, sums + j);
+}
+
 template <typename T>
 struct combine_buffers {
     T *first, *second;   // (n) each; second may be NULL

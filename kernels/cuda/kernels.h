@@ -9,7 +9,7 @@
 // Errors      0, or -1 with a constant text in ctx->why: a launch that CUDA refused, or a shape that
 //             the kernel does not do. What fails while running shows at the stream's next query.
 // Bits        No result depends on the order of blocks or threads, nor on the number of
-//             multiprocessors. add, embeddings, reduce, cast, fill_zero, sumsq, decide and adamw give
+//             multiprocessors. add, embed_fwd, reduce, cast, fill_zero, sumsq, decide and adamw give
 //             the bits of kernels/cpu (NaN payloads of sums excepted); the others round differently.
 // Alignment   Pointers are aligned to their elements (reduce: to bytes). 16-byte aligned pointers and
 //             widths that are multiples of 16 bytes take the vectorised paths.
@@ -32,10 +32,9 @@ extern "C" {
 #include "kernels/backend.h"
 #include "kernels/strides.h"
 
-// Scratch of the operations beyond the scratch of their args: partial column sums (norm_bwd,
-// bias_grad) and positions (embed_bwd: CUDA_WORKSPACE_BYTES hold V + B*T + min(V, B*T) <= 2,097,150
-// integers, the operation fails beyond). Used in stream order only, so a stream's matrix products may share
-// it.
+// Scratch of the operations beyond the scratch of their args: partial column sums (norm_bwd, bias_grad) and
+// embed_bwd's order and sums (it fails where B*T + B*T/16 + 2C come near to the 2,097,152 numbers that fit in
+// CUDA_WORKSPACE_BYTES). Used in stream order only, so a stream's matrix products may share it.
 #define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
 
 struct cuda_ctx {

@@ -101,6 +101,13 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __
     for (int i = 0; i < 32; i++) bits |= (unsigned)all[i] << i;
     return bits;
 }
+// The lanes that have the same x.
+static inline unsigned __match_any_sync(unsigned mask, int x, int line = __builtin_LINE()) {
+    const uint64_t *all = emu_exchange(mask, (uint64_t)(int64_t)x, line);
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++) bits |= (unsigned)(all[i] == (uint64_t)(int64_t)x) << i;
+    return bits;
+}
 static inline unsigned __reduce_add_sync(unsigned mask, unsigned x, int line = __builtin_LINE()) {
     const uint64_t *all = emu_exchange(mask, x, line);
     unsigned sum = 0;
@@ -122,6 +129,8 @@ static inline void __stwb(T *p, T x) {
 }
 
 // ---------------------------------------------------------------- arithmetic
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline unsigned __float_as_uint(float x) {
     unsigned u;
     memcpy(&u, &x, sizeof u);

@@ -38,6 +38,7 @@ struct thread {
     unsigned index;           // in the block
     unsigned shared_seen;     // declarations passed
     unsigned exchanges_seen;  // picks the half of the warp's buffer
+    unsigned waits;
 };
 
 // A warp's exchange: two halves, so that a fast lane's next value does not overwrite what a slow lane
@@ -60,7 +61,7 @@ struct machine {
     void *arg;
     const void *allowed[ALLOWED_MAX];
     size_t allowed_bytes[ALLOWED_MAX];
-    unsigned allowed_count;
+    unsigned allowed_count, longest;
     bool failed;
     char why[256];
 };
@@ -102,6 +103,13 @@ static void machine_fail(struct machine *m, const char *what, const struct threa
 
 extern "C" void emu_set_order(int order) { current()->order = order; }
 
+extern "C" unsigned emu_longest(void) {
+    struct machine *m = current();
+    unsigned longest = m->longest;
+    m->longest = 0;
+    return longest;
+}
+
 // ---------------------------------------------------------------- what threads call
 const struct emu_place *emu_here(void) { return &current()->running->place; }
 int emu_lane(void) { return (int)(current()->running->index % LANES); }
@@ -110,6 +118,7 @@ static void wait_as(struct thread *t, enum thread_state state, const char *file,
     t->state = state;
     t->file = file;
     t->line = line;
+    t->waits++;
     fiber_leave(t->fiber);
 }
 
@@ -235,6 +244,8 @@ static void run_block(struct machine *m, dim3 grid, dim3 block, dim3 at) {
         }
         if (left && !m->failed && !release(m, 0, m->threads, AT_BARRIER)) report_divergence(m);
     }
+    for (unsigned i = 0; i < m->threads; i++)
+        if (m->thread[i].waits > m->longest) m->longest = m->thread[i].waits;
     m->running = NULL;
 }
 

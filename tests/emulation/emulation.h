@@ -19,6 +19,14 @@ void emu_set_order(int order);
 // `threads` is the order above. No OP_MATMUL (cuBLASLt's): the entry is NULL.
 extern const op_fn emu_ops[OP_COUNT];
 
+// How often that thread of a block waited (at barriers and in warp exchanges) that waited most, in this
+// thread's launches since this was last asked. Work that one thread does alone shows, whatever the machine's
+// speed.
+unsigned emu_longest(void);
+
+// Bytes of workspace that this thread's later emu_ops have; 0: as much as a device gives them, the default.
+void emu_set_workspace(size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

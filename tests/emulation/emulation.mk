@@ -6,8 +6,7 @@ EMU_DIR   = tests/emulation
 # The emulation runs on one thread, with stacks that the thread sanitizer cannot follow.
 # kernels/cuda: what is written by hand and nothing that calls a library. The objects also go into the
 # shared object below.
-EMU_CU    = $(addprefix kernels/cuda/,norm.cu norm_bwd.cu bias_grad.cu embedding.cu rope.cu activation.cu \
-            elementwise.cu xent.cu loss_sum.cu optimizer.cu reduce.cu compare.cu attention.cu attention_bwd.cu)
+EMU_CU    = $(wildcard kernels/cuda/*.cu)
 EMU_OBJ   = $(EMU_CU:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc))
 EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=% -fopenmp \
             -fsanitize=thread,$(CFLAGS)) \

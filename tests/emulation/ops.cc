@@ -5,14 +5,19 @@
 #include "kernels/cuda/kernels.h"
 #include "tests/emulation/emulation.h"
 
+static thread_local size_t workspace_asked;
+
+extern "C" void emu_set_workspace(size_t bytes) { workspace_asked = bytes; }
+
 typedef int (*cuda_fn)(struct cuda_ctx *ctx, const void *args);
 
 template <cuda_fn fn>
 static int emulated(int threads, const void *args, const char **why) {
-    struct cuda_ctx ctx = {NULL, 4, malloc(CUDA_WORKSPACE_BYTES), CUDA_WORKSPACE_BYTES, "", 163 << 10};
+    size_t bytes = workspace_asked ? workspace_asked : CUDA_WORKSPACE_BYTES, poisoned = (size_t)1 << 20;
+    struct cuda_ctx ctx = {NULL, 4, malloc(bytes), bytes, "", 163 << 10};
     if (!ctx.workspace) abort();
     // As much as the tests' sizes reach: all of it would be most of their time.
-    memset(ctx.workspace, 0xff, (size_t)1 << 20);
+    memset(ctx.workspace, 0xff, bytes < poisoned ? bytes : poisoned);
     emu_set_order(threads);
     int rc = fn(&ctx, args);
     if (rc != 0) *why = ctx.why;

@@ -50,7 +50,10 @@ int dev_reach(struct device *d, struct device *peer) {
 }
 
 int dev_facts(struct device *d, struct device_facts *out) {
-    return d->backend->facts ? d->backend->facts(d, out) : -1;
+    if (!d->backend->facts || d->backend->facts(d, out) != 0) return -1;
+    out->note_count = dev_notes(d);
+    for (int i = 0; i < out->note_count; i++) out->notes[i] = dev_note(d, i, NULL);
+    return 0;
 }
 
 int dev_choose_products(struct device *d, const struct product_choice *choices, int count) {

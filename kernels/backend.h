@@ -87,10 +87,12 @@ enum op {
 const char *op_name(enum op op);  // "matmul", ...
 
 // What becomes of p, the product with its bias. GELU: aux = round(p), c = gelu(p). GELU_GRAD, without bias:
-// c = p * gelu'(aux). Neither accumulates; gelu is gelu_args', round is to dt. Host backends take round(p)
-// for p, so that their bits are those of the product and then OP_GELU_FWD or _BWD; a device may use p as
-// its accumulator holds it.
-enum matmul_epilogue { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_GRAD };
+// c = p * gelu'(aux). Neither of them accumulates; gelu is gelu_args', round is to dt. Host backends take
+// round(p) for p, so that their bits are those of the product and then OP_GELU_FWD or _BWD; a device may use
+// p as its accumulator holds it. BIAS_GRAD, without bias: beside c, bias_grad(M) = (accumulate: +=) sum over
+// K of op(a), which is the bias gradient where c is a weight gradient, a the gradient dy(R,M) and trans_a.
+// Host backends: the product, then OP_BIAS_GRAD, to the bit.
+enum matmul_epilogue { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_GRAD, EPILOGUE_BIAS_GRAD };
 
 // c(M,N) = op(a) op(b) + bias          accumulate: c += op(a) op(b)
 // op(a) is a(M,K), or a(K,M) transposed when trans_a; op(b) is b(K,N), or b(N,K) transposed when
@@ -100,6 +102,7 @@ struct matmul_args {
     const void *a, *b;
     const void *bias;  // (N) or NULL
     void *aux;         // (M,N) of the GELU epilogues, without gaps as c is then; else NULL
+    void *bias_grad;   // (M) of EPILOGUE_BIAS_GRAD, with trans_a and no gaps in a; else NULL
     int64_t m, n, k;
     int64_t lda, ldb, ldc;  // elements from a row, as stored, to the next; 0: no gaps. Gaps stay untouched
     bool trans_a, trans_b, accumulate;

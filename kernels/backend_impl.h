@@ -17,7 +17,7 @@ struct device {
     pthread_mutex_t lock;    // guards usage, notes and the writing of error
     struct mem_usage usage;  // counted by dev_alloc and dev_free
     atomic_bool failed;      // error is complete and will not change any more
-    char error[512];
+    char error[1280];
     struct {  // guarded by lock; texts stay where they are until device_fini
         enum dev_note_kind kind;
         char *text;

@@ -11,13 +11,19 @@ static inline int64_t matmul_ldb(const struct matmul_args *g) {
     return g->ldb ? g->ldb : g->trans_b ? g->k : g->n;
 }
 static inline int64_t matmul_ldc(const struct matmul_args *g) { return g->ldc ? g->ldc : g->n; }
+// What an EPILOGUE_BIAS_GRAD is beside the product.
+static inline struct bias_grad_args matmul_bias_grad(const struct matmul_args *g) {
+    return (struct bias_grad_args){g->bias_grad, g->a, g->k, g->m, g->accumulate, g->dt};
+}
 // Whether the arguments are within backend.h's contract.
 static inline bool matmul_valid(const struct matmul_args *g) {
-    bool gelu = g->epilogue != EPILOGUE_NONE;
+    bool gelu = g->epilogue == EPILOGUE_GELU || g->epilogue == EPILOGUE_GELU_GRAD;
+    bool grad = g->epilogue == EPILOGUE_BIAS_GRAD;
     return g->m > 0 && g->n > 0 && g->k > 0 && matmul_lda(g) >= (g->trans_a ? g->m : g->k) &&
            matmul_ldb(g) >= (g->trans_b ? g->k : g->n) && matmul_ldc(g) >= g->n && gelu == (g->aux != NULL) &&
            !(g->bias && (g->accumulate || g->epilogue == EPILOGUE_GELU_GRAD)) &&
-           !(gelu && (g->accumulate || matmul_ldc(g) != g->n));
+           !(gelu && (g->accumulate || matmul_ldc(g) != g->n)) && grad == (g->bias_grad != NULL) &&
+           !(grad && (g->bias || !g->trans_a || matmul_lda(g) != g->m));
 }
 
 static inline int64_t xent_stride(const struct xent_args *a) {

@@ -12,11 +12,12 @@
 #include "kernels/dtype.h"
 
 #define FAKE_ATTRIBUTES 8
+#define FAKE_VALUES     32
 
 struct fake_attribute {
     cudnnBackendAttributeName_t name;
     int64_t count;
-    int64_t value[4];  // numbers, or the pointer to a descriptor
+    int64_t value[FAKE_VALUES];  // numbers, or pointers
 };
 struct fake_descriptor {
     cudnnBackendDescriptorType_t type;
@@ -27,6 +28,19 @@ struct fake_descriptor {
 };
 
 static int fake_descriptors;  // live
+
+// What a test turns, and what it finds. Engines are numbered from 0 in the order in which they are offered.
+static struct {
+    cudnnStatus_t create, set_stream, execute;  // what these calls answer
+    cudnnBackendDescriptorType_t refused_type;  // whose finalizing answers ..
+    cudnnStatus_t refusal;                      // .. this, unless it is success
+    int engines;                                // that each heuristic offers
+    unsigned differing;                         // a bit for each engine that does not repeat
+    int64_t workspace_bytes;                    // of a plan
+    const char *said;                           // the last error's text
+    int creates, handles, plans, runs;          // calls of cudnnCreate, live handles, made plans, executions
+    const void *workspace;                      // of the last execution
+} fake_dnn;
 
 static cudnnStatus_t fake_create(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out) {
     struct fake_descriptor *d = calloc(1, sizeof *d);
@@ -44,25 +58,109 @@ static cudnnStatus_t fake_destroy(cudnnBackendDescriptor_t d) {
 static cudnnStatus_t fake_set(cudnnBackendDescriptor_t p, cudnnBackendAttributeName_t name,
                               cudnnBackendAttributeType_t type, int64_t count, const void *elements) {
     struct fake_descriptor *d = p;
-    if (d->final || d->count == FAKE_ATTRIBUTES || count < 1 || count > 4) return CUDNN_STATUS_BAD_PARAM;
+    if (d->final || d->count == FAKE_ATTRIBUTES || count < 1 || count > FAKE_VALUES)
+        return CUDNN_STATUS_BAD_PARAM;
     struct fake_attribute *a = &d->attributes[d->count++];
-    size_t each = type == CUDNN_TYPE_BOOLEAN                                          ? sizeof(bool)
-                  : type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? sizeof(int64_t)
-                                                                                      : sizeof(int);
+    bool wide = type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_BACKEND_DESCRIPTOR ||
+                type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_VOID_PTR;
+    size_t each = type == CUDNN_TYPE_BOOLEAN ? sizeof(bool) : wide ? sizeof(int64_t) : sizeof(int);
     *a = (struct fake_attribute){.name = name, .count = count};
     for (int64_t i = 0; i < count; i++) memcpy(&a->value[i], (const char *)elements + (size_t)i * each, each);
     return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t p) {
     struct fake_descriptor *d = p;
+    if (fake_dnn.refusal != CUDNN_STATUS_SUCCESS && d->type == fake_dnn.refused_type) return fake_dnn.refusal;
+    fake_dnn.plans += d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
     d->final = true;
     return CUDNN_STATUS_SUCCESS;
 }
+static const char *fake_error_string(cudnnStatus_t s) {
+    return s == CUDNN_STATUS_NOT_INITIALIZED             ? "CUDNN_STATUS_NOT_INITIALIZED"
+           : s == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ? "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
+           : s == CUDNN_STATUS_NOT_SUPPORTED             ? "CUDNN_STATUS_NOT_SUPPORTED"
+           : s == CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING
+               ? "CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING"
+           : s == CUDNN_STATUS_EXECUTION_FAILED ? "CUDNN_STATUS_EXECUTION_FAILED"
+                                                : "a status";
+}
+static void fake_last_error(char *message, size_t max_size) {
+    strncpy(message, fake_dnn.said ? fake_dnn.said : "", max_size);
+}
 
-static const struct cudnn_api fake_cudnn = {.create_descriptor = fake_create,
+static size_t fake_version(void) { return 91300; }
+static cudnnStatus_t fake_open(cudnnHandle_t *out) {
+    static int somewhere;
+    fake_dnn.creates++;
+    if (fake_dnn.create != CUDNN_STATUS_SUCCESS) return fake_dnn.create;
+    fake_dnn.handles++;
+    *out = (cudnnHandle_t)(void *)&somewhere;
+    return CUDNN_STATUS_SUCCESS;
+}
+static cudnnStatus_t fake_close(cudnnHandle_t h) {
+    (void)h;
+    fake_dnn.handles--;
+    return CUDNN_STATUS_SUCCESS;
+}
+static cudnnStatus_t fake_stream(cudnnHandle_t h, cudaStream_t s) {
+    (void)h, (void)s;
+    return fake_dnn.set_stream;
+}
+
+static const int64_t *fake_get(const struct fake_descriptor *d, cudnnBackendAttributeName_t name);
+
+// What planning asks. An engine's number travels from a configuration to the engine in its value.
+static cudnnStatus_t fake_read(cudnnBackendDescriptor_t const p, cudnnBackendAttributeName_t name,
+                               cudnnBackendAttributeType_t type, int64_t room, int64_t *count,
+                               void *elements) {
+    const struct fake_descriptor *d = p;
+    struct fake_descriptor *out[FAKE_VALUES];
+    (void)type;
+    *count = 0;
+    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
+        if (!d->final) return CUDNN_STATUS_BAD_PARAM;
+        *count = fake_dnn.engines < room ? fake_dnn.engines : room;
+        memcpy(out, elements, (size_t)*count * sizeof *out);
+        for (int i = 0; i < *count; i++) out[i]->attributes[0].value[0] = i;
+    } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE) {
+        memcpy(out, elements, sizeof *out);
+        out[0]->attributes[0].value[0] = d->attributes[0].value[0];
+        *count = 1;
+    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
+        const cudnnBackendNumericalNote_t note = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        *count = fake_dnn.differing >> d->attributes[0].value[0] & 1;
+        if (*count) memcpy(elements, &note, sizeof note);
+    } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+        memcpy(elements, &fake_dnn.workspace_bytes, sizeof fake_dnn.workspace_bytes);
+        *count = 1;
+    } else {
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_execute(cudnnHandle_t h, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
+    const int64_t *workspace = fake_get(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+    if (!h || !((struct fake_descriptor *)plan)->final || !((struct fake_descriptor *)pack)->final)
+        return CUDNN_STATUS_BAD_PARAM;
+    memcpy(&fake_dnn.workspace, workspace, sizeof fake_dnn.workspace);
+    fake_dnn.runs += fake_dnn.execute == CUDNN_STATUS_SUCCESS;
+    return fake_dnn.execute;
+}
+
+static const struct cudnn_api fake_cudnn = {.version = fake_version,
+                                            .create = fake_open,
+                                            .destroy = fake_close,
+                                            .set_stream = fake_stream,
+                                            .error_string = fake_error_string,
+                                            .last_error = fake_last_error,
+                                            .create_descriptor = fake_create,
                                             .destroy_descriptor = fake_destroy,
                                             .set = fake_set,
-                                            .finalize = fake_finalize};
+                                            .get = fake_read,
+                                            .finalize = fake_finalize,
+                                            .execute = fake_execute};
 
 static const int64_t *fake_get(const struct fake_descriptor *d, cudnnBackendAttributeName_t name) {
     for (int i = 0; i < d->count; i++)

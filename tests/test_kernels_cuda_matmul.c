@@ -1,6 +1,6 @@
 // What the CUDA backend asks of cuBLASLt - leading dimensions, epilogues, the pointers of each call - and
-// when it takes our own GELU instead, on a library that only takes notes. (Numbers are tests/emulation's to
-// check.)
+// when it takes our own kernels instead and says so, on a library that only takes notes. (Numbers are
+// tests/emulation's to check.)
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,189 +11,7 @@
 #include "kernels/cuda/host/matmul.c"
 #include "kernels/cuda/host/matmul_plan.c"
 
-// ---------------------------------------------------------------- the library that takes notes
-struct description {
-    uint32_t epilogue;
-    int32_t bias_type;
-    const void *bias;
-    void *aux;
-    int64_t aux_ld;
-};
-
-static struct {
-    bool no_epilogues;       // the heuristic has nothing for GELU ..
-    cublasStatus_t refusal;  // .. and says so: an empty answer, or this
-    bool no_workspace;
-    // Of algorithms that were chosen: what the library's check says, what they want, how they add.
-    cublasStatus_t check;
-    size_t chosen_bytes;
-    uint32_t scheme;
-    int checks;
-    int live, heuristics, products;
-    // Of the last product:
-    struct description how;
-    int64_t lda, ldb, ldd;
-    const void *a, *b;
-    void *d;
-    float beta;
-    uint64_t algo;  // its first word; the heuristic's is 0
-    size_t workspace_bytes;
-    // Of the last GELU:
-    int forwards, backwards;
-    struct gelu_args gelu;
-} notes;
-
-static void *noted(size_t bytes) {
-    notes.live++;
-    return calloc(1, bytes);
-}
-static cublasStatus_t dropped(void *p) {
-    notes.live--;
-    free(p);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
-                                        cudaDataType_t scale) {
-    assert_true(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F);
-    struct description *d = noted(sizeof *d);
-    d->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    d->bias_type = -1;
-    *out = (cublasLtMatmulDesc_t)(void *)d;
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return dropped(d); }
-
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name,
-                                              const void *value, size_t bytes) {
-    struct description *d = (void *)desc;
-    switch (name) {
-        case CUBLASLT_MATMUL_DESC_EPILOGUE:
-            assert_int_equal(bytes, sizeof d->epilogue);
-            memcpy(&d->epilogue, value, bytes);
-            break;
-        case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-            assert_int_equal(bytes, sizeof d->bias);
-            memcpy(&d->bias, value, bytes);
-            break;
-        case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-            assert_int_equal(bytes, sizeof d->bias_type);
-            memcpy(&d->bias_type, value, bytes);
-            break;
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-            assert_int_equal(bytes, sizeof d->aux);
-            memcpy(&d->aux, value, bytes);
-            break;
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-            assert_int_equal(bytes, sizeof d->aux_ld);
-            memcpy(&d->aux_ld, value, bytes);
-            break;
-        default:
-            assert_true(name == CUBLASLT_MATMUL_DESC_TRANSA || name == CUBLASLT_MATMUL_DESC_TRANSB);
-    }
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
-                                          uint64_t columns, int64_t ld) {
-    (void)type;
-    assert_true(columns > 0 && ld >= (int64_t)rows);
-    int64_t *m = noted(sizeof *m);
-    *m = ld;
-    *out = (cublasLtMatrixLayout_t)(void *)m;
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t m) { return dropped(m); }
-
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
-    *out = noted(1);
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { return dropped(p); }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
-                                                    cublasLtMatmulPreferenceAttributes_t name,
-                                                    const void *value, size_t bytes) {
-    (void)p, (void)name, (void)value, (void)bytes;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t how,
-                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t q, int wanted,
-                                              cublasLtMatmulHeuristicResult_t found[], int *count) {
-    (void)h, (void)a, (void)b, (void)c, (void)d, (void)q, (void)wanted;
-    const struct description *is = (const void *)how;
-    bool gelu = is->epilogue & CUBLASLT_EPILOGUE_GELU || is->epilogue == CUBLASLT_EPILOGUE_DGELU;
-    notes.heuristics++;
-    // The library looks at the pointers' alignment.
-    assert_true(!(is->epilogue & CUBLASLT_EPILOGUE_BIAS) || is->bias);
-    assert_true(gelu == (is->aux != NULL));
-    *count = gelu && notes.no_epilogues ? 0 : 1;
-    memset(&found[0], 0, sizeof found[0]);
-    return *count ? CUBLAS_STATUS_SUCCESS : notes.refusal;
-}
-
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t how, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
-                                       cublasLtMatmulHeuristicResult_t *result) {
-    (void)h, (void)how, (void)a, (void)b, (void)c, (void)d;
-    assert_true(algo->data[0] != 0);
-    notes.checks++;
-    result->workspaceSize = notes.chosen_bytes;
-    return notes.check;
-}
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
-                                                    cublasLtMatmulAlgoConfigAttributes_t which, void *value,
-                                                    size_t bytes, size_t *written) {
-    (void)algo;
-    assert_true(which == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME && bytes == sizeof notes.scheme);
-    memcpy(value, &notes.scheme, bytes);
-    *written = bytes;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t how, const void *alpha, const void *pa,
-                              cublasLtMatrixLayout_t a, const void *pb, cublasLtMatrixLayout_t b,
-                              const void *beta, const void *pc, cublasLtMatrixLayout_t c, void *pd,
-                              cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                              size_t workspace_bytes, cudaStream_t s) {
-    (void)h, (void)workspace, (void)s;
-    notes.algo = algo->data[0];
-    notes.workspace_bytes = workspace_bytes;
-    assert_true(pc == pd && c == d && *(const float *)alpha == 1);
-    notes.products++;
-    memcpy(&notes.how, how, sizeof notes.how);
-    memcpy(&notes.lda, a, sizeof notes.lda);
-    memcpy(&notes.ldb, b, sizeof notes.ldb);
-    memcpy(&notes.ldd, d, sizeof notes.ldd);
-    memcpy(&notes.beta, beta, sizeof notes.beta);
-    notes.a = pa;
-    notes.b = pb;
-    notes.d = pd;
-    return CUBLAS_STATUS_SUCCESS;
-}
-const char *cublasLtGetStatusString(cublasStatus_t e) { return e ? "a status" : "success"; }
-
-void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
-    static char some;
-    (void)s;
-    assert_true(bytes >= (size_t)32 << 20);
-    return notes.no_workspace ? NULL : &some;
-}
-int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args) {
-    (void)ctx;
-    notes.forwards++;
-    notes.gelu = *(const struct gelu_args *)args;
-    return 0;
-}
-int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args) {
-    (void)ctx;
-    notes.backwards++;
-    notes.gelu = *(const struct gelu_args *)args;
-    return 0;
-}
+#include "tests/cublas_fake.h"
 
 // ---------------------------------------------------------------- the tests
 struct rig {
@@ -201,12 +19,13 @@ struct rig {
     struct cuda_stream s;
 };
 // Nothing reads or writes here: addresses, each at a multiple of 16.
-static _Alignas(16) char memory[5][16];
+static _Alignas(16) char memory[6][16];
 #define C    ((void *)memory[0])
 #define A    ((void *)memory[1])
 #define B    ((void *)memory[2])
 #define BIAS ((void *)memory[3])
 #define AUX  ((void *)memory[4])
+#define GRAD ((void *)memory[5])
 
 static int open_rig(void **state) {
     struct rig *r = calloc(1, sizeof *r);
@@ -272,14 +91,19 @@ static void gelu_goes_with_the_product(void **state) {
     assert_int_equal(notes.how.epilogue, CUBLASLT_EPILOGUE_DGELU);
     assert_int_equal(notes.products, 4);
     assert_int_equal(notes.forwards + notes.backwards, 0);
+    assert_int_equal(dev_notes(&r->d.head), 0);
+    assert_int_equal(atomic_load(&r->d.did.gelu), DEVICE_BY_LIBRARY);
 }
 
 static void expect_apart(struct rig *r, enum dtype dt) {
     struct matmul_args f = forward_of(dt), b = backward_of(dt);
     int products = notes.products, forwards = notes.forwards, backwards = notes.backwards;
     assert_int_equal(cuda_matmul(&r->s, &f), 0);
-    assert_int_equal(notes.how.epilogue, CUBLASLT_EPILOGUE_BIAS);
-    assert_true(notes.d == AUX && notes.how.bias == BIAS && !notes.how.aux);
+    assert_int_equal(notes.how.epilogue,
+                     notes.no_epilogues ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS);
+    assert_true(notes.d == AUX && notes.beta == notes.no_epilogues && !notes.how.aux);
+    assert_true(notes.no_epilogues ? notes.rows_of == AUX && notes.rows_bias == BIAS
+                                   : notes.how.bias == BIAS);
     assert_int_equal(notes.forwards, forwards + 1);
     assert_true(notes.gelu.y == C && notes.gelu.x == AUX && notes.gelu.n == 640 && notes.gelu.dt == dt);
     assert_int_equal(cuda_matmul(&r->s, &b), 0);
@@ -298,9 +122,31 @@ static void gelu_apart_where_it_is_faster(void **state) {
     expect_apart(r, DT_BF16);
     r->d.sm_version = 120;
     expect_apart(r, DT_F16);
+    assert_int_equal(dev_notes(&r->d.head), 0);
+    assert_int_equal(atomic_load(&r->d.did.gelu), DEVICE_BY_OWN);
 }
 
-// Decided once a shape: the library is not asked again.
+static void gelu_as_it_was_chosen(void **state) {
+    struct rig *r = *state;
+    struct matmul_args f = forward_of(DT_F32);
+    r->d.wanted.gelu = CUDA_GELU_APART;
+    expect_apart(r, DT_BF16);
+    r->d.wanted.gelu = CUDA_GELU_FUSED;
+    r->d.sm_version = 80;
+    assert_int_equal(cuda_matmul(&r->s, &f), 0);
+    assert_int_equal(notes.how.epilogue, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    assert_int_equal(dev_notes(&r->d.head), 0);
+}
+
+static void assert_note(struct rig *r, int i, const char *const *parts) {
+    enum dev_note_kind kind;
+    const char *text = dev_note(&r->d.head, i, &kind);
+    assert_int_equal(kind, DEV_NOTE_WARNING);
+    for (; *parts; parts++)
+        if (!strstr(text, *parts)) fail_msg("note %d does not say \"%s\": %s", i, *parts, text);
+}
+
+// Decided once a shape: the library is not asked again, and people are told once.
 static void gelu_apart_where_the_library_has_none(void **state) {
     struct rig *r = *state;
     static const cublasStatus_t refusals[] = {CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED,
@@ -309,12 +155,90 @@ static void gelu_apart_where_the_library_has_none(void **state) {
     for (int i = 0; i < 3; i++) {
         notes.refusal = refusals[i];
         expect_apart(r, DT_BF16);
-        int asked = notes.heuristics;
-        assert_int_equal(asked, 4 * (i + 1));
+        int asked = notes.heuristics, told = dev_notes(&r->d.head);
+        assert_int_equal(asked, 5 * (i + 1));  // the fused ones, a bias, and both products
         expect_apart(r, DT_BF16);
         assert_int_equal(notes.heuristics, asked);
+        assert_int_equal(dev_notes(&r->d.head), told);
         cuda_matmuls_free(&r->d);
     }
+    assert_int_equal(dev_notes(&r->d.head),
+                     6);  // three for each text of the library's, of which two are equal
+    assert_note(r, 0,
+                (const char *[]){"M 10, N 64, K 24, bf16, b transposed", "GELU in its", "not supported",
+                                 "apart", NULL});
+    assert_note(r, 1, (const char *[]){"M 10, N 64, K 24, bf16, b transposed", "the bias in its", NULL});
+    assert_note(r, 2, (const char *[]){"M 10, N 64, K 24, bf16:", "GELU's gradient in its", NULL});
+    assert_note(r, 3, (const char *[]){"GELU in its", "a status", NULL});
+}
+
+// The weight gradient of the up projection, whose rows of c are the bias's elements.
+static struct matmul_args weight_of(enum dtype dt) {
+    return (struct matmul_args){.c = C,
+                                .a = A,
+                                .b = B,
+                                .bias_grad = GRAD,
+                                .m = 64,
+                                .n = 24,
+                                .k = 10,
+                                .trans_a = true,
+                                .epilogue = EPILOGUE_BIAS_GRAD,
+                                .dt = dt};
+}
+
+static void expect_own_sums(struct rig *r, const struct matmul_args *m) {
+    int before = notes.bias_grads, products = notes.products;
+    assert_int_equal(cuda_matmul(&r->s, m), 0);
+    assert_int_equal(notes.how.epilogue, CUBLASLT_EPILOGUE_DEFAULT);
+    assert_int_equal(notes.products, products + 1);
+    assert_true(notes.d == C && notes.beta == m->accumulate && !notes.how.bias);
+    assert_int_equal(notes.bias_grads, before + 1);
+    assert_true(notes.sums.dbias == GRAD && notes.sums.dy == A && notes.sums.rows == 10 &&
+                notes.sums.n == 64);
+    assert_true(notes.sums.accumulate == m->accumulate && notes.sums.dt == m->dt);
+}
+
+// The library's B is our a: BGRADB. It overwrites, so what accumulates is our own kernel's.
+static void bias_gradient_as_it_was_chosen(void **state) {
+    struct rig *r = *state;
+    struct matmul_args m = weight_of(DT_BF16);
+    expect_own_sums(r, &m);
+    r->d.wanted.bias_grad = CUDA_BIAS_GRAD_KERNEL;
+    expect_own_sums(r, &m);
+    assert_int_equal(atomic_load(&r->d.did.bias_grad), DEVICE_BY_OWN);
+    r->d.wanted.bias_grad = CUDA_BIAS_GRAD_EPILOGUE;
+    assert_int_equal(cuda_matmul(&r->s, &m), 0);
+    assert_int_equal(notes.bias_grads, 2);
+    assert_int_equal(notes.how.epilogue, CUBLASLT_EPILOGUE_BGRADB);
+    assert_true(notes.how.bias == GRAD && notes.how.bias_type == CUDA_R_16BF && notes.d == C && notes.b == A);
+    assert_int_equal(atomic_load(&r->d.did.bias_grad), DEVICE_BY_LIBRARY | DEVICE_BY_OWN);
+    assert_int_equal(dev_notes(&r->d.head), 0);
+    m.accumulate = true;
+    expect_own_sums(r, &m);
+    assert_int_equal(dev_notes(&r->d.head), 1);
+    assert_non_null(strstr(dev_note(&r->d.head, 0, NULL), "accumulat"));
+}
+
+static void bias_gradient_apart_where_the_library_has_none(void **state) {
+    struct rig *r = *state;
+    struct matmul_args m = weight_of(DT_F32);
+    r->d.wanted.bias_grad = CUDA_BIAS_GRAD_EPILOGUE;
+    notes.no_epilogues = true;
+    expect_own_sums(r, &m);
+    expect_own_sums(r, &m);
+    assert_int_equal(dev_notes(&r->d.head), 1);
+    assert_note(r, 0,
+                (const char *[]){"M 64, N 24, K 10, fp32, a transposed", "the bias gradient in its",
+                                 "not supported", NULL});
+}
+
+// No algorithm for the product itself is an error that says which.
+static void a_refused_product_is_said(void **state) {
+    struct rig *r = *state;
+    struct matmul_args m = {.c = C, .a = A, .b = B, .m = 10, .n = 64, .k = 24, .dt = DT_BF16};
+    notes.no_products = true;
+    assert_int_equal(cuda_matmul(&r->s, &m), -1);
+    assert_string_equal(r->s.ctx.why, "cuBLASLt has no algorithm for M 10, N 64, K 24, bf16: not supported");
 }
 
 static void rows_that_are_no_multiples_of_8_go_apart(void **state) {
@@ -323,6 +247,8 @@ static void rows_that_are_no_multiples_of_8_go_apart(void **state) {
     f.n = 63;
     assert_int_equal(cuda_matmul(&r->s, &f), 0);
     assert_int_equal(notes.forwards, 1);
+    assert_int_equal(dev_notes(&r->d.head), 1);
+    assert_note(r, 0, (const char *[]){"N 63", "multiple of 8", NULL});
 }
 
 static void leading_dimensions_arrive(void **state) {
@@ -414,7 +340,7 @@ static void refused_choices_are_said(void **state) {
         uint32_t scheme;
         const char *why;
     } cases[] = {
-        {CUBLAS_STATUS_NOT_SUPPORTED, 0, CUBLASLT_REDUCTION_SCHEME_NONE, "a status"},
+        {CUBLAS_STATUS_NOT_SUPPORTED, 0, CUBLASLT_REDUCTION_SCHEME_NONE, "not supported"},
         {CUBLAS_STATUS_SUCCESS, ((size_t)32 << 20) + 1, CUBLASLT_REDUCTION_SCHEME_NONE, "more workspace"},
         {CUBLAS_STATUS_SUCCESS, 0, CUBLASLT_REDUCTION_SCHEME_INPLACE, "adds partial sums"},
         {CUBLAS_STATUS_SUCCESS, 0, CUBLASLT_REDUCTION_SCHEME_MASK & ~3u, "adds partial sums"},
@@ -447,7 +373,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         RIGGED(gelu_goes_with_the_product),
         RIGGED(gelu_apart_where_it_is_faster),
+        RIGGED(gelu_as_it_was_chosen),
         RIGGED(gelu_apart_where_the_library_has_none),
+        RIGGED(bias_gradient_as_it_was_chosen),
+        RIGGED(bias_gradient_apart_where_the_library_has_none),
+        RIGGED(a_refused_product_is_said),
         RIGGED(rows_that_are_no_multiples_of_8_go_apart),
         RIGGED(leading_dimensions_arrive),
         RIGGED(pointers_are_the_calls),

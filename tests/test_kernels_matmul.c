@@ -20,8 +20,12 @@ static void check_product(struct matmul_args g) {
     void *aux = g.epilogue == EPILOGUE_GELU        ? kt_poisoned(g.dt, g.m * g.n)
                 : g.epilogue == EPILOGUE_GELU_GRAD ? kt_random(g.dt, g.m * g.n, 5, 3.0f)
                                                    : NULL;
+    void *bias_grad = g.epilogue != EPILOGUE_BIAS_GRAD ? NULL
+                      : g.accumulate                   ? kt_random(g.dt, g.m, 6, 4.0f)
+                                                       : kt_poisoned(g.dt, g.m);
     g.a = a;
     g.b = b;
+    g.bias_grad = bias_grad;
     g.bias = bias;
     g.c = c;
     g.aux = aux;
@@ -34,9 +38,10 @@ static void check_product(struct matmul_args g) {
     if (g.epilogue != EPILOGUE_NONE) outs[0].units *= 2.5;
     if (g.epilogue == EPILOGUE_GELU) outs[0].floor += 0.25;
     if (g.epilogue == EPILOGUE_GELU_GRAD) outs[1].units = 0;
-    kt_check(OP_MATMUL, &g, outs, aux ? 2 : 1);
+    if (bias_grad) outs[0] = out, outs[1] = (struct kt_out){bias_grad, g.m, g.dt, out.units, out.floor};
+    kt_check(OP_MATMUL, &g, outs, aux || bias_grad ? 2 : 1);
     kt_assert_gaps(g.dt, c, g.m, g.n, ldc);
-    KT_FREE(a, b, bias, c, aux);
+    KT_FREE(a, b, bias, c, aux, bias_grad);
 }
 
 static void test_against_reference(void **state) {
@@ -95,6 +100,52 @@ static void test_gelu_epilogues(void **state) {
             g.ldb = g.n + 8;
             check_product(g);
         }
+}
+
+static void test_bias_gradients(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {{1, 8, 3}, {13, 7, 5}, {64, 24, 129}, {40, 21, 1030}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int variant = 0; variant < KT_DTYPES * 2; variant++)
+            check_product((struct matmul_args){.m = shapes[s].m,
+                                               .n = shapes[s].n,
+                                               .k = shapes[s].k,
+                                               .trans_a = true,
+                                               .accumulate = variant % 2,
+                                               .epilogue = EPILOGUE_BIAS_GRAD,
+                                               .dt = kt_dtypes[variant / 2]});
+}
+
+// On the host backends a bias gradient has the bits of the product and then the operation.
+static void test_bias_gradient_is_the_composition(void **state) {
+    (void)state;
+    const int64_t m = 72, n = 33, k = 50;
+    for (int variant = 0; variant < KT_DTYPES * 4; variant++) {
+        enum dtype dt = kt_dtypes[variant / 4];
+        const op_fn *ops = variant % 2 ? cpu_ops : ref_ops;
+        void *a = kt_random(dt, k * m, 1, 1.0f), *b = kt_random(dt, k * n, 2, 1.0f);
+        void *c = kt_random(dt, m * n, 3, 1.0f), *want = kt_random(dt, m * n, 3, 1.0f);
+        void *sums = kt_random(dt, m, 4, 1.0f), *want_sums = kt_random(dt, m, 4, 1.0f);
+        struct matmul_args g = {.c = want,
+                                .a = a,
+                                .b = b,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .trans_a = true,
+                                .accumulate = variant / 2 % 2};
+        g.dt = dt;
+        struct bias_grad_args own = {want_sums, a, k, m, g.accumulate, dt};
+        kt_run(ops, OP_MATMUL, 2, &g);
+        kt_run(ops, OP_BIAS_GRAD, 2, &own);
+        g.c = c;
+        g.bias_grad = sums;
+        g.epilogue = EPILOGUE_BIAS_GRAD;
+        kt_run(ops, OP_MATMUL, 1, &g);
+        assert_memory_equal(c, want, (size_t)(m * n) * dtype_size(dt));
+        assert_memory_equal(sums, want_sums, (size_t)m * dtype_size(dt));
+        KT_FREE(a, b, c, want, sums, want_sums);
+    }
 }
 
 // On the host backends a GELU epilogue has the bits of the product and then the operation.
@@ -166,6 +217,26 @@ static void test_what_is_no_product(void **state) {
     g.bias = x;
     assert_false(matmul_valid(&g));
     g.epilogue = EPILOGUE_NONE;
+    assert_false(matmul_valid(&g));
+    g = good;
+    g.epilogue = EPILOGUE_BIAS_GRAD;
+    g.trans_a = true;
+    assert_false(matmul_valid(&g));
+    g.bias_grad = x;
+    assert_true(matmul_valid(&g));
+    g.accumulate = true;
+    assert_true(matmul_valid(&g));
+    g.accumulate = false;
+    g.lda = 5;
+    assert_false(matmul_valid(&g));
+    g.lda = 0;
+    g.bias = x;
+    assert_false(matmul_valid(&g));
+    g.bias = NULL;
+    g.trans_a = false;
+    assert_false(matmul_valid(&g));
+    g = good;
+    g.bias_grad = x;
     assert_false(matmul_valid(&g));
     g = good;
     g.k = 0;
@@ -365,6 +436,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_reference),  cmocka_unit_test(test_leading_dimensions),
         cmocka_unit_test(test_gelu_epilogues),     cmocka_unit_test(test_gelu_is_the_composition),
+        cmocka_unit_test(test_bias_gradients),     cmocka_unit_test(test_bias_gradient_is_the_composition),
         cmocka_unit_test(test_what_is_no_product), cmocka_unit_test(test_large_blocks),
         cmocka_unit_test(test_both_kinds_of_bf16), cmocka_unit_test(test_pairs_as_defined),
         cmocka_unit_test(test_exact_integers),     cmocka_unit_test(test_nonfinite),

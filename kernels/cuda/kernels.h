@@ -1,5 +1,5 @@
 // The CUDA operations written by hand: one function for each operation of kernels/backend.h but
-// OP_MATMUL (cuBLASLt). Shapes, types and meaning of args are backend.h's.
+// OP_MATMUL (cuBLASLt), and a part of that. Shapes, types and meaning of args are backend.h's.
 //
 // Ownership   The context belongs to the caller (one a stream); pointers in args are device memory,
 //             but reduce_args.inputs, a host array of device pointers.
@@ -48,6 +48,8 @@ struct cuda_ctx {
 };
 
 int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args);
+// struct matmul_args: each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
+int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args);
 int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args);
 int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args);
 int cuda_op_norm_fwd(struct cuda_ctx *ctx, const void *args);

@@ -24,9 +24,11 @@ static void product(const struct matmul_args *g, void *c) {
 int ref_op_matmul(int threads, const void *args, const char **why) {
     const struct matmul_args *g = args;
     struct gelu_args gelu = {.y = g->c, .x = g->aux, .dy = g->c, .n = g->m * g->n, .dt = g->dt};
+    struct bias_grad_args bias = matmul_bias_grad(g);
     assert(matmul_valid(g));
     product(g, g->epilogue == EPILOGUE_GELU ? g->aux : g->c);
     if (g->epilogue == EPILOGUE_GELU) return ref_op_gelu_fwd(threads, &gelu, why);
     if (g->epilogue == EPILOGUE_GELU_GRAD) return ref_op_gelu_bwd(threads, &gelu, why);
+    if (g->epilogue == EPILOGUE_BIAS_GRAD) return ref_op_bias_grad(threads, &bias, why);
     return 0;
 }

@@ -25,19 +25,14 @@ void linear_backward(struct model *m, const struct linear_grad *g) {
     op_matmul(m->s, &(struct matmul_args){.c = g->dw,
                                           .a = g->dy,
                                           .b = g->x,
+                                          .bias_grad = g->db,
                                           .m = g->out,
                                           .n = g->in,
                                           .k = m->R,
                                           .trans_a = true,
                                           .accumulate = g->accumulate,
+                                          .epilogue = g->db ? EPILOGUE_BIAS_GRAD : EPILOGUE_NONE,
                                           .dt = m->dt});
-    if (g->db)
-        op_bias_grad(m->s, &(struct bias_grad_args){.dbias = g->db,
-                                                    .dy = g->dy,
-                                                    .rows = m->R,
-                                                    .n = g->out,
-                                                    .accumulate = g->accumulate,
-                                                    .dt = m->dt});
 }
 
 static void rope(struct model *m, void *qkv, bool inverse) {

@@ -119,7 +119,12 @@ void step_figures_table(const struct step_figures *f) {
     char line[DEVICE_FACTS_LINE];
     double all = f->forward_s + f->backward_s + f->optimizer_s;
     long long n = (long long)f->product;
-    if (f->gpu) printf("device         %s\n", device_facts_line(line, &f->facts));
+    if (f->gpu) {
+        cJSON *device = device_facts_json(&f->facts);
+        printf("device         %s\n               ", device_facts_line(line, &f->facts));
+        device_work_print(stdout, device);
+        cJSON_Delete(device);
+    }
     printf("model          %s, %lld parameters\n", f->model, (long long)f->params);
     printf("tokens/s       %.1f\n", tokens_per_s(f));
     printf("step           B=%lld T=%lld %s: %.4f s (median)\n", (long long)f->batch, (long long)f->seq,

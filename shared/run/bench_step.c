@@ -253,6 +253,8 @@ static int run(struct bench *b, bool json) {
                               .topology = b->topology,
                               .observer = &observer};
     if (train_run(&o, &b->result)) return -1;
+    int said = 0;
+    device_notes_say(b->dev, &said);
     const struct rank_report *r = &b->result.report;
     int timed = (int)b->result.steps - WARMUP_STEPS;
     double tokens = (double)(b->config->train_batch * b->config->seq);

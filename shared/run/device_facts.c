@@ -14,6 +14,32 @@ static const char *cuda_version(char text[16], int version) {
     return text;
 }
 
+// by: enum device_by.
+static void put_by(cJSON *j, const char *key, unsigned by, const char *library, const char *own) {
+    char text[40];
+    bool both = by == (DEVICE_BY_LIBRARY | DEVICE_BY_OWN);
+    snprintf(text, sizeof text, "%s%s%s", by & DEVICE_BY_LIBRARY ? library : "", both ? " and " : "",
+             by & DEVICE_BY_OWN ? own : "");
+    if (by)
+        cJSON_AddStringToObject(j, key, text);
+    else
+        cJSON_AddNullToObject(j, key);
+}
+
+static void put_work(cJSON *j, const struct device_work *w) {
+    put_by(j, "attention_forward", w->attention_forward, "cudnn", "own");
+    put_by(j, "attention_backward", w->attention_backward, "cudnn", "own");
+    if (w->slice_sequences) {
+        cJSON_AddNumberToObject(j, "attention_slice_sequences", (double)w->slice_sequences);
+        cJSON_AddNumberToObject(j, "attention_slice_workspace_bytes", (double)w->slice_workspace_bytes);
+    } else {
+        cJSON_AddNullToObject(j, "attention_slice_sequences");
+        cJSON_AddNullToObject(j, "attention_slice_workspace_bytes");
+    }
+    put_by(j, "gelu", w->gelu, "fused", "apart");
+    put_by(j, "bias_grad", w->bias_grad, "epilogue", "kernel");
+}
+
 struct cJSON *device_facts_json(const struct device_facts *f) {
     char text[16];
     cJSON *j = cJSON_CreateObject();
@@ -33,7 +59,27 @@ struct cJSON *device_facts_json(const struct device_facts *f) {
     else
         cJSON_AddNullToObject(j, "cudnn");
     if (f->dnn_missing) cJSON_AddStringToObject(j, "cudnn_missing", f->dnn_missing);
+    put_work(j, &f->work);
+    cJSON *notes = cJSON_AddArrayToObject(j, "notes");
+    for (int i = 0; i < f->note_count; i++) cJSON_AddItemToArray(notes, cJSON_CreateString(f->notes[i]));
     return j;
+}
+
+static const char *text_of(const cJSON *j, const char *key) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, key));
+    return text ? text : "not run";
+}
+
+void device_work_print(FILE *f, const cJSON *device) {
+    char bytes[24];
+    const cJSON *slice = cJSON_GetObjectItemCaseSensitive(device, "attention_slice_sequences"),
+                *room = cJSON_GetObjectItemCaseSensitive(device, "attention_slice_workspace_bytes");
+    fprintf(f, "attention forward %s, backward %s", text_of(device, "attention_forward"),
+            text_of(device, "attention_backward"));
+    if (cJSON_IsNumber(slice) && cJSON_IsNumber(room))
+        fprintf(f, " (slices of %.0f sequences, workspace %s)", slice->valuedouble,
+                format_bytes(bytes, room->valuedouble));
+    fprintf(f, "; GELU %s; bias gradients %s\n", text_of(device, "gelu"), text_of(device, "bias_grad"));
 }
 
 const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f) {

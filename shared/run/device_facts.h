@@ -9,8 +9,13 @@
 struct cJSON;
 
 // Name, place, compute capability, sizes in bytes, versions of driver and libraries; cudnn null with
-// cudnn_missing (why) where cuDNN was not found. No memory in use: that changes. The caller owns it.
+// cudnn_missing (why) where cuDNN was not found; by what attention, GELU and bias gradients have been
+// computed so far (null: by nothing), and the device's remarks. No memory in use: that changes. The caller
+// owns it.
 struct cJSON *device_facts_json(const struct device_facts *f);
+// A line of such a document: "attention forward cudnn, backward cudnn (slices of 4 sequences, workspace 264
+// MiB); GELU fused; bias gradients kernel".
+void device_work_print(FILE *f, const struct cJSON *device);
 // "NVIDIA H200 (0000:18:00.0), sm_90, driver 13.0, CUDA 13.0, cuBLASLt 130000, cuDNN 91300". Returns text.
 #define DEVICE_FACTS_LINE 512
 const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f);

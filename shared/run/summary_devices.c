@@ -2,6 +2,7 @@
 // share a device are put together here.
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -41,6 +42,25 @@ static cJSON *find(cJSON *devices, const cJSON *d) {
     return NULL;
 }
 
+// What ranks of one device say differently is all said, each remark once.
+static void add_work(cJSON *known, const cJSON *d) {
+    static const char *const keys[] = {"attention_forward", "attention_backward", "gelu", "bias_grad"};
+    char both[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *a = text(known, keys[i]), *b = text(d, keys[i]);
+        if (!b[0] || !strcmp(a, b)) continue;
+        snprintf(both, sizeof both, "%s%s%s", a, a[0] ? ", " : "", b);
+        cJSON_ReplaceItemInObjectCaseSensitive(known, keys[i], cJSON_CreateString(both));
+    }
+    cJSON *notes = cJSON_GetObjectItemCaseSensitive(known, "notes");
+    const cJSON *note, *other;
+    cJSON_ArrayForEach(note, summary_item(d, "notes")) {
+        bool told = false;
+        cJSON_ArrayForEach(other, notes) told |= !strcmp(other->valuestring, note->valuestring);
+        if (!told) cJSON_AddItemToArray(notes, cJSON_CreateString(note->valuestring));
+    }
+}
+
 // In use is the whole device's, whoever reads it: the largest reading, as libraries may take more between
 // two.
 static void add_rank(cJSON *devices, const cJSON *rank) {
@@ -57,6 +77,7 @@ static void add_rank(cJSON *devices, const cJSON *rank) {
         set(known, "workspace_bytes",
             summary_number(known, "workspace_bytes") + summary_number(d, "workspace_bytes"));
         set(known, "used_bytes", fmax(summary_number(known, "used_bytes"), summary_number(d, "used_bytes")));
+        add_work(known, d);
         set(known, "free_bytes", fmin(summary_number(known, "free_bytes"), summary_number(d, "free_bytes")));
     }
     snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), summary_number(rank, "rank"));
@@ -103,9 +124,13 @@ void summary_print_devices(FILE *f, const struct cJSON *summary) {
         fputs("  ", f);
         device_memory_print(f, summary_number(gpu, "used_bytes"), summary_number(gpu, "memory_bytes"),
                             summary_number(gpu, "ledger_bytes"), summary_number(gpu, "workspace_bytes"));
+        fputs("  ", f);
+        device_work_print(f, gpu);
         fputs("  ranks on it:", f);
-        const cJSON *rank;
+        const cJSON *rank, *note;
         cJSON_ArrayForEach(rank, summary_item(gpu, "ranks"))
             fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
+        cJSON_ArrayForEach(note, summary_item(gpu, "notes"))
+            fprintf(f, "  note: %s\n", cJSON_GetStringValue(note));
     }
 }

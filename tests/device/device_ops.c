@@ -186,7 +186,7 @@ static const struct arguments *arguments_of(enum op op) {
     static const struct arguments known[OP_COUNT] = {
         [OP_MATMUL] = {sizeof(struct matmul_args),
                        {AT(matmul_args, c), AT(matmul_args, a), AT(matmul_args, b), AT(matmul_args, bias),
-                        AT(matmul_args, aux)}},
+                        AT(matmul_args, aux), AT(matmul_args, bias_grad)}},
         [OP_BIAS_GRAD] = {sizeof(struct bias_grad_args), {AT(bias_grad_args, dbias), AT(bias_grad_args, dy)}},
         [OP_EMBED_FWD] = {sizeof(struct embed_fwd_args),
                           {AT(embed_fwd_args, out), AT(embed_fwd_args, tokens), AT(embed_fwd_args, wte),

@@ -1,6 +1,8 @@
 // The part of cuBLASLt that kernels/cuda/host/matmul.c uses, for the emulated device: column-major products
-// with transposes, leading dimensions, beta, and the epilogues of a bias and of GELU. Sums are in fp32, in
-// index order, rounded once.
+// with transposes, leading dimensions, beta, and the epilogues of a bias, of GELU and of a bias gradient
+// (from B). Sums are in fp32, in index order, rounded once.
+//
+// EMULATED_CUBLAS_LACKS   epilogues for which there is no algorithm: words out of "bias gelu bgrad"
 //
 // Refused, because the library refuses it or computes garbage   operands that do not match, pointers less
 // aligned than the heuristic was promised, an aux matrix whose rows are no multiples of 8, operands that are
@@ -29,7 +31,7 @@ struct description {
     int32_t trans_a, trans_b;  // cublasOperation_t
     uint32_t epilogue;
     int32_t bias_type, aux_type;  // cudaDataType_t, -1: as the output
-    const void *bias;
+    void *bias;                   // BGRADB's output
     void *aux;
     int64_t aux_ld;
 };
@@ -231,9 +233,9 @@ static const char *refusal(const struct product *p) {
         return "operands of unlike types";
     if (e != CUBLASLT_EPILOGUE_DEFAULT && e != CUBLASLT_EPILOGUE_BIAS && e != CUBLASLT_EPILOGUE_GELU &&
         e != CUBLASLT_EPILOGUE_GELU_BIAS && e != CUBLASLT_EPILOGUE_GELU_AUX &&
-        e != CUBLASLT_EPILOGUE_GELU_AUX_BIAS && e != CUBLASLT_EPILOGUE_DGELU)
+        e != CUBLASLT_EPILOGUE_GELU_AUX_BIAS && e != CUBLASLT_EPILOGUE_DGELU && e != CUBLASLT_EPILOGUE_BGRADB)
         return "an epilogue that is not emulated";
-    if (EPILOGUE_HAS(e, CUBLASLT_EPILOGUE_BIAS) &&
+    if ((EPILOGUE_HAS(e, CUBLASLT_EPILOGUE_BIAS) || e == CUBLASLT_EPILOGUE_BGRADB) &&
         (!p->how.bias || (p->how.bias_type >= 0 && p->how.bias_type != (int)p->d.type)))
         return "a bias of no memory or of another type";
     if (EPILOGUE_HAS(e, 128) && (!p->how.aux || p->how.aux_ld < (int64_t)m || p->how.aux_ld % 8 ||
@@ -259,6 +261,8 @@ static bool in_reach(cudaStream_t s, const struct product *p) {
            (p->beta == 0 || emu_reaches(s, p->pc, extent(&p->c), "cuBLASLt: C")) &&
            (!EPILOGUE_HAS(epilogue, CUBLASLT_EPILOGUE_BIAS) ||
             emu_reaches(s, p->how.bias, p->d.rows * e, "cuBLASLt: bias")) &&
+           (epilogue != CUBLASLT_EPILOGUE_BGRADB ||
+            emu_reaches(s, p->how.bias, p->d.columns * e, "cuBLASLt: bias gradient")) &&
            (!EPILOGUE_HAS(epilogue, 128) ||
             emu_reaches(s, p->how.aux, ((size_t)p->how.aux_ld * (p->d.columns - 1) + p->d.rows) * e,
                         "cuBLASLt: aux"));
@@ -336,6 +340,10 @@ static int run_product(void *arg, const char **why) {
             for (uint64_t i = 0; i < m; i++) sums[i] += a[l * m + i] * b[j * k + l];
         }
         finish_column(p, j, sums);
+        if (p->how.epilogue != CUBLASLT_EPILOGUE_BGRADB) continue;
+        float grad = 0;
+        for (uint64_t l = 0; l < k; l++) grad += b[j * k + l];
+        store(p->how.bias, j, p->d.type, grad);
     }
     if (p->which == WHICH_UNSTABLE) disturb(p);
     pass_time(p);
@@ -358,6 +366,15 @@ static struct product product_of(cublasLtMatmulDesc_t how, cublasLtMatrixLayout_
     return p;
 }
 
+static bool lacks(unsigned epilogue) {
+    const char *list = getenv("EMULATED_CUBLAS_LACKS");
+    bool gelu = EPILOGUE_HAS(epilogue, CUBLASLT_EPILOGUE_GELU) || epilogue == CUBLASLT_EPILOGUE_DGELU;
+    if (!list) return false;
+    return (gelu && strstr(list, "gelu")) ||
+           (epilogue == CUBLASLT_EPILOGUE_BGRADB && strstr(list, "bgrad")) ||
+           (EPILOGUE_HAS(epilogue, CUBLASLT_EPILOGUE_BIAS) && strstr(list, "bias"));
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t how,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -369,6 +386,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     const char *why = h != (cublasLtHandle_t)&handle || wanted < 1 ? "an odd question" : refusal(&p);
     *count = 0;
     if (why) return refuse(why);
+    if (lacks(p.how.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < wanted && i < WHICH_COUNT; i++) {
         struct algorithm algo = {(uint32_t)i, q.a_align, q.b_align,
                                  q.c_align,   q.d_align, q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};

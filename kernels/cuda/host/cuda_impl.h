@@ -55,6 +55,12 @@ struct cuda_device {
     int live_streams;
     struct cuda_record *idle;  // head.lock
     _Atomic size_t workspace_bytes;
+    struct cuda_choices wanted;
+    struct {  // enum device_by of what has run so far
+        atomic_uint attention_forward, attention_backward, gelu, bias_grad;
+    } did;
+    int64_t slice_sequences;  // of the largest slice of cuDNN's backward; head.lock
+    size_t slice_workspace_bytes;
 };
 
 // An interval on the device between two events, read when both have passed.
@@ -108,9 +114,13 @@ struct cuda_stream {
     struct cuda_workspace *workspaces;  // the one in use first, then those it has outgrown
     cudnnHandle_t dnn;
     struct attention_plan *attentions;
+    char why[1024];  // a text of ctx.why that is made
 };
 
 static inline struct cuda_device *cuda_device_of(struct stream *s) { return (struct cuda_device *)s->dev; }
+static inline const struct cuda_choices *cuda_choices_of(const struct cuda_stream *s) {
+    return &((const struct cuda_device *)s->head.dev)->wanted;
+}
 
 // device.c
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what);  // 0, or -1 after device_fail

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 // ---------------------------------------------------------------- the library
@@ -16,8 +17,13 @@ int cudnn_api_open(struct cudnn_api *api, const char **why) {
     memset(api, 0, sizeof *api);
     // It stays when the last device closes: libraries with kernels in them do not survive being unloaded.
     void *l = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    *why = api->missing;
     if (!l) {
-        *why = "libcudnn.so.9 was not found";
+        const char *error = dlerror();
+        snprintf(api->missing, sizeof api->missing,
+                 "libcudnn.so.9 cannot be loaded (%.200s): install cuDNN 9 (NVIDIA's packages "
+                 "libcudnn9-cuda-*, pip's nvidia-cudnn-cu*), its folder named in LD_LIBRARY_PATH",
+                 error ? error : "no reason given");
         return -1;
     }
     int missing = 0;
@@ -25,6 +31,7 @@ int cudnn_api_open(struct cudnn_api *api, const char **why) {
     missing |= find(l, "cudnnCreate", &api->create);
     missing |= find(l, "cudnnDestroy", &api->destroy);
     missing |= find(l, "cudnnSetStream", &api->set_stream);
+    missing |= find(l, "cudnnGetErrorString", &api->error_string);
     missing |= find(l, "cudnnGetLastErrorString", &api->last_error);
     missing |= find(l, "cudnnBackendCreateDescriptor", &api->create_descriptor);
     missing |= find(l, "cudnnBackendDestroyDescriptor", &api->destroy_descriptor);
@@ -34,7 +41,7 @@ int cudnn_api_open(struct cudnn_api *api, const char **why) {
     missing |= find(l, "cudnnBackendExecute", &api->execute);
     if (missing) {
         dlclose(l);
-        *why = "libcudnn.so.9 lacks the backend functions of cuDNN 9";
+        snprintf(api->missing, sizeof api->missing, "libcudnn.so.9 lacks the backend functions of cuDNN 9");
         return -1;
     }
     api->library = l;
@@ -44,6 +51,33 @@ int cudnn_api_open(struct cudnn_api *api, const char **why) {
 void cudnn_api_close(struct cudnn_api *api) {
     if (api->library) dlclose(api->library);
     api->library = NULL;
+}
+
+// What is usually wrong where a part of the library is not there; NULL: its text will have to do.
+static const char *hint(cudnnStatus_t status) {
+    switch (status) {
+        case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
+        case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
+        case CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE:
+            return "are all of cuDNN's libraries (libcudnn_*.so.9), of one version, where the loader looks?";
+        case CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING:
+        case CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED:
+            return "is CUDA's libnvrtc, with its builtins, where the loader looks (LD_LIBRARY_PATH)?";
+        default:
+            return NULL;
+    }
+}
+
+const char *cudnn_why(const struct cudnn_api *api, cudnnStatus_t status, char text[CUDNN_WHY_TEXT]) {
+    char said[256] = "";
+    const char *look = hint(status);
+    api->last_error(said, sizeof said);
+    said[sizeof said - 1] = 0;
+    for (char *c = said; *c; c++)
+        if (*c == '\n' || *c == '\r') *c = ' ';
+    snprintf(text, CUDNN_WHY_TEXT, "%s%s%s%s%s", api->error_string(status), said[0] ? ": " : "", said,
+             look ? "; " : "", look ? look : "");
+    return text;
 }
 
 // ---------------------------------------------------------------- descriptors
@@ -63,6 +97,12 @@ static void note(struct cudnn_graph *g, cudnnStatus_t status, const char *where)
     if (g->status != CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_SUCCESS) return;
     g->status = status;
     g->failed_at = where;
+    cudnn_why(g->api, status, g->why);
+}
+
+// The first engine that refuses is the one that would have been taken.
+static void note_refusal(struct cudnn_graph *g, cudnnStatus_t status) {
+    if (!g->why[0]) cudnn_why(g->api, status, g->why);
 }
 
 static cudnnBackendDescriptor_t create(struct cudnn_graph *g, cudnnBackendDescriptorType_t type) {
@@ -192,15 +232,18 @@ struct planning {
     cudnnBackendDescriptor_t device, graph;
 };
 
-static int plan_config(const struct cudnn_api *api, const struct planning *q, cudnnBackendDescriptor_t config,
+static int plan_config(struct cudnn_graph *g, const struct planning *q, cudnnBackendDescriptor_t config,
                        struct cudnn_plan *out) {
+    const struct cudnn_api *api = g->api;
     cudnnBackendDescriptor_t plan = NULL, device = q->device;
     cudnnHandle_t handle = q->handle;
     int64_t n = 0;
-    if (api->create_descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) != CUDNN_STATUS_SUCCESS)
+    cudnnStatus_t s = api->create_descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
+    if (s != CUDNN_STATUS_SUCCESS) {
+        note_refusal(g, s);
         return -1;
-    cudnnStatus_t s =
-        api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    }
+    s = api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     if (s == CUDNN_STATUS_SUCCESS)
         s = device ? api->set(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                               &device)
@@ -213,6 +256,7 @@ static int plan_config(const struct cudnn_api *api, const struct planning *q, cu
         out->desc = plan;
         return 0;
     }
+    note_refusal(g, s);
     api->destroy_descriptor(plan);
     return -1;
 }
@@ -228,13 +272,20 @@ static int engines_by(struct cudnn_graph *g, cudnnBackendHeurMode_t mode, const 
     set_desc(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, q->graph);
     set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &mode);
     if (q->device) set_desc(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, q->device);
-    if (g->status != CUDNN_STATUS_SUCCESS || api->finalize(heuristics) != CUDNN_STATUS_SUCCESS) return 0;
+    if (g->status != CUDNN_STATUS_SUCCESS) return 0;
+    cudnnStatus_t s = api->finalize(heuristics);
+    if (s != CUDNN_STATUS_SUCCESS) {
+        note_refusal(g, s);
+        return 0;
+    }
     while (made < ENGINES_MAX &&
            api->create_descriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[made]) == CUDNN_STATUS_SUCCESS)
         made++;
-    if (api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &n,
-                 configs) != CUDNN_STATUS_SUCCESS)
+    s = api->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &n, configs);
+    if (s != CUDNN_STATUS_SUCCESS) {
+        note_refusal(g, s);
         n = 0;
+    }
     while (made > n) api->destroy_descriptor(configs[--made]);
     return made;
 }
@@ -243,8 +294,15 @@ static int plan_by(struct cudnn_graph *g, cudnnBackendHeurMode_t mode, const str
                    struct cudnn_plan *out) {
     cudnnBackendDescriptor_t configs[ENGINES_MAX];
     int rc = -1, n = engines_by(g, mode, q, configs);
-    for (int i = 0; i < n && rc != 0; i++)
-        if (!differs(g->api, configs[i])) rc = plan_config(g->api, q, configs[i], out);
+    for (int i = 0; i < n && rc != 0; i++) {
+        g->offered++;
+        if (differs(g->api, configs[i])) {
+            g->differing++;
+            continue;
+        }
+        rc = plan_config(g, q, configs[i], out);
+        g->refused += rc != 0;
+    }
     for (int i = 0; i < n; i++) g->api->destroy_descriptor(configs[i]);
     return rc;
 }
@@ -279,6 +337,21 @@ int graph_plan(struct cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescript
     if (plan_by(g, CUDNN_HEUR_MODE_FALLBACK, &q, out) == 0) return 0;
     if (!g->failed_at) g->failed_at = "finding an engine";
     return -1;
+}
+
+const char *graph_why(const struct cudnn_graph *g, char text[GRAPH_WHY_TEXT]) {
+    if (g->status != CUDNN_STATUS_SUCCESS)
+        snprintf(text, GRAPH_WHY_TEXT, "it fails at %s: %s", g->failed_at, g->why);
+    else if (g->offered == 0)
+        snprintf(text, GRAPH_WHY_TEXT, "its heuristics name no engine%s%s", g->why[0] ? ": " : "", g->why);
+    else if (g->refused == 0)
+        snprintf(text, GRAPH_WHY_TEXT, "none of its %d engines repeats its results bit for bit", g->offered);
+    else
+        snprintf(
+            text, GRAPH_WHY_TEXT,
+            "of its %d engines %d do not repeat their results bit for bit and %d refuse, the first with %s",
+            g->offered, g->differing, g->refused, g->why);
+    return text;
 }
 
 void cudnn_plan_fini(const struct cudnn_api *api, struct cudnn_plan *p) {

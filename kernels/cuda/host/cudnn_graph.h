@@ -5,7 +5,7 @@
 // Ownership   A graph owns its descriptors until graph_fini; a plan outlives its graph.
 // Threads     One thread at a time for each object; the api is const once loaded.
 // Errors      The first failure sticks in graph->status and makes later calls do nothing; graph->failed_at
-//             says where. graph_plan returns -1 then, or when no engine takes the graph.
+//             says where. graph_plan returns -1 then, or when no engine takes the graph; graph_why tells.
 #ifndef STARRING_KERNELS_CUDA_HOST_CUDNN_GRAPH_H
 #define STARRING_KERNELS_CUDA_HOST_CUDNN_GRAPH_H
 
@@ -20,6 +20,7 @@ struct cudnn_api {
     cudnnStatus_t (*create)(cudnnHandle_t *handle);
     cudnnStatus_t (*destroy)(cudnnHandle_t handle);
     cudnnStatus_t (*set_stream)(cudnnHandle_t handle, cudaStream_t stream);
+    const char *(*error_string)(cudnnStatus_t status);
     void (*last_error)(char *message, size_t max_size);
     cudnnStatus_t (*create_descriptor)(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out);
     cudnnStatus_t (*destroy_descriptor)(cudnnBackendDescriptor_t d);
@@ -30,11 +31,16 @@ struct cudnn_api {
     cudnnStatus_t (*finalize)(cudnnBackendDescriptor_t d);
     cudnnStatus_t (*execute)(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                              cudnnBackendDescriptor_t variant_pack);
+    char missing[512];  // of cudnn_api_open
 };
 
-// Loads libcudnn.so.9. -1 with *why when it is missing or too old (9.0 and later will do).
+// Loads libcudnn.so.9. -1 with *why (in api) when it is missing or too old (9.0 and later will do).
 int cudnn_api_open(struct cudnn_api *api, const char **why);
 void cudnn_api_close(struct cudnn_api *api);
+// "CUDNN_STATUS_NOT_SUPPORTED: what cuDNN said last on this thread", in one line, and what to look at where
+// that is known. Returns text.
+#define CUDNN_WHY_TEXT 448
+const char *cudnn_why(const struct cudnn_api *api, cudnnStatus_t status, char text[CUDNN_WHY_TEXT]);
 
 #define GRAPH_DESCRIPTORS_MAX 160
 #define GRAPH_OPS_MAX         32
@@ -48,6 +54,10 @@ struct cudnn_graph {
     int64_t next_uid;  // of tensors that the caller does not name
     cudnnStatus_t status;
     const char *failed_at;
+    // Of graph_plan: engines that the heuristics named, how many of them may differ from run to run, how many
+    // others refused.
+    int offered, differing, refused;
+    char why[CUDNN_WHY_TEXT];  // of status, else of the first that refused
 };
 
 typedef cudnnBackendDescriptor_t graph_tensor;
@@ -85,6 +95,9 @@ struct cudnn_plan {
 // CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR to plan for a device that is not there, else NULL with the handle.
 int graph_plan(struct cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
                struct cudnn_plan *out);
+// Why graph_plan failed, for people. Returns text.
+#define GRAPH_WHY_TEXT (CUDNN_WHY_TEXT + 192)
+const char *graph_why(const struct cudnn_graph *g, char text[GRAPH_WHY_TEXT]);
 // How many engines the library's heuristic knows for the graph on a device that need not be there, and that
 // repeat.
 int graph_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t device);

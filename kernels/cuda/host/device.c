@@ -89,6 +89,18 @@ static void cuda_close(struct device *head) {
     free(d);
 }
 
+static int open_cudnn(struct cuda_device *d) {
+    if (d->wanted.attention == CUDA_ATTENTION_OWN) {
+        d->cudnn_missing = "not loaded: cuda.attention is own";
+        return 0;
+    }
+    if (cudnn_api_open(&d->cudnn, &d->cudnn_missing) == 0) d->cudnn_missing = NULL;
+    if (!d->cudnn_missing || d->wanted.attention != CUDA_ATTENTION_CUDNN) return 0;
+    device_fail(&d->head, "cuda.attention is cudnn, but %s; --set cuda.attention=auto takes our own kernels",
+                d->cudnn_missing);
+    return -1;
+}
+
 // What fails here the caller cannot read from a device that is not there: it goes to stderr.
 static int open_on_device(struct cuda_device *d) {
     int count = 0;
@@ -117,8 +129,7 @@ static int open_on_device(struct cuda_device *d) {
         device_fail(&d->head, "cuBLASLt does not start: %s", cublasLtGetStatusString(e));
         return -1;
     }
-    if (cudnn_api_open(&d->cudnn, &d->cudnn_missing) == 0) d->cudnn_missing = NULL;
-    return 0;
+    return open_cudnn(d);
 }
 
 static int cuda_open(struct device **out, const struct device_options *opt) {
@@ -126,8 +137,13 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
     if (!d) return -1;
     device_init(&d->head, &cuda_backend, opt);
     d->index = opt ? opt->index : 0;
+    if (opt) d->wanted = opt->cuda;
     pthread_mutex_init(&d->matmul_lock, NULL);
     atomic_init(&d->workspace_bytes, 0);
+    atomic_init(&d->did.attention_forward, 0);
+    atomic_init(&d->did.attention_backward, 0);
+    atomic_init(&d->did.gelu, 0);
+    atomic_init(&d->did.bias_grad, 0);
     if (open_on_device(d) != 0) {
         fprintf(stderr, "starring: cuda: %s\n", dev_error(&d->head));
         cuda_close(&d->head);
@@ -296,6 +312,14 @@ static int facts(struct device *head, struct device_facts *out) {
     out->blas_version = cublasLtGetVersion();
     out->dnn_version = d->cudnn_missing ? 0 : d->cudnn.version();
     out->dnn_missing = d->cudnn_missing;
+    out->work = (struct device_work){.attention_forward = atomic_load(&d->did.attention_forward),
+                                     .attention_backward = atomic_load(&d->did.attention_backward),
+                                     .gelu = atomic_load(&d->did.gelu),
+                                     .bias_grad = atomic_load(&d->did.bias_grad)};
+    pthread_mutex_lock(&d->head.lock);
+    out->work.slice_sequences = d->slice_sequences;
+    out->work.slice_workspace_bytes = d->slice_workspace_bytes;
+    pthread_mutex_unlock(&d->head.lock);
     return 0;
 }
 

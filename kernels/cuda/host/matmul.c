@@ -1,15 +1,29 @@
-// Matrix products through cuBLASLt: fp32 accumulation, in fp32 without TF32, bias and GELU in the epilogue,
-// accumulation with beta = 1. matmul_plan.c has what is asked of the library.
+// Matrix products through cuBLASLt: fp32 accumulation, in fp32 without TF32, accumulation with beta = 1.
+// matmul_plan.c has what is asked of the library. Here: what it does as the epilogue of a product and what a
+// kernel of our own does behind it. What is asked for (kernels/cuda_choices.h) and cannot be had is said in a
+// note and done by our own kernel.
 #include <assert.h>
+#include <stdio.h>
 
 #include "kernels/cuda/host/matmul_plan.h"
 
-// ---------------------------------------------------------------- the operation
+#define SHAPE_TEXT 160
+
+static const char *shape_of(char text[SHAPE_TEXT], const struct matmul_args *m) {
+    snprintf(text, SHAPE_TEXT, "M %lld, N %lld, K %lld, %s%s%s", (long long)m->m, (long long)m->n,
+             (long long)m->k, dtype_name(m->dt), m->trans_a ? ", a transposed" : "",
+             m->trans_b ? ", b transposed" : "");
+    return text;
+}
+
+// ---------------------------------------------------------------- the product
 
 enum outcome { RUN_DONE, RUN_ABSENT, RUN_FAILED };
 
-// The plan's description carries the pointers of the call, so one call at a time uses it.
-static enum outcome run(struct cuda_stream *s, const struct matmul_args *m) {
+// The product with its epilogue in one call of the library. RUN_ABSENT: it does not do the epilogue at this
+// shape, *status (constant) is what it says. RUN_FAILED: ctx.why is set. The plan's description carries the
+// pointers of the call, so one call at a time uses it.
+static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, const char **status) {
     struct cuda_device *d = cuda_device_of(&s->head);
     void *workspace = cuda_workspace(s, MATMUL_WORKSPACE_BYTES);
     if (!workspace) {
@@ -21,38 +35,132 @@ static enum outcome run(struct cuda_stream *s, const struct matmul_args *m) {
     struct matmul_plan *p = matmul_plan_of(d, m, &e);
     bool absent = p && p->source == PRODUCT_ABSENT;
     if (p) p->calls++;
+    if (absent) *status = cublasLtGetStatusString(p->absent);
     if (p && !absent) e = matmul_plan_run(d, p, m, &p->algo, workspace, p->workspace_bytes, s->stream);
     pthread_mutex_unlock(&d->matmul_lock);
     if (absent) return RUN_ABSENT;
     if (!e) return RUN_DONE;
-    s->ctx.why = p ? cublasLtGetStatusString(e) : "cuBLASLt has no algorithm for this shape";
+    char shape[SHAPE_TEXT];
+    snprintf(s->why, sizeof s->why, "%s %s: %s", p ? "cuBLASLt's product" : "cuBLASLt has no algorithm for",
+             shape_of(shape, m), cublasLtGetStatusString(e));
+    s->ctx.why = s->why;
     return RUN_FAILED;
 }
 
-// Where a GELU epilogue pays: 16 bits on compute capability 9 to 11. Before 9 the library puts a slow kernel
-// of its own behind the product (llm.c's pull requests 338, 591 and 653: slower on an RTX 4090, faster in
-// both directions on an H100), and on 12 its fused kernel loses against two (SGLang's pull request 34350).
-// The library's rows of aux are multiples of 8 elements.
+// ---------------------------------------------------------------- choices and notes
+
+static void did(atomic_uint *what, unsigned by) { atomic_fetch_or_explicit(what, by, memory_order_relaxed); }
+
+// Once a shape: the device keeps a note once.
+static void tell(struct cuda_stream *s, const struct matmul_args *m, const char *epilogue,
+                 const char *status) {
+    char shape[SHAPE_TEXT];
+    device_note(
+        s->head.dev, DEV_NOTE_WARNING,
+        "product %s: cuBLASLt has no algorithm with %s in its epilogue (%s); a kernel of our own does "
+        "it apart, one more pass over memory",
+        shape_of(shape, m), epilogue, status);
+}
+
+// ---------------------------------------------------------------- a bias
+
+// Where the library adds no bias, it accumulates into rows of it: the same sum, rounded once.
+static int biased(struct cuda_stream *s, const struct matmul_args *m) {
+    const char *status = "";
+    enum outcome o = run(s, m, &status);
+    if (o != RUN_ABSENT) return o == RUN_DONE ? 0 : -1;
+    struct matmul_args product = *m;
+    tell(s, m, "the bias", status);
+    product.bias = NULL;
+    product.accumulate = true;
+    if (cuda_op_bias_rows(&s->ctx, m) != 0) return -1;
+    return run(s, &product, &status) == RUN_DONE ? 0 : -1;
+}
+
+// ---------------------------------------------------------------- GELU
+
+// auto: 16 bits on compute capability 9 to 11. By bytes a fused GELU saves passes over (M,N), and a time to
+// measure is what `bench step` says of --set cuda.gelu=fused and =apart. What others have measured: before 9
+// the library puts a slow kernel of its own behind the product (llm.c's pull requests 338 and 591: slower on
+// an RTX 4090); on an H100 llm.c found it faster in both directions (653) and a month later turned it off
+// again, "for now" and without a figure (commit 00247dc; its train_gpt2.cu still says gelu_fusion = 0); on 12
+// the library's fused kernel loses against two (SGLang's pull request 34350).
 static bool fuses(const struct cuda_device *d, const struct matmul_args *m) {
-    return m->dt != DT_F32 && m->n % 8 == 0 && d->sm_version >= 90 && d->sm_version < 120;
+    if (d->wanted.gelu != CUDA_GELU_AUTO) return d->wanted.gelu == CUDA_GELU_FUSED;
+    return m->dt != DT_F32 && d->sm_version >= 90 && d->sm_version < 120;
 }
 
 // The product, then our own GELU: as on the host backends.
-static int run_apart(struct cuda_stream *s, const struct matmul_args *m) {
+static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
     bool forward = m->epilogue == EPILOGUE_GELU;
     struct matmul_args product = *m;
     struct gelu_args gelu = {.y = m->c, .x = m->aux, .dy = m->c, .n = m->m * m->n, .dt = m->dt};
     product.epilogue = EPILOGUE_NONE;
     product.aux = NULL;
     if (forward) product.c = m->aux;
-    if (run(s, &product) != RUN_DONE) return -1;
+    did(&cuda_device_of(&s->head)->did.gelu, DEVICE_BY_OWN);
+    if (biased(s, &product) != 0) return -1;
     return forward ? cuda_op_gelu_fwd(&s->ctx, &gelu) : cuda_op_gelu_bwd(&s->ctx, &gelu);
+}
+
+static int gelu(struct cuda_stream *s, const struct matmul_args *m) {
+    struct cuda_device *d = cuda_device_of(&s->head);
+    const char *status = "rows of N elements that are no multiple of 8";
+    if (!fuses(d, m)) return gelu_apart(s, m);
+    enum outcome o = m->n % 8 == 0 ? run(s, m, &status) : RUN_ABSENT;
+    if (o == RUN_ABSENT) {
+        tell(s, m, m->epilogue == EPILOGUE_GELU ? "GELU" : "GELU's gradient", status);
+        return gelu_apart(s, m);
+    }
+    did(&d->did.gelu, DEVICE_BY_LIBRARY);
+    return o == RUN_DONE ? 0 : -1;
+}
+
+// ---------------------------------------------------------------- a bias gradient
+
+static int bias_grad_apart(struct cuda_stream *s, const struct matmul_args *m) {
+    struct matmul_args product = *m;
+    struct bias_grad_args sums = matmul_bias_grad(m);
+    const char *status = "";
+    product.epilogue = EPILOGUE_NONE;
+    product.bias_grad = NULL;
+    did(&cuda_device_of(&s->head)->did.bias_grad, DEVICE_BY_OWN);
+    if (run(s, &product, &status) != RUN_DONE) return -1;
+    return cuda_op_bias_grad(&s->ctx, &sums);
+}
+
+// auto: our own kernel, which reads dy once more (2 R N bytes) and whose rate is known; whether the epilogue
+// is faster has not been measured on a GPU yet (`bench step --set cuda.bias_grad=epilogue`). The epilogue
+// overwrites, so sums that accumulate are our own kernel's.
+static int bias_grad(struct cuda_stream *s, const struct matmul_args *m) {
+    const char *status = "";
+    if (cuda_choices_of(s)->bias_grad != CUDA_BIAS_GRAD_EPILOGUE) return bias_grad_apart(s, m);
+    if (m->accumulate) {
+        device_note(s->head.dev, DEV_NOTE_FACT,
+                    "cuda.bias_grad epilogue: cuBLASLt's epilogue overwrites, so gradients that accumulate "
+                    "(gradient_accumulation_steps) take our own kernel");
+        return bias_grad_apart(s, m);
+    }
+    enum outcome o = run(s, m, &status);
+    if (o == RUN_ABSENT) {
+        tell(s, m, "the bias gradient", status);
+        return bias_grad_apart(s, m);
+    }
+    did(&cuda_device_of(&s->head)->did.bias_grad, DEVICE_BY_LIBRARY);
+    return o == RUN_DONE ? 0 : -1;
 }
 
 int cuda_matmul(struct cuda_stream *s, const struct matmul_args *m) {
     assert(matmul_valid(m));
     assert(m->dt == DT_F32 || m->dt == DT_BF16 || m->dt == DT_F16);
-    if (m->epilogue != EPILOGUE_NONE && !fuses(cuda_device_of(&s->head), m)) return run_apart(s, m);
-    enum outcome o = run(s, m);
-    return o == RUN_ABSENT ? run_apart(s, m) : o == RUN_DONE ? 0 : -1;
+    switch (m->epilogue) {
+        case EPILOGUE_GELU:
+        case EPILOGUE_GELU_GRAD:
+            return gelu(s, m);
+        case EPILOGUE_BIAS_GRAD:
+            return bias_grad(s, m);
+        case EPILOGUE_NONE:
+            break;
+    }
+    return biased(s, m);
 }

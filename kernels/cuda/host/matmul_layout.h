@@ -11,7 +11,8 @@
 //     c (M,N)                 (M,N)       C, D       N     M        ldc, else N
 //
 // The bias has one value a column of ours, a row of the library's: what its bias epilogue adds. The aux
-// matrix of its GELU epilogues is laid out as D is.
+// matrix of its GELU epilogues is laid out as D is. A bias gradient has one value a row of ours, a column of
+// the library's D, and sums our a, its B, over k: its epilogue BGRADB (cublasLt.h).
 #ifndef STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 #define STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 

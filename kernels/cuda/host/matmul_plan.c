@@ -18,6 +18,11 @@
 
 #include "kernels/cuda/host/matmul_layout.h"
 
+// What the library's bias pointer is: an input, or an output of BGRADB.
+static const void *bias_of(const struct matmul_args *m) {
+    return m->epilogue == EPILOGUE_BIAS_GRAD ? m->bias_grad : m->bias;
+}
+
 static struct product_key key_of(const struct matmul_args *m) {
     struct product_key k;
     memset(&k, 0, sizeof k);
@@ -30,7 +35,7 @@ static struct product_key key_of(const struct matmul_args *m) {
     k.a_align = matmul_alignment(m->b);  // the library's A is our b
     k.b_align = matmul_alignment(m->a);
     k.c_align = matmul_alignment(m->c);
-    k.bias_align = m->bias ? matmul_alignment(m->bias) : 0;
+    k.bias_align = bias_of(m) ? matmul_alignment(bias_of(m)) : 0;
     k.aux_align = m->aux ? matmul_alignment(m->aux) : 0;
     k.trans_a = m->trans_a;
     k.trans_b = m->trans_b;
@@ -73,13 +78,15 @@ static cublasStatus_t set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttribute
 // What changes from call to call.
 static cublasStatus_t set_pointers(struct matmul_plan *p, const struct matmul_args *m) {
     cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
-    if (m->bias) e = set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &m->bias, sizeof m->bias);
+    const void *bias = bias_of(m);
+    if (bias) e = set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
     if (!e && m->aux) e = set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &m->aux, sizeof m->aux);
     return e;
 }
 
 static cublasLtEpilogue_t epilogue_of(const struct matmul_args *m) {
     if (m->epilogue == EPILOGUE_GELU_GRAD) return CUBLASLT_EPILOGUE_DGELU;
+    if (m->epilogue == EPILOGUE_BIAS_GRAD) return CUBLASLT_EPILOGUE_BGRADB;
     if (m->epilogue == EPILOGUE_GELU)
         return m->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return m->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -95,7 +102,7 @@ static cublasStatus_t describe(struct matmul_plan *p, const struct matmul_args *
     if (!e) e = set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
     if (!e) e = set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
     if (!e) e = set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!e && m->bias) e = set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
+    if (!e && bias_of(m)) e = set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
     if (!e && m->aux) e = set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &l.d.ld, sizeof l.d.ld);
     if (!e) e = set_pointers(p, m);  // the heuristic looks at their alignment
     if (!e) e = cublasLtMatrixLayoutCreate(&p->a, type, l.a.rows, l.a.columns, l.a.ld);
@@ -213,9 +220,10 @@ struct matmul_plan *matmul_plan_of(struct cuda_device *d, const struct matmul_ar
     *e = describe(p, m);
     if (!*e) take_choice(d, p);
     if (!*e && p->source != PRODUCT_CHOSEN) *e = take_first(d, p);
-    if (m->epilogue != EPILOGUE_NONE &&
+    if ((m->epilogue != EPILOGUE_NONE || m->bias) &&
         (*e == CUBLAS_STATUS_NOT_SUPPORTED || *e == CUBLAS_STATUS_INVALID_VALUE)) {
         p->source = PRODUCT_ABSENT;
+        p->absent = *e;
         *e = CUBLAS_STATUS_SUCCESS;
     }
     if (*e) {

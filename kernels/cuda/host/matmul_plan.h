@@ -13,7 +13,8 @@
 struct matmul_plan {
     struct matmul_plan *next;
     struct product_key key;
-    enum product_source source;  // PRODUCT_ABSENT: nothing below is set
+    enum product_source source;  // PRODUCT_ABSENT: nothing below calls is set
+    cublasStatus_t absent;       // .. and this is why
     uint64_t calls;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;

@@ -34,7 +34,7 @@ struct candidate {
     double seconds[PRODUCT_ROUNDS_MAX];
 };
 
-// A set of operands: offsets from its begin, and sizes in elements.
+// A set of operands: offsets from its begin, and sizes in elements. bias: also a bias gradient.
 struct operands {
     size_t a, b, bias, aux, c, bytes;
     int64_t a_count, b_count, bias_count, aux_count, c_count;
@@ -75,7 +75,9 @@ static struct operands operands_of(const struct product_key *k) {
     enum dtype dt = (enum dtype)k->dt;
     struct operands o = {.a_count = (k->trans_a ? k->k : k->m) * k->lda,
                          .b_count = (k->trans_b ? k->n : k->k) * k->ldb,
-                         .bias_count = k->bias_align ? k->n : 0,
+                         .bias_count = !k->bias_align                      ? 0
+                                       : k->epilogue == EPILOGUE_BIAS_GRAD ? k->m
+                                                                           : k->n,
                          .aux_count = k->aux_align ? k->m * k->n : 0,
                          .c_count = k->m * k->ldc};
     o.a = place(&o.bytes, o.a_count, k->b_align, dt);
@@ -89,10 +91,12 @@ static struct operands operands_of(const struct product_key *k) {
 static struct matmul_args args_of(const struct tuner *t, int set) {
     const struct product_key *k = &t->key;
     char *at = t->pool + (size_t)set * t->each.bytes;
+    bool grad = k->epilogue == EPILOGUE_BIAS_GRAD;
     return (struct matmul_args){.c = at + t->each.c,
                                 .a = at + t->each.a,
                                 .b = at + t->each.b,
-                                .bias = k->bias_align ? at + t->each.bias : NULL,
+                                .bias = k->bias_align && !grad ? at + t->each.bias : NULL,
+                                .bias_grad = grad ? at + t->each.bias : NULL,
                                 .aux = k->aux_align ? at + t->each.aux : NULL,
                                 .m = k->m,
                                 .n = k->n,
@@ -150,13 +154,20 @@ static void *take(size_t bytes) {
     return NULL;
 }
 
+// Where what a product writes begins: c, or aux or the bias gradient before it.
+static size_t first_result(const struct tuner *t) {
+    return t->key.epilogue == EPILOGUE_GELU        ? t->each.aux
+           : t->key.epilogue == EPILOGUE_BIAS_GRAD ? t->each.bias
+                                                   : t->each.c;
+}
+
 static int take_memory(struct tuner *t) {
     struct cudaDeviceProp p;
     if (cuda_check(t->s, cudaGetDeviceProperties(&p, t->d->index), "asking the device")) return -1;
     t->each = operands_of(&t->key);
     size_t wanted = 3 * (size_t)p.l2CacheSize / t->each.bytes + 1;
     t->sets = wanted < SETS_MAX ? (int)wanted : SETS_MAX;
-    t->result_bytes = t->each.bytes - (t->key.epilogue == EPILOGUE_GELU ? t->each.aux : t->each.c);
+    t->result_bytes = t->each.bytes - first_result(t);
     t->workspace = cuda_workspace(t->s, MATMUL_WORKSPACE_BYTES);
     if (!t->workspace || make_pattern(t)) return -1;
     t->results = take(2 * t->result_bytes);
@@ -249,11 +260,12 @@ static enum verdict judge(struct tuner *t, const struct candidate *c, bool first
     size_t begin = t->each.bytes - t->result_bytes;
     if (run_once(t, c, first ? 0 : 1, &refused)) return BROKEN;
     if (refused || run_once(t, c, -1, &refused)) return refused ? FAILED : BROKEN;
-    // aux, where a product writes it, and the space between the two are compared as one run of elements.
+    // What a product writes before c, and the space between the two, are compared as one run of elements.
+    int64_t before = t->key.epilogue == EPILOGUE_GELU ? t->each.aux_count : t->each.bias_count;
     int64_t all = (int64_t)(t->result_bytes / dtype_size((enum dtype)t->key.dt));
     if (compare(t, first ? 0 : 1, 0, all, &again)) return BROKEN;
     if (compare(t, 0, t->each.c - begin, t->each.c_count, &other[0])) return BROKEN;
-    if (begin < t->each.c && compare(t, 0, t->each.aux - begin, t->each.aux_count, &other[1])) return BROKEN;
+    if (begin < t->each.c && compare(t, 0, 0, before, &other[1])) return BROKEN;
     if (again.unequal > 0) return UNSTABLE;
     for (int i = 0; i < 2; i++)
         if (!(sqrt(other[i].difference_squared) <= tolerance(&t->key) * sqrt(other[i].reference_squared)))

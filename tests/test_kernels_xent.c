@@ -2,9 +2,10 @@
 #include "tests/kernel_test.h"
 
 // Rows, columns, elements from row to row: aligned to 16 bytes and not; more than a block's shared memory.
-static const int64_t shapes[][3] = {{1, 1, 1},         {3, 2, 2},          {5, 257, 257}, {19, 1024, 1024},
-                                    {4, 1025, 1025},   {3, 50257, 50257},  {5, 257, 320}, {4, 1025, 1030},
-                                    {3, 50257, 50304}, {2, 100003, 100032}};
+static const int64_t shapes[][3] = {{1, 1, 1},           {3, 2, 2},          {5, 257, 257},
+                                    {19, 1024, 1024},    {4, 1025, 1025},    {3, 50257, 50257},
+                                    {5, 257, 320},       {4, 1025, 1030},    {3, 50257, 50304},
+                                    {2, 100003, 100032}, {2, 151937, 151939}};
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
 static void matches_ref(void **state) {
@@ -148,6 +149,44 @@ static void extreme_logits(void **state) {
     KT_FREE(logits, loss, target);
 }
 
+// A row that is cut into slices on a GPU: all of it -infinity but three logits, or infinite somewhere;
+// targets at the ends of slices.
+static void slices_of_nothing(void **state) {
+    enum { V = 151936 };
+    static const int32_t targets[] = {0, V / 4 - 1, V / 4, V / 2 + 5, V - 1, -1};
+    (void)state;
+    for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+        uint16_t *logits = kt_alloc(DT_BF16, V);
+        float *loss = kt_poisoned(DT_F32, 1);
+        int32_t *target = kt_copy(DT_U8, sizeof(int32_t), &targets[t]);
+        for (int threads = 1; threads <= KT_RUNS; threads++) {
+            for (int i = 0; i < V; i++) logits[i] = f32_to_bf16(-INFINITY);
+            logits[7] = logits[V / 2 + 5] = f32_to_bf16(2.0f);
+            if (targets[t] >= 0) logits[targets[t]] = f32_to_bf16(2.0f);
+            float share = targets[t] == V / 2 + 5 ? 0.5f : 1.0f / 3;
+            struct xent_args a = {.logits = logits,
+                                  .loss = loss,
+                                  .targets = target,
+                                  .rows = 1,
+                                  .vocab = V,
+                                  .grad_scale = 1.0f,
+                                  .want_grad = true,
+                                  .dt = DT_BF16};
+            kt_run(KT_OPS, OP_XENT, threads, &a);
+            assert_true(targets[t] < 0 ? *loss == 0.0f : fabsf(*loss + logf(share)) < 1e-6f);
+            for (int i = 0; i < V; i++) {
+                float want = i == 7 || i == V / 2 + 5 || i == targets[t] ? share : 0.0f;
+                want = targets[t] < 0 ? 0.0f : want - (float)(i == targets[t]);
+                assert_true(fabsf(bf16_to_f32(logits[i]) - want) <= 0x1p-9f);
+            }
+            logits[V - 3] = f32_to_bf16(INFINITY);
+            kt_run(KT_OPS, OP_XENT, threads, &a);
+            assert_true(targets[t] < 0 ? *loss == 0.0f : isnan(*loss));
+        }
+        KT_FREE(logits, loss, target);
+    }
+}
+
 struct xent_scalar {
     struct xent_args args;
     int64_t rows;
@@ -226,6 +265,7 @@ int main(void) {
         cmocka_unit_test(columns_behind_the_vocabulary),
         cmocka_unit_test(ignored_rows_are_zero),
         cmocka_unit_test(extreme_logits),
+        cmocka_unit_test(slices_of_nothing),
         cmocka_unit_test(gradient),
         cmocka_unit_test(loss_sum_has_one_order),
     };

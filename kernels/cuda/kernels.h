@@ -45,6 +45,7 @@ struct cuda_ctx {
     const char *why;         // set when a function returns -1; constant text
     int shared_bytes;        // shared memory a block may ask for (cudaDevAttrMaxSharedMemoryPerBlockOptin);
                              // 0: what every device has
+    int sm_version;          // 90: compute capability 9.0. Decides how blocks work together, never results
 };
 
 int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args);

@@ -223,10 +223,48 @@ __device__ inline T block_reduce(T x, T *slots, T identity, F f) {
     return warp_reduce(lane < warps ? slots[lane] : identity, f);
 }
 
+// ---------------------------------------------------------------- clusters
+// Blocks of a cluster run at the same time and read each other's shared memory: compute capability 9.0 and up
+// (CUDA C++ programming guide, thread block clusters; PTX ISA, barrier.cluster and mapa). All threads of a
+// cluster arrive and then wait; what was written before the arrival is seen behind the wait. A block that
+// others may still read from must not end: it arrives and waits once more.
+#ifndef CLUSTER_FUNCTIONS
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ inline void cluster_arrive(void) {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait(void) {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The number that in block `rank` of the cluster is where *own is in this one.
+__device__ inline float cluster_load(const float *own, unsigned rank) {
+    uint32_t here = (uint32_t)__cvta_generic_to_shared(own), there;
+    float x;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    return x;
+}
+#else  // never launched
+__device__ inline void cluster_arrive(void) { __trap(); }
+__device__ inline void cluster_wait(void) { __trap(); }
+__device__ inline float cluster_load(const float *own, unsigned) { return *own; }
+#endif
+#endif
+
+// Whether blocks may form clusters: the device can, and the code that it runs was compiled for one that can
+// (an older one's, translated for it, cannot).
+static inline bool has_clusters(const struct cuda_ctx *ctx) {
+    const int compiled[] = {__CUDA_ARCH_LIST__};
+    for (int arch : compiled)
+        if (arch >= 900 && arch <= 10 * ctx->sm_version) return true;
+    return false;
+}
+
 // ---------------------------------------------------------------- host side
 struct launch_shape {
     dim3 grid, block;
     size_t shared_bytes;
+    unsigned cluster = 0;  // blocks, along x, that form one; 0: none
 };
 
 static inline int cuda_refused(struct cuda_ctx *ctx, const char *why) {
@@ -242,7 +280,11 @@ static inline int cuda_checked(struct cuda_ctx *ctx, cudaError_t e) {
 template <typename... P, typename... A>
 static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape, void (*kernel)(P...),
                          A... args) {
-    cudaLaunchConfig_t config = {shape.grid, shape.block, shape.shared_bytes, ctx->stream, NULL, 0};
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {shape.cluster, 1, 1};
+    cudaLaunchConfig_t config = {shape.grid,  shape.block, shape.shared_bytes,
+                                 ctx->stream, &cluster,    shape.cluster ? 1u : 0u};
     if (shape.shared_bytes > (size_t)ctx->shared_bytes)
         return cuda_refused(ctx, "this GPU has too little shared memory for the kernel at this shape");
     if (shape.shared_bytes > PLAIN_SHARED_BYTES) {
@@ -256,7 +298,7 @@ static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape,
 
 // A one-dimensional grid of blocks of `threads`; no more than LARGEST_GRID blocks.
 static inline struct launch_shape flat_shape(int64_t blocks, unsigned threads) {
-    struct launch_shape shape = {dim3((unsigned)blocks), dim3(threads), 0};
+    struct launch_shape shape = {dim3((unsigned)blocks), dim3(threads), 0, 0};
     return shape;
 }
 

@@ -3,14 +3,27 @@
 
 // Bytes, a row of V 16-bit logits, want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
 // multiprocessors that is 5.5 us for V = 50257 and 16.7 us for 151936; the two exponentials an element, at 16
-// a clock, take two thirds of it. So the row is kept in shared memory between the two passes, and a row that
-// fits SHARED_EVERYWHERE takes half of the threads, so that two are under way on a multiprocessor: one loads
-// while the other computes or stores. What a longer row has beyond its block's shared memory is read again
-// from the L2 cache, the last first: of 132 rows under way (40 MB at V = 151936) 77 KB each are read again
-// where a block may have 227 KB.
-#define XENT_THREADS      1024
-#define XENT_AHEAD        7           // vectors a thread has in flight: with 512 threads 57 KB a block
+// a clock, take two thirds of it. So the row is kept in shared memory between the two passes, and a block
+// keeps to what lets two of it live on a multiprocessor: one loads while the other computes or stores.
+//
+// A row longer than SHARED_EVERYWHERE is cut into 2 or 4 slices, by its length alone. On compute
+// capability 9.0 a cluster of as many blocks takes it, a slice each: V = 151936 in 16 bits is 297 KB, 74 KB a
+// slice, so that a multiprocessor with 227 KB has two under way and nothing is read twice. One block of the
+// whole row would be alone there with 1024 threads, read 70 KB again from the L2 cache, and load and store in
+// turn. The blocks meet once, for the maxima and sums of the slices: 8 numbers out of each other's shared
+// memory. On 8.0 one block takes the slices one after another, keeps what it may in shared memory, and reads
+// the rest again from the L2 cache, the last first: of 108 rows under way (33 MB at V = 151936) 137 KB each.
+//
+// Bits: each slice's threads add up what they would in a cluster, and slices join in their order: a row's
+// bits are the same on every device.
+#define XENT_THREADS      512
+#define XENT_WARPS        (XENT_THREADS / WARP)
+#define XENT_SLICES       4
+#define XENT_AHEAD        7           // vectors a thread has in flight: 57 KB a block
 #define SHARED_EVERYWHERE (99 << 10)  // a block's on compute capability 8.6, the least of 8.0 and up
+// Of which the maxima and sums of warps and slices take
+#define XENT_SLOTS      (2 * XENT_WARPS * XENT_SLICES)
+#define XENT_HELD_BYTES (SHARED_EVERYWHERE - (XENT_SLOTS + 2) * (int)sizeof(float) - 16)
 
 template <typename T>
 struct xent_buffers {
@@ -18,7 +31,8 @@ struct xent_buffers {
     float *loss;
     const int32_t *targets;
     int64_t vocab, padded, stride;  // padded: columns of a gradient row that are written
-    int held;  // vectors of a row that shared memory keeps
+    int slices;                     // of a row
+    int held;                       // vectors that a block's shared memory keeps
     float grad_scale;
     bool want_grad;
 };
@@ -69,11 +83,40 @@ __device__ static inline void softmax_add(struct softmax_sum *s, const T *x) {
     s->total += total;
 }
 
-// Over the block; slots (2 WARP).
-__device__ static inline struct softmax_sum softmax_join(struct softmax_sum s, float *slots) {
-    float max = block_reduce(s.max, slots, -INFINITY, max_of());
-    float total = s.max == max ? s.total : s.total * fast_exp(s.max - max);
-    return {max, block_reduce(total, slots + WARP, 0.0f, sum_of())};
+// Two of the same row.
+__device__ static inline struct softmax_sum softmax_scaled(struct softmax_sum s, float max) {
+    return {max, s.max == max ? s.total : s.total * fast_exp(s.max - max)};
+}
+
+// Over a warp, then of the block's warps: slots (2, XENT_WARPS) as softmax_leave wrote them, behind a
+// barrier.
+__device__ static inline void softmax_leave(struct softmax_sum s, float *slots) {
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    s = softmax_scaled(s, warp_reduce(s.max, max_of()));
+    s.total = warp_reduce(s.total, sum_of());
+    if (lane == 0) slots[warp] = s.max;
+    if (lane == 0) slots[XENT_WARPS + warp] = s.total;
+}
+__device__ static inline struct softmax_sum softmax_of_warps(const float *slots) {
+    int warps = (int)blockDim.x / WARP, lane = (int)threadIdx.x % WARP;
+    struct softmax_sum s = {-INFINITY, 0.0f};
+    if (lane < warps) s = {slots[lane], slots[XENT_WARPS + lane]};
+    s = softmax_scaled(s, warp_reduce(s.max, max_of()));
+    s.total = warp_reduce(s.total, sum_of());
+    return s;
+}
+
+// Of the slices, in their order.
+__device__ static inline struct softmax_sum softmax_of_slices(const struct softmax_sum *part, int slices) {
+    struct softmax_sum all = part[0];
+#pragma unroll
+    for (int s = 1; s < XENT_SLICES; s++)
+        if (s < slices) all.max = fmaxf(all.max, part[s].max);
+    all.total = softmax_scaled(part[0], all.max).total;
+#pragma unroll
+    for (int s = 1; s < XENT_SLICES; s++)
+        if (s < slices) all.total += softmax_scaled(part[s], all.max).total;
+    return all;
 }
 
 // What a logit turns into. The fast exponential's error, (max - x) 2^-23 of the result, stays within
@@ -83,52 +126,66 @@ struct xent_gradient {
     __device__ float operator()(float x) const { return fast_exp(x - max) * scale; }
 };
 
-// The row's maximum and sum, over the block. Keeps the first p.held vectors in `held`.
+// Vectors [begin, end) of a slice; whether it has the row's head and tail.
+struct xent_slice {
+    int begin, end;
+    bool has[2];
+};
+
+__device__ static inline struct xent_slice xent_slice_of(int vectors, int slices, int s) {
+    int each = divide_up(vectors, slices);
+    return {lesser(s * each, vectors), lesser((s + 1) * each, vectors), {s == 0, s == slices - 1}};
+}
+
+// This thread's maximum and sum of a slice. Vector i goes to held[i - from] where there is room.
 template <typename T>
 __device__ static inline struct softmax_sum xent_read(const struct xent_buffers<T> &p,
-                                                      const struct xent_row<T> &r, uint4 *held,
-                                                      float *slots) {
+                                                      const struct xent_row<T> &r,
+                                                      const struct xent_slice &slice, uint4 *held, int from) {
     constexpr int V = lanes<T>::count;
     struct softmax_sum s = {-INFINITY, 0.0f};
     int threads = (int)blockDim.x;
-    for (int first = (int)threadIdx.x; first < r.vectors; first += XENT_AHEAD * threads) {
+    for (int first = slice.begin + (int)threadIdx.x; first < slice.end; first += XENT_AHEAD * threads) {
         vec<T, V> x[XENT_AHEAD];
 #pragma unroll
         for (int k = 0; k < XENT_AHEAD; k++)
-            if (first + k * threads < r.vectors)
+            if (first + k * threads < slice.end)
                 x[k] = load_vec<T, V>(r.body + (int64_t)(first + k * threads) * V);
 #pragma unroll
         for (int k = 0; k < XENT_AHEAD; k++) {
             int i = first + k * threads;
-            if (i >= r.vectors) continue;
-            if (i < p.held) memcpy(&held[i], &x[k], sizeof x[k]);
+            if (i >= slice.end) continue;
+            if (i - from < p.held) memcpy(&held[i - from], &x[k], sizeof x[k]);
             softmax_add<T, V>(&s, x[k].v);
         }
     }
-    for (int e = 0; e < 2; e++)
-        if (T *at = r.end(e)) softmax_add<T, 1>(&s, at);
-    return softmax_join(s, slots);
+    for (int e = 0; e < 2; e++) {
+        T *at = slice.has[e] ? r.end(e) : NULL;
+        if (at) softmax_add<T, 1>(&s, at);
+    }
+    return s;
 }
 
-// The gradient in the row's place: what was read last comes first, as it is the likeliest in the cache.
+// The gradient in the place of a slice: what was read last comes first, as it is the likeliest in the cache.
 template <typename T>
 __device__ static inline void xent_write(const struct xent_buffers<T> &p, const struct xent_row<T> &r,
-                                         const uint4 *held, struct xent_gradient grad, int target) {
+                                         const struct xent_slice &slice, const uint4 *held,
+                                         struct xent_gradient grad, int target) {
     constexpr int V = lanes<T>::count;
-    int threads = (int)blockDim.x, hit = (target - r.head) / V;
+    int threads = (int)blockDim.x, hit = (target - r.head) / V, first = slice.begin + (int)threadIdx.x;
     for (int e = 0; e < 2; e++) {
-        T *at = r.end(e);
+        T *at = slice.has[e] ? r.end(e) : NULL;
         if (at) from_f32(grad(to_f32(*at)) - (at - r.row == target ? p.grad_scale : 0.0f), at);
     }
-    if ((int)threadIdx.x >= r.vectors) return;
+    if (first >= slice.end) return;
 #pragma unroll 2
-    for (int k = (r.vectors - 1 - (int)threadIdx.x) / threads; k >= 0; k--) {
-        int i = (int)threadIdx.x + k * threads;
+    for (int k = (slice.end - 1 - first) / threads; k >= 0; k--) {
+        int i = first + k * threads;
         T *at = r.body + (int64_t)i * V;
         vec<T, V> x;
         float g[V];
-        if (i < p.held)
-            memcpy(&x, &held[i], sizeof x);
+        if (i - slice.begin < p.held)
+            memcpy(&x, &held[i - slice.begin], sizeof x);
         else
             x = load_vec<T, V>(at);
 #pragma unroll
@@ -146,47 +203,88 @@ __device__ static inline void xent_pad(const struct xent_buffers<T> &p, T *row) 
     for (int64_t i = p.vocab + threadIdx.x; i < p.padded; i += blockDim.x) from_f32(0.0f, row + i);
 }
 
+// The gradient of a row that is ignored.
 template <typename T>
-__global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
-    SHARED_ARRAY(float, slots, 2 * WARP);
-    SHARED_DYNAMIC(uint4, held);
+__device__ static inline void xent_ignore(const struct xent_row<T> &r, const struct xent_slice &slice) {
     constexpr int V = lanes<T>::count;
-    int target = p.targets[blockIdx.x];
-    struct xent_row<T> r = xent_split(p.logits + (int64_t)blockIdx.x * p.stride, (int)p.vocab);
-    if (p.want_grad) xent_pad(p, r.row);
+    float zero[V] = {};
+    for (int i = slice.begin + (int)threadIdx.x; i < slice.end; i += (int)blockDim.x)
+        store_f32<T, V>(r.body + (int64_t)i * V, zero);
+    for (int e = 0; e < 2; e++) {
+        T *at = slice.has[e] ? r.end(e) : NULL;
+        if (at) from_f32(0.0f, at);
+    }
+}
+
+// CLUSTER: block (row, slice), the slices of a row a cluster. Else a block does all slices of its row.
+template <typename T, bool CLUSTER>
+__global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
+    SHARED_ARRAY(float, slots, XENT_SLOTS);
+    SHARED_ARRAY(float, joined, 2);
+    SHARED_DYNAMIC(uint4, held);
+    int slices = CLUSTER ? p.slices : 1;  // that blocks share
+    int64_t row = blockIdx.x / slices;
+    int rank = (int)(blockIdx.x % slices), target = p.targets[row];
+    struct xent_row<T> r = xent_split(p.logits + row * p.stride, (int)p.vocab);
+    // What this block writes, and keeps in shared memory.
+    struct xent_slice own = xent_slice_of(r.vectors, slices, rank);
+    if (p.want_grad && own.has[1]) xent_pad(p, r.row);
     if (target < 0) {
-        float zero[V] = {};
-        if (threadIdx.x == 0) p.loss[blockIdx.x] = 0.0f;
-        for (int i = (int)threadIdx.x; p.want_grad && i < r.vectors; i += (int)blockDim.x)
-            store_f32<T, V>(r.body + (int64_t)i * V, zero);
-        for (int e = 0; p.want_grad && e < 2; e++)
-            if (T *at = r.end(e)) from_f32(0.0f, at);
+        if (rank == 0 && threadIdx.x == 0) p.loss[row] = 0.0f;
+        if (p.want_grad) xent_ignore(r, own);
         return;
     }
     float logit = to_f32(r.row[target]);
-    // Its barriers stand between every read of the row and the writes below; a block of one warp has none.
-    struct softmax_sum s = xent_read(p, r, held, slots);
-    __syncwarp();
-    if (threadIdx.x == 0) p.loss[blockIdx.x] = logf(s.total) + (s.max - logit);
+    struct softmax_sum part[XENT_SLICES] = {};
+    if (CLUSTER) {
+        softmax_leave(xent_read(p, r, own, held, own.begin), slots);
+        __syncthreads();
+        struct softmax_sum s = softmax_of_warps(slots);
+        if (threadIdx.x == 0) joined[0] = s.max;
+        if (threadIdx.x == 0) joined[1] = s.total;
+        cluster_arrive();
+        cluster_wait();
+#pragma unroll
+        for (int k = 0; k < XENT_SLICES; k++)
+            if (k < p.slices) part[k] = {cluster_load(&joined[0], k), cluster_load(&joined[1], k)};
+        cluster_arrive();
+    } else {
+        for (int k = 0; k < p.slices; k++)
+            softmax_leave(xent_read(p, r, xent_slice_of(r.vectors, p.slices, k), held, 0),
+                          slots + k * 2 * XENT_WARPS);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < XENT_SLICES; k++)
+            if (k < p.slices) part[k] = softmax_of_warps(slots + k * 2 * XENT_WARPS);
+    }
+    // Barriers stand between every read of the row above and the writes below.
+    struct softmax_sum s = softmax_of_slices(part, p.slices);
+    if (rank == 0 && threadIdx.x == 0) p.loss[row] = logf(s.total) + (s.max - logit);
     struct xent_gradient grad = {s.max, __fdiv_rn(p.grad_scale, s.total)};
-    if (p.want_grad) xent_write(p, r, held, grad, target);
+    if (p.want_grad) xent_write(p, r, own, held, grad, target);
+    if (CLUSTER) cluster_wait();  // until the others have read `joined`
 }
 
 template <typename T>
 static int xent_launch(struct cuda_ctx *ctx, const struct xent_args *a) {
-    int64_t vectors = a->vocab / lanes<T>::count, slots_bytes = 2 * WARP * (int64_t)sizeof(float),
-            small = SHARED_EVERYWHERE - slots_bytes, row_bytes = vectors * 16;
-    int64_t most = greater((int64_t)ctx->shared_bytes - slots_bytes, small) / 16 * 16;
-    bool fits = row_bytes <= small;
+    int64_t vectors = a->vocab / lanes<T>::count, row_bytes = vectors * 16;
+    int slices = 1;
+    while (slices < XENT_SLICES && row_bytes > (int64_t)slices * XENT_HELD_BYTES) slices *= 2;
+    bool cluster = slices > 1 && has_clusters(ctx) && a->rows * slices < LARGEST_GRID;
     int64_t threads = divide_up(divide_up(vectors, (int64_t)XENT_AHEAD), (int64_t)WARP) * WARP;
-    threads = greater(lesser(threads, (int64_t)XENT_THREADS / (fits ? 2 : 1)), (int64_t)WARP);
-    struct launch_shape shape = flat_shape(a->rows, (unsigned)threads);
-    shape.shared_bytes = a->want_grad ? (size_t)lesser(row_bytes, most) : 0;
+    threads = greater(lesser(threads, (int64_t)XENT_THREADS), (int64_t)WARP);
+    // Two blocks with a slice each on a multiprocessor; a whole row that does not fit has one to itself.
+    int64_t most = XENT_HELD_BYTES / 16 * 16, spare = ctx->shared_bytes - (SHARED_EVERYWHERE - most);
+    if (slices > 1 && !cluster) most = greater(most, spare / 16 * 16);
+    int64_t bytes = cluster ? divide_up(vectors, (int64_t)slices) * 16 : row_bytes;
+    struct launch_shape shape = flat_shape(cluster ? a->rows * slices : a->rows, (unsigned)threads);
+    shape.shared_bytes = a->want_grad ? (size_t)lesser(bytes, most) : 0;
+    shape.cluster = cluster ? (unsigned)slices : 0;
     struct xent_buffers<T> p = {
-        (T *)a->logits, a->loss, a->targets, a->vocab, xent_written(a), xent_stride(a),
+        (T *)a->logits, a->loss, a->targets, a->vocab, xent_written(a), xent_stride(a), slices,
             (int)(shape.shared_bytes / 16), a->grad_scale, a->want_grad
     };
-    return launch(ctx, shape, xent_kernel<T>, p);
+    return launch(ctx, shape, cluster ? xent_kernel<T, true> : xent_kernel<T, false>, p);
 }
 
 int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {

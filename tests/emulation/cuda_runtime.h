@@ -115,6 +115,18 @@ static inline unsigned __reduce_add_sync(unsigned mask, unsigned x, int line = _
     return sum;
 }
 
+// Clusters of blocks, in the names of kernels/cuda/platform.h.
+void emu_cluster_arrive(int line);
+void emu_cluster_wait(int line);
+const void *emu_cluster_place(const void *own, unsigned block, int line);
+#define CLUSTER_FUNCTIONS
+#define __CUDA_ARCH_LIST__ 800, 900
+static inline void cluster_arrive(int line = __builtin_LINE()) { emu_cluster_arrive(line); }
+static inline void cluster_wait(int line = __builtin_LINE()) { emu_cluster_wait(line); }
+static inline float cluster_load(const float *own, unsigned block, int line = __builtin_LINE()) {
+    return *static_cast<const float *>(emu_cluster_place(own, block, line));
+}
+
 // Fibers are not preempted: a plain addition is atomic.
 template <typename T>
 static inline T atomicAdd(T *p, T x) {
@@ -171,13 +183,23 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
 typedef struct CUstream_st *cudaStream_t;
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct {
+        struct {
+            unsigned x, y, z;
+        } clusterDim;
+    } val;
+};
+
 // The fields in CUDA's order; two of CUDA's names for them are taken above.
 struct cudaLaunchConfig_t {
     dim3 grid, block;
     size_t shared_bytes;
     cudaStream_t stream;
-    const void *attributes;
-    unsigned attribute_count;
+    const cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
 };
 
 // In a test program these are now.cc's, which do it at once; beside the emulated driver they are the

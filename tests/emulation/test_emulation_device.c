@@ -92,6 +92,34 @@ static void divergence_is_reported(void **state) {
     barriers_and_shared_memory_work(state);  // a failed launch leaves nothing behind
 }
 
+// A cluster's blocks meet and read each other; what would race or hang on a GPU is named.
+static void clusters_work(void **state) {
+    float *in = kt_random(DT_F32, N, 1, 1.0f), *out = kt_poisoned(DT_F32, N);
+    const int all = TOY_BLOCK * TOY_CLUSTER_BLOCKS;
+    const char *why = "";
+    for (int order = 1; order <= ORDERS; order++) {
+        int unwritten = 0;
+        emu_set_order(order);
+        memset(out, 0xff, N * sizeof *out);
+        assert_int_equal(toy_run(TOY_CLUSTER, out, in, N, &why), 0);
+        for (int i = 0; i < N; i++) {
+            float want = 0.0f;
+            for (int b = 0; b < TOY_CLUSTER_BLOCKS; b++) want += in[i / all * all + b * TOY_BLOCK];
+            assert_true(out[i] == want);
+        }
+        why = "";
+        bool refused = toy_run(TOY_CLUSTER_WITHOUT_BARRIER, out, in, N, &why) != 0;
+        for (int i = 0; !refused && i < N; i++) unwritten += isnan(out[i]);
+        assert_true(refused ? strstr(why, "not there") != NULL : unwritten > 0);
+    }
+    assert_fails_with(TOY_CLUSTER_LEAVES, "not there (any more)");
+    assert_fails_with(TOY_CLUSTER_TWICE, "arrives again");
+    assert_int_equal(toy_run(TOY_CLUSTER, out, in, 6 * TOY_BLOCK, &why), -1);
+    assert_non_null(strstr(why, "clusters of 1 to 8"));
+    barriers_and_shared_memory_work(state);
+    KT_FREE(in, out);
+}
+
 static void limits_are_kept(void **state) {
     (void)state;
     assert_fails_with(TOY_TOO_MANY_THREADS, "1024 threads");
@@ -161,6 +189,7 @@ int main(void) {
         cmocka_unit_test(a_missing_barrier_is_caught),
         cmocka_unit_test(a_missing_barrier_before_overwriting_is_caught),
         cmocka_unit_test(divergence_is_reported),
+        cmocka_unit_test(clusters_work),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(results_do_not_depend_on_the_order_of_blocks),
         cmocka_unit_test(the_address_sanitizer_finds_steps_beyond_memory),

@@ -72,10 +72,28 @@ __global__ void beyond_kernel(float *out, const float *in, int n, enum toy toy) 
     out[toy == TOY_WRITES_BEYOND && over ? n : (int)threadIdx.x] = block[threadIdx.x];
 }
 
+__global__ void cluster_kernel(float *out, const float *in, enum toy toy) {
+    SHARED_ARRAY(float, unused, 3);
+    SHARED_ARRAY(float, mine, 2);
+    float sum = 0.0f;
+    if (threadIdx.x == 0) unused[0] = 0.0f;
+    if (threadIdx.x == 0) mine[1] = in[blockIdx.x * TOY_BLOCK];
+    __syncthreads();
+    if (toy == TOY_CLUSTER_TWICE) cluster_arrive();
+    if (toy != TOY_CLUSTER_WITHOUT_BARRIER) {
+        cluster_arrive();
+        cluster_wait();
+    }
+    for (unsigned b = 0; b < TOY_CLUSTER_BLOCKS; b++) sum += cluster_load(&mine[1], b);
+    cluster_arrive();
+    out[blockIdx.x * TOY_BLOCK + threadIdx.x] = sum;
+    if (toy != TOY_CLUSTER_LEAVES) cluster_wait();
+}
+
 __global__ void nothing_kernel(void) {}
 
 int toy_run(enum toy toy, float *out, const float *in, int n, const char **why) {
-    struct cuda_ctx ctx = {NULL, 1, NULL, 0, "", 163 << 10};
+    struct cuda_ctx ctx = {NULL, 1, NULL, 0, "", 163 << 10, 90};
     struct launch_shape blocks = flat_shape(n / TOY_BLOCK, TOY_BLOCK), one = flat_shape(1, TOY_BLOCK);
     cudaLaunchConfig_t large = {dim3(1), dim3(TOY_BLOCK), (size_t)64 << 10, NULL, NULL, 0};
     int rc = -1;
@@ -115,6 +133,13 @@ int toy_run(enum toy toy, float *out, const float *in, int n, const char **why) 
         case TOY_WRITES_BEYOND:
         case TOY_SHARED_BEYOND:
             rc = launch(&ctx, one, beyond_kernel, out, in, n, toy);
+            break;
+        case TOY_CLUSTER:
+        case TOY_CLUSTER_LEAVES:
+        case TOY_CLUSTER_WITHOUT_BARRIER:
+        case TOY_CLUSTER_TWICE:
+            blocks.cluster = TOY_CLUSTER_BLOCKS;
+            rc = launch(&ctx, blocks, cluster_kernel, out, in, toy);
             break;
         case TOY_TOO_MANY_THREADS:
             rc = launch(&ctx, flat_shape(1, 1025), nothing_kernel);

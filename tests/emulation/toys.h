@@ -6,7 +6,8 @@
 extern "C" {
 #endif
 
-#define TOY_BLOCK 64  // threads
+#define TOY_BLOCK          64  // threads
+#define TOY_CLUSTER_BLOCKS 4
 
 enum toy {
     TOY_REVERSE,                  // out = each block's numbers backwards, by way of shared memory
@@ -22,6 +23,10 @@ enum toy {
     TOY_READS_BEYOND,             // reads in[n]
     TOY_WRITES_BEYOND,            // writes out[n]
     TOY_SHARED_BEYOND,            // writes behind its shared memory
+    TOY_CLUSTER,         // out = the sum of the first numbers of TOY_CLUSTER_BLOCKS blocks, a cluster
+    TOY_CLUSTER_LEAVES,  // the same, but a block leaves while others may still read its memory
+    TOY_CLUSTER_WITHOUT_BARRIER,  // the same, but blocks read before the others have written
+    TOY_CLUSTER_TWICE,            // arrives twice without waiting
     TOY_TOO_MANY_THREADS,         // a block of 1025
     TOY_TOO_MUCH_SHARED           // 64 KiB of dynamic shared memory without asking for it
 };

@@ -214,7 +214,10 @@ struct stream *cuda_stream_create(struct device *dev, const char *name) {
         create_fail(s, "it on the device");
         return NULL;
     }
-    s->ctx = (struct cuda_ctx){.stream = s->stream, .sm_count = d->sm_count, .shared_bytes = d->shared_bytes};
+    s->ctx = (struct cuda_ctx){.stream = s->stream,
+                               .sm_count = d->sm_count,
+                               .shared_bytes = d->shared_bytes,
+                               .sm_version = d->sm_version};
     if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
         cuda_clock_fini(s);
         create_fail(s, "its thread; raise the limit of threads (ulimit -u)");

@@ -25,6 +25,7 @@
 #include "shared/io/relaxed_json.h"
 #include "shared/run/bench_kernels.h"
 #include "shared/run/bench_step.h"
+#include "shared/run/bench_tune.h"
 #include "shared/run/closing.h"
 #include "shared/run/commands.h"
 #include "shared/run/data_command.h"
@@ -36,6 +37,7 @@
 #include "shared/run/local.h"
 #include "shared/run/memory_check.h"
 #include "shared/run/metrics.h"
+#include "shared/run/products.h"
 #include "shared/run/rank_env.h"
 #include "shared/run/run_dir.h"
 #include "shared/run/run_state.h"
@@ -233,7 +235,8 @@ static int train(struct train_command *t, int argc, char **argv) {
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (cpu_kernel_choose(c)) return EXIT_USAGE;
-    if (!dry && (!device_backend(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c)))) return EXIT_USAGE;
+    if (!dry && (!device_backend(c) || products_check(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c))))
+        return EXIT_USAGE;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
         char *name = c->out ? NULL : run_dir_make(c);
         if (!c->out && !name) return EXIT_RUN_FAILED;
@@ -275,11 +278,12 @@ static int cmd_train(int argc, char **argv) {
 // ---------------------------------------------------------------- the other commands
 static int cmd_bench(int argc, char **argv) {
     static const char usage[] =
-        "starring bench step | kernels | adam | collective [OPTIONS]\n\n"
+        "starring bench step | kernels | adam | collective | tune [OPTIONS]\n\n"
         "  step        tokens/s and the share of a matrix product's speed of one training step\n"
         "  kernels     each operation beside a copy or a matrix product\n"
         "  adam        the optimizer beside a copy of the same bytes\n"
-        "  collective  the ring's primitives, checked, in the columns of nccl-tests\n\n"
+        "  collective  the ring's primitives, checked, in the columns of nccl-tests\n"
+        "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n\n"
         "Examples:\n"
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench adam\n";
@@ -288,12 +292,13 @@ static int cmd_bench(int argc, char **argv) {
     if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
     if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
     if (!strcmp(what, "collective")) return bench_collective(argc - 1, argv + 1);
+    if (!strcmp(what, "tune")) return bench_tune(argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
     if (!strcmp(what, "ps"))
         fail("bench %s: not supported yet", what);
     else
         fputs(usage, stderr),
-            fail("bench%s%s: expected step, kernels, adam or collective", *what ? " " : "", what);
+            fail("bench%s%s: expected step, kernels, adam, collective or tune", *what ? " " : "", what);
     return EXIT_USAGE;
 }
 

@@ -12,6 +12,7 @@
 #include "shared/run/device_choice.h"
 #include "shared/run/launch_check.h"
 #include "shared/run/memory_check.h"
+#include "shared/run/products.h"
 #include "shared/run/run_dir.h"
 #include "shared/run/run_state.h"
 #include "shared/run/session.h"
@@ -174,7 +175,7 @@ static int role_main(const struct cli_command *command, int argc, char **argv) {
     if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
     bool computes = command == &command_worker;
     if (c && computes) device_resolve(c);
-    if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0))) {
+    if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0 && products_check(c) == 0))) {
         struct role r = {.command = command, .args = &args, .job.config = c};
         if (!prepare(&r)) status = leave(&r, stop_status(run(&r), r.job.stop));
         job_close(&r.job);

@@ -302,16 +302,22 @@ def run_all(args):
 
 def refuse_unlike(runs, force):
     """RunError unless all runs saw the same tokens per step, model, data and seed, multiplied alike."""
-    for key in ("tokens_per_step", "model", "params", "data", "seed", "cpu_kernel"):
+    remedies = {"cpu_kernel": "; give all of them --set cpu.kernel=fma",
+                "products": "; give all of them the same --set cuda.products=FILE, or none"}
+    for key in ("tokens_per_step", "model", "params", "data", "seed", "cpu_kernel", "products"):
         values = {}
         for run in runs:
-            value = run.get("cpu_kernel", "product") if key == "cpu_kernel" else run.summary.get(key)
-            if key != "cpu_kernel" or value is not None:  # none: computed on a GPU, or from before it was recorded
+            value = run.summary.get(key)
+            if key == "cpu_kernel":
+                value = run.get("cpu_kernel", "product")
+            elif key == "products" and value is not None:
+                value = run.get("products", "hash") or "no table"
+            if key not in remedies or value is not None:  # none: another device's, or from before it was recorded
                 values.setdefault(json.dumps(value), run.label)
         if len(values) > 1:
             listed = ", ".join(f"{label}: {value}" for value, label in values.items())
             text = f"the runs are not comparable: unequal {key} ({listed})"
-            remedy = "; give all of them --set cpu.kernel=fma" if key == "cpu_kernel" else "; make them equal"
+            remedy = remedies.get(key, "; make them equal")
             if not force:
                 raise RunError(text + remedy + ", or compare anyway with --force")
             print("warning: " + text, file=sys.stderr)

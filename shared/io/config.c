@@ -35,6 +35,7 @@ static void set_defaults(struct draft *d) {
                        .heartbeat_ms = 500,
                        .credit_bytes = 64 << 20,
                        .bind = xstrdup("tcp://127.0.0.1:*")},
+                .products = xstrdup("auto"),
             },
     };
 }
@@ -47,6 +48,7 @@ static void free_texts(struct config *c) {
     free(c->tokenizer);
     free(c->out);
     free(c->optimizer_type);
+    free(c->products);
     free(c->ps.bind);
 }
 

@@ -15,7 +15,8 @@
 //   "memory": {"check": "auto"|"off"}
 //   "cpu": {"kernel": "auto"|"fma"|"bf16-pairs"}: how a CPU multiplies matrices (kernels/cpu_kernel.h)
 //   "cuda": {"attention": "auto"|"cudnn"|"own", "attention_slice": "auto"|"whole"|BYTES,
-//            "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel"}:
+//            "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
+//            "products": "auto"|"none"|FILE}:
 //                              how a GPU computes (kernels/cuda_choices.h)
 //   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
 //   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
@@ -80,6 +81,7 @@ struct config {
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
     enum cpu_kernel cpu_kernel;  // device cpu: what it becomes on this machine once cpu_kernel_choose has run
     struct cuda_choices cuda;
+    char *products;  // cuda.products: "auto", "none" or a file (shared/run/products.h)
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"

@@ -67,6 +67,7 @@ static const struct field fields[] = {
     SIZE("cuda.attention_slice", c.cuda.attention_slice_bytes, slice_names),
     ENUM("cuda.gelu", c.cuda.gelu, gelu_names),
     ENUM("cuda.bias_grad", c.cuda.bias_grad, bias_grad_names),
+    TEXT("cuda.products", c.products),
     ENUM("dtype", c.dtype, dtype_names),
     I64("steps", c.steps, 1),
     I64("seed", c.seed, 0),

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "shared/run/products.h"
 #include "shared/run/progress.h"
 
 static const char mfu_formula[] =
@@ -84,6 +85,7 @@ void step_figures_json(const struct step_figures *f) {
         cJSON_AddItemToObject(j, "device", device_facts_json(&f->facts));
     else
         cJSON_AddNullToObject(j, "device");
+    cJSON_AddItemToObject(j, "products", f->algorithms ? cJSON_Duplicate(f->algorithms, 1) : cJSON_CreateNull());
     put_memory(j, f);
     char *text = cJSON_Print(j);
     puts(text);
@@ -125,6 +127,7 @@ void step_figures_table(const struct step_figures *f) {
         device_work_print(stdout, device);
         cJSON_Delete(device);
     }
+    products_print(stdout, "products       ", f->algorithms);
     printf("model          %s, %lld parameters\n", f->model, (long long)f->params);
     printf("tokens/s       %.1f\n", tokens_per_s(f));
     printf("step           B=%lld T=%lld %s: %.4f s (median)\n", (long long)f->batch, (long long)f->seq,

@@ -5,6 +5,8 @@
 #include "shared/model/spec.h"
 #include "shared/run/device_facts.h"
 
+struct cJSON;
+
 struct step_figures {
     const char *model;
     int64_t params, batch, seq;
@@ -24,6 +26,7 @@ struct step_figures {
     size_t predicted_bytes, peak_bytes, pinned_bytes;  // the ledger; device memory, and host memory beside it
     bool gpu;
     struct device_facts facts;    // of a GPU
+    struct cJSON *algorithms;     // of a GPU: products_json, the large product among its shapes
     struct device_memory memory;  // of a GPU, after the last step
 };
 

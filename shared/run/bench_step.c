@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
 #include "shared/core/error.h"
 #include "shared/model/model.h"
 #include "shared/run/bench_figures.h"
@@ -13,6 +15,7 @@
 #include "shared/run/device_choice.h"
 #include "shared/run/local.h"
 #include "shared/run/memory_check.h"
+#include "shared/run/products.h"
 #include "shared/run/train.h"
 
 // The yardstick: a square product this large runs at the library's best rate. Timed between steps, so that
@@ -70,6 +73,7 @@ struct bench {
     struct token_source *data;
     struct arena arena;
     struct between between;
+    struct products products;
     int64_t side;  // of the product
     struct train_result result;
 };
@@ -192,6 +196,8 @@ static int open_device(struct bench *b) {
                                           .cuda = b->config->cuda},
                  &b->dev))
         return fail("cannot open the %s device", found->name);
+    if (products_give(b->config, b->dev, &b->products)) return -1;
+    products_say(&b->products);
     b->compute = stream_create(b->dev, "compute");
     return b->compute ? 0 : fail("cannot create a stream: %s", dev_error(b->dev));
 }
@@ -241,6 +247,7 @@ static void release(struct bench *b) {
     if (b->data) data_close(&b->data);
     layout_destroy(&b->layout);
     config_destroy(&b->config);
+    products_free(&b->products);
     free(b->between.product_s);
     free(b->between.idle_s);
 }
@@ -281,8 +288,10 @@ static int run(struct bench *b, bool json) {
                              .gpu = r->on_gpu,
                              .facts = r->device,
                              .memory = r->device_memory};
+    f.algorithms = products_json(b->dev, &b->products);
     if (f.gpu) f.datasheet_flops = datasheet_flops(f.facts.name, f.dtype, &f.datasheet);
     (json ? step_figures_json : step_figures_table)(&f);
+    cJSON_Delete(f.algorithms);
     return 0;
 }
 

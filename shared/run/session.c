@@ -4,12 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
+
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/tokenizer_files.h"
 #include "shared/run/device_choice.h"
 #include "shared/run/device_facts.h"
 #include "shared/run/metrics.h"
+#include "shared/run/products.h"
 #include "shared/run/progress.h"
 #include "shared/run/run_dir.h"
 #include "shared/run/summary.h"
@@ -20,6 +23,7 @@ struct session {
     const struct job *job;
     struct device *dev;
     struct stream *compute;
+    struct products products;
     struct topology *topology;
     struct metrics *metrics;    // worker 0
     struct progress *progress;  // worker 0, unless quiet
@@ -116,6 +120,8 @@ static int open_device(struct session *x) {
                                .cuda = c->cuda,
                                .trace = c->trace};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
+    if (products_give(c, x->dev, &x->products)) return -1;
+    if (x->o->rank <= 0) products_say(&x->products);
     x->compute = stream_create(x->dev, "compute");
     return x->compute ? 0 : fail("--device %s: cannot create a stream", backend->name);
 }
@@ -167,7 +173,10 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .data = data_description(j->data)};
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
     if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
-    return summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
+    facts.products = products_json(x->dev, &x->products);
+    int rc = summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
+    cJSON_Delete(facts.products);
+    return rc;
 }
 
 static int train(struct session *x, struct session_end *end) {
@@ -206,6 +215,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     int rc = open_device(&x);
     if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
     if (!rc) rc = check_kernels(&x);
+    if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) rc = train(&x, &ended);
     if (end) *end = ended;
@@ -215,5 +225,6 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (x.dev && o->end) o->end(o->ctx);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);
+    products_free(&x.products);
     return rc;
 }

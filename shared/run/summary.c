@@ -60,6 +60,7 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
         cJSON_AddNullToObject(run, "weights_hash");
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
+    if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
     if (f->cpu_kernel) {
         cJSON *kernel = cJSON_AddObjectToObject(run, "cpu_kernel");
         cJSON_AddStringToObject(kernel, "product", f->cpu_kernel);
@@ -234,8 +235,9 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static struct token_flops put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"params",       "val_loss", "unigram_entropy", "cpu_kernel",
-                                       "weights_hash", "data",     "wall_seconds"};
+    static const char *const keys[] = {"params",     "val_loss",    "unigram_entropy",
+                                       "cpu_kernel", "products",    "weights_hash",
+                                       "data",       "wall_seconds"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -375,6 +377,11 @@ static void put_words(cJSON *s) {
          "product: how the workers' CPUs multiplied matrices, the one choice that bits depend on "
          "(cpu.kernel); "
          "built_for: vector instructions of the program, on which they do not; null: not on CPUs"},
+        {"products",
+         "which algorithms the matrix products of worker 0's GPU take (cuda.products); file: of the measured "
+         "table; hash: of its entries that apply; ignored: entries of other GPUs or versions; shapes: of "
+         "this "
+         "run, of which chosen by the table, unknown to it, refused by the library; null: not on GPUs"},
         {"formula", "P parameters, N workers, S servers, Adam: the textbook's bytes, without activations"},
     };
     cJSON *units = cJSON_AddObjectToObject(s, "units");

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "shared/run/products.h"
 #include "shared/run/progress.h"
 #include "shared/run/summary_impl.h"
 
@@ -57,6 +58,7 @@ static void print_head(FILE *f, const cJSON *s) {
     if (cJSON_IsObject(kernel))
         fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "product"),
                 text(kernel, "built_for"));
+    products_print(f, "products    ", summary_item(s, "products"));
     fprintf(f, "data        %s\n", text(s, "data"));
     fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", summary_number(loss, "first"),
             summary_number(loss, "last"), summary_number(s, "steps"), summary_number(s, "skipped"));

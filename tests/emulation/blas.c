@@ -15,6 +15,7 @@
 //     EMULATED_CUBLASLT_TIMES    1: products take the seconds of times_s, as events see it
 //     EMULATED_CUBLASLT_VERSION  of the library; 130000
 //     EMULATED_CUBLASLT_REFUSES  1: cublasLtMatmulAlgoCheck refuses all but the first algorithm
+//     EMULATED_CUBLASLT_FIRST    which algorithm the heuristic begins with; 0. The others follow in a circle
 #include <cublasLt.h>
 #include <math.h>
 #include <stdint.h>
@@ -56,8 +57,9 @@ enum which {
     WHICH_BROKEN,    // does not run
     WHICH_COUNT
 };
-// Where a product accumulates the reversed one is no faster than the first.
-static const double times_s[WHICH_COUNT] = {2.0, 0.5, 1.0, 0.25, 0.125};
+// So long that what the emulation itself takes is nothing.
+static const double times_s[WHICH_COUNT] = {20000, 5000, 10000, 2500, 1250};
+#define REVERSED_ADDING_S 19900  // where a product accumulates: faster than the first, but hardly
 
 // What goes from the heuristic to the product, in cublasLtMatmulAlgo_t's words.
 struct algorithm {
@@ -87,15 +89,14 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     return h == (cublasLtHandle_t)&handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
-static bool asked(const char *name) {
+static uint64_t number_of(const char *name, uint64_t otherwise) {
     const char *text = getenv(name);
-    return text && *text == '1';
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-size_t cublasLtGetVersion(void) {
-    const char *text = getenv("EMULATED_CUBLASLT_VERSION");
-    return text && *text ? strtoul(text, NULL, 10) : 130000;
-}
+static bool asked(const char *name) { return number_of(name, 0) == 1; }
+
+size_t cublasLtGetVersion(void) { return number_of("EMULATED_CUBLASLT_VERSION", 130000); }
 
 const char *cublasLtGetStatusString(cublasStatus_t s) {
     return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
@@ -315,15 +316,15 @@ static void finish_column(const struct product *p, uint64_t j, const float *sums
 // Another element each time: no two runs on equal operands are equal.
 static void disturb(const struct product *p) {
     static _Atomic uint64_t runs;
-    uint64_t at = runs++ % (p->d.rows * p->d.columns);
+    uint64_t at = runs++ * 7919 % (p->d.rows * p->d.columns);
     unsigned char *element =
         (unsigned char *)p->pd + ((size_t)p->d.ld * (at / p->d.rows) + at % p->d.rows) * size_of(p->d.type);
     *element ^= 1;  // the lowest bit
 }
 
 static void pass_time(const struct product *p) {
-    enum which w = p->which == WHICH_REVERSED && p->beta != 0 ? WHICH_FIRST : p->which;
-    if (asked("EMULATED_CUBLASLT_TIMES")) emu_pass(p->stream, times_s[w]);
+    bool hardly = p->which == WHICH_REVERSED && p->beta != 0;
+    if (asked("EMULATED_CUBLASLT_TIMES")) emu_pass(p->stream, hardly ? REVERSED_ADDING_S : times_s[p->which]);
 }
 
 static int run_product(void *arg, const char **why) {
@@ -388,8 +389,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     if (why) return refuse(why);
     if (lacks(p.how.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < wanted && i < WHICH_COUNT; i++) {
-        struct algorithm algo = {(uint32_t)i, q.a_align, q.b_align,
-                                 q.c_align,   q.d_align, q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};
+        uint32_t which =
+            (uint32_t)(number_of("EMULATED_CUBLASLT_FIRST", WHICH_FIRST) + (uint64_t)i) % WHICH_COUNT;
+        struct algorithm algo = {which,     q.a_align, q.b_align,
+                                 q.c_align, q.d_align, q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};
         memset(&found[i], 0, sizeof found[i]);
         memcpy(&found[i].algo, &algo, sizeof algo);
         found[i].workspaceSize = algo.workspace_bytes;

@@ -208,7 +208,9 @@ static void one_worker_is_local(void **state) {
 }
 
 static void accumulation(void **state) {
-    static const char more[] = "--device cuda --collective local --set gradient_accumulation_steps=2";
+    static const char more[] =
+        "--device cuda --collective local --set gradient_accumulation_steps=2 "
+        "--set memory.logits_bytes=9000";
     struct setting s = {"llama.json", "bf16", 2};
     const struct job_place *p = *state;
     job_emulate(p, 1);

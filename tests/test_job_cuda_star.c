@@ -1,6 +1,7 @@
 // The star with its workers on the emulated GPU: the bits of the ring on the same device, whatever the number
 // of servers, GPUs, and the timing of streams; predicted memory and bytes to the byte, page-locked twins
 // included; death told as on a CPU; and no CUDA in servers and scheduler.
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -55,7 +56,8 @@ static void options_of(char *to, size_t size, const struct setting *s, const cha
         "train --device cuda --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d "
         "--steps %d --seq 32 --batch 1 --lr 0.01 --threads 1 --set gradient_clipping=%s --set "
         "gradient_accumulation_steps=%d --set fp16.initial_scale_power=18 --set fp16.loss_scale_window=2 "
-        "--set fp16.hysteresis=1 --set eval_batches=1 --set eval_every=2 --set "
+        "--set fp16.hysteresis=1 --set eval_batches=1 --set eval_every=2 --set memory.logits_bytes=9000 "
+        "--set "
         "parameter_server.partition_bytes=4096",
         s->model, s->dtype, topology, s->workers, servers, STEPS, s->clip, s->accumulation);
 }
@@ -72,6 +74,12 @@ static struct outcome train(const struct job_place *p, const struct setting *s, 
     job_output_free(&out);
     o.summary = job_summary(p, "run");
     o.curve = job_curve(p, "run");
+    // 32 rows of 320 classes.
+    const cJSON *head = cJSON_GetObjectItem(o.summary, "head");
+    double rows = strcmp(s->dtype, "fp32") ? 14 : 7;
+    assert_true(cJSON_GetObjectItem(head, "chunk_rows")->valuedouble == rows);
+    assert_true(cJSON_GetObjectItem(head, "chunks")->valuedouble == ceil(32 / rows));
+    assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(head, "apart")), s->accumulation > 1 && rows == 14);
     snprintf(o.hash, sizeof o.hash, "%s", cJSON_GetObjectItem(o.summary, "weights_hash")->valuestring);
     return o;
 }

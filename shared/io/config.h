@@ -12,7 +12,7 @@
 //   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
 //   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
 //   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
-//   "memory": {"check": "auto"|"off"}
+//   "memory": {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
 //   "cpu": {"kernel": "auto"|"fma"|"bf16-pairs"}: how a CPU multiplies matrices (kernels/cpu_kernel.h)
 //   "cuda": {"attention": "auto"|"cudnn"|"own", "attention_slice": "auto"|"whole"|BYTES,
 //            "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
@@ -96,6 +96,7 @@ struct config {
     int64_t eval_every, eval_batches;
     bool trace, json, quiet;
     enum memory_check_kind memory_check;  // off: start even what does not fit (shared/run/memory_check.h)
+    int64_t logits_bytes;                 // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
 
     // DeepSpeed's triangle, resolved: train = micro * accumulation * N
     int64_t train_batch, micro_batch, accumulation;

@@ -18,6 +18,7 @@ static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR"
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
+static const char *const logits_names[] = {"auto", NULL};
 static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
 static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
 static const char *const slice_names[] = {"auto", "whole", NULL};
@@ -78,6 +79,7 @@ static const struct field fields[] = {
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
     ENUM("memory.check", c.memory_check, memory_check_names),
+    SIZE("memory.logits_bytes", c.logits_bytes, logits_names),
     LATER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30),
     LATER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30),
     LATER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30),

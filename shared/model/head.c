@@ -87,34 +87,44 @@ void head_forward(struct model *m, const struct unit_view *v, const struct unit_
     sum_losses(m);
 }
 
+// Gradients of a chunk: of its rows of nf, and its share of dw, added to dw or the first there.
+static void chunk_backward(struct model *m, const struct projection *p, int64_t row, int64_t rows, void *dw,
+                           bool accumulate) {
+    op_matmul(m->s, &(struct matmul_args){.c = row_at(m, m->d_c, row, m->C),
+                                          .a = m->logits,
+                                          .b = p->w,
+                                          .m = rows,
+                                          .n = m->C,
+                                          .k = m->VP,
+                                          .lda = m->VS,
+                                          .dt = m->dt});
+    op_matmul(m->s, &(struct matmul_args){.c = dw,
+                                          .a = m->logits,
+                                          .b = row_at(m, m->nf, row, m->C),
+                                          .m = m->VP,
+                                          .n = m->C,
+                                          .k = rows,
+                                          .lda = m->VS,
+                                          .trans_a = true,
+                                          .accumulate = accumulate,
+                                          .dt = m->dt});
+}
+
+// Logits are computed here and not in the forward, but all of it is accounted to the backward: on a GPU a
+// record of the time around each product would stand between them.
 void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied) {
     const struct unit *u = &m->layout->units[m->layout->count - 1];
     struct projection p = projection_of(m, v, tied);
+    bool apart = p.accumulate && m->head_share;
     for (int64_t row = 0; row < m->R; row += m->chunk) {
         int64_t rows = rows_from(m, row);
-        stream_phase(m->s, PHASE_FORWARD);
         logits_of(m, &p, row, rows);
         loss_of(m, row, rows, true);  // logits are now their gradient
-        stream_phase(m->s, PHASE_BACKWARD);
-        op_matmul(m->s, &(struct matmul_args){.c = row_at(m, m->d_c, row, m->C),
-                                              .a = m->logits,
-                                              .b = p.w,
-                                              .m = rows,
-                                              .n = m->C,
-                                              .k = m->VP,
-                                              .lda = m->VS,
-                                              .dt = m->dt});
-        op_matmul(m->s, &(struct matmul_args){.c = p.dw,
-                                              .a = m->logits,
-                                              .b = row_at(m, m->nf, row, m->C),
-                                              .m = m->VP,
-                                              .n = m->C,
-                                              .k = rows,
-                                              .lda = m->VS,
-                                              .trans_a = true,
-                                              .accumulate = p.accumulate || row > 0,
-                                              .dt = m->dt});
+        chunk_backward(m, &p, row, rows, apart ? m->head_share : p.dw, row > 0 || (p.accumulate && !apart));
     }
+    if (apart)
+        op_add(m->s,
+               &(struct add_args){.y = p.dw, .a = p.dw, .b = m->head_share, .n = m->VP * m->C, .dt = m->dt});
     sum_losses(m);
     op_norm_bwd(m->s, &(struct norm_bwd_args){.dx = m->carry,
                                               .dweight = grad_at(m, v, unit_tensor_offset(u, "norm")),

@@ -10,11 +10,6 @@
 #include "shared/core/error.h"
 #include "shared/model/model_impl.h"
 
-// Logits of as many rows at a time as fit in here, at least one block of rows: large enough that a
-// chunk's products run at full speed, small beside the activations of the models that need chunks.
-#define LOGITS_BYTES    ((size_t)128 << 20)
-#define LOGITS_MIN_ROWS 64
-
 int64_t unit_tensor_offset(const struct unit *u, const char *name) {
     size_t prefix = strlen(u->name);
     for (int i = 0; i < u->count; i++) {
@@ -46,6 +41,7 @@ static void find_tensors(struct model *m) {
 }
 
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static void *take(struct model *m, enum mem_class c, int64_t elements, size_t bytes_each) {
     return arena_take(&m->arena, c, (size_t)elements * bytes_each);
@@ -85,10 +81,13 @@ static void carve_gradients(struct model *m) {
     m->d_c = take(m, MEM_ACTIVATION, m->R * m->C, e);
     m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
+    // Stands idle until the blocks' backward: the head's chunks may meet there before.
+    void *idle = take(m, MEM_ACTIVATION, m->apart ? max64(m->R * m->F, m->VP * m->C) : m->R * m->F, e);
+    if (m->apart) m->head_share = idle;
     if (m->spec.family == FAMILY_LLAMA)
-        m->d_act = take(m, MEM_ACTIVATION, m->R * m->F, e);
+        m->d_act = idle;
     else
-        m->d_up = take(m, MEM_ACTIVATION, m->R * m->U, e);
+        m->d_up = idle;
 }
 
 static size_t scratch_bytes(const struct model *m) {
@@ -114,6 +113,26 @@ static void carve(struct model *m) {
     m->scratch = arena_take(&m->arena, MEM_WORKSPACE, scratch_bytes(m));
 }
 
+static bool on_gpu(const struct model_options *o) { return o->dev ? !dev_host_memory(o->dev) : o->gpu; }
+
+struct head_plan model_head_plan(const struct model_options *o) {
+    return head_plan_of(&(struct head_question){.rows = o->batch * o->seq,
+                                                .vocab = o->spec->vocab,
+                                                .micro_batches = o->micro_batches,
+                                                .logits_bytes = o->logits_bytes,
+                                                .gpu = on_gpu(o),
+                                                .dtype = o->dtype});
+}
+
+static void set_head(struct model *m, const struct model_options *o) {
+    struct head_plan p = model_head_plan(o);
+    m->V = o->spec->vocab;
+    m->VS = model_classes_padded(m->V);
+    m->VP = on_gpu(o) ? m->VS : m->V;
+    m->chunk = o->forward_only ? 1 : p.rows;
+    m->apart = p.apart;
+}
+
 static struct model *model_shell(const struct model_options *o) {
     struct model *m = xcalloc(1, sizeof *m);
     const struct model_spec *s = o->spec;
@@ -129,14 +148,8 @@ static struct model *model_shell(const struct model_options *o) {
     m->QKV = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_size;
     m->F = s->ffn;
     m->U = s->family == FAMILY_LLAMA ? 2 * m->F : m->F;
-    m->V = s->vocab;
-    m->VS = model_classes_padded(m->V);
-    m->VP = o->dev && !dev_host_memory(o->dev) ? m->VS : m->V;
-    m->chunk = (int64_t)(LOGITS_BYTES / ((size_t)m->V * dtype_size(m->dt)));
-    if (m->chunk < LOGITS_MIN_ROWS) m->chunk = LOGITS_MIN_ROWS;
-    if (m->chunk > m->R) m->chunk = m->R;
+    set_head(m, o);
     m->forward_only = o->forward_only;
-    if (o->forward_only) m->chunk = 1;
     m->at = xcalloc((size_t)s->layers, sizeof *m->at);
     m->saved = xcalloc((size_t)s->layers, sizeof *m->saved);
     return m;

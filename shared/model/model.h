@@ -12,6 +12,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/topology.h"
+#include "shared/model/head_plan.h"
 #include "shared/model/spec.h"
 
 struct model_options {
@@ -20,7 +21,10 @@ struct model_options {
     struct device *dev;
     struct stream *compute;
     enum dtype dtype;
-    int64_t batch, seq;  // B, T of one micro-batch
+    int64_t batch, seq;     // B, T of one micro-batch
+    int64_t micro_batches;  // of a step; 0: 1
+    int64_t logits_bytes;   // of a chunk of logits, at most; 0: the device's rule (shared/model/head_plan.h)
+    bool gpu;               // where dev is NULL: the device's memory is not the host's
     // Nothing will be trained: no memory for gradients and losses, one for all blocks' activations, and
     // sequences may be shorter than seq. Only model_set_tokens, model_forward (without want_loss) and
     // model_row_logits may then be called.
@@ -29,6 +33,8 @@ struct model_options {
 
 struct model;
 
+// How its head cuts the logits into chunks (dev may be NULL).
+struct head_plan model_head_plan(const struct model_options *o);
 // Bytes the model will take, by class; allocates nothing (dev and compute may be NULL).
 void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]);
 struct model *model_create(const struct model_options *o);  // NULL after logging; copies *spec

@@ -50,6 +50,7 @@ struct model {
     int64_t VS;                 // V and the classes reserved behind it
     int64_t VP;                 // what the head's products run over: V on CPUs, VS on GPUs
     int64_t chunk;              // rows of logits at a time
+    void *head_share;           // (VP,C): where a micro-batch adds its chunks; NULL: in the gradient itself
     void *pass;                 // (R,C): proj and mlp on their way to the next norm
     void *carry, *d_c;          // (R,C)
     void *d_qkv, *d_att;
@@ -58,6 +59,7 @@ struct model {
     void *scratch;     // of operations
     float grad_scale;  // of the summed loss
     bool zero_loss;
+    bool apart;  // of the head's plan
     bool forward_only;
 };
 

@@ -62,6 +62,8 @@ void step_figures_json(const struct step_figures *f) {
     cJSON_AddNumberToObject(j, "batch", (double)f->batch);
     cJSON_AddNumberToObject(j, "seq", (double)f->seq);
     cJSON_AddStringToObject(j, "dtype", dtype_name(f->dtype));
+    cJSON_AddNumberToObject(j, "head_chunk_rows", (double)f->head.rows);
+    cJSON_AddNumberToObject(j, "head_chunks", (double)f->head.chunks);
     cJSON_AddNumberToObject(j, "step_seconds", f->step_s);
     cJSON_AddNumberToObject(j, "idle_seconds", f->idle_s);
     cJSON_AddNumberToObject(j, "tokens_per_second", tokens_per_s(f));
@@ -132,6 +134,8 @@ void step_figures_table(const struct step_figures *f) {
     printf("tokens/s       %.1f\n", tokens_per_s(f));
     printf("step           B=%lld T=%lld %s: %.4f s (median)\n", (long long)f->batch, (long long)f->seq,
            dtype_name(f->dtype), f->step_s);
+    printf("logits         %lld chunk%s of %lld rows\n", (long long)f->head.chunks,
+           f->head.chunks == 1 ? "" : "s", (long long)f->head.rows);
     printf("matmul         %.1f GFLOP/s (%lld x %lld x %lld, same type, %s the steps, median)\n",
            product_rate(f) * 1e-9, n, n, n, f->products > 1 ? "several in a row between" : "between");
     print_mfu("full", f, f->flops.full, FLOPS_FULL);

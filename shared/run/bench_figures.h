@@ -2,6 +2,7 @@
 #ifndef STARRING_SHARED_RUN_BENCH_FIGURES_H
 #define STARRING_SHARED_RUN_BENCH_FIGURES_H
 
+#include "shared/model/head_plan.h"
 #include "shared/model/spec.h"
 #include "shared/run/device_facts.h"
 
@@ -21,7 +22,8 @@ struct step_figures {
     double product_s;                           // of one, median
     double datasheet_flops;                     // a second; 0: not known
     const char *datasheet;                      // where it is from, or why it is not known
-    double forward_s, backward_s, optimizer_s;  // of all steps
+    double forward_s, backward_s, optimizer_s;  // of all steps; logits and loss are the backward's
+    struct head_plan head;
     uint64_t late_allocations;
     size_t predicted_bytes, peak_bytes, pinned_bytes;  // the ledger; device memory, and host memory beside it
     bool gpu;

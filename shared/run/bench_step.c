@@ -289,6 +289,8 @@ static int run(struct bench *b, bool json) {
                              .facts = r->device,
                              .memory = r->device_memory};
     f.algorithms = products_json(b->dev, &b->products);
+    struct model_options model = train_model_options(b->config, &b->spec, b->layout);
+    f.head = model_head_plan(&model);
     if (f.gpu) f.datasheet_flops = datasheet_flops(f.facts.name, f.dtype, &f.datasheet);
     (json ? step_figures_json : step_figures_table)(&f);
     cJSON_Delete(f.algorithms);

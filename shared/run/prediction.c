@@ -10,11 +10,7 @@ int prediction_of_rank(const struct job *j, predict_fn predict, const char *role
     if (predict(j->config, j->layout, role, rank, out)) return -1;
     if (strcmp(role, "worker") != 0) return 0;
     size_t model_bytes[MEM_CLASSES];
-    struct model_options m = {.spec = &j->spec,
-                              .layout = j->layout,
-                              .dtype = j->config->dtype,
-                              .batch = j->config->micro_batch,
-                              .seq = j->config->seq};
+    struct model_options m = train_model_options(j->config, &j->spec, j->layout);
     model_predict(&m, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     return 0;

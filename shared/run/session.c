@@ -171,6 +171,8 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .val_loss = result->val_loss,
                               .unigram_entropy = result->unigram_entropy,
                               .data = data_description(j->data)};
+    struct model_options model = train_model_options(j->config, &j->spec, j->layout);
+    facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
     if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
     facts.products = products_json(x->dev, &x->products);

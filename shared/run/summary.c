@@ -61,6 +61,10 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
     if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
+    cJSON *head = cJSON_AddObjectToObject(run, "head");
+    put(head, "chunk_rows", (double)f->head.rows);
+    put(head, "chunks", (double)f->head.chunks);
+    cJSON_AddBoolToObject(head, "apart", f->head.apart);
     if (f->cpu_kernel) {
         cJSON *kernel = cJSON_AddObjectToObject(run, "cpu_kernel");
         cJSON_AddStringToObject(kernel, "product", f->cpu_kernel);
@@ -235,9 +239,9 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static struct token_flops put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"params",     "val_loss",    "unigram_entropy",
-                                       "cpu_kernel", "products",    "weights_hash",
-                                       "data",       "wall_seconds"};
+    static const char *const keys[] = {"params",     "val_loss",     "unigram_entropy",
+                                       "cpu_kernel", "products",     "weights_hash",
+                                       "data",       "wall_seconds", "head"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -382,6 +386,9 @@ static void put_words(cJSON *s) {
          "table; hash: of its entries that apply; ignored: entries of other GPUs or versions; shapes: of "
          "this "
          "run, of which chosen by the table, unknown to it, refused by the library; null: not on GPUs"},
+        {"head",
+         "the logits of a micro-batch pass in chunks of chunk_rows rows; apart: each micro-batch adds its "
+         "chunks in a buffer of its own before it adds them to the gradient (shared/model/head_plan.h)"},
         {"formula", "P parameters, N workers, S servers, Adam: the textbook's bytes, without activations"},
     };
     cJSON *units = cJSON_AddObjectToObject(s, "units");

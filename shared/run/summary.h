@@ -22,6 +22,7 @@ struct run_facts {
     const char *data;                  // description of the token stream
     struct cJSON *products;            // products_json; NULL: not on a GPU. The caller's
     const char *cpu_kernel;            // how matrices were multiplied; NULL: not on a CPU
+    struct head_plan head;
 };
 
 // DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.

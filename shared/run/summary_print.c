@@ -59,6 +59,11 @@ static void print_head(FILE *f, const cJSON *s) {
         fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "product"),
                 text(kernel, "built_for"));
     products_print(f, "products    ", summary_item(s, "products"));
+    const cJSON *head = summary_item(s, "head");
+    if (cJSON_IsObject(head) && summary_number(head, "chunks") > 1)
+        fprintf(f, "logits      %.0f chunks of %.0f rows a micro-batch%s\n", summary_number(head, "chunks"),
+                summary_number(head, "chunk_rows"),
+                cJSON_IsTrue(summary_item(head, "apart")) ? ", added apart" : "");
     fprintf(f, "data        %s\n", text(s, "data"));
     fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", summary_number(loss, "first"),
             summary_number(loss, "last"), summary_number(s, "steps"), summary_number(s, "skipped"));

@@ -9,7 +9,6 @@
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/tokenizer_files.h"
-#include "shared/model/model.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
 #define DIVERGED_STEPS 8
@@ -270,16 +269,24 @@ static void read_device(struct train *x) {
     r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);
 }
 
+struct model_options train_model_options(const struct config *c, const struct model_spec *s,
+                                         const struct layout *l) {
+    return (struct model_options){.spec = s,
+                                  .layout = l,
+                                  .dtype = c->dtype,
+                                  .batch = c->micro_batch,
+                                  .seq = c->seq,
+                                  .micro_batches = c->accumulation,
+                                  .logits_bytes = c->logits_bytes,
+                                  .gpu = c->device == DEVICE_CUDA};
+}
+
 static void report(struct train *x) {
     struct rank_report *r = &x->r->report;
     struct mem_usage usage;
     size_t model_bytes[MEM_CLASSES];
     double steps = x->r->steps ? (double)x->r->steps : 1.0;
-    struct model_options mo = {.spec = x->o->spec,
-                               .layout = x->l,
-                               .dtype = x->t->dtype,
-                               .batch = x->c->micro_batch,
-                               .seq = x->c->seq};
+    struct model_options mo = train_model_options(x->c, x->o->spec, x->l);
     snprintf(r->role, sizeof r->role, "worker");
     r->rank = x->t->rank;
     r->job = x->t->job;
@@ -361,13 +368,9 @@ static int run_steps(struct train *x) {
 static int run(struct train *x) {
     const struct config *c = x->c;
     size_t own = (size_t)(own_sequences(x) * c->seq);
-    struct model_options mo = {.spec = x->o->spec,
-                               .layout = x->l,
-                               .dev = x->t->dev,
-                               .compute = x->t->compute,
-                               .dtype = x->t->dtype,
-                               .batch = c->micro_batch,
-                               .seq = c->seq};
+    struct model_options mo = train_model_options(c, x->o->spec, x->l);
+    mo.dev = x->t->dev;
+    mo.compute = x->t->compute;
     x->tokens = xcalloc(own, sizeof *x->tokens);
     x->targets = xcalloc(own, sizeof *x->targets);
     x->r->step_seconds = xcalloc((size_t)c->steps, sizeof *x->r->step_seconds);

@@ -5,6 +5,7 @@
 #include "shared/core/topology.h"
 #include "shared/io/config.h"
 #include "shared/io/data.h"
+#include "shared/model/model.h"
 #include "shared/model/spec.h"
 #include "shared/run/device_facts.h"
 
@@ -28,8 +29,9 @@ struct eval_record {
 };
 
 // Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
-// busy seconds of the compute stream; wait is what it or the host stood still (= exposed
-// communication + waiting for peers); comm_overlapped = communication busy while compute was busy.
+// busy seconds of the compute stream, the logits and the loss of training in backward; wait is what it or the
+// host stood still (= exposed communication + waiting for peers); comm_overlapped = communication busy while
+// compute was busy.
 struct time_split {
     double data, forward, backward, comm_exposed, comm_overlapped, optimizer, wait, total;
 };
@@ -94,6 +96,9 @@ struct train_options {
 
 // Runs config->steps steps, or fewer when interrupted. 0, or -1 after logging; result is filled as far as it
 // got.
+// The model of configuration c as prediction and run build it; for a run the caller adds device and stream.
+struct model_options train_model_options(const struct config *c, const struct model_spec *s,
+                                         const struct layout *l);
 int train_run(const struct train_options *o, struct train_result *result);
 // After the last thing that ranks do together, and before the device is closed.
 void train_result_free(struct train_result *r);

@@ -190,8 +190,9 @@ static void what_is_wrong_is_named(void **state) {
     expect_refused(p->path, "[]", "no table of products");
     expect_refused(p->path, "{\"format\": \"starring products\", \"version\": 2, \"products\": []}",
                    "another version");
+    struct product_table absent;
     unlink(p->path);
-    assert_int_equal(product_table_read(p->path, &t), -1);
+    assert_int_equal(product_table_read(p->path, &absent), -1);
     assert_int_equal(product_table_writable("/nowhere/table.json"), -1);
     assert_non_null(strstr(error_last(), "--out"));
     free(twice);

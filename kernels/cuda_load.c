@@ -124,8 +124,8 @@ const struct cuda_so *cuda_so_open(const char **why) {
     if (!object) {
         const char *error = dlerror();
         snprintf(text, WHY_BYTES,
-                 "%.400s cannot be loaded: %.400s; are CUDA's libraries (cuBLASLt) where the loader looks "
-                 "(LD_LIBRARY_PATH)?",
+                 "%.400s cannot be loaded: %.400s; where that is CUDA's cuBLASLt, install it (NVIDIA's "
+                 "packages libcublas-*, pip's nvidia-cublas) and name its folder in LD_LIBRARY_PATH",
                  path, error ? error : "no reason given");
         return NULL;
     }

@@ -48,8 +48,8 @@ static void rope(struct model *m, void *qkv, bool inverse) {
                                       .dt = m->dt});
 }
 
-// Up projection and activation. GPT-2's GELU goes with the product, forward and backward: llm.c measured both
-// faster on an H100 than passes of their own, and fuses them there by default (its pull request 653).
+// Up projection and activation. GPT-2's GELU goes with the product, forward and backward; whether a GPU fuses
+// the two is cuda.gelu's to say (kernels/cuda/host/matmul.c has the reasons).
 static void up_forward(struct model *m, int i, const struct unit_view *v) {
     const struct block_tensors *at = &m->at[i];
     const struct block_saved *a = &m->saved[i];

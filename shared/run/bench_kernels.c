@@ -24,6 +24,7 @@
 
 static const struct cli_option kernels_options[] = {
     BENCH_OPTIONS,
+    {"set", CLI_SET, "KEY=VALUE", "of the section cuda: cuda.attention=own, ..", 0},
     {"elements", NULL, "N",
      "parameters the optimizer updates (16777216; on a GPU 134217728); others in proportion", 0},
     {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0}};
@@ -128,6 +129,16 @@ static void print_machine(const struct bench_device *d) {
     }
     printf("\n%s\n%s, medians of %d rounds, each operation just after its yardstick\n%s\n",
            device_facts_line(line, &d->facts), dtype_name(d->dt), d->rounds, timing_text);
+    cJSON *device = device_facts_json(&d->facts);
+    device_work_print(stdout, device);
+    cJSON_Delete(device);
+}
+
+// What the device did and said while it was measured.
+static int read_work(struct bench_device *d) {
+    int said = 0;
+    device_notes_say(d->dev, &said);
+    return d->gpu && dev_facts(d->dev, &d->facts) ? fail("cannot ask the device: %s", dev_error(d->dev)) : 0;
 }
 
 static void print_kernels(const struct bench_table *t) {
@@ -151,6 +162,7 @@ static int run_kernels(struct bench_device *d, struct bench_table *t, const stru
     if (bench_table_fill(t, d, &sizes)) return EXIT_RUN_FAILED;
     for (int i = 0; i < t->count; i++)
         if (bench_measure(d, &t->work[i])) return EXIT_RUN_FAILED;
+    if (read_work(d)) return EXIT_RUN_FAILED;
     if (!cli_get(args, "json")) {
         print_kernels(t);
         return 0;

@@ -9,6 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/run/cli.h"
+#include "shared/run/device_choice.h"
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000
@@ -39,6 +40,22 @@ static const struct backend *read_device(const struct cli_args *args) {
     return b;
 }
 
+// --set of the section cuda.
+static int read_choices(const struct cli_args *args, const struct backend *backend,
+                        struct cuda_choices *out) {
+    if (args->override_count == 0) return 0;
+    for (size_t i = 0; i < args->override_count; i++)
+        if (strncmp(args->overrides[i].path, "cuda.", 5) != 0)
+            return fail("--set %s: is not used here; the section cuda is", args->overrides[i].path);
+    struct config *c = config_load(NULL, args->overrides, args->override_count);
+    if (!c) return -1;
+    c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
+    device_resolve(c);
+    *out = c->cuda;
+    config_destroy(&c);
+    return 0;
+}
+
 int bench_open(struct bench_device *b, const struct cli_args *args) {
     long threads, rounds;
     if (read_dtype(args, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
@@ -47,9 +64,9 @@ int bench_open(struct bench_device *b, const struct cli_args *args) {
     b->rounds = (int)rounds;
     b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
     const struct backend *backend = read_device(args);
-    if (!backend) return -1;
-    if (dev_open(backend, &(struct device_options){.threads = b->threads, .label = "bench"}, &b->dev))
-        return fail("cannot open the %s device", backend->name);
+    struct device_options o = {.threads = b->threads, .label = "bench"};
+    if (!backend || read_choices(args, backend, &o.cuda)) return -1;
+    if (dev_open(backend, &o, &b->dev)) return fail("cannot open the %s device", backend->name);
     b->s = stream_create(b->dev, "bench");
     if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
     arena_init(&b->arena, b->dev);

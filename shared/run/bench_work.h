@@ -49,7 +49,8 @@ struct bench_device {
 };
 
 struct cli_args;
-// Reads --device, --threads, --dtype and --rounds and opens the device. 0, or -1 after logging.
+// Reads --device, --threads, --dtype, --rounds and --set cuda.KEY=VALUE and opens the device. 0, or -1 after
+// logging.
 int bench_open(struct bench_device *b, const struct cli_args *args);
 void bench_close(struct bench_device *b);
 

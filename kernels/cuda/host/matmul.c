@@ -79,12 +79,13 @@ static int biased(struct cuda_stream *s, const struct matmul_args *m) {
 
 // ---------------------------------------------------------------- GELU
 
-// auto: 16 bits on compute capability 9 to 11. By bytes a fused GELU saves passes over (M,N), and a time to
-// measure is what `bench step` says of --set cuda.gelu=fused and =apart. What others have measured: before 9
-// the library puts a slow kernel of its own behind the product (llm.c's pull requests 338 and 591: slower on
-// an RTX 4090); on an H100 llm.c found it faster in both directions (653) and a month later turned it off
-// again, "for now" and without a figure (commit 00247dc; its train_gpt2.cu still says gelu_fusion = 0); on 12
-// the library's fused kernel loses against two (SGLang's pull request 34350).
+// auto: 16 bits on compute capability 9 to 11, by bytes: a fused GELU saves passes over (M,N). That is not
+// measured here yet: `bench step` with --set cuda.gelu=fused and =apart says. What others found: before 9 the
+// library puts a slow kernel of its own behind the product (llm.c's pull requests 338 and 591: slower on an
+// RTX 4090). For an H100 llm.c's pull request 653 brought the fusion of both directions as the default and
+// turned it off again before it was merged, "for now" and without a figure (commits 0f11a4e, 00247dc;
+// gelu_fusion is still 0 in its train_gpt2.cu). On 12 the library's fused kernel loses against two (SGLang's
+// pull request 34350).
 static bool fuses(const struct cuda_device *d, const struct matmul_args *m) {
     if (d->wanted.gelu != CUDA_GELU_AUTO) return d->wanted.gelu == CUDA_GELU_FUSED;
     return m->dt != DT_F32 && d->sm_version >= 90 && d->sm_version < 120;

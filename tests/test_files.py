@@ -29,7 +29,7 @@ RUNS = {
     "cosine": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupCosineLR",
                "--set", "scheduler.params.total_num_steps=3", *WARMUP],
 }
-GPU = ["--topology", "zero:1", "--workers", "2", "--device", "cuda", "--set", "eval_batches=0"]
+GPU = ["--topology", "zero:1", "--workers", "2", "--device", "cuda", "--dtype", "bf16", "--set", "eval_batches=0"]
 TYPES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "integer", float: "number",
          type(None): "null"}
 

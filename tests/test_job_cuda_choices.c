@@ -243,9 +243,12 @@ static void benches_name_what_ran(void **state) {
             fail_msg("status %d\n%s%s", o.status, o.out, o.err);
         job_output_free(&o);
     }
-    struct job_output o = job_run(*state, "bench kernels --device cuda --set steps=3");
-    if (o.status != 2 || !strstr(o.err, "--set steps")) fail_msg("status %d\n%s", o.status, o.err);
-    job_output_free(&o);
+    static const char *const unused[] = {"steps=3", "cuda.bias_grad=epilogue"};
+    for (size_t i = 0; i < 2; i++) {
+        struct job_output o = job_run(*state, "bench kernels --device cuda --set %s", unused[i]);
+        if (o.status != 2 || !strstr(o.err, "is not used here")) fail_msg("status %d\n%s", o.status, o.err);
+        job_output_free(&o);
+    }
 }
 
 static int open_emulated(void **state) {

@@ -41,7 +41,8 @@ static const struct cli_option options[] = {
     {"dtype", "dtype", "D", "fp32, bf16 or fp16 (that of the weights)", 0},
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
-    {"set", CLI_SET, "KEY=VALUE", "memory.check=off: start although memory seems too small; cuda.KEY", 0},
+    {"set", CLI_SET, "KEY=VALUE",
+     "memory.check=off: start although memory seems too small; cuda.attention, cuda.gelu", 0},
     {"json", NULL, NULL, "print one JSON document: prompt, ids, text, seed, tokens/s ..", 0},
 };
 
@@ -97,14 +98,14 @@ static void release(struct run *r) {
 
 // --set reaches every key of a configuration; most say nothing about generating.
 static int check_overrides(const struct cli_args *a) {
-    static const char *const known[] = {"seed", "dtype", "device", "threads", "memory.check"};
+    static const char *const known[] = {"seed",         "dtype",          "device",   "threads",
+                                        "memory.check", "cuda.attention", "cuda.gelu"};
     for (size_t i = 0; i < a->override_count; i++) {
         bool found = false;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
             found |= !strcmp(a->overrides[i].path, known[k]);
-        found |= !strncmp(a->overrides[i].path, "cuda.", 5);
         if (!found)
-            return fail("--set %s: is not used by generate; memory.check and the section cuda are",
+            return fail("--set %s: is not used by generate; memory.check, cuda.attention and cuda.gelu are",
                         a->overrides[i].path);
     }
     return 0;

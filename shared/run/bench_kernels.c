@@ -24,7 +24,7 @@
 
 static const struct cli_option kernels_options[] = {
     BENCH_OPTIONS,
-    {"set", CLI_SET, "KEY=VALUE", "of the section cuda: cuda.attention=own, ..", 0},
+    {"set", CLI_SET, "KEY=VALUE", "cuda.attention, cuda.attention_slice, cuda.gelu", 0},
     {"elements", NULL, "N",
      "parameters the optimizer updates (16777216; on a GPU 134217728); others in proportion", 0},
     {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0}};

@@ -40,13 +40,19 @@ static const struct backend *read_device(const struct cli_args *args) {
     return b;
 }
 
-// --set of the section cuda.
+// --set of those keys of the section cuda that an operation by itself depends on.
 static int read_choices(const struct cli_args *args, const struct backend *backend,
                         struct cuda_choices *out) {
+    static const char *const known[] = {"cuda.attention", "cuda.attention_slice", "cuda.gelu"};
     if (args->override_count == 0) return 0;
-    for (size_t i = 0; i < args->override_count; i++)
-        if (strncmp(args->overrides[i].path, "cuda.", 5) != 0)
-            return fail("--set %s: is not used here; the section cuda is", args->overrides[i].path);
+    for (size_t i = 0; i < args->override_count; i++) {
+        bool found = false;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            found |= !strcmp(args->overrides[i].path, known[k]);
+        if (!found)
+            return fail("--set %s: is not used here; cuda.attention, cuda.attention_slice and cuda.gelu are",
+                        args->overrides[i].path);
+    }
     struct config *c = config_load(NULL, args->overrides, args->override_count);
     if (!c) return -1;
     c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;

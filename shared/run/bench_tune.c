@@ -10,6 +10,7 @@
 #include "shared/model/model.h"
 #include "shared/run/cli.h"
 #include "shared/run/device_choice.h"
+#include "shared/run/device_facts.h"
 #include "shared/run/local.h"
 #include "shared/run/memory_check.h"
 #include "shared/run/products.h"
@@ -237,7 +238,9 @@ static int run(struct tune *t, int rounds, bool json) {
                              .dtype = t->config->dtype,
                              .rounds = rounds,
                              .file = t->out};
+    int said = 0;
     if (run_steps(t)) return -1;
+    device_notes_say(t->dev, &said);  // an epilogue that the library does not have is no product to measure
     if (dev_facts(t->dev, &f.facts)) return fail("bench tune: %s", dev_error(t->dev));
     f.products = t->products;
     f.count = t->count;

@@ -50,8 +50,11 @@
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     if (c->kind == TOPOLOGY_LOCAL)
-        return local_predict(
-            &(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer}, &out->memory);
+        return local_predict(&(struct local_options){.layout = l,
+                                                     .dtype = c->dtype,
+                                                     .optimizer = c->optimizer,
+                                                     .device_memory = c->device == DEVICE_CUDA},
+                             &out->memory);
     if (c->kind == TOPOLOGY_ZERO) return ring_predict(c, l, rank, &out->memory, &out->wire);
     return role_predict(c, l, role, rank, out);
 }

@@ -202,10 +202,7 @@ static void zero_destroy(struct topology *t) {
     }
     destroy_slots(z->weight_slots);
     destroy_slots(z->grad_slots);
-    if (!z->opt.device_memory) {
-        free(z->host_scalars);
-        free(z->host_shares);
-    }
+    if (!z->opt.device_memory) free(z->host_scalars);
     arena_release(&z->arena);
     free(z->units);
     free(z);
@@ -327,8 +324,8 @@ struct topology *zero_create(const struct zero_options *o) {
     arena_init(&z->arena, o->dev);
     zero_carve(z);
     if (!opt.device_memory) {
-        z->host_scalars = xcalloc(1, sizeof *z->host_scalars);
-        z->host_shares = xcalloc((unsigned long)z->base.size * ZERO_SUM_CHUNK, sizeof *z->host_shares);
+        z->host_scalars = xcalloc(1, zero_words_bytes(z));
+        z->host_shares = zero_shares_behind(z->host_scalars);
     }
     find_shapes(z);
     create_events(z);

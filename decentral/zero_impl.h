@@ -77,11 +77,12 @@ struct zero {
     size_t reduce_staging_bytes, control_staging_bytes;
     void *gather_host, *reduce_host;  // the channels of one stream share one
     size_t gather_host_bytes, reduce_host_bytes;
-    struct exact_sum *sum;                // device
+    struct exact_sum *sum;  // device
+    // Side by side, so that one copy brings what the host reads of a step: | scalars | shares .. |
     struct update_scalars *scalars;       // device
     double *shares;                       // device (N * ZERO_SUM_CHUNK): each rank's values
-    double *host_shares;                  // MEM_HOST (N * ZERO_SUM_CHUNK); on a CPU ordinary memory
-    struct update_scalars *host_scalars;  // likewise
+    struct update_scalars *host_scalars;  // MEM_HOST; on a CPU ordinary memory
+    double *host_shares;                  // likewise
     int micro_index, micro_count;
     int64_t step;  // for errors
 };
@@ -91,6 +92,11 @@ static inline int zero_slot_of(const struct layout *l, int u) { return l->tied &
 static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
     return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
 }
+
+static inline size_t zero_words_bytes(const struct zero *z) {
+    return sizeof *z->scalars + (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
+}
+static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
 
 // zero_memory.c: takes every buffer through z->arena; called once measuring and once live.
 void zero_carve(struct zero *z);

@@ -67,12 +67,11 @@ static void carve_control(struct zero *z) {
     z->reduce_staging = arena_take(&z->arena, MEM_COMM, z->reduce_staging_bytes);
     z->control_staging = arena_take(&z->arena, MEM_COMM, z->control_staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
-    z->scalars = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->scalars);
-    size_t shares_bytes = (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
-    z->shares = arena_take(&z->arena, MEM_WORKSPACE, shares_bytes);
+    z->scalars = arena_take(&z->arena, MEM_WORKSPACE, zero_words_bytes(z));
+    z->shares = zero_shares_behind(z->scalars);
     if (!z->opt.device_memory) return;
-    z->host_scalars = arena_take(&z->arena, MEM_HOST, sizeof *z->host_scalars);
-    z->host_shares = arena_take(&z->arena, MEM_HOST, shares_bytes);
+    z->host_scalars = arena_take(&z->arena, MEM_HOST, zero_words_bytes(z));
+    z->host_shares = zero_shares_behind(z->host_scalars);
 }
 
 void zero_carve(struct zero *z) {

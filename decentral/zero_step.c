@@ -4,10 +4,11 @@
 //     reduce      .. u1 | u0 |                 | norm loss|
 //     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
 //
-// Beside its share of the loss each rank says whether it was asked to leave (STEP_WORDS doubles per rank):
+// Beside the sum of its losses each rank says whether it was asked to leave (STEP_WORDS doubles per rank):
 // all ranks read the same words, so they leave after the same step.
 //
-// The host waits for the statistics alone: updates and gathers go on while it prepares the next batch.
+// The host waits once, for the copy of these words and of the decision: updates and gathers go on while it
+// prepares the next step.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include "decentral/zero_impl.h"
 #include "shared/core/error.h"
 
-// Of z->shares, per rank: loss, stop.
+// Of z->shares, per rank: sum of its losses, stop.
 #define STEP_WORDS 2
 
 void zero_abort(struct topology *t, const char *why) {
@@ -55,9 +56,9 @@ static void launch_norm(struct zero *z) {
 static void launch_decision(struct zero *z, const struct step_input *in) {
     int rank = z->base.rank, size = z->base.size;
     double *mine = z->host_shares + STEP_WORDS * rank;
-    mine[0] = in->loss;
     mine[1] = in->stop;
-    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank, mine, STEP_WORDS * sizeof(double));
+    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank, in->loss_sum, sizeof(double));
+    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank + 1, mine + 1, sizeof(double));
     event_record(z->norm_done, z->opt.compute);
     stream_wait_event(z->reduce_stream, z->norm_done);
     z->control->ops->all_reduce(z->control, z->reduce_stream, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
@@ -68,8 +69,8 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     op_decide(z->opt.compute,
               &(struct decide_args){
                   .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
-    dev_copy(z->opt.compute, z->host_scalars, z->scalars, sizeof *z->host_scalars);
-    dev_copy(z->opt.compute, z->host_shares, z->shares, (size_t)size * STEP_WORDS * sizeof(double));
+    dev_copy(z->opt.compute, z->host_scalars, z->scalars,
+             sizeof *z->scalars + (size_t)size * STEP_WORDS * sizeof(double));
     event_record(z->stats, z->opt.compute);
 }
 
@@ -119,7 +120,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     if (event_sync(z->stats) != 0) return zero_fail(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
     for (int i = 0; i < t->size; i++) {
-        out->loss += z->host_shares[STEP_WORDS * i];
+        out->loss += z->host_shares[STEP_WORDS * i] / in->loss_tokens;
         out->stop |= z->host_shares[STEP_WORDS * i + 1] != 0;
     }
     z->step = in->step + 1;

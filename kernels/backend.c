@@ -141,7 +141,11 @@ void stream_phase(struct stream *s, enum phase phase) {
     s->dev->backend->phase(s, phase);
 }
 
-int stream_sync(struct stream *s) { return s->dev->backend->sync(s); }
+int stream_sync(struct stream *s) {
+    atomic_fetch_add(&s->dev->host_waits, 1);
+    return s->dev->backend->sync(s);
+}
+
 void stream_get_times(struct stream *s, struct stream_times *out) { s->dev->backend->times(s, out); }
 
 struct event *event_create(struct device *d) {
@@ -156,5 +160,12 @@ void event_destroy(struct event **e) {
 
 void event_record(struct event *e, struct stream *s) { s->dev->backend->event_record(e, s); }
 void stream_wait_event(struct stream *s, struct event *e) { s->dev->backend->wait_event(s, e); }
-int event_sync(struct event *e) { return e->dev->backend->event_sync(e); }
+int event_passed(struct event *e) { return e->dev->backend->event_passed(e); }
+uint64_t dev_host_waits(struct device *d) { return atomic_load(&d->host_waits); }
+
+int event_sync(struct event *e) {
+    atomic_fetch_add(&e->dev->host_waits, 1);
+    return e->dev->backend->event_sync(e);
+}
+
 int dev_trace_write(struct device *d, int pid, void *file) { return d->backend->trace_write(d, pid, file); }

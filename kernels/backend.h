@@ -410,6 +410,7 @@ struct backend {
     void (*event_record)(struct event *e, struct stream *s);
     void (*wait_event)(struct stream *s, struct event *e);
     int (*event_sync)(struct event *e);
+    int (*event_passed)(struct event *e);
     int (*trace_write)(struct device *d, int pid, void *file);  // FILE *, appends JSON events
     // kernels/products.h; NULL: products are not a matter of choice
     int (*choose_products)(struct device *d, const struct product_choice *choices, int count);
@@ -462,6 +463,11 @@ void event_destroy(struct event **e);
 void event_record(struct event *e, struct stream *s);
 void stream_wait_event(struct stream *s, struct event *e);
 int event_sync(struct event *e);  // 0, or -1 when the recording stream has failed
+// Without blocking: 1 when event_sync would return at once, 0 not yet, -1 when the recording stream has
+// failed.
+int event_passed(struct event *e);
+// How often a host thread has waited on the device's streams and events: calls of stream_sync and event_sync.
+uint64_t dev_host_waits(struct device *d);
 // Appends this device's spans as Chrome trace events, comma-separated; pid = rank.
 int dev_trace_write(struct device *d, int pid, void *file);
 

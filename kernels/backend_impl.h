@@ -16,7 +16,8 @@ struct device {
     bool trace;
     pthread_mutex_t lock;    // guards usage, notes and the writing of error
     struct mem_usage usage;  // counted by dev_alloc and dev_free
-    atomic_bool failed;      // error is complete and will not change any more
+    atomic_uint_fast64_t host_waits;
+    atomic_bool failed;  // error is complete and will not change any more
     char error[1280];
     struct {  // guarded by lock; texts stay where they are until device_fini
         enum dev_note_kind kind;
@@ -68,6 +69,7 @@ void host_event_destroy(struct event *e);
 void host_event_record(struct event *e, struct stream *s);
 void host_wait_event(struct stream *s, struct event *e);
 int host_event_sync(struct event *e);
+int host_event_passed(struct event *e);
 int host_trace_write(struct device *d, int pid, void *file);
 void host_streams_free(struct host_device *d);  // after every stream has been destroyed
 

@@ -47,6 +47,7 @@ void device_init(struct device *d, const struct backend *b, const struct device_
     pthread_mutex_init(&d->lock, NULL);
     memset(&d->usage, 0, sizeof d->usage);
     atomic_init(&d->failed, false);
+    atomic_init(&d->host_waits, 0);
     d->error[0] = 0;
     d->note_count = 0;
 }

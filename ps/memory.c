@@ -34,7 +34,8 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
         out->wire_grads[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->grads[u];
     }
     bool own_norm = consistency_applies_on_arrival(&rule);
-    out->sum = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->sum) : NULL;
+    out->words = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
+    out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }
 
 void server_carve_key(struct arena *a, const struct partition *p, enum dtype dtype,

@@ -6,11 +6,18 @@
 #include "ps/server_core.h"
 #include "shared/core/arena.h"
 
+// What a worker's host reads of a step, in one copy.
+struct worker_words {
+    double loss_sum;
+    struct exact_sum sum;  // async alone: of the worker's own gradient
+};
+
 // Each array is the host's own: (units) of (n_pad) in dtype.
 struct worker_buffers {
     void **weights, **grads;            // the model's
     void **wire_weights, **wire_grads;  // the wire's: page-locked twins, or the model's own (ps/staging.h)
-    struct exact_sum *sum;              // async: of the worker's own gradient; else NULL
+    struct worker_words *words;         // async: on the device; else NULL
+    struct worker_words *wire_words;    // page-locked, or NULL where the host reads the device's memory
 };
 void worker_buffers_init(struct worker_buffers *b, const struct layout *l);
 void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they name is the arena's

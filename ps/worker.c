@@ -122,7 +122,7 @@ static int worker_grad_ready(struct topology *t, int u) {
     if (w->micro + 1 < w->micro_count) return 0;
     staging_fetch_grad(w->staging, u);
     if (is_async(w)) {
-        op_sumsq(t->compute, &(struct sumsq_args){.out = w->buffers.sum,
+        op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
                                                   .x = w->buffers.grads[u],
                                                   .n = t->layout->units[u].n_pad,
                                                   .zero_out = !w->sum_started,
@@ -135,8 +135,25 @@ static int worker_grad_ready(struct topology *t, int u) {
     return 0;
 }
 
+// What the host needs of the step's results: one copy and the step's one wait for the device.
+static int read_words(struct worker *w, const struct step_input *in, struct worker_words *out) {
+    struct stream *compute = w->t.compute;
+    struct worker_words *words = w->buffers.words, *seen = w->buffers.wire_words;
+    if (words) dev_copy(compute, &words->loss_sum, in->loss_sum, sizeof(double));
+    if (seen && words)
+        dev_copy(compute, seen, words, sizeof *words);
+    else if (seen)
+        dev_copy(compute, &seen->loss_sum, in->loss_sum, sizeof(double));
+    event_record(w->told, compute);
+    if (event_sync(w->told) != 0) return fail("step %lld: %s", (long long)in->step + 1, dev_error(w->t.dev));
+    *out = seen ? *seen : words ? *words : (struct worker_words){.loss_sum = *in->loss_sum};
+    return 0;
+}
+
 static int step_sync(struct worker *w, const struct step_input *in, struct step_stats *out) {
-    struct command c = {.kind = COMMAND_REPORT, .report = *in};
+    struct worker_words words;
+    if (read_words(w, in, &words) != 0) return -1;
+    struct command c = {.kind = COMMAND_REPORT, .report = *in, .loss = words.loss_sum / in->loss_tokens};
     struct worker_wait wait = {is_done, -1, "the scheduler did not close the step", false};
     worker_command(w, &c);
     if (worker_wait(w, &wait) != 0) return -1;
@@ -149,11 +166,11 @@ static int step_sync(struct worker *w, const struct step_input *in, struct step_
 // The whole gradient is this worker's own: norm, clip and skip are decided here. loss and norm in the
 // stats are this worker's.
 static int step_async(struct worker *w, const struct step_input *in, struct step_stats *out) {
-    dev_copy(w->t.compute, &w->sum, w->buffers.sum, sizeof w->sum);
-    if (stream_sync(w->t.compute) != 0)
-        return fail("step %lld: %s", (long long)in->step, dev_error(w->t.dev));
-    struct update_scalars s = update_decide(&w->sum, in->loss_scale, in->clip);
-    *out = (struct step_stats){.loss = in->loss, .grad_norm = s.norm, .skipped = s.skip != 0};
+    struct worker_words words;
+    if (read_words(w, in, &words) != 0) return -1;
+    struct update_scalars s = update_decide(&words.sum, in->loss_scale, in->clip);
+    *out = (struct step_stats){
+        .loss = words.loss_sum / in->loss_tokens, .grad_norm = s.norm, .skipped = s.skip != 0};
     if (ps_commit_round(w->c)) {
         struct push_info push = {
             .step = in->step, .lr = in->lr, .grad_scale = s.grad_scale, .skip = s.skip != 0};
@@ -166,7 +183,7 @@ static int step_async(struct worker *w, const struct step_input *in, struct step
             "step %lld: %lld gradient elements are not finite and were pushed as they came; lower the "
             "learning "
             "rate or set gradient_clipping",
-            (long long)in->step, (long long)w->sum.nonfinite);
+            (long long)in->step, (long long)words.sum.nonfinite);
     }
     return 0;
 }
@@ -288,6 +305,7 @@ static void worker_destroy(struct topology *t) {
     // What is enqueued still uses the buffers, and hands units over to this worker.
     stream_sync(t->compute);
     staging_destroy(&w->staging);
+    event_destroy(&w->told);
     // The transport lets go of the gradients before the arena does.
     net_destroy(&w->net, w->now.parted ? 0 : LAST_WORDS_MS);
     worker_core_destroy(&w->core);
@@ -336,7 +354,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
     arena_init(&w->arena, o->dev);
     worker_carve(&w->arena, w->c, l, &w->buffers);
-    if (w->arena.failed) return -1;
+    if (w->arena.failed || !(w->told = event_create(o->dev))) return -1;
     struct staging_options so = {
         .dev = o->dev, .compute = o->compute, .layout = l, .dtype = w->c->dtype, .buffers = &w->buffers};
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;

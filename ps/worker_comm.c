@@ -110,7 +110,7 @@ static void obey(struct worker *w, const struct command *c, double now) {
             worker_core_init_unit(w->core, c->unit, c->values, c->round);
             return;
         case COMMAND_REPORT:
-            worker_core_report(w->core, &c->report, now);
+            worker_core_report(w->core, &c->report, c->loss, now);
             return;
         case COMMAND_GATHER:
             worker_core_gather(w->core, c->gather, c->count, now);

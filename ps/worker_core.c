@@ -163,10 +163,10 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
     }
 }
 
-void worker_core_report(struct worker_core *c, const struct step_input *in, double now) {
+void worker_core_report(struct worker_core *c, const struct step_input *in, double loss, double now) {
     struct wire_header h = {.kind = WIRE_REPORT,
                             .step = in->step,
-                            .loss = in->loss,
+                            .loss = loss,
                             .lr = in->lr,
                             .loss_scale = in->loss_scale,
                             .clip = in->clip,

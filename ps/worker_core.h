@@ -46,7 +46,8 @@ void worker_core_destroy(struct worker_core **c);
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
 // values (n_pad) stay where they are until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
-void worker_core_report(struct worker_core *c, const struct step_input *in, double now);
+// loss: this worker's share of the mean.
+void worker_core_report(struct worker_core *c, const struct step_input *in, double loss, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
 void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights of every key, as control bytes
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once

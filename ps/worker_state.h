@@ -37,6 +37,7 @@ struct command {
     const float *values;  // INIT: (n_pad), until the unit is no longer busy
     uint64_t round;       // INIT
     struct step_input report;
+    double loss;  // REPORT: this worker's share
     double gather[WIRE_VALUES_MAX];
     int count;  // GATHER
 };
@@ -103,9 +104,9 @@ struct worker {
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;      // async: this step's first unit has zeroed buffers.sum
-    struct exact_sum sum;  // async: buffers.sum, as the host reads it
-    double waited_s;       // the main thread stood still in worker_wait
+    bool sum_started;    // async: this step's first unit has zeroed the sum in buffers.words
+    struct event *told;  // what the host reads of a step has come
+    double waited_s;     // the main thread stood still in worker_wait
 };
 
 // worker_comm.c

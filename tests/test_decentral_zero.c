@@ -231,7 +231,8 @@ static int body_lost(struct ring_thread *t, double deadline_s) {
     struct stream *compute;
     struct topology *z = open_ring(t, &dev, &compute, deadline_s);
     pthread_barrier_wait(t->start);
-    struct step_input in = {.step = 41, .loss_scale = 1, .loss = 1};
+    double loss_sum = 1;
+    struct step_input in = {.step = 41, .loss_scale = 1, .loss_sum = &loss_sum, .loss_tokens = 1};
     struct step_stats out;
     int rc = -1;
     if (t->source.rank != 1)

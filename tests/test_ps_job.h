@@ -122,12 +122,14 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         if (toy_pass(c, t, r->compute, step)) return -1;
+        double loss = toy_loss(c, t->rank, step);
         struct step_input in = {.step = step,
                                 .updates = updates,
                                 .lr = TOY_LR,
                                 .loss_scale = toy_loss_scale(c),
                                 .clip = c->clip,
-                                .loss = toy_loss(c, t->rank, step),
+                                .loss_sum = &loss,
+                                .loss_tokens = 1,
                                 .stop = o->role.stop && *o->role.stop};
         if (topology_step(t, &in, &r->last)) return -1;
         updates += !r->last.skipped;

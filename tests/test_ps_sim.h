@@ -306,12 +306,10 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         struct push_info p = {.step = x->step, .lr = TOY_LR, .grad_scale = 1.0f};
         worker_core_push_unit(x->core, s->l->count - 1 - x->pushed++, &p);
     } else if (x->phase == SIM_PUSHING) {
-        struct step_input in = {.step = x->step,
-                                .lr = TOY_LR,
-                                .clip = s->t.clip,
-                                .loss_scale = toy_loss_scale(&s->t),
-                                .loss = toy_loss(&s->t, x->end.index, x->step)};
-        if (s->t.mode == CONSISTENCY_SYNC) worker_core_report(x->core, &in, s->now);
+        struct step_input in = {
+            .step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)};
+        if (s->t.mode == CONSISTENCY_SYNC)
+            worker_core_report(x->core, &in, toy_loss(&s->t, x->end.index, x->step), s->now);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
         if (s->t.mode == CONSISTENCY_SYNC && worker_core_steps_done(x->core, &x->last) <= x->step) return;

@@ -227,7 +227,8 @@ static void ranks_that_share_a_gpu_add_up(void **state) {
     assert_true(n.gpu[1].predicted_bytes > 100 * MIB);
     assert_true(n.gpu[0].predicted_bytes == 2 * n.gpu[1].predicted_bytes);
     assert_true(n.gpu[0].allowed_bytes == 2 * n.gpu[1].allowed_bytes);
-    assert_true(n.host.predicted_bytes == 3 * 7 * MIB);  // page-locked memory alone
+    // Page-locked memory alone: what the topology takes and two batches of 4 sequences of 256 tokens.
+    assert_true(n.host.predicted_bytes == 3 * 7 * MIB + 3 * 2 * 8.0 * 4 * 256);
     n = need_of("zero:0", "1", &(struct memory_part){.gpus = 8}, DEVICE_CUDA);
     assert_int_equal(n.gpus, 3);
 }

@@ -218,7 +218,12 @@ static void check_logits(struct rig *r, double tolerance) {
 
 static void step(struct rig *r, int64_t t) {
     struct step_stats stats;
-    const struct step_input in = {.step = t, .updates = t, .lr = 1e-3f, .loss_scale = 1.0f, .loss = 0.0};
+    const struct step_input in = {.step = t,
+                                  .updates = t,
+                                  .lr = 1e-3f,
+                                  .loss_scale = 1.0f,
+                                  .loss_sum = model_loss_place(r->model),
+                                  .loss_tokens = (double)(r->B * r->T)};
     assert_int_equal(topology_step(r->topology, &in, &stats), 0);
     assert_false(stats.skipped);
 }

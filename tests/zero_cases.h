@@ -121,7 +121,8 @@ static inline int zero_rank_backward(struct zero_rank *z, int step, int micro) {
 }
 
 static inline int zero_rank_step(struct zero_rank *z, int step, int64_t *updates) {
-    struct step_input in = zero_case_input(z->c, z->t->rank, step, *updates);
+    double loss_sum = zero_case_loss_sum(z->t->rank, step);
+    struct step_input in = zero_case_input(z->c, &loss_sum, step, *updates);
     struct step_stats got, want = z->ref->stats[step];
     for (int m = 0; m < z->c->micro; m++) {
         if (topology_begin_micro(z->t, m, z->c->micro)) return -1;

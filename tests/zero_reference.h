@@ -103,7 +103,11 @@ static inline struct optimizer_config zero_case_optimizer(void) {
         .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
 }
 
-static inline struct step_input zero_case_input(const struct zero_case *c, int rank, int step,
+// This rank's share of the loss; the input has the sum of ZERO_CASE_TOKENS losses instead, in *loss_sum.
+#define ZERO_CASE_TOKENS 3.0
+static inline double zero_case_loss_sum(int rank, int step) { return 0.1 * (rank + 1) + 1.0 / (step + 3); }
+
+static inline struct step_input zero_case_input(const struct zero_case *c, const double *loss_sum, int step,
                                                 int64_t updates) {
     return (struct step_input){
         .step = step,
@@ -111,7 +115,8 @@ static inline struct step_input zero_case_input(const struct zero_case *c, int r
         .lr = 0.01f * (float)(step + 1),
         .clip = ZERO_CASE_CLIP,
         .loss_scale = c->dtype == DT_F16 ? ZERO_CASE_LOSS_SCALE : 1.0f,
-        .loss = 0.1 * (rank + 1) + 1.0 / (step + 3),
+        .loss_sum = loss_sum,
+        .loss_tokens = ZERO_CASE_TOKENS,
     };
 }
 
@@ -239,7 +244,7 @@ static inline struct zero_reference *zero_reference_create(const struct zero_cas
     for (int step = 0; step < c->steps; step++) {
         void *grads[ZERO_CASE_UNITS];
         struct exact_sum sum = {0};
-        struct step_input in = zero_case_input(c, 0, step, updates);
+        struct step_input in = zero_case_input(c, NULL, step, updates);
         for (int u = 0; u < l->count; u++) {
             grads[u] = zero_reference_gradient(c, l, step, u);
             zero_reference_norm(c, grads[u], l->units[u].n_pad, &sum);
@@ -247,7 +252,7 @@ static inline struct zero_reference *zero_reference_create(const struct zero_cas
         struct update_scalars s = update_decide(&sum, in.loss_scale, in.clip);
         struct step_stats *out = &ref->stats[step];
         *out = (struct step_stats){.grad_norm = s.norm, .skipped = s.skip};
-        for (int r = 0; r < c->world; r++) out->loss += zero_case_input(c, r, step, updates).loss;
+        for (int r = 0; r < c->world; r++) out->loss += zero_case_loss_sum(r, step) / ZERO_CASE_TOKENS;
         for (int u = 0; u < l->count; u++) {
             if (!s.skip) zero_reference_update(&l->units[u], &in, &s, c->dtype, grads[u], p[u], m[u], v[u]);
             ref->weights[step + 1][u] = zero_reference_round(c->dtype, p[u], l->units[u].n_pad);

@@ -84,7 +84,7 @@ static int host_reach(struct device *d, struct device *peer) {
         .copy = host_copy, .host = host_host, .phase = host_phase, .sync = host_sync, .times = host_times, \
         .event_create = host_event_create, .event_destroy = host_event_destroy,                            \
         .event_record = host_event_record, .wait_event = host_wait_event, .event_sync = host_event_sync,   \
-        .trace_write = host_trace_write,                                                                   \
+        .event_passed = host_event_passed, .trace_write = host_trace_write,                                \
     }
 
 const struct backend cpu_backend = HOST_BACKEND("cpu", cpu_open);

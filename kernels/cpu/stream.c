@@ -370,6 +370,16 @@ int host_event_sync(struct event *e) {
     return on ? await_progress(on, count) : 0;
 }
 
+int host_event_passed(struct event *e) {
+    uint64_t count;
+    struct host_stream *on = event_read(e, &count);
+    if (!on) return 1;
+    pthread_mutex_lock(&on->lock);
+    int state = on->failed_at <= count ? -1 : on->done >= count;
+    pthread_mutex_unlock(&on->lock);
+    return state;
+}
+
 // ---------------------------------------------------------------- trace
 
 int host_trace_write(struct device *head, int pid, void *file) {

@@ -44,9 +44,11 @@ struct step_input {
     int64_t updates;  // updates applied so far (attempts that were not skipped)
     float lr;
     float loss_scale;
-    float clip;   // 0: none
-    double loss;  // this rank's share: sum of its token losses / tokens of the global batch
-    bool stop;    // this rank was asked to leave
+    float clip;  // 0: none
+    const double
+        *loss_sum;       // device memory: the sum of this rank's token losses, behind `compute`'s work so far
+    double loss_tokens;  // tokens of the mean: this rank's share of the loss is loss_sum / loss_tokens
+    bool stop;           // this rank was asked to leave
 };
 
 struct step_stats {
@@ -91,7 +93,10 @@ struct topology_ops {
     // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3).
     int (*begin_micro)(struct topology *t, int index, int count);
     int (*grad_ready)(struct topology *t, int u);  // u's gradient of this micro-batch is complete
-    // Finishes communication, norm, skip/clip, update. Blocks the host until the stats are known.
+    // Finishes communication, norm, skip/clip, update. The only hook of a step in which the host waits for
+    // its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
+    // it reports). Updates may then still be under way; acquire orders what comes next behind them. A star's
+    // worker waits for the scheduler's answer besides.
     int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
     // Collective. values[i] = sum over ranks, in rank order, of each rank's values[i]. Evaluation.
     int (*sum)(struct topology *t, double *values, int count);

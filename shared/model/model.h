@@ -40,9 +40,10 @@ void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]);
 struct model *model_create(const struct model_options *o);  // NULL after logging; copies *spec
 void model_destroy(struct model **m);
 
-// tokens, targets: host (B,T), copied before this returns control of them to the caller at the next
-// stream_sync; keep them until then. loss_scale_over_tokens multiplies the gradient of the summed loss:
-// loss_scale / (tokens the mean is taken over). zero_loss: start the step's loss sum at 0.
+// tokens, targets: host (B,T); the copies are enqueued, so keep them until an event behind this has passed.
+// On a device with memory of its own they are page-locked (MEM_HOST): copies of other memory make the host
+// wait for the device. loss_scale_over_tokens multiplies the gradient of the summed loss: loss_scale /
+// (tokens the mean is taken over). zero_loss: start the step's loss sum at 0.
 void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets,
                      float loss_scale_over_tokens, bool zero_loss);
 // forward_only: host tokens (B,T) of sequences of T = seq tokens, at most the options' seq; kept as above.
@@ -51,7 +52,9 @@ void model_set_tokens(struct model *m, const int32_t *tokens, int64_t seq);
 void model_forward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied,
                    bool want_loss);
 void model_backward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied);
-// After a stream_sync: the sum of token losses since the last zero_loss.
+// The sum of token losses since the last zero_loss: its place in device memory, as compute's work so far
+// leaves it; and its value, for which the host waits (NAN when the stream has failed).
+const double *model_loss_place(const struct model *m);
 double model_loss_sum(const struct model *m);
 // Tests: logits (B*T,V) of the batch as fp32, from the final norm of the last forward; blocks.
 int model_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, float *out);

@@ -66,6 +66,7 @@ void step_figures_json(const struct step_figures *f) {
     cJSON_AddNumberToObject(j, "head_chunks", (double)f->head.chunks);
     cJSON_AddNumberToObject(j, "step_seconds", f->step_s);
     cJSON_AddNumberToObject(j, "idle_seconds", f->idle_s);
+    cJSON_AddNumberToObject(j, "host_waits_per_step", f->host_waits);
     cJSON_AddNumberToObject(j, "tokens_per_second", tokens_per_s(f));
     cJSON_AddNumberToObject(j, "flops_per_step", f->flops.full);
     cJSON_AddNumberToObject(j, "flops_per_step_causal", f->flops.causal);

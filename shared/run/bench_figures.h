@@ -13,8 +13,9 @@ struct step_figures {
     int64_t params, batch, seq;
     enum dtype dtype;
     double step_s;  // median
-    // Of it the compute stream had nothing to do: the host between the wait for the loss and the update, and
-    // between the update and the next batch. Median.
+    // Of it the compute stream had nothing to do: the host between the end of one step and the start of the
+    // next, which in a run overlaps with the updates. Median.
+    double host_waits;  // a step: of the host for the device
     double idle_s;
     struct token_flops flops;                   // of a step
     int64_t product;                            // side of the large matrix product

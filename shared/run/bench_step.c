@@ -59,8 +59,10 @@ struct between {
     struct bench_work product;
     int products;                // of one measurement
     double *product_s, *idle_s;  // one a step
+    double *step_s, *waits;      // likewise: with the updates to their end; waits of the host for the device
     int count, capacity;
     double busy_s;  // of the compute stream, in steps so far
+    uint64_t waits_before;
 };
 
 struct bench {
@@ -94,15 +96,24 @@ static void on_start(void *ctx, const struct config *c, const struct model_spec 
     (void)c, (void)s, (void)params;
     time_product(b);
     b->busy_s = busy_seconds(b->s);
+    b->waits_before = dev_host_waits(stream_device(b->s));
 }
 
+// The step's updates are still under way when its loss is known: the step is timed to their end, although in
+// a run the next one would queue behind them.
 static void on_step(void *ctx, const struct step_record *r) {
     struct between *b = ctx;
+    struct device *dev = stream_device(b->s);
     if (b->count == b->capacity) return;
+    b->waits[b->count] = (double)(dev_host_waits(dev) - b->waits_before);
+    double end = now_seconds();
+    stream_sync(b->s);
     double busy = busy_seconds(b->s);
-    b->idle_s[b->count] = r->seconds - (busy - b->busy_s);
+    b->step_s[b->count] = r->seconds + (now_seconds() - end);
+    b->idle_s[b->count] = b->step_s[b->count] - (busy - b->busy_s);
     b->busy_s = busy;
     b->product_s[b->count++] = time_product(b);
+    b->waits_before = dev_host_waits(dev);
 }
 
 static void on_eval(void *ctx, const struct eval_record *r) { (void)ctx, (void)r; }
@@ -125,6 +136,8 @@ static int make_product(struct bench *b, int steps) {
         .s = b->compute, .products = dev_host_memory(b->dev) ? 1 : PRODUCTS_GPU, .capacity = steps};
     t->product_s = xcalloc((size_t)steps, sizeof *t->product_s);
     t->idle_s = xcalloc((size_t)steps, sizeof *t->idle_s);
+    t->step_s = xcalloc((size_t)steps, sizeof *t->step_s);
+    t->waits = xcalloc((size_t)steps, sizeof *t->waits);
     void *x = arena_take(&b->arena, MEM_WORKSPACE, bytes), *y = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     void *z = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     if (b->arena.failed) return -1;
@@ -152,7 +165,8 @@ static size_t product_bytes(const struct bench *b) {
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     (void)role, (void)rank;
-    struct local_options o = {.layout = l, .dtype = c->dtype, .optimizer = c->optimizer};
+    struct local_options o = {
+        .layout = l, .dtype = c->dtype, .optimizer = c->optimizer, .device_memory = c->device == DEVICE_CUDA};
     return local_predict(&o, &out->memory);
 }
 
@@ -250,6 +264,8 @@ static void release(struct bench *b) {
     products_free(&b->products);
     free(b->between.product_s);
     free(b->between.idle_s);
+    free(b->between.step_s);
+    free(b->between.waits);
 }
 
 static int run(struct bench *b, bool json) {
@@ -271,7 +287,8 @@ static int run(struct bench *b, bool json) {
                              .batch = b->config->train_batch,
                              .seq = b->config->seq,
                              .dtype = b->config->dtype,
-                             .step_s = median(b->result.step_seconds + WARMUP_STEPS, timed),
+                             .step_s = median(b->between.step_s + WARMUP_STEPS, timed),
+                             .host_waits = median(b->between.waits + WARMUP_STEPS, timed),
                              .idle_s = median(b->between.idle_s + WARMUP_STEPS, timed),
                              .flops = {a_token.full * tokens, a_token.causal * tokens},
                              .product = b->side,

@@ -11,14 +11,23 @@ struct buffers {
     float *master, *m, *v;  // in fp32 the weights are their own master
 };
 
+// What the host learns of a step, in one copy.
+struct outcome {
+    double loss_sum;
+    struct update_scalars scalars;
+};
+
 struct local {
     struct topology base;
     struct arena arena;
     struct optimizer_config optimizer;
     struct buffers *units;
     struct exact_sum *sum;
-    struct update_scalars *scalars;
+    struct outcome *outcome;  // device
+    struct outcome *seen;     // its copy in page-locked memory; where the host reads the device's, the same
+    struct event *told;       // `seen` is there
     bool accumulate;
+    int64_t steps;  // for errors
 };
 
 static void carve(const struct local_options *o, struct arena *a, struct local *t) {
@@ -34,10 +43,12 @@ static void carve(const struct local_options *o, struct arena *a, struct local *
         if (t) t->units[u] = b;
     }
     void *sum = arena_take(a, MEM_WORKSPACE, sizeof(struct exact_sum));
-    void *scalars = arena_take(a, MEM_WORKSPACE, sizeof(struct update_scalars));
+    void *outcome = arena_take(a, MEM_WORKSPACE, sizeof(struct outcome));
+    void *seen = o->device_memory ? arena_take(a, MEM_HOST, sizeof(struct outcome)) : outcome;
     if (t) {
         t->sum = sum;
-        t->scalars = scalars;
+        t->outcome = outcome;
+        t->seen = seen;
     }
 }
 
@@ -76,17 +87,27 @@ static int local_grad_ready(struct topology *t, int u) {
     return 0;
 }
 
-static int local_step(struct topology *base, const struct step_input *in, struct step_stats *out) {
-    struct local *t = (struct local *)base;
+// Loss, norm and decision, and their way to the host.
+static void launch_decision(struct local *t, const struct step_input *in) {
+    struct topology *base = &t->base;
     const struct layout *l = base->layout;
-    stream_phase(base->compute, PHASE_OPTIMIZER);
+    dev_copy(base->compute, &t->outcome->loss_sum, in->loss_sum, sizeof(double));
     for (int u = 0; u < l->count; u++)
         op_sumsq(base->compute, &(struct sumsq_args){.out = t->sum,
                                                      .x = t->units[u].grad,
                                                      .n = l->units[u].n_pad,
                                                      .zero_out = u == 0,
                                                      .dt = base->dtype});
-    op_decide(base->compute, &(struct decide_args){t->scalars, t->sum, in->loss_scale, in->clip});
+    op_decide(base->compute, &(struct decide_args){&t->outcome->scalars, t->sum, in->loss_scale, in->clip});
+    if (t->seen != t->outcome) dev_copy(base->compute, t->seen, t->outcome, sizeof *t->seen);
+    event_record(t->told, base->compute);
+}
+
+static int local_step(struct topology *base, const struct step_input *in, struct step_stats *out) {
+    struct local *t = (struct local *)base;
+    const struct layout *l = base->layout;
+    stream_phase(base->compute, PHASE_OPTIMIZER);
+    launch_decision(t, in);
     for (int u = 0; u < l->count; u++) {
         const struct buffers *b = &t->units[u];
         optimizer_launch(base->compute, &t->optimizer,
@@ -99,15 +120,16 @@ static int local_step(struct topology *base, const struct step_input *in, struct
                                                 .weight = b->weight,
                                                 .grad = b->grad,
                                                 .dtype = base->dtype},
-                         in->lr, in->updates + 1, t->scalars);
+                         in->lr, in->updates + 1, &t->outcome->scalars);
     }
-    struct update_scalars scalars;
-    dev_copy(base->compute, &scalars, t->scalars, sizeof scalars);
     stream_phase(base->compute, PHASE_OTHER);
-    if (stream_sync(base->compute))
-        return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
-    *out = (struct step_stats){
-        .loss = in->loss, .grad_norm = scalars.norm, .skipped = scalars.skip, .stop = in->stop};
+    // The updates go on meanwhile, and the next forward pass queues behind them.
+    if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
+    *out = (struct step_stats){.loss = t->seen->loss_sum / in->loss_tokens,
+                               .grad_norm = t->seen->scalars.norm,
+                               .skipped = t->seen->scalars.skip,
+                               .stop = in->stop};
+    t->steps = in->step + 1;
     return 0;
 }
 
@@ -116,9 +138,11 @@ static int local_sum(struct topology *t, double *values, int count) {
     return 0;
 }
 
-static int local_finish(struct topology *t) {
-    (void)t;
-    return 0;
+static int local_finish(struct topology *base) {
+    struct local *t = (struct local *)base;
+    return stream_sync(base->compute)
+               ? fail("the update of step %lld: %s", (long long)t->steps, dev_error(base->dev))
+               : 0;
 }
 
 static int local_load_unit(struct topology *base, int u, const float *values) {
@@ -137,6 +161,8 @@ static void local_abort(struct topology *t, const char *why) { (void)t, (void)wh
 
 static void local_destroy(struct topology *base) {
     struct local *t = (struct local *)base;
+    if (t->told) stream_sync(base->compute);  // the last updates
+    event_destroy(&t->told);
     arena_release(&t->arena);
     free(t->units);
     free(t);
@@ -168,10 +194,13 @@ struct topology *local_create(const struct local_options *o) {
                                 .size = 1};
     t->optimizer = o->optimizer;
     t->units = xcalloc((size_t)o->layout->count, sizeof *t->units);
-    local_predict(o, &t->base.memory);
+    struct local_options own = *o;
+    own.device_memory = !dev_host_memory(o->dev);
+    local_predict(&own, &t->base.memory);
     arena_init(&t->arena, o->dev);
-    carve(o, &t->arena, t);
+    carve(&own, &t->arena, t);
+    t->told = event_create(o->dev);
     struct topology *base = &t->base;
-    if (t->arena.failed) topology_destroy(&base);
+    if (t->arena.failed || !t->told) topology_destroy(&base);
     return base;
 }

@@ -11,6 +11,7 @@ struct local_options {
     struct device *dev;
     struct stream *compute;
     struct optimizer_config optimizer;
+    bool device_memory;  // its memory is not the host's: for local_predict, local_create asks dev
 };
 
 int local_predict(const struct local_options *o, struct topology_memory *mem);

@@ -41,11 +41,10 @@ static double worker_allowance(const struct job *j) {
     double bytes = fmax(loading, element * (most.unit + most.tensor));
     if (c->kind == TOPOLOGY_PS)
         bytes = fmax(bytes, fmin((double)c->ps.credit_bytes, element * (double)j->layout->padded));
-    bytes += 2.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
-    if (c->device != DEVICE_CUDA)
-        bytes += job_threads(j) *
-                 (GEMM_THREAD_BYTES + ATTENTION_BYTES * (double)c->seq * (double)j->spec.head_size);
-    return bytes;
+    if (c->device == DEVICE_CUDA) return bytes;  // batches are page-locked there, in the prediction
+    bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
+    return bytes + job_threads(j) *
+                       (GEMM_THREAD_BYTES + ATTENTION_BYTES * (double)c->seq * (double)j->spec.head_size);
 }
 
 static double server_allowance(const struct config *c, const struct prediction *p) {

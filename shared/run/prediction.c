@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "shared/model/model.h"
+#include "shared/run/batch_feed.h"
 
 int prediction_of_rank(const struct job *j, predict_fn predict, const char *role, int rank,
                        struct prediction *out) {
@@ -12,6 +13,7 @@ int prediction_of_rank(const struct job *j, predict_fn predict, const char *role
     size_t model_bytes[MEM_CLASSES];
     struct model_options m = train_model_options(j->config, &j->spec, j->layout);
     model_predict(&m, model_bytes);
+    batch_feed_predict(j->config, j->config->device == DEVICE_CUDA, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/tokenizer_files.h"
+#include "shared/run/batch_feed.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
 #define DIVERGED_STEPS 8
@@ -23,9 +24,10 @@ struct train {
     struct scaler scaler;
     int64_t updates;  // applied so far
     int skipped_in_a_row;
-    int32_t *tokens, *targets;  // (accumulation, B, T) of this rank
-    double data_s;
-    double steps_s;  // all steps, without the evaluations between them
+    struct batch_feed *feed;
+    struct event *computed;  // the last backward pass of the step
+    double data_s;           // the device may have stood still for the reading of batches
+    double steps_s;          // all steps, without the evaluations between them
     struct stream_times times0;
     struct comm_times comm0;
     uint64_t allocations;  // after the first step
@@ -74,34 +76,49 @@ static int backward(struct train *x) {
     return 0;
 }
 
-static void load_batch(struct train *x, int64_t step) {
+static int read_batch(struct train *x, int64_t step) {
     double start = now_seconds();
-    int64_t own = own_sequences(x);
-    data_batch(x->o->data, x->c->seed, step, x->t->rank * own, own, x->c->seq, x->tokens, x->targets);
+    if (batch_feed_read(x->feed, step)) return -1;
     x->data_s += now_seconds() - start;
+    return 0;
+}
+
+// While the device is at work on what has been enqueued. A reading that it outlasts has cost nothing.
+static int read_ahead(struct train *x, int64_t step) {
+    double start = now_seconds();
+    if (step == x->c->steps) return 0;
+    event_record(x->computed, x->t->compute);
+    if (batch_feed_read(x->feed, step)) return -1;
+    if (event_passed(x->computed)) x->data_s += now_seconds() - start;
+    return 0;
+}
+
+static int step_failed(const struct train *x, int64_t step) {
+    return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
 }
 
 // One attempt at an update: all micro-batches, then the topology's step.
 static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
-    int64_t micro_tokens = x->c->micro_batch * x->c->seq;
     in->step = step;
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr, x->updates);
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
-    load_batch(x, step);
+    if (read_batch(x, step)) return step_failed(x, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
-        model_set_batch(x->model, x->tokens + k * micro_tokens, x->targets + k * micro_tokens,
-                        (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
+        struct batch b = batch_feed_micro(x->feed, step, k);
+        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
         stream_phase(x->t->compute, PHASE_FORWARD);
         if (forward(x, PASS_FORWARD, false)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
         if (backward(x)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
     }
-    in->loss = model_loss_sum(x->model) / tokens_of_mean(x);
-    if (dev_error(x->t->dev)[0]) return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
+    batch_feed_sent(x->feed, step);
+    if (read_ahead(x, step + 1)) return step_failed(x, step);
+    in->loss_sum = model_loss_place(x->model);
+    in->loss_tokens = tokens_of_mean(x);
     in->stop = stopping(x);
     return topology_step(x->t, in, stats);
 }
@@ -159,12 +176,14 @@ static int evaluate(struct train *x, int64_t step) {
     double sums[2] = {0, 0}, begin = now_seconds();
     for (int64_t k = 0; k < c->eval_batches * sequences; k += per_batch) {
         int64_t window = x->t->rank * c->eval_batches * sequences + k;
-        data_val_batch(x->o->data, window, per_batch, c->seq, x->tokens, x->targets);
-        model_set_batch(x->model, x->tokens, x->targets, 0.0f, true);
+        struct batch b;
+        if (batch_feed_validation(x->feed, window, &b)) break;
+        model_set_batch(x->model, b.tokens, b.targets, 0.0f, k == 0);
+        batch_feed_validation_sent(x->feed);
         if (forward(x, PASS_EVAL, true)) return -1;
-        sums[0] += model_loss_sum(x->model);
         sums[1] += (double)(per_batch * c->seq);
     }
+    sums[0] = model_loss_sum(x->model);
     if (dev_error(x->t->dev)[0])
         return fail("evaluation after step %lld: %s", (long long)step, topology_why(x->t));
     if (topology_sum(x->t, sums, 2)) return -1;
@@ -292,6 +311,7 @@ static void report(struct train *x) {
     r->job = x->t->job;
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
+    batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) {
         r->predicted_bytes[c] = model_bytes[c] + x->t->memory.predicted_bytes[c];
         r->peak_bytes[c] = usage.peak_bytes[c];
@@ -361,21 +381,23 @@ static int run_steps(struct train *x) {
         if (evaluate_aside(x, step + 1, &eval_s)) return -1;
     }
     if (x->t->mean_per_worker && !x->met && meet(x)) return -1;
+    if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
     x->steps_s = now_seconds() - start - eval_s;
     return 0;
 }
 
 static int run(struct train *x) {
     const struct config *c = x->c;
-    size_t own = (size_t)(own_sequences(x) * c->seq);
+    struct batch_feed_options fo = {
+        .dev = x->t->dev, .compute = x->t->compute, .config = c, .data = x->o->data, .rank = x->t->rank};
     struct model_options mo = train_model_options(c, x->o->spec, x->l);
     mo.dev = x->t->dev;
     mo.compute = x->t->compute;
-    x->tokens = xcalloc(own, sizeof *x->tokens);
-    x->targets = xcalloc(own, sizeof *x->targets);
+    x->feed = batch_feed_create(&fo);
+    x->computed = event_create(x->t->dev);
     x->r->step_seconds = xcalloc((size_t)c->steps, sizeof *x->r->step_seconds);
     x->model = model_create(&mo);
-    if (!x->model || initial_weights(x)) return -1;
+    if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
     if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || topology_finish(x->t)) return -1;
     split_time(x);  // transfers of the last step have ended: their seconds are known
@@ -394,13 +416,14 @@ int train_run(const struct train_options *o, struct train_result *result) {
     if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
     report(&x);
     result->model = x.model;
-    free(x.tokens);
-    free(x.targets);
+    result->feed = x.feed;
+    event_destroy(&x.computed);
     return rc;
 }
 
 void train_result_free(struct train_result *r) {
     model_destroy(&r->model);
+    batch_feed_destroy(&r->feed);
     free(r->step_seconds);
     *r = (struct train_result){0};
 }

@@ -29,7 +29,9 @@ struct eval_record {
 };
 
 // Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
-// busy seconds of the compute stream, the logits and the loss of training in backward; wait is what it or the
+// busy seconds of the compute stream, the logits and the loss of training in backward; data is the reading of
+// batches that the device did not outlast, at most so much of which it stood still for (what is read while it
+// computes costs nothing); wait is what it or the
 // host stood still (= exposed communication + waiting for peers); comm_overlapped = communication busy while
 // compute was busy.
 struct time_split {
@@ -37,6 +39,7 @@ struct time_split {
 };
 
 struct model;
+struct batch_feed;
 
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
@@ -68,8 +71,9 @@ struct train_result {
     uint64_t weights_hash;             // rank 0 only
     bool has_hash;                     // not of an interrupted run whose weights nobody wants
     bool interrupted;                  // ended before its last step, because some rank was asked to leave
-    struct model
-        *model;  // keeps its memory: giving it back may wait for a device on which peers still wait for us
+    // They keep their memory: giving it back may wait for a device on which peers still wait for us.
+    struct model *model;
+    struct batch_feed *feed;
 };
 
 // Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL.

@@ -7,6 +7,7 @@
 //     driver_device.c   devices, errors, memory's functions, copies
 //     driver_stream.c   streams, events; one thread a stream
 //     driver_memory.c   who may touch which address
+//     driver_count.c    how often the host waited
 //     blas.c, nccl.c    cuBLASLt and NCCL
 //
 // What it punishes, because a GPU would
@@ -33,6 +34,7 @@
 //     EMULATED_CUDA_PEERS       0: no device reaches another one's memory; 1
 //     EMULATED_CUDA_DELAY_US    the longest delay before an operation; 0: none
 //     EMULATED_CUDA_SEED        which operations of which streams are delayed by how much; 1
+//     EMULATED_CUDA_COUNTS      a file: each process appends how often its host waited (driver_count.c)
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -331,6 +333,7 @@ static bool words_reach(struct CUstream_st *s, const struct emu_work *w) {
 
 int emu_submit(struct CUstream_st *s, const struct emu_work *w) {
     cudaError_t e = cudaSuccess;
+    if (w->words) count_launch();
     if (s && !w->waits && emu_device_of(s) != self.device) {
         driver_note("%s: the stream is device %d's, the thread's device is %d", w->name, emu_device_of(s),
                     self.device);
@@ -392,6 +395,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         return driver_said(cudaErrorInvalidValue);
     }
     bool staged = from_place.kind == MEMORY_PAGEABLE;
+    if (staged) count_pageable();
+    if (to_place.kind == MEMORY_PAGEABLE) count_wait();
     struct transfer *t = malloc(sizeof *t + (staged ? bytes : 0));
     if (!t) return driver_said(cudaErrorMemoryAllocation);
     *t = (struct transfer){.to = to, .from = staged ? t->staged : from, .bytes = bytes};

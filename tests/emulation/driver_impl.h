@@ -66,6 +66,11 @@ void driver_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void driver_await(void);
 void driver_changed(void);  // with the lock held
 
+// ---------------------------------------------------------------- driver_count.c
+void count_launch(void);    // of a kernel, by this thread
+void count_wait(void);      // cudaStreamSynchronize, cudaEventSynchronize, a copy to pageable memory
+void count_pageable(void);  // a copy from pageable memory
+
 // ---------------------------------------------------------------- driver_stream.c
 // A point in a stream that an event names.
 struct mark {

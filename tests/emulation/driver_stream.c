@@ -246,6 +246,7 @@ void stream_drain(int device) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    count_wait();
     pthread_mutex_lock(&driver.lock);
     await_stream(s, driver.device[s->device].issued);
     cudaError_t e = driver_state(s->device);
@@ -311,6 +312,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    count_wait();
     pthread_mutex_lock(&driver.lock);
     struct mark *m = e->mark;
     if (m) m->refs++;

@@ -94,9 +94,9 @@ static int read_passed(struct cuda_stream *s, bool wait) {
     return 0;
 }
 
-int cuda_clock_read(struct cuda_stream *s, bool all) {
+int cuda_clock_read(struct cuda_stream *s) {
     pthread_mutex_lock(&s->clock.lock);
-    int rc = read_passed(s, all);
+    int rc = read_passed(s, false);
     pthread_mutex_unlock(&s->clock.lock);
     return rc;
 }

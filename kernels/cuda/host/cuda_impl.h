@@ -166,7 +166,7 @@ void cuda_clock_fini(struct cuda_stream *s);
 void cuda_clock_free(struct cuda_stream *s);
 int cuda_clock_begin(struct cuda_stream *s, bool wait, const char *name);
 int cuda_clock_end(struct cuda_stream *s);
-int cuda_clock_read(struct cuda_stream *s, bool all);  // all: the device is known to be through
+int cuda_clock_read(struct cuda_stream *s);  // what the device is through with
 void cuda_clock_add_host(struct cuda_stream *s, const char *name, int64_t start_ns, int64_t end_ns);
 int64_t cuda_now_ns(void);
 void cuda_times(struct stream *s, struct stream_times *out);

@@ -350,6 +350,7 @@ const struct backend cuda_backend = {
     .event_record = cuda_event_record,
     .wait_event = cuda_wait_event,
     .event_sync = cuda_event_sync,
+    .event_passed = cuda_event_passed,
     .trace_write = cuda_trace_write,
     .choose_products = cuda_choose_products,
     .products = cuda_products,

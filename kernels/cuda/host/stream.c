@@ -152,7 +152,7 @@ static int run_slot(struct cuda_stream *s, const struct cuda_slot *slot) {
 static void stand_idle(struct cuda_stream *s) {
     if (s->failed_at == CUDA_NEVER) {
         pthread_mutex_unlock(&s->lock);
-        bool failed = cuda_clock_end(s) != 0 || cuda_clock_read(s, false) != 0;
+        bool failed = cuda_clock_end(s) != 0 || cuda_clock_read(s) != 0;
         pthread_mutex_lock(&s->lock);
         if (failed && s->failed_at == CUDA_NEVER) s->failed_at = s->done;
     }
@@ -396,7 +396,7 @@ int cuda_sync(struct stream *head) {
     if (cuda_await_enqueued(s, count) != 0) return -1;
     if (cuda_check(s, cudaSetDevice(((struct cuda_device *)head->dev)->index), "choosing the device") != 0 ||
         cuda_check(s, cudaStreamSynchronize(s->stream), "the stream's work") != 0 ||
-        cuda_clock_read(s, true) != 0) {
+        cuda_clock_read(s) != 0) {
         pthread_mutex_lock(&s->lock);
         if (s->failed_at > count) s->failed_at = count;
         pthread_mutex_unlock(&s->lock);

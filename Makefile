@@ -175,7 +175,7 @@ help:
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
 	@echo "make bench           step, and AdamW throughput on this machine"
 	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
-	@echo "make gpu-check       everything that wants a real GPU, under nine minutes; GPU_CHECK=--quick: a first look"
+	@echo "make gpu-check       everything that wants a real GPU; PARTS=\"facts ops\": parts of it, GPU_CHECK=--list: which there are"
 	@echo "make lint            format, static analysis, layering"
 	@echo "make format          apply .clang-format to every C file"
 	@echo "make clean           remove $(BUILD)"

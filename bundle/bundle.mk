@@ -1,5 +1,6 @@
 # `make bundle`: the program, the CUDA object, the tests that gpu-check runs and every library that a bare CUDA
-# machine lacks, in one folder that runs from anywhere. `make gpu-check`: everything that wants a real GPU.
+# machine lacks, in one folder that runs from anywhere. `make gpu-check`: everything that wants a real GPU, or those
+# parts of it that PARTS names; GPU_CHECK holds options.
 BUNDLE       ?= $(BUILD)/bundle
 BUNDLE_BUILD ?= $(BUILD)/bundle-build
 # Not this machine's vector instructions but those of the last ten years, unless ARCH= is given.
@@ -20,4 +21,4 @@ bundle:
 	@$(MAKE) --no-print-directory $(JOBS) BUNDLED=1 BUILD=$(BUNDLE_BUILD) BUNDLE=$(BUNDLE) ARCH=$(BUNDLE_ARCH) bundle-parts
 
 gpu-check: all $(DEVICE_TESTS) $(BUILD)/tests/test_shared_parity
-	@python3 experiments/gpu_check.py --build $(BUILD) $(GPU_CHECK)
+	@python3 experiments/gpu_check.py --build $(BUILD) $(GPU_CHECK) $(PARTS)

@@ -8,6 +8,7 @@
     DIR/openmpi/     Open MPI's launcher, plugins and messages; its PMIx likewise
     DIR/tests/       TEST.. of BUILD/tests, with their data
     DIR/experiments/ gpu_check.py, gpu_peers.py, compare.py
+    DIR/docs/        gpu.md, with the plan of the first hour on a GPU
     DIR/REVISION     what git calls the sources
 
 Left to the machine: the C library, libstdc++, the NVIDIA driver, and CUDA's own libraries (cuBLASLt, cuDNN, NCCL).
@@ -151,6 +152,7 @@ def add_program(bundle, build):
     for name in ("mpirun", "gpu-check"):
         bundle.add(os.path.join(HERE, name), "bin", name)
     bundle.add(os.path.join(HERE, "README.md"), "README.md")
+    bundle.add(os.path.join(TOP, "docs", "gpu.md"), "docs", "gpu.md")
     bundle.add(os.path.join(TOP, "LICENSE"), "LICENSE")
 
 

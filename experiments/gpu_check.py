@@ -1,60 +1,52 @@
 #!/usr/bin/env python3
-"""Everything that wants a real GPU, in one command of under nine minutes (`make gpu-check`; bin/gpu-check of a bundle).
+"""Everything that wants a real GPU, in parts (`make gpu-check PARTS=".."`; bin/gpu-check of a bundle).
 
-    experiments/gpu_check.py [--build DIR] [--out DIR] [--parts P1,P2] [--budget SECONDS] [--quick]
+    experiments/gpu_check.py --list             the parts, what each takes, which have run
+    experiments/gpu_check.py facts ops parity   these; "step" means step-124m, step-1.5b, ..
+    experiments/gpu_check.py                    those that have not run, in order
+    experiments/gpu_check.py --budget 540       no part is begun that is not expected to end within 540 seconds
 
-Parts, the most important first; each has its own limit, and what no time is left for is reported as skipped:
-    device      what it is, its driver and libraries
-    kernels     every operation against the scalar reference: random inputs, poisoned outputs, guard zones
-    parity      losses, logits and gradients against PyTorch's stored vectors
-    topologies  star and ring, 1, 2 and 4 ranks on one GPU: the same bits; a second run; predicted memory
-    steps       `bench step` of four models, MFU beside what is wanted
-    bench       `bench kernels`: share of the measured copy or matrix product
-    collectives `bench collective` over NCCL and between threads on one GPU, every result checked
-    peers       the same steps in PyTorch (gpu_peers.py)
-    memcheck, racecheck   compute-sanitizer over the kernel tests, where it is installed
+The parts, the most telling first: facts and libraries; ops, every operation against the scalar reference; parity with
+PyTorch's vectors; bits, star = ring; collectives; step-*, accumulation, choices-*, training steps of four models, with
+each choice apart; kernels; peers-*, PyTorch in turn with us; memcheck and racecheck. Each has a limit of its own, under
+four minutes, and what it has no time left for is reported as skipped.
 
-Speeds that miss what is wanted are shown and change nothing else: only a failed check makes the exit status 1. So
-does a machine without a GPU, at once, with the reason. --quick takes the smallest sizes of everything: a first look.
+All end up in one document, whichever call they ran in: what has run is kept, a part that runs again takes its own's
+place, and after each check the file on disk is whole, so that a call that is ended loses nothing. Results stand side by
+side only if program, device and driver are the same; a call with others is refused before it runs anything.
+
+Speeds that miss what is wanted, and figures more than a fifth from what is expected (findings), are shown and change
+nothing else. Exit status: 0 no check failed; 1 a check failed, nothing was checked, or there is no GPU, at once and
+with the reason; 2 the command line is wrong, or the document is of something else. --quick takes the smallest sizes
+of everything: a first look.
 
 DIR (runs/gpu-check) gets gpu-check.json, gpu-check.md (a page for docs/results/), logs/ and runs/. The JSON document:
-    schema             1
-    when, command, host, seconds, budget_seconds, seed
-    passed             true when no check failed, and some were made
-    device             what `starring bench` says of the device: name, compute_capability, memory_bytes, driver, ..
-    versions           {starring, python}; libraries: [{file, folder, found_in}]
-    parts              [{name, title, status, why, seconds, limit_seconds, checks, figures, notes}]
+    schema             2
+    identity           {build, device, compute_capability, driver, quick}: what all its results are of
+    when, host, versions {starring, python}, device   of the last call; seconds: of all parts
+    passed             true when no check failed, and some were made; complete: when no part is left
+    findings           ["part: sentence"]: what to look at
+    parts              [{name, title, status, why, finished, when, command, seed, libraries, seconds, limit_seconds,
+                       findings, checks, figures, notes, before}], in order; finished: false where the call was ended;
+                       before: what a part that has not finished is to replace
       checks           [{name, status: passed|failed|skipped, why, ..}]
-      figures          [{what, .., wanted, met}]: the row of a bench; wanted and met where there is a target
+      figures          [{what, .., wanted, met, expected_ms}]: the row of a bench; wanted and met where there is a target
 """
 import argparse
-import datetime
-import json
+import difflib
 import os
 import platform
 import secrets
+import signal
 import subprocess
 import sys
 import time
 
 import cli
-from gpucheck import correct, page, speed
+from gpucheck import document, facts, page
+from gpucheck.parts import BY_NAME, ORDER, ROWS, named
 from gpucheck.place import NotBuilt, Place
-from gpucheck.work import FAILED, NO_TIME, PASSED, SKIPPED, Checker, Part
-
-# name: (function, title, seconds at most)
-PARTS = {
-    "device": (correct.device, "the device", 30),
-    "kernels": (correct.kernels, "operations against the reference", 80),
-    "parity": (correct.parity, "PyTorch's vectors", 30),
-    "topologies": (correct.topologies, "star and ring, equality of bits", 130),
-    "steps": (speed.steps, "training steps", 110),
-    "bench": (speed.bench, "single operations", 40),
-    "collectives": (speed.collectives, "collectives", 30),
-    "peers": (speed.peers, "PyTorch in the same run", 120),
-    "memcheck": (correct.memcheck, "compute-sanitizer memcheck", 60),
-    "racecheck": (correct.racecheck, "compute-sanitizer racecheck", 60),
-}
+from gpucheck.work import FAILED, PASSED, SKIPPED, Checker, Part
 
 
 def revision(place):
@@ -70,95 +62,137 @@ def revision(place):
         return ""
 
 
-def run_part(checker, name):
-    function, title, limit = PARTS[name]
-    part = Part(name, title, limit)
+def run_part(checker, record, row):
+    """The part, finished, in the document and on the terminal."""
+    part = Part(row.name, row.title, row.limit)
+    part.about = {"when": document.now(), "command": document.command(checker.place), "seed": checker.options.seed,
+                  "libraries": {k: checker.facts.get(k) for k in ("runtime", "cublaslt", "cudnn")}}
     checker.begin(part)
     began = time.monotonic()
-    if checker.left() < 2:
-        part.check(name, SKIPPED, NO_TIME)
-        return part
+
+    def changed():
+        part.seconds = time.monotonic() - began
+        record.take(part)
+
+    part.changed = changed
+    changed()
     try:
-        function(checker, part)
+        row.run(checker, part)
     except Exception as e:  # one part's trouble must not stop the others
-        part.check(f"{name}: the part itself", FAILED, f"{type(e).__name__}: {e}")
-    part.seconds = time.monotonic() - began
+        part.check(f"{row.name}: the part itself", FAILED, f"{type(e).__name__}: {e}")
+    part.finished = True
+    changed()
+    print(page.tell(record.parts[row.name]), flush=True)
     return part
 
 
-def document_of(args, checker, parts, began):
-    place = checker.place
-    return {
-        "schema": 1,
-        "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join(["gpu-check" if place.bundled else "experiments/gpu_check.py", *sys.argv[1:]]),
-        "host": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "seconds": round(time.monotonic() - began, 1), "budget_seconds": args.budget, "seed": args.seed,
-        "passed": passed(parts),
-        "device": checker.facts,
-        "versions": {"starring": revision(place), "python": platform.python_version()},
-        "libraries": [{"file": n, "folder": f, "found_in": w} for n, f, w in place.libraries],
-        "parts": [p.document() for p in parts],
-    }
-
-
-def passed(parts):
-    """No check failed, and there was one that passed."""
-    return all(p.status != FAILED for p in parts) and any(p.count(PASSED) for p in parts)
-
-
-def write(out, document, parts):
-    with open(os.path.join(out, "gpu-check.json"), "w", encoding="utf-8") as f:
-        json.dump(document, f, indent=1)
-    with open(os.path.join(out, "gpu-check.md"), "w", encoding="utf-8") as f:
-        f.write(page.page(document, parts))
-
-
-def names_of(text):
-    names = text.split(",") if text else list(PARTS)
+def run_parts(checker, record, names):
+    """Exit status. A part that is not expected to fit what is left of the budget is left for another call."""
+    began, ran, left = time.monotonic(), [], []
     for name in names:
-        if name not in PARTS:
-            raise argparse.ArgumentTypeError(f"no part {name}; known: {' '.join(PARTS)}")
-    return names
+        if checker.options.budget and time.monotonic() - began + BY_NAME[name].estimate > checker.options.budget:
+            left.append(name)
+            continue
+        ran.append(run_part(checker, record, BY_NAME[name]))
+    failed = [p.name for p in ran if p.status == FAILED]
+    print(f"\n{sum(p.count(PASSED) for p in ran)} passed, {sum(p.count(FAILED) for p in ran)} failed, "
+          f"{sum(p.count(SKIPPED) for p in ran)} skipped, {sum(len(p.findings) for p in ran)} findings in "
+          f"{time.monotonic() - began:.0f} s: {record.out}/{document.NAME}, .md")
+    if failed:
+        print(f"failed: {' '.join(failed)}")
+    if left:
+        print(f"not begun, for --budget {checker.options.budget:g}: {' '.join(left)}")
+    return 0 if not failed and any(p.count(PASSED) for p in ran) else 1
+
+
+def part_names(words):
+    """The parts meant, in their order."""
+    meant = set()
+    for word in words:
+        names = named(word)
+        if not names:
+            near = difflib.get_close_matches(word, ORDER, 1)
+            raise WrongCommand(f"no part {word}{f' (did you mean {near[0]}?)' if near else ''}; the parts: {' '.join(ORDER)}")
+        meant.update(names)
+    return [name for name in ORDER if name in meant]
+
+
+class WrongCommand(Exception):
+    """The command line is wrong: exit status 2."""
+
+
+def tell_parts(out):
+    """--list. The document is read whatever it is of."""
+    try:
+        parts = {p["name"]: p for p in (document.read(out) or {"parts": []})["parts"]}
+    except document.Unusable:
+        parts = {}
+    print(f"{'part':<14}{'expected':>9}{'limit':>8}  {'state':<12}")
+    for row in ROWS:
+        found = parts.get(row.name)
+        state = "not run" if not found else page.MARK[found["status"]] if found["finished"] else "cut short"
+        print(f"{row.name:<14}{row.estimate:>7} s{row.limit:>6} s  {state:<12}{row.title}")
+    print(f"expected: on an H200, {sum(row.estimate for row in ROWS) / 60:.0f} minutes in all; state: in {out}")
 
 
 def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("parts", nargs="*", metavar="PART", help="a part, or a group of them (default: those that have not run)")
+    ap.add_argument("--list", action="store_true", help="print the parts and which have run, and end")
+    ap.add_argument("--all", action="store_true", help="all parts, also those that have run")
     ap.add_argument("--build", metavar="DIR", help="where make built (default: build, or the bundle this lies in)")
-    ap.add_argument("--out", metavar="DIR", help="where the results go (default: runs/gpu-check)")
-    ap.add_argument("--parts", type=names_of, default=list(PARTS), metavar="P1,P2", help="only these")
-    ap.add_argument("--budget", type=float, default=525, metavar="SECONDS", help="for everything (default %(default)s)")
-    ap.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of the kernels' random inputs (default: any)")
+    ap.add_argument("--out", metavar="DIR", help="where the results go, and the document to go on with, if there is one "
+                    "(default: --resume's, else runs/gpu-check)")
+    ap.add_argument("--resume", metavar="DIR", help="go on with the document of that folder, which must be there")
+    ap.add_argument("--budget", type=float, metavar="SECONDS", help="of this call (default: none)")
+    ap.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of the operations' random inputs (default: any)")
     ap.add_argument("--quick", action="store_true", help="the smallest sizes of everything")
     ap.add_argument("--python", metavar="PROGRAM", help="the interpreter that has PyTorch (default: this one)")
     return ap
 
 
-def main():
-    args = options().parse_args()
-    began = time.monotonic()
-    try:
-        place = Place(args.build)
-    except NotBuilt as e:
-        print(f"gpu-check: {e}", file=sys.stderr)
-        return 1
-    checker = Checker(place, os.path.abspath(args.out or os.path.join(place.top, "runs", "gpu-check")), args.budget, args)
-    facts, missing = correct.facts(checker)
+def stop(*_):
+    """SIGTERM ends what is running as Ctrl-C does: the programs that were started end with it."""
+    raise KeyboardInterrupt
+
+
+def check(args, place, names, out):
+    checker = Checker(place, out, args)
+    checker.facts, missing = facts.of_device(checker)
     if missing:
         print(f"gpu-check: no GPU to check: {missing}", file=sys.stderr)
         return 1
-    checker.facts = facts
-    parts = []
-    for name in args.parts:
-        parts.append(run_part(checker, name))
-        print(page.tell(parts[-1]), flush=True)
-        write(checker.out, document_of(args, checker, parts, began), parts)
-    failed = [p.name for p in parts if p.status == FAILED]
-    print(f"\n{sum(p.count(PASSED) for p in parts)} passed, {sum(p.count(FAILED) for p in parts)} failed, "
-          f"{sum(p.count(SKIPPED) for p in parts)} skipped in {time.monotonic() - began:.0f} s: {checker.out}/gpu-check.json, .md"
-          + (f"\nfailed: {' '.join(failed)}" if failed else ""))
-    return 0 if passed(parts) else 1
+    identity = document.identity_of(place, checker.facts, facts.driver_package(checker))
+    record = document.Record(out, args.resume and os.path.abspath(args.resume), {**identity, "quick": args.quick}, ORDER)
+    names = names or [name for name in ORDER if args.all or not record.finished(name)]
+    if not names:
+        print(f"nothing is left to run: {out}/{document.NAME} is complete; name parts, or --all, to run them again")
+        return 0 if record.document["passed"] else 1
+    record.write(when=document.now(), host=f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
+                 device=checker.facts, versions={"starring": revision(place), "python": platform.python_version()})
+    return run_parts(checker, record, names)
+
+
+def main():
+    args = options().parse_args()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        names = part_names(args.parts)
+        if args.all and names:
+            raise WrongCommand("--all and names of parts exclude each other")
+        place = Place(args.build)
+        out = os.path.abspath(args.out or args.resume or os.path.join(place.top, "runs", "gpu-check"))
+        if args.list:
+            tell_parts(out)
+            return 0
+        return check(args, place, names, out)
+    except NotBuilt as e:
+        print(f"gpu-check: {e}", file=sys.stderr)
+        return 1
+    except (WrongCommand, document.Unusable) as e:
+        print(f"gpu-check: {e}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, "interrupted: what was found until then is in the document")

@@ -38,7 +38,7 @@ class Bundle(unittest.TestCase):
         for name in libraries:
             self.assertFalse(name.startswith(("libc.so", "libm.so", "ld-linux", "libcuda", "libcublas", "libstdc++")), name)
         for name in ("bin/starring", "bin/mpirun", "bin/gpu-check", "openmpi/bin/orterun", "tests/test_kernels_reduce",
-                     "tests/data/vectors/llama/config.json", "experiments/gpu_check.py", "LICENSE", "README.md", "REVISION"):
+                     "tests/data/vectors/llama/config.json", "experiments/gpu_check.py", "LICENSE", "README.md", "REVISION", "docs/gpu.md"):
             self.assertTrue(os.path.exists(os.path.join(self.out, name)), name)
         self.assertTrue(os.path.exists(self.out + ".tar.gz"))
         for folder, _, names in os.walk(os.path.join(self.out, "lib")):

@@ -1,4 +1,4 @@
-"""The parts that say right or wrong: kernels, gradients, equality of topologies, memory under the sanitizer."""
+"""The parts that say right or wrong: operations, gradients, equality of topologies, memory under the sanitizer."""
 import json
 import os
 import re
@@ -10,8 +10,8 @@ from comparison import equality, runs
 from .work import FAILED, NO_TIME, PASSED, SKIPPED
 
 # (number format, ranks), the most telling first. One rank: local is the oracle.
-GROUPS = [("bf16", 2), ("bf16", 1), ("fp32", 2), ("bf16", 4), ("fp16", 2), ("fp32", 4)]
-QUICK_GROUPS = [("bf16", 2), ("bf16", 1)]
+GROUPS = [("bf16", 2), ("bf16", 1)]
+MORE_GROUPS = [("fp32", 2), ("fp16", 2), ("bf16", 4), ("fp32", 4)]
 RINGS = ["zero:0", "zero:1", "zero:2", "zero:3"]
 # Ways around the ring, by number of ranks: (name, options). Every other ring is threads that share the GPU.
 OTHER_RINGS = {1: ("zero:2 over NCCL", ["--collective", "nccl"]), 2: ("zero:2 over MPI", ["--launch", "mpi"])}
@@ -67,7 +67,7 @@ def without_cudnn(folder):
     return folder
 
 
-def kernels(checker, part):
+def operations(checker, part):
     """Every operation against the scalar reference, on random inputs, with poisoned outputs and guard zones."""
     tests = checker.place.device_tests()
     seed = {"STARRING_TEST_SEED": str(checker.options.seed), "STARRING_TEST_SHORT": str(int(checker.options.quick))}
@@ -84,6 +84,29 @@ def kernels(checker, part):
             paths = [without_cudnn(folder)] + [p for p in [checker.place.env.get("LD_LIBRARY_PATH")] if p]
             take_tests(part, "attention without cuDNN",
                        checker.run([tests["attention"]], env={**seed, "LD_LIBRARY_PATH": ":".join(paths)}, limit=TEST_LIMIT))
+
+
+def attention(checker, part):
+    """Steps of a small model in 16 bits: is it cuDNN that computes attention, and what does it say where it does not."""
+    for dtype in ("bf16", "fp16"):
+        log = os.path.join(checker.out, "logs", f"attention-cudnn-{dtype}.txt")
+        os.makedirs(os.path.dirname(log), exist_ok=True)
+        size = ["--model", "tiny", "--batch", 1, "--seq", 16] if checker.options.quick else \
+            ["--model", "demo", "--batch", 2, "--seq", 128]
+        outcome = checker.starring("bench", "step", "--device", "cuda", "--json", *size, "--dtype", dtype, "--steps", 1, "--matmul", 64,
+                                   env={"CUDNN_LOGLEVEL_DBG": "2", "CUDNN_LOGDEST_DBG": log})
+        if not outcome.ok:
+            part.check(f"{dtype}: a step", outcome.verdict, outcome.why())
+            continue
+        device = json.loads(outcome.text)["device"]
+        part.figure(dtype, **{k: v for k, v in device.items() if k.startswith("attention_")})
+        ran = {device["attention_forward"], device["attention_backward"]}
+        why = "; ".join(device.get("notes") or []) or f"it was {' and '.join(sorted(map(str, ran)))}, without a reason"
+        if checker.facts.get("cudnn") is None:
+            part.check(f"{dtype}: attention by cuDNN", SKIPPED, f"cuDNN is not there: {checker.facts.get('cudnn_missing')}")
+            part.finding(f"attention in {dtype} takes our own kernel: {checker.facts.get('cudnn_missing')}")
+        else:
+            part.expect(f"{dtype}: attention by cuDNN", ran == {"cudnn"}, f"{why} (cuDNN's own words: {log})")
 
 
 def parity(checker, part):
@@ -197,14 +220,23 @@ def check_repeats(trainer, part, first, dtype, ranks):
     part.check(name, FAILED if difference else PASSED, difference[1] if difference else "")
 
 
-def topologies(checker, part):
-    """Star and ring, several ranks on one GPU: equality of bits, repetition, the ledger."""
+def check_groups(checker, part, groups):
     trainer = Trainer(checker)
-    for dtype, ranks in QUICK_GROUPS if checker.options.quick else GROUPS:
+    for dtype, ranks in groups:
         if checker.left() < 2:
             part.check(f"{dtype}, {ranks} ranks", SKIPPED, NO_TIME)
             continue
         check_group(trainer, part, dtype, ranks)
+
+
+def bits(checker, part):
+    """bf16, 2 ranks and 1: star = ring to the bit, repetition, the ledger; NCCL and MPI where they are."""
+    check_groups(checker, part, GROUPS)
+
+
+def more_bits(checker, part):
+    """The same in the other number formats, and with 4 ranks on the GPU."""
+    check_groups(checker, part, MORE_GROUPS[:1] if checker.options.quick else MORE_GROUPS)
 
 
 # ---------------------------------------------------------------- compute-sanitizer
@@ -242,29 +274,3 @@ def memcheck(checker, part):
 def racecheck(checker, part):
     """Threads of a block that touch the same shared memory without a barrier between them."""
     sanitize(checker, part, "racecheck", OWN_KERNELS)
-
-
-# ---------------------------------------------------------------- the device
-def facts(checker):
-    """(what the device says of itself, None), or (None, the backend's sentence)."""
-    outcome = checker.starring("bench", "adam", "--device", "cuda", "--json", "--rounds", 1, "--elements", 262144)
-    try:
-        found = json.loads(outcome.text).get("device") if outcome.ok else None
-    except ValueError:
-        found = None
-    return (found, None) if found else (None, outcome.why() if not outcome.ok else "starring bench names no device")
-
-
-def device(checker, part):
-    """What is there: the device, its driver, and which of CUDA's libraries were taken."""
-    part.figure("device", **checker.facts)
-    for name, folder, where in checker.place.libraries:
-        part.notes.append(f"{name}: {'not found' if not folder else f'{folder} ({where})'}")
-    if shutil.which("nvidia-smi"):
-        query = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit,mig.mode.current"
-        outcome = checker.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv"], limit=20)
-        if outcome.ok:
-            rows = [[c.strip() for c in line.split(",")] for line in outcome.text.strip().splitlines()]
-            for row in rows[1:]:
-                part.figure("nvidia-smi", **dict(zip(rows[0], row)))
-    part.check("a device of compute capability 8.0 or more", PASSED)

@@ -1,4 +1,4 @@
-"""The results for people: lines on the terminal, and a page for docs/results/."""
+"""The results for people: lines on the terminal, and a page for docs/results/. Of parts as they are in the document."""
 from .work import FAILED, PASSED, SKIPPED
 
 MARK = {PASSED: "ok", FAILED: "FAILED", SKIPPED: "skipped"}
@@ -18,52 +18,86 @@ def size(value):
     return f"{value / 2**30:.1f}" if isinstance(value, (int, float)) else "-"
 
 
-def step_rows(part):
-    rows = [["model", "B", "T", "ms per step", "tokens/s", "MFU, datasheet", "wanted", "", "of the matrix product", "GiB"]]
-    for f in part.figures:
-        rows.append([f["what"], f["batch"], f["seq"], f"{1e3 * f['step_seconds']:.2f}", f"{f['tokens_per_second']:,.0f}",
-                     share(f.get("mfu_datasheet")), share(f["wanted"]), met(f), share(f.get("share_of_matmul")),
-                     size((f.get("memory") or {}).get("ledger_peak_bytes"))])
+def group(part):
+    return part["name"].split("-")[0]
+
+
+def count(part, status):
+    return sum(c["status"] == status for c in part["checks"])
+
+
+# ---------------------------------------------------------------- figures as tables
+def step_rows(figures):
+    rows = [["model", "how", "B", "T", "tokens/s", "MFU, full", "causal", "wanted", "", "ms per step", "expected",
+             "of the product", "GiB", "attention, GELU, bias gradient"]]
+    for f in figures:
+        ran = f.get("ran") or {}
+        expected = f.get("expected_ms")
+        rows.append([f["what"], f["way"], f["batch"], f["seq"], f"{f['tokens_per_second']:,.0f}", share(f.get("mfu_datasheet")),
+                     share(f.get("mfu_datasheet_causal")), share(f["wanted"]), met(f), f"{1e3 * f['step_seconds']:.2f}",
+                     f"{expected:,g}" if expected else "-", share(f.get("share_of_matmul")),
+                     size((f.get("memory") or {}).get("ledger_peak_bytes")),
+                     ", ".join(str(ran.get(k) or "-") for k in ("attention_forward", "gelu", "bias_grad"))])
     return rows
 
 
-def operation_rows(part):
-    rows = [["operation", "shape", "us", "rate", "share", "of", "wanted", ""]]
-    for f in part.figures:
+def tune_rows(figures):
+    """Two tables' rows, of the products and of the steps, with one head."""
+    rows = [["product", "m, n, k", "uses", "first ms", "best ms", "gain", "chosen"]]
+    for f in figures:
+        if "way" in f:
+            rows.append([f["what"], f["way"], 1, f"{1e3 * f['step_seconds']:.2f}", "", "", ""])
+            continue
+        best = f["best_seconds"]
+        rows.append([f["what"], f"{f['m']}, {f['n']}, {f['k']}", f["uses_per_step"], f"{1e3 * f['first_seconds']:.4f}",
+                     f"{1e3 * best:.4f}" if best else "-", share(1 - best / f["first_seconds"]) if best else "-",
+                     f"{f['rank'] or 'none'} of {f['candidates']}"])
+    return rows
+
+
+def operation_rows(figures):
+    rows = [["operation", "shapes of", "shape", "us", "rate", "share", "of", "wanted", ""]]
+    for f in figures:
         computes = "flops_per_second" in f
         rate = f"{f['flops_per_second'] / 1e12:.1f} TFLOP/s" if computes else f"{f['bytes_per_second'] / 1e9:.0f} GB/s"
-        rows.append([f["what"], f["shape"], f"{1e6 * f['seconds']:.1f}", rate,
+        rows.append([f["what"], f["shapes_of"], f["shape"], f"{1e6 * f['seconds']:.1f}", rate,
                      share(f.get("share_of_matmul" if computes else "share_of_copy")), "matmul" if computes else "copy",
                      share(f.get("wanted")), met(f)])
     return rows
 
 
-def peer_rows(part):
+def peer_rows(figures):
     rows = [["model", "B", "T", "starring, tokens/s", "PyTorch, tokens/s", "ratio", "wanted", "", "GiB", "GiB, PyTorch"]]
-    for f in part.figures:
+    for f in figures:
         rows.append([f["what"], f["batch"], f["seq"], f"{f['starring']['tokens_per_second']:,.0f}",
                      f"{f['pytorch']['tokens_per_second']:,.0f}", f"{f['ratio']:.2f}", f"{f['wanted']:.2f}", met(f),
                      size(f["starring"]["peak_bytes"]), size(f["pytorch"]["peak_bytes"])])
     return rows
 
 
-def fact_rows(part):
-    return [["", ""]] + [[f"{f['what']}: {k}", v] for f in part.figures for k, v in f.items() if k != "what"]
+def fact_rows(figures):
+    rows = [["", ""]]
+    for f in figures:
+        if f["what"] == "library":
+            rows.append([f["file"], f["missing"] or f"{f['folder'] or 'the loader'} ({f['found_in']})"])
+        else:
+            rows += [[f"{f['what']}: {k}", v] for k, v in f.items() if k != "what"]
+    return rows
 
 
-def plain_rows(part):
-    keys = list(dict.fromkeys(k for f in part.figures for k, v in f.items() if not isinstance(v, (dict, list))))
-    return [keys] + [[cell(f.get(k)) for k in keys] for f in part.figures]
+def plain_rows(figures):
+    keys = list(dict.fromkeys(k for f in figures for k, v in f.items() if not isinstance(v, (dict, list))))
+    return [keys] + [[cell(f.get(k)) for k in keys] for f in figures]
 
 
 def cell(value):
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def collective_rows(part):
+def collective_rows(figures):
     rows = [["where", "operation", "size", "type", "redop", "place", "us", "algbw GB/s", "busbw GB/s", "#wrong"]]
-    largest = {w: max(f["size"] for f in part.figures if f["what"] == w) for w in {f["what"] for f in part.figures}}
-    for f in part.figures:
+    largest = {w: max(f["size"] for f in figures if f["what"] == w) for w in {f["what"] for f in figures}}
+    for f in figures:
         if f["size"] not in (0, largest[f["what"]]):
             continue  # the others are in the JSON document
         rows.append([f["what"], f["operation"], f["size"], f["type"], f["redop"], f["place"].replace("_", " "),
@@ -72,11 +106,12 @@ def collective_rows(part):
     return rows
 
 
-ROWS = {"device": fact_rows, "collectives": collective_rows, "steps": step_rows, "bench": operation_rows, "peers": peer_rows}
+ROWS = {"facts": fact_rows, "collectives": collective_rows, "step": step_rows, "accumulation": step_rows, "choices": step_rows,
+        "tune": tune_rows, "kernels": operation_rows, "peers": peer_rows}
 
 
 def rows_of(part):
-    return ROWS.get(part.name, plain_rows)(part) if part.figures else []
+    return ROWS.get(group(part), plain_rows)(part["figures"]) if part["figures"] else []
 
 
 def aligned(rows):
@@ -90,38 +125,58 @@ def markdown(rows):
     return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
 
 
+# ---------------------------------------------------------------- one part
+def mark(part):
+    return MARK[part["status"]] if part["finished"] or part["status"] == FAILED else "cut short"
+
+
 def verdict(part):
-    counts = f"{part.count(PASSED)} passed, {part.count(FAILED)} failed, {part.count(SKIPPED)} skipped"
-    return f"{MARK[part.status]:<8}{part.name:<12}{counts:<36}{part.seconds:6.1f} s  {part.title}"
+    counts = f"{count(part, PASSED)} passed, {count(part, FAILED)} failed, {count(part, SKIPPED)} skipped"
+    return f"{mark(part):<8}{part['name']:<14}{counts:<36}{part['seconds']:6.1f} s  {part['title']}"
 
 
 def troubles(part):
-    return [f"{MARK[c['status']]}: {c['name']}" + (f": {c['why']}" if c.get("why") else "")
-            for c in part.checks if c["status"] != PASSED]
+    found = [f"{MARK[c['status']]}: {c['name']}" + (f": {c['why']}" if c.get("why") else "")
+             for c in part["checks"] if c["status"] != PASSED]
+    return found + [f"finding: {text}" for text in part["findings"]]
 
 
 def tell(part):
     """What the terminal gets when a part is over."""
-    lines = [verdict(part)] + ["          " + t for t in troubles(part)] + ["          " + n for n in part.notes]
-    if part.figures:
+    lines = [verdict(part)] + ["          " + t for t in troubles(part)] + ["          " + n for n in part["notes"]]
+    if part["figures"]:
         lines += aligned(rows_of(part))
     return "\n".join(lines)
 
 
-def page(document, parts):
+# ---------------------------------------------------------------- the page
+def libraries_of(part):
+    return ", ".join(f"{words} {part.get('libraries', {}).get(key)}"
+                     for key, words in (("runtime", "CUDA"), ("cublaslt", "cuBLASLt"), ("cudnn", "cuDNN")))
+
+
+def head(document):
+    facts, parts = document["device"], document["parts"]
+    return [f"# {facts.get('name', 'GPU')}, {document['when'][:10]}", "",
+            *dict.fromkeys(f"    {p['command']}" for p in parts), "",
+            f"{document['when']}, {document['seconds']:.0f} s; compute capability {facts.get('compute_capability')}, driver "
+            f"{document['identity'].get('driver')}, {'; '.join(dict.fromkeys(libraries_of(p) for p in parts))}; "
+            f"starring {document['versions'].get('starring') or 'of unknown revision'}, build {document['identity'].get('build')}; "
+            f"{document['host']}.", "",
+            *[f"- finding, {text}" for text in document["findings"]], *[""] * bool(document["findings"])]
+
+
+def page(document):
     """The page as Markdown."""
-    facts = document["device"]
-    lines = [f"# {facts.get('name', 'GPU')}, {document['when'][:10]}", "",
-             f"    {document['command']}", "",
-             f"{document['when']}, {document['seconds']:.0f} s; compute capability {facts.get('compute_capability')}, driver "
-             f"{facts.get('driver')}, CUDA {facts.get('runtime')}, cuBLASLt {facts.get('cublaslt')}, cuDNN {facts.get('cudnn')}; "
-             f"starring {document['versions'].get('starring') or 'of unknown revision'}; {document['host']}.", "",
-             "| part | result | passed | failed | skipped | seconds |", "|---|---|---|---|---|---|"]
-    lines += [f"| {p.title} | {MARK[p.status]} | {p.count(PASSED)} | {p.count(FAILED)} | {p.count(SKIPPED)} | {p.seconds:.1f} |"
+    parts = document["parts"]
+    lines = head(document)
+    lines += ["| part | result | passed | failed | skipped | seconds |", "|---|---|---|---|---|---|"]
+    lines += [f"| {p['title']} | {mark(p)} | {count(p, PASSED)} | {count(p, FAILED)} | {count(p, SKIPPED)} | {p['seconds']:.1f} |"
               for p in parts]
     for part in parts:
-        if part.figures or part.notes or troubles(part):
-            lines += ["", f"## {part.title}", ""]
-            lines += [f"- {n}" for n in part.notes + troubles(part)]
-            lines += [""] * bool((part.notes or troubles(part)) and part.figures) + (markdown(rows_of(part)) if part.figures else [])
+        said = part["notes"] + troubles(part)
+        if part["figures"] or said:
+            lines += ["", f"## {part['title']}", ""]
+            lines += [f"- {text}" for text in said]
+            lines += [""] * bool(said and part["figures"]) + (markdown(rows_of(part)) if part["figures"] else [])
     return "\n".join(lines).rstrip() + "\n"

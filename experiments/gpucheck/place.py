@@ -1,5 +1,6 @@
 """Where the program and its tests are, in a checkout or in a bundle, and where CUDA's libraries are."""
 import glob
+import hashlib
 import json
 import os
 import re
@@ -10,7 +11,16 @@ import sys
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CUDA_SO = "libstarring_cuda.so"
 # What CUDA's pip packages call their folders below site-packages.
-PIP_FOLDERS = ["nvidia/cu{major}/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib", "nvidia/nccl/lib"]
+PIP_FOLDERS = ["nvidia/cu{major}/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib", "nvidia/cuda_nvrtc/lib", "nvidia/nccl/lib"]
+# What libcudnn.so.9 loads by itself when a graph is built (NVIDIA's cuDNN API overview): a file of these that is
+# missing shows only then. The engines that are compiled at run time want NVRTC.
+CUDNN_PARTS = ["graph", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
+
+
+def library_names(major):
+    """The sonames of everything that is loaded at run time, of this CUDA."""
+    return [f"libcublasLt.so.{major}", "libcudnn.so.9", *(f"libcudnn_{p}.so.9" for p in CUDNN_PARTS),
+            f"libnvrtc.so.{major}", "libnccl.so.2"]
 
 
 class NotBuilt(Exception):
@@ -51,6 +61,14 @@ class Place:
     def parity_test(self):
         return os.path.join(self.tests, "test_shared_parity")
 
+    def fingerprint(self):
+        """Which build this is: 16 hexadecimal digits of the program and of the object with everything CUDA."""
+        digest = hashlib.sha256()
+        for path in (self.program, self.object):
+            with open(path, "rb") as f:
+                digest.update(hashlib.sha256(f.read()).digest())
+        return digest.hexdigest()[:16]
+
     # ---------------------------------------------------------------- CUDA's libraries
     def needed_major(self):
         """The major version of CUDA that the object was built with, from the name of the cuBLASLt it loads."""
@@ -70,7 +88,7 @@ class Place:
         system = ["/usr/local/cuda/lib64"] + sorted(glob.glob(f"/usr/local/cuda-{major}*/lib64"), reverse=True)
         pip = [os.path.join(site, f.format(major=major)) for site in site_packages() for f in PIP_FOLDERS]
         taken = []
-        for name in (f"libcublasLt.so.{major}", "libcudnn.so.9", "libnccl.so.2"):
+        for name in library_names(major):
             folder, where = find_in(name, given), "LD_LIBRARY_PATH"
             if not folder and name in known:
                 folder, where = os.path.dirname(known[name]), "the system's list of libraries"

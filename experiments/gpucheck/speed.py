@@ -1,88 +1,41 @@
-"""The parts that measure: training steps, single operations, collectives, PyTorch beside us."""
+"""The parts that measure other than whole steps: single operations, collectives, PyTorch beside us."""
 import json
 import os
 import shutil
 import sys
 
-from .work import FAILED, NO_TIME, PASSED, SKIPPED
+from . import steps
+from .work import PASSED, SKIPPED, NO_TIME
 
-GIB = 2**30
-SEQ = 1024
-# (model, batch or None for the largest that fits, MFU wanted on an H200)
-STEPS = [("gpt2-124m", 32, 0.40), ("gpt2-1558m", None, 0.57), ("qwen2.5-1.5b", None, 0.57), ("qwen2.5-0.5b", None, 0.47)]
-LARGEST_BATCH = 64
-RESERVE = 6 * GIB  # context, workspaces of libraries, the products that are timed between the steps
 PEERS_MISSING = 3  # gpu_peers.py's exit status
 
 
-def number(value):
-    return value if isinstance(value, (int, float)) else None
-
-
-# ---------------------------------------------------------------- training steps
-def predicted_bytes(checker, model, batch):
-    """Device memory of a training step as --dry-run predicts it; None when it cannot."""
-    outcome = checker.starring("train", "--dry-run", "--json", "--topology", "local", "--model", model, "--data", "demo",
-                               "--batch", batch, "--seq", SEQ, "--dtype", "bf16", limit=20)
-    try:
-        return json.loads(outcome.text)["memory"][0]["predicted_bytes"] if outcome.ok else None
-    except (ValueError, LookupError):
-        return None
-
-
-def largest_batch(checker, model):
-    """The largest power of two whose prediction fits the device's memory beside the reserve; at least 1."""
-    room = checker.facts.get("memory_bytes", 0) - RESERVE
-    batch = LARGEST_BATCH
-    while batch > 1 and (predicted_bytes(checker, model, batch) or 0) > room:
-        batch //= 2
-    return batch
-
-
-def time_step(checker, part, model, batch, wanted):
-    size = ["--batch", 2, "--seq", 32, "--steps", 3, "--matmul", 64] if checker.options.quick else \
-        ["--batch", batch, "--seq", SEQ, "--steps", 10]
-    outcome = checker.starring("bench", "step", "--device", "cuda", "--json", "--model", model, "--dtype", "bf16", *size)
-    name = f"{model}: bench step"
+# ---------------------------------------------------------------- single operations
+def bench_kernels(checker, part, name, argv):
+    """One `bench kernels`, bf16: each operation's share of the measured copy or matrix product."""
+    if checker.left() < 3:
+        part.check(name, SKIPPED, NO_TIME)
+        return
+    size = ["--elements", 65536, "--matmul", 64, "--rounds", 1] if checker.options.quick else []
+    outcome = checker.starring("bench", "kernels", "--device", "cuda", "--dtype", "bf16", "--json", *argv, *size)
     if not outcome.ok:
         part.check(name, outcome.verdict, outcome.why())
         return
     result = json.loads(outcome.text)
-    memory = result.get("memory") or {}
     part.check(name, PASSED)
-    part.expect(f"{model}: memory as predicted, to the byte", memory.get("predicted_bytes") == memory.get("ledger_peak_bytes"),
-                f"predicted {memory.get('predicted_bytes')}, counted {memory.get('ledger_peak_bytes')}")
-    part.expect(f"{model}: nothing allocated after the first step", not result.get("late_allocations"),
-                f"{result.get('late_allocations')} allocations")
-    mfu = number(result.get("mfu_datasheet"))
-    part.figure(model, **{k: v for k, v in result.items() if k not in ("model", "device")}, wanted=wanted,
-                met=None if mfu is None or wanted is None else mfu >= wanted)
-
-
-def steps(checker, part):
-    """`starring bench step`, bf16: MFU against the datasheet, share of a large matrix product of the same run."""
-    part.notes.append("MFU = flops per step / step seconds / the datasheet's dense bf16 rate; wanted: on an H200")
-    for model, batch, wanted in [("tiny", 2, None)] if checker.options.quick else STEPS:
-        if checker.left() < 5:
-            part.check(f"{model}: bench step", SKIPPED, NO_TIME)
-            continue
-        time_step(checker, part, model, batch or largest_batch(checker, model), wanted)
-
-
-# ---------------------------------------------------------------- single operations
-def bench(checker, part):
-    """`starring bench kernels`, bf16: each operation's share of the measured copy or matrix product."""
-    size = ["--elements", 65536, "--matmul", 64, "--rounds", 1] if checker.options.quick else []
-    outcome = checker.starring("bench", "kernels", "--device", "cuda", "--dtype", "bf16", "--json", *size)
-    if not outcome.ok:
-        part.check("bench kernels", outcome.verdict, outcome.why())
-        return
-    result = json.loads(outcome.text)
-    part.check("bench kernels", PASSED)
     for row in result["operations"]:
         has_target = "target_reached" in row
-        part.figure(row["operation"], **{k: v for k, v in row.items() if k not in ("operation", "target_reached")},
+        part.figure(row["operation"], shapes_of=name,
+                    **{k: v for k, v in row.items() if k not in ("operation", "target_reached")},
                     wanted=result.get("target_share_of_copy") if has_target else None, met=row.get("target_reached"))
+    copies = sorted(row["copy_bytes_per_second"] for row in result["operations"] if "copy_bytes_per_second" in row)
+    copy = copies[len(copies) // 2] if copies else None
+    steps.compare(checker, part, f"{name}: the copy, read + written", copy and copy / 1e12, steps.COPY / 1e12, "TB/s")
+
+
+def kernels(checker, part):
+    """Every operation at sizes far beyond the caches."""
+    bench_kernels(checker, part, "large", [])
 
 
 # ---------------------------------------------------------------- collectives
@@ -133,26 +86,28 @@ def collectives(checker, part):
 
 
 # ---------------------------------------------------------------- PyTorch
-def peers(checker, part):
-    """experiments/gpu_peers.py: the same steps in PyTorch, in the same run; wanted is 1.10 times its rate."""
-    script, found = os.path.join(checker.place.top, "experiments", "gpu_peers.py"), os.path.join(checker.out, "peers.json")
-    models = [(m, b or largest_batch(checker, m)) for m, b, _ in ([("tiny", 2, None)] if checker.options.quick else STEPS)]
-    for model, batch in models:
-        if checker.left() < 15:
-            part.check(model, SKIPPED, NO_TIME)
-            continue
-        argv = [checker.options.python or sys.executable, script, "--program", checker.place.program, "--models", f"{model}:{batch}",
-                "--json", found]
-        argv += ["--seq", "32", "--steps", "2", "--warmup", "1", "--rounds", "1"] if checker.options.quick else ["--seq", str(SEQ)]
+def peers(short):
+    """A part: experiments/gpu_peers.py, the same step in PyTorch, in turn with ours; wanted is 1.10 times its rate."""
+    def part_of(checker, part):
+        model, batch = steps.size_of(checker, part, short)
+        script, found = os.path.join(checker.place.top, "experiments", "gpu_peers.py"), os.path.join(checker.out, "peers.json")
+        argv = [checker.options.python or sys.executable, script, "--program", checker.place.program,
+                "--models", f"{model.preset}:{batch}", "--json", found]
+        argv += ["--seq", "32", "--steps", "2", "--warmup", "1", "--rounds", "1"] if checker.options.quick else \
+            ["--seq", str(steps.SEQ)]
         outcome = checker.run(argv)
         if outcome.status == PEERS_MISSING:
             part.check("PyTorch", SKIPPED, outcome.errors.strip().splitlines()[-1])
             return
         if not outcome.ok:
             said = outcome.text.strip().splitlines()
-            part.check(model, outcome.verdict, said[1].strip() if len(said) > 1 and not outcome.out_of_time else outcome.why())
-            continue
-        part.check(model, PASSED)
+            part.check(model.preset, outcome.verdict,
+                       said[1].strip() if len(said) > 1 and not outcome.out_of_time else outcome.why())
+            return
+        part.check(model.preset, PASSED)
         with open(found, encoding="utf-8") as f:
             for row in json.load(f)["rows"]:
                 part.figure(row.pop("model"), **row)
+                if row.get("met") is False:
+                    part.finding(f"{model.preset}: {row['ratio']:.2f} times PyTorch's tokens per second, wanted {row['wanted']:.2f}")
+    return part_of

@@ -1,24 +1,31 @@
 """What a check is made of: results of parts, programs with deadlines, the time that is left."""
+import ctypes
 import os
 import re
 import signal
 import subprocess
 import time
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 NO_TIME = "no time left"
 
 
 class Part:
-    """One part's results. checks: what must hold; figures: what was measured, with targets where there are any."""
+    """One part's results. checks: what must hold; figures: what was measured, with targets where there are any;
+    findings: figures that are far from what was expected, and whatever else a person should look at.
 
-    def __init__(self, name, title, limit):
-        self.name, self.title, self.limit = name, title, limit
-        self.checks, self.figures, self.notes = [], [], []
-        self.seconds = 0.0
+    changed() is called after each of them, so that what is found is on disk before the next thing is tried."""
+
+    def __init__(self, name, title, limit, changed=lambda: None):
+        self.name, self.title, self.limit, self.changed = name, title, limit, changed
+        self.checks, self.figures, self.notes, self.findings = [], [], [], []
+        self.finished, self.seconds = False, 0.0
+        self.about = {}  # when, command, libraries: what more the document says of this part
 
     def check(self, name, status, why="", **more):
         self.checks.append({"name": name, "status": status, **({"why": why} if why else {}), **more})
+        self.changed()
         return status == PASSED
 
     def expect(self, name, holds, why=""):
@@ -26,6 +33,11 @@ class Part:
 
     def figure(self, what, **values):
         self.figures.append({"what": what, **values})
+        self.changed()
+
+    def finding(self, text):
+        self.findings.append(text)
+        self.changed()
 
     def count(self, status):
         return sum(c["status"] == status for c in self.checks)
@@ -42,9 +54,9 @@ class Part:
         return next((c.get("why", "") for c in self.checks if c["status"] == self.status and c.get("why")), "")
 
     def document(self):
-        return {"name": self.name, "title": self.title, "status": self.status, "why": self.why,
-                "seconds": round(self.seconds, 2), "limit_seconds": round(self.limit, 1), "checks": self.checks,
-                "figures": self.figures, "notes": self.notes}
+        return {"name": self.name, "title": self.title, "status": self.status, "why": self.why, "finished": self.finished,
+                **self.about, "seconds": round(self.seconds, 2), "limit_seconds": round(self.limit, 1),
+                "findings": self.findings, "checks": self.checks, "figures": self.figures, "notes": self.notes}
 
 
 class Outcome:
@@ -76,6 +88,12 @@ class Outcome:
         return said[-1] if said else f"exit status {self.status}"
 
 
+def end_with_us():
+    """In the child, before it becomes the program: the kernel sends it SIGTERM should this process be killed, so that
+    nothing keeps the GPU busy that nobody waits for."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def end(process):
     """The program ends its ranks on SIGTERM; after a grace period everything is killed. What it had said."""
     process.terminate()
@@ -87,23 +105,20 @@ def end(process):
 
 
 class Checker:
-    """Runs programs for one part after another, within the time of all."""
+    """Runs programs for one part after another, each part within its own limit."""
 
-    def __init__(self, place, out, budget, options):
+    def __init__(self, place, out, options):
         self.place, self.out, self.options = place, out, options
         self.facts = {}  # what the device says of itself
-        self.ends = time.monotonic() + budget
-        self.part_ends = self.ends
+        self.part, self.part_ends = "start", time.monotonic() + 60
         self.logs = 0
-        os.makedirs(os.path.join(out, "logs"), exist_ok=True)
 
     def left(self):
         """Seconds that the present part has."""
         return self.part_ends - time.monotonic()
 
     def begin(self, part):
-        part.limit = min(part.limit, max(0.0, self.ends - time.monotonic()))
-        self.part_ends = time.monotonic() + part.limit
+        self.part, self.part_ends, self.logs = part.name, time.monotonic() + part.limit, 0
 
     def run(self, argv, env=None, limit=None):
         """A program in the top folder, ended with its children at the limit or when the part's time is over."""
@@ -112,7 +127,7 @@ class Checker:
         limit = min(left, limit or left)
         p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              errors="replace", cwd=self.place.top, env={**self.place.env, **(env or {})},
-                             start_new_session=True)
+                             start_new_session=True, preexec_fn=end_with_us)
         try:
             text, errors = p.communicate(timeout=limit)
             status = p.returncode
@@ -129,10 +144,12 @@ class Checker:
     def log(self, outcome):
         self.logs += 1
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(outcome.argv[0]))
-        with open(os.path.join(self.out, "logs", f"{self.logs:03d}-{name}.txt"), "w", encoding="utf-8") as f:
+        folder = os.path.join(self.out, "logs")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, f"{self.part}-{self.logs:03d}-{name}.txt"), "w", encoding="utf-8") as f:
             f.write(f"$ {' '.join(outcome.argv)}\n# status {outcome.status}, {outcome.seconds:.2f} s\n{outcome.text}"
                     + (f"\n# standard error\n{outcome.errors}" if outcome.errors else ""))
 
-    def starring(self, *argv, limit=None):
+    def starring(self, *argv, env=None, limit=None):
         """The program with these words."""
-        return self.run([self.place.program, *[str(a) for a in argv]], limit=limit)
+        return self.run([self.place.program, *[str(a) for a in argv]], env=env, limit=limit)

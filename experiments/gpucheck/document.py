@@ -1,0 +1,119 @@
+"""The one document that parts of different calls end up in: whose results it takes, and how it is kept on disk."""
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import sys
+
+from . import page
+from .work import FAILED, PASSED
+
+SCHEMA = 2
+NAME, PAGE = "gpu-check.json", "gpu-check.md"
+# What must be the same for results to stand side by side, and what people call it.
+IDENTITY = {"build": "the program's build", "device": "the device", "compute_capability": "the compute capability",
+            "driver": "the driver", "quick": "--quick"}
+
+
+class Unusable(Exception):
+    """A document that no results can be added to; the text says why and what to do."""
+
+
+def identity_of(place, facts, driver):
+    """What the results of this call belong to. driver: as nvidia-smi says; "" where there is none, and the newest CUDA
+    that the driver knows must do."""
+    return {"build": place.fingerprint(), "device": facts.get("name"), "compute_capability": facts.get("compute_capability"),
+            "driver": driver or facts.get("driver")}
+
+
+def read(folder):
+    """The document in a folder, or None where there is none."""
+    path = os.path.join(folder, NAME)
+    try:
+        with open(path, encoding="utf-8") as f:
+            found = json.load(f)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as e:
+        raise Unusable(f"{path} cannot be read ({e}): name another folder with --out") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("parts"), list):
+        raise Unusable(f"{path} is no document of this gpu-check (schema {SCHEMA}): name another folder with --out")
+    return found
+
+
+def check_same(path, theirs, ours):
+    """Raises Unusable where the identities differ."""
+    differing = [f"{words} is {theirs.get(key)} there and {ours[key]} here" for key, words in IDENTITY.items()
+                 if theirs.get(key) != ours[key]]
+    if differing:
+        raise Unusable(f"{path} is of something else: {'; '.join(differing)}. Its results cannot stand beside new ones: "
+                       "name another folder with --out")
+
+
+def replace(path, text):
+    """The whole file or the old one, whenever the program is ended."""
+    new = f"{path}.{os.getpid()}.new"
+    with open(new, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.replace(new, path)
+
+
+class Record:
+    """The document of a folder. Parts of earlier calls are kept; one that runs again takes its own's place, and while
+    it has not finished what it replaces is kept in it, as "before"."""
+
+    def __init__(self, out, resume, identity, order):
+        """resume: the folder with the document to go on with, or None for the one in out, if there is any."""
+        found = read(resume or out)
+        if resume and not found:
+            raise Unusable(f"there is no {os.path.join(resume, NAME)} to go on with")
+        if found:
+            check_same(os.path.join(resume or out, NAME), found.get("identity") or {}, identity)
+        self.out, self.order = out, order
+        self.document = {"schema": SCHEMA, "identity": identity, **(found or {})}
+        self.parts = {p["name"]: p for p in self.document.get("parts", []) if p.get("name") in order}
+        os.makedirs(out, exist_ok=True)
+        self.lock = open(os.path.join(out, ".lock"), "w", encoding="utf-8")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise Unusable(f"another gpu-check writes to {out}: wait for it, or name another folder with --out") from None
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.lock.close()
+
+    def finished(self, name):
+        return bool(self.parts.get(name, {}).get("finished"))
+
+    def take(self, part):
+        """The part as it is now, on disk when this returns."""
+        old, new = self.parts.get(part.name, {}), part.document()
+        before = old if old.get("finished") else old.get("before")
+        self.parts[part.name] = new if part.finished or not before else {**new, "before": before}
+        self.write()
+
+    def write(self, **more):
+        parts = [self.parts[name] for name in self.order if name in self.parts]
+        self.document.update(more)
+        self.document.update(
+            passed=passed(parts), complete=all(self.finished(name) for name in self.order),
+            seconds=round(sum(p["seconds"] for p in parts), 1),
+            findings=[f"{p['name']}: {text}" for p in parts for text in p["findings"]], parts=parts)
+        replace(os.path.join(self.out, NAME), json.dumps(self.document, indent=1) + "\n")
+        replace(os.path.join(self.out, PAGE), page.page(self.document))
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def command(place):
+    return " ".join(["bin/gpu-check" if place.bundled else "experiments/gpu_check.py", *sys.argv[1:]])
+
+
+def passed(parts):
+    """No check failed, and there was one that passed."""
+    return all(p["status"] != FAILED for p in parts) and any(c["status"] == PASSED for p in parts for c in p["checks"])

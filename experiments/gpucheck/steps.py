@@ -1,0 +1,198 @@
+"""The parts that time whole training steps: each model as it is, its choices one by one, products chosen by measurement."""
+import json
+import os
+
+from .work import NO_TIME, PASSED, SKIPPED
+
+GIB = 2**30
+SEQ = 1024
+RESERVE = 6 * GIB  # context, workspaces of libraries, the products that are timed between the steps
+EXPECTED_ON = "NVIDIA H200"
+FIFTH = 0.2
+# Of EXPECTED_ON: flops per second of a large product of 16-bit numbers, and bytes read + written by a copy.
+PRODUCT, COPY = 690e12, 4.3e12
+
+
+class Model:
+    """A model that is timed. batch: sequences of SEQ tokens; mfu: wanted on EXPECTED_ON, of its datasheet, with causal
+    attention; ms: of a step, expected there. What is expected is arithmetic, of products at PRODUCT and everything else
+    at COPY, until it has been measured."""
+
+    def __init__(self, preset, batch, mfu, ms):
+        self.preset, self.batch, self.mfu, self.ms = preset, batch, mfu, ms
+
+
+MODELS = {"124m": Model("gpt2-124m", 32, 0.40, 59), "1.5b": Model("qwen2.5-1.5b", 32, 0.57, 550),
+          "0.5b": Model("qwen2.5-0.5b", 64, 0.47, 435), "1558m": Model("gpt2-1558m", 32, 0.57, 557)}
+TINY = Model("tiny", 2, None, None)  # of --quick
+
+# Ways to run a step, each with the configuration that makes it: the head's chunks of logits, and what a GPU may choose.
+AS_IT_IS = "as it is"
+SMALL_CHUNK, LARGE_CHUNK = "logits 128 MiB", "logits 1.25 GiB"
+CHUNKS = {AS_IT_IS: {}, SMALL_CHUNK: {"memory.logits_bytes": 128 << 20}, LARGE_CHUNK: {"memory.logits_bytes": 5 << 28}}
+LESS_MS = (20, 30)  # that the large chunk takes less than the small one, of the models with 151,936 words
+CHOICES = {AS_IT_IS: {}, "attention: whole batch": {"cuda.attention_slice": "whole"},
+           "bias gradient: epilogue": {"cuda.bias_grad": "epilogue"}, "bias gradient: kernel": {"cuda.bias_grad": "kernel"}}
+GELU = {"GELU: fused": {"cuda.gelu": "fused"}, "GELU: apart": {"cuda.gelu": "apart"}}
+ACCUMULATION = 16
+# 16 times forward and backward, and one update: 28 bytes for each of 1.54e9 parameters at COPY.
+ACCUMULATED_MS = 16 * (MODELS["1.5b"].ms - 10) + 10
+FIRST_CHOICE, MEASURED_CHOICE = "first heuristics", "measured products"
+LESS_PERCENT = (2, 3)  # of a step, with measured products
+
+
+# What computed it, of the bench's device.
+RAN = ("attention_forward", "attention_backward", "attention_slice_sequences", "gelu", "bias_grad")
+
+
+def number(value):
+    return value if isinstance(value, (int, float)) else None
+
+
+def compare(checker, part, what, measured, expected, unit):
+    """What is expected of EXPECTED_ON beside what was measured; far from it is a finding, not a failure."""
+    if expected is None or measured is None or not (checker.facts.get("name") or "").startswith(EXPECTED_ON):
+        return
+    low, high = expected if isinstance(expected, tuple) else (expected, expected)
+    if not low - FIFTH * abs(low) <= measured <= high + FIFTH * abs(high):
+        wanted = f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
+        part.finding(f"{what}: {measured:,.4g} {unit}, expected {wanted}")
+
+
+# ---------------------------------------------------------------- how large
+def predicted_bytes(checker, model, batch):
+    """Device memory of a training step as --dry-run predicts it; None when it cannot."""
+    outcome = checker.starring("train", "--dry-run", "--json", "--topology", "local", "--model", model, "--data", "demo",
+                               "--batch", batch, "--seq", SEQ, "--dtype", "bf16", "--device", "cuda", limit=20)
+    try:
+        return json.loads(outcome.text)["memory"][0]["predicted_bytes"] if outcome.ok else None
+    except (ValueError, LookupError):
+        return None
+
+
+def batch_that_fits(checker, part, model):
+    """The model's sequences, or half of them, and so on, until the prediction fits the device beside the reserve."""
+    room, batch = checker.facts.get("memory_bytes", 0) - RESERVE, model.batch
+    while batch > 1 and (predicted_bytes(checker, model.preset, batch) or 0) > room:
+        batch //= 2
+    if batch < model.batch:
+        part.notes.append(f"{model.preset}: {model.batch} sequences do not fit this device: {batch}")
+    return batch
+
+
+def size_of(checker, part, short):
+    """(model, batch) of this run: the one of that short name, or with --quick the tiny one."""
+    model = TINY if checker.options.quick else MODELS[short]
+    return model, TINY.batch if checker.options.quick else batch_that_fits(checker, part, model)
+
+
+def words_of(checker, model, batch):
+    """The options that make its size."""
+    return ["--device", "cuda", "--model", model.preset, "--batch", batch, "--seq", 32 if checker.options.quick else SEQ]
+
+
+# ---------------------------------------------------------------- one step
+def check_memory(part, name, result):
+    memory = result.get("memory") or {}
+    part.expect(f"{name}: memory as predicted, to the byte", memory.get("predicted_bytes") == memory.get("ledger_peak_bytes"),
+                f"predicted {memory.get('predicted_bytes')}, counted {memory.get('ledger_peak_bytes')}")
+    part.expect(f"{name}: nothing allocated after the first step", not result.get("late_allocations"),
+                f"{result.get('late_allocations')} allocations")
+
+
+def time_step(checker, part, model, batch, way, settings, expected=None, steps=10):
+    """One `bench step`: checks and a figure; its document, or None. expected: ms."""
+    name = f"{model.preset}, {way}"
+    if checker.left() < 5:
+        part.check(name, SKIPPED, NO_TIME)
+        return None
+    more = ["--steps", 2, "--matmul", 64] if checker.options.quick else ["--steps", steps]
+    for key, value in settings.items():
+        more += ["--set", f"{key}={value}"]
+    outcome = checker.starring("bench", "step", "--json", "--dtype", "bf16", *words_of(checker, model, batch), *more)
+    if not outcome.ok:
+        part.check(name, outcome.verdict, outcome.why())
+        return None
+    result = json.loads(outcome.text)
+    part.check(name, PASSED)
+    check_memory(part, name, result)
+    for line in outcome.errors.splitlines():
+        said = line.partition("starring: warning: ")[2]
+        if said and not any(text.endswith(said) for text in part.findings):  # each remark once a part
+            part.finding(f"{name}: {said}")
+    mfu = number(result.get("mfu_datasheet_causal"))
+    expected = None if checker.options.quick or batch != model.batch else expected
+    ran = {k: (result.get("device") or {}).get(k) for k in RAN}
+    part.figure(model.preset, way=way, **{k: v for k, v in result.items() if k not in ("model", "device")}, ran=ran,
+                wanted=model.mfu, met=None if mfu is None or model.mfu is None else mfu >= model.mfu, expected_ms=expected)
+    compare(checker, part, f"{name}: ms of a step", 1e3 * result["step_seconds"], expected, "ms")
+    return result
+
+
+def difference(checker, part, model, found, ways, expected=None):
+    """How much less time the second way takes than the first; expected: ms."""
+    first, second = (found.get(way) for way in ways)
+    if not first or not second:
+        return
+    less = 1e3 * (first["step_seconds"] - second["step_seconds"])
+    part.notes.append(f"{model.preset}: {ways[1]} takes {abs(less):.2f} ms {'less' if less > 0 else 'more'} than {ways[0]}"
+                      + (f"; expected on an {EXPECTED_ON[7:]}: {expected[0]} to {expected[1]} ms less" if expected else ""))
+    compare(checker, part, f"{model.preset}: {ways[1]} against {ways[0]}", less, expected, "ms less")
+
+
+# ---------------------------------------------------------------- the parts
+def steps(short):
+    """A part: the model as it is, and with small and large chunks of logits."""
+    def part_of(checker, part):
+        part.notes.append("MFU: flops of a step / its seconds / the datasheet; wanted with causal attention")
+        model, batch = size_of(checker, part, short)
+        found = {way: time_step(checker, part, model, batch, way, settings, model.ms if way == AS_IT_IS else None)
+                 for way, settings in CHUNKS.items()}
+        product = (found[AS_IT_IS] or {}).get("matmul_flops_per_second")
+        compare(checker, part, "the large matrix product", product and product / 1e12, PRODUCT / 1e12, "TFLOP/s")
+        difference(checker, part, model, found, (SMALL_CHUNK, LARGE_CHUNK), LESS_MS if "qwen" in model.preset else None)
+    return part_of
+
+
+def choices(short):
+    """A part: what a GPU may choose, one choice at a time, beside the model as it is."""
+    def part_of(checker, part):
+        model, batch = size_of(checker, part, short)
+        ways = {**CHOICES, **(GELU if MODELS[short].preset.startswith("gpt2") else {})}
+        found = {way: time_step(checker, part, model, batch, way, settings) for way, settings in ways.items()}
+        for way in list(ways)[1:]:
+            difference(checker, part, model, found, (AS_IT_IS, way))
+    return part_of
+
+
+def tune(short):
+    """A part: `bench tune`, and the step with the table that it wrote beside the step without any."""
+    def part_of(checker, part):
+        model, batch = size_of(checker, part, short)
+        table = os.path.join(checker.out, f"products-{short}.json")
+        size = ["--rounds", 1] if checker.options.quick else []
+        outcome = checker.starring("bench", "tune", "--json", "--dtype", "bf16", "--out", table,
+                                   *words_of(checker, model, batch), *size)
+        if not outcome.ok:
+            part.check(f"{model.preset}: bench tune", outcome.verdict, outcome.why())
+            return
+        result = json.loads(outcome.text)
+        part.check(f"{model.preset}: bench tune", PASSED)
+        part.notes.append(f"the table is {os.path.basename(table)}")
+        for row in result["products"]:
+            part.figure(row.pop("purpose"), **row)
+        found = {way: time_step(checker, part, model, batch, way, {"cuda.products": file})
+                 for way, file in ((FIRST_CHOICE, "none"), (MEASURED_CHOICE, table))}
+        difference(checker, part, model, found, (FIRST_CHOICE, MEASURED_CHOICE))
+        if all(found.values()):
+            times = [found[way]["step_seconds"] for way in (FIRST_CHOICE, MEASURED_CHOICE)]
+            compare(checker, part, f"{model.preset}: {MEASURED_CHOICE}", 100 * (1 - times[1] / times[0]), LESS_PERCENT,
+                    "% of a step less")
+    return part_of
+
+
+def accumulation(checker, part):
+    """16 micro-batches a step: the update once, the gradients of all of them in 16 bits."""
+    model, batch = size_of(checker, part, "1.5b")
+    time_step(checker, part, model, batch, f"accumulation {ACCUMULATION}", {"gradient_accumulation_steps": ACCUMULATION},
+              ACCUMULATED_MS, steps=2)

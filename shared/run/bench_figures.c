@@ -88,7 +88,8 @@ void step_figures_json(const struct step_figures *f) {
         cJSON_AddItemToObject(j, "device", device_facts_json(&f->facts));
     else
         cJSON_AddNullToObject(j, "device");
-    cJSON_AddItemToObject(j, "products", f->algorithms ? cJSON_Duplicate(f->algorithms, 1) : cJSON_CreateNull());
+    cJSON_AddItemToObject(j, "products",
+                          f->algorithms ? cJSON_Duplicate(f->algorithms, 1) : cJSON_CreateNull());
     put_memory(j, f);
     char *text = cJSON_Print(j);
     puts(text);

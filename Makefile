@@ -32,13 +32,6 @@ CFLAGS  = -std=gnu17 -D_GNU_SOURCE -O3 -g -march=$(CPU_ARCH) -ffp-contract=off -
           -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration \
           -pthread -I. -I$(BUILD) $(PKG_CFLAGS) $(MPI_CFLAGS)
 LDLIBS  = $(PKG_LIBS) $(MPI_LIBS) -lz -lm -ldl -pthread
-ifeq ($(SAN),thread)
-# OpenMP's barriers are invisible to the thread sanitizer: pragmas off, streams and sockets watched.
-CFLAGS  += -Wno-unknown-pragmas
-else
-CFLAGS  += -fopenmp
-LDLIBS  += -fopenmp
-endif
 ifneq ($(SAN),)
 CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -O1
 LDLIBS  += -fsanitize=$(SAN)

@@ -479,7 +479,7 @@ void dev_launch(struct stream *s, enum op op, const void *args, size_t args_byte
 #include "kernels/launches.h"
 
 // The functions of ref and cpu, callable directly (tests, the star's servers): fn(threads, args)
-// runs op now, on the calling thread and `threads` OpenMP threads. Returns 0, or -1 with *why set.
+// runs op now, on the calling thread and `threads` threads. Returns 0, or -1 with *why set.
 typedef int (*op_fn)(int threads, const void *args, const char **why);
 extern const op_fn ref_ops[OP_COUNT];
 extern const op_fn cpu_ops[OP_COUNT];

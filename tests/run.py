@@ -31,8 +31,6 @@ def environment(san):
     # itself where it is wanted.
     env["STARRING_CUDA_SO"] = os.path.join(HERE, "no-gpu-here", "libstarring_cuda.so")
     if san == "thread":
-        # libgomp and Open MPI are not instrumented: one OpenMP thread keeps their barriers out of it.
-        env["OMP_NUM_THREADS"] = "1"
         env["TSAN_OPTIONS"] = options("halt_on_error=1:second_deadlock_stack=1", "tsan.supp", env.get("TSAN_OPTIONS"))
     if san == "address":
         env["ASAN_OPTIONS"] = options("abort_on_error=0", None, env.get("ASAN_OPTIONS"))

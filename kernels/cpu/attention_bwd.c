@@ -11,11 +11,12 @@
 // p and ds are kept (queries, keys): that is what the a panels of dv and dk want; ds is transposed
 // once a block for dq.
 #include <assert.h>
+#include <stdatomic.h>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/spans.h"
 
 struct work {
     int64_t a_panel;          // floats of a packed a panel over D
@@ -205,30 +206,41 @@ RUN_OF(f32, DT_F32)
 RUN_OF(bf16, DT_BF16)
 RUN_OF(f16, DT_F16)
 
+static const struct run runs[] = {[DT_F32] = {delta_f32, kv_head_f32},
+                                  [DT_BF16] = {delta_bf16, kv_head_bf16},
+                                  [DT_F16] = {delta_f16, kv_head_f16}};
+
+struct heads {
+    const struct attn_bwd_args *args;
+    atomic_bool failed;
+};
+
+static void run_deltas(const void *args, int64_t begin, int64_t end) {
+    const struct attn_bwd_args *a = args;
+    for (int64_t i = begin; i < end; i++) runs[a->dt].delta(a, i);
+}
+
+// Key/value heads [begin, end) of all sequences.
+static void run_heads(const void *arg, int64_t begin, int64_t end) {
+    struct heads *all = (struct heads *)arg;
+    const struct attn_bwd_args *a = all->args;
+    int64_t floats;
+    carve_work(a, NULL, &floats);
+    float *p = thread_scratch((size_t)floats * sizeof *p);
+    if (!p) {
+        all->failed = true;
+        return;
+    }
+    struct work w = carve_work(a, p, &floats);
+    for (int64_t i = begin; i < end; i++) runs[a->dt].kv_head(a, i / a->kv_heads, i % a->kv_heads, &w);
+}
+
 int cpu_op_attn_bwd(int threads, const void *args, const char **why) {
-    (void)threads;  // without OpenMP
-    static const struct run runs[] = {[DT_F32] = {delta_f32, kv_head_f32},
-                                      [DT_BF16] = {delta_bf16, kv_head_bf16},
-                                      [DT_F16] = {delta_f16, kv_head_f16}};
     const struct attn_bwd_args *a = args;
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
-    int64_t tasks = a->batch * a->kv_heads, rows = a->batch * a->seq, floats;
-    int failed = 0;
-    carve_work(a, NULL, &floats);
-#pragma omp parallel num_threads(threads) reduction(| : failed) if (threads > 1)
-    {
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < rows; i++) runs[a->dt].delta(a, i);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < tasks; i++) {
-            float *p = thread_scratch((size_t)floats * sizeof *p);
-            failed |= !p;
-            if (!p) continue;
-            int64_t unused;
-            struct work w = carve_work(a, p, &unused);
-            runs[a->dt].kv_head(a, i / a->kv_heads, i % a->kv_heads, &w);
-        }
-    }
-    if (failed) *why = "out of host memory for the blocks of attention";
-    return failed ? -1 : 0;
+    struct heads h = {.args = a};
+    for_spans(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);
+    for_spans_dynamic(threads, a->batch * a->kv_heads, 1, run_heads, &h);
+    if (h.failed) *why = "out of host memory for the blocks of attention";
+    return h.failed ? -1 : 0;
 }

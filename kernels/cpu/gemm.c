@@ -13,16 +13,18 @@
 #include "kernels/cpu/gemm.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 
 #include "kernels/cpu/gemm_kernel.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/strides.h"
+#include "kernels/team.h"
 
-#define ROWS_MAX    (170 * MR)
-#define ROWS_BLOCK  (20 * MR)
-#define COLUMNS_MAX (24 * NR)
-#define DEPTH_MAX   512
+#define ROWS_MAX     (170 * MR)
+#define ROWS_BLOCK   (20 * MR)
+#define COLUMNS_MAX  (24 * NR)
+#define DEPTH_MAX    512
+#define DEPTH_TO_ASK 128
 
 struct region {
     int64_t m0, m1, n0, n1;
@@ -89,44 +91,62 @@ static void flushed_tile(const float *a, const float *b, int64_t depth, float *t
     flush_end(modes);
 }
 
+// What becomes of finished tiles; a copy of what g and p say, which no store of a result can have changed.
+struct finish {
+    char *c;
+    const void *bias;
+    int64_t ldc;
+    bool accumulate, first, last;
+};
+
+VEC_INLINE struct finish finish_of(const struct matmul_args *g, const struct pass *p) {
+    return (struct finish){g->c, g->bias, g->ldc, g->accumulate, p->first, p->last};
+}
+
 // Adds what the tile is still missing and puts VEC (or n < VEC) of its elements where they belong.
-VEC_INLINE void finish_vector(const struct matmul_args *g, enum dtype t, const struct pass *p, vecf v,
-                              float *partial, int64_t i, int64_t j, int64_t n) {
-    int64_t at = i * g->ldc + j;
-    if (!p->first) v += vec_load_f32(partial);
-    if (!p->last) {
+VEC_INLINE void finish_vector(const struct finish f, enum dtype t, vecf v, float *partial, int64_t i,
+                              int64_t j, int64_t n) {
+    int64_t at = i * f.ldc + j;
+    if (!f.first) v += vec_load_f32(partial);
+    if (!f.last) {
         vec_store_f32(partial, v);
     } else if (n == VEC) {
-        if (g->bias) v += vec_load(t, g->bias, j);
-        if (g->accumulate) v += vec_load(t, g->c, at);
-        vec_store(t, g->c, at, v);
+        if (f.bias) v += vec_load(t, f.bias, j);
+        if (f.accumulate) v += vec_load(t, f.c, at);
+        vec_store(t, f.c, at, v);
     } else {
-        if (g->bias) v += vec_load_part(t, g->bias, j, n);
-        if (g->accumulate) v += vec_load_part(t, g->c, at, n);
-        vec_store_part(t, g->c, at, n, v);
+        if (f.bias) v += vec_load_part(t, f.bias, j, n);
+        if (f.accumulate) v += vec_load_part(t, f.c, at, n);
+        vec_store_part(t, f.c, at, n, v);
     }
 }
 
-VEC_INLINE void finish_tile(const struct matmul_args *g, enum dtype t, const struct pass *p,
-                            const float *tile, float *partial, int64_t i, int64_t j, int64_t rows,
-                            int64_t columns) {
+VEC_INLINE void finish_tile(const struct finish f, enum dtype t, const float *tile, float *partial, int64_t i,
+                            int64_t j, int64_t rows, int64_t columns) {
+    if (columns == NR) {
+        for (int64_t r = 0; r < rows; r++)
+            for (int c = 0; c < NR; c += VEC)
+                finish_vector(f, t, vec_load_f32(tile + r * NR + c), partial + r * COLUMNS_MAX + c, i + r,
+                              j + c, VEC);
+        return;
+    }
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c += VEC)
-            finish_vector(g, t, p, vec_load_f32(tile + r * NR + c), partial + r * COLUMNS_MAX + c, i + r,
-                          j + c, min64(VEC, columns - c));
+            finish_vector(f, t, vec_load_f32(tile + r * NR + c), partial + r * COLUMNS_MAX + c, i + r, j + c,
+                          min64(VEC, columns - c));
 }
 
 // Asks for what finish_tile will read and write, while the tile is still being computed: its rows lie far
-// apart, which no prefetcher of the hardware follows.
-VEC_INLINE void ask_for_tile(const struct matmul_args *g, enum dtype t, const struct pass *p,
-                             const float *partial, int64_t i, int64_t j, int64_t rows) {
+// apart, which no prefetcher of the hardware follows. A tile of few steps is done before any answer.
+VEC_INLINE void ask_for_tile(const struct finish f, enum dtype t, const float *partial, int64_t depth,
+                             int64_t i, int64_t j, int64_t rows) {
     size_t size = dtype_size(t), line = 64;
+    if (depth < DEPTH_TO_ASK) return;
     for (int64_t r = 0; r < rows; r++) {
-        const char *c = (const char *)g->c + (size_t)((i + r) * g->ldc + j) * size;
-        for (size_t at = 0; at < NR * sizeof *partial; at += line)
+        const char *c = f.c + (size_t)((i + r) * f.ldc + j) * size;
+        for (size_t at = 0; at < NR * sizeof *partial && !(f.first && f.last); at += line)
             __builtin_prefetch((const char *)(partial + r * COLUMNS_MAX) + at, 1);
-        if (p->last)
-            for (size_t at = 0; at < NR * size; at += line) __builtin_prefetch(c + at, 1);
+        for (size_t at = 0; at < NR * size && f.last; at += line) __builtin_prefetch(c + at, 1);
     }
 }
 
@@ -144,17 +164,18 @@ VEC_INLINE void run_rows(const struct matmul_args *g, struct kind kind, const st
             pack_a(kind.t, g->a, start, row_stride, k_stride, rows, p->count, panel);
         if (kind.swapped) swap_pairs(panel, MR, p->count);
     }
+    const struct finish f = finish_of(g, p);
     _Alignas(64) float tile[MR * NR];
     for (int64_t j = j0; j < j1; j += NR)
         for (int64_t i = i0; i < i1; i += MR) {
             const float *a = s->a + (i - i0) / MR * a_panel_floats(p->depth), *b = s->b + (j - j0) * p->depth;
             float *sums = partial + (i - i0) * COLUMNS_MAX + (j - j0);
-            ask_for_tile(g, kind.t, p, sums, i, j, min64(MR, i1 - i));
+            ask_for_tile(f, kind.t, sums, p->depth, i, j, min64(MR, i1 - i));
             if (kind.swapped)
                 flushed_tile(a, b, p->depth, tile);
             else
                 (kind.pairs ? gemm_tile_pairs : gemm_tile)(a, MR, b, p->depth, tile, NR);
-            finish_tile(g, kind.t, p, tile, sums, i, j, min64(MR, i1 - i), min64(NR, j1 - j));
+            finish_tile(f, kind.t, tile, sums, i, j, min64(MR, i1 - i), min64(NR, j1 - j));
         }
 }
 
@@ -244,6 +265,23 @@ static int grid_columns(const struct matmul_args *g, int threads) {
     return best;
 }
 
+struct grid {
+    const struct matmul_args *g;
+    region_fn *run;
+    int regions, columns;
+    atomic_bool failed;
+};
+
+static void run_part(void *arg, int index, int count) {
+    struct grid *grid = arg;
+    for (int i = index; i < grid->regions; i += count) {
+        struct region r;
+        parallel_range(grid->g->m, MR, i / grid->columns, grid->regions / grid->columns, &r.m0, &r.m1);
+        parallel_range(grid->g->n, NR, i % grid->columns, grid->columns, &r.n0, &r.n1);
+        if (run_region_any(grid->g, grid->run, r)) atomic_store(&grid->failed, true);
+    }
+}
+
 static int run_grid(int threads, const struct matmul_args *args, region_fn *run, const char **why) {
     struct matmul_args strided = *args;
     const struct matmul_args *g = &strided;
@@ -251,18 +289,11 @@ static int run_grid(int threads, const struct matmul_args *args, region_fn *run,
     strided.ldb = matmul_ldb(args);
     strided.ldc = matmul_ldc(args);
     assert(g->m > 0 && g->n > 0 && g->k > 0);
-    int failed = 0;
     if ((double)g->m * (double)g->n * (double)g->k < 32768.0) threads = 1;  // less than a team's start costs
-    int columns = grid_columns(g, threads);
-#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(| : failed) if (threads > 1)
-    for (int i = 0; i < threads; i++) {
-        struct region r;
-        parallel_range(g->m, MR, i / columns, threads / columns, &r.m0, &r.m1);
-        parallel_range(g->n, NR, i % columns, columns, &r.n0, &r.n1);
-        failed |= run_region_any(g, run, r) != 0;
-    }
-    if (failed) *why = "out of host memory for the blocks of a matrix product";
-    return failed ? -1 : 0;
+    struct grid grid = {.g = g, .run = run, .regions = threads, .columns = grid_columns(g, threads)};
+    team_run(threads, run_part, &grid);
+    if (atomic_load(&grid.failed)) *why = "out of host memory for the blocks of a matrix product";
+    return atomic_load(&grid.failed) ? -1 : 0;
 }
 
 int gemm_blocked(int threads, const struct matmul_args *g, const char **why) {

@@ -6,7 +6,7 @@
 
 #include "kernels/backend.h"
 
-// As op_matmul, on `threads` OpenMP threads; 16-bit operands are converted to fp32 as blocks of them
+// As op_matmul, on `threads` threads; 16-bit operands are converted to fp32 as blocks of them
 // are packed. 0, or -1 with *why when the host has no memory for the packed blocks.
 int gemm_blocked(int threads, const struct matmul_args *g, const char **why);
 

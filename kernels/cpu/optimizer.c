@@ -37,8 +37,8 @@ static void sumsq_span(const void *args, int64_t begin, int64_t end) {
     struct exact_sum sum = {0};
     for (int64_t b = begin; b < end; b += SUMSQ_LANES)
         sumsq_blocks(a, b * SUMSQ_BLOCK, (int)chunk_min(SUMSQ_LANES, end - b), &sum);
-#pragma omp critical(starring_sumsq)
-    exact_sum_merge(a->out, &sum);
+    for (int i = 0; i < EXACT_SUM_WORDS; i++)
+        __atomic_fetch_add((int64_t *)a->out + i, ((const int64_t *)&sum)[i], __ATOMIC_RELAXED);
 }
 
 int cpu_op_sumsq(int threads, const void *args, const char **why) {

@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/exact_sum.h"
+#include "kernels/team.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/model/spec.h"
@@ -113,6 +115,21 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
     return l;
 }
 
+struct normal {
+    const struct tensor *t;
+    uint64_t key;
+    float *out;
+};
+
+static void init_normal(void *arg, int index, int count) {
+    const struct normal *n = arg;
+    uint64_t first = (uint64_t)n->t->logical_start;
+    float std = n->t->init_std;
+    int64_t begin, end;
+    parallel_range(n->t->numel, 1, index, count, &begin, &end);
+    for (int64_t i = begin; i < end; i++) n->out[i] = std * rng_normal(n->key, first + (uint64_t)i);
+}
+
 static void init_tensor(const struct tensor *t, uint64_t key, float *out) {
     switch (t->init) {
         case INIT_ZEROS:
@@ -121,11 +138,8 @@ static void init_tensor(const struct tensor *t, uint64_t key, float *out) {
             for (int64_t i = 0; i < t->numel; i++) out[i] = 1.0f;
             break;
         case INIT_NORMAL: {
-            uint64_t first = (uint64_t)t->logical_start;
-            float std = t->init_std;
-            int64_t n = t->numel;
-#pragma omp parallel for schedule(static) if (n > 65536)
-            for (int64_t i = 0; i < n; i++) out[i] = std * rng_normal(key, first + (uint64_t)i);
+            long cores = t->numel > 65536 ? sysconf(_SC_NPROCESSORS_ONLN) : 1;
+            team_run((int)cores, init_normal, &(struct normal){t, key, out});
             break;
         }
     }

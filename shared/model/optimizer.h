@@ -28,7 +28,7 @@ struct update_range {
 // update.
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       float lr, int64_t t, const struct update_scalars *scalars);
-// The same, now, on the calling thread and `threads` OpenMP threads (servers). 0, or -1 after fail().
+// The same, now, on the calling thread and `threads` threads (servers). 0, or -1 after fail().
 int optimizer_apply(const struct optimizer_config *c, const struct update_range *r, float lr, int64_t t,
                     const struct update_scalars *scalars, int threads);
 

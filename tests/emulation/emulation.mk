@@ -8,7 +8,7 @@ EMU_DIR   = tests/emulation
 # shared object below.
 EMU_CU    = $(wildcard kernels/cuda/*.cu)
 EMU_OBJ   = $(EMU_CU:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc))
-EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=% -fopenmp \
+EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=% \
             -fsanitize=thread,$(CFLAGS)) \
             -std=gnu++17 -I$(EMU_DIR) -Wno-unknown-pragmas \
             -fno-strict-aliasing -fPIC -ftls-model=initial-exec

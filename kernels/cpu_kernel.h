@@ -3,6 +3,8 @@
 #ifndef STARRING_KERNELS_CPU_KERNEL_H
 #define STARRING_KERNELS_CPU_KERNEL_H
 
+#include <stdbool.h>
+
 #include "kernels/dtype.h"
 
 enum cpu_kernel {
@@ -18,6 +20,9 @@ const char *cpu_kernel_name(enum cpu_kernel k);
 // What `asked` becomes on this machine for a run in type t: CPU_KERNEL_FMA or CPU_KERNEL_PAIRS. -1 with *why
 // set to a constant text when this program or type cannot do it.
 int cpu_kernel_resolve(enum cpu_kernel asked, enum dtype t, enum cpu_kernel *out, const char **why);
+// Whether products of a run in type t then multiply pairs of bf16 by the processor's instruction, and not by
+// fp32 fused multiply-adds.
+bool cpu_kernel_by_instruction(enum cpu_kernel asked, enum dtype t);
 // The vector instructions that this program was built for, for people: "AVX2, FMA, F16C".
 const char *cpu_kernel_vectors(void);
 

@@ -70,7 +70,18 @@ static void expect_step(const cJSON *j, bool gpu) {
         "tokens_per_second", "flops_per_second",        "flops_per_step", "share_of_matmul", "mfu",
         "step_seconds",      "matmul_flops_per_second", "params",         "forward_share",   "backward_share",
         "optimizer_share"};
+    static const char *const peak[] = {"peak_flops_per_second", "share_of_peak", "share_of_peak_causal",
+                                       "matmul_share_of_peak"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) positive(j, keys[i]);
+    for (size_t i = 0; i < sizeof peak / sizeof *peak; i++)
+        assert_true(gpu ? cJSON_IsNull(item(j, peak[i])) : positive(j, peak[i]) > 0);
+    if (!gpu) {
+        double roof = number(j, "peak_flops_per_second");
+        assert_non_null(strstr(text(j, "peak"), " threads"));
+        assert_true(fabs(number(j, "share_of_peak") * roof / number(j, "flops_per_second") - 1) < 1e-9);
+        assert_true(
+            fabs(number(j, "matmul_share_of_peak") * roof / number(j, "matmul_flops_per_second") - 1) < 1e-9);
+    }
     double step = number(j, "step_seconds");
     assert_true(number(j, "idle_seconds") < step);
     assert_true(fabs(number(j, "tokens_per_second") * step - 2 * 16) < 1e-6);
@@ -189,7 +200,7 @@ static void datasheets_name_the_board(void **state) {
 
 // ---------------------------------------------------------------- kernels and adam
 
-static void expect_kernels(const cJSON *j) {
+static void expect_kernels(const cJSON *j, bool gpu) {
     bool seen[OP_COUNT] = {false};
     const cJSON *row;
     cJSON_ArrayForEach(row, item(j, "operations")) {
@@ -199,6 +210,12 @@ static void expect_kernels(const cJSON *j) {
         positive(row, computes ? "flops_per_second" : "bytes_per_second");
         positive(row, computes ? "matmul_flops_per_second" : "copy_bytes_per_second");
         positive(row, computes ? "share_of_matmul" : "share_of_copy");
+        assert_true(cJSON_HasObjectItem(row, "share_of_peak") == (computes && !gpu));
+        if (computes && !gpu) {
+            positive(row, "peak_flops_per_second");
+            positive(row, "share_of_peak");
+            positive(row, "matmul_share_of_peak");
+        }
         for (int op = 0; op < OP_COUNT; op++)
             seen[op] |= !strcmp(text(row, "operation"), op_name((enum op)op));
     }
@@ -208,7 +225,9 @@ static void expect_kernels(const cJSON *j) {
 
 static void every_operation_has_a_row(void **state) {
     cJSON *j = bench(*state, "kernels --device cpu --threads 1 " SMALL);
-    expect_kernels(j);
+    expect_kernels(j, false);
+    const char *peak = text(j, "peak");
+    assert_true(strstr(peak, ", 1 threads; bf16 products run on fp32 fma here") || strstr(peak, "vdpbf16ps"));
     assert_false(cJSON_HasObjectItem(j, "device"));
     cJSON_Delete(j);
     j = bench(*state, "adam --device cpu --rounds 1 --elements 1000");
@@ -224,7 +243,7 @@ static void every_operation_has_a_row_on_a_gpu(void **state) {
     for (int i = 0; i < 3; i++) {
         char *words = xasprintf("kernels --device cuda --dtype %s " SMALL, types[i]);
         cJSON *j = bench(*state, words);
-        expect_kernels(j);
+        expect_kernels(j, true);
         assert_string_equal(text(item(j, "device"), "name"), "emulated GPU");
         assert_true(number(j, "target_share_of_copy") == 0.85);
         cJSON_Delete(j);

@@ -8,7 +8,6 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
@@ -23,10 +22,10 @@ static int host_open(struct device **out, const struct device_options *opt, cons
 }
 
 static int cpu_open(struct device **out, const struct device_options *opt) {
-    enum cpu_kernel kernel = CPU_KERNEL_FMA;
+    enum cpu_kernel asked = opt ? opt->kernel : CPU_KERNEL_AUTO, kernel = CPU_KERNEL_FMA;
     const char *why;
-    if (cpu_kernel_resolve(opt ? opt->kernel : CPU_KERNEL_AUTO, DT_BF16, &kernel, &why) != 0) return -1;
-    bool fast = gemm_pairs_are_faster() && gemm_pairs_agree();
+    if (cpu_kernel_resolve(asked, DT_BF16, &kernel, &why) != 0) return -1;
+    bool fast = cpu_kernel_by_instruction(asked, DT_BF16);
     return host_open(out, opt, &cpu_backend,
                      kernel == CPU_KERNEL_FMA ? cpu_ops
                      : fast                   ? cpu_ops_pairs_fast

@@ -29,6 +29,13 @@ int cpu_kernel_resolve(enum cpu_kernel asked, enum dtype t, enum cpu_kernel *out
     return 0;
 }
 
+bool cpu_kernel_by_instruction(enum cpu_kernel asked, enum dtype t) {
+    enum cpu_kernel kernel;
+    const char *why;
+    return t == DT_BF16 && cpu_kernel_resolve(asked, t, &kernel, &why) == 0 && kernel == CPU_KERNEL_PAIRS &&
+           gemm_pairs_are_faster() && gemm_pairs_agree();
+}
+
 const char *cpu_kernel_vectors(void) {
 #if defined(__AVX512BF16__)
     return "AVX-512 with bf16";

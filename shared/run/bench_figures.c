@@ -11,6 +11,8 @@ static const char mfu_formula[] =
     "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)";
 static const char datasheet_formula[] = "flops_per_step / step_seconds / datasheet_flops_per_second";
 
+#define PEAK_TEXT 200
+
 static double tokens_per_s(const struct step_figures *f) { return (double)(f->batch * f->seq) / f->step_s; }
 static double rate(const struct step_figures *f) { return f->flops.full / f->step_s; }
 static double causal_rate(const struct step_figures *f) { return f->flops.causal / f->step_s; }
@@ -19,6 +21,8 @@ static double product_rate(const struct step_figures *f) {
     double n = (double)f->product;
     return 2.0 * n * n * n / f->product_s;
 }
+
+static double peak_rate(const struct step_figures *f) { return f->peak->flops / f->peak_s; }
 
 static double other_bytes(const struct device_memory *m) {
     return device_memory_other((double)m->used_bytes, (double)m->ledger_bytes, (double)m->workspace_bytes);
@@ -38,6 +42,21 @@ static void put_memory(cJSON *j, const struct step_figures *f) {
     cJSON_AddNumberToObject(m, "total_bytes", (double)f->memory.total_bytes);
     cJSON_AddNumberToObject(m, "other_bytes", other_bytes(&f->memory));
     cJSON_AddStringToObject(m, "other", DEVICE_MEMORY_OTHER);
+}
+
+static void put_peak(cJSON *j, const struct step_figures *f) {
+    static const char *const keys[] = {"peak_flops_per_second", "share_of_peak", "share_of_peak_causal",
+                                       "matmul_share_of_peak", "peak"};
+    char text[PEAK_TEXT];
+    if (!f->peak) {
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) cJSON_AddNullToObject(j, keys[i]);
+        return;
+    }
+    cJSON_AddNumberToObject(j, keys[0], peak_rate(f));
+    cJSON_AddNumberToObject(j, keys[1], rate(f) / peak_rate(f));
+    cJSON_AddNumberToObject(j, keys[2], causal_rate(f) / peak_rate(f));
+    cJSON_AddNumberToObject(j, keys[3], product_rate(f) / peak_rate(f));
+    cJSON_AddStringToObject(j, keys[4], cpu_peak_text(f->peak, text, sizeof text));
 }
 
 static void put_datasheet(cJSON *j, const struct step_figures *f) {
@@ -79,6 +98,7 @@ void step_figures_json(const struct step_figures *f) {
     cJSON_AddNumberToObject(j, "mfu", rate(f) / product_rate(f));
     cJSON_AddNumberToObject(j, "mfu_causal", causal_rate(f) / product_rate(f));
     cJSON_AddStringToObject(j, "mfu_formula", mfu_formula);
+    put_peak(j, f);
     put_datasheet(j, f);
     cJSON_AddNumberToObject(j, "forward_share", f->forward_s / all);
     cJSON_AddNumberToObject(j, "backward_share", f->backward_s / all);
@@ -121,6 +141,14 @@ static void print_mfu(const char *attention, const struct step_figures *f, doubl
            flops_per_s / product_rate(f), peak, flops_per_s * 1e-9, a_token);
 }
 
+static void print_peak(const struct step_figures *f) {
+    char text[PEAK_TEXT];
+    printf("peak           %.1f GFLOP/s (%s)\n", peak_rate(f) * 1e-9,
+           cpu_peak_text(f->peak, text, sizeof text));
+    printf("               %.3f of it the product, %.3f a step (attention in full), %.3f (causal)\n",
+           product_rate(f) / peak_rate(f), rate(f) / peak_rate(f), causal_rate(f) / peak_rate(f));
+}
+
 void step_figures_table(const struct step_figures *f) {
     char line[DEVICE_FACTS_LINE];
     double all = f->forward_s + f->backward_s + f->optimizer_s;
@@ -144,6 +172,7 @@ void step_figures_table(const struct step_figures *f) {
     print_mfu("causal", f, f->flops.causal, FLOPS_CAUSAL);
     printf(
         "               flops of a step / step seconds / rate; forward and backward, nothing recomputed\n");
+    if (f->peak) print_peak(f);
     if (f->datasheet_flops > 0)
         printf("datasheet      %.1f TFLOP/s (%s)\n", f->datasheet_flops * 1e-12, f->datasheet);
     else if (f->gpu)

@@ -2,6 +2,7 @@
 #ifndef STARRING_SHARED_RUN_BENCH_FIGURES_H
 #define STARRING_SHARED_RUN_BENCH_FIGURES_H
 
+#include "kernels/cpu_peak.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/spec.h"
 #include "shared/run/device_facts.h"
@@ -21,6 +22,8 @@ struct step_figures {
     int64_t product;                            // side of the large matrix product
     int products;                               // of one measurement
     double product_s;                           // of one, median
+    const struct cpu_peak *peak;                // of a host's multiply-add; NULL on a GPU
+    double peak_s;                              // of one call of it, median
     double datasheet_flops;                     // a second; 0: not known
     const char *datasheet;                      // where it is from, or why it is not known
     double forward_s, backward_s, optimizer_s;  // of all steps; logits and loss are the backward's

@@ -36,7 +36,8 @@ static const struct cli_command kernels_command = {
     .usage = "[--dtype D] [--threads N] [OPTIONS]",
     .summary =
         "Times every operation of the model and the optimizer at the sizes of a training step, each in turn\n"
-        "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes).",
+        "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes); "
+        "on a CPU also with the peak of its multiply-add.",
     .examples =
         "  starring bench kernels --dtype bf16\n"
         "  starring bench kernels --dtype fp32 --threads 1 --json\n",
@@ -54,6 +55,8 @@ static const struct cli_command adam_command = {
     .options = adam_options,
     .option_count = sizeof adam_options / sizeof *adam_options,
 };
+
+#define PEAK_TEXT 200
 
 // ---------------------------------------------------------------- results
 static const char timing_text[] =
@@ -84,6 +87,11 @@ static cJSON *work_json(const struct bench_device *d, const struct bench_work *w
     cJSON_AddNumberToObject(j, computes ? "matmul_flops_per_second" : "copy_bytes_per_second",
                             yard_rate(d, w));
     cJSON_AddNumberToObject(j, computes ? "share_of_matmul" : "share_of_copy", bench_share(d, w));
+    if (computes && !d->gpu) {
+        cJSON_AddNumberToObject(j, "peak_flops_per_second", bench_peak_rate(d, w));
+        cJSON_AddNumberToObject(j, "share_of_peak", bench_share_of_peak(d, w));
+        cJSON_AddNumberToObject(j, "matmul_share_of_peak", bench_yard_share_of_peak(d, w));
+    }
     if (d->gpu) cJSON_AddNumberToObject(j, "launches", w->launches);
     if (has_target(d, w)) cJSON_AddBoolToObject(j, "target_reached", bench_share(d, w) >= TARGET_SHARE);
     return j;
@@ -96,7 +104,11 @@ static cJSON *header_json(const struct bench_device *d, const char *what) {
     cJSON_AddNumberToObject(j, "threads", d->threads);
     cJSON_AddNumberToObject(j, "rounds", d->rounds);
     cJSON_AddStringToObject(j, "copy", bench_copy_text(d));
-    if (!d->gpu) return j;
+    if (!d->gpu) {
+        char text[PEAK_TEXT];
+        cJSON_AddStringToObject(j, "peak", cpu_peak_text(&d->peak, text, sizeof text));
+        return j;
+    }
     cJSON_AddItemToObject(j, "device", device_facts_json(&d->facts));
     cJSON_AddStringToObject(j, "timing", timing_text);
     cJSON_AddNumberToObject(j, "target_share_of_copy", TARGET_SHARE);
@@ -115,6 +127,7 @@ static void print_row(const struct bench_device *d, const struct bench_work *w) 
     printf("%-12s %-30s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), w->shape,
            bench_median(w->seconds, d->rounds) * 1e3, rate_of(d, w) * 1e-9, computes ? "GFLOP/s" : "GB/s",
            bench_share(d, w), computes ? "matmul" : "copy");
+    if (computes && !d->gpu) printf("  %.2f of peak", bench_share_of_peak(d, w));
     if (has_target(d, w))
         printf("    %.2f %s", TARGET_SHARE, bench_share(d, w) >= TARGET_SHARE ? "reached" : "missed");
     putchar('\n');
@@ -149,8 +162,15 @@ static void print_kernels(const struct bench_table *t) {
     for (int i = 0; i < t->count; i++) print_row(d, &t->work[i]);
     print_machine(d);
     printf("copy    %.1f GB/s: %s\n", yard_rate(d, &t->work[0]) * 1e-9, bench_copy_text(d));
-    printf("matmul  %.1f GFLOP/s: %lld x %lld x %lld, same type\n", yard_rate(d, last) * 1e-9,
+    printf("matmul  %.1f GFLOP/s: %lld x %lld x %lld, same type", yard_rate(d, last) * 1e-9,
            (long long)t->n.product, (long long)t->n.product, (long long)t->n.product);
+    if (d->gpu) {
+        putchar('\n');
+        return;
+    }
+    char text[PEAK_TEXT];
+    printf(", %.2f of peak\npeak    %.1f GFLOP/s: %s\n", bench_yard_share_of_peak(d, last),
+           bench_peak_rate(d, last) * 1e-9, cpu_peak_text(&d->peak, text, sizeof text));
 }
 
 static int run_kernels(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -44,7 +45,9 @@ static const struct cli_command command = {
     .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [OPTIONS]",
     .summary =
         "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
-        "a large matrix product: the share of its rate that a step reaches is the figure to compare.",
+        "a large matrix product: the share of its rate that a step reaches is the figure to compare. On a "
+        "CPU the peak of its\n"
+        "multiply-add is timed as well.",
     .examples =
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
@@ -60,6 +63,8 @@ struct between {
     int products;                // of one measurement
     double *product_s, *idle_s;  // one a step
     double *step_s, *waits;      // likewise: with the updates to their end; waits of the host for the device
+    struct cpu_peak *peak;       // of a host; NULL on a GPU
+    double *peak_s;              // one a step
     int count, capacity;
     double busy_s;  // of the compute stream, in steps so far
     uint64_t waits_before;
@@ -76,6 +81,7 @@ struct bench {
     struct arena arena;
     struct between between;
     struct products products;
+    struct cpu_peak peak;
     int64_t side;  // of the product
     struct train_result result;
 };
@@ -94,6 +100,7 @@ static double busy_seconds(struct stream *s) {
 static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
     struct between *b = ctx;
     (void)c, (void)s, (void)params;
+    if (b->peak) bench_peak(b->s, b->peak);
     time_product(b);
     b->busy_s = busy_seconds(b->s);
     b->waits_before = dev_host_waits(stream_device(b->s));
@@ -112,6 +119,7 @@ static void on_step(void *ctx, const struct step_record *r) {
     b->step_s[b->count] = r->seconds + (now_seconds() - end);
     b->idle_s[b->count] = b->step_s[b->count] - (busy - b->busy_s);
     b->busy_s = busy;
+    if (b->peak) b->peak_s[b->count] = bench_peak(b->s, b->peak);
     b->product_s[b->count++] = time_product(b);
     b->waits_before = dev_host_waits(dev);
 }
@@ -138,6 +146,12 @@ static int make_product(struct bench *b, int steps) {
     t->idle_s = xcalloc((size_t)steps, sizeof *t->idle_s);
     t->step_s = xcalloc((size_t)steps, sizeof *t->step_s);
     t->waits = xcalloc((size_t)steps, sizeof *t->waits);
+    t->peak_s = xcalloc((size_t)steps, sizeof *t->peak_s);
+    if (dev_host_memory(b->dev)) {
+        int threads = b->config->threads ? b->config->threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+        cpu_peak_init(&b->peak, b->config->cpu_kernel, b->config->dtype, threads);
+        t->peak = &b->peak;
+    }
     void *x = arena_take(&b->arena, MEM_WORKSPACE, bytes), *y = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     void *z = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     if (b->arena.failed) return -1;
@@ -266,6 +280,7 @@ static void release(struct bench *b) {
     free(b->between.idle_s);
     free(b->between.step_s);
     free(b->between.waits);
+    free(b->between.peak_s);
 }
 
 static int run(struct bench *b, bool json) {
@@ -294,6 +309,8 @@ static int run(struct bench *b, bool json) {
                              .product = b->side,
                              .products = b->between.products,
                              .product_s = median(b->between.product_s + WARMUP_STEPS, timed),
+                             .peak = b->between.peak,
+                             .peak_s = median(b->between.peak_s + WARMUP_STEPS, timed),
                              .datasheet = "a CPU's peak is not in the table of datasheets",
                              .forward_s = r->time.forward,
                              .backward_s = r->time.backward,

@@ -77,6 +77,7 @@ int bench_open(struct bench_device *b, const struct cli_args *args) {
     if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
     arena_init(&b->arena, b->dev);
     b->gpu = !dev_host_memory(b->dev);
+    if (!b->gpu) cpu_peak_init(&b->peak, CPU_KERNEL_AUTO, b->dt, b->threads);
     return b->gpu && dev_facts(b->dev, &b->facts) ? fail("cannot ask the device: %s", dev_error(b->dev)) : 0;
 }
 
@@ -168,11 +169,21 @@ static double measure_once(const struct bench_device *b, const struct bench_work
     return bench_launches(b->s, w, launches) / launches;
 }
 
+double bench_peak(struct stream *s, struct cpu_peak *p) {
+    double start = now_seconds();
+    stream_host(s, "peak", cpu_peak_run, p);
+    stream_sync(s);
+    return now_seconds() - start;
+}
+
 int bench_measure(struct bench_device *b, struct bench_work *w) {
     const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
     int yard_launches = launches_of(b, yard);
     w->launches = launches_of(b, w);
+    bool computes = w->flops > 0 && !b->gpu;
+    if (computes) bench_peak(b->s, &b->peak);
     for (int i = 0; i < b->rounds; i++) {
+        if (computes) w->peak_seconds[i] = bench_peak(b->s, &b->peak);
         w->yard_seconds[i] = measure_once(b, yard, yard_launches);
         w->seconds[i] = measure_once(b, w, w->launches);
     }
@@ -200,4 +211,24 @@ double bench_share(const struct bench_device *b, const struct bench_work *w) {
         share[i] = w->flops > 0 ? w->flops / w->seconds[i] / (yard->flops / w->yard_seconds[i])
                                 : w->bytes / w->seconds[i] / (yard->bytes / w->yard_seconds[i]);
     return bench_median(share, b->rounds);
+}
+
+double bench_peak_rate(const struct bench_device *b, const struct bench_work *w) {
+    return b->peak.flops / bench_median(w->peak_seconds, b->rounds);
+}
+
+// flops in `seconds`, as a share of the roof in the same round.
+static double share_of_peak(const struct bench_device *b, const struct bench_work *w, double flops,
+                            const double *seconds) {
+    double share[BENCH_ROUNDS_MAX];
+    for (int i = 0; i < b->rounds; i++) share[i] = flops / seconds[i] / (b->peak.flops / w->peak_seconds[i]);
+    return bench_median(share, b->rounds);
+}
+
+double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w) {
+    return share_of_peak(b, w, w->flops, w->seconds);
+}
+
+double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w) {
+    return share_of_peak(b, w, b->product.flops, w->yard_seconds);
 }

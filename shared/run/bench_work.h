@@ -10,6 +10,7 @@
 #ifndef STARRING_SHARED_RUN_BENCH_WORK_H
 #define STARRING_SHARED_RUN_BENCH_WORK_H
 
+#include "kernels/cpu_peak.h"
 #include "shared/core/arena.h"
 
 #define BENCH_ROUNDS_MAX 99
@@ -33,6 +34,7 @@ struct bench_work {
     int launches;         // of one measurement
     double seconds[BENCH_ROUNDS_MAX];       // one launch
     double yard_seconds[BENCH_ROUNDS_MAX];  // the yardstick, just before
+    double peak_seconds[BENCH_ROUNDS_MAX];  // of what computes, on a host: the roof, just before
     size_t args_bytes;
     unsigned char args[BENCH_ARGS_MAX];
 };
@@ -46,6 +48,7 @@ struct bench_device {
     int threads, rounds;
     enum dtype dt;
     struct bench_work copy, product;  // the yardsticks; product only where asked for
+    struct cpu_peak peak;             // on a host
 };
 
 struct cli_args;
@@ -75,6 +78,14 @@ double bench_launches(struct stream *s, const struct bench_work *w, int launches
 // Times w in b->rounds rounds, each just after its yardstick, after one round that is not counted.
 // -1 when the device failed.
 int bench_measure(struct bench_device *b, struct bench_work *w);
+
+// One call of the roof on the stream; seconds on the host's clock.
+double bench_peak(struct stream *s, struct cpu_peak *p);
+// Median over the rounds of the roof's rate, flops per second; and of shares of it in the same round: this
+// operation's, and its yardstick's. For what computes, on a host.
+double bench_peak_rate(const struct bench_device *b, const struct bench_work *w);
+double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w);
+double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w);
 
 // Of n values; sorts a copy. n at most BENCH_ROUNDS_MAX.
 double bench_median(const double *v, int n);

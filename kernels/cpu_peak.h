@@ -1,0 +1,31 @@
+// The roof of what a cpu computes: multiply-adds whose operands stay in registers, in as many independent
+// chains as hide their latency, on all threads. A matrix product cannot be faster.
+#ifndef STARRING_KERNELS_CPU_PEAK_H
+#define STARRING_KERNELS_CPU_PEAK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cpu_kernel.h"
+
+struct cpu_peak {
+    int threads;
+    bool pairs;        // the instruction that multiplies pairs of bf16
+    enum dtype dtype;  // of the run
+    int64_t steps;     // of a chain in one call
+    double flops;      // of one call, all threads
+    // What was computed goes here, so that it has to be: bits of 12 chains' sum, which start at 1 to 12 and
+    // add 1 a step, plus the thread's index; exclusive or over threads and calls.
+    atomic_uint results;
+};
+
+// What a run in type t does on this machine with `kernel` as asked for: about 10 ms a call. Undefined kernels
+// (an error of cpu_kernel_resolve) count as fma.
+void cpu_peak_init(struct cpu_peak *p, enum cpu_kernel kernel, enum dtype t, int threads);
+// One call, on the calling thread and its team. A function for stream_host: arg is a struct cpu_peak; 0.
+int cpu_peak_run(void *arg);
+// For people: which instruction, and what it means for the type. Cut to `bytes`; returns text.
+const char *cpu_peak_text(const struct cpu_peak *p, char *text, int bytes);
+
+#endif

@@ -131,9 +131,10 @@ struct embed_fwd_args {
 
 // dwte(V,C) += scatter of dout by token; dwpe(P,C): rows [0,T) = or += sum over the batch, rows
 // [T,P) = 0 unless accumulating. zero_dwte: set dwte to 0 first (untied embeddings on the first
-// micro-batch; a tied one already holds the head's gradient). Each row of dwte is summed in fp32, added to what
-// it held, and rounded once. Host backends add in the order of the positions; a device may add in another that
-// depends on tokens and shape alone, so that a frequent token need not be one chain of additions.
+// micro-batch; a tied one already holds the head's gradient). Each row of dwte is summed in fp32, added to
+// what it held, and rounded once. Host backends add in the order of the positions; a device may add in
+// another that depends on tokens and shape alone, so that a frequent token need not be one chain of
+// additions.
 struct embed_bwd_args {
     void *dwte;             // (V,C)
     void *dwpe;             // (P,C) or NULL
@@ -189,13 +190,15 @@ size_t norm_bwd_scratch_bytes(int64_t channels);
 
 // Rotary embedding (Su et al. 2021) in place on the q and k heads of qkv(B,T,(H+2KV)*D), row =
 // | q: H*D | k: KV*D | v: KV*D |. Half-split pairs (i, i+D/2), as in Hugging Face's LLaMA.
-// cos_sin(T, D/2, 2) fp32, computed by the model. inverse: rotate back (the backward).
+// cos_sin(T, D/2, 2) fp32, computed by the model. inverse: rotate back (the backward). dbias: also the
+// gradient of qkv's bias, = or += the sum over rows of qkv as it becomes (and v as it is), as OP_BIAS_GRAD.
 struct rope_args {
     void *qkv;
     const float *cos_sin;
+    void *dbias;  // ((H+2KV)*D) or NULL
     int64_t batch, seq;
     int32_t heads, kv_heads, head_size;
-    bool inverse;
+    bool inverse, accumulate;  // accumulate: dbias +=
     enum dtype dt;
 };
 

@@ -199,6 +199,52 @@ static void rope_inverse_undoes(void **state) {
     KT_FREE(qkv, first, table);
 }
 
+// Backward with the gradient of qkv's bias: qkv's bits are those without it; the sums are those of what was
+// written, on the host to the bit.
+static void rope_sums_what_it_writes(void **state) {
+    static const int32_t shapes[][5] = {{1, 1, 1, 1, 2},    {2, 5, 4, 2, 6},  {3, 33, 2, 2, 64},
+                                        {2, 300, 6, 1, 16}, {1, 9, 3, 1, 82}, {3, 3000, 1, 1, 2}};
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes * KT_DTYPES * 2; i++) {
+        const int32_t *s = shapes[i / KT_DTYPES / 2];
+        enum dtype dt = kt_dtypes[i / 2 % KT_DTYPES];
+        int64_t rows = s[0] * s[1], width = (s[2] + 2 * s[3]) * s[4];
+        void *qkv = kt_random(dt, rows * width, 1, 1.0f), *want = kt_copy(dt, rows * width, qkv);
+        void *first = kt_copy(dt, rows * width, qkv), *old = kt_random(dt, width, 2, 1.0f);
+        void *dbias = kt_poisoned(dt, width), *sums = kt_alloc(dt, width), *once = kt_alloc(dt, width);
+        float *table = rope_table(s[1], s[4] / 2);
+        struct rope_args a = {.qkv = want,
+                              .cos_sin = table,
+                              .batch = s[0],
+                              .seq = s[1],
+                              .heads = s[2],
+                              .kv_heads = s[3],
+                              .head_size = s[4],
+                              .inverse = true,
+                              .accumulate = i % 2,
+                              .dt = dt};
+        kt_run(KT_OPS, OP_ROPE, 1, &a);
+        memcpy(sums, old, (size_t)width * dtype_size(dt));
+        kt_run((const op_fn *)KT_OPS == cpu_ops ? cpu_ops : ref_ops, OP_BIAS_GRAD, 1,
+               &(struct bias_grad_args){
+                   .dbias = sums, .dy = want, .rows = rows, .n = width, .accumulate = i % 2, .dt = dt});
+        a.qkv = qkv;
+        a.dbias = dbias;
+        for (int threads = 1; threads <= KT_RUNS; threads++) {
+            memcpy(qkv, first, (size_t)(rows * width) * dtype_size(dt));
+            if (a.accumulate) memcpy(dbias, old, (size_t)width * dtype_size(dt));
+            kt_run(KT_OPS, OP_ROPE, threads, &a);
+            assert_memory_equal(qkv, want, (size_t)(rows * width) * dtype_size(dt));
+            struct kt_out out = {dbias, width, dt, dt == DT_F32 ? 16 : 1.5, dt == DT_F32 ? 4 : 1e-1};
+            kt_assert_close(&out, dbias, sums);
+            if ((const op_fn *)KT_OPS == cpu_ops) assert_memory_equal(dbias, sums, kt_out_bytes(&out));
+            if (threads == 1) memcpy(once, dbias, kt_out_bytes(&out));
+            assert_memory_equal(dbias, once, kt_out_bytes(&out));
+        }
+        KT_FREE(qkv, want, first, old, dbias, sums, once, table);
+    }
+}
+
 // ---------------------------------------------------------------- gradients
 struct scalar {
     enum op op;
@@ -288,6 +334,7 @@ int main(void) {
         cmocka_unit_test(add_matches_ref_to_the_bit),
         cmocka_unit_test(rope_matches_ref),
         cmocka_unit_test(rope_inverse_undoes),
+        cmocka_unit_test(rope_sums_what_it_writes),
         cmocka_unit_test(gelu_gradient),
         cmocka_unit_test(swiglu_gradient),
         cmocka_unit_test(rope_gradient),

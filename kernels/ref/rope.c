@@ -4,8 +4,6 @@
 int ref_op_rope(int threads, const void *args, const char **why) {
     const struct rope_args *a = args;
     int64_t half = a->head_size / 2, width = (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size;
-    (void)threads;
-    (void)why;
     for (int64_t row = 0; row < a->batch * a->seq; row++) {
         for (int64_t h = 0; h < a->heads + a->kv_heads; h++) {
             for (int64_t i = 0; i < half; i++) {
@@ -18,5 +16,12 @@ int ref_op_rope(int threads, const void *args, const char **why) {
             }
         }
     }
-    return 0;
+    if (!a->dbias) return 0;
+    struct bias_grad_args bias = {.dbias = a->dbias,
+                                  .dy = a->qkv,
+                                  .rows = a->batch * a->seq,
+                                  .n = width,
+                                  .accumulate = a->accumulate,
+                                  .dt = a->dt};
+    return ref_op_bias_grad(threads, &bias, why);
 }

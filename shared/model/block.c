@@ -35,16 +35,19 @@ void linear_backward(struct model *m, const struct linear_grad *g) {
                                           .dt = m->dt});
 }
 
-static void rope(struct model *m, void *qkv, bool inverse) {
+// Backward, with v: the gradient of qkv's bias, if there is one, goes with the rotation.
+static void rope(struct model *m, void *qkv, const struct unit_view *v, int64_t bias) {
     if (m->spec.family != FAMILY_LLAMA) return;
     op_rope(m->s, &(struct rope_args){.qkv = qkv,
                                       .cos_sin = m->rope,
+                                      .dbias = v ? grad_at(m, v, bias) : NULL,
                                       .batch = m->B,
                                       .seq = m->T,
                                       .heads = m->spec.heads,
                                       .kv_heads = m->spec.kv_heads,
                                       .head_size = m->spec.head_size,
-                                      .inverse = inverse,
+                                      .inverse = v != NULL,
+                                      .accumulate = v && v->accumulate,
                                       .dt = m->dt});
 }
 
@@ -92,7 +95,7 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
                                .dt = m->dt};
     op_norm_fwd(m->s, &n1);
     linear_forward(m, a->qkv, a->n1, weight_at(m, v, at->wqkv), weight_at(m, v, at->bqkv), m->C, m->QKV);
-    rope(m, a->qkv, false);
+    rope(m, a->qkv, NULL, -1);
     op_attn_fwd(m->s, &(struct attn_fwd_args){.out = a->att,
                                               .lse = a->lse,
                                               .qkv = a->qkv,
@@ -176,6 +179,7 @@ static void mlp_backward(struct model *m, int i, const struct unit_view *v) {
 static void attention_backward(struct model *m, int i, const struct unit_view *v) {
     const struct block_tensors *at = &m->at[i];
     const struct block_saved *a = &m->saved[i];
+    bool rotated = m->spec.family == FAMILY_LLAMA;
     linear_backward(m, &(struct linear_grad){.dx = m->d_att,
                                              .dw = grad_at(m, v, at->wo),
                                              .db = grad_at(m, v, at->bo),
@@ -198,10 +202,10 @@ static void attention_backward(struct model *m, int i, const struct unit_view *v
                                               .head_size = m->spec.head_size,
                                               .scale = 1.0f / sqrtf((float)m->spec.head_size),
                                               .dt = m->dt});
-    rope(m, m->d_qkv, true);
+    rope(m, m->d_qkv, v, at->bqkv);
     linear_backward(m, &(struct linear_grad){.dx = m->d_c,
                                              .dw = grad_at(m, v, at->wqkv),
-                                             .db = grad_at(m, v, at->bqkv),
+                                             .db = rotated ? NULL : grad_at(m, v, at->bqkv),
                                              .dy = m->d_qkv,
                                              .x = a->n1,
                                              .w = weight_at(m, v, at->wqkv),

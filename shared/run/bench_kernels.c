@@ -10,6 +10,7 @@
 #include "shared/run/bench_table.h"
 #include "shared/run/cli.h"
 #include "shared/run/device_facts.h"
+#include "shared/run/memory_limits.h"
 
 // What the project asks of its own kernels that move bytes, on a GPU: of the copy's rate.
 #define TARGET_SHARE 0.85
@@ -25,21 +26,30 @@
 static const struct cli_option kernels_options[] = {
     BENCH_OPTIONS,
     {"set", CLI_SET, "KEY=VALUE", "cuda.attention, cuda.attention_slice, cuda.gelu", 0},
+    {"model", NULL, "M", "the sizes of this model's step: preset, Hugging Face config.json or directory", 0},
+    {"batch", NULL, "B", "with --model: sequences (1; on a GPU 32)", 0},
+    {"seq", NULL, "T", "with --model: tokens a sequence (1024, or as many as the model takes)", 0},
     {"elements", NULL, "N",
-     "parameters the optimizer updates (16777216; on a GPU 134217728); others in proportion", 0},
+     "parameters the optimizer updates (16777216; on a GPU 134217728), other sizes in proportion; with "
+     "--model the optimizer's alone (those of a block)",
+     0},
     {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0}};
 static const struct cli_option adam_options[] = {
     BENCH_OPTIONS, {"elements", NULL, "N", "parameters (16777216; on a GPU 134217728)", 0}};
 
 static const struct cli_command kernels_command = {
     .name = "bench kernels",
-    .usage = "[--dtype D] [--threads N] [OPTIONS]",
+    .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [--threads N] [OPTIONS]",
     .summary =
         "Times every operation of the model and the optimizer at the sizes of a training step, each in turn\n"
-        "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes); "
-        "on a CPU also with the peak of its multiply-add.",
+        "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes);\n"
+        "on a CPU also with the peak of its multiply-add. With --model the operations are those of that model,\n"
+        "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; without,\n"
+        "sizes that show both kinds of models.",
     .examples =
         "  starring bench kernels --dtype bf16\n"
+        "  starring bench kernels --model gpt2-124m --batch 2 --seq 512\n"
+        "  starring bench kernels --model qwen2.5-1.5b --batch 32 --seq 1024 --device cuda --json\n"
         "  starring bench kernels --dtype fp32 --threads 1 --json\n",
     .options = kernels_options,
     .option_count = sizeof kernels_options / sizeof *kernels_options,
@@ -122,9 +132,9 @@ static void print_json(cJSON *j) {
     cJSON_Delete(j);
 }
 
-static void print_row(const struct bench_device *d, const struct bench_work *w) {
+static void print_row(const struct bench_device *d, const struct bench_work *w, int shape_width) {
     bool computes = w->flops > 0;
-    printf("%-12s %-30s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), w->shape,
+    printf("%-12s %-*s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), shape_width, w->shape,
            bench_median(w->seconds, d->rounds) * 1e3, rate_of(d, w) * 1e-9, computes ? "GFLOP/s" : "GB/s",
            bench_share(d, w), computes ? "matmul" : "copy");
     if (computes && !d->gpu) printf("  %.2f of peak", bench_share_of_peak(d, w));
@@ -154,12 +164,18 @@ static int read_work(struct bench_device *d) {
     return d->gpu && dev_facts(d->dev, &d->facts) ? fail("cannot ask the device: %s", dev_error(d->dev)) : 0;
 }
 
-static void print_kernels(const struct bench_table *t) {
+static void print_kernels(const struct bench_table *t, const char *model) {
     const struct bench_device *d = t->d;
     const struct bench_work *last = &t->work[t->count - 1];
-    printf("%-12s %-30s %10s %9s %-7s %6s", "operation", "shape", "ms", "rate", "", "share");
+    int shape_width = 30;
+    for (int i = 0; i < t->count; i++)
+        if ((int)strlen(t->work[i].shape) > shape_width) shape_width = (int)strlen(t->work[i].shape);
+    if (model)
+        printf("a step of %s: %lld x %lld tokens, logits in chunks of %lld rows\n\n", model,
+               (long long)t->n.batch, (long long)t->n.seq, (long long)t->n.logit_rows);
+    printf("%-12s %-*s %10s %9s %-7s %6s", "operation", shape_width, "shape", "ms", "rate", "", "share");
     puts(d->gpu ? "              target" : "");
-    for (int i = 0; i < t->count; i++) print_row(d, &t->work[i]);
+    for (int i = 0; i < t->count; i++) print_row(d, &t->work[i], shape_width);
     print_machine(d);
     printf("copy    %.1f GB/s: %s\n", yard_rate(d, &t->work[0]) * 1e-9, bench_copy_text(d));
     printf("matmul  %.1f GFLOP/s: %lld x %lld x %lld, same type", yard_rate(d, last) * 1e-9,
@@ -173,21 +189,55 @@ static void print_kernels(const struct bench_table *t) {
            bench_peak_rate(d, last) * 1e-9, cpu_peak_text(&d->peak, text, sizeof text));
 }
 
-static int run_kernels(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
-    long elements, product;
+static int read_sizes(const struct bench_device *d, const struct cli_args *args, struct bench_sizes *out) {
+    struct bench_request q = {.model = cli_get(args, "model"), .gpu = d->gpu, .dtype = d->dt};
+    long elements, product, batch, seq;
     if (cli_integer(args, "elements", SUMSQ_BLOCK, 1L << 32, 0, &elements) ||
-        cli_integer(args, "matmul", 1, 65536, 0, &product))
-        return EXIT_USAGE;
-    struct bench_sizes sizes = bench_sizes_of(d->gpu, elements / SUMSQ_BLOCK * SUMSQ_BLOCK, product);
+        cli_integer(args, "matmul", 1, 65536, 0, &product) ||
+        cli_integer(args, "batch", 1, 1L << 20, 0, &batch) || cli_integer(args, "seq", 1, 1L << 20, 0, &seq))
+        return -1;
+    if (!q.model && (batch || seq))
+        return fail("--batch and --seq are a model's: give --model too, or --elements for other sizes");
+    q.elements = elements / SUMSQ_BLOCK * SUMSQ_BLOCK;
+    q.product = product;
+    q.batch = batch;
+    q.seq = seq;
+    if (q.model) return bench_sizes_of_model(&q, out);
+    *out = bench_sizes_of(d->gpu, q.elements, q.product);
+    return 0;
+}
+
+// A model's buffers can exceed what there is; a host would find out too late.
+static int check_room(const struct bench_device *d, const struct bench_sizes *n) {
+    struct memory_limit limit = {.free_bytes = (double)d->facts.free_bytes, .name = "free on the GPU"};
+    double need = (double)bench_table_bytes(d->dt, n);
+    if ((!d->gpu && memory_limit_read("", &limit)) || need <= limit.free_bytes) return 0;
+    return fail("bench kernels at these sizes takes %.1f GiB of memory, %.1f GiB are left (%s): try %s",
+                need / 0x1p30, limit.free_bytes / 0x1p30, limit.name,
+                n->linears ? "a smaller --batch or --seq, or a smaller model" : "smaller --elements");
+}
+
+static int run_kernels(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
+    struct bench_sizes sizes;
+    const char *model = cli_get(args, "model");
+    if (read_sizes(d, args, &sizes)) return EXIT_USAGE;
+    if (check_room(d, &sizes)) return EXIT_RUN_FAILED;
     if (bench_table_fill(t, d, &sizes)) return EXIT_RUN_FAILED;
     for (int i = 0; i < t->count; i++)
         if (bench_measure(d, &t->work[i])) return EXIT_RUN_FAILED;
     if (read_work(d)) return EXIT_RUN_FAILED;
     if (!cli_get(args, "json")) {
-        print_kernels(t);
+        print_kernels(t, model);
         return 0;
     }
-    cJSON *j = header_json(d, "kernels"), *rows = cJSON_AddArrayToObject(j, "operations");
+    cJSON *j = header_json(d, "kernels");
+    if (model) {
+        cJSON_AddStringToObject(j, "model", model);
+        cJSON_AddNumberToObject(j, "batch", (double)sizes.batch);
+        cJSON_AddNumberToObject(j, "seq", (double)sizes.seq);
+        cJSON_AddNumberToObject(j, "head_chunk_rows", (double)sizes.logit_rows);
+    }
+    cJSON *rows = cJSON_AddArrayToObject(j, "operations");
     for (int i = 0; i < t->count; i++) cJSON_AddItemToArray(rows, work_json(d, &t->work[i]));
     print_json(j);
     return 0;

@@ -165,10 +165,12 @@ class Records(Folder):
         part.changed = lambda: record.take(part)
         for i in range(3):
             part.check(f"c{i}", "passed")
+            checks = self.document(self.folder)["parts"][0]["checks"]
+            self.assertEqual([c["name"] for c in checks], [f"c{j}" for j in range(i + 1)])
             part.finding(f"f{i}")
-            found = self.document(self.folder)
-            self.assertEqual([c["name"] for c in found["parts"][0]["checks"]], [f"c{j}" for j in range(i + 1)])
-            self.assertEqual(found["findings"], [f"ops: f{j}" for j in range(i + 1)])
+            self.assertEqual(self.document(self.folder)["findings"], [f"ops: f{j}" for j in range(i + 1)])
+            part.figure(f"g{i}")
+            self.assertEqual(len(self.document(self.folder)["parts"][0]["figures"]), i + 1)
         self.assertEqual(sorted(os.listdir(self.folder)), [".lock", "gpu-check.json", "gpu-check.md"])
 
 

@@ -3,14 +3,16 @@
 //
 // A call becomes an entry of a ring and some steps on the stream:
 //
-//     [start event] [copy of the own piece] [NCCL, submitted on the stream's thread]
-//                                           [reduce a chunk] [NCCL] [reduce] ..  [done event]
+//     [its turn] [start event] [copy of the own piece] [NCCL, submitted on the stream's thread]
+//                                                      [reduce a chunk] [NCCL] [reduce] ..  [done event]
 //
+// Its turn: behind the operation enqueued last, of whichever channel (nccl_enqueue.c).
 // Nothing waits for the device. A watching thread looks at the oldest entry that is not done: its deadline
 // runs from when its start has passed. Communicators are non-blocking: each call is followed by asking until
 // NCCL has taken it.
 #include "decentral/collective_nccl.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +23,9 @@
 #include "decentral/nccl_impl.h"
 #include "shared/core/error.h"
 
-#define WATCH_NS 20000000  // between looks at what is in flight
+#define WATCH_NS             20000000  // between looks at what is in flight
+#define LAUNCH_ORDER         "NCCL_LAUNCH_ORDER_IMPLICIT"
+#define LAUNCH_ORDER_VERSION 22600
 
 struct nccl_api {
     void *library;
@@ -283,8 +287,6 @@ static int end_comm(void *arg, void *cuda_stream) {
 
 static void free_collective(struct collective_nccl *c) {
     for (int i = 0; i < NCCL_ENTRIES; i++) {
-        event_destroy(&c->ring[i].start);
-        event_destroy(&c->ring[i].done);
         free(c->ring[i].steps);
         free(c->ring[i].inputs);
     }
@@ -317,19 +319,11 @@ void nccl_abort(struct collective *head, const char *why) {
     nccl_give_up(c, c->world->setup, "abort", text);
 }
 
-static bool make_events(struct collective_nccl *c) {
-    for (int i = 0; i < NCCL_ENTRIES; i++) {
-        c->ring[i].start = event_create(c->world->o.device);
-        c->ring[i].done = event_create(c->world->o.device);
-        if (!c->ring[i].start || !c->ring[i].done) return false;
-    }
-    return true;
-}
-
 struct collective *collective_nccl_create(struct nccl_world *w, int channel,
                                           const struct collective_options *o) {
     struct collective_nccl *c = xcalloc(1, sizeof *c);
     struct creation x = {.c = c};
+    assert(channel >= 0 && channel < LOCAL_CHANNELS);
     pthread_condattr_t monotonic;
     collective_impl_init(&c->impl, &nccl_ops, w->o.rank, w->o.size, o);
     c->world = w;
@@ -342,7 +336,11 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&c->work, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    bool made = make_events(c);
+    bool made = true;
+    for (int i = 0; i < NCCL_ENTRIES; i++) {
+        c->ring[i].start = w->events[channel][i].start;
+        c->ring[i].done = w->events[channel][i].done;
+    }
     if (w->o.rank == 0 && w->api->GetUniqueId(&x.id) != ncclSuccess) made = false;
     int rc = w->o.rendezvous.share(w->o.rendezvous.ctx, 0, &x.id, sizeof x.id);
     if (rc == 0 && made) {
@@ -359,8 +357,27 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
 
 // ---------------------------------------------------------------- the world
 
+static bool shares_gpus(void) {
+    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return asked && strcmp(asked, "1") == 0;
+}
+
+// NCCL reads it once. What the user has set stays. Ranks that are threads and share a GPU also share NCCL's
+// order, in which one rank's operations would wait for another one's: there each rank has the device keep its
+// own.
+static void ask_for_order(void) {
+    if (!shares_gpus()) setenv(LAUNCH_ORDER, "1", 0);
+}
+
+static bool keeps_order(int version) {
+    const char *asked = getenv(LAUNCH_ORDER);
+    return version >= LAUNCH_ORDER_VERSION && asked && strtoll(asked, NULL, 0) != 0;
+}
+
 static void *open_library(const char **why) {
     static _Thread_local char text[512];
+    static pthread_once_t asked = PTHREAD_ONCE_INIT;
+    pthread_once(&asked, ask_for_order);
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (library) return library;
     snprintf(
@@ -389,10 +406,31 @@ static int open_api(struct nccl_api *api) {
     return 0;
 }
 
+// All channels' events: nothing is created on the device once there is a communicator.
+static int prepare_order(struct nccl_world *w) {
+    w->serial = !keeps_order(w->api->version);
+    if (w->serial && w->o.rank == 0 && w->api->version >= LAUNCH_ORDER_VERSION && !shares_gpus())
+        warn(LAUNCH_ORDER "=%s is set: NCCL's operations run one after the other", getenv(LAUNCH_ORDER));
+    w->order = event_create(w->o.device);
+    bool made = w->order != NULL;
+    for (int i = 0; i < LOCAL_CHANNELS * NCCL_ENTRIES; i++) {
+        struct nccl_event_pair *e = &w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES];
+        e->start = event_create(w->o.device);
+        e->done = event_create(w->o.device);
+        made = made && e->start && e->done;
+    }
+    return made ? 0 : fail("NCCL: %s", dev_error(w->o.device));
+}
+
 void nccl_world_close(struct nccl_world **world) {
     struct nccl_world *w = *world;
     if (!w) return;
     stream_destroy(&w->setup);
+    event_destroy(&w->order);
+    for (int i = 0; i < LOCAL_CHANNELS * NCCL_ENTRIES; i++) {
+        event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].start);
+        event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].done);
+    }
     if (w->one) w->so->backend->free(w->o.device, w->one, DEV_ALIGN);
     free(w->api);  // the library stays: it keeps threads of its own
     free(w);
@@ -417,6 +455,7 @@ int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o)
         w->one = w->so->backend->alloc(o->device, DEV_ALIGN);
         if (!w->setup || !w->one) rc = fail("NCCL: %s", dev_error(o->device));
     }
+    if (rc == 0) rc = prepare_order(w);
     if (rc != 0) {
         nccl_world_close(&w);
         return -1;

@@ -35,9 +35,29 @@ static void need_room(struct nccl_entry *e, size_t steps, size_t inputs) {
     }
 }
 
+// What is queued on s from here on comes behind the step that was queued last, whichever stream that was on.
+// A rank's communicators use one device: NCCL wants their operations submitted by one thread at a time, and
+// started in the same order on all ranks, or each of two ranks may run the operation that the other one's
+// waits behind (NCCL user guide, "Using multiple NCCL communicators concurrently"). The order is that of the
+// calls of the rank's thread, which all ranks make alike.
+//
+// Here the stream's thread waits until the earlier step has been submitted; that the device starts them in
+// this order is NCCL's part (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26 on) or, with `serial`, the device waits
+// until the earlier step has ended. No circle: whatever waits, a slot of a stream, a kernel or a peer, waits
+// for something that was enqueued before it, on its own rank or on the others, where the order is the same;
+// so the first that has not ended in that order can always go on. A slot that failed or was skipped has
+// passed as well, and fails who follows it: there is no number that somebody could fail to draw.
+static void follow_order(struct nccl_world *w, struct stream *s) {
+    if (w->serial)
+        stream_wait_event(s, w->order);
+    else
+        w->so->follow(s, w->order);
+}
+
 static void submit(struct nccl_entry *e, size_t index, enum step_kind kind, size_t done) {
     e->steps[index] = (struct nccl_step){.entry = e, .kind = kind, .done = done};
     e->owner->world->so->submit(e->stream, collective_op_name(e->call.op), nccl_run_step, &e->steps[index]);
+    event_record(e->owner->world->order, e->stream);
 }
 
 // Chunks of everyone's pieces into staging, each followed by the sum of the own chunk in rank order.
@@ -106,6 +126,7 @@ static void enqueue(struct collective *head, struct stream *s, const struct coll
     }
     struct nccl_entry *e = take_entry(c, s);
     e->call = *call;
+    if (head->size > 1) follow_order(c->world, s);
     event_record(e->start, s);
     if (head->size == 1) {
         if (call->send != call->recv && call->send && call->recv)

@@ -18,6 +18,12 @@ struct nccl_world {
     struct nccl_api *api;  // collective_nccl.c
     struct stream *setup;  // NCCL wants a thread that has chosen the device
     void *one;             // device memory of the barriers: one byte
+    // The order of all channels' operations; of the rank's thread.
+    struct event *order;  // recorded behind each step
+    bool serial;          // the device, too, runs one step after the other
+    struct nccl_event_pair {
+        struct event *start, *done;
+    } events[LOCAL_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator
 };
 
 enum step_kind { STEP_PLAIN, STEP_PIECES, STEP_BACK };

@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
 // clang-format off
 #include <cmocka.h>
 // clang-format on
@@ -41,6 +43,8 @@ static int open_channels(struct gpu_rank *r, const struct collective_source *sou
     for (int i = 0; i < 2; i++) {
         r->s[i] = stream_create(r->dev, i ? "reduce" : "gather");
         r->staging[i] = dev_alloc(r->dev, MEM_COMM, STAGING);
+    }
+    for (int i = 0; i < 2; i++) {
         struct collective_options o = {.wire = &r->wire[i],
                                        .deadline_s = r->deadline_s,
                                        .staging = r->staging[i],
@@ -135,6 +139,11 @@ static void test_nccl(void **state) {
     }
 }
 
+// Freeing memory waits for the device, and so for what peers no longer come to.
+static void give_up(struct gpu_rank *r) {
+    for (int c = 0; c < 2; c++) r->c[c]->ops->abort(r->c[c], "a rank of the test failed");
+}
+
 // Operations follow one another on the same buffers without a word from the host: x becomes the sum of all,
 // again and again, on two channels at once; then each rank overwrites its own as soon as it may.
 #define CHAIN 12
@@ -162,6 +171,7 @@ static int body_chain(struct gpu_rank *r) {
     op_fill_zero(r->s[0], &(struct fill_zero_args){.out = x[0], .bytes = (int64_t)bytes});
     dev_copy(r->s[0], all, parts, (size_t)r->size * bytes);
     bad |= stream_sync(r->s[0]) | stream_sync(r->s[1]);
+    if (bad) give_up(r);
     for (int k = 0; k < WIDE; k++) {
         bad |= got[0][k] != want || got[1][k] != want;
         for (int i = 0; i < r->size; i++) bad |= all[i][k] != 1000 * i + k;
@@ -180,6 +190,38 @@ static void test_operations_follow_one_another(void **state) {
     assert_all(r, 3, 0);
     run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_NCCL, .body = body_chain});
     assert_all(r, 3, 0);
+}
+
+// Two channels in turn, as a ring's gathers and reductions, while the ranks' threads and streams take their
+// time: the operations of both reach NCCL and start in the same order on all ranks, or the emulated one
+// refuses.
+static int body_in_turn(struct gpu_rank *r) {
+    size_t bytes = WIDE * sizeof(int64_t);
+    int64_t *x[2] = {dev_alloc(r->dev, MEM_ACTIVATION, bytes), dev_alloc(r->dev, MEM_ACTIVATION, bytes)};
+    unsigned seed = (unsigned)r->rank + 1;
+    for (int i = 0; i < 4 * CHAIN; i++) {
+        int c = i % 2;
+        usleep((unsigned)rand_r(&seed) % 300);
+        if (rand_r(&seed) % 4 == 0)
+            op_fill_zero(r->s[c], &(struct fill_zero_args){.out = x[c], .bytes = (int64_t)bytes});
+        r->c[c]->ops->all_reduce(r->c[c], r->s[c], x[c], x[c], WIDE, DT_I64);
+    }
+    int rc = stream_sync(r->s[0]) | stream_sync(r->s[1]);
+    if (rc) give_up(r);
+    for (int c = 0; c < 2; c++) dev_free(r->dev, MEM_ACTIVATION, x[c], bytes);
+    return rc;
+}
+
+static void test_channels_in_one_order(void **state) {
+    (void)state;
+    static const char *const versions[] = {"22500", "22600"};
+    struct gpu_rank r[RANKS];
+    for (int i = 0; i < 2; i++) {
+        setenv("EMULATED_NCCL_VERSION", versions[i], 1);
+        run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_NCCL, .body = body_in_turn});
+        assert_all(r, 3, 0);
+    }
+    unsetenv("EMULATED_NCCL_VERSION");
 }
 
 // Around the ring, even ranks first: what is sent was written just before and is overwritten right behind it.
@@ -397,6 +439,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_local_on_several_gpus),
         cmocka_unit_test(test_nccl),
         cmocka_unit_test(test_operations_follow_one_another),
+        cmocka_unit_test(test_channels_in_one_order),
         cmocka_unit_test(test_mail_is_ordered),
         cmocka_unit_test(test_buffers_are_free_after_a_sync),
         cmocka_unit_test(test_a_barrier_orders_devices),

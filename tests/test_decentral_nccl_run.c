@@ -46,6 +46,7 @@ static struct nccl_world *fake_world(const struct nccl_rank *r, const struct ncc
     NCCL_FUNCTIONS(NCCL_FAKE)
     w->setup = stream_create(r->dev, "nccl");
     w->one = w->so->backend->alloc(r->dev, DEV_ALIGN);
+    if (prepare_order(w) != 0) abort();
     return w;
 }
 

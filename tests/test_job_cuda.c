@@ -128,11 +128,13 @@ static void fp16_trains_as_on_a_cpu(void **state) {
     check(*state, &(struct setting){"llama.json", "fp16", 3e-4});
 }
 
-// Without room for the model, and with room for it but not for a stream's workspace.
+// Without room for a stream's workspace, for the model, and for what its products want.
 static void too_little_memory_is_an_error(void **state) {
     static const struct setting s = {"gpt2.json", "bf16", 0};
-    static const char *const cases[][2] = {{"0", "out of device memory"}, {"1", "workspace: out of memory"}};
-    for (int i = 0; i < 2; i++) {
+    static const char *const cases[][2] = {{"0", "no 8 MiB for the workspace: out of memory"},
+                                           {"8", "out of device memory"},
+                                           {"9", "no 32 MiB for the workspace: out of memory"}};
+    for (int i = 0; i < 3; i++) {
         setenv("EMULATED_CUDA_MEMORY_MIB", cases[i][0], 1);
         struct job_output out = run(*state, &s, "cuda");
         unsetenv("EMULATED_CUDA_MEMORY_MIB");

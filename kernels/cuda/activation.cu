@@ -109,8 +109,8 @@ static int swiglu_launch(struct cuda_ctx *ctx, const struct swiglu_args *a, bool
                 (T *)a->y, (const T *)a->gate_up, (const T *)a->dy, (uint32_t)groups, (uint32_t)(a->width / V)
             };
             struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)MAP_THREADS), MAP_THREADS);
-            return backward ? launch(ctx, shape, swiglu_bwd_kernel<T, V>, p)
-                            : launch(ctx, shape, swiglu_fwd_kernel<T, V>, p);
+            return backward ? launch<swiglu_bwd_kernel<T, V>>(ctx, shape, p)
+                            : launch<swiglu_fwd_kernel<T, V>>(ctx, shape, p);
         });
     });
 }

@@ -97,7 +97,7 @@ int cuda_op_attn_fwd(struct cuda_ctx *ctx, const void *args) {
             struct launch_shape shape = {
                 dim3((unsigned)divide_up(a->seq, (int64_t)TILE), (unsigned)a->heads, (unsigned)a->batch),
                 dim3(TILE_THREADS), (3 * tile<DP>::floats + SCORE_FLOATS) * sizeof(float)};
-            return launch(ctx, shape, attn_fwd_kernel<T, DP>, p);
+            return launch<attn_fwd_kernel<T, DP>>(ctx, shape, p);
         });
     });
 }

@@ -146,9 +146,9 @@ static int attn_bwd_run(struct cuda_ctx *ctx, const struct attn_bwd_buffers<T> &
     struct launch_shape dq = {dim3(tiles, (unsigned)p.heads, (unsigned)batch), dim3(TILE_THREADS), bytes};
     struct launch_shape dkv = {dim3(tiles, (unsigned)p.kv_heads, (unsigned)batch), dim3(TILE_THREADS),
                                bytes + 2 * TILE * sizeof(float)};
-    if (launch(ctx, delta, attn_delta_kernel<T>, p) != 0) return -1;
-    if (launch(ctx, dq, attn_dq_kernel<T, DP>, p) != 0) return -1;
-    return launch(ctx, dkv, attn_dkv_kernel<T, DP>, p);
+    if (launch<attn_delta_kernel<T>>(ctx, delta, p) != 0) return -1;
+    if (launch<attn_dq_kernel<T, DP>>(ctx, dq, p) != 0) return -1;
+    return launch<attn_dkv_kernel<T, DP>>(ctx, dkv, p);
 }
 
 int cuda_op_attn_bwd(struct cuda_ctx *ctx, const void *args) {

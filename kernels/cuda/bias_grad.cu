@@ -70,7 +70,7 @@ int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args) {
             };
             struct launch_shape shape = {dim3((unsigned)across, (unsigned)parts),
                                          dim3(BIAS_LANES * BIAS_DEEP), 0};
-            return parts ? launch(ctx, shape, bias_parts_kernel<T, V>, p) : 0;
+            return parts ? launch<bias_parts_kernel<T, V>>(ctx, shape, p) : 0;
         });
         struct combine_buffers<T> c = {
             (T *)a->dbias, NULL, (const float *)ctx->workspace, a->n, a->n, parts, a->accumulate

@@ -68,7 +68,7 @@ template <typename T>
 static inline int combine_launch(struct cuda_ctx *ctx, const struct combine_buffers<T> &p) {
     struct launch_shape shape = {dim3((unsigned)divide_up(p.n, (int64_t)PART_COLUMNS), p.second ? 2 : 1),
                                  dim3(PART_COLUMNS * PART_SLICES), 0};
-    return launch(ctx, shape, combine_kernel<T>, p);
+    return launch<combine_kernel<T>>(ctx, shape, p);
 }
 
 #endif

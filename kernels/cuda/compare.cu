@@ -52,6 +52,6 @@ int cuda_compare(struct cuda_ctx *ctx, const struct cuda_compare_args *a) {
         struct compare_buffers<T> p = {
             a->out, (const T *)a->x, (const T *)a->reference, a->n
         };
-        return launch(ctx, flat_shape(cuda_compare_blocks(a->n), COMPARE_THREADS), compare_kernel<T>, p);
+        return launch<compare_kernel<T>>(ctx, flat_shape(cuda_compare_blocks(a->n), COMPARE_THREADS), p);
     });
 }

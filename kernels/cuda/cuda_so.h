@@ -11,7 +11,7 @@
 
 #define CUDA_SO_FILE   "libstarring_cuda.so"
 #define CUDA_SO_SYMBOL "starring_cuda_so"
-#define CUDA_SO_ABI    5  // changes with this header, kernels/backend.h and kernels/backend_impl.h
+#define CUDA_SO_ABI    6  // changes with this header, kernels/backend.h and kernels/backend_impl.h
 
 struct cuda_so {
     int abi;                        // CUDA_SO_ABI
@@ -23,6 +23,10 @@ struct cuda_so {
     // stream_submit whose function also gets the cudaStream_t, to enqueue CUDA work of its own. It may poll
     // but should not block long.
     void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
+    // What is queued on s behind this call begins when the record that e has now has been given to its
+    // device; the device itself waits for nothing. Fails s when what was queued before that record has
+    // failed.
+    void (*follow)(struct stream *s, struct event *e);
     // Fails a stream from outside: what is queued does not run, stream_sync returns -1. Any thread.
     void (*fail)(struct stream *s, const char *text);
     // 1: passed (or never recorded), 0: not yet, -1: its stream has failed. Never blocks.

@@ -39,6 +39,6 @@ int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args) {
         };
         struct launch_shape shape = {dim3((unsigned)m->m, (unsigned)divide_up(m->n, (int64_t)MAP_THREADS)),
                                      dim3(MAP_THREADS), 0};
-        return launch(ctx, shape, bias_rows_kernel<T>, p);
+        return launch<bias_rows_kernel<T>>(ctx, shape, p);
     });
 }

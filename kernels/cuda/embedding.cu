@@ -43,7 +43,7 @@ int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args) {
                     (uint32_t)groups, (uint32_t)(a->channels / V)
             };
             struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)EMBED_THREADS), EMBED_THREADS);
-            return launch(ctx, shape, embed_fwd_kernel<T, V>, p);
+            return launch<embed_fwd_kernel<T, V>>(ctx, shape, p);
         });
     });
 }

@@ -228,10 +228,10 @@ static int embed_bwd_run(struct cuda_ctx *ctx, const struct embed_bwd_args *a, c
     unsigned across = (unsigned)divide_up(a->channels, (int64_t)threads * V);
     struct launch_shape pieces = {dim3((unsigned)g.count, across), dim3(threads), 0};
     struct launch_shape open = {dim3((unsigned)warps, (unsigned)g.count), dim3(EMBED_THREADS), 0};
-    if (g.rows && launch(ctx, pieces, embed_pieces_kernel<T, V>, p, g) != 0) return -1;
-    if (g.count > 1 && launch(ctx, open, embed_open_kernel<T, V>, p, g) != 0) return -1;
+    if (g.rows && launch<embed_pieces_kernel<T, V>>(ctx, pieces, p, g) != 0) return -1;
+    if (g.count > 1 && launch<embed_open_kernel<T, V>>(ctx, open, p, g) != 0) return -1;
     return a->dwpe && a->positions
-               ? launch(ctx, flat_shape(a->positions, threads), embed_positions_kernel<T, V>, p)
+               ? launch<embed_positions_kernel<T, V>>(ctx, flat_shape(a->positions, threads), p)
                : 0;
 }
 

@@ -48,6 +48,10 @@ struct cuda_ctx {
     int sm_version;          // 90: compute capability 9.0. Decides how blocks work together, never results
 };
 
+// Loads every kernel of this file's operations on the calling thread's device (load.cu). 0, or -1 with CUDA's
+// constant text in *why.
+int cuda_kernels_load(const char **why);
+
 int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args);
 // struct matmul_args: each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args);

@@ -25,6 +25,6 @@ __global__ void __launch_bounds__(LOSS_THREADS) loss_sum_kernel(struct loss_sum_
 }
 
 int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args) {
-    return launch(ctx, flat_shape(1, LOSS_THREADS), loss_sum_kernel,
-                  *static_cast<const struct loss_sum_args *>(args));
+    return launch<loss_sum_kernel>(ctx, flat_shape(1, LOSS_THREADS),
+                                   *static_cast<const struct loss_sum_args *>(args));
 }

@@ -52,7 +52,7 @@ static inline int map_launch(struct cuda_ctx *ctx, const struct map_args<T> &arg
         constexpr int V = decltype(width)::value;
         int64_t blocks = divide_up(args.n, (int64_t)V * MAP_VECTORS * MAP_THREADS);
         if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
-        return launch(ctx, flat_shape(blocks, MAP_THREADS), map_kernel<T, V, F>, args, f);
+        return launch<map_kernel<T, V, F>>(ctx, flat_shape(blocks, MAP_THREADS), args, f);
     });
 }
 

@@ -137,15 +137,15 @@ static int norm_fwd_launch(struct cuda_ctx *ctx, const struct norm_fwd_args *a) 
     struct launch_shape shape = flat_shape(a->rows, per ? threads_of_row(a->channels, V, per) : NORM_THREADS);
     switch (per) {
         case 1:
-            return launch(ctx, shape, norm_fwd_kernel<T, V, 1, LAYER>, p);
+            return launch<norm_fwd_kernel<T, V, 1, LAYER>>(ctx, shape, p);
         case 2:
-            return launch(ctx, shape, norm_fwd_kernel<T, V, 2, LAYER>, p);
+            return launch<norm_fwd_kernel<T, V, 2, LAYER>>(ctx, shape, p);
         case 4:
-            return launch(ctx, shape, norm_fwd_kernel<T, V, 4, LAYER>, p);
+            return launch<norm_fwd_kernel<T, V, 4, LAYER>>(ctx, shape, p);
         case 8:
-            return launch(ctx, shape, norm_fwd_kernel<T, V, NORM_COLUMNS / V, LAYER>, p);
+            return launch<norm_fwd_kernel<T, V, NORM_COLUMNS / V, LAYER>>(ctx, shape, p);
         default:
-            return launch(ctx, shape, norm_fwd_any_kernel<T, LAYER>, p);
+            return launch<norm_fwd_any_kernel<T, LAYER>>(ctx, shape, p);
     }
 }
 

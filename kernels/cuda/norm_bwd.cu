@@ -184,13 +184,13 @@ static int norm_bwd_run(struct cuda_ctx *ctx, const struct norm_bwd_buffers<T> &
     per = per <= 1 ? 1 : per <= 2 ? 2 : per <= 4 ? 4 : MOST;
     unsigned threads = registers ? (unsigned)(divide_up(groups, per * WARP) * WARP) : NORM_THREADS;
     struct launch_shape shape = flat_shape(parts, threads);
-    if (!registers) return launch(ctx, shape, norm_bwd_any_kernel<T, LAYER>, p);
-    if (per == 1 && threads <= NORM_NARROW) return launch(ctx, shape, norm_bwd_kernel<T, V, 1, 3, LAYER>, p);
-    if (per == 1) return launch(ctx, shape, norm_bwd_kernel<T, V, 1, 2, LAYER>, p);
-    if (per == 2) return launch(ctx, shape, norm_bwd_kernel<T, V, 2, 2, LAYER>, p);
+    if (!registers) return launch<norm_bwd_any_kernel<T, LAYER>>(ctx, shape, p);
+    if (per == 1 && threads <= NORM_NARROW) return launch<norm_bwd_kernel<T, V, 1, 3, LAYER>>(ctx, shape, p);
+    if (per == 1) return launch<norm_bwd_kernel<T, V, 1, 2, LAYER>>(ctx, shape, p);
+    if (per == 2) return launch<norm_bwd_kernel<T, V, 2, 2, LAYER>>(ctx, shape, p);
     constexpr int ROWS = V * 4 <= NORM_AHEAD ? 2 : 1;
-    if (per == 4) return launch(ctx, shape, norm_bwd_kernel<T, V, 4, ROWS, LAYER>, p);
-    return launch(ctx, shape, norm_bwd_kernel<T, V, MOST, 1, LAYER>, p);
+    if (per == 4) return launch<norm_bwd_kernel<T, V, 4, ROWS, LAYER>>(ctx, shape, p);
+    return launch<norm_bwd_kernel<T, V, MOST, 1, LAYER>>(ctx, shape, p);
 }
 
 int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args) {

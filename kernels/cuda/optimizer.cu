@@ -139,7 +139,7 @@ int cuda_op_sumsq(struct cuda_ctx *ctx, const void *args) {
         using T = decltype(type);
         struct launch_shape shape =
             flat_shape(divide_up(blocks, (int64_t)SUMSQ_WARPS * WARP), SUMSQ_WARPS * WARP);
-        return launch(ctx, shape, sumsq_kernel<T>, sumsq_buffers<T>{a->out, (const T *)a->x, blocks});
+        return launch<sumsq_kernel<T>>(ctx, shape, sumsq_buffers<T>{a->out, (const T *)a->x, blocks});
     });
 }
 
@@ -171,7 +171,7 @@ __global__ void decide_kernel(struct decide_args a) {
 }
 
 int cuda_op_decide(struct cuda_ctx *ctx, const void *args) {
-    return launch(ctx, flat_shape(1, 1), decide_kernel, *static_cast<const struct decide_args *>(args));
+    return launch<decide_kernel>(ctx, flat_shape(1, 1), *static_cast<const struct decide_args *>(args));
 }
 
 // ---------------------------------------------------------------- AdamW
@@ -241,8 +241,8 @@ static int adamw_launch(struct cuda_ctx *ctx, const struct adamw_args *a) {
     int64_t blocks = divide_up(a->n, (int64_t)ADAMW_THREADS * V);
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "adamw: more elements than one launch covers");
     struct launch_shape shape = flat_shape(blocks, ADAMW_THREADS);
-    return a->l2_mode ? launch(ctx, shape, adamw_kernel<T, V, true>, *a)
-                      : launch(ctx, shape, adamw_kernel<T, V, false>, *a);
+    return a->l2_mode ? launch<adamw_kernel<T, V, true>>(ctx, shape, *a)
+                      : launch<adamw_kernel<T, V, false>>(ctx, shape, *a);
 }
 
 // Whether no group ends within a vector; tensors begin at multiples of 128 elements, so a model's do not.

@@ -276,24 +276,46 @@ static inline int cuda_checked(struct cuda_ctx *ctx, cudaError_t e) {
     return e == cudaSuccess ? 0 : cuda_refused(ctx, cudaGetErrorString(e));
 }
 
-// Enqueues kernel(args...) on the context's stream.
-template <typename... P, typename... A>
-static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape, void (*kernel)(P...),
-                         A... args) {
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {shape.cluster, 1, 1};
-    cudaLaunchConfig_t config = {shape.grid,  shape.block, shape.shared_bytes,
-                                 ctx->stream, &cluster,    shape.cluster ? 1u : 0u};
-    if (shape.shared_bytes > (size_t)ctx->shared_bytes)
-        return cuda_refused(ctx, "this GPU has too little shared memory for the kernel at this shape");
-    if (shape.shared_bytes > PLAIN_SHARED_BYTES) {
-        cudaError_t e =
-            cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shape.shared_bytes);
-        if (e != cudaSuccess) return cuda_checked(ctx, e);
+// Every kernel that launch<> can launch, known before main: cuda_kernels_load (load.cu) goes through them. A
+// kernel that is launched otherwise would be loaded at its first launch, see there.
+struct kernel_link {
+    const void *kernel;
+    struct kernel_link *next;
+    static struct kernel_link *&all() {
+        static struct kernel_link *first;
+        return first;
     }
-    return cuda_checked(ctx, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+    explicit kernel_link(const void *k) : kernel(k), next(all()) { all() = this; }
+};
+
+template <auto KERNEL>
+struct kernel_of;
+template <typename... P, void (*KERNEL)(P...)>
+struct kernel_of<KERNEL> {
+    static inline struct kernel_link link { reinterpret_cast<const void *>(KERNEL) };
+
+    template <typename... A>
+    static int launch(struct cuda_ctx *ctx, const struct launch_shape &shape, A... args) {
+        cudaLaunchAttribute cluster = {};
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {shape.cluster, 1, 1};
+        cudaLaunchConfig_t config = {shape.grid,  shape.block, shape.shared_bytes,
+                                     ctx->stream, &cluster,    shape.cluster ? 1u : 0u};
+        if (shape.shared_bytes > (size_t)ctx->shared_bytes)
+            return cuda_refused(ctx, "this GPU has too little shared memory for the kernel at this shape");
+        if (shape.shared_bytes > PLAIN_SHARED_BYTES) {
+            cudaError_t e = cudaFuncSetAttribute(link.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 (int)shape.shared_bytes);
+            if (e != cudaSuccess) return cuda_checked(ctx, e);
+        }
+        return cuda_checked(ctx, cudaLaunchKernelEx(&config, KERNEL, static_cast<P>(args)...));
+    }
+};
+
+// Enqueues KERNEL(args...) on the context's stream.
+template <auto KERNEL, typename... A>
+static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape, A... args) {
+    return kernel_of<KERNEL>::launch(ctx, shape, args...);
 }
 
 // A one-dimensional grid of blocks of `threads`; no more than LARGEST_GRID blocks.

@@ -107,9 +107,9 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
     if (blocks >= LARGEST_GRID || rest_blocks >= LARGEST_GRID)
         return cuda_refused(ctx, "more elements than one launch covers");
     p.n = whole;
-    if (whole && launch(ctx, flat_shape(blocks, REDUCE_THREADS), reduce_kernel<T, V>, p) != 0) return -1;
+    if (whole && launch<reduce_kernel<T, V>>(ctx, flat_shape(blocks, REDUCE_THREADS), p) != 0) return -1;
     p.n = a->n;
-    return rest ? launch(ctx, flat_shape(rest_blocks, REDUCE_THREADS), reduce_bytes_kernel<T>, p, whole) : 0;
+    return rest ? launch<reduce_bytes_kernel<T>>(ctx, flat_shape(rest_blocks, REDUCE_THREADS), p, whole) : 0;
 }
 
 int cuda_op_reduce(struct cuda_ctx *ctx, const void *args) {
@@ -176,8 +176,8 @@ static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
     int64_t blocks = divide_up(a->n, (int64_t)REDUCE_THREADS * (wide ? widest : 1));
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
     struct launch_shape shape = flat_shape(blocks, REDUCE_THREADS);
-    return wide ? launch(ctx, shape, cast_kernel<To, From, widest>, p)
-                : launch(ctx, shape, cast_kernel<To, From, 1>, p);
+    return wide ? launch<cast_kernel<To, From, widest>>(ctx, shape, p)
+                : launch<cast_kernel<To, From, 1>>(ctx, shape, p);
 }
 
 int cuda_op_cast(struct cuda_ctx *ctx, const void *args) {

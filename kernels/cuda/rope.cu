@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(SUM_LANES *SUM_DEEP) rope_sums_kernel(struct r
             unpack<T, V>(pair[k][1], y);
             if (item < p.rotated) {
                 T *at = p.qkv + r * p.width + c;
-                const float *angle = p.cos_sin + ((int64_t)((uint32_t)r % p.seq) * half + (int64_t)group * V) * 2;
+                const float *angle =
+                    p.cos_sin + ((int64_t)((uint32_t)r % p.seq) * half + (int64_t)group * V) * 2;
 #pragma unroll
                 for (int j = 0; j < V; j++) {
                     vec<float, 2> cs = load_vec<float, 2>(angle + 2 * j);
@@ -140,7 +141,7 @@ static int rope_sums_launch(struct cuda_ctx *ctx, const struct rope_args *a) {
     struct combine_buffers<T> c = {
         (T *)a->dbias, NULL, (const float *)ctx->workspace, width, width, parts, a->accumulate
     };
-    return launch(ctx, shape, rope_sums_kernel<T, V>, p) == 0 ? combine_launch(ctx, c) : -1;
+    return launch<rope_sums_kernel<T, V>>(ctx, shape, p) == 0 ? combine_launch(ctx, c) : -1;
 }
 
 int cuda_op_rope(struct cuda_ctx *ctx, const void *args) {
@@ -164,7 +165,7 @@ int cuda_op_rope(struct cuda_ctx *ctx, const void *args) {
                     (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size, a->inverse ? -1.0f : 1.0f
             };
             struct launch_shape shape = flat_shape(divide_up(items, (int64_t)ROPE_THREADS), ROPE_THREADS);
-            return launch(ctx, shape, rope_kernel<T, V>, p);
+            return launch<rope_kernel<T, V>>(ctx, shape, p);
         });
     });
 }

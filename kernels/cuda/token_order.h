@@ -134,8 +134,8 @@ static inline int order_positions(struct cuda_ctx *ctx, const int32_t *tokens, u
     struct launch_shape shape = flat_shape(p.tiles, ORDER_DIGITS);
     for (int left = passes; left > 0; left--) {
         p.to = left % 2 ? order : workspace;
-        if (launch(ctx, shape, order_count_kernel, p) != 0) return -1;
-        if (launch(ctx, shape, order_place_kernel, p) != 0) return -1;
+        if (launch<order_count_kernel>(ctx, shape, p) != 0) return -1;
+        if (launch<order_place_kernel>(ctx, shape, p) != 0) return -1;
         p.from = p.to;
         p.shift += ORDER_BITS;
     }

@@ -284,7 +284,8 @@ static int xent_launch(struct cuda_ctx *ctx, const struct xent_args *a) {
         (T *)a->logits, a->loss, a->targets, a->vocab, xent_written(a), xent_stride(a), slices,
             (int)(shape.shared_bytes / 16), a->grad_scale, a->want_grad
     };
-    return launch(ctx, shape, cluster ? xent_kernel<T, true> : xent_kernel<T, false>, p);
+    return cluster ? launch<xent_kernel<T, true>>(ctx, shape, p)
+                   : launch<xent_kernel<T, false>>(ctx, shape, p);
 }
 
 int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {

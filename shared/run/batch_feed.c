@@ -52,6 +52,8 @@ struct batch_feed *batch_feed_create(const struct batch_feed_options *o) {
     return f;
 }
 
+void batch_feed_set_rank(struct batch_feed *f, int rank) { f->o.rank = rank; }
+
 void batch_feed_destroy(struct batch_feed **at) {
     struct batch_feed *f = *at;
     if (!f) return;

@@ -39,6 +39,8 @@ struct batch_feed;
 // Adds what a feed takes. device_memory: the device's memory is not the host's; else there is nothing to add.
 void batch_feed_predict(const struct config *c, bool device_memory, size_t bytes[MEM_CLASSES]);
 struct batch_feed *batch_feed_create(const struct batch_feed_options *o);  // NULL after logging
+// Before the first read, where the rank was not known when the feed was created.
+void batch_feed_set_rank(struct batch_feed *f, int rank);
 // When nothing enqueued reads the halves any more; may wait for the whole device, as freeing memory does.
 void batch_feed_destroy(struct batch_feed **f);
 

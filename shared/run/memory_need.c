@@ -16,7 +16,7 @@
 #define FRAME_OVERHEAD    1.125
 
 #define CONTEXT_BYTES   (512 * MIB)
-#define WORKSPACE_BYTES (64 * MIB)
+#define WORKSPACE_BYTES (96 * MIB)
 #define NCCL_BYTES      (256 * MIB)
 
 struct largest {

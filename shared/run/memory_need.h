@@ -18,9 +18,9 @@
 //                worker sends it per step) * N             151 MiB for 144 + 16 (gpt2-124m, N 2, bf16)
 //   page tables  1/512 of the prediction: 8 bytes per page of 4 KiB
 //
-// Allowance on a GPU: 64 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels,
-// attention's), 256 MiB per rank of NCCL, 512 MiB per process for its context, except the process that asks,
-// whose context is there when free memory is read. Estimates, measured on no GPU.
+// Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up
+// to four streams, attention's), 256 MiB per rank of NCCL, 512 MiB per process for its context, except the
+// process that asks, whose context is there when free memory is read. Estimates, measured on no GPU.
 #ifndef STARRING_SHARED_RUN_MEMORY_NEED_H
 #define STARRING_SHARED_RUN_MEMORY_NEED_H
 

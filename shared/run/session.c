@@ -9,6 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/io/checkpoint_hf.h"
 #include "shared/io/tokenizer_files.h"
+#include "shared/run/batch_feed.h"
 #include "shared/run/device_choice.h"
 #include "shared/run/device_facts.h"
 #include "shared/run/metrics.h"
@@ -17,6 +18,9 @@
 #include "shared/run/run_dir.h"
 #include "shared/run/summary.h"
 #include "shared/run/trace.h"
+#include "shared/run/warm_up.h"
+
+#define NOTICEABLE_S 1.0  // of a warm-up
 
 struct session {
     const struct session_options *o;
@@ -24,6 +28,9 @@ struct session {
     struct device *dev;
     struct stream *compute;
     struct products products;
+    struct model *model;
+    struct batch_feed *feed;
+    struct event *computed;
     struct topology *topology;
     struct metrics *metrics;    // worker 0
     struct progress *progress;  // worker 0, unless quiet
@@ -123,7 +130,28 @@ static int open_device(struct session *x) {
     if (products_give(c, x->dev, &x->products)) return -1;
     if (x->o->rank <= 0) products_say(&x->products);
     x->compute = stream_create(x->dev, "compute");
-    return x->compute ? 0 : fail("--device %s: cannot create a stream", backend->name);
+    return x->compute ? 0 : fail("--device %s: %s", backend->name, dev_error(x->dev));
+}
+
+// What a GPU and its libraries allocate and load comes before the topology: nothing of it may happen while
+// collectives run (warm_up.h). A rank of a star and a local run do the same, so that first steps compare.
+static int prepare_model(struct session *x) {
+    const struct config *c = x->job->config;
+    struct model_options mo = train_model_options(c, &x->job->spec, x->job->layout);
+    double start = now_seconds();
+    if (dev_host_memory(x->dev)) return 0;
+    mo.dev = x->dev;
+    mo.compute = x->compute;
+    x->model = model_create(&mo);
+    x->feed = batch_feed_create(&(struct batch_feed_options){
+        .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
+    x->computed = event_create(x->dev);
+    if (!x->feed || !x->computed) return fail("out of memory for batches: %s", dev_error(x->dev));
+    if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
+    double seconds = now_seconds() - start;
+    if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
+        fprintf(stderr, "starring: %.1f s for a first pass of the model, before the first step\n", seconds);
+    return 0;
 }
 
 // Workers that multiply differently would end in bits that no machine gives alone: refused before the first
@@ -197,7 +225,13 @@ static int train(struct session *x, struct session_end *end) {
                               .keep_interrupted = j->save_on_interrupt,
                               .weights_out = weights,
                               .weights_in = j->weights_in,
-                              .tokenizer_in = tokenizer};
+                              .tokenizer_in = tokenizer,
+                              .model = x->model,
+                              .feed = x->feed,
+                              .computed = x->computed};
+    x->model = NULL;
+    x->feed = NULL;
+    x->computed = NULL;
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (!rc && j->dir) rc = leave_report(x, &result);
@@ -205,6 +239,8 @@ static int train(struct session *x, struct session_end *end) {
     // A sum that nobody needs is a barrier: afterwards every worker's report is on disk.
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
+    x->model = result.model;  // its memory goes after the communicators, see prepare_model
+    result.model = NULL;
     train_result_free(&result);
     free(weights);
     free(tokenizer);
@@ -215,6 +251,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     struct session x = {.o = o, .job = o->job, .start_s = now_seconds()};
     struct session_end ended = {.rank = o->rank};
     int rc = open_device(&x);
+    if (!rc) rc = prepare_model(&x);
     if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
     if (!rc) rc = check_kernels(&x);
     if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
@@ -225,6 +262,9 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (metrics_destroy(&x.metrics)) rc = -1;
     if (x.topology) topology_destroy(&x.topology);
     if (x.dev && o->end) o->end(o->ctx);
+    model_destroy(&x.model);
+    batch_feed_destroy(&x.feed);
+    event_destroy(&x.computed);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);
     products_free(&x.products);

@@ -393,10 +393,11 @@ static int run(struct train *x) {
     struct model_options mo = train_model_options(c, x->o->spec, x->l);
     mo.dev = x->t->dev;
     mo.compute = x->t->compute;
-    x->feed = batch_feed_create(&fo);
-    x->computed = event_create(x->t->dev);
+    x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
+    if (x->o->feed) batch_feed_set_rank(x->feed, x->t->rank);
+    x->computed = x->o->computed ? x->o->computed : event_create(x->t->dev);
     x->r->step_seconds = xcalloc((size_t)c->steps, sizeof *x->r->step_seconds);
-    x->model = model_create(&mo);
+    x->model = x->o->model ? x->o->model : model_create(&mo);
     if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
     if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || topology_finish(x->t)) return -1;

@@ -38,7 +38,6 @@ struct time_split {
     double data, forward, backward, comm_exposed, comm_overlapped, optimizer, wait, total;
 };
 
-struct model;
 struct batch_feed;
 
 struct rank_report {
@@ -96,13 +95,17 @@ struct train_options {
     const char *weights_out;   // rank 0: HF directory to write at the end, or NULL
     const char *weights_in;    // HF directory to start from, or NULL: seeded init
     const char *tokenizer_in;  // HF directory whose tokenizer goes with weights_out, or NULL
+    // Made before the topology, on GPUs; train_run takes them. NULL: it makes its own.
+    struct model *model;  // of train_model_options
+    struct batch_feed *feed;
+    struct event *computed;
 };
 
-// Runs config->steps steps, or fewer when interrupted. 0, or -1 after logging; result is filled as far as it
-// got.
 // The model of configuration c as prediction and run build it; for a run the caller adds device and stream.
 struct model_options train_model_options(const struct config *c, const struct model_spec *s,
                                          const struct layout *l);
+// Runs config->steps steps, or fewer when interrupted. 0, or -1 after logging; result is filled as far as it
+// got.
 int train_run(const struct train_options *o, struct train_result *result);
 // After the last thing that ranks do together, and before the device is closed.
 void train_result_free(struct train_result *r);

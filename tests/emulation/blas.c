@@ -430,6 +430,16 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// The library has kernels for kinds of shapes: here one for each shape, type, transposition and epilogue.
+static const void *kernel_of(const struct product *p) {
+    static const char kernels[8192];
+    const uint64_t what[] = {p->d.rows,       p->d.columns, inner(p),       p->d.type,
+                             p->how.epilogue, p->beta != 0, p->how.trans_a, p->how.trans_b};
+    uint64_t h = 0;
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++) h = (h ^ what[i]) * 0x100000001b3u + (h >> 29);
+    return &kernels[h % sizeof kernels];
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t how, const void *alpha, const void *pa,
                               cublasLtMatrixLayout_t a, const void *pb, cublasLtMatrixLayout_t b,
                               const void *beta, const void *pc, cublasLtMatrixLayout_t c, void *pd,
@@ -458,6 +468,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t how, cons
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!(kept = malloc(sizeof *kept))) return CUBLAS_STATUS_ALLOC_FAILED;
     *kept = p;
-    struct emu_work w = {.name = "cuBLASLt's product", .run = run_product, .drop = free, .arg = kept};
+    struct emu_work w = {
+        .name = "cuBLASLt's product", .run = run_product, .drop = free, .arg = kept, .kernel = kernel_of(&p)};
     return emu_submit(s, &w) == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -210,6 +210,10 @@ extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                        cudaStream_t s);
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+struct cudaFuncAttributes {
+    int maxThreadsPerBlock;
+};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out, const void *kernel);
 
 // A kernel and its arguments, copied when it is launched; from malloc, words: the bytes of the arguments.
 struct emu_call {

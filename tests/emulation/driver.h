@@ -23,17 +23,27 @@ struct emu_work {
     void *arg;
     const void *words;  // arguments of a kernel: no word of them may point to what its device does not reach
     size_t words_bytes;
-    bool waits;  // run may wait for other streams: it opens device memory itself, when it touches it
+    bool waits;          // run may wait for other streams: it opens device memory itself, when it touches it
+    const void *kernel;  // which code runs: it is loaded at its first launch; NULL: always there
 };
 
 // Enqueues; takes arg. 0, or the cudaError_t of the refusal.
 int emu_submit(struct CUstream_st *s, const struct emu_work *work);
+// Loads code on a device, unless it is there; device -1: the calling thread's.
+void emu_load(int device, const void *kernel, const char *name);
+// The device is used by a communicator that is complete (1), or no longer (-1). Meanwhile nothing may be
+// allocated, created or loaded on it: a GPU may then wait for all it is doing, and so for a collective that
+// waits for a peer who is about to do likewise. What does so all the same is noted on stderr (the first ones)
+// and counted.
+void emu_device_seal(int device, int change);
+unsigned emu_late(void);
 // Says on stderr what was wrong with a call that is about to be refused.
 void emu_note(const char *text);
 // Whether the work of a stream's device reaches all of [p, p + bytes); says what is wrong when not.
 bool emu_reaches(struct CUstream_st *s, const void *p, size_t bytes, const char *what);
 int emu_device_of(struct CUstream_st *s);
-// Called by work of s while it runs: events that s records from now on lie so much later. Nobody waits for it.
+// Called by work of s while it runs: events that s records from now on lie so much later. Nobody waits for
+// it.
 void emu_pass(struct CUstream_st *s, double seconds);
 
 // Between these two the calling thread may touch device memory.

@@ -8,6 +8,7 @@
 //     driver_stream.c   streams, events; one thread a stream
 //     driver_memory.c   who may touch which address
 //     driver_count.c    how often the host waited
+//     driver_seal.c     what may be loaded and allocated when
 //     blas.c, nccl.c    cuBLASLt and NCCL
 //
 // What it punishes, because a GPU would
@@ -229,6 +230,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
     if (!there_is(peer) || peer == device) return driver_said(cudaErrorInvalidDevice);
     if (flags != 0) return driver_said(cudaErrorInvalidValue);
     if (!driver.peers) return driver_said(cudaErrorPeerAccessUnsupported);
+    driver_creates("cudaDeviceEnablePeerAccess");
     pthread_mutex_lock(&driver.lock);
     bool already = driver.device[device].reach >> peer & 1;
     driver.device[device].reach |= 1u << peer;
@@ -247,6 +249,7 @@ static cudaError_t state_now(int device) {
 
 cudaError_t cudaMalloc(void **p, size_t bytes) {
     cudaError_t e = state_now(self.device);
+    driver_creates("cudaMalloc");
     *p = NULL;
     if (e != cudaSuccess || bytes == 0) return driver_said(e);
     *p = memory_alloc(self.device, bytes);
@@ -257,6 +260,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
 cudaError_t cudaFree(void *p) {
     struct memory_place at = memory_look(p);
     if (!p) return driver_said(state_now(self.device));
+    if (stream_busy(self.device)) driver_creates("cudaFree of a busy device,");
     if (at.kind == MEMORY_DEVICE) stream_drain(at.device);
     if (at.kind == MEMORY_DEVICE && memory_free(p) == 0) return driver_said(state_now(at.device));
     driver_note("cudaFree: %p is not the begin of an allocation%s", p,
@@ -267,12 +271,14 @@ cudaError_t cudaFree(void *p) {
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned int flags) {
     (void)flags;  // the address space is one: pinned for one device is pinned for all
     cudaError_t e = state_now(self.device);
+    driver_creates("cudaHostAlloc");
     *p = e == cudaSuccess ? memory_pin(bytes) : NULL;
     return driver_said(e != cudaSuccess || *p ? e : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFreeHost(void *p) {
     if (!p) return cudaSuccess;
+    if (stream_busy(self.device)) driver_creates("cudaFreeHost of a busy device,");
     for (int d = 0; d < driver.count; d++) stream_drain(d);
     if (memory_unpin(p) == 0) return driver_said(state_now(self.device));
     driver_note("cudaFreeHost: %p has not come from cudaHostAlloc", p);
@@ -341,6 +347,7 @@ int emu_submit(struct CUstream_st *s, const struct emu_work *w) {
     } else if (s && w->words && !words_reach(s, w)) {
         e = cudaErrorIllegalAddress;
     }
+    if (s) emu_load(emu_device_of(s), w->kernel, w->name);
     if (e == cudaSuccess) return driver_said(stream_submit_work(s, w, false));
     if (w->drop) w->drop(w->arg);
     return driver_said(e);

@@ -71,6 +71,10 @@ void count_launch(void);    // of a kernel, by this thread
 void count_wait(void);      // cudaStreamSynchronize, cudaEventSynchronize, a copy to pageable memory
 void count_pageable(void);  // a copy from pageable memory
 
+// ---------------------------------------------------------------- driver_seal.c
+// The thread's device is about to do something that it may do only before its communicators.
+void driver_creates(const char *what);
+
 // ---------------------------------------------------------------- driver_stream.c
 // A point in a stream that an event names.
 struct mark {
@@ -84,6 +88,7 @@ struct CUevent_st {
 };
 // Waits until all that the device has been given so far is done.
 void stream_drain(int device);
+bool stream_busy(int device);  // whether something of it is not done
 // As emu_submit; waits for its end when asked to.
 cudaError_t stream_submit_work(struct CUstream_st *s, const struct emu_work *w, bool and_wait);
 

@@ -157,6 +157,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags) {
         return driver_said(cudaErrorInvalidValue);
     }
     struct CUstream_st *s = calloc(1, sizeof *s);
+    driver_creates("cudaStreamCreate");
     if (!s) return driver_said(cudaErrorMemoryAllocation);
     s->device = driver_current();
     s->last = &s->first;
@@ -245,6 +246,15 @@ void stream_drain(int device) {
     pthread_mutex_unlock(&driver.lock);
 }
 
+bool stream_busy(int device) {
+    bool busy = false;
+    pthread_mutex_lock(&driver.lock);
+    for (struct CUstream_st *s = driver.device[device].streams; s && !busy; s = s->next)
+        busy = s->first != NULL;
+    pthread_mutex_unlock(&driver.lock);
+    return busy;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     count_wait();
     pthread_mutex_lock(&driver.lock);
@@ -258,6 +268,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 
 cudaError_t cudaEventCreate(cudaEvent_t *out) {
     struct CUevent_st *e = calloc(1, sizeof *e);
+    driver_creates("cudaEventCreate");
     if (!e) return driver_said(cudaErrorMemoryAllocation);
     e->device = driver_current();
     *out = e;

@@ -431,8 +431,15 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *kernel, con
     struct launch_work *l = static_cast<struct launch_work *>(malloc(sizeof *l));
     if (!l) abort();
     *l = {*config, cluster_of(config), *call};
-    struct emu_work work = {"a kernel", run_launch, drop_launch, l, call->words, call->words_bytes, false};
+    struct emu_work work = {"a kernel",  run_launch,        drop_launch, l,
+                            call->words, call->words_bytes, false,       kernel};
     return static_cast<cudaError_t>(emu_submit(config->stream, &work));
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out, const void *kernel) {
+    emu_load(-1, kernel, "a kernel's attributes");
+    out->maxThreadsPerBlock = THREADS_MAX;
+    return cudaSuccess;
 }
 
 // A kernel's own, in CUDA; here of the thread that launches it.

@@ -37,10 +37,11 @@ tests: $(EMU_TESTS)
 # follow fibers.
 EMULATED    = $(BUILD)/tests/emulated
 EMULATED_SO = $(addprefix $(EMULATED)/,libcuda.so.1 libstarring_cuda.so libnccl.so.2 libcudnn.so.9)
-EMU_DRIVER  = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver_count driver_device driver_memory driver_stream)
+EMU_DRIVER  = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver_count driver_device driver_memory \
+              driver_seal driver_stream)
 EMU_PLUGIN  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(EMU_CU:%.cu=$(BUILD)/emu/%.o) \
               $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,blas emulation fiber)
-EMU_NCCL    = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,nccl nccl_batch)
+EMU_NCCL    = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,nccl nccl_batch nccl_order)
 EMU_LINK    = $(CC) -shared -Wl,--no-undefined,-Bsymbolic $(filter -fsanitize=%,$(CFLAGS)) -o $@ $^
 
 $(BUILD)/emu/%.o: %.c Makefile $(EMU_DIR)/emulation.mk

@@ -12,8 +12,11 @@
 //     their calls, whatever their streams. An abort lets its own rank's streams go on; other ranks wait until
 //     they abort as well. Two ranks on one device are refused, but from 2.30 on with
 //     NCCL_MULTI_RANK_GPU_ENABLE=1. Sums are rounded to the storage type at every step.
-// Otherwise than the real one, ranks that call different things are told so: the error is NCCL's at the next
-// question, and the stream stays where it is until the abort.
+// Batches of several communicators of a rank start in any order, from 2.26 on with
+// NCCL_LAUNCH_ORDER_IMPLICIT=1 in that of their calls. Where the order is not the same on all ranks, the real
+// one may hang: here it is an error of the second rank's, as are two threads of a rank that call NCCL at
+// once. Otherwise than the real one, ranks that call different things are told so: the error is NCCL's at the
+// next question, and the stream stays where it is until the abort.
 //
 // Environment   EMULATED_NCCL_VERSION: what it says it is, such as 23000; that of the header.
 #include "tests/emulation/nccl_impl.h"
@@ -43,6 +46,7 @@ static ncclResult_t give(struct ncclComm *c) {
     c->pending = NULL;
     c->running++;
     c->refs++;
+    order_give(b);
     pthread_mutex_unlock(&c->at->lock);
     int e = emu_submit(b->stream, &w);
     pthread_mutex_lock(&c->at->lock);
@@ -50,21 +54,23 @@ static ncclResult_t give(struct ncclComm *c) {
                   : (c->error = comm_refuse(c, ncclUnhandledCudaError, "NCCL: CUDA has failed"));
 }
 
-ncclResult_t ncclGetVersion(int *version) {
+int nccl_version(void) {
     const char *named = getenv("EMULATED_NCCL_VERSION");
-    *version = named && *named ? atoi(named) : NCCL_VERSION_CODE;
+    return named && *named ? atoi(named) : NCCL_VERSION_CODE;
+}
+
+ncclResult_t ncclGetVersion(int *version) {
+    *version = nccl_version();
     return ncclSuccess;
 }
 
 // With the lock held, when all have come.
 static bool share_a_device(const struct meeting *at) {
     const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    int version;
-    ncclGetVersion(&version);
     bool shared = false;
     for (int i = 0; i < at->size; i++)
         for (int k = 0; k < i; k++) shared = shared || at->devices[i] == at->devices[k];
-    return shared && !(version >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0);
+    return shared && !(nccl_version() >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0);
 }
 
 // With the lock held. What a question about the communicator is answered with.
@@ -84,6 +90,7 @@ static ncclResult_t begin(struct batch *b) {
     ncclResult_t e = c->error;
     if (e == ncclSuccess && (c->pending || c->at->joined < c->size))
         e = comm_refuse(c, ncclInvalidUsage, "rank %d calls NCCL while it is still in progress", c->rank);
+    if (e == ncclSuccess) e = order_call(c);
     if (e == ncclSuccess) {
         b->number = c->called++;
         c->pending = b;
@@ -169,6 +176,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId uniq
     c->at->size = size;
     c->at->devices[rank] = c->device;
     c->at->joined++;
+    order_join(c);
     pthread_cond_broadcast(&c->at->changed);
     while (c->blocking && c->at->joined < size) pthread_cond_wait(&c->at->changed, &c->at->lock);
     ncclResult_t e = c->blocking ? progress(c) : ncclInProgress;
@@ -206,6 +214,7 @@ static void drop_pending(struct ncclComm *c) {
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
     pthread_mutex_lock(&c->at->lock);
     while (c->running) pthread_cond_wait(&c->at->changed, &c->at->lock);
+    order_leave(c);
     drop_pending(c);
     comm_release(c);
     return ncclSuccess;
@@ -214,6 +223,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
 ncclResult_t ncclCommAbort(ncclComm_t c) {
     pthread_mutex_lock(&c->at->lock);
     c->aborted = true;
+    order_leave(c);
     drop_pending(c);
     comm_release(c);
     return ncclSuccess;

@@ -171,6 +171,7 @@ void batch_drop(void *arg) {
     struct batch *b = arg;
     pthread_mutex_lock(&b->comm->at->lock);
     token_drop(b->token);
+    order_end(b);
     b->comm->running--;
     b->comm->ended++;
     comm_release(b->comm);
@@ -185,7 +186,8 @@ int batch_run(void *arg, const char **why) {
     emu_memory_open();
     pthread_mutex_lock(&c->at->lock);
     while (c->ended != b->number && !c->aborted) pthread_cond_wait(&c->at->changed, &c->at->lock);
-    for (int i = 0; i < b->count && !c->aborted; i++) post(b, &b->calls[i]);
+    if (!c->aborted && order_start(b) != 0) done = false;
+    for (int i = 0; i < b->count && done && !c->aborted; i++) post(b, &b->calls[i]);
     pthread_cond_broadcast(&c->at->changed);
     pthread_mutex_unlock(&c->at->lock);
     emu_memory_close();

@@ -43,8 +43,17 @@ struct meeting {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int size, joined;
+    bool sealed;  // all have joined, none has left
     int devices[RANKS_MAX];
     struct mail *mail[RANKS_MAX][RANKS_MAX];  // [from][to], oldest first
+    struct start *starts;                     // of each batch of the communicator: its first
+    size_t start_count;
+};
+
+// How many batches of other communicators the first rank that started a batch had started before.
+struct start {
+    int rank;  // -1: none
+    uint64_t others;
 };
 
 struct batch;
@@ -65,10 +74,24 @@ struct batch {
     struct ncclComm *comm;
     cudaStream_t stream;
     uint64_t number;
+    uint64_t turn;  // among all batches of the rank
+    bool started;
     struct token *token;
     int count;
     struct call calls[];
 };
+
+// nccl_order.c: a rank's batches of all its communicators. With the meeting's lock held.
+void order_join(struct ncclComm *c);   // a communicator begins
+void order_leave(struct ncclComm *c);  // and ends
+// NCCL is called and has not yet answered with success: what others call meanwhile is refused.
+ncclResult_t order_call(struct ncclComm *c);
+void order_give(struct batch *b);  // to its stream
+// Waits for its turn, where NCCL keeps the order; -1: started in another order than on another rank. The lock
+// is let go while waiting.
+int order_start(struct batch *b);
+void order_end(struct batch *b);
+int nccl_version(void);
 
 // nccl_batch.c
 size_t call_bytes(const struct call *k);

@@ -442,12 +442,43 @@ static void with_devices(char **argv, const char *count) {
     abort();
 }
 
+// What a device does before its communicators is right, and late as long as it has some.
+static void what_comes_late_is_told(void **state) {
+    (void)state;
+    static const char kernels[8];
+    unsigned before = emu_late();
+    void *p, *q;
+    cudaEvent_t e;
+    cudaStream_t s;
+    assert_int_equal(cudaMalloc(&p, 100), cudaSuccess);
+    emu_load(-1, &kernels[0], "a test's kernel");
+    assert_int_equal(emu_late(), before);
+    int device;
+    assert_int_equal(cudaGetDevice(&device), cudaSuccess);
+    emu_device_seal(device, 1);
+    emu_load(device, &kernels[0], "a test's kernel");  // it is there
+    assert_int_equal(emu_late(), before);
+    emu_load(device, &kernels[4], "another kernel");
+    assert_int_equal(emu_late(), before + 1);
+    assert_int_equal(cudaMalloc(&q, 100), cudaSuccess);
+    assert_int_equal(cudaEventCreate(&e), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(cudaFree(p), cudaSuccess);  // nothing to wait for
+    assert_int_equal(emu_late(), before + 4);
+    emu_device_seal(device, -1);
+    assert_int_equal(cudaFree(q), cudaSuccess);
+    assert_int_equal(cudaEventDestroy(e), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(s), cudaSuccess);
+    assert_int_equal(emu_late(), before + 4);
+}
+
 int main(int argc, char **argv) {
     for (size_t i = 0; argc > 1 && i < sizeof faults / sizeof *faults; i++)
         if (strcmp(argv[1], faults[i].name) == 0) faults[i].run();
     if (argc > 1) return 0;
     with_devices(argv, "2");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_comes_late_is_told),
         cmocka_unit_test(faults_are_fatal),
         cmocka_unit_test(memory_is_counted_and_poisoned),
         cmocka_unit_test(pinned_memory_is_read_when_the_stream_comes_to_it),

@@ -286,6 +286,92 @@ static void errors_are_told_and_aborts_let_go(void **state) {
     unsetenv("EMULATED_NCCL_VERSION");
 }
 
+// ---------------------------------------------------------------- two communicators of a rank
+
+static ncclUniqueId second_id;
+static pthread_barrier_t all_here;
+
+struct pair {
+    ncclComm_t comm;
+    cudaStream_t stream;
+};
+
+static struct pair come_again(struct rank *r) {
+    struct pair p;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    must_be(cudaStreamCreateWithFlags(&p.stream, cudaStreamNonBlocking), cudaSuccess);
+    pthread_barrier_wait(&all_here);
+    must_be(settled(r->comm, ncclInProgress), ncclSuccess);
+    must_be(ncclCommInitRankConfig(&p.comm, RANKS, second_id, r->rank, &config), ncclInProgress);
+    must_be(settled(p.comm, ncclInProgress), ncclSuccess);
+    return p;
+}
+
+static void leave_both(struct rank *r, struct pair *p) {
+    pthread_barrier_wait(&all_here);
+    must_be(ncclCommAbort(r->comm), ncclSuccess);
+    must_be(ncclCommAbort(p->comm), ncclSuccess);
+    must_be(cudaStreamSynchronize(r->stream), cudaSuccess);
+    must_be(cudaStreamSynchronize(p->stream), cudaSuccess);
+    must_be(cudaStreamDestroy(p->stream), cudaSuccess);
+}
+
+// seen[0]: whether one of the two communicators has been told of an error within a while.
+static void in_order(struct rank *r, bool swapped) {
+    struct pair p = come_again(r), first = {r->comm, r->stream};
+    ncclResult_t e = ncclSuccess, asked = ncclSuccess;
+    struct pair order[2] = {swapped ? p : first, swapped ? first : p};
+    for (int i = 0; i < 2; i++) {
+        ncclResult_t called =
+            ncclAllReduce(r->buf, r->out, N, ncclFloat32, ncclSum, order[i].comm, order[i].stream);
+        settled(order[i].comm, called);
+    }
+    pthread_barrier_wait(&all_here);
+    for (int i = 0; i < 400 && e == ncclSuccess && asked == ncclSuccess; i++) {
+        usleep(250);
+        must_be(ncclCommGetAsyncError(r->comm, &e), ncclSuccess);
+        must_be(ncclCommGetAsyncError(p.comm, &asked), ncclSuccess);
+    }
+    r->seen[0] = e != ncclSuccess || asked != ncclSuccess;
+    leave_both(r, &p);
+}
+
+static void alike(struct rank *r) { in_order(r, false); }
+static void crosswise(struct rank *r) { in_order(r, r->rank == 1); }
+
+// As two threads of a rank would: the second calls before the first has been answered.
+static void at_once(struct rank *r) {
+    struct pair p = come_again(r);
+    ncclResult_t e = ncclAllReduce(r->buf, r->out, N, ncclFloat32, ncclSum, r->comm, r->stream);
+    must_be(e, ncclInProgress);
+    must_be(ncclAllReduce(r->buf, r->out, N, ncclFloat32, ncclSum, p.comm, p.stream), ncclInvalidUsage);
+    leave_both(r, &p);
+}
+
+// Whether some rank was told of an error.
+static bool run_pairs(void (*run)(struct rank *r)) {
+    struct rank r[RANKS];
+    bool wrong = false;
+    assert_int_equal(ncclGetUniqueId(&second_id), ncclSuccess);
+    pthread_barrier_init(&all_here, NULL, RANKS);
+    run_ranks(r, run, RANKS);
+    pthread_barrier_destroy(&all_here);
+    for (int i = 0; i < RANKS; i++) wrong = wrong || r[i].seen[0] != 0;
+    return wrong;
+}
+
+static void another_order_is_told(void **state) {
+    (void)state;
+    setenv("EMULATED_NCCL_VERSION", "22600", 1);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    assert_false(run_pairs(alike));
+    assert_true(run_pairs(crosswise));
+    run_pairs(at_once);
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    unsetenv("EMULATED_NCCL_VERSION");
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     // The driver reads its environment when the program is loaded.
@@ -296,6 +382,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(another_order_is_told),
         cmocka_unit_test(operations_give_what_they_should),
         cmocka_unit_test(calls_while_in_progress_are_refused),
         cmocka_unit_test(streams_wait_for_the_last),

@@ -99,50 +99,50 @@ int toy_run(enum toy toy, float *out, const float *in, int n, const char **why) 
     int rc = -1;
     switch (toy) {
         case TOY_REVERSE:
-            rc = launch(&ctx, blocks, reverse_kernel, out, in, 1);
+            rc = launch<reverse_kernel>(&ctx, blocks, out, in, 1);
             break;
         case TOY_REVERSE_WITHOUT_BARRIER:
-            rc = launch(&ctx, blocks, reverse_kernel, out, in, 0);
+            rc = launch<reverse_kernel>(&ctx, blocks, out, in, 0);
             break;
         case TOY_REVERSE_TWICE:
-            rc = launch(&ctx, blocks, reverse_twice_kernel, out, in);
+            rc = launch<reverse_twice_kernel>(&ctx, blocks, out, in);
             break;
         case TOY_REVERSE_DYNAMIC:
             blocks.shared_bytes = TOY_BLOCK * sizeof(float);
-            rc = launch(&ctx, blocks, reverse_dynamic_kernel, out, in);
+            rc = launch<reverse_dynamic_kernel>(&ctx, blocks, out, in);
             break;
         case TOY_BARRIER_FOR_SOME:
-            rc = launch(&ctx, one, barrier_for_some_kernel, out);
+            rc = launch<barrier_for_some_kernel>(&ctx, one, out);
             break;
         case TOY_LEAVES_EARLY:
-            rc = launch(&ctx, one, leaves_early_kernel, out);
+            rc = launch<leaves_early_kernel>(&ctx, one, out);
             break;
         case TOY_SHUFFLE_FOR_SOME:
-            rc = launch(&ctx, one, shuffle_for_some_kernel, out);
+            rc = launch<shuffle_for_some_kernel>(&ctx, one, out);
             break;
         case TOY_SHUFFLE_OF_SOME:
-            rc = launch(&ctx, one, shuffle_of_some_kernel, out);
+            rc = launch<shuffle_of_some_kernel>(&ctx, one, out);
             break;
         case TOY_WARP_SUMS:
-            rc = launch(&ctx, one, warp_sums_kernel, out, in);
+            rc = launch<warp_sums_kernel>(&ctx, one, out, in);
             break;
         case TOY_RACE_FOR_ORDER:
-            rc = launch(&ctx, blocks, race_for_order_kernel, out, in);
+            rc = launch<race_for_order_kernel>(&ctx, blocks, out, in);
             break;
         case TOY_READS_BEYOND:
         case TOY_WRITES_BEYOND:
         case TOY_SHARED_BEYOND:
-            rc = launch(&ctx, one, beyond_kernel, out, in, n, toy);
+            rc = launch<beyond_kernel>(&ctx, one, out, in, n, toy);
             break;
         case TOY_CLUSTER:
         case TOY_CLUSTER_LEAVES:
         case TOY_CLUSTER_WITHOUT_BARRIER:
         case TOY_CLUSTER_TWICE:
             blocks.cluster = TOY_CLUSTER_BLOCKS;
-            rc = launch(&ctx, blocks, cluster_kernel, out, in, toy);
+            rc = launch<cluster_kernel>(&ctx, blocks, out, in, toy);
             break;
         case TOY_TOO_MANY_THREADS:
-            rc = launch(&ctx, flat_shape(1, 1025), nothing_kernel);
+            rc = launch<nothing_kernel>(&ctx, flat_shape(1, 1025));
             break;
         case TOY_TOO_MUCH_SHARED:
             rc = cuda_checked(&ctx, cudaLaunchKernelEx(&large, nothing_kernel));

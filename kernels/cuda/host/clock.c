@@ -23,6 +23,11 @@ int64_t cuda_now_ns(void) {
 int cuda_clock_init(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     pthread_mutex_init(&c->lock, NULL);
+    // All of them now: nothing is created once collectives run.
+    for (int i = 0; i < CUDA_SPANS; i++)
+        if (cuda_check(s, cudaEventCreate(&c->ring[i].start), "cudaEventCreate") != 0 ||
+            cuda_check(s, cudaEventCreate(&c->ring[i].end), "cudaEventCreate") != 0)
+            return -1;
     if (!s->head.dev->trace) return 0;
     if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0 ||
         cuda_check(s, cudaEventRecord(c->anchor, s->stream), "event record") != 0 ||
@@ -136,8 +141,6 @@ static int open_span(struct cuda_stream *s, bool wait, const char *name) {
     bool full = c->written - c->read >= CUDA_SPANS - 1;
     if (read_passed(s, full) != 0) return -1;
     struct cuda_span *p = &c->ring[c->written % CUDA_SPANS];
-    if (!p->start && cuda_check(s, cudaEventCreate(&p->start), "cudaEventCreate") != 0) return -1;
-    if (!p->end && cuda_check(s, cudaEventCreate(&p->end), "cudaEventCreate") != 0) return -1;
     if (cuda_check(s, cudaEventRecord(p->start, s->stream), "event record") != 0) return -1;
     p->phase = s->phase;
     p->wait = wait;

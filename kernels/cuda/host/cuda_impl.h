@@ -53,7 +53,8 @@ struct cuda_device {
     const char *cudnn_missing;    // NULL: cudnn is loaded
     struct cuda_stream *streams;  // all ever created, newest first; freed by close. head.lock
     int live_streams;
-    struct cuda_record *idle;  // head.lock
+    struct cuda_record *idle;     // head.lock
+    int records, records_wanted;  // made in advance, and that could be held at once. head.lock
     _Atomic size_t workspace_bytes;
     struct cuda_choices wanted;
     struct {  // enum device_by of what has run so far
@@ -124,10 +125,8 @@ static inline const struct cuda_choices *cuda_choices_of(const struct cuda_strea
 
 // device.c
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what);  // 0, or -1 after device_fail
+int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what);
 extern const struct backend cuda_backend;
-struct cuda_record *cuda_record_take(struct cuda_device *d);  // one reference; NULL after device_fail
-void cuda_record_hold(struct cuda_record *r);
-void cuda_record_drop(struct cuda_record *r);
 // At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of the
 // stream.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
@@ -147,15 +146,23 @@ int cuda_sync(struct stream *s);
 void cuda_stream_fail(struct stream *s, const char *text);
 // event.c and stream.c: the record slots.
 void cuda_enqueue_record(struct cuda_stream *s, struct cuda_record *r, uint64_t *count);
-// Takes the reference to r.
+// Takes the reference to r. r NULL: only the stream's thread waits, until the record has been enqueued.
 void cuda_enqueue_wait(struct cuda_stream *s, struct cuda_stream *on, uint64_t count, struct cuda_record *r);
 int cuda_await_enqueued(struct cuda_stream *s, uint64_t count);  // blocks; -1 when one of them failed
 int cuda_enqueued_state(struct cuda_stream *s, uint64_t count);  // 1, 0 not yet, -1 failed
 // event.c
+// Nothing is created once collectives run: a record is held by an event (one at most) or by a slot of a
+// stream, so each event and each stream has its records made when it is created, and gives the claim back
+// when it ends. 0, or -1 after device_fail.
+int cuda_records_reserve(struct cuda_device *d, int count);
+struct cuda_record *cuda_record_take(struct cuda_device *d);  // one reference; NULL after device_fail
+void cuda_record_hold(struct cuda_record *r);
+void cuda_record_drop(struct cuda_record *r);
 struct event *cuda_event_create(struct device *d);
 void cuda_event_destroy(struct event *e);
 void cuda_event_record(struct event *e, struct stream *s);
 void cuda_wait_event(struct stream *s, struct event *e);
+void cuda_follow_event(struct stream *s, struct event *e);
 int cuda_event_sync(struct event *e);
 int cuda_event_passed(struct event *e);
 double cuda_event_seconds(struct event *from, struct event *to);

@@ -15,7 +15,7 @@ int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what) {
     return -1;
 }
 
-static int device_check(struct cuda_device *d, cudaError_t e, const char *what) {
+int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what) {
     if (e == cudaSuccess) return 0;
     device_fail(&d->head, "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
     return -1;
@@ -104,7 +104,8 @@ static int open_cudnn(struct cuda_device *d) {
 // What fails here the caller cannot read from a device that is not there: it goes to stderr.
 static int open_on_device(struct cuda_device *d) {
     int count = 0;
-    if (device_check(d, cudaGetDeviceCount(&count), "counting the devices") != 0) return -1;
+    const char *why = "";
+    if (cuda_device_check(d, cudaGetDeviceCount(&count), "counting the devices") != 0) return -1;
     if (d->index < 0 || d->index >= count) {
         device_fail(&d->head, "there is no device %d: %d are there, from 0", d->index, count);
         return -1;
@@ -115,18 +116,22 @@ static int open_on_device(struct cuda_device *d) {
                     d->index, d->sm_version / 10, d->sm_version % 10);
         return -1;
     }
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
-        device_check(d, cudaDeviceGetAttribute(&d->sm_count, cudaDevAttrMultiProcessorCount, d->index),
-                     "asking the device") != 0 ||
-        device_check(
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+        cuda_device_check(d, cudaDeviceGetAttribute(&d->sm_count, cudaDevAttrMultiProcessorCount, d->index),
+                          "asking the device") != 0 ||
+        cuda_device_check(
             d, cudaDeviceGetAttribute(&d->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index),
             "asking the device") != 0 ||
-        device_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "creating a stream") !=
-            0)
+        cuda_device_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking),
+                          "creating a stream") != 0)
         return -1;
     cublasStatus_t e = cublasLtCreate(&d->blas);
     if (e != CUBLAS_STATUS_SUCCESS) {
         device_fail(&d->head, "cuBLASLt does not start: %s", cublasLtGetStatusString(e));
+        return -1;
+    }
+    if (cuda_kernels_load(&why) != 0) {
+        device_fail(&d->head, "the kernels cannot be loaded: %s", why);
         return -1;
     }
     return open_cudnn(d);
@@ -158,16 +163,16 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
 static void *cuda_alloc(struct device *head, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     void *p = NULL;
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
     cudaError_t e = cudaMalloc(&p, bytes);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();  // the caller says what there was no room for
         return NULL;
     }
-    if (device_check(d, e, "cudaMalloc") != 0) return NULL;
+    if (cuda_device_check(d, e, "cudaMalloc") != 0) return NULL;
     assert((uintptr_t)p % DEV_ALIGN == 0);
-    if (device_check(d, cudaMemsetAsync(p, 0, bytes, d->setup), "zeroing new memory") != 0 ||
-        device_check(d, cudaStreamSynchronize(d->setup), "zeroing new memory") != 0) {
+    if (cuda_device_check(d, cudaMemsetAsync(p, 0, bytes, d->setup), "zeroing new memory") != 0 ||
+        cuda_device_check(d, cudaStreamSynchronize(d->setup), "zeroing new memory") != 0) {
         cudaFree(p);
         return NULL;
     }
@@ -177,21 +182,21 @@ static void *cuda_alloc(struct device *head, size_t bytes) {
 static void cuda_free(struct device *head, void *p, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     (void)bytes;
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
-        device_check(d, cudaFree(p), "cudaFree");
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
+        cuda_device_check(d, cudaFree(p), "cudaFree");
 }
 
 // Portable: pinned for every device, whichever is current.
 static void *cuda_host_alloc(struct device *head, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     void *p = NULL;
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
     cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocPortable);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         return NULL;
     }
-    if (device_check(d, e, "cudaHostAlloc") != 0) return NULL;
+    if (cuda_device_check(d, e, "cudaHostAlloc") != 0) return NULL;
     memset(p, 0, bytes);
     return p;
 }
@@ -199,8 +204,8 @@ static void *cuda_host_alloc(struct device *head, size_t bytes) {
 static void cuda_host_free(struct device *head, void *p, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     (void)bytes;
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
-        device_check(d, cudaFreeHost(p), "cudaFreeHost");
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
+        cuda_device_check(d, cudaFreeHost(p), "cudaFreeHost");
 }
 
 // Peer access stays on until the process ends: other ranks' devices may use it as well.
@@ -250,57 +255,19 @@ void cuda_workspaces_free(struct cuda_stream *s) {
     s->workspaces = NULL;
 }
 
-// ---------------------------------------------------------------- records
-
-struct cuda_record *cuda_record_take(struct cuda_device *d) {
-    pthread_mutex_lock(&d->head.lock);
-    struct cuda_record *r = d->idle;
-    if (r) d->idle = r->next;
-    pthread_mutex_unlock(&d->head.lock);
-    if (!r) {
-        r = calloc(1, sizeof *r);
-        if (!r) return NULL;
-        r->owner = d;
-        if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
-            device_check(d, cudaEventCreate(&r->event), "cudaEventCreate") != 0) {
-            free(r);
-            return NULL;
-        }
-    }
-    r->refs = 1;
-    return r;
-}
-
-void cuda_record_hold(struct cuda_record *r) {
-    struct cuda_device *d = r->owner;
-    pthread_mutex_lock(&d->head.lock);
-    r->refs++;
-    pthread_mutex_unlock(&d->head.lock);
-}
-
-void cuda_record_drop(struct cuda_record *r) {
-    struct cuda_device *d = r->owner;
-    pthread_mutex_lock(&d->head.lock);
-    if (--r->refs == 0) {
-        r->next = d->idle;
-        d->idle = r;
-    }
-    pthread_mutex_unlock(&d->head.lock);
-}
-
 // ---------------------------------------------------------------- the tables
 
 static int facts(struct device *head, struct device_facts *out) {
     struct cuda_device *d = (struct cuda_device *)head;
     struct cudaDeviceProp p;
     memset(out, 0, sizeof *out);
-    if (device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
-        device_check(d, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes), "cudaMemGetInfo") != 0 ||
-        device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
-        device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index),
-                     "asking the device") != 0 ||
-        device_check(d, cudaDriverGetVersion(&out->driver_version), "asking the driver") != 0 ||
-        device_check(d, cudaRuntimeGetVersion(&out->runtime_version), "asking the runtime") != 0)
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+        cuda_device_check(d, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes), "cudaMemGetInfo") != 0 ||
+        cuda_device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
+        cuda_device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index),
+                          "asking the device") != 0 ||
+        cuda_device_check(d, cudaDriverGetVersion(&out->driver_version), "asking the driver") != 0 ||
+        cuda_device_check(d, cudaRuntimeGetVersion(&out->runtime_version), "asking the runtime") != 0)
         return -1;
     snprintf(out->name, sizeof out->name, "%s", p.name);
     out->index = d->index;
@@ -364,6 +331,7 @@ __attribute__((visibility("default"))) const struct cuda_so starring_cuda_so = {
     .backend = &cuda_backend,
     .probe = probe,
     .submit = cuda_submit_raw,
+    .follow = cuda_follow_event,
     .fail = cuda_stream_fail,
     .event_passed = cuda_event_passed,
     .event_seconds = cuda_event_seconds,

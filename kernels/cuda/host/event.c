@@ -11,11 +11,76 @@ struct cuda_event {
     struct cuda_record *record;
 };
 
+// ---------------------------------------------------------------- records
+
+static struct cuda_record *record_create(struct cuda_device *d) {
+    struct cuda_record *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->owner = d;
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0 &&
+        cuda_device_check(d, cudaEventCreate(&r->event), "cudaEventCreate") == 0)
+        return r;
+    free(r);
+    return NULL;
+}
+
+static void make_idle(struct cuda_device *d, struct cuda_record *r) {
+    r->next = d->idle;
+    d->idle = r;
+}
+
+int cuda_records_reserve(struct cuda_device *d, int count) {
+    int rc = 0;
+    pthread_mutex_lock(&d->head.lock);
+    d->records_wanted += count;
+    int missing = d->records_wanted - d->records;
+    pthread_mutex_unlock(&d->head.lock);
+    for (int i = 0; i < missing && rc == 0; i++) {
+        struct cuda_record *r = record_create(d);
+        if (!r) rc = -1;
+        pthread_mutex_lock(&d->head.lock);
+        if (r) make_idle(d, r);
+        if (r) d->records++;
+        pthread_mutex_unlock(&d->head.lock);
+    }
+    return rc;
+}
+
+struct cuda_record *cuda_record_take(struct cuda_device *d) {
+    pthread_mutex_lock(&d->head.lock);
+    struct cuda_record *r = d->idle;
+    if (r) d->idle = r->next;
+    pthread_mutex_unlock(&d->head.lock);
+    if (!r) r = record_create(d);
+    if (r) r->refs = 1;
+    return r;
+}
+
+void cuda_record_hold(struct cuda_record *r) {
+    struct cuda_device *d = r->owner;
+    pthread_mutex_lock(&d->head.lock);
+    r->refs++;
+    pthread_mutex_unlock(&d->head.lock);
+}
+
+void cuda_record_drop(struct cuda_record *r) {
+    if (!r) return;
+    struct cuda_device *d = r->owner;
+    pthread_mutex_lock(&d->head.lock);
+    if (--r->refs == 0) make_idle(d, r);
+    pthread_mutex_unlock(&d->head.lock);
+}
+
+// ---------------------------------------------------------------- events
+
 static struct cuda_device *owner(struct event *e) { return (struct cuda_device *)e->dev; }
 
 struct event *cuda_event_create(struct device *d) {
     struct cuda_event *e = calloc(1, sizeof *e);
-    if (!e) return NULL;
+    if (!e || cuda_records_reserve((struct cuda_device *)d, 1) != 0) {
+        free(e);
+        return NULL;
+    }
     e->head.dev = d;
     pthread_mutex_init(&e->lock, NULL);
     return &e->head;
@@ -24,6 +89,7 @@ struct event *cuda_event_create(struct device *d) {
 void cuda_event_destroy(struct event *head) {
     struct cuda_event *e = (struct cuda_event *)head;
     if (e->record) cuda_record_drop(e->record);
+    cuda_records_reserve(owner(head), -1);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }
@@ -70,6 +136,14 @@ void cuda_wait_event(struct stream *head, struct event *e) {
         cuda_record_drop(r);
     else
         cuda_enqueue_wait(s, on, count, r);  // the slot takes the reference
+}
+
+void cuda_follow_event(struct stream *head, struct event *e) {
+    struct cuda_stream *s = (struct cuda_stream *)head, *on;
+    uint64_t count;
+    struct cuda_record *r = event_read(e, &on, &count);
+    if (r) cuda_record_drop(r);
+    if (r && on != s) cuda_enqueue_wait(s, on, count, NULL);
 }
 
 int cuda_event_sync(struct event *e) {

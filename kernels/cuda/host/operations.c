@@ -40,7 +40,6 @@ static int run(struct cuda_stream *s, enum op op, const void *args) {
 
 int cuda_run_op(struct cuda_stream *s, enum op op, const void *args) {
     s->ctx.why = NULL;
-    if (!cuda_workspace(s, CUDA_WORKSPACE_BYTES)) return -1;
     int rc = run(s, op, args);
     // What CUDA still holds against an earlier launch would otherwise be blamed on a later operation.
     cudaError_t e = cudaGetLastError();

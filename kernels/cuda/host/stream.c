@@ -7,6 +7,8 @@
 #include "kernels/cuda/host/cuda_impl.h"
 
 #define RING_SLOTS 1024
+// A slot holds one record; who reads an event, from any thread, holds one for a moment.
+#define STREAM_RECORDS (RING_SLOTS + 16)
 
 enum slot_kind {
     SLOT_OP,
@@ -103,6 +105,7 @@ static int run_wait(struct cuda_stream *s, const struct cuda_slot *slot) {
                     s->name, slot->at.on->name, slot->at.on->head.dev->label);
         return -1;
     }
+    if (!slot->at.record) return 0;
     if (cuda_clock_begin(s, true, "wait") != 0) return -1;
     if (cuda_check(s, cudaStreamWaitEvent(s->stream, slot->at.record->event, 0), "wait") != 0) return -1;
     return cuda_clock_end(s);
@@ -188,12 +191,30 @@ static void *stream_main(void *arg) {
 
 // ---------------------------------------------------------------- creation and the end
 
-static int create_fail(struct cuda_stream *s, const char *what) {
-    device_fail(s->head.dev, "stream %s: cannot create %s", s->name, what);
-    if (s->stream) cudaStreamDestroy(s->stream);
+// What the device holds of a stream, whose thread has ended or never began.
+static void release(struct cuda_stream *s) {
+    cuda_clock_fini(s);
+    cuda_workspaces_free(s);
+    if (s->stream) cuda_check(s, cudaStreamDestroy(s->stream), "cudaStreamDestroy");
+    cuda_records_reserve(cuda_device_of(&s->head), -STREAM_RECORDS);
     free(s->ring);
-    free(s);
-    return -1;
+    s->ring = NULL;
+}
+
+// All that a stream will need, but what its products and attention want beyond: that comes with their first
+// run.
+static int acquire(struct cuda_stream *s) {
+    struct cuda_device *d = cuda_device_of(&s->head);
+    if (cuda_check(s, cudaSetDevice(d->index), "choosing the device") != 0 ||
+        cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate") !=
+            0 ||
+        cuda_clock_init(s) != 0)
+        return -1;
+    s->ctx = (struct cuda_ctx){.stream = s->stream,
+                               .sm_count = d->sm_count,
+                               .shared_bytes = d->shared_bytes,
+                               .sm_version = d->sm_version};
+    return cuda_workspace(s, CUDA_WORKSPACE_BYTES) ? 0 : -1;
 }
 
 struct stream *cuda_stream_create(struct device *dev, const char *name) {
@@ -207,20 +228,12 @@ struct stream *cuda_stream_create(struct device *dev, const char *name) {
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->progress, NULL);
-    bool made =
-        s->ring && cuda_check(s, cudaSetDevice(d->index), "choosing the device") == 0 &&
-        cuda_check(s, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate") == 0;
-    if (!made || cuda_clock_init(s) != 0) {
-        create_fail(s, "it on the device");
-        return NULL;
-    }
-    s->ctx = (struct cuda_ctx){.stream = s->stream,
-                               .sm_count = d->sm_count,
-                               .shared_bytes = d->shared_bytes,
-                               .sm_version = d->sm_version};
-    if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
-        cuda_clock_fini(s);
-        create_fail(s, "its thread; raise the limit of threads (ulimit -u)");
+    bool made = cuda_records_reserve(d, STREAM_RECORDS) == 0 && s->ring && acquire(s) == 0;
+    if (!made || pthread_create(&s->thread, NULL, stream_main, s) != 0) {
+        device_fail(dev, "stream %s: cannot create %s", s->name,
+                    made ? "its thread; raise the limit of threads (ulimit -u)" : "it");
+        release(s);
+        free(s);
         return NULL;
     }
     pthread_mutex_lock(&dev->lock);
@@ -240,11 +253,7 @@ void cuda_stream_destroy(struct stream *head) {
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
     cuda_check(s, cudaSetDevice(d->index), "choosing the device");
-    cuda_clock_fini(s);
-    cuda_workspaces_free(s);
-    cuda_check(s, cudaStreamDestroy(s->stream), "cudaStreamDestroy");
-    free(s->ring);
-    s->ring = NULL;
+    release(s);
     pthread_mutex_lock(&head->dev->lock);
     d->live_streams--;
     pthread_mutex_unlock(&head->dev->lock);

@@ -45,7 +45,7 @@ class OnTheEmulatedDevice(Folder):
         return self.check(BUILD, self.folder, *words, env=env)
 
     def test_everything_passes(self):
-        parts = ["facts", "ops", "parity", "bits", "collectives", "step-0.5b", "choices-124m", "kernels",
+        parts = ["facts", "ops", "parity", "bits", "collectives", "step-0.5b", "choices-124m", "kernels-124m",
                  "tune-124m"]
         status, document, text = self.check_parts(*parts)
         self.assertEqual(status, 0, text)
@@ -63,7 +63,7 @@ class OnTheEmulatedDevice(Folder):
                      "bf16, 2 ranks: zero:2: memory as predicted, to the byte", "tiny, logits 1.25 GiB", "tiny, measured products", "tiny, GELU: apart",
                      "tiny, bias gradient: epilogue", "NCCL, 1 rank"):
             self.assertIn(name, passed, text)
-        self.assertGreater(len(found["kernels"]["figures"]), 20)
+        self.assertGreater(len(found["kernels-124m"]["figures"]), 20)
         with open(os.path.join(self.folder, "gpu-check.md"), encoding="utf-8") as f:
             page = f.read()
         self.assertTrue(page.startswith("# emulated GPU, "))

@@ -35,7 +35,7 @@ ROWS = [
     *by_model("step", steps.steps, "training steps", {"124m": 30, "1.5b": 60, "0.5b": 45, "1558m": 60}, 200),
     Row("accumulation", steps.accumulation, "16 micro-batches a step: qwen2.5-1.5b", 50, 150),
     *by_model("choices", steps.choices, "what a GPU may choose", {"124m": 60, "1.5b": 80, "0.5b": 60, "1558m": 120}, 230),
-    Row("kernels", speed.kernels, "single operations", 20, 120),
+    *by_model("kernels", speed.kernels, "single operations", {"124m": 20, "1.5b": 25, "0.5b": 25, "1558m": 25}, 120),
     *by_model("tune", steps.tune, "products by measurement", {"124m": 35, "1.5b": 70, "0.5b": 60, "1558m": 80}, 230),
     *by_model("peers", speed.peers, "PyTorch in the same run", {"124m": 90, "1.5b": 150, "0.5b": 130, "1558m": 170}, 235),
     Row("memcheck", correct.memcheck, "compute-sanitizer memcheck", 120, 235),

@@ -11,31 +11,26 @@ PEERS_MISSING = 3  # gpu_peers.py's exit status
 
 
 # ---------------------------------------------------------------- single operations
-def bench_kernels(checker, part, name, argv):
-    """One `bench kernels`, bf16: each operation's share of the measured copy or matrix product."""
-    if checker.left() < 3:
-        part.check(name, SKIPPED, NO_TIME)
-        return
-    size = ["--elements", 65536, "--matmul", 64, "--rounds", 1] if checker.options.quick else []
-    outcome = checker.starring("bench", "kernels", "--device", "cuda", "--dtype", "bf16", "--json", *argv, *size)
-    if not outcome.ok:
-        part.check(name, outcome.verdict, outcome.why())
-        return
-    result = json.loads(outcome.text)
-    part.check(name, PASSED)
-    for row in result["operations"]:
-        has_target = "target_reached" in row
-        part.figure(row["operation"], shapes_of=name,
-                    **{k: v for k, v in row.items() if k not in ("operation", "target_reached")},
-                    wanted=result.get("target_share_of_copy") if has_target else None, met=row.get("target_reached"))
-    copies = sorted(row["copy_bytes_per_second"] for row in result["operations"] if "copy_bytes_per_second" in row)
-    copy = copies[len(copies) // 2] if copies else None
-    steps.compare(checker, part, f"{name}: the copy, read + written", copy and copy / 1e12, steps.COPY / 1e12, "TB/s")
-
-
-def kernels(checker, part):
-    """Every operation at sizes far beyond the caches."""
-    bench_kernels(checker, part, "large", [])
+def kernels(short):
+    """A part: `bench kernels` at a model's sizes, bf16: each operation's share of the measured copy or matrix product."""
+    def part_of(checker, part):
+        model, batch = steps.size_of(checker, part, short)
+        size = ["--elements", 4096, "--matmul", 64, "--rounds", 1] if checker.options.quick else []
+        outcome = checker.starring("bench", "kernels", "--dtype", "bf16", "--json", *steps.words_of(checker, model, batch), *size)
+        if not outcome.ok:
+            part.check(f"{model.preset}: bench kernels", outcome.verdict, outcome.why())
+            return
+        result = json.loads(outcome.text)
+        part.check(f"{model.preset}: bench kernels", PASSED)
+        for row in result["operations"]:
+            has_target = "target_reached" in row
+            part.figure(row["operation"], shapes_of=model.preset,
+                        **{k: v for k, v in row.items() if k not in ("operation", "target_reached")},
+                        wanted=result.get("target_share_of_copy") if has_target else None, met=row.get("target_reached"))
+        copies = sorted(row["copy_bytes_per_second"] for row in result["operations"] if "copy_bytes_per_second" in row)
+        copy = copies[len(copies) // 2] if copies else None
+        steps.compare(checker, part, "the copy, read + written", copy and copy / 1e12, steps.COPY / 1e12, "TB/s")
+    return part_of
 
 
 # ---------------------------------------------------------------- collectives

@@ -108,8 +108,9 @@ static void a_models_kernels_have_its_sizes(void **state) {
     bool emulated = job_emulate(*state, 1);
     for (int gpu = 0; gpu <= emulated; gpu++) {
         const char *device = gpu ? "cuda" : "cpu --threads 1";
-        char *words =
-            xasprintf("kernels --device %s --rounds 1 --matmul 16 --batch 2 --seq 16 --model %s", device, a);
+        char *words = xasprintf(
+            "kernels --device %s --rounds 1 --matmul 16 --elements 4096 --batch 2 --seq 16 --model %s",
+            device, a);
         cJSON *j = bench(*state, words);
         expect_rows(j, qwen_rows);
         assert_true(has_row(j, "matmul", gpu ? "32x128x48 logits" : "32x101x48 logits"));
@@ -119,7 +120,8 @@ static void a_models_kernels_have_its_sizes(void **state) {
         assert_string_equal(text(j, "model"), a);
         cJSON_Delete(j);
         free(words);
-        words = xasprintf("kernels --device %s --rounds 1 --matmul 16 --batch 2 --model %s", device, b);
+        words = xasprintf("kernels --device %s --rounds 1 --matmul 16 --elements 4096 --batch 2 --model %s",
+                          device, b);
         j = bench(*state, words);  // as many tokens as it has positions
         expect_rows(j, gpt2_rows);
         assert_false(has_row(j, "rope", NULL) || has_row(j, "swiglu_fwd", NULL));
@@ -147,8 +149,8 @@ static void a_wrong_model_is_named(void **state) {
             fail_msg("bench kernels %s: status %d, \"%s\"", wrong[i].words, o.status, o.err);
         job_output_free(&o);
     }
-    struct job_output o =
-        job_run(*state, "bench kernels --device cpu --rounds 1 --matmul 16 --model tiny --seq 8");
+    struct job_output o = job_run(
+        *state, "bench kernels --device cpu --rounds 1 --matmul 16 --elements 4096 --model tiny --seq 8");
     assert_int_equal(o.status, 0);
     assert_non_null(strstr(o.out, "a step of tiny: 1 x 8 tokens, logits in chunks of 8 rows"));
     job_output_free(&o);

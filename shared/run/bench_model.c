@@ -6,6 +6,9 @@
 #define SEQ        1024
 #define BATCH_HOST 1
 #define BATCH_GPU  32
+// Numbers that the yardstick copies, at least: a small model's block may fit a GPU's L2, or a CPU's.
+#define COPY_HOST (INT64_C(1) << 24)
+#define COPY_GPU  (INT64_C(1) << 27)
 
 // The tokens a sequence may have, 0 where nothing limits them.
 static int64_t longest_sequence(const struct model_spec *s) {
@@ -63,7 +66,9 @@ int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out)
             .rows;
     struct layout *l = model_layout_create(&s, 1);
     if (!l) return -1;
-    out->unit = q->elements ? q->elements : l->units[1].n_pad;
+    int64_t large = q->gpu ? COPY_GPU : COPY_HOST, block = l->units[1].n_pad;
+    out->unit = q->elements ? q->elements : block;
+    out->copy = q->elements ? q->elements : block > large ? block : large;
     layout_destroy(&l);
     return 0;
 }

@@ -50,8 +50,9 @@ struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product) {
     struct bench_sizes n = *full;
     if (product) n.product = product;
     n.classes = n.vocab;
+    n.copy = n.unit;
     if (!elements) return n;
-    n.unit = elements;
+    n.unit = n.copy = elements;
     n.rows = most(1, full->rows * elements / full->unit);
     n.seq = least(full->seq, n.rows);
     n.batch = n.rows / n.seq;
@@ -142,7 +143,7 @@ static void take_buffers(struct bench_table *t) {
 }
 
 // The yardstick copies one array to another.
-static int64_t copy_bytes(const struct bench_sizes *n) { return n->unit * 4; }
+static int64_t copy_bytes(const struct bench_sizes *n) { return n->copy * (int64_t)sizeof(float); }
 
 // The same function as takes them, against an arena that counts.
 size_t bench_table_bytes(enum dtype dt, const struct bench_sizes *sizes) {

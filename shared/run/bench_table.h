@@ -38,6 +38,7 @@ struct bench_sizes {
     int64_t vocab, logit_rows;
     int64_t classes;  // columns that the head's products run over: V, or V and the zeros behind it
     int64_t unit;     // elements the optimizer updates
+    int64_t copy;     // fp32 numbers that the yardstick copies
     int64_t product;  // side of the large matrix product
     unsigned parts;   // of enum bench_part
     struct bench_linear linear[BENCH_LINEARS];
@@ -50,8 +51,9 @@ struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product);
 // Those of one training step of a model (preset, config.json or directory), for `bench kernels --model`.
 struct bench_request {
     const char *model;
-    int64_t batch, seq;         // 0: 1 sequence, on a GPU 32; 1024 tokens, or as many as the model can
-    int64_t elements, product;  // as above; elements 0: a block's parameters
+    int64_t batch, seq;  // 0: 1 sequence, on a GPU 32; 1024 tokens, or as many as the model can
+    int64_t elements,
+        product;  // as above; elements 0: a block's parameters, and a copy larger than the caches
     bool gpu;
     enum dtype dtype;
 };

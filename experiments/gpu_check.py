@@ -34,6 +34,7 @@ DIR (runs/gpu-check) gets gpu-check.json, gpu-check.md (a page for docs/results/
 """
 import argparse
 import difflib
+import math
 import os
 import platform
 import secrets
@@ -111,7 +112,7 @@ def part_names(words):
     for word in words:
         names = named(word)
         if not names:
-            near = difflib.get_close_matches(word, ORDER, 1)
+            near = difflib.get_close_matches(word, [*ORDER, *dict.fromkeys(row.group for row in ROWS)], 1)
             raise WrongCommand(f"no part {word}{f' (did you mean {near[0]}?)' if near else ''}; the parts: {' '.join(ORDER)}")
         meant.update(names)
     return [name for name in ORDER if name in meant]
@@ -135,6 +136,17 @@ def tell_parts(out):
     print(f"expected: on an H200, {sum(row.estimate for row in ROWS) / 60:.0f} minutes in all; state: in {out}")
 
 
+def seconds(text):
+    """--budget's number: above 0, as a budget of nothing left must not mean that there is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: expected seconds, a number above 0; leave --budget out for no limit")
+    return value
+
+
 def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("parts", nargs="*", metavar="PART", help="a part, or a group of them (default: those that have not run)")
@@ -144,7 +156,7 @@ def options():
     ap.add_argument("--out", metavar="DIR", help="where the results go, and the document to go on with, if there is one "
                     "(default: --resume's, else runs/gpu-check)")
     ap.add_argument("--resume", metavar="DIR", help="go on with the document of that folder, which must be there")
-    ap.add_argument("--budget", type=float, metavar="SECONDS", help="of this call (default: none)")
+    ap.add_argument("--budget", type=seconds, metavar="SECONDS", help="of this call (default: none)")
     ap.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of the operations' random inputs (default: any)")
     ap.add_argument("--quick", action="store_true", help="the smallest sizes of everything")
     ap.add_argument("--python", metavar="PROGRAM", help="the interpreter that has PyTorch (default: this one)")

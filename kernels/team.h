@@ -2,16 +2,14 @@
 // loop of the host that is worth it.
 //
 // Owner    A team belongs to the thread that calls; its members are created when first wanted, kept for the
-// next
-//          call, and joined when that thread ends.
+//          next call, and joined when that thread ends.
 // Waiting  Who has nothing to do looks for TEAM_SPIN_NS whether there is something, then sleeps until woken:
 //          about as long as waking takes, so that waiting costs at most twice the better of both. On a
 //          machine with other work looking longer is much slower, as the core that is lost to it is the one
 //          that a member which was put aside needs; and so is yielding instead of sleeping, as who yields
 //          goes to the end of the queue and who is woken to its head (docs/results/).
 // Errors   Where no thread can be created a team is smaller, down to the caller alone: what is computed must
-// not
-//          depend on how many there are.
+//          not depend on how many there are.
 #ifndef STARRING_KERNELS_TEAM_H
 #define STARRING_KERNELS_TEAM_H
 

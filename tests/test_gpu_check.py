@@ -184,7 +184,13 @@ class Words(Folder):
         text = self.refused("facts", "op")
         self.assertIn("no part op (did you mean ops?); the parts: facts ops attention parity ", text)
         self.assertIn("no part 7; the parts: facts", self.refused("7"))
+        self.assertIn("no part stpe (did you mean step?)", self.refused("stpe"))  # of a group
         self.assertIn("exclude each other", self.refused("--all", "ops"))
+
+    def test_a_budget_of_nothing_is_no_missing_limit(self):
+        for budget in ("0", "-5", "nan", "inf", "much"):
+            self.assertIn(f"--budget: {budget}: expected seconds, a number above 0; leave --budget out for no limit",
+                          self.refused(f"--budget={budget}", "--list"))
 
     @on_the_emulated_device
     def test_nothing_to_go_on_with(self):

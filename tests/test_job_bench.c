@@ -227,7 +227,7 @@ static void every_operation_has_a_row(void **state) {
     cJSON *j = bench(*state, "kernels --device cpu --threads 1 " SMALL);
     expect_kernels(j, false);
     const char *peak = text(j, "peak");
-    assert_true(strstr(peak, ", 1 threads; bf16 products run on fp32 fma here") || strstr(peak, "vdpbf16ps"));
+    assert_true(strstr(peak, ", 1 thread; bf16 products run on fp32 fma here") || strstr(peak, "vdpbf16ps"));
     assert_false(cJSON_HasObjectItem(j, "device"));
     cJSON_Delete(j);
     j = bench(*state, "adam --device cpu --rounds 1 --elements 1000");
@@ -334,6 +334,10 @@ static void what_cannot_be_benched_is_said(void **state) {
             fail_msg("bench collective %s: status %d\n%s", cases[i].words, o.status, o.err);
         job_output_free(&o);
     }
+    struct job_output o = job_run(*state, "bench step --model gpt2-124m --seq 2048 --device cpu");
+    if (o.status != 2 || !strstr(o.err, "--seq 2048: gpt2-124m has 1024 learned positions"))
+        fail_msg("bench step: status %d\n%s", o.status, o.err);
+    job_output_free(&o);
 }
 
 // Under mpirun the ranks are its processes, and rank 0 alone prints.

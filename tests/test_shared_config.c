@@ -251,7 +251,7 @@ static void test_wrong_types(void **state) {
         {"{\"workers\": 70000}", "workers|from 1 to 65536|70000"},
         {"{\"seed\": -1}", "seed|at least 0"},
         {"{\"seed\": \"auto\"}", "seed|\"auto\" has no meaning"},
-        {"{\"seed\": 1e300}", "seed|at least"},
+        {"{\"seed\": 1e300}", "seed|from 0 to 9007199254740992"},
         {"{\"optimizer\": {\"params\": {\"lr\": \"1e-3\"}}}",
          "optimizer.params.lr: expected a number|or \"auto\"|string"},
         {"{\"optimizer\": {\"params\": {\"lr\": -1}}}", "optimizer.params.lr|at least 0"},
@@ -431,6 +431,8 @@ static void test_cuda_section(void **state) {
 
     refuse("{\"cuda\": {\"attention\": \"flash\"}}", "cuda.attention|\"cudnn\"|\"own\"|flash");
     refuse("{\"cuda\": {\"attention_slice\": 0}}", "cuda.attention_slice|at least 1");
+    refuse("{\"cuda\": {\"attention_slice\": 1e30}}",
+           "cuda.attention_slice|an integer from 1 to 9007199254740992|number 1e+30");
     refuse("{\"cuda\": {\"attention_slice\": \"256MB\"}}", "cuda.attention_slice|bytes|\"whole\"");
     refuse("{\"cuda\": {\"gelu\": true}}", "cuda.gelu|\"fused\"|\"apart\"");
     refuse("{\"cuda\": {\"bias_grad\": \"fused\"}}", "cuda.bias_grad|\"epilogue\"|\"kernel\"");

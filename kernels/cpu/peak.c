@@ -63,8 +63,9 @@ const char *cpu_peak_text(const struct cpu_peak *p, char *text, int bytes) {
 #else
     const char *what = "fp32 fma by a function of the C library (ARCH=x86-64-v3 or later has an instruction)";
 #endif
-    snprintf(text, (size_t)bytes, "%s in registers, %s, %d chains a thread, %d threads%s%s%s", what,
-             cpu_kernel_vectors(), CHAINS, p->threads, p->pairs || p->dtype == DT_F32 ? "" : "; ",
+    snprintf(text, (size_t)bytes, "%s in registers, %s, %d chains a thread, %d thread%s%s%s%s", what,
+             cpu_kernel_vectors(), CHAINS, p->threads, p->threads == 1 ? "" : "s",
+             p->pairs || p->dtype == DT_F32 ? "" : "; ",
              p->pairs || p->dtype == DT_F32 ? "" : dtype_name(p->dtype),
              p->pairs || p->dtype == DT_F32 ? "" : " products run on fp32 fma here");
     return text;

@@ -158,10 +158,10 @@ static int number(const struct field *f, const cJSON *v, const char *origin, dou
         char range[96];
         if (f->low == f->high)
             snprintf(range, sizeof range, "%.10g", f->low);
-        else if (f->high >= (whole ? EXACT_MAX : FLOAT_MAX))
+        else if (x < f->low && f->high >= (whole ? EXACT_MAX : FLOAT_MAX))
             snprintf(range, sizeof range, "%s of at least %.10g", what, f->low);
         else
-            snprintf(range, sizeof range, "%s from %.10g to %.10g", what, f->low, f->high);
+            snprintf(range, sizeof range, "%s from %.10g to %.16g", what, f->low, f->high);
         return refuse(f, origin, range, v);
     }
     *out = x;

@@ -215,3 +215,14 @@ struct token_flops model_flops_per_token(const struct model_spec *s, int64_t seq
     return (struct token_flops){.full = 6.0 * in_matmuls + attention,
                                 .causal = 6.0 * in_matmuls + 0.5 * attention};
 }
+
+int model_spec_check_seq(const struct model_spec *s, int64_t seq) {
+    if (s->family == FAMILY_GPT2 && seq > s->max_positions)
+        return fail("--seq %lld: %s has %d learned positions", (long long)seq, s->name, s->max_positions);
+    if (s->sliding_window && seq > s->sliding_window)
+        return fail(
+            "--seq %lld: %s sees a window of %d tokens, and windows are not implemented: a sequence may be "
+            "as long as the window",
+            (long long)seq, s->name, s->sliding_window);
+    return 0;
+}

@@ -39,6 +39,8 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out);
 // Space-separated names of the presets.
 const char *model_spec_presets(void);
 int model_spec_check(const struct model_spec *s);  // -1 after naming what is impossible
+// Whether the model takes sequences of seq tokens. 0, or -1 after fail() named --seq and the longest.
+int model_spec_check_seq(const struct model_spec *s, int64_t seq);
 
 // Units of the model, padded for world ranks. Tensor names (ours), in logical order:
 //   embedding  wte (V,C) [wpe (P,C)]

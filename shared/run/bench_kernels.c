@@ -43,8 +43,10 @@ static const struct cli_command kernels_command = {
     .summary =
         "Times every operation of the model and the optimizer at the sizes of a training step, each in turn\n"
         "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes);\n"
-        "on a CPU also with the peak of its multiply-add. With --model the operations are those of that model,\n"
-        "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; without,\n"
+        "on a CPU also with the peak of its multiply-add. With --model the operations are those of that "
+        "model,\n"
+        "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; "
+        "without,\n"
         "sizes that show both kinds of models.",
     .examples =
         "  starring bench kernels --dtype bf16\n"
@@ -143,15 +145,17 @@ static void print_row(const struct bench_device *d, const struct bench_work *w, 
     putchar('\n');
 }
 
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
+
 static void print_machine(const struct bench_device *d) {
     char line[DEVICE_FACTS_LINE];
     if (!d->gpu) {
-        printf("\n%s, %d threads, medians of %d rounds, each operation just after its yardstick\n",
-               dtype_name(d->dt), d->threads, d->rounds);
+        printf("\n%s, %d thread%s, medians of %d round%s, each operation just after its yardstick\n",
+               dtype_name(d->dt), d->threads, plural(d->threads), d->rounds, plural(d->rounds));
         return;
     }
-    printf("\n%s\n%s, medians of %d rounds, each operation just after its yardstick\n%s\n",
-           device_facts_line(line, &d->facts), dtype_name(d->dt), d->rounds, timing_text);
+    printf("\n%s\n%s, medians of %d round%s, each operation just after its yardstick\n%s\n",
+           device_facts_line(line, &d->facts), dtype_name(d->dt), d->rounds, plural(d->rounds), timing_text);
     cJSON *device = device_facts_json(&d->facts);
     device_work_print(stdout, device);
     cJSON_Delete(device);
@@ -284,11 +288,12 @@ static void print_adam(const struct bench_device *d, const struct bench_work *w,
         bench_median(w->seconds, d->rounds) * 1e3);
     printf("copy    %.1f GB/s: %s\n", yard_rate(d, w) * 1e-9, bench_copy_text(d));
     if (d->gpu)
-        printf("share   %.2f of the copy, median of %d rounds taken in turn; target %.2f\ndevice  %s\n%s\n",
-               bench_share(d, w), d->rounds, TARGET_SHARE, device_facts_line(line, &d->facts), timing_text);
+        printf("share   %.2f of the copy, median of %d round%s taken in turn; target %.2f\ndevice  %s\n%s\n",
+               bench_share(d, w), d->rounds, plural(d->rounds), TARGET_SHARE,
+               device_facts_line(line, &d->facts), timing_text);
     else
-        printf("share   %.2f of the copy, %d threads, median of %d rounds taken in turn\n", bench_share(d, w),
-               d->threads, d->rounds);
+        printf("share   %.2f of the copy, %d thread%s, median of %d round%s taken in turn\n",
+               bench_share(d, w), d->threads, plural(d->threads), d->rounds, plural(d->rounds));
 }
 
 static int run_adam(struct bench_device *d, struct bench_work *w, const struct cli_args *args) {

@@ -246,7 +246,9 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
     if (a->override_count) memcpy(all + d, a->overrides, a->override_count * sizeof *all);
     b->config = config_load(NULL, all, d + a->override_count);
     free(all);
-    if (!b->config || model_spec_load(b->config->model, &b->spec)) return -1;
+    if (!b->config || model_spec_load(b->config->model, &b->spec) ||
+        model_spec_check_seq(&b->spec, b->config->seq))
+        return -1;
     if (b->config->kind != TOPOLOGY_LOCAL)
         return fail(
             "bench step: --set topology=%s: one process is timed, --topology local; compare topologies with "

@@ -102,7 +102,7 @@ static int load_config(struct tune *t, const struct cli_args *a) {
     t->config = config_load(NULL, all, d + a->override_count);
     free(all);
     struct config *c = t->config;
-    if (!c || model_spec_load(c->model, &t->spec)) return -1;
+    if (!c || model_spec_load(c->model, &t->spec) || model_spec_check_seq(&t->spec, c->seq)) return -1;
     c->steps = STEPS;
     if (c->kind != TOPOLOGY_LOCAL)
         return fail(

@@ -30,10 +30,19 @@ static char *path_of(const struct config *c) {
     return NULL;
 }
 
+// The table, or -1 after fail() said what is wrong with the file, and the key that asks for it.
+static int read_table(const char *path, struct product_table *out) {
+    if (product_table_read(path, out) == 0) return 0;
+    return fail(
+        "cuda.products: %s cannot be used: measure one with `starring bench tune`, or run without it "
+        "(--set cuda.products=none)",
+        path);
+}
+
 int products_check(const struct config *c) {
     struct product_table table = {0};
     char *path = path_of(c);
-    int rc = path ? product_table_read(path, &table) : 0;
+    int rc = path ? read_table(path, &table) : 0;
     product_table_free(&table);
     free(path);
     return rc;
@@ -61,7 +70,7 @@ static int give(const struct product_table *t, struct device *dev, struct produc
 int products_give(const struct config *c, struct device *dev, struct products *out) {
     struct product_table table = {0};
     *out = (struct products){.path = path_of(c)};
-    int rc = out->path ? product_table_read(out->path, &table) : 0;
+    int rc = out->path ? read_table(out->path, &table) : 0;
     if (!rc && out->path) rc = give(&table, dev, out);
     product_table_free(&table);
     return rc;

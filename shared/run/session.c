@@ -48,16 +48,9 @@ static int check_weights(const struct job *j) {
 
 int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
-    if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec)) return -1;
-    if (j->spec.family == FAMILY_GPT2 && c->seq > j->spec.max_positions)
-        return fail("--seq %lld: %s has %d learned positions", (long long)c->seq, j->spec.name,
-                    j->spec.max_positions);
-    if (j->spec.sliding_window && c->seq > j->spec.sliding_window)
-        return fail(
-            "--seq %lld: %s sees a window of %d tokens, and windows are not implemented: a sequence may be "
-            "as "
-            "long as the window",
-            (long long)c->seq, j->spec.name, j->spec.sliding_window);
+    if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec) ||
+        model_spec_check_seq(&j->spec, c->seq))
+        return -1;
     j->layout = model_layout_create(&j->spec, c->workers);
     if (!j->layout) return -1;
     if (hf_has_weights(c->model)) j->weights_in = c->model;

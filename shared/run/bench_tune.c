@@ -127,7 +127,10 @@ static int load_config(struct tune *t, const struct cli_args *a) {
 static int open_table(struct tune *t, const struct cli_args *a) {
     const char *given = cli_get(a, "out");
     t->out = given ? xstrdup(given) : products_beside_program();
-    if (access(t->out, F_OK) == 0 && product_table_read(t->out, &t->table)) return -1;
+    if (access(t->out, F_OK) == 0 && product_table_read(t->out, &t->table))
+        return fail(
+            "bench tune: %s is there, and no table to add to: remove it, or name another file with --out",
+            t->out);
     return product_table_writable(t->out);
 }
 

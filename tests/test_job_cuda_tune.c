@@ -157,6 +157,8 @@ static void wrong_questions_are_errors(void **state) {
     expect(&o, EXIT_USAGE, "topology");
     o = job_run(p, TUNE " --out gpt2.json");
     expect(&o, EXIT_USAGE, "gpt2.json: no table of products");
+    o = job_run(p, TUNE " --out gpt2.json");
+    expect(&o, EXIT_USAGE, "gpt2.json is there, and no table to add to: remove it, or name another file");
     o = job_run(p, TUNE " --out nowhere/table.json");
     expect(&o, EXIT_USAGE, "nowhere/table.json: cannot write");
     setenv("EMULATED_CUDA_DEVICES", "0", 1);

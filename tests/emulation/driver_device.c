@@ -260,7 +260,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
 cudaError_t cudaFree(void *p) {
     struct memory_place at = memory_look(p);
     if (!p) return driver_said(state_now(self.device));
-    if (stream_busy(self.device)) driver_creates("cudaFree of a busy device,");
+    driver_frees("cudaFree of a busy device,");
     if (at.kind == MEMORY_DEVICE) stream_drain(at.device);
     if (at.kind == MEMORY_DEVICE && memory_free(p) == 0) return driver_said(state_now(at.device));
     driver_note("cudaFree: %p is not the begin of an allocation%s", p,
@@ -278,7 +278,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned int flags) {
 
 cudaError_t cudaFreeHost(void *p) {
     if (!p) return cudaSuccess;
-    if (stream_busy(self.device)) driver_creates("cudaFreeHost of a busy device,");
+    driver_frees("cudaFreeHost of a busy device,");
     for (int d = 0; d < driver.count; d++) stream_drain(d);
     if (memory_unpin(p) == 0) return driver_said(state_now(self.device));
     driver_note("cudaFreeHost: %p has not come from cudaHostAlloc", p);

@@ -74,6 +74,8 @@ void count_pageable(void);  // a copy from pageable memory
 // ---------------------------------------------------------------- driver_seal.c
 // The thread's device is about to do something that it may do only before its communicators.
 void driver_creates(const char *what);
+// The same of what waits for the device's work, when there is some and no other rank's.
+void driver_frees(const char *what);
 
 // ---------------------------------------------------------------- driver_stream.c
 // A point in a stream that an event names.

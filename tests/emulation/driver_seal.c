@@ -9,13 +9,15 @@
 static struct {
     pthread_mutex_t lock;
     int seals[DEVICES_MAX];
+    bool shared[DEVICES_MAX];                     // by several ranks
     unsigned late;                                // things that came too late
     const void *loaded[DEVICES_MAX][LOADED_MAX];  // open addressing
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void emu_device_seal(int device, int change) {
+void emu_device_seal(int device, int change, bool shared) {
     pthread_mutex_lock(&state.lock);
     state.seals[device] += change;
+    state.shared[device] = shared;
     pthread_mutex_unlock(&state.lock);
 }
 
@@ -31,6 +33,16 @@ void driver_creates(const char *what) {
     bool late = state.seals[driver_current()] > 0 && state.late++ < TOLD_MAX;
     pthread_mutex_unlock(&state.lock);
     if (late) driver_note("%s on device %d, which has communicators", what, driver_current());
+}
+
+// The end of a run frees behind a barrier of the ranks: what a peer on the same device still has to do then
+// waits for nobody's host.
+void driver_frees(const char *what) {
+    int device = driver_current();
+    pthread_mutex_lock(&state.lock);
+    bool shared = state.shared[device];
+    pthread_mutex_unlock(&state.lock);
+    if (!shared && stream_busy(device)) driver_creates(what);
 }
 
 void emu_load(int device, const void *kernel, const char *name) {

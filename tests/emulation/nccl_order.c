@@ -25,8 +25,11 @@ static bool keeps_order(void) {
 }
 
 static void seal(struct meeting *at, bool sealed) {
-    for (int i = 0; i < at->size && at->sealed != sealed; i++)
-        emu_device_seal(at->devices[i], sealed ? 1 : -1);
+    for (int i = 0; i < at->size && at->sealed != sealed; i++) {
+        bool shared = false;
+        for (int j = 0; j < at->size; j++) shared |= j != i && at->devices[j] == at->devices[i];
+        emu_device_seal(at->devices[i], sealed ? 1 : -1, shared);
+    }
     at->sealed = sealed;
 }
 

@@ -455,7 +455,7 @@ static void what_comes_late_is_told(void **state) {
     assert_int_equal(emu_late(), before);
     int device;
     assert_int_equal(cudaGetDevice(&device), cudaSuccess);
-    emu_device_seal(device, 1);
+    emu_device_seal(device, 1, false);
     emu_load(device, &kernels[0], "a test's kernel");  // it is there
     assert_int_equal(emu_late(), before);
     emu_load(device, &kernels[4], "another kernel");
@@ -465,7 +465,7 @@ static void what_comes_late_is_told(void **state) {
     assert_int_equal(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
     assert_int_equal(cudaFree(p), cudaSuccess);  // nothing to wait for
     assert_int_equal(emu_late(), before + 4);
-    emu_device_seal(device, -1);
+    emu_device_seal(device, -1, false);
     assert_int_equal(cudaFree(q), cudaSuccess);
     assert_int_equal(cudaEventDestroy(e), cudaSuccess);
     assert_int_equal(cudaStreamDestroy(s), cudaSuccess);

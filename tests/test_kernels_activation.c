@@ -121,6 +121,35 @@ static void exp_is_accurate_everywhere(void **state) {
         assert_true(fabs((double)exp_f32(x) - exp((double)x)) < 2.2e-45);
 }
 
+static uint32_t same_nan(float x) { return isnan(x) ? 0x7fc00000u : f32_to_bits(x); }
+
+// Vectors of e^x and of 16-bit stores against one number at a time, over all signs, exponents and ends of the
+// range.
+static void vectors_are_the_scalars_bits(void **state) {
+    (void)state;
+    const uint32_t step = 9973;
+    for (uint64_t at = 0; at < 0x100000000u; at += (uint64_t)step * GROUP * VEC) {
+        float x[GROUP * VEC], y[GROUP * VEC];
+        uint16_t h[VEC];
+        vecf v[GROUP];
+        for (int i = 0; i < GROUP * VEC; i++) x[i] = bits_to_f32((uint32_t)at + (uint32_t)i * step);
+        memcpy(v, x, sizeof v);
+        for (int t = 0; t < 2; t++) {
+            enum dtype dt = t ? DT_F16 : DT_BF16;
+            vec_store(dt, h, 0, v[0]);
+            for (int i = 0; i < VEC; i++) {
+                uint16_t want;
+                dtype_store(dt, &want, 0, x[i]);
+                assert_int_equal(h[i], want);
+                assert_int_equal(same_nan(vec_load(dt, h, 0)[i]), same_nan(dtype_load(dt, h, (size_t)i)));
+            }
+        }
+        vec_exp_f32(v, v);
+        memcpy(y, v, sizeof y);
+        for (int i = 0; i < GROUP * VEC; i++) assert_int_equal(same_nan(y[i]), same_nan(exp_f32(x[i])));
+    }
+}
+
 static void add_matches_ref_to_the_bit(void **state) {
     (void)state;
     for (int d = 0; d < KT_DTYPES; d++) {
@@ -331,6 +360,7 @@ int main(void) {
         cmocka_unit_test(swiglu_bwd_may_write_over_gate_up),
         cmocka_unit_test(large_inputs_are_finite),
         cmocka_unit_test(exp_is_accurate_everywhere),
+        cmocka_unit_test(vectors_are_the_scalars_bits),
         cmocka_unit_test(add_matches_ref_to_the_bit),
         cmocka_unit_test(rope_matches_ref),
         cmocka_unit_test(rope_inverse_undoes),

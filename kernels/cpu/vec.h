@@ -57,7 +57,28 @@ VEC_INLINE vecf vec_fma(vecf a, vecf b, vecf c) {
 
 // a where the mask's lane is all ones, b where it is zero.
 VEC_INLINE vecf vec_select(veci mask, vecf a, vecf b) { return (vecf)((mask & (veci)a) | (~mask & (veci)b)); }
-VEC_INLINE vecf vec_max(vecf a, vecf b) { return vec_select(a > b, a, b); }
+
+// The larger and the smaller, lane by lane: b where one is NaN and where they are equal, as the instructions
+// do it.
+VEC_INLINE vecf vec_max(vecf a, vecf b) {
+#if VEC == 16 && defined(__AVX512F__)
+    return (vecf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif VEC == 8 && defined(__AVX__)
+    return (vecf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return vec_select(a > b, a, b);
+#endif
+}
+
+VEC_INLINE vecf vec_min(vecf a, vecf b) {
+#if VEC == 16 && defined(__AVX512F__)
+    return (vecf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif VEC == 8 && defined(__AVX__)
+    return (vecf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return vec_select(a < b, a, b);
+#endif
+}
 
 #define SUM_WIDTH 16  // lanes of a sum, whatever VEC is
 
@@ -78,12 +99,31 @@ VEC_INLINE vecf vec_load_f32(const float *p) {
 
 VEC_INLINE void vec_store_f32(float *p, vecf v) { memcpy(p, &v, sizeof v); }
 
+// The lower halves of lanes below 2^16, and back. GCC 12 takes 15 and 4 instructions where AVX2 needs 2
+// and 1.
+VEC_INLINE vech vec_narrow(vecu u) {
+#if VEC == 8 && defined(__AVX2__)
+    __m256i packed = _mm256_packus_epi32((__m256i)u, (__m256i)u);
+    return (vech)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+    return __builtin_convertvector(u, vech);
+#endif
+}
+
+VEC_INLINE vecu vec_widen(vech h) {
+#if VEC == 8 && defined(__AVX2__)
+    return (vecu)_mm256_cvtepu16_epi32((__m128i)h);
+#else
+    return __builtin_convertvector(h, vecu);
+#endif
+}
+
 // VEC elements of a buffer of type t from element i on, as fp32.
 VEC_INLINE vecf vec_load(enum dtype t, const void *p, int64_t i) {
     if (t == DT_F32) return vec_load_f32((const float *)p + i);
     vech h;
     memcpy(&h, (const uint16_t *)p + i, sizeof h);
-    if (t == DT_BF16) return (vecf)(__builtin_convertvector(h, vecu) << 16);
+    if (t == DT_BF16) return (vecf)(vec_widen(h) << 16);
 #if VEC == 16 && defined(__AVX512F__)
     return (vecf)_mm512_cvtph_ps((__m256i)h);
 #elif VEC == 8 && defined(__F16C__)
@@ -103,10 +143,8 @@ VEC_INLINE void vec_store(enum dtype t, void *p, int64_t i, vecf v) {
     }
     vech h;
     if (t == DT_BF16) {
-        vecu u = (vecu)v;
-        vecu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
-        vecu nan = (vecu)(((veci)u & 0x7fffffff) > 0x7f800000);
-        h = __builtin_convertvector((nan & quiet) | (~nan & rounded), vech);
+        vecu u = (vecu)v, rounded = u + 0x7fffu + ((u >> 16) & 1u);
+        h = vec_narrow((vecu)vec_select(v == v, (vecf)rounded, (vecf)(u | 0x400000u)) >> 16);
     } else {
 #if VEC == 16 && defined(__AVX512F__)
         h = (vech)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
@@ -152,5 +190,16 @@ VEC_INLINE vecf vec_exp(vecf x) {
     y = y * (vecf)power;
     return vec_select(x < -87.0f, (vecf){0}, y);
 }
+
+// fn(type, ...) with the type a constant, so that an inlined fn is compiled once for each.
+#define WITH_DTYPE(t, fn, ...)        \
+    do {                              \
+        if ((t) == DT_F32)            \
+            fn(DT_F32, __VA_ARGS__);  \
+        else if ((t) == DT_BF16)      \
+            fn(DT_BF16, __VA_ARGS__); \
+        else                          \
+            fn(DT_F16, __VA_ARGS__);  \
+    } while (0)
 
 #endif

@@ -126,7 +126,8 @@ def tell_parts(out):
     """--list. The document is read whatever it is of."""
     try:
         parts = {p["name"]: p for p in (document.read(out) or {"parts": []})["parts"]}
-    except document.Unusable:
+    except document.Unusable as e:
+        print(f"gpu-check: {e}", file=sys.stderr)
         parts = {}
     print(f"{'part':<14}{'expected':>9}{'limit':>8}  {'state':<12}")
     for row in ROWS:
@@ -169,6 +170,10 @@ def stop(*_):
 
 
 def check(args, place, names, out):
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as e:
+        raise WrongCommand(f"no results can be written to {out} ({e.strerror}): name another folder with --out") from None
     checker = Checker(place, out, args)
     checker.facts, missing = facts.of_device(checker)
     if missing:

@@ -192,6 +192,23 @@ class Words(Folder):
             self.assertIn(f"--budget: {budget}: expected seconds, a number above 0; leave --budget out for no limit",
                           self.refused(f"--budget={budget}", "--list"))
 
+    def test_what_is_no_document_is_said_and_not_read(self):
+        part = {"name": "facts", "title": "", "status": "passed", "finished": True, "seconds": 1, "checks": [], "figures": [],
+                "findings": [], "notes": []}
+        for key, value in (("parts", [1]), ("parts", [{**part, "finished": "yes"}]), ("parts", [{**part, "status": "well"}]),
+                           ("identity", "x"), ("schema", 1), ("parts", [part])):
+            found = {"schema": document.SCHEMA, "identity": {}, "parts": [], key: value}
+            document.replace(os.path.join(self.folder, "gpu-check.json"), json.dumps(found))
+            p = run(*self.argv(BUILD, self.folder, "--list"))
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual("is no document of this gpu-check" in p.stderr, value != [part], p.stderr)
+
+    def test_a_folder_that_cannot_be_written(self):
+        document.replace(os.path.join(self.folder, "file"), "")
+        p = run(*self.argv(BUILD, os.path.join(self.folder, "file"), "facts"))
+        self.assertEqual(p.returncode, 2, p.stderr)
+        self.assertIn("/file (File exists): name another folder with --out", p.stderr)
+
     @on_the_emulated_device
     def test_nothing_to_go_on_with(self):
         p = run(*self.argv(BUILD, self.folder, "--resume", "/nowhere", "ops"), env=EMULATION)

@@ -27,6 +27,19 @@ def identity_of(place, facts, driver):
             "driver": driver or facts.get("driver")}
 
 
+# What is asked of a part that another call has left.
+PART = {"name": str, "title": str, "status": str, "finished": bool, "seconds": (int, float), "checks": list, "figures": list,
+        "findings": list, "notes": list}
+
+
+def is_document(found):
+    """Whether a JSON value is what Record writes, as far as it is read again."""
+    return (isinstance(found, dict) and found.get("schema") == SCHEMA and isinstance(found.get("identity"), dict)
+            and isinstance(found.get("parts"), list)
+            and all(isinstance(p, dict) and all(isinstance(p.get(key), kind) for key, kind in PART.items())
+                    and p["status"] in page.MARK for p in found["parts"]))
+
+
 def read(folder):
     """The document in a folder, or None where there is none."""
     path = os.path.join(folder, NAME)
@@ -37,7 +50,7 @@ def read(folder):
         return None
     except (OSError, ValueError) as e:
         raise Unusable(f"{path} cannot be read ({e}): name another folder with --out") from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("parts"), list):
+    if not is_document(found):
         raise Unusable(f"{path} is no document of this gpu-check (schema {SCHEMA}): name another folder with --out")
     return found
 
@@ -69,7 +82,7 @@ class Record:
         if resume and not found:
             raise Unusable(f"there is no {os.path.join(resume, NAME)} to go on with")
         if found:
-            check_same(os.path.join(resume or out, NAME), found.get("identity") or {}, identity)
+            check_same(os.path.join(resume or out, NAME), found["identity"], identity)
         self.out, self.order = out, order
         self.document = {"schema": SCHEMA, "identity": identity, **(found or {})}
         self.parts = {p["name"]: p for p in self.document.get("parts", []) if p.get("name") in order}

@@ -141,9 +141,9 @@ static void print_rows(FILE *f, const cJSON *doc) {
 
 static void print(FILE *f, const cJSON *doc) {
     char a[32], b[24];
-    fprintf(f, "%s: %s parameters, %s, %s, %.0f workers", word(doc, "model"),
+    fprintf(f, "%s: %s parameters, %s, %s, %.0f worker%s", word(doc, "model"),
             format_count(a, (int64_t)num(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
-            num(doc, "workers"));
+            num(doc, "workers"), num(doc, "workers") > 1 ? "s" : "");
     if (num(doc, "servers") > 0)
         fprintf(f, ", %.0f server%s", num(doc, "servers"), num(doc, "servers") > 1 ? "s" : "");
     fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", num(doc, "micro_batch_size"),

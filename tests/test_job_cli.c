@@ -92,6 +92,7 @@ static void every_command_has_help(void **state) {
                                         "summary --help",
                                         "bench adam --help",
                                         "bench kernels --help",
+                                        "bench tune --help",
                                         "bench collective --help"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct job_output o = job_run(*state, "%s", lines[i]);
@@ -106,6 +107,18 @@ static void every_command_has_help(void **state) {
     assert_int_equal(o.status, 0);
     assert_int_equal(strncmp(o.out, "starring ", 9), 0);
     job_output_free(&o);
+}
+
+// The program's own help has each bench that bench's help has.
+static void the_overview_names_every_bench(void **state) {
+    struct job_output all = job_run(*state, "--help"), bench = job_run(*state, "bench --help");
+    char *end = strstr(bench.out, " [OPTIONS]");
+    assert_non_null(end);
+    *end = 0;
+    assert_non_null(strstr(bench.out, " | "));
+    if (!strstr(all.out, bench.out)) fail_msg("not \"%s\" in\n%s", bench.out, all.out);
+    job_output_free(&all);
+    job_output_free(&bench);
 }
 
 // The rows: 7.5e9 parameters, N = 64, Adam, 16 bit: 120, 31.4, 16.6, 1.9 GB.
@@ -251,6 +264,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mistakes_are_usage_errors),
         cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(the_overview_names_every_bench),
         cmocka_unit_test(textbook_rows),
         cmocka_unit_test(one_document_on_stdout),
         cmocka_unit_test(weights_go_round),

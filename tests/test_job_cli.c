@@ -262,14 +262,10 @@ static void text_becomes_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mistakes_are_usage_errors),
-        cmocka_unit_test(every_command_has_help),
-        cmocka_unit_test(the_overview_names_every_bench),
-        cmocka_unit_test(textbook_rows),
-        cmocka_unit_test(one_document_on_stdout),
-        cmocka_unit_test(weights_go_round),
-        cmocka_unit_test(resolved_configuration),
-        cmocka_unit_test(text_becomes_tokens),
+        cmocka_unit_test(mistakes_are_usage_errors),      cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(the_overview_names_every_bench), cmocka_unit_test(textbook_rows),
+        cmocka_unit_test(one_document_on_stdout),         cmocka_unit_test(weights_go_round),
+        cmocka_unit_test(resolved_configuration),         cmocka_unit_test(text_becomes_tokens),
     };
     return cmocka_run_group_tests_name("command line", tests, job_setup, job_teardown);
 }

@@ -251,6 +251,40 @@ static void benches_name_what_ran(void **state) {
     }
 }
 
+// Of the GPU: a dry run's second limit, beside the machine's.
+static int64_t allowed_bytes(const struct job_place *p, const char *words) {
+    struct job_output o = job_run(p,
+                                  "train --model gpt2.json --device cuda --batch 4 --seq 16 --dry-run --json "
+                                  "%s",
+                                  words);
+    if (o.status) fail_msg("status %d\n%s", o.status, o.err);
+    cJSON *doc = cJSON_Parse(o.out),
+          *limits = cJSON_GetObjectItem(cJSON_GetObjectItem(doc, "here"), "limits");
+    assert_int_equal(cJSON_GetArraySize(limits), 2);
+    double bytes = cJSON_GetObjectItem(cJSON_GetArrayItem(limits, 1), "allowed_bytes")->valuedouble;
+    cJSON_Delete(doc);
+    job_output_free(&o);
+    return (int64_t)bytes;
+}
+
+// cuDNN's score matrices, (B,H,128,128) in 16 bits for T 16, cut as the configuration says.
+static void a_dry_run_allows_for_the_slices(void **state) {
+    static const struct {
+        const char *words;
+        int64_t bytes;
+    } cases[] = {
+        {"--dtype fp32", 0},
+        {"--dtype bf16", 4 * 163840},
+        {"--dtype fp16 --set cuda.attention_slice=whole", 4 * 163840},
+        {"--dtype bf16 --set cuda.attention_slice=400000", 400000},
+        {"--dtype bf16 --set cuda.attention_slice=1", 163840},
+        {"--dtype bf16 --set cuda.attention_slice=whole --set cuda.attention=own", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (allowed_bytes(*state, cases[i].words) != (96 << 20) + cases[i].bytes)
+            fail_msg("%s: %lld", cases[i].words, (long long)allowed_bytes(*state, cases[i].words));
+}
+
 static int open_emulated(void **state) {
     int rc = job_setup(state);
     return rc == 0 && !job_emulate(*state, 1) ? -1 : rc;
@@ -267,6 +301,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(demanded_cudnn_fails),
         cmocka_unit_test(a_cpu_ignores_the_section_and_says_so),
         cmocka_unit_test(benches_name_what_ran),
+        cmocka_unit_test(a_dry_run_allows_for_the_slices),
     };
     if (emulated_begin(argv, "1", "0") != 0) {
         fprintf(stderr, "tests/emulated/ has not been built\n");

@@ -155,7 +155,8 @@ static void print(FILE *f, const cJSON *doc) {
             f,
             "\nBeside this each rank takes of its GPU what cannot be predicted: scratch of cuBLASLt, cuDNN "
             "and\n"
-            "kernels (32 MiB per stream that computes, and what attention asks for), CUDA's context, NCCL.\n"
+            "kernels (8 MiB per stream, 32 MiB more for products, and what attention asks for), CUDA's "
+            "context, NCCL.\n"
             "The GPU line of a run says how much it was.\n");
     fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (Adam; no activations):\n");
     const cJSON *row;

@@ -47,6 +47,18 @@ static double worker_allowance(const struct job *j) {
                        (GEMM_THREAD_BYTES + ATTENTION_BYTES * (double)c->seq * (double)j->spec.head_size);
 }
 
+// The score matrices of a slice of attention's backward, as kernels/cuda/host/attention.c cuts the batch: at
+// most the bytes of the configuration, but never less than a sequence's.
+static double score_bytes(const struct job *j) {
+    const struct config *c = j->config;
+    double padded = 128 * ceil((double)c->seq / 128), of_one = 2 * j->spec.heads * padded * padded;
+    double whole = of_one * (double)c->micro_batch, most = (double)c->cuda.attention_slice_bytes;
+    if (c->dtype == DT_F32 || c->cuda.attention == CUDA_ATTENTION_OWN) return 0;  // cuDNN is not asked
+    if (most == CUDA_SLICE_WHOLE) return whole;
+    if (most == CUDA_SLICE_AUTO) most = (double)CUDA_SLICE_AUTO_BYTES;
+    return fmin(whole, fmax(of_one, most));
+}
+
 static double server_allowance(const struct config *c, const struct prediction *p) {
     double of_one = (double)p->wire.received_per_step / c->workers;
     return FRAME_OVERHEAD * c->workers * fmin((double)c->ps.credit_bytes, of_one);
@@ -76,7 +88,7 @@ static void add_worker(const struct job *j, const struct memory_part *part, int 
     struct memory_sum *gpu = &n->gpu[index];
     if (index >= n->gpus) n->gpus = index + 1;
     gpu->predicted_bytes += device;
-    gpu->allowed_bytes += WORKSPACE_BYTES + (c->collective == RING_NCCL ? NCCL_BYTES : 0);
+    gpu->allowed_bytes += WORKSPACE_BYTES + score_bytes(j) + (c->collective == RING_NCCL ? NCCL_BYTES : 0);
     if (part->processes && (!part->role || local_rank > 0)) gpu->allowed_bytes += CONTEXT_BYTES;
 }
 

@@ -19,8 +19,10 @@
 //   page tables  1/512 of the prediction: 8 bytes per page of 4 KiB
 //
 // Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up
-// to four streams, attention's), 256 MiB per rank of NCCL, 512 MiB per process for its context, except the
-// process that asks, whose context is there when free memory is read. Estimates, measured on no GPU.
+// to four streams, attention's sums), in 16 bits the score matrices of attention's backward by cuDNN (a slice
+// of them: cuda.attention_slice; none where cuda.attention is own), 256 MiB per rank of NCCL, 512 MiB per
+// process for its context, except the process that asks, whose context is there when free memory is read.
+// Estimates, measured on no GPU.
 #ifndef STARRING_SHARED_RUN_MEMORY_NEED_H
 #define STARRING_SHARED_RUN_MEMORY_NEED_H
 

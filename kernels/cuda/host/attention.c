@@ -5,8 +5,8 @@
 // Notes       Where cuDNN was to be expected and has no plan, a note says for which shape and why. In fp32 it
 //             has no attention at all: that is no note, device_work tells.
 // Memory      cuDNN's repeatable backward wants B*H*T*T elements. The batch is cut into equal slices so that
-//             this stays within cuda.attention_slice (auto: SLICE_BYTES, not measured yet: fewer executions
-//             against memory) where it can; what each sequence gets does not depend on it.
+//             this stays within cuda.attention_slice (kernels/cuda_choices.h) where it can; what each
+//             sequence gets does not depend on it.
 //                 workspace | sum of dout*out (slice,H,T) fp32 | cuDNN's |
 #include <float.h>
 #include <math.h>
@@ -16,8 +16,6 @@
 
 #include "kernels/cuda/host/attention_graph.h"
 #include "kernels/cuda/host/cuda_impl.h"
-
-#define SLICE_BYTES ((int64_t)256 << 20)
 
 struct attention_plan {
     struct attention_plan *next;
@@ -40,7 +38,7 @@ static bool same_shape(const struct attention_shape *a, const struct attention_s
 // Bytes that the score matrices of a backward may take.
 static int64_t budget_bytes(const struct cuda_stream *s) {
     int64_t bytes = cuda_choices_of(s)->attention_slice_bytes;
-    return bytes == CUDA_SLICE_WHOLE ? INT64_MAX : bytes == CUDA_SLICE_AUTO ? SLICE_BYTES : bytes;
+    return bytes == CUDA_SLICE_WHOLE ? INT64_MAX : bytes == CUDA_SLICE_AUTO ? CUDA_SLICE_AUTO_BYTES : bytes;
 }
 
 // The largest divisor of the batch whose score matrices, padded as the engines pad them, fit.

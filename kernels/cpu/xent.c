@@ -6,6 +6,18 @@
 #include "kernels/exact_math.h"
 #include "kernels/strides.h"
 
+// x = exp_f32(x - max) * scale for the elements [at, at + n) of a buffer of type dt.
+VEC_INLINE void exp_range(enum dtype dt, void *p, int64_t at, int64_t n, float max, float scale) {
+    for (int64_t i = 0; i < n; i += GROUP * VEC) {
+        vecf v[GROUP];
+        group_load(dt, p, at + i, n - i, v);
+        EACH v[k] -= max;
+        vec_exp_f32(v, v);
+        EACH v[k] *= scale;
+        group_store(dt, p, at + i, n - i, v);
+    }
+}
+
 // max over the row and sum of exp(x - max), in one pass: when a chunk brings a larger maximum, what
 // was summed is scaled to it (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
 static double row_sum_exp(const struct xent_args *a, int64_t row, float *max_out) {
@@ -21,23 +33,19 @@ static double row_sum_exp(const struct xent_args *a, int64_t row, float *max_out
             total *= exact_exp((double)max - (double)chunk_max);
             max = chunk_max;
         }
-        for (int64_t j = 0; j < n; j++) x[j] = exp_f32(x[j] - max);
+        exp_range(DT_F32, x, 0, n, max, 1.0f);
         total += (double)sum_f32(x, n);
     }
     *max_out = max;
     return total;
 }
 
-static void row_gradient(const struct xent_args *a, int64_t row, float max, double total) {
-    float x[CHUNK];
-    float scale = (float)((double)a->grad_scale / total);
-    for (int64_t i = 0; i < a->vocab; i += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->vocab - i), at = row * xent_stride(a) + i, hit = a->targets[row] - i;
-        load_f32(a->dt, x, a->logits, at, n);
-        for (int64_t j = 0; j < n; j++) x[j] = exp_f32(x[j] - max) * scale;
-        if (hit >= 0 && hit < n) x[hit] -= a->grad_scale;
-        store_f32(a->dt, a->logits, at, x, n);
-    }
+// logit: the target's, before its place is written.
+static void row_gradient(const struct xent_args *a, int64_t row, float max, double total, float logit) {
+    float scale = (float)((double)a->grad_scale / total), hit = exp_f32(logit - max) * scale - a->grad_scale;
+    int64_t at = row * xent_stride(a);
+    WITH_DTYPE(a->dt, exp_range, a->logits, at, a->vocab, max, scale);
+    store_f32(a->dt, a->logits, at + a->targets[row], &hit, 1);
 }
 
 // Columns [from, padded) of a gradient row become 0.
@@ -61,7 +69,7 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
         load_f32(a->dt, &logit, a->logits, r * xent_stride(a) + target, 1);
         a->loss[r] = (float)(exact_log(total) + ((double)max - (double)logit));
         if (!a->want_grad) continue;
-        row_gradient(a, r, max, total);
+        row_gradient(a, r, max, total, logit);
         zero_columns(a, r, a->vocab);
     }
 }

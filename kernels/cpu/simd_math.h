@@ -104,20 +104,25 @@ static inline float sum_lanes(float *lane) {
 
 // sum of x(n): element i goes to lane i mod SUM_LANES.
 static inline float sum_f32(const float *restrict x, int64_t n) {
-    float lane[SUM_LANES] = {0};
+    float lane[SUM_LANES];
+    vecf v[SUM_LANES / VEC] = {0};
     int64_t i = 0;
     for (; i + SUM_LANES <= n; i += SUM_LANES)
-        for (int j = 0; j < SUM_LANES; j++) lane[j] += x[i + j];
+        for (int j = 0; j < SUM_LANES / VEC; j++) v[j] += vec_load_f32(x + i + j * VEC);
+    memcpy(lane, v, sizeof lane);
     for (int j = 0; i + j < n; j++) lane[j] += x[i + j];
     return sum_lanes(lane);
 }
 
 // sum of x[i] * y[i], lanes as sum_f32. x may be y.
 static inline float dot_f32(const float *x, const float *y, int64_t n) {
-    float lane[SUM_LANES] = {0};
+    float lane[SUM_LANES];
+    vecf v[SUM_LANES / VEC] = {0};
     int64_t i = 0;
     for (; i + SUM_LANES <= n; i += SUM_LANES)
-        for (int j = 0; j < SUM_LANES; j++) lane[j] = __builtin_fmaf(x[i + j], y[i + j], lane[j]);
+        for (int j = 0; j < SUM_LANES / VEC; j++)
+            v[j] = vec_fma(vec_load_f32(x + i + j * VEC), vec_load_f32(y + i + j * VEC), v[j]);
+    memcpy(lane, v, sizeof lane);
     for (int j = 0; i + j < n; j++) lane[j] = __builtin_fmaf(x[i + j], y[i + j], lane[j]);
     return sum_lanes(lane);
 }
@@ -125,10 +130,12 @@ static inline float dot_f32(const float *x, const float *y, int64_t n) {
 // Largest of x(n), n >= 1; NaN is passed over.
 static inline float max_f32(const float *restrict x, int64_t n) {
     float lane[SUM_LANES];
+    vecf v[SUM_LANES / VEC];
     int64_t i = 0;
-    for (int j = 0; j < SUM_LANES; j++) lane[j] = x[0];
+    for (int j = 0; j < SUM_LANES / VEC; j++) v[j] = vec_splat(x);
     for (; i + SUM_LANES <= n; i += SUM_LANES)
-        for (int j = 0; j < SUM_LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+        for (int j = 0; j < SUM_LANES / VEC; j++) v[j] = vec_max(vec_load_f32(x + i + j * VEC), v[j]);
+    memcpy(lane, v, sizeof lane);
     for (int j = 0; i + j < n; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
     float m = lane[0];
     for (int j = 1; j < SUM_LANES; j++) m = lane[j] > m ? lane[j] : m;

@@ -11,8 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE \
-    64  // bytes of a cache line: what one thread writes does not share it with what another one watches
+#define LINE  64  // bytes of a cache line: what one thread writes lies apart from what another one watches
 #define LOOKS 64  // between two glances at the clock: about a microsecond
 
 // A word that one thread changes and one other waits for.

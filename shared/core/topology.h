@@ -44,11 +44,10 @@ struct step_input {
     int64_t updates;  // updates applied so far (attempts that were not skipped)
     float lr;
     float loss_scale;
-    float clip;  // 0: none
-    const double
-        *loss_sum;       // device memory: the sum of this rank's token losses, behind `compute`'s work so far
-    double loss_tokens;  // tokens of the mean: this rank's share of the loss is loss_sum / loss_tokens
-    bool stop;           // this rank was asked to leave
+    float clip;              // 0: none
+    const double *loss_sum;  // device memory: the rank's summed token losses, behind `compute`'s work so far
+    double loss_tokens;      // tokens of the mean: this rank's share of the loss is *loss_sum / loss_tokens
+    bool stop;               // this rank was asked to leave
 };
 
 struct step_stats {

@@ -109,7 +109,7 @@ static inline float sum_f32(const float *restrict x, int64_t n) {
     int64_t i = 0;
     for (; i + SUM_LANES <= n; i += SUM_LANES)
         for (int j = 0; j < SUM_LANES / VEC; j++) v[j] += vec_load_f32(x + i + j * VEC);
-    memcpy(lane, v, sizeof lane);
+    for (int j = 0; j < SUM_LANES / VEC; j++) memcpy(lane + j * VEC, &v[j], sizeof v[j]);
     for (int j = 0; i + j < n; j++) lane[j] += x[i + j];
     return sum_lanes(lane);
 }
@@ -122,7 +122,7 @@ static inline float dot_f32(const float *x, const float *y, int64_t n) {
     for (; i + SUM_LANES <= n; i += SUM_LANES)
         for (int j = 0; j < SUM_LANES / VEC; j++)
             v[j] = vec_fma(vec_load_f32(x + i + j * VEC), vec_load_f32(y + i + j * VEC), v[j]);
-    memcpy(lane, v, sizeof lane);
+    for (int j = 0; j < SUM_LANES / VEC; j++) memcpy(lane + j * VEC, &v[j], sizeof v[j]);
     for (int j = 0; i + j < n; j++) lane[j] = __builtin_fmaf(x[i + j], y[i + j], lane[j]);
     return sum_lanes(lane);
 }
@@ -135,7 +135,7 @@ static inline float max_f32(const float *restrict x, int64_t n) {
     for (int j = 0; j < SUM_LANES / VEC; j++) v[j] = vec_splat(x);
     for (; i + SUM_LANES <= n; i += SUM_LANES)
         for (int j = 0; j < SUM_LANES / VEC; j++) v[j] = vec_max(vec_load_f32(x + i + j * VEC), v[j]);
-    memcpy(lane, v, sizeof lane);
+    for (int j = 0; j < SUM_LANES / VEC; j++) memcpy(lane + j * VEC, &v[j], sizeof v[j]);
     for (int j = 0; i + j < n; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
     float m = lane[0];
     for (int j = 1; j < SUM_LANES; j++) m = lane[j] > m ? lane[j] : m;

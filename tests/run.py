@@ -99,6 +99,10 @@ def main():
     ap.add_argument("programs", nargs="*")
     args = ap.parse_args()
     env = environment(args.san)
+    # A shell's background job starts with Ctrl-C ignored, and what is ignored stays so in the tests of it.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     passed = failed = left_out = 0
     bad = []
     for program in args.programs:

@@ -144,6 +144,15 @@ class Running(unittest.TestCase):
     def test_a_status_that_no_test_explains(self):
         self.assertEqual(self.result("echo '[  PASSED  ] 3 test(s).'\nexit 3\n")[:2], (1, "3 passed, 1 failed"))
 
+    def test_ctrl_c_reaches_tests_of_a_background_job(self):
+        with open(self.program, "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\necho '[  PASSED  ] 1 test(s).'\nkill -INT $$\n")
+        os.chmod(self.program, 0o755)
+        p = subprocess.run(["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, os.path.join(HERE, "run.py"), self.program],
+                           capture_output=True, text=True, check=False)
+        self.assertIn("SIGINT", p.stdout)
+        self.assertEqual(p.stdout.splitlines()[-1], "1 passed, 1 failed")
+
     def test_silence_is_no_success(self):
         self.assertEqual(self.result("exit 0\n")[:2], (1, "0 passed, 1 failed"))
 

@@ -13,6 +13,7 @@
 #include "shared/core/error.h"
 #include "shared/core/sha256.h"
 #include "shared/core/version.h"
+#include "shared/io/json_file.h"
 #include "shared/io/relaxed_json.h"
 
 #define FORMAT    "starring products"
@@ -272,15 +273,7 @@ int product_table_write(const char *path, const struct product_table *t) {
     cJSON_AddStringToObject(root, "program", "starring bench tune " STARRING_VERSION);
     cJSON *list = cJSON_AddArrayToObject(root, "products");
     for (int i = 0; i < t->count; i++) cJSON_AddItemToArray(list, entry_json(&t->entries[i]));
-    char *text = cJSON_Print(root), *part = xasprintf("%s.part", path);
-    FILE *f = fopen(part, "wb");
-    bool good = f && fputs(text, f) != EOF && fputc('\n', f) != EOF;
-    if (f && fclose(f) != 0) good = false;
-    good = good && rename(part, path) == 0;
-    int rc = good ? 0 : fail("%s: cannot write: %s", path, strerror(errno));
-    if (!good && f) unlink(part);
-    free(part);
-    free(text);
+    int rc = json_file_write(path, root);
     cJSON_Delete(root);
     return rc;
 }

@@ -9,6 +9,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/version.h"
+#include "shared/io/json_file.h"
 
 #define READ_MAX (1 << 24)
 
@@ -69,16 +70,9 @@ static cJSON *describe(const struct byte_sidecar *b) {
 
 int sidecar_write_bytes(const struct byte_sidecar *b) {
     cJSON *root = describe(b);
-    char *text = cJSON_Print(root), *path = sidecar_path(b->bin_path), *part = xasprintf("%s.part", path);
-    FILE *f = fopen(part, "wb");
-    bool good = f && fputs(text, f) != EOF && fputc('\n', f) != EOF;
-    if (f && fclose(f) != 0) good = false;
-    good = good && rename(part, path) == 0;
-    int rc = good ? 0 : fail("%s: cannot write: %s", path, strerror(errno));
-    if (!good && f) unlink(part);
-    free(part);
+    char *path = sidecar_path(b->bin_path);
+    int rc = json_file_write(path, root);
     free(path);
-    free(text);
     cJSON_Delete(root);
     return rc;
 }

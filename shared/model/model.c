@@ -194,16 +194,7 @@ void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]) {
 }
 
 struct model *model_create(const struct model_options *o) {
-    if (o->spec->sliding_window && o->seq > o->spec->sliding_window) {
-        fail("model %s: a window of %d tokens over sequences of %lld is not implemented; use a shorter --seq",
-             o->spec->name, o->spec->sliding_window, (long long)o->seq);
-        return NULL;
-    }
-    if (o->spec->family == FAMILY_GPT2 && o->seq > o->spec->max_positions) {
-        fail("model %s has %d learned positions, sequences of %lld tokens do not fit; use a shorter --seq",
-             o->spec->name, o->spec->max_positions, (long long)o->seq);
-        return NULL;
-    }
+    if (model_spec_check_seq(o->spec, o->seq)) return NULL;
     struct model *m = model_shell(o);
     arena_init(&m->arena, o->dev);
     carve(m);

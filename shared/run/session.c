@@ -234,6 +234,8 @@ static int train(struct session *x, struct session_end *end) {
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
     x->model = result.model;  // its memory goes after the communicators, see prepare_model
     result.model = NULL;
+    x->feed = result.feed;
+    result.feed = NULL;
     train_result_free(&result);
     free(weights);
     free(tokenizer);

@@ -3,10 +3,10 @@
 // is doing. While collectives run, that may be a transfer that waits for a peer, who is about to do the same.
 //
 // Blocking   Until the device has gone through it.
-// Memory     Weights and gradients of one unit (and of a tied embedding): outside of the ledger and given
-// back before
-//            it returns. The topology, which is made later, takes more than that, so no peak is higher for
-//            it.
+// Memory     Weights and gradients of one unit (and of a tied embedding): outside of the ledger, taken and
+// given back
+//            before the topology takes its own, which is more than that unless the model is nearly all
+//            embedding.
 #ifndef STARRING_SHARED_RUN_WARM_UP_H
 #define STARRING_SHARED_RUN_WARM_UP_H
 

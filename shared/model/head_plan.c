@@ -2,11 +2,11 @@
 
 #include "shared/model/spec.h"
 
-#define HOST_BYTES \
-    ((int64_t)128 << 20)              // full speed, small beside the activations of models that need chunks
-#define GPU_BYTES ((int64_t)5 << 28)  // 1.25 GiB, at least
-#define HOST_ROWS 64                  // at least, unless bytes are given
-#define GPU_ROWS  1024                // chunks on GPUs have a multiple of so many, where there are so many
+// A chunk on a CPU: full speed, and small beside the activations of models that need chunks.
+#define HOST_BYTES ((int64_t)128 << 20)
+#define HOST_ROWS  64                  // at least, unless bytes are given
+#define GPU_BYTES  ((int64_t)5 << 28)  // 1.25 GiB, at least
+#define GPU_ROWS   1024                // chunks on GPUs have a multiple of so many, where there are so many
 
 static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 

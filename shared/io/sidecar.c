@@ -1,11 +1,9 @@
 #include "shared/io/sidecar.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/version.h"

@@ -45,7 +45,7 @@ PROTO_C   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.c)
 PROTO_H   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.h)
 
 # One static library a module: what may link against what is the layering.
-src      = $(wildcard $(1)/*.c $(1)/*/*.c)
+src      = $(filter-out kernels/cuda/%,$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
 objs     = $(patsubst %.c,$(BUILD)/obj/%.o,$(call src,$(1)))
 LIB_KERNELS   = $(BUILD)/libkernels.a
 LIB_SHARED    = $(BUILD)/libshared.a
@@ -91,7 +91,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_ARCH  = $(or $(patsubst sm_%,%,$(filter sm_%,$(ARCH))),80 90)
 GENCODE   = $(foreach sm,$(GPU_ARCH),-gencode arch=compute_$(sm),code=sm_$(sm)) \
             -gencode arch=compute_$(lastword $(GPU_ARCH)),code=compute_$(lastword $(GPU_ARCH))
-CUDA_C   := $(wildcard kernels/cuda/host/*.c) kernels/device_head.c kernels/trace.c
+CUDA_C   := $(wildcard kernels/cuda/host/*.c) kernels/device_head.c kernels/queue/trace.c
 CUDA_CU  := $(wildcard kernels/cuda/*.cu)
 CUDA_OBJ  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/cuda/%.cu.o)
 CUDA_SO   = $(if $(NVCC),$(if $(filter-out 0,$(CUDA)),$(BUILD)/libstarring_cuda.so))
@@ -113,32 +113,25 @@ $(BUILD)/libstarring_cuda.so: $(CUDA_OBJ)
 	    -lcublasLt -ldl -lm -Xlinker --no-undefined,--exclude-libs,ALL,-rpath,'$$ORIGIN/lib:$$ORIGIN:$(CUDA_HOME)/lib64'
 
 # What speaks of CUDA's types outside of the object: the tests on a faked runtime.
-CUDA_USERS = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/test_kernels_cuda_*.c \
-             tests/test_decentral_nccl*.c))
+CUDA_USERS = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/cuda/*.c tests/decentral/test_decentral_nccl*.c))
 $(CUDA_USERS): CFLAGS += $(CUDA_INC)
 
-# tests/test_<module>_*.c link against that module and what it may use; tests/test_job_*.c against all.
-TEST_SRC  := $(wildcard tests/test_*.c)
-TEST_BINS := $(TEST_SRC:%.c=$(BUILD)/%)
-TEST_HELP := $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
+# tests/ROOM/test_MODULE_*.c link against that module and what it may use, test_job_* against all; the programs lie
+# flat in $(BUILD)/tests.
+TEST_SRC  := $(foreach module,kernels shared ps decentral job,$(wildcard tests/*/test_$(module)_*.c))
+TEST_BINS := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRC))))
+TEST_LIBS_kernels   = $(LIB_KERNELS)
+TEST_LIBS_shared    = $(LIB_SHARED) $(LIB_KERNELS)
+TEST_LIBS_ps        = $(LIB_PS) $(LIB_SHARED) $(LIB_KERNELS)
+TEST_LIBS_decentral = $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
+TEST_LIBS_job       = $(BUILD)/obj/tests/job/job.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) | $(BUILD)/starring
 
-$(BUILD)/tests/test_kernels_%:   $(BUILD)/obj/tests/test_kernels_%.o   $(LIB_KERNELS)
-	@mkdir -p $(@D)
-	@echo "  LD      $@"
-	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
-$(BUILD)/tests/test_shared_%:    $(BUILD)/obj/tests/test_shared_%.o    $(LIB_SHARED) $(LIB_KERNELS)
-	@mkdir -p $(@D)
-	@echo "  LD      $@"
-	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
-$(BUILD)/tests/test_ps_%:        $(BUILD)/obj/tests/test_ps_%.o        $(LIB_PS) $(LIB_SHARED) $(LIB_KERNELS)
-	@mkdir -p $(@D)
-	@echo "  LD      $@"
-	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
-$(BUILD)/tests/test_decentral_%: $(BUILD)/obj/tests/test_decentral_%.o $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
-	@mkdir -p $(@D)
-	@echo "  LD      $@"
-	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
-$(BUILD)/tests/test_job_%:       $(BUILD)/obj/tests/test_job_%.o $(BUILD)/obj/tests/job.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) | $(BUILD)/starring
+# test_rule(source)
+define test_rule
+$(BUILD)/tests/$(basename $(notdir $(1))): $(1:%.c=$(BUILD)/obj/%.o) $(TEST_LIBS_$(word 2,$(subst _, ,$(notdir $(1)))))
+endef
+$(foreach source,$(TEST_SRC),$(eval $(call test_rule,$(source))))
+$(TEST_BINS):
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
@@ -198,7 +191,7 @@ test:
 
 # The program and every test are built even when one does not compile, and what was built is run;
 # the runner reports the missing one as failed.
-PY_TESTS := $(wildcard tests/test_*.py)
+PY_TESTS := $(wildcard tests/scripts/test_*.py)
 check:
 	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
@@ -230,6 +223,6 @@ lint:
 	    --suppress=ctuuninitvar \
 	    -D'cJSON_ArrayForEach(at,of)=while((at=(of)->child))' -j $(shell nproc) -I. $(filter-out tests/%,$(filter %.c,$(LINT_SRC))); \
 	    else echo "lint: skipped the static analysis: cppcheck is not installed"; fi
-	@python3 tests/test_layering.py
+	@python3 tests/scripts/test_layering.py
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/collective_nccl.h"
+#include "decentral/nccl/collective_nccl.h"
 #include "decentral/ring_source.h"
-#include "decentral/zero.h"
+#include "decentral/zero/zero.h"
 #include "shared/core/error.h"
-#include "shared/run/device_choice.h"
+#include "shared/device/device_choice.h"
 
 static struct zero_options options_of(const struct config *c, const struct layout *l) {
     return (struct zero_options){.stage = c->stage,

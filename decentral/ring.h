@@ -5,9 +5,9 @@
 #ifndef STARRING_DECENTRAL_RING_H
 #define STARRING_DECENTRAL_RING_H
 
+#include "shared/config/config.h"
 #include "shared/core/topology.h"
-#include "shared/io/config.h"
-#include "shared/run/session.h"
+#include "shared/train/session.h"
 
 struct mpi_world;
 

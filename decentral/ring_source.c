@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "decentral/collective_nccl.h"
+#include "decentral/nccl/collective_nccl.h"
 #include "shared/core/error.h"
 
 struct ring_source {

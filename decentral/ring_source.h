@@ -10,8 +10,8 @@
 #ifndef STARRING_DECENTRAL_RING_SOURCE_H
 #define STARRING_DECENTRAL_RING_SOURCE_H
 
-#include "decentral/collective.h"
-#include "shared/io/config.h"
+#include "decentral/collective/collective.h"
+#include "shared/config/config.h"
 
 // What "auto" is decided by.
 struct ring_machine {

@@ -8,9 +8,9 @@
 #include "kernels/dtype.h"
 
 enum cpu_kernel {
-    CPU_KERNEL_AUTO,   // bf16: pairs where the processor has a fast instruction for them; else fma
-    CPU_KERNEL_FMA,    // an fp32 chain of fused multiply-adds in the order of k, any type, any machine
-    CPU_KERNEL_PAIRS,  // bf16 only: AVX512_BF16's pairs (kernels/cpu/gemm.h), by the instruction or by fp32
+    CPU_KERNEL_AUTO,  // bf16: pairs where the processor has a fast instruction for them; else fma
+    CPU_KERNEL_FMA,   // an fp32 chain of fused multiply-adds in the order of k, any type, any machine
+    CPU_KERNEL_PAIRS,  // bf16 only: AVX512_BF16's pairs (kernels/cpu/gemm/gemm.h), by the instruction or by fp32
                        // fma
     CPU_KERNEL_COUNT
 };

@@ -1,5 +1,5 @@
 // The matrix products that a GPU has been asked for, the algorithm that each takes, and measuring others.
-// Plain data: the device knows no files, and who keeps tables of choices (shared/run/products.h) knows no
+// Plain data: the device knows no files, and who keeps tables of choices (shared/device/products.h) knows no
 // cuBLASLt.
 //
 // Bits    Each algorithm adds in an order of its own, so a table of choices is part of what the bits depend

@@ -9,8 +9,8 @@
 #ifndef STARRING_PS_CONSISTENCY_H
 #define STARRING_PS_CONSISTENCY_H
 
+#include "shared/config/config.h"
 #include "shared/core/topology.h"
-#include "shared/io/config.h"
 
 struct consistency_rule {
     enum consistency kind;

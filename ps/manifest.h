@@ -5,7 +5,7 @@
 #define STARRING_PS_MANIFEST_H
 
 #include "ps/shard_map.h"
-#include "shared/io/config.h"
+#include "shared/config/config.h"
 
 struct manifest {
     uint64_t hash;

@@ -3,7 +3,7 @@
 #ifndef STARRING_PS_MEMORY_H
 #define STARRING_PS_MEMORY_H
 
-#include "ps/server_core.h"
+#include "ps/server/server_core.h"
 #include "shared/core/arena.h"
 
 // What a worker's host reads of a step, in one copy.
@@ -14,10 +14,11 @@ struct worker_words {
 
 // Each array is the host's own: (units) of (n_pad) in dtype.
 struct worker_buffers {
-    void **weights, **grads;            // the model's
-    void **wire_weights, **wire_grads;  // the wire's: page-locked twins, or the model's own (ps/staging.h)
-    struct worker_words *words;         // async: on the device; else NULL
-    struct worker_words *wire_words;    // page-locked, or NULL where the host reads the device's memory
+    void **weights, **grads;  // the model's
+    void **wire_weights,
+        **wire_grads;            // the wire's: page-locked twins, or the model's own (ps/worker/staging.h)
+    struct worker_words *words;  // async: on the device; else NULL
+    struct worker_words *wire_words;  // page-locked, or NULL where the host reads the device's memory
 };
 void worker_buffers_init(struct worker_buffers *b, const struct layout *l);
 void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they name is the arena's

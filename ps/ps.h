@@ -11,9 +11,9 @@
 #ifndef STARRING_PS_PS_H
 #define STARRING_PS_PS_H
 
+#include "shared/config/config.h"
 #include "shared/core/topology.h"
-#include "shared/io/config.h"
-#include "shared/run/train.h"
+#include "shared/train/train.h"
 
 struct ps_role_options {
     const struct config *config;

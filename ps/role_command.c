@@ -6,18 +6,18 @@
 #include <unistd.h>
 
 #include "ps/ps.h"
+#include "shared/command/commands.h"
 #include "shared/core/error.h"
-#include "shared/run/closing.h"
-#include "shared/run/commands.h"
-#include "shared/run/device_choice.h"
-#include "shared/run/launch_check.h"
-#include "shared/run/memory_check.h"
-#include "shared/run/products.h"
-#include "shared/run/run_dir.h"
-#include "shared/run/run_state.h"
-#include "shared/run/session.h"
-#include "shared/run/stop.h"
-#include "shared/run/summary.h"
+#include "shared/device/device_choice.h"
+#include "shared/device/products.h"
+#include "shared/launch/launch_check.h"
+#include "shared/launch/stop.h"
+#include "shared/memory/memory_check.h"
+#include "shared/report/closing.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/run_state.h"
+#include "shared/report/summary.h"
+#include "shared/train/session.h"
 
 struct role {
     const struct cli_command *command;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/vectors: what tiny models compute in fp64 with PyTorch, for tests/test_shared_parity.c.
+"""Writes tests/data/vectors: what tiny models compute in fp64 with PyTorch, for tests/model/test_shared_parity.c.
 
     python3 tests/make_vectors.py [OUT [NAME..]]    needs torch, numpy, safetensors; transformers when installed
     python3 tests/make_vectors.py [OUT] --greedy    greedy.json alone, from the weights there; needs transformers
@@ -13,7 +13,7 @@ own classes for them (logits and every gradient). For each model it writes
     NAME/expected.safetensors                  tokens, targets (B,T) I64; logits (B,T,V), losses (10) F64:
                                                losses[i] is the mean loss before update i+1
     NAME/greedy.json                           prompts and what transformers' generate() appends without sampling,
-                                               in fp32, from the initial weights (tests/test_shared_generate.c)
+                                               in fp32, from the initial weights (tests/model/test_shared_generate.c)
 
 AdamW: lr 1e-3, betas (0.9, 0.95), eps 1e-8, weight decay 0.1 on matrices only, no clipping.
 """

@@ -1,7 +1,7 @@
 // Which matrix product a run takes; see kernels/cpu_kernel.h.
 #include "kernels/cpu_kernel.h"
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 
 const char *cpu_kernel_name(enum cpu_kernel k) {
     static const char *const names[CPU_KERNEL_COUNT] = {"auto", "fma", "bf16-pairs"};

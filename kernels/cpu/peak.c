@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "kernels/cpu/gemm_kernel.h"
+#include "kernels/cpu/gemm/gemm_kernel.h"
 #include "kernels/team.h"
 
 // Four cycles of latency, two multiply-adds a cycle: eight chains would do. Twelve and two operands fit

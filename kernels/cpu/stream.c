@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "kernels/backend_impl.h"
-#include "kernels/trace.h"
+#include "kernels/queue/trace.h"
 
 #define RING_SLOTS 1024
 #define NEVER      UINT64_MAX

@@ -1,5 +1,5 @@
-// GELU and SwiGLU, forward and backward. The formulas are those of kernels/cpu/activation.c.
-#include "kernels/cuda/map.h"
+// GELU and SwiGLU, forward and backward. The formulas are those of kernels/cpu/ops/activation.c.
+#include "kernels/cuda/common/map.h"
 
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f

@@ -5,7 +5,7 @@
 #ifndef STARRING_KERNELS_CUDA_ATTENTION_H
 #define STARRING_KERNELS_CUDA_ATTENTION_H
 
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 #define TILE         64  // queries, keys
 #define TILE_THREADS 256

@@ -1,5 +1,5 @@
 // The gradient of a bias: sums over rows, column by column.
-#include "kernels/cuda/columns.h"
+#include "kernels/cuda/common/columns.h"
 
 #define BIAS_LANES 32  // vectors of columns side by side
 #define BIAS_DEEP  8   // rows read side by side

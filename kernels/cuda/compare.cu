@@ -1,6 +1,6 @@
 // How far two buffers differ: for bench tune, which asks whether an algorithm repeats and whether it computes
 // what another one does.
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 #define COMPARE_THREADS 256
 #define COMPARE_EACH    16  // elements a thread, where there are enough blocks

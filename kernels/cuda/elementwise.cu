@@ -1,5 +1,5 @@
 // y = a + b, and rows that are all one row.
-#include "kernels/cuda/map.h"
+#include "kernels/cuda/common/map.h"
 
 struct add_fn {
     static constexpr int inputs = 2;

@@ -1,5 +1,5 @@
 // Token and position embeddings, forward: a gather.
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 #define EMBED_THREADS 256
 

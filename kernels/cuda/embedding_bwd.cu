@@ -1,6 +1,6 @@
 // The backward of the embeddings: sums over the positions of each token, and over the batch at each position.
-#include "kernels/cuda/columns.h"
-#include "kernels/cuda/token_order.h"
+#include "kernels/cuda/common/columns.h"
+#include "kernels/cuda/common/token_order.h"
 
 #define EMBED_THREADS 256
 #define EMBED_AHEAD   8   // rows a thread has in flight, and as many rows of dwte

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm with the residual addition fused in, and their backward. A block does a row,
 // which its threads hold in registers: one read, one write. Rows too long or not a multiple of 16 bytes
 // take the *_any kernels, which read a row again for every pass.
-#include "kernels/cuda/columns.h"
+#include "kernels/cuda/common/columns.h"
 
 #define NORM_THREADS 256
 #define NORM_COLUMNS 32  // a thread holds in registers, at most

@@ -10,7 +10,7 @@
 // multiprocessors; with 96 threads a block and 48 bytes a thread and row, one row ahead is 18 KB in flight,
 // less than the latency asks for (22 KB), so narrow blocks fetch two rows ahead. Wider ones have enough with
 // one, and fewer of them would fit with the registers of a second.
-#include "kernels/cuda/columns.h"
+#include "kernels/cuda/common/columns.h"
 
 #define NORM_THREADS 256
 #define NORM_COLUMNS 32   // a thread owns in registers, at most

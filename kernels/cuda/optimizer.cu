@@ -1,7 +1,7 @@
 // The optimizer's operations: exact sum of squares, the step's decision, AdamW. Every operation is
-// written with its rounding, so that the bits are those of kernels/cpu/optimizer.c and
+// written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and
 // kernels/update_decide.c.
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- sum of squares
 // The order within a block of SUMSQ_BLOCK elements is the contract's, so a block is one thread's. A

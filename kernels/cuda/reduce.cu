@@ -1,5 +1,5 @@
 // Ordered sums of several buffers, casts and zero fill, to the bit as on a CPU.
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 #define REDUCE_THREADS 256
 

@@ -1,6 +1,6 @@
 // Rotary position embedding, in place on the query and key heads of qkv; backward, with the sums that are the
 // gradient of qkv's bias.
-#include "kernels/cuda/columns.h"
+#include "kernels/cuda/common/columns.h"
 
 #define ROPE_THREADS 256
 #define ROPE_HEADS   4  // heads a thread rotates by the angles it has loaded, at least

@@ -1,5 +1,5 @@
 // Cross-entropy with its gradient in place.
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 // Bytes, a row of V 16-bit logits, want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
 // multiprocessors that is 5.5 us for V = 50257 and 16.7 us for 151936; the two exponentials an element, at 16

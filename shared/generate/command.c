@@ -4,27 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/command/cli.h"
+#include "shared/config/config.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/shell_word.h"
+#include "shared/data/tokenizer_files.h"
+#include "shared/device/device_choice.h"
+#include "shared/device/device_facts.h"
 #include "shared/generate/generate.h"
 #include "shared/generate/output.h"
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"
-#include "shared/io/checkpoint_hf.h"
-#include "shared/io/config.h"
-#include "shared/io/tokenizer_files.h"
-#include "shared/run/cli.h"
-#include "shared/run/device_choice.h"
-#include "shared/run/device_facts.h"
-#include "shared/run/memory_check.h"
+#include "shared/hf/hf_dir.h"
+#include "shared/memory/memory_check.h"
 
 #define DEFAULT_TOKENS      100
 #define DEFAULT_TEMPERATURE 0.8
 #define DEFAULT_TOP_K       40
 #define DEFAULT_WINDOW      256
 #define MOST_TOKENS         1000000
-// Bytes beside what is predicted (shared/run/memory_need.h says where such figures come from).
+// Bytes beside what is predicted (shared/memory/memory_need.h says where such figures come from).
 #define HOST_ALLOWANCE (64.0 * 1048576)
 #define GPU_ALLOWANCE  (64.0 * 1048576)
 

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
-#include "shared/io/checkpoint_hf.h"
-#include "shared/io/relaxed_json.h"
+#include "shared/hf/hf_dir.h"
 
 static bool is_directory(const char *path) {
     struct stat st;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "shared/core/error.h"
-#include "shared/io/checkpoint_hf.h"
+#include "shared/hf/hf_dir.h"
 
 static void carve(struct arena *a, const struct layout *l, enum dtype dt, struct unit_view *units) {
     for (int u = 0; u < l->count; u++) {

@@ -1,5 +1,5 @@
 // Presets, plausibility and arithmetic of model descriptions. Shapes are those of the published
-// checkpoints' config.json files on Hugging Face; tests/test_shared_spec.c holds their parameter counts.
+// checkpoints' config.json files on Hugging Face; tests/model/test_shared_spec.c holds their parameter counts.
 #include "shared/model/spec.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "shared/core/error.h"
-#include "shared/model/spec_hf.h"
+#include "shared/hf/spec_hf.h"
 
 #define GPT2_PRESET(preset, c, l, h)                                                                 \
     {                                                                                                \

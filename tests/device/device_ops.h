@@ -1,4 +1,4 @@
-// The kernel tests' cases on a real device: include this before tests/test_kernels_<family>.c.
+// The kernel tests' cases on a real device: include this before tests/kernels/test_kernels_<family>.c.
 //
 // Every buffer that a case allocates keeps its place in host memory. An operation gets a fresh mirror of each
 // buffer that its arguments point into, in device memory between guard zones, and when it has run everything

@@ -1,4 +1,4 @@
 // Activations, addition and rotary embedding: the kernel tests' cases on a real device
 // (tests/device/device_ops.h).
 #include "tests/device/device_ops.h"
-#include "tests/test_kernels_activation.c"
+#include "tests/kernels/test_kernels_activation.c"

@@ -1,3 +1,3 @@
 // Attention: the kernel tests' cases on a real device (tests/device/device_ops.h).
 #include "tests/device/device_ops.h"
-#include "tests/test_kernels_attention.c"
+#include "tests/kernels/test_kernels_attention.c"

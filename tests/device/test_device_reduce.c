@@ -1,3 +1,3 @@
 // Reductions and casts: the kernel tests' cases on a real device (tests/device/device_ops.h).
 #include "tests/device/device_ops.h"
-#include "tests/test_kernels_reduce.c"
+#include "tests/kernels/test_kernels_reduce.c"

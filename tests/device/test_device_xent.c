@@ -1,3 +1,3 @@
 // Cross-entropy: the kernel tests' cases on a real device (tests/device/device_ops.h).
 #include "tests/device/device_ops.h"
-#include "tests/test_kernels_xent.c"
+#include "tests/kernels/test_kernels_xent.c"

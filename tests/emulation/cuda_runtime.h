@@ -115,7 +115,7 @@ static inline unsigned __reduce_add_sync(unsigned mask, unsigned x, int line = _
     return sum;
 }
 
-// Clusters of blocks, in the names of kernels/cuda/platform.h.
+// Clusters of blocks, in the names of kernels/cuda/common/platform.h.
 void emu_cluster_arrive(int line);
 void emu_cluster_wait(int line);
 const void *emu_cluster_place(const void *own, unsigned block, int line);

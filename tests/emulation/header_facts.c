@@ -13,7 +13,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include "decentral/nccl_abi.h"
+#include "decentral/nccl/nccl_abi.h"
 #include "kernels/cuda/host/cudnn_graph.h"
 #else
 #define HAS_RUNTIME  __has_include(<cuda_runtime_api.h>)

@@ -1,4 +1,4 @@
-// NCCL for ranks that are threads of one process, on the emulated device: what decentral/collective_nccl.c
+// NCCL for ranks that are threads of one process, on the emulated device: what decentral/nccl/collective_nccl.c
 // uses. Ranks exchange mails; an operation runs on its stream's thread, when the stream comes to it, and
 // holds the stream until its peers have come.
 //

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "decentral/nccl_abi.h"
+#include "decentral/nccl/nccl_abi.h"
 #include "tests/emulation/driver.h"
 
 #define RANKS_MAX 8

@@ -1,4 +1,4 @@
-// What stands in for CUDA's headers where they are missing (tests/emulation/headers, decentral/nccl_abi.h)
+// What stands in for CUDA's headers where they are missing (tests/emulation/headers, decentral/nccl/nccl_abi.h)
 // says the same as the installed ones: constants, sizes, places of fields, signatures. A header that is not
 // installed is skipped.
 #include <setjmp.h>

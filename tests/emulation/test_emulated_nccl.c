@@ -12,7 +12,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-#include "decentral/nccl_abi.h"
+#include "decentral/nccl/nccl_abi.h"
 #include "tests/emulation/driver.h"
 
 #define RANKS 3

@@ -3,4 +3,4 @@
 #include "tests/emulation/emulation.h"
 
 #define KT_OPS emu_ops
-#include "tests/test_kernels_activation.c"
+#include "tests/kernels/test_kernels_activation.c"

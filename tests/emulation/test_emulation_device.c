@@ -8,7 +8,7 @@
 #include "tests/emulation/toys.h"
 
 #define KT_OPS emu_ops
-#include "tests/kernel_test.h"
+#include "tests/kernels/kernel_test.h"
 
 #define N      (8 * TOY_BLOCK)
 #define ORDERS 9

@@ -3,7 +3,7 @@
 #include "tests/emulation/emulation.h"
 
 #define KT_OPS emu_ops
-#include "tests/kernel_test.h"
+#include "tests/kernels/kernel_test.h"
 
 #define ORDERS   9
 #define BATCH    4

@@ -1,7 +1,7 @@
 // The kernels of toys.h.
 #include "tests/emulation/toys.h"
 
-#include "kernels/cuda/platform.h"
+#include "kernels/cuda/common/platform.h"
 
 __global__ void reverse_kernel(float *out, const float *in, int with_barrier) {
     SHARED_ARRAY(float, block, TOY_BLOCK);

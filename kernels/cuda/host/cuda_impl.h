@@ -23,7 +23,7 @@
 #include "kernels/cuda/cuda_so.h"
 #include "kernels/cuda/host/cudnn_graph.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/trace.h"
+#include "kernels/queue/trace.h"
 
 #define CUDA_NEVER UINT64_MAX
 

@@ -1,0 +1,63 @@
+// What `starring bench collective` runs: the primitives, the shapes of their buffers, what goes in and what
+// must come out. Pure: no communication, no device.
+//
+// Inputs are functions of (seed, rank, element), so that each rank knows what every other sent and what it
+// must receive itself, to the bit.
+//
+// Bus bandwidth is nccl-tests' (doc/PERFORMANCE.md): algorithm bandwidth = size / time; times a factor that
+// makes it comparable to the rate of the link that is the bottleneck, for any number of ranks N:
+//     all_reduce                                              2 (N-1) / N
+//     all_gather, reduce_scatter, all_to_all, scatter, gather   (N-1) / N
+//     broadcast, reduce, send_recv                            1
+// where size is the larger of the send and the receive buffer of a rank.
+#ifndef STARRING_DECENTRAL_BENCH_BENCH_CASES_H
+#define STARRING_DECENTRAL_BENCH_BENCH_CASES_H
+
+#include "decentral/collective/collective_impl.h"
+
+struct bench_case {
+    const char *name;
+    enum collective_op op;  // COLLECTIVE_SEND: to the next rank, from the one before
+    bool reduces, rooted;
+    bool out_of_place, in_place;  // what there is of the two
+    bool pieces;                  // count is the size's N-th
+    int factor;                   // of the bus bandwidth: this many (N-1) / N; 0: one
+};
+#define BENCH_CASES 10
+extern const struct bench_case bench_cases[BENCH_CASES];
+// NULL: no such name.
+const struct bench_case *bench_case_find(const char *name);
+
+// One call: count elements of type dt as in struct collective_ops, root 0 where there is one.
+struct bench_shape {
+    const struct bench_case *what;
+    int ranks;
+    enum dtype dt;
+    size_t count;
+};
+// The shape whose larger buffer has so many bytes, rounded down to whole counts, at least one element.
+struct bench_shape bench_shape_of(const struct bench_case *what, int ranks, enum dtype dt, size_t bytes);
+size_t bench_shape_bytes(const struct bench_shape *s);  // the larger buffer's
+// Elements that a rank reads and writes; 0 where it does neither (reduce: the others receive nothing).
+size_t bench_send_count(const struct bench_shape *s, int rank);
+size_t bench_recv_count(const struct bench_shape *s, int rank);
+double bench_bus_factor(const struct bench_case *what, int ranks);
+
+// What is sent. exact: small integers, whose sum is the same in any order of adding and in 16 bits too (for
+// reductions in a library's own order); else values of many magnitudes, whose sum depends on the order.
+struct bench_data {
+    uint64_t seed;
+    bool exact;
+};
+// Elements [offset, offset + n) of what `rank` sends.
+void bench_input(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset, size_t n,
+                 void *out);
+// Elements [offset, offset + n) of what `rank` must receive; sums as OP_REDUCE defines them, in rank order.
+// scratch: bench_scratch_bytes(s, n).
+void bench_expected(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset,
+                    size_t n, void *out, void *scratch);
+size_t bench_scratch_bytes(const struct bench_shape *s, size_t n);
+// How many of n elements differ in any bit.
+int64_t bench_wrong(const void *got, const void *want, size_t n, enum dtype dt);
+
+#endif

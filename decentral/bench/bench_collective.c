@@ -1,0 +1,383 @@
+#include "decentral/bench/bench_collective.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decentral/bench/bench_rank.h"
+#include "decentral/ring_source.h"
+#include "shared/command/cli.h"
+#include "shared/core/error.h"
+#include "shared/device/device_facts.h"
+#include "shared/launch/rank_env.h"
+
+#define DEADLINE_S 120.0  // beyond what checking the largest buffers takes
+
+static const struct cli_option options[] = {
+    {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
+    {"ranks", NULL, "N", "threads of this process (2); under mpirun its number of ranks", 0},
+    {"min-bytes", NULL, "B", "smallest size; K, M and G are 1024's powers (1K)", 0},
+    {"max-bytes", NULL, "B", "largest size (4M)", 0},
+    {"factor", NULL, "N", "from one size to the next (4)", 0},
+    {"iterations", NULL, "N", "timed calls of each row (20)", 0},
+    {"warmup", NULL, "N", "calls before them (5)", 0},
+    {"dtype", NULL, "D", "fp32, bf16, fp16, fp64, int64 or uint8 (fp32)", 0},
+    {"reduce", NULL, "R", "ordered: the same bits everywhere; native: the library's own order (ordered)", 0},
+    {"collective", NULL, "C", "auto, local, mpi or nccl (auto)", 0},
+    {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
+    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
+};
+
+static const struct cli_command command = {
+    .name = "bench collective",
+    .usage = "[--op LIST] [--ranks N] [--collective C] [OPTIONS]",
+    .summary =
+        "Times every primitive that the ring uses, at sizes from --min-bytes to --max-bytes, and compares "
+        "every\n"
+        "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / "
+        "time,\n"
+        "busbw = algbw x 2(N-1)/N for all_reduce, x 1 for broadcast, reduce and send_recv, else x (N-1)/N.\n"
+        "The primitives: broadcast, scatter, reduce, all_reduce, gather, all_gather, reduce_scatter, "
+        "all_to_all,\n"
+        "send_recv (around a circle in which even ranks send first), barrier.",
+    .examples =
+        "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
+        "  mpirun -n 4 starring bench collective --op all_reduce\n"
+        "  starring bench collective --device cuda --ranks 2 --json\n",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+};
+
+struct bench {
+    struct bench_rank_options o;
+    enum ring_collective kind;
+    const struct backend *backend;
+    struct rank_env env;
+    struct mpi_world *world;  // under mpirun
+    int ranks, threads;       // threads: of a CPU rank's operations
+    bool json;
+    cJSON *rows;                // with json
+    struct device_facts facts;  // of rank 0's GPU
+};
+
+struct bench_thread {
+    struct bench *b;
+    struct local_hub *hub;
+    pthread_t thread;
+    int rank, rc;
+    int64_t wrong;
+};
+
+// ---------------------------------------------------------------- the command line
+// "64M" and the like. -1 after naming the option.
+static int read_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out) {
+    static const char units[] = "KMG";
+    const char *text = cli_get(a, name);
+    char *end;
+    *out = fallback;
+    if (!text) return 0;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    bool number = !errno && end != text && *text != '-' && value > 0;
+    if (!number || (*end && (!unit || end[1])) || value > (1ULL << 40) >> shift)
+        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 16M or 1G", name, text);
+    *out = (size_t)value << shift;
+    return 0;
+}
+
+static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
+    const char *names[BENCH_CASES], *list = cli_get(a, "op");
+    for (int i = 0; i < BENCH_CASES; i++) names[i] = bench_cases[i].name;
+    bool all = !list || !strcmp(list, "all");
+    for (int i = 0; i < BENCH_CASES; i++) o->wanted[i] = all && !(bench_cases[i].reduces && o->dt == DT_U8);
+    if (all) return 0;
+    char *words = xstrdup(list), *rest = words;
+    int rc = 0;
+    for (char *word; !rc && (word = strsep(&rest, ","));) {
+        const struct bench_case *c = bench_case_find(word);
+        const char *near = c ? NULL : cli_nearest(word, names, BENCH_CASES);
+        if (!c)
+            rc = near ? fail("--op %s: no such primitive; did you mean %s?", word, near)
+                      : fail("--op %s: no primitive \"%s\"; starring bench collective --help lists them",
+                             list, word);
+        else if (c->reduces && o->dt == DT_U8)
+            rc = fail("--op %s: there is no sum of uint8; use --dtype int64", word);
+        else
+            o->wanted[c - bench_cases] = true;
+    }
+    free(words);
+    return rc;
+}
+
+// The index of the option's value among names, the first when it is not given; -1 after naming the option.
+static int read_word(const struct cli_args *a, const char *name, const char *const *names, int count) {
+    const char *value = cli_get(a, name);
+    for (int i = 0; i < count; i++)
+        if (!value || !strcmp(value, names[i])) return i;
+    char expected[80] = "";
+    for (int i = 0, n = 0; i < count; i++)
+        n += snprintf(expected + n, sizeof expected - (size_t)n, "%s%s", i ? ", " : "", names[i]);
+    return fail("--%s %s: expected one of %s", name, value, expected);
+}
+
+static int read_device(struct bench *b, const struct cli_args *a) {
+    static const char *const names[] = {"auto", "cpu", "cuda"};
+    const char *why = NULL;
+    int device = read_word(a, "device", names, 3);
+    if (device < 0) return -1;
+    if (device != 1) b->backend = backend_find("cuda", &why);
+    if (!b->backend && device == 2) return fail("--device cuda: %s", why);
+    if (!b->backend) b->backend = backend_find("cpu", &why);
+    return 0;
+}
+
+static int read_kind(struct bench *b, const struct cli_args *a) {
+    static const char *const names[] = {"auto", "local", "mpi", "nccl"};  // enum ring_collective
+    bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
+    int kind = read_word(a, "collective", names, 4);
+    if (kind < 0) return -1;
+    if (kind == RING_MPI && !mpi)
+        return fail("--collective mpi: start the ranks with mpirun -n N starring bench collective ..");
+    if (kind == RING_LOCAL && mpi)
+        return fail("--collective local: its ranks are threads of one process; start it without mpirun");
+    if (kind == RING_NCCL && !cuda)
+        return fail("--collective nccl: NCCL is for GPUs; use --device cuda, or --collective %s",
+                    mpi ? "mpi" : "local");
+    int here = mpi && b->env.local_size ? b->env.local_size : b->ranks;
+    b->kind = ring_collective_resolve(
+        (enum ring_collective)kind,
+        &(struct ring_machine){
+            .mpi = mpi, .cuda = cuda, .ranks_here = here, .gpus = cuda ? backend_devices(b->backend) : 0});
+    bool half = b->o.dt == DT_BF16 || b->o.dt == DT_F16;
+    if (b->kind == RING_MPI && half && b->o.mode == REDUCE_NATIVE)
+        return fail("--reduce native: Open MPI has no sum of %s; use --reduce ordered", dtype_name(b->o.dt));
+    long share = sysconf(_SC_NPROCESSORS_ONLN) / here;
+    b->threads = share > 1 ? (int)share : 1;
+    return 0;
+}
+
+static int read_options(struct bench *b, const struct cli_args *a) {
+    static const char *const types[] = {"fp32", "bf16", "fp16", "fp64", "int64", "uint8"};
+    static const enum dtype type_of[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64, DT_U8};
+    static const char *const modes[] = {"ordered", "native"};  // enum reduce_mode
+    long ranks, factor, iterations, warmup;
+    int dt = read_word(a, "dtype", types, 6), mode = read_word(a, "reduce", modes, 2);
+    if (dt < 0 || mode < 0) return -1;
+    if (cli_integer(a, "ranks", 1, REDUCE_MAX, 0, &ranks) ||
+        cli_integer(a, "factor", 2, 1 << 20, 4, &factor) ||
+        cli_integer(a, "iterations", 1, 1000000, 20, &iterations) ||
+        cli_integer(a, "warmup", 0, 1000000, 5, &warmup))
+        return -1;
+    b->o = (struct bench_rank_options){.factor = (size_t)factor,
+                                       .iterations = (int)iterations,
+                                       .warmup = (int)warmup,
+                                       .dt = type_of[dt],
+                                       .mode = (enum reduce_mode)mode,
+                                       .deadline_s = DEADLINE_S};
+    b->ranks = b->env.mpi_ready ? b->env.size : ranks ? (int)ranks : 2;
+    b->json = cli_get(a, "json") != NULL;
+    if (ranks && b->ranks != ranks)
+        return fail("--ranks %ld: mpirun started %d; leave --ranks out", ranks, b->ranks);
+    if (read_bytes(a, "min-bytes", 1 << 10, &b->o.min_bytes) ||
+        read_bytes(a, "max-bytes", 4 << 20, &b->o.max_bytes) || read_ops(a, &b->o))
+        return -1;
+    if (b->o.max_bytes < b->o.min_bytes)
+        return fail("--max-bytes %zu is below --min-bytes %zu", b->o.max_bytes, b->o.min_bytes);
+    return read_device(b, a) || read_kind(b, a) ? -1 : 0;
+}
+
+// ---------------------------------------------------------------- what is printed; by rank 0
+static void print_head(const struct bench *b) {
+    char line[DEVICE_FACTS_LINE];
+    printf("# %s, %d rank%s as %s, reductions %s, %d calls a row after %d for warming up\n",
+           config_collective_name(b->kind), b->ranks, b->ranks == 1 ? "" : "s",
+           b->world ? "processes" : "threads",
+           b->o.mode == REDUCE_NATIVE ? "in the library's order" : "in rank order", b->o.iterations,
+           b->o.warmup);
+    if (!b->backend->host_memory) printf("# rank 0: %s\n", device_facts_line(line, &b->facts));
+    printf("# %-14s %12s %12s %6s %6s %5s  %35s  %35s\n", "", "", "", "", "", "", "out of place           ",
+           "in place              ");
+    printf("# %-14s %12s %12s %6s %6s %5s", "operation", "size", "count", "type", "redop", "root");
+    for (int i = 0; i < BENCH_PLACES; i++) printf("  %10s %8s %8s %6s", "time", "algbw", "busbw", "#wrong");
+    printf("\n# %-14s %12s %12s %6s %6s %5s", "", "(B)", "(elements)", "", "", "");
+    for (int i = 0; i < BENCH_PLACES; i++) printf("  %10s %8s %8s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+    putchar('\n');
+}
+
+static void print_row(const struct bench_row *r) {
+    const struct bench_shape *s = &r->shape;
+    bool bytes = s->count > 0;
+    printf("  %-14s %12zu %12zu %6s %6s %5d", s->what->name, bench_shape_bytes(s), s->count,
+           bytes ? dtype_name(s->dt) : "none", s->what->reduces ? "sum" : "none", s->what->rooted ? 0 : -1);
+    for (int i = 0; i < BENCH_PLACES; i++) {
+        const struct bench_figure *f = &r->figure[i];
+        if (!f->there)
+            printf("  %10s %8s %8s %6s", "N/A", "N/A", "N/A", "N/A");
+        else
+            printf("  %10.2f %8.3f %8.3f %6lld", f->seconds * 1e6, bench_algorithm_rate(r, i) * 1e-9,
+                   bench_bus_rate(r, i) * 1e-9, (long long)f->wrong);
+    }
+    putchar('\n');
+    fflush(stdout);
+}
+
+static void put_figure(cJSON *row, const char *key, const struct bench_row *r, enum bench_place place) {
+    const struct bench_figure *f = &r->figure[place];
+    if (!f->there) {
+        cJSON_AddNullToObject(row, key);
+        return;
+    }
+    cJSON *o = cJSON_AddObjectToObject(row, key);
+    cJSON_AddNumberToObject(o, "seconds", f->seconds);
+    cJSON_AddNumberToObject(o, "algorithm_bytes_per_second", bench_algorithm_rate(r, place));
+    cJSON_AddNumberToObject(o, "bus_bytes_per_second", bench_bus_rate(r, place));
+    cJSON_AddNumberToObject(o, "wrong", (double)f->wrong);
+}
+
+static cJSON *row_json(const struct bench_row *r) {
+    const struct bench_shape *s = &r->shape;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "operation", s->what->name);
+    cJSON_AddNumberToObject(o, "size", (double)bench_shape_bytes(s));
+    cJSON_AddNumberToObject(o, "count", (double)s->count);
+    cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
+    cJSON_AddStringToObject(o, "redop", s->what->reduces ? "sum" : "none");
+    cJSON_AddNumberToObject(o, "root", s->what->rooted ? 0 : -1);
+    put_figure(o, "out_of_place", r, OUT_OF_PLACE);
+    put_figure(o, "in_place", r, IN_PLACE);
+    return o;
+}
+
+static void on_row(void *ctx, const struct bench_row *r) {
+    struct bench *b = ctx;
+    if (b->json)
+        cJSON_AddItemToArray(b->rows, row_json(r));
+    else
+        print_row(r);
+}
+
+static void print_json(struct bench *b, int64_t wrong) {
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "bench", "collective");
+    cJSON_AddStringToObject(o, "collective", config_collective_name(b->kind));
+    cJSON_AddNumberToObject(o, "ranks", b->ranks);
+    cJSON_AddStringToObject(o, "ranks_are", b->world ? "processes" : "threads");
+    cJSON_AddStringToObject(o, "reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered");
+    cJSON_AddNumberToObject(o, "iterations", b->o.iterations);
+    cJSON_AddNumberToObject(o, "warmup", b->o.warmup);
+    if (!b->backend->host_memory) cJSON_AddItemToObject(o, "device", device_facts_json(&b->facts));
+    cJSON_AddItemToObject(o, "rows", b->rows);
+    cJSON_AddNumberToObject(o, "wrong", (double)wrong);
+    b->rows = NULL;
+    char *text = cJSON_Print(o);
+    puts(text);
+    free(text);
+    cJSON_Delete(o);
+}
+
+// ---------------------------------------------------------------- ranks
+// With the device open. Rank 0 tells.
+static int run_source(struct bench *b, const struct collective_source *src, struct device *dev,
+                      int64_t *wrong) {
+    struct bench_rank_options o = b->o;
+    if (src->rank == 0) {
+        if (!b->backend->host_memory && dev_facts(dev, &b->facts))
+            return fail("bench collective: asking the device: %s", dev_error(dev));
+        o.on_row = on_row;
+        o.ctx = b;
+        b->rows = b->json ? cJSON_CreateArray() : NULL;
+        if (!b->json) print_head(b);
+    }
+    if (bench_rank_run(&o, src, dev, wrong)) return -1;
+    if (src->rank == 0 && b->json) print_json(b, *wrong);
+    if (src->rank == 0 && !b->json) printf("# elements that are wrong: %lld\n", (long long)*wrong);
+    return 0;
+}
+
+static int run_rank(struct bench *b, struct local_hub *hub, int rank, int local_rank, int64_t *wrong) {
+    char label[32];
+    struct device *dev = NULL;
+    struct ring_source *source = NULL;
+    snprintf(label, sizeof label, "rank %d", rank);
+    error_set_label(label);
+    struct device_options d = {
+        .threads = b->threads, .label = label, .index = local_rank % backend_devices(b->backend)};
+    if (dev_open(b->backend, &d, &dev)) return fail("cannot open the %s device", b->backend->name);
+    struct ring_place place = {.hub = hub,
+                               .world = b->world,
+                               .rank = rank,
+                               .size = b->ranks,
+                               .dev = dev,
+                               .deadline_s = b->o.deadline_s};
+    int rc = ring_source_open(&source, b->kind, &place);
+    if (!rc) rc = run_source(b, ring_source_get(source), dev, wrong);
+    ring_source_close(&source);
+    dev_close(&dev);
+    return rc;
+}
+
+static void *thread_main(void *arg) {
+    struct bench_thread *t = arg;
+    t->rc = run_rank(t->b, t->hub, t->rank, t->rank, &t->wrong);
+    if (t->rc) local_hub_abort(t->hub, error_last());  // the others must not wait for this rank
+    return NULL;
+}
+
+// Elements that are wrong, or -1.
+static int64_t run_threads(struct bench *b) {
+    int started = 0, rc = 0;
+    struct local_hub *hub = local_hub_create(b->ranks);
+    struct bench_thread *ranks = xcalloc((size_t)b->ranks, sizeof *ranks);
+    for (; started < b->ranks; started++) {
+        ranks[started] = (struct bench_thread){.b = b, .hub = hub, .rank = started};
+        if (pthread_create(&ranks[started].thread, NULL, thread_main, &ranks[started])) break;
+    }
+    if (started < b->ranks) {
+        rc = fail("cannot start the thread of rank %d of %d: lower --ranks", started, b->ranks);
+        local_hub_abort(hub, error_last());
+    }
+    for (int r = 0; r < started; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        if (ranks[r].rc) rc = -1;
+    }
+    int64_t wrong = rc ? -1 : ranks[0].wrong;
+    free(ranks);
+    local_hub_destroy(&hub);
+    return wrong;
+}
+
+// A failed rank leaves MPI without MPI_Finalize, and mpirun ends the others.
+static int64_t run_mpi(struct bench *b) {
+    int rank, size;
+    int64_t wrong = 0;
+    if (mpi_world_open(&b->world, &rank, &size)) return -1;
+    if (run_rank(b, NULL, rank, rank, &wrong)) return -1;
+    mpi_world_close(&b->world);
+    return wrong;
+}
+
+int bench_collective(int argc, char **argv) {
+    struct cli_args args;
+    struct bench b = {0};
+    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    // Every rank reads the same options: what is wrong with them is said once.
+    if (outcome == CLI_RUN && rank_env_read(&b.env)) outcome = CLI_WRONG;
+    error_quiet(b.env.mpi_ready && b.env.rank > 0);
+    bool ready = outcome == CLI_RUN && !read_options(&b, &args);
+    error_quiet(0);
+    if (ready) {
+        int64_t wrong = b.env.mpi_ready ? run_mpi(&b) : run_threads(&b);
+        if (wrong > 0) fail("bench collective: %lld elements are not what they must be", (long long)wrong);
+        status = wrong ? EXIT_RUN_FAILED : 0;
+    }
+    cJSON_Delete(b.rows);
+    cli_args_free(&args);
+    return status;
+}

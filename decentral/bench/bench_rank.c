@@ -1,0 +1,296 @@
+#include "decentral/bench/bench_rank.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+
+#define CHUNK_BYTES ((size_t)1 << 20)
+#define POISON      0xa5
+enum { CHANNEL_TESTED, CHANNEL_CONTROL };
+
+struct rank {
+    const struct bench_rank_options *o;
+    struct device *dev;
+    struct stream *s;
+    struct arena arena;
+    struct collective *tested, *control;
+    int rank, size;
+    char *send, *recv;            // device: what all shapes need at most
+    double *own, *all;            // device: (2), (2 * size): what ranks tell each other
+    char *host, *want, *scratch;  // host: a chunk each, and what sums of a chunk are made of
+    uint64_t seed;
+};
+
+// Where a call reads and writes.
+struct places {
+    char *send, *recv;  // of the call
+    char *data;         // where the input lies: of the rank's bench_send_count elements
+};
+
+double bench_algorithm_rate(const struct bench_row *r, enum bench_place place) {
+    const struct bench_figure *f = &r->figure[place];
+    return f->there && f->seconds > 0 ? (double)bench_shape_bytes(&r->shape) / f->seconds : 0;
+}
+
+double bench_bus_rate(const struct bench_row *r, enum bench_place place) {
+    return bench_algorithm_rate(r, place) * bench_bus_factor(r->shape.what, r->shape.ranks);
+}
+
+// ---------------------------------------------------------------- opening
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+// Of the larger buffer of any shape.
+static size_t most_bytes(const struct rank *x) {
+    size_t most = 0;
+    for (int i = 0; i < BENCH_CASES; i++) {
+        struct bench_shape s = bench_shape_of(&bench_cases[i], x->size, x->o->dt, x->o->max_bytes);
+        if (x->o->wanted[i]) most = larger(most, bench_shape_bytes(&s));
+    }
+    return larger(most, DEV_ALIGN);
+}
+
+static struct collective *open_channel(struct rank *x, const struct collective_source *src, int channel) {
+    bool control = channel == CHANNEL_CONTROL;
+    enum dtype dt = control ? DT_F64 : x->o->dt;
+    size_t count = control ? 2 : most_bytes(x) / dtype_size(dt);
+    struct collective_options o = {
+        .mode = control ? REDUCE_ORDERED : x->o->mode, .control = control, .deadline_s = x->o->deadline_s};
+    o.staging_bytes = src->staging_bytes(x->size, count, dt);
+    o.staging = arena_take(&x->arena, MEM_COMM, o.staging_bytes);
+    if (src->host_staging_bytes) o.host_staging_bytes = src->host_staging_bytes(x->size, count, dt);
+    o.host_staging = arena_take(&x->arena, MEM_HOST, o.host_staging_bytes);
+    return x->arena.failed ? NULL : src->create(src, channel, &o);
+}
+
+static int open_rank(struct rank *x, const struct collective_source *src) {
+    size_t bytes = most_bytes(x), chunk = CHUNK_BYTES;
+    x->s = stream_create(x->dev, "bench");
+    if (!x->s) return fail("bench collective: cannot create a stream: %s", dev_error(x->dev));
+    x->send = arena_take(&x->arena, MEM_COMM, bytes);
+    x->recv = arena_take(&x->arena, MEM_COMM, bytes);
+    x->own = arena_take(&x->arena, MEM_COMM, 2 * sizeof *x->own);
+    x->all = arena_take(&x->arena, MEM_COMM, 2 * (size_t)x->size * sizeof *x->all);
+    x->host = xcalloc(1, chunk);
+    x->want = xcalloc(1, chunk);
+    x->scratch = xcalloc((unsigned long)x->size, chunk);
+    if (x->arena.failed) return -1;
+    x->tested = open_channel(x, src, CHANNEL_TESTED);
+    x->control = x->tested ? open_channel(x, src, CHANNEL_CONTROL) : NULL;
+    return x->control ? 0 : -1;
+}
+
+static void close_rank(struct rank *x) {
+    if (x->s) stream_destroy(&x->s);
+    if (x->control) collective_destroy(&x->control);
+    if (x->tested) collective_destroy(&x->tested);
+    arena_release(&x->arena);
+    free(x->host);
+    free(x->want);
+    free(x->scratch);
+}
+
+// The peers must not wait for a rank that has failed.
+static int fail_rank(struct rank *x, const char *what) {
+    const char *why = collective_error(x->tested);
+    if (!*why) why = collective_error(x->control);
+    if (!*why) why = dev_error(x->dev);
+    fail("bench collective: rank %d: %s: %s", x->rank, what, *why ? why : "no reason given");
+    x->tested->ops->abort(x->tested, error_last());
+    x->control->ops->abort(x->control, error_last());
+    return -1;
+}
+
+static int wait_for(struct rank *x, const char *what) { return stream_sync(x->s) ? fail_rank(x, what) : 0; }
+
+// ---------------------------------------------------------------- one call
+
+static struct places places_of(const struct rank *x, const struct bench_shape *s, enum bench_place place) {
+    struct places p = {x->send, x->recv, x->send};
+    size_t own = (size_t)x->rank * s->count * dtype_size(s->dt);
+    bool root = x->rank == 0;
+    if (place == OUT_OF_PLACE) return p;
+    switch (s->what->op) {
+        case COLLECTIVE_BROADCAST:
+        case COLLECTIVE_ALL_REDUCE:
+            return (struct places){x->recv, x->recv, x->recv};
+        case COLLECTIVE_REDUCE_SCATTER:
+            return (struct places){x->recv, x->recv + own, x->recv};
+        case COLLECTIVE_ALL_GATHER:
+            return (struct places){x->recv + own, x->recv, x->recv + own};
+        case COLLECTIVE_SCATTER:
+        case COLLECTIVE_GATHER:  // rank 0's own place is the first
+        case COLLECTIVE_REDUCE:
+            return root ? (struct places){x->recv, x->recv, x->recv} : p;
+        default:
+            return p;
+    }
+}
+
+// Ranks in a circle: even ones send first, as who sends may have to wait for who receives.
+static void enqueue_send_recv(struct rank *x, const struct bench_shape *s, const struct places *p) {
+    struct collective *c = x->tested;
+    int to = (x->rank + 1) % x->size, from = (x->rank + x->size - 1) % x->size;
+    if (x->rank % 2 == 0) c->ops->send(c, x->s, p->send, s->count, s->dt, to);
+    c->ops->recv(c, x->s, p->recv, s->count, s->dt, from);
+    if (x->rank % 2 == 1) c->ops->send(c, x->s, p->send, s->count, s->dt, to);
+}
+
+static void enqueue(struct rank *x, const struct bench_shape *s, const struct places *p) {
+    struct collective *c = x->tested;
+    const struct collective_ops *ops = c->ops;
+    bool root = x->rank == 0;
+    switch (s->what->op) {
+        case COLLECTIVE_BROADCAST:
+            ops->broadcast(c, x->s, p->recv, s->count, s->dt, 0);
+            break;
+        case COLLECTIVE_SCATTER:
+            ops->scatter(c, x->s, root ? p->send : NULL, p->recv, s->count, s->dt, 0);
+            break;
+        case COLLECTIVE_REDUCE:
+            ops->reduce(c, x->s, p->send, root ? p->recv : NULL, s->count, s->dt, 0);
+            break;
+        case COLLECTIVE_ALL_REDUCE:
+            ops->all_reduce(c, x->s, p->send, p->recv, s->count, s->dt);
+            break;
+        case COLLECTIVE_GATHER:
+            ops->gather(c, x->s, p->send, root ? p->recv : NULL, s->count, s->dt, 0);
+            break;
+        case COLLECTIVE_ALL_GATHER:
+            ops->all_gather(c, x->s, p->send, p->recv, s->count, s->dt);
+            break;
+        case COLLECTIVE_REDUCE_SCATTER:
+            ops->reduce_scatter(c, x->s, p->send, p->recv, s->count, s->dt);
+            break;
+        case COLLECTIVE_ALL_TO_ALL:
+            ops->all_to_all(c, x->s, p->send, p->recv, s->count, s->dt);
+            break;
+        case COLLECTIVE_SEND:
+        case COLLECTIVE_RECV:
+            enqueue_send_recv(x, s, p);
+            break;
+        case COLLECTIVE_BARRIER:
+        case COLLECTIVE_OPS:
+            ops->barrier(c, x->s);
+            break;
+    }
+}
+
+// ---------------------------------------------------------------- data
+
+static struct bench_data data_of(const struct rank *x, const struct bench_shape *s) {
+    return (struct bench_data){.seed = x->seed, .exact = s->what->reduces && x->o->mode == REDUCE_NATIVE};
+}
+
+// Everything else, where a result will lie too, holds other bits.
+static int fill(struct rank *x, const struct bench_shape *s, const struct places *p) {
+    struct bench_data d = data_of(x, s);
+    size_t e = dtype_size(s->dt), n = bench_send_count(s, x->rank), bytes = bench_shape_bytes(s);
+    memset(x->host, POISON, CHUNK_BYTES);
+    for (size_t at = 0; at < bytes; at += CHUNK_BYTES)
+        dev_copy(x->s, x->recv + at, x->host, bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES);
+    if (wait_for(x, "filling the buffers")) return -1;
+    for (size_t at = 0; at < n; at += CHUNK_BYTES / e) {
+        size_t part = n - at < CHUNK_BYTES / e ? n - at : CHUNK_BYTES / e;
+        bench_input(&d, s, x->rank, at, part, x->host);
+        dev_copy(x->s, p->data + at * e, x->host, part * e);
+        if (wait_for(x, "filling the buffers")) return -1;
+    }
+    return 0;
+}
+
+// Elements of this rank that are wrong; -1 after failing.
+static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const struct places *p) {
+    struct bench_data d = data_of(x, s);
+    size_t e = dtype_size(s->dt), n = bench_recv_count(s, x->rank);
+    int64_t wrong = 0;
+    for (size_t at = 0; at < n; at += CHUNK_BYTES / e) {
+        size_t part = n - at < CHUNK_BYTES / e ? n - at : CHUNK_BYTES / e;
+        dev_copy(x->s, x->host, p->recv + at * e, part * e);
+        if (wait_for(x, "reading the result")) return -1;
+        bench_expected(&d, s, x->rank, at, part, x->want, x->scratch);
+        wrong += bench_wrong(x->host, x->want, part, s->dt);
+    }
+    return wrong;
+}
+
+// ---------------------------------------------------------------- measuring
+
+// Everyone's mean of seconds and sum of wrong, on every rank.
+static int share(struct rank *x, struct bench_figure *f) {
+    double mine[2] = {f->seconds, (double)f->wrong}, all[2 * REDUCE_MAX];
+    dev_copy(x->s, x->own, mine, sizeof mine);
+    x->control->ops->all_gather(x->control, x->s, x->own, x->all, 2, DT_F64);
+    dev_copy(x->s, all, x->all, 2 * (size_t)x->size * sizeof *all);
+    if (wait_for(x, "sharing the figures")) return -1;
+    double seconds = 0, wrong = 0;
+    for (int r = 0; r < x->size; r++) {
+        seconds += all[2 * r];
+        wrong += all[2 * r + 1];
+    }
+    *f = (struct bench_figure){.there = true, .seconds = seconds / x->size, .wrong = (int64_t)wrong};
+    return 0;
+}
+
+static int time_calls(struct rank *x, const struct bench_shape *s, const struct places *p, double *seconds) {
+    for (int i = 0; i < x->o->warmup; i++) enqueue(x, s, p);
+    if (wait_for(x, s->what->name)) return -1;
+    x->control->ops->barrier(x->control, x->s);
+    if (wait_for(x, "barrier")) return -1;
+    double start = now_seconds();
+    for (int i = 0; i < x->o->iterations; i++) enqueue(x, s, p);
+    if (wait_for(x, s->what->name)) return -1;
+    *seconds = (now_seconds() - start) / x->o->iterations;
+    return 0;
+}
+
+static int measure(struct rank *x, const struct bench_shape *s, enum bench_place place,
+                   struct bench_figure *f) {
+    struct places p = places_of(x, s, place);
+    x->seed++;
+    if (fill(x, s, &p) || time_calls(x, s, &p, &f->seconds)) return -1;
+    x->seed++;
+    if (s->count) {
+        if (fill(x, s, &p)) return -1;
+        enqueue(x, s, &p);
+        if (wait_for(x, s->what->name)) return -1;
+        f->wrong = count_wrong(x, s, &p);
+        if (f->wrong < 0) return -1;
+    }
+    return share(x, f);
+}
+
+static int run_row(struct rank *x, const struct bench_case *what, size_t bytes, int64_t *wrong) {
+    struct bench_row row = {.shape = bench_shape_of(what, x->size, x->o->dt, bytes)};
+    bool there[BENCH_PLACES] = {[OUT_OF_PLACE] = what->out_of_place, [IN_PLACE] = what->in_place};
+    for (int place = 0; place < BENCH_PLACES; place++) {
+        if (there[place] && measure(x, &row.shape, place, &row.figure[place])) return -1;
+        *wrong += row.figure[place].wrong;
+    }
+    if (x->o->on_row) x->o->on_row(x->o->ctx, &row);
+    return 0;
+}
+
+// A barrier has no size; nobody sends to itself.
+static int run_case(struct rank *x, const struct bench_case *what, int64_t *wrong) {
+    if (what->op == COLLECTIVE_SEND && x->size < 2) return 0;
+    for (size_t bytes = x->o->min_bytes; bytes <= x->o->max_bytes; bytes *= x->o->factor) {
+        if (run_row(x, what, bytes, wrong)) return -1;
+        if (what->op == COLLECTIVE_BARRIER || bytes > SIZE_MAX / x->o->factor) break;
+    }
+    return 0;
+}
+
+int bench_rank_run(const struct bench_rank_options *o, const struct collective_source *source,
+                   struct device *dev, int64_t *wrong) {
+    struct rank x = {.o = o, .dev = dev, .rank = source->rank, .size = source->size};
+    *wrong = 0;
+    arena_init(&x.arena, dev);
+    int rc = open_rank(&x, source);
+    for (int i = 0; i < BENCH_CASES && !rc; i++)
+        if (o->wanted[i]) rc = run_case(&x, &bench_cases[i], wrong);
+    close_rank(&x);
+    return rc;
+}

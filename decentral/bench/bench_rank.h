@@ -1,0 +1,49 @@
+// One rank of `starring bench collective`: times each primitive at each size and checks what it gives.
+//
+// Timing     As nccl-tests: after warming up and a barrier, `iterations` calls in a row and one wait on the
+// host's
+//            clock, divided by their number; the mean over the ranks. In place a reduction sums its own
+//            results again: the values grow, the time does not care.
+// Checking   Apart from the timing, on fresh data: the receive buffer is filled with other bits, the
+// primitive runs
+//            once, and every element that a rank received is compared to the bit with what it must be. Device
+//            memory is filled and read by copies.
+// Threads    The rank's own. All ranks run it with the same options.
+#ifndef STARRING_DECENTRAL_BENCH_BENCH_RANK_H
+#define STARRING_DECENTRAL_BENCH_BENCH_RANK_H
+
+#include "decentral/bench/bench_cases.h"
+
+enum bench_place { OUT_OF_PLACE, IN_PLACE, BENCH_PLACES };
+
+struct bench_figure {
+    bool there;
+    double seconds;  // of one call
+    int64_t wrong;   // elements, of all ranks
+};
+
+struct bench_row {
+    struct bench_shape shape;
+    struct bench_figure figure[BENCH_PLACES];
+};
+// Bytes a second; 0 for what moves none.
+double bench_algorithm_rate(const struct bench_row *r, enum bench_place place);
+double bench_bus_rate(const struct bench_row *r, enum bench_place place);
+
+struct bench_rank_options {
+    bool wanted[BENCH_CASES];
+    size_t min_bytes, max_bytes, factor;  // sizes: min, min * factor, .. up to max; factor at least 2
+    int iterations, warmup;
+    enum dtype dt;  // no reductions of uint8
+    enum reduce_mode mode;
+    double deadline_s;
+    void (*on_row)(void *ctx, const struct bench_row *row);  // or NULL
+    void *ctx;
+};
+
+// 0, or -1 after logging, when an operation failed or there was no memory. *wrong: elements that were not
+// what they must be, in all rows and ranks.
+int bench_rank_run(const struct bench_rank_options *o, const struct collective_source *source,
+                   struct device *dev, int64_t *wrong);
+
+#endif

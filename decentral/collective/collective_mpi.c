@@ -1,0 +1,479 @@
+// Collectives between processes, over Open MPI. The only file that sees mpi.h.
+//
+// The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages, and in native
+// mode the library's nonblocking reductions, because only those can be waited for with a deadline: a loop
+// tests, yields, then sleeps a few microseconds, so that ranks sharing a core do not starve each other. Open
+// MPI makes progress only while somebody tests.
+//
+// Failure     A process that failed leaves requests behind that MPI cannot cancel (sends). The world is then
+//             marked broken and closed without MPI_Finalize, which would hang; when the process ends with
+//             an error, mpirun ends the job.
+// Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
+// Devices     What is not host memory is staged (exchange_staged): the stream runs these calls as host
+// functions. Mismatch    Operations have their own tags and lengths are compared: differing lengths are
+// errors naming
+//             both ranks, differing operations end at the deadline, naming the rank that did not come.
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "decentral/collective/collective_exchange.h"
+#include "shared/core/error.h"
+
+#define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
+#define ABORT_BYTES   256
+#define TAG_ABORT     COLLECTIVE_OPS
+#define YIELD_S       200e-6  // then sleep between tests
+#define SLEEP_NS      20000
+
+struct mpi_world {
+    int rank, size;
+    atomic_bool broken;
+};
+
+struct collective_mpi {
+    struct exchanger x;
+    struct mpi_world *world;
+    MPI_Comm comm;
+    int channel;
+    MPI_Request *requests;  // (2*size): receive from i, send to i
+    MPI_Request abort_in;   // the posted receive
+    char abort_in_text[ABORT_BYTES];
+    MPI_Request *abort_out;  // (size)
+    char abort_out_text[ABORT_BYTES];
+    pthread_mutex_t abort_lock;  // guards abort_in: one thread at a time asks
+    atomic_flag abort_begun;
+    atomic_bool abort_sent;  // abort_out and its text are complete
+};
+
+// ---------------------------------------------------------------- the world
+
+int mpi_world_open(struct mpi_world **out, int *rank, int *size) {
+    int provided = 0, done = 0;
+    MPI_Initialized(&done);
+    if (done) return fail("MPI is initialized already: one mpi_world a process");
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+        return fail("MPI_Init_thread failed; is this process started by mpirun?");
+    if (provided < MPI_THREAD_MULTIPLE) {
+        MPI_Finalize();
+        return fail("this MPI gives thread level %d, MPI_THREAD_MULTIPLE (%d) is needed", provided,
+                    MPI_THREAD_MULTIPLE);
+    }
+    struct mpi_world *w = xcalloc(1, sizeof *w);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &w->size);
+    atomic_init(&w->broken, false);
+    if (w->size > REDUCE_MAX) {
+        MPI_Finalize();
+        int n = w->size;
+        free(w);
+        return fail("mpirun started %d ranks; at most %d are possible", n, REDUCE_MAX);
+    }
+    *out = w;
+    *rank = w->rank;
+    *size = w->size;
+    return 0;
+}
+
+void mpi_world_close(struct mpi_world **world) {
+    struct mpi_world *w = *world;
+    if (!w) return;
+    if (!atomic_load(&w->broken)) MPI_Finalize();
+    free(w);
+    *world = NULL;
+}
+
+// ---------------------------------------------------------------- waiting
+
+// Between tests that found nothing done. start: of the wait.
+static void pause_between_tests(double start) {
+    if (now_seconds() - start < YIELD_S) {
+        sched_yield();
+        return;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+}
+
+static int fail_broken(struct collective_mpi *m, const char *what, const char *why) {
+    atomic_store(&m->world->broken, true);
+    return collective_impl_fail(&m->x.impl, "%s on channel %d: %s", what, m->channel, why);
+}
+
+static int fail_mpi(struct collective_mpi *m, const char *what, int code) {
+    char text[MPI_MAX_ERROR_STRING] = "unknown error";
+    int n;
+    MPI_Error_string(code, text, &n);
+    return fail_broken(m, what, text);
+}
+
+// -1 once somebody has aborted this communicator.
+static int check_abort(struct collective_mpi *m, const char *what) {
+    char why[ABORT_BYTES + 64];
+    int done = 0;
+    MPI_Status status;
+    if (atomic_load(&m->abort_sent)) {
+        snprintf(why, sizeof why, "aborted: %.*s", ABORT_BYTES, m->abort_out_text);
+        return fail_broken(m, what, why);
+    }
+    pthread_mutex_lock(&m->abort_lock);
+    if (m->abort_in != MPI_REQUEST_NULL && MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS) done = 0;
+    pthread_mutex_unlock(&m->abort_lock);
+    if (!done) return 0;
+    snprintf(why, sizeof why, "aborted by rank %d: %.*s", status.MPI_SOURCE, ABORT_BYTES - 1,
+             m->abort_in_text);
+    return fail_broken(m, what, why);
+}
+
+// Names the peers whose messages are not done (only the library knows those of its own collectives).
+static int wait_timed_out(struct collective_mpi *m, const char *what, bool messages) {
+    bool missing[REDUCE_MAX] = {false};
+    int size = m->x.impl.head.size;
+    for (int i = 0; i < 2 * size && messages; i++) {
+        int done = 1;
+        if (m->requests[i] != MPI_REQUEST_NULL) MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE);
+        if (!done) missing[i % size] = true;
+    }
+    char ranks[128], text[256];
+    collective_rank_list(ranks, sizeof ranks, missing, size);
+    snprintf(text, sizeof text, "rank %s did not come within %g s", messages ? ranks : "(some other)",
+             m->x.impl.head.deadline_s);
+    fail_broken(m, what, text);
+    m->x.impl.head.ops->abort(&m->x.impl.head, m->x.impl.error);
+    return -1;
+}
+
+static void give_up_requests(struct collective_mpi *m) {
+    for (int i = 0; i < 2 * m->x.impl.head.size; i++) {
+        if (m->requests[i] == MPI_REQUEST_NULL) continue;
+        if (i < m->x.impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
+        MPI_Request_free(&m->requests[i]);
+    }
+}
+
+// Compares what came from each peer with what was asked for.
+static int check_lengths(struct collective_mpi *m, const char *what, const size_t *expected,
+                         MPI_Status *statuses) {
+    for (int i = 0; i < m->x.impl.head.size; i++) {
+        int got = 0;
+        if (expected[i] == 0) continue;
+        MPI_Get_count(&statuses[i], MPI_BYTE, &got);
+        if ((size_t)got == expected[i]) continue;
+        char text[192];
+        snprintf(text, sizeof text, "rank %d sent %d bytes where rank %d expects %zu: their calls differ", i,
+                 got, m->x.impl.head.rank, expected[i]);
+        return fail_broken(m, what, text);
+    }
+    return 0;
+}
+
+// Waits for all of m->requests. expected[i]: bytes from rank i, or 0; NULL: not compared.
+static int wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
+    MPI_Status statuses[2 * REDUCE_MAX];
+    double start = now_seconds();
+    for (;;) {
+        int done = 0, rc = MPI_Testall(2 * m->x.impl.head.size, m->requests, &done, statuses);
+        if (rc == MPI_ERR_IN_STATUS) {
+            for (int i = 0; i < 2 * m->x.impl.head.size; i++)
+                if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+                    rc = statuses[i].MPI_ERROR;
+        }
+        if (rc != MPI_SUCCESS) {
+            fail_mpi(m, what, rc);
+            break;
+        }
+        if (done) return expected ? check_lengths(m, what, expected, statuses) : 0;
+        if (check_abort(m, what) != 0) break;
+        if (m->x.impl.head.deadline_s > 0 && now_seconds() - start > m->x.impl.head.deadline_s) {
+            wait_timed_out(m, what, expected != NULL);
+            break;
+        }
+        pause_between_tests(start);
+    }
+    return -1;
+}
+
+// ---------------------------------------------------------------- exchanges
+
+static size_t message_bytes(size_t total, size_t at) {
+    if (total <= at) return 0;
+    return total - at < MESSAGE_BYTES ? total - at : MESSAGE_BYTES;
+}
+
+// What is sent by send is received by recv.
+static int tag_of(enum collective_op op) { return op == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)op; }
+
+// Posts the messages that begin at byte `at` of every transfer. An MPI error code.
+static int post_messages(struct collective_mpi *m, enum collective_op op, size_t at, size_t *expected) {
+    int size = m->x.impl.head.size, rank = m->x.impl.head.rank;
+    for (int i = 0; i < 2 * size; i++) m->requests[i] = MPI_REQUEST_NULL;
+    for (int k = 1; k < size; k++) {
+        int to = (rank + k) % size, from = (rank + size - k) % size;  // nobody is everyone's first
+        const struct transfer *in = &m->x.transfers[from], *out = &m->x.transfers[to];
+        size_t in_bytes = message_bytes(in->recv_bytes, at), out_bytes = message_bytes(out->send_bytes, at);
+        int rc = MPI_SUCCESS;
+        expected[from] = in_bytes;
+        if (in_bytes)
+            rc = MPI_Irecv((char *)in->recv + at, (int)in_bytes, MPI_BYTE, from, tag_of(op), m->comm,
+                           &m->requests[from]);
+        if (rc == MPI_SUCCESS && out_bytes)
+            rc = MPI_Isend((const char *)out->send + at, (int)out_bytes, MPI_BYTE, to, tag_of(op), m->comm,
+                           &m->requests[size + to]);
+        if (rc != MPI_SUCCESS) return rc;
+    }
+    return MPI_SUCCESS;
+}
+
+// A barrier's bytes are no payload and not counted.
+static void count_messages(struct collective_mpi *m, enum collective_op op, size_t at) {
+    if (op == COLLECTIVE_BARRIER) return;
+    for (int i = 0; i < m->x.impl.head.size; i++)
+        collective_count(m->x.impl.head.wire, m->x.impl.head.control,
+                         message_bytes(m->x.transfers[i].send_bytes, at),
+                         message_bytes(m->x.transfers[i].recv_bytes, at));
+}
+
+static int mpi_exchange(struct exchanger *x, enum collective_op op) {
+    struct collective_mpi *m = (struct collective_mpi *)x;
+    size_t longest = 0, expected[REDUCE_MAX] = {0};
+    for (int i = 0; i < x->impl.head.size; i++) {
+        if (x->transfers[i].send_bytes > longest) longest = x->transfers[i].send_bytes;
+        if (x->transfers[i].recv_bytes > longest) longest = x->transfers[i].recv_bytes;
+    }
+    for (size_t at = 0; at < longest; at += MESSAGE_BYTES) {
+        int rc = post_messages(m, op, at, expected);
+        if (rc != MPI_SUCCESS) fail_mpi(m, collective_op_name(op), rc);
+        if (rc != MPI_SUCCESS || wait_all(m, collective_op_name(op), expected) != 0) {
+            give_up_requests(m);
+            return -1;
+        }
+        count_messages(m, op, at);
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- native reductions
+
+// The library's type, or MPI_DATATYPE_NULL: it has none for 16-bit floats.
+static MPI_Datatype native_type(enum dtype dt) {
+    switch (dt) {
+        case DT_F32:
+            return MPI_FLOAT;
+        case DT_F64:
+            return MPI_DOUBLE;
+        case DT_I64:
+            return MPI_INT64_T;
+        default:
+            return MPI_DATATYPE_NULL;
+    }
+}
+
+static int wait_native(struct collective_mpi *m, enum collective_op op, int rc, MPI_Request request) {
+    for (int i = 1; i < 2 * m->x.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
+    if (rc != MPI_SUCCESS) return fail_mpi(m, collective_op_name(op), rc);
+    m->requests[0] = request;
+    return wait_all(m, collective_op_name(op), NULL);
+}
+
+// The library's blocks must be contiguous and may not overlap its result, which ours does in place: chunks of
+// all blocks are packed into staging and the result is copied out of it.
+//     staging | chunk for rank 0 | .. | chunk for rank size-1 | result |
+static int native_reduce_scatter(struct collective_mpi *m, const struct collective_call *c,
+                                 MPI_Datatype type) {
+    size_t e = dtype_size(c->dt), size = (size_t)m->x.impl.head.size,
+           slot = m->x.staging_bytes / (size + 1) / e;
+    for (size_t done = 0; done < c->count; done += slot) {
+        size_t n = c->count - done < slot ? c->count - done : slot;
+        for (size_t i = 0; i < size; i++)
+            memcpy(m->x.staging + i * n * e, (const char *)c->send + (i * c->count + done) * e, n * e);
+        MPI_Request request = MPI_REQUEST_NULL;
+        int rc = MPI_Ireduce_scatter_block(m->x.staging, m->x.staging + size * n * e, (int)n, type, MPI_SUM,
+                                           m->comm, &request);
+        if (wait_native(m, c->op, rc, request) != 0) return -1;
+        memcpy((char *)c->recv + done * e, m->x.staging + size * n * e, n * e);
+    }
+    return 0;
+}
+
+static int native_all_reduce(struct collective_mpi *m, const struct collective_call *c, MPI_Datatype type) {
+    size_t e = dtype_size(c->dt), most = MESSAGE_BYTES / e;
+    bool root = m->x.impl.head.rank == c->root, in_place = c->send == c->recv;
+    for (size_t done = 0; done < c->count; done += most) {
+        int n = (int)(c->count - done < most ? c->count - done : most), rc;
+        const void *send =
+            in_place && (c->root < 0 || root) ? MPI_IN_PLACE : (const char *)c->send + done * e;
+        void *recv = c->recv ? (char *)c->recv + done * e : NULL;
+        MPI_Request request = MPI_REQUEST_NULL;
+        if (c->op == COLLECTIVE_REDUCE)
+            rc = MPI_Ireduce(send, recv, n, type, MPI_SUM, c->root, m->comm, &request);
+        else
+            rc = MPI_Iallreduce(send, recv, n, type, MPI_SUM, m->comm, &request);
+        if (wait_native(m, c->op, rc, request) != 0) return -1;
+    }
+    return 0;
+}
+
+// The library moves the bytes itself: the formula's volume is counted.
+static int run_native(struct collective_mpi *m, const struct collective_call *c) {
+    MPI_Datatype type = native_type(c->dt);
+    if (type == MPI_DATATYPE_NULL)
+        return collective_impl_fail(&m->x.impl,
+                                    "%s: MPI reduces no %s natively; use the ordered reduction (\"reduce\": "
+                                    "\"ordered\") or fp32",
+                                    collective_op_name(c->op), dtype_name(c->dt));
+    size_t size = (size_t)m->x.impl.head.size, bytes = c->count * dtype_size(c->dt);
+    bool root = m->x.impl.head.rank == c->root;
+    int rc;
+    size_t out, in;
+    if (c->op == COLLECTIVE_REDUCE_SCATTER) {
+        out = in = (size - 1) * bytes;
+        rc = native_reduce_scatter(m, c, type);
+    } else {
+        out = c->op == COLLECTIVE_REDUCE ? (root ? 0 : bytes) : 2 * (size - 1) * bytes / size;
+        in = c->op == COLLECTIVE_REDUCE ? (root ? (size - 1) * bytes : 0) : out;
+        rc = native_all_reduce(m, c, type);
+    }
+    if (rc == 0) collective_count(m->x.impl.head.wire, m->x.impl.head.control, out, in);
+    return rc;
+}
+
+// ---------------------------------------------------------------- the table
+
+static bool reduces(const struct collective_call *call) {
+    return call->op == COLLECTIVE_REDUCE || call->op == COLLECTIVE_ALL_REDUCE ||
+           call->op == COLLECTIVE_REDUCE_SCATTER;
+}
+
+// On host memory.
+static int run_here(struct exchanger *x, const struct collective_call *call) {
+    bool native = reduces(call) && x->impl.head.mode == REDUCE_NATIVE && x->impl.head.size > 1;
+    return native ? run_native((struct collective_mpi *)x, call) : exchange_run(x, call);
+}
+
+static int mpi_run(struct collective_impl *impl, struct stream *s, const struct collective_call *call) {
+    struct collective_mpi *m = (struct collective_mpi *)impl;
+    bool staged = !dev_host_memory(stream_device(s));
+    if (staged && m->x.host) return exchange_staged(&m->x, s, call, run_here);
+    if (staged || (reduces(call) && !m->x.staging && impl->head.size > 1))
+        return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
+                                    collective_op_name(call->op), m->channel, staged ? "host " : "");
+    return run_here(&m->x, call);
+}
+
+// The texts are short enough to be sent at once, without the receiver's help.
+static void mpi_abort(struct collective *c, const char *why) {
+    struct collective_mpi *m = (struct collective_mpi *)c;
+    if (atomic_flag_test_and_set(&m->abort_begun)) return;
+    atomic_store(&m->world->broken, true);
+    snprintf(m->abort_out_text, sizeof m->abort_out_text, "%s", why);
+    for (int i = 0; i < c->size; i++)
+        if (i != c->rank)
+            MPI_Isend(m->abort_out_text, ABORT_BYTES, MPI_CHAR, i, TAG_ABORT, m->comm, &m->abort_out[i]);
+    atomic_store(&m->abort_sent, true);
+}
+
+// A text that has come is read once: afterwards the collective has failed.
+static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
+    struct collective_mpi *m = (struct collective_mpi *)c;
+    if (!atomic_load(&m->x.impl.failed) && check_abort(m, "abort") == 0) return false;
+    snprintf(why, why_bytes, "%s", collective_error(c));
+    return true;
+}
+
+static void mpi_destroy(struct collective *c) {
+    struct collective_mpi *m = (struct collective_mpi *)c;
+    // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
+    if (!atomic_load(&m->world->broken)) {
+        if (m->abort_in != MPI_REQUEST_NULL) {
+            MPI_Cancel(&m->abort_in);
+            MPI_Wait(&m->abort_in, MPI_STATUS_IGNORE);
+        }
+        if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
+        free(m->abort_out);
+    }
+    exchanger_fini(&m->x);
+    collective_impl_fini(&m->x.impl);
+    pthread_mutex_destroy(&m->abort_lock);
+    free(m->requests);
+    if (!atomic_load(&m->world->broken)) free(m);
+}
+
+static const struct collective_ops mpi_ops = {
+    .name = "mpi",
+    .broadcast = collective_enqueue_broadcast,
+    .scatter = collective_enqueue_scatter,
+    .reduce = collective_enqueue_reduce,
+    .all_reduce = collective_enqueue_all_reduce,
+    .gather = collective_enqueue_gather,
+    .all_gather = collective_enqueue_all_gather,
+    .reduce_scatter = collective_enqueue_reduce_scatter,
+    .all_to_all = collective_enqueue_all_to_all,
+    .send = collective_enqueue_send,
+    .recv = collective_enqueue_recv,
+    .barrier = collective_enqueue_barrier,
+    .abort = mpi_abort,
+    .aborted = mpi_aborted,
+    .destroy = mpi_destroy,
+};
+
+// Duplicates the world; every rank must do so at the same place. 0 or -1 after keeping the error.
+static int open_communicator(struct collective_mpi *m) {
+    for (int i = 0; i < 2 * m->x.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
+    int rc = MPI_Comm_idup(MPI_COMM_WORLD, &m->comm, &m->requests[0]);
+    if (rc != MPI_SUCCESS) return fail_mpi(m, "duplicating the communicator", rc);
+    if (wait_all(m, "duplicating the communicator", NULL) != 0) {
+        m->comm = MPI_COMM_NULL;
+        return -1;
+    }
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    rc = MPI_Irecv(m->abort_in_text, ABORT_BYTES, MPI_CHAR, MPI_ANY_SOURCE, TAG_ABORT, m->comm, &m->abort_in);
+    return rc == MPI_SUCCESS ? 0 : fail_mpi(m, "posting the receive of aborts", rc);
+}
+
+size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt) {
+    return exchange_staging_bytes(size, max_count, dt);
+}
+
+size_t collective_mpi_host_bytes(int size, size_t max_count, enum dtype dt) {
+    return exchange_host_bytes(size, max_count, dt);
+}
+
+// What is given must do for one element a block.
+static int check_staging(const struct mpi_world *w, int channel, const struct collective_options *o) {
+    size_t least = (size_t)(w->size - 1) * DEV_ALIGN, host_least = 2 * (size_t)w->size * DEV_ALIGN;
+    if (o->staging && o->staging_bytes < least)
+        return fail(
+            "mpi collectives: %zu bytes of staging given for channel %d; %zu are the least for %d ranks",
+            o->staging_bytes, channel, least, w->size);
+    if (o->host_staging && o->host_staging_bytes < host_least)
+        return fail(
+            "mpi collectives: %zu bytes of host staging given for channel %d; %zu are the least for %d ranks",
+            o->host_staging_bytes, channel, host_least, w->size);
+    return 0;
+}
+
+struct collective *collective_mpi_create(struct mpi_world *w, int channel,
+                                         const struct collective_options *o) {
+    if (check_staging(w, channel, o) != 0) return NULL;
+    struct collective_mpi *m = xcalloc(1, sizeof *m);
+    collective_impl_init(&m->x.impl, &mpi_ops, w->rank, w->size, o);
+    m->x.impl.run = mpi_run;
+    m->world = w;
+    m->channel = channel;
+    m->comm = MPI_COMM_NULL;
+    m->abort_in = MPI_REQUEST_NULL;
+    pthread_mutex_init(&m->abort_lock, NULL);
+    atomic_flag_clear(&m->abort_begun);
+    atomic_init(&m->abort_sent, false);
+    m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
+    m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
+    exchanger_init(&m->x, o);
+    m->x.exchange = mpi_exchange;
+    if (open_communicator(m) == 0) return &m->x.impl.head;
+    fail("rank %d: %s", w->rank, collective_error(&m->x.impl.head));
+    mpi_destroy(&m->x.impl.head);
+    return NULL;
+}

@@ -1,0 +1,215 @@
+// The hub of the local collectives: how ranks meet, wait for mail, and give up. See local_impl.h.
+//
+// Meeting     A generation barrier per channel. The first meeting of an operation can be left: by the
+//             deadline (then the whole hub is aborted) or by an abort. Whoever leaves it has not begun
+//             to load, and an aborted hub lets nobody through any more. The later meetings cannot be left:
+//             all ranks are in the operation by then and only copy memory, or enqueue that, so they end; thus
+//             no rank returns while a peer may still read its buffers, whatever went wrong.
+// Lock order  channel, then hub.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "decentral/collective/local_impl.h"
+#include "shared/core/error.h"
+
+// ---------------------------------------------------------------- life
+
+struct local_hub *local_hub_create(int size) {
+    if (size < 1 || size > REDUCE_MAX) {
+        fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
+        return NULL;
+    }
+    struct local_hub *h = xcalloc(1, sizeof *h);
+    h->size = size;
+    pthread_mutex_init(&h->lock, NULL);
+    atomic_init(&h->aborted, false);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    for (int i = 0; i < LOCAL_CHANNELS; i++) {
+        struct local_channel *ch = &h->channels[i];
+        pthread_mutex_init(&ch->lock, NULL);
+        pthread_cond_init(&ch->moved, &attr);
+        ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
+        ch->mail = xcalloc((unsigned long)size * (unsigned long)size, sizeof *ch->mail);
+    }
+    pthread_condattr_destroy(&attr);
+    return h;
+}
+
+void local_hub_destroy(struct local_hub **hub) {
+    struct local_hub *h = *hub;
+    if (!h) return;
+    for (int i = 0; i < LOCAL_CHANNELS; i++) {
+        pthread_mutex_destroy(&h->channels[i].lock);
+        pthread_cond_destroy(&h->channels[i].moved);
+        free(h->channels[i].slots);
+        free(h->channels[i].mail);
+    }
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+    *hub = NULL;
+}
+
+int local_hub_size(const struct local_hub *h) { return h->size; }
+
+void local_hub_mark(struct local_hub *h, const char *why) {
+    pthread_mutex_lock(&h->lock);
+    if (!atomic_load(&h->aborted)) {
+        snprintf(h->why, sizeof h->why, "%s", why);
+        atomic_store(&h->aborted, true);
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+// No channel may be locked: waiters are woken through each channel's lock.
+void local_hub_abort(struct local_hub *h, const char *why) {
+    local_hub_mark(h, why);
+    for (int i = 0; i < LOCAL_CHANNELS; i++) {
+        pthread_mutex_lock(&h->channels[i].lock);
+        pthread_cond_broadcast(&h->channels[i].moved);
+        pthread_mutex_unlock(&h->channels[i].lock);
+    }
+}
+
+bool local_hub_aborted(struct local_hub *h, char *why, size_t why_bytes) {
+    if (!atomic_load(&h->aborted)) return false;
+    snprintf(why, why_bytes, "%s", h->why);
+    return true;
+}
+
+// ---------------------------------------------------------------- waiting and giving up
+
+static struct timespec deadline_after(double seconds) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
+    t.tv_sec += ns / 1000000000;
+    t.tv_nsec = ns % 1000000000;
+    return t;
+}
+
+// Sleeps until the channel moves; ETIMEDOUT at the deadline. deadline_s <= 0: none.
+static int channel_sleep(struct collective_local *l, const struct timespec *until) {
+    if (l->impl.head.deadline_s <= 0) return pthread_cond_wait(&l->channel->moved, &l->channel->lock);
+    return pthread_cond_timedwait(&l->channel->moved, &l->channel->lock, until);
+}
+
+int local_fail_aborted(struct collective_local *l, enum collective_op op) {
+    return collective_impl_fail(&l->impl, "%s on channel %d: aborted: %s", collective_op_name(op), l->index,
+                                l->hub->why);
+}
+
+int local_fail_and_abort(struct collective_local *l, const char *text) {
+    collective_impl_fail(&l->impl, "%s", text);
+    local_hub_abort(l->hub, text);
+    return -1;
+}
+
+// ---------------------------------------------------------------- meeting
+
+// With the channel locked; unlocks it. The hub is marked before this rank withdraws: another one that times
+// out at the same moment must not take it for missing.
+static int meet_timed_out(struct collective_local *l, const struct collective_call *call) {
+    struct local_channel *ch = l->channel;
+    bool missing[REDUCE_MAX] = {false};
+    char ranks[128], text[COLLECTIVE_ERROR_BYTES];
+    for (int i = 0; i < l->hub->size; i++) missing[i] = !ch->slots[i].present;
+    snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
+             collective_op_name(call->op), l->index, (unsigned long long)l->sequence,
+             collective_rank_list(ranks, sizeof ranks, missing, l->hub->size), l->impl.head.deadline_s);
+    local_hub_mark(l->hub, text);
+    ch->arrived--;
+    ch->slots[l->impl.head.rank].present = false;
+    pthread_mutex_unlock(&ch->lock);
+    return local_fail_and_abort(l, text);
+}
+
+// Called with the channel locked by the rank that completes a meeting.
+static void let_everyone_through(struct local_channel *ch, int size) {
+    ch->arrived = 0;
+    for (int i = 0; i < size; i++) ch->slots[i].present = false;
+    ch->generation++;
+    pthread_cond_broadcast(&ch->moved);
+}
+
+int local_meet_begin(struct collective_local *l, const struct collective_call *call) {
+    struct local_channel *ch = l->channel;
+    struct local_slot *mine = &ch->slots[l->impl.head.rank];
+    struct timespec until = deadline_after(l->impl.head.deadline_s);
+    l->sequence++;
+    pthread_mutex_lock(&ch->lock);
+    if (atomic_load(&l->hub->aborted)) {
+        pthread_mutex_unlock(&ch->lock);
+        return local_fail_aborted(l, call->op);
+    }
+    mine->call = *call;
+    mine->sequence = l->sequence;
+    if (mine->owner != l) mine->owner = l;  // once: peers leaving the operation before still read it
+    mine->present = true;
+    uint64_t generation = ch->generation;
+    if (++ch->arrived == l->hub->size) let_everyone_through(ch, l->hub->size);
+    while (ch->generation == generation) {
+        if (atomic_load(&l->hub->aborted)) {
+            ch->arrived--;
+            mine->present = false;
+            pthread_mutex_unlock(&ch->lock);
+            return local_fail_aborted(l, call->op);
+        }
+        if (channel_sleep(l, &until) == ETIMEDOUT && ch->generation == generation &&
+            !atomic_load(&l->hub->aborted))
+            return meet_timed_out(l, call);
+    }
+    pthread_mutex_unlock(&ch->lock);
+    mine->passed++;
+    return 0;
+}
+
+int local_meet_again(struct collective_local *l, const struct collective_call *call, int rc) {
+    struct local_channel *ch = l->channel;
+    if (rc != 0) {
+        local_hub_mark(l->hub, l->impl.error);
+        atomic_store(&ch->slots[l->impl.head.rank].failed, true);
+    }
+    pthread_mutex_lock(&ch->lock);
+    uint64_t generation = ch->generation;
+    if (++ch->arrived == l->hub->size) let_everyone_through(ch, l->hub->size);
+    while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
+    pthread_mutex_unlock(&ch->lock);
+    for (int i = 0; i < l->hub->size && rc == 0; i++)
+        if (atomic_load(&ch->slots[i].failed)) rc = local_fail_aborted(l, call->op);
+    return rc;
+}
+
+// ---------------------------------------------------------------- mail
+
+// A mail that is being read is waited for whatever happens: the reader only copies memory.
+int local_mail_wait(struct collective_local *l, struct local_mail *m, enum mail_state want,
+                    const struct collective_call *call) {
+    struct timespec until = deadline_after(l->impl.head.deadline_s);
+    bool late = false;
+    while (m->state != want) {
+        bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
+        if (!busy && (late || atomic_load(&l->hub->aborted))) {
+            if (call->op == COLLECTIVE_SEND && want == MAIL_TAKEN) m->state = MAIL_EMPTY;
+            pthread_mutex_unlock(&l->channel->lock);
+            if (atomic_load(&l->hub->aborted)) return local_fail_aborted(l, call->op);
+            char text[COLLECTIVE_ERROR_BYTES];
+            snprintf(text, sizeof text, "%s on channel %d: rank %d did not come within %g s",
+                     collective_op_name(call->op), l->index, call->root, l->impl.head.deadline_s);
+            return local_fail_and_abort(l, text);
+        }
+        if (busy)
+            pthread_cond_wait(&l->channel->moved, &l->channel->lock);
+        else
+            late = channel_sleep(l, &until) == ETIMEDOUT;
+    }
+    return 0;
+}
+
+void local_mail_set(struct collective_local *l, struct local_mail *m, enum mail_state state) {
+    m->state = state;
+    pthread_cond_broadcast(&l->channel->moved);
+}

@@ -1,0 +1,75 @@
+// NCCL's rendezvous over other collectives.
+#include <stdlib.h>
+#include <string.h>
+
+#include "decentral/nccl/collective_nccl.h"
+#include "shared/core/error.h"
+
+struct nccl_meeting {
+    struct device *cpu;
+    struct stream *stream;
+    struct collective *under;
+};
+
+static int share(void *ctx, int root, void *bytes, size_t size) {
+    struct nccl_meeting *m = ctx;
+    void *buf = dev_alloc(m->cpu, MEM_COMM, size);
+    if (!buf) return fail("NCCL's rendezvous: no memory for %zu bytes", size);
+    memcpy(buf, bytes, size);
+    m->under->ops->broadcast(m->under, m->stream, buf, size, DT_U8, root);
+    int rc = stream_sync(m->stream);
+    if (rc == 0)
+        memcpy(bytes, buf, size);
+    else
+        fail("NCCL's rendezvous: %s", collective_error(m->under));
+    dev_free(m->cpu, MEM_COMM, buf, size);
+    return rc;
+}
+
+static void meeting_abort(void *ctx, const char *why) {
+    struct nccl_meeting *m = ctx;
+    m->under->ops->abort(m->under, why);
+}
+
+static bool meeting_aborted(void *ctx, char *why, size_t why_bytes) {
+    struct nccl_meeting *m = ctx;
+    return m->under->ops->aborted && m->under->ops->aborted(m->under, why, why_bytes);
+}
+
+int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source *under, double deadline_s) {
+    const char *why = "";
+    struct nccl_meeting *m = xcalloc(1, sizeof *m);
+    *out = NULL;
+    const struct backend *cpu = backend_find("cpu", &why);
+    if (!cpu ||
+        dev_open(cpu, &(struct device_options){.threads = 1, .label = "nccl rendezvous"}, &m->cpu) != 0) {
+        free(m);
+        return fail("NCCL's rendezvous: cannot open the cpu device %s", why);
+    }
+    m->stream = stream_create(m->cpu, "rendezvous");
+    if (m->stream)
+        m->under =
+            under->create(under, 0, &(struct collective_options){.control = true, .deadline_s = deadline_s});
+    if (!m->under) {
+        fail("NCCL's rendezvous: %s collectives cannot be created", under->name);
+        nccl_meeting_close(&m);
+        return -1;
+    }
+    *out = m;
+    return 0;
+}
+
+void nccl_meeting_close(struct nccl_meeting **meeting) {
+    struct nccl_meeting *m = *meeting;
+    if (!m) return;
+    collective_destroy(&m->under);
+    if (m->stream) stream_destroy(&m->stream);
+    dev_close(&m->cpu);
+    free(m);
+    *meeting = NULL;
+}
+
+struct nccl_rendezvous nccl_meeting_rendezvous(struct nccl_meeting *m) {
+    return (struct nccl_rendezvous){
+        .ctx = m, .share = share, .abort = meeting_abort, .aborted = meeting_aborted};
+}

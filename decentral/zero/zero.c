@@ -1,0 +1,337 @@
+// ZeRO's hooks during a step: who gathers what when, and where gradients go.
+//
+// Stage 3, forward, two slots by parity (backward the same downwards):
+//
+//     gather    | u0 -> even | u1 -> odd |      | u2 -> even |        | u3 -> odd | ..
+//     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
+//                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
+//
+// A pass gathers each unit once: contents are valid for (unit, pass). The last units of the forward pass are
+// gathered again for the backward pass, as the 3U of the formula counts it.
+#include <stdlib.h>
+
+#include "decentral/zero/zero_impl.h"
+#include "shared/core/error.h"
+
+static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
+
+// ---------------------------------------------------------------- weights
+
+// Starts the all-gather of u into its slot, which nobody holds.
+static void start_gather(struct zero *z, int u, enum pass pass) {
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    stream_wait_event(z->gather_stream, s->idle);
+    stream_wait_event(z->gather_stream, z->units[u].updated);
+    struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
+    c->ops->all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
+                       (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    event_record(s->ready, z->gather_stream);
+    s->unit = u;
+    s->pass = pass;
+}
+
+static void zero_prefetch(struct topology *t, int u, enum pass pass) {
+    struct zero *z = zero_of(t);
+    if (z->policy->weights != RESIDENT_SHARD || u < 0 || u >= z->opt.layout->count) return;
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    bool there = s->unit == u && s->pass == pass;
+    if (!there && !s->held) start_gather(z, u, pass);
+}
+
+static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    if (z->policy->weights == RESIDENT_FULL) {
+        stream_wait_event(z->opt.compute, zu->gathered);
+        view->weights = zu->weights;
+        return 0;
+    }
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    if (s->unit != u || s->pass != pass) {
+        if (s->held)
+            return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
+                        z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
+                        z->opt.layout->units[s->unit].name);
+        start_gather(z, u, pass);
+    }
+    stream_wait_event(z->opt.compute, s->ready);
+    s->held = true;
+    view->weights = s->buf;
+    return 0;
+}
+
+static void release_weights(struct zero *z, int u) {
+    if (z->policy->weights == RESIDENT_FULL) return;
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    event_record(s->idle, z->opt.compute);
+    s->held = false;
+}
+
+// ---------------------------------------------------------------- gradients
+
+// The model writes tensors alone, but a slot's gaps hold what another unit's tensors left there.
+static void zero_gaps(struct zero *z, int u, void *grad) {
+    const struct unit *unit = &z->opt.layout->units[u];
+    int64_t at = 0;
+    for (int i = 0; i <= unit->count; i++) {
+        int64_t next = i < unit->count ? unit->tensors[i].offset : unit->n_pad;
+        int64_t bytes = (next - at) * (int64_t)dtype_size(z->opt.dtype);
+        if (bytes > 0)
+            op_fill_zero(z->opt.compute,
+                         &(struct fill_zero_args){.out = zero_at(z, grad, at), .bytes = bytes});
+        if (i < unit->count) at = next + unit->tensors[i].numel;
+    }
+}
+
+static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    if (z->policy->grads == RESIDENT_FULL) {
+        view->grad = zu->grad;
+        view->accumulate = z->micro_index > 0;
+        return 0;
+    }
+    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
+    if (s->held && s->unit != u)
+        return fail(
+            "rank %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
+            z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
+            z->opt.layout->units[s->unit].name);
+    if (!s->held) {
+        stream_wait_event(z->opt.compute, s->idle);
+        if (s->shape != zu->shape) zero_gaps(z, u, s->buf);
+        s->shape = zu->shape;
+        s->unit = u;
+        s->held = true;
+    }
+    view->grad = s->buf;
+    return 0;
+}
+
+// The whole gradient stays: it is reduced in place once it is complete.
+static void reduce_full(struct zero *z, int u) {
+    struct zero_unit *zu = &z->units[u];
+    size_t shard = (size_t)unit_shard(z->opt.layout, u);
+    if (z->micro_index != z->micro_count - 1) return;
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    z->reduce->ops->reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard,
+                                   z->opt.dtype);
+    if (z->policy->gather_grads)
+        z->reduce->ops->all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard,
+                                   z->opt.dtype);
+}
+
+// The slot is reduced after every micro-batch: the first into the shard, later ones into the slot's own
+// place and from there onto the shard.
+static void reduce_slot(struct zero *z, int u) {
+    struct zero_unit *zu = &z->units[u];
+    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
+    int64_t shard = unit_shard(z->opt.layout, u);
+    bool first = z->micro_index == 0;
+    void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    z->reduce->ops->reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
+    if (!first)
+        op_add(z->reduce_stream,
+               &(struct add_args){
+                   .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
+    event_record(s->idle, z->reduce_stream);
+    s->held = false;
+}
+
+// ---------------------------------------------------------------- hooks
+
+static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
+    struct zero *z = zero_of(t);
+    *view = (struct unit_view){0};
+    if (acquire_weights(z, u, pass, view) != 0) return -1;
+    return pass == PASS_BACKWARD ? acquire_grad(z, u, view) : 0;
+}
+
+static int zero_release(struct topology *t, int u, enum pass pass) {
+    (void)pass;
+    release_weights(zero_of(t), u);
+    return 0;
+}
+
+static int zero_begin_micro(struct topology *t, int index, int count) {
+    struct zero *z = zero_of(t);
+    if (index < 0 || index >= count)
+        return fail("rank %d, step %lld: micro-batch %d of %d does not exist", t->rank, (long long)z->step,
+                    index, count);
+    z->micro_index = index;
+    z->micro_count = count;
+    return 0;
+}
+
+static int zero_grad_ready(struct topology *t, int u) {
+    struct zero *z = zero_of(t);
+    event_record(z->units[u].grad_done, z->opt.compute);
+    release_weights(z, u);
+    if (z->policy->grads == RESIDENT_FULL)
+        reduce_full(z, u);
+    else
+        reduce_slot(z, u);
+    return 0;
+}
+
+// ---------------------------------------------------------------- life
+
+static void destroy_slots(struct zero_slot *slots) {
+    for (int i = 0; i < ZERO_SLOTS; i++) {
+        if (slots[i].ready) event_destroy(&slots[i].ready);
+        if (slots[i].idle) event_destroy(&slots[i].idle);
+    }
+}
+
+static void zero_destroy(struct topology *t) {
+    struct zero *z = zero_of(t);
+    stream_sync(z->opt.compute);
+    if (z->gather_stream) stream_destroy(&z->gather_stream);
+    if (z->reduce_stream) stream_destroy(&z->reduce_stream);
+    collective_destroy(&z->gather);
+    collective_destroy(&z->aside);
+    collective_destroy(&z->reduce);
+    collective_destroy(&z->control);
+    struct event **events[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided, &z->stats};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (*events[i]) event_destroy(events[i]);
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        struct zero_unit *zu = &z->units[u];
+        if (zu->updated) event_destroy(&zu->updated);
+        if (zu->gathered) event_destroy(&zu->gathered);
+        if (zu->grad_done) event_destroy(&zu->grad_done);
+    }
+    destroy_slots(z->weight_slots);
+    destroy_slots(z->grad_slots);
+    if (!z->opt.device_memory) free(z->host_scalars);
+    arena_release(&z->arena);
+    free(z->units);
+    free(z);
+}
+
+static const struct topology_ops zero_ops = {
+    .name = "zero",
+    .prefetch = zero_prefetch,
+    .acquire = zero_acquire,
+    .release = zero_release,
+    .begin_micro = zero_begin_micro,
+    .grad_ready = zero_grad_ready,
+    .step = zero_step,
+    .sum = zero_sum,
+    .finish = zero_finish,
+    .load_unit = zero_load_unit,
+    .abort = zero_abort,
+    .why = zero_why,
+    .destroy = zero_destroy,
+};
+
+// Two units have the same shape when their gaps lie at the same places.
+static bool same_shape(const struct unit *a, const struct unit *b) {
+    if (a->count != b->count || a->n_pad != b->n_pad) return false;
+    for (int i = 0; i < a->count; i++)
+        if (a->tensors[i].offset != b->tensors[i].offset || a->tensors[i].numel != b->tensors[i].numel)
+            return false;
+    return true;
+}
+
+static void find_shapes(struct zero *z) {
+    const struct layout *l = z->opt.layout;
+    for (int u = 0; u < l->count; u++) {
+        int v = 0;
+        while (!same_shape(&l->units[u], &l->units[v])) v++;
+        z->units[u].shape = v;
+    }
+}
+
+static void create_events(struct zero *z) {
+    struct device *d = z->opt.dev;
+    for (int i = 0; i < ZERO_SLOTS; i++) {
+        z->weight_slots[i].ready = event_create(d);
+        z->weight_slots[i].idle = event_create(d);
+        z->grad_slots[i].idle = event_create(d);
+    }
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        z->units[u].updated = event_create(d);
+        z->units[u].gathered = event_create(d);
+        z->units[u].grad_done = event_create(d);
+    }
+    z->reduced = event_create(d);
+    z->gather_idle = event_create(d);
+    z->norm_done = event_create(d);
+    z->decided = event_create(d);
+    z->stats = event_create(d);
+}
+
+// Every rank opens the same channels in the same order.
+static int create_collectives(struct zero *z) {
+    struct collective_options o = {.mode = z->opt.reduce,
+                                   .wire = &z->base.wire,
+                                   .deadline_s = z->opt.deadline_s,
+                                   .host_staging = z->gather_host,
+                                   .host_staging_bytes = z->gather_host_bytes};
+    z->gather = z->source.create(&z->source, 0, &o);
+    if (!z->gather) return -1;
+    struct collective_options reduce = o;
+    reduce.staging = z->reduce_staging;
+    reduce.staging_bytes = z->reduce_staging_bytes;
+    reduce.host_staging = z->reduce_host;
+    reduce.host_staging_bytes = z->reduce_host_bytes;
+    z->reduce = z->source.create(&z->source, 1, &reduce);
+    if (!z->reduce) return -1;
+    o.control = reduce.control = true;
+    z->aside = z->source.create(&z->source, 3, &o);
+    if (!z->aside) return -1;
+    reduce.staging = z->control_staging;
+    reduce.staging_bytes = z->control_staging_bytes;
+    z->control = z->source.create(&z->source, 2, &reduce);
+    return z->control ? 0 : -1;
+}
+
+static int create_streams(struct zero *z) {
+    z->gather_stream = stream_create(z->opt.dev, "gather");
+    z->reduce_stream = stream_create(z->opt.dev, "reduce");
+    if (!z->gather_stream || !z->reduce_stream)
+        return fail("rank %d: cannot create the communication streams: %s", z->base.rank,
+                    dev_error(z->opt.dev));
+    stream_phase(z->gather_stream, PHASE_COMM);
+    stream_phase(z->reduce_stream, PHASE_COMM);
+    return 0;
+}
+
+struct topology *zero_create(const struct zero_options *o) {
+    struct topology_memory memory;
+    struct wire_prediction wire;
+    struct zero_options opt = *o;
+    opt.device_memory = !dev_host_memory(o->dev);
+    if (zero_predict(&opt, &memory, &wire) != 0) return NULL;
+    struct zero *z = xcalloc(1, sizeof *z);
+    z->opt = opt;
+    z->source = *o->source;
+    z->opt.source = &z->source;
+    z->policy = zero_policy_of(o->stage);
+    z->base = (struct topology){
+        .ops = &zero_ops,
+        .layout = o->layout,
+        .dev = o->dev,
+        .compute = o->compute,
+        .dtype = o->dtype,
+        .rank = o->source->rank,
+        .size = o->source->size,
+        .memory = memory,
+        .wire_predicted = wire,
+    };
+    z->micro_count = 1;
+    z->units = xcalloc((unsigned long)o->layout->count, sizeof *z->units);
+    arena_init(&z->arena, o->dev);
+    zero_carve(z);
+    if (!opt.device_memory) {
+        z->host_scalars = xcalloc(1, zero_words_bytes(z));
+        z->host_shares = zero_shares_behind(z->host_scalars);
+    }
+    find_shapes(z);
+    create_events(z);
+    if (z->arena.failed || create_streams(z) != 0 || create_collectives(z) != 0) {
+        zero_destroy(&z->base);
+        return NULL;
+    }
+    return &z->base;
+}

@@ -1,0 +1,113 @@
+// Inside of the ring's topology: the policy of the stages, the buffers and who waits for what.
+//
+// Streams     compute (the loop's)   model, norm, decision, updates
+//             gather                 all-gathers of weights, own communicator (channel 0)
+//             reduce                 reductions of gradients (channel 1); at the step's end the control
+//                                    collectives (channel 2: norm, loss)
+// Events      A buffer changes hands only through one:
+//     weights       unit.updated (compute -> gather), unit.gathered (gather -> compute)
+//     weight slot   slot.ready (gather -> compute), slot.idle (compute -> gather)
+//     gradient      unit.grad_done (compute -> reduce)
+//     grad slot     slot.idle (reduce -> compute): free to be written again
+//     step          norm_done (compute -> reduce), decided (reduce -> compute), stats (compute -> host)
+#ifndef STARRING_DECENTRAL_ZERO_ZERO_IMPL_H
+#define STARRING_DECENTRAL_ZERO_ZERO_IMPL_H
+
+#include "decentral/zero/zero.h"
+#include "shared/core/arena.h"
+
+#define ZERO_STAGES 4
+
+enum residency { RESIDENT_FULL, RESIDENT_SHARD };
+
+// One row a stage; nothing else in decentral/ asks which stage it is. What is RESIDENT_SHARD and used by the
+// model passes through two slots (and one for a tied unit 0).
+struct zero_policy {
+    const char *name;
+    enum residency weights, grads, optimizer;
+    bool gather_grads;    // after the reduction every rank gets the whole reduced gradient
+    bool gather_weights;  // after the update every rank gets the whole updated weights
+};
+const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
+// The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
+// and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
+// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
+size_t zero_formula_bytes(const struct zero_policy *p, int64_t params, int world, enum dtype dt);
+// Payload of a step (zero.h): U = sum over units of (N-1) * n_pad/N * bytes.
+struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
+
+struct zero_unit {
+    void *weights;       // (n_pad), or NULL where weights are sharded
+    void *weight_shard;  // (S): the own place in weights, or apart
+    void *grad;          // (n_pad), or NULL where gradients are sharded
+    void *grad_shard;    // (S)
+    float *master;       // of the update's range; fp32: the weights themselves
+    float *m, *v;        // of the update's range
+    int64_t begin, end;  // the update's range: the unit, or this rank's shard of it
+    int shape;           // the first unit with the same gaps between tensors
+    struct event *updated, *gathered, *grad_done;
+};
+
+// A place that units take in turn.
+struct zero_slot {
+    void *buf;
+    int64_t elements;  // of the largest unit that comes here
+    int unit;          // whose contents it holds; -1: nobody's
+    enum pass pass;    // weights: gathered for this pass
+    bool held;         // between acquire and release or grad_ready
+    int shape;         // gradient: whose gaps are known to be zero; -1: none
+    struct event *ready, *idle;
+};
+#define ZERO_SLOTS     3  // even units, odd units, a tied unit 0
+#define ZERO_SUM_CHUNK 16
+
+struct zero {
+    struct topology base;
+    struct zero_options opt;
+    struct collective_source source;
+    const struct zero_policy *policy;
+    struct arena arena;
+    struct zero_unit *units;  // (layout->count)
+    struct zero_slot weight_slots[ZERO_SLOTS], grad_slots[ZERO_SLOTS];
+    struct stream *gather_stream, *reduce_stream;
+    struct collective *gather, *reduce, *control;
+    struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
+    struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
+    void *reduce_staging, *control_staging;
+    size_t reduce_staging_bytes, control_staging_bytes;
+    void *gather_host, *reduce_host;  // the channels of one stream share one
+    size_t gather_host_bytes, reduce_host_bytes;
+    struct exact_sum *sum;  // device
+    // Side by side, so that one copy brings what the host reads of a step: | scalars | shares .. |
+    struct update_scalars *scalars;       // device
+    double *shares;                       // device (N * ZERO_SUM_CHUNK): each rank's values
+    struct update_scalars *host_scalars;  // MEM_HOST; on a CPU ordinary memory
+    double *host_shares;                  // likewise
+    int micro_index, micro_count;
+    int64_t step;  // for errors
+};
+
+static inline int zero_slot_of(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
+// Address of element i of a buffer of the run's type.
+static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
+    return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
+}
+
+static inline size_t zero_words_bytes(const struct zero *z) {
+    return sizeof *z->scalars + (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
+}
+static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
+
+// zero_memory.c: takes every buffer through z->arena; called once measuring and once live.
+void zero_carve(struct zero *z);
+// zero_step.c
+int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
+int zero_sum(struct topology *t, double *values, int count);
+int zero_finish(struct topology *t);
+int zero_load_unit(struct topology *t, int u, const float *values);
+// Logs what failed and where, tells the other ranks, returns -1.
+int zero_fail(struct zero *z, const char *doing);
+void zero_abort(struct topology *t, const char *why);
+const char *zero_why(struct topology *t);
+
+#endif

@@ -1,0 +1,113 @@
+// The ring's memory: one function that measures and carves, and the predictions that come of it.
+//
+//   class       what                                                              elements
+//   parameter   weights, or their shard                                           n_pad | S   of the run's
+//   type gradient    gradients, or their shard                                         n_pad | S   of the
+//   run's type master      fp32 masters (16-bit runs; in fp32 the weights are the masters)   n_pad | S   fp32
+//   optimizer   two moments                                                       n_pad | S   fp32
+//   comm        slots of what is sharded but used whole, staging of reductions
+//   workspace   norm, decision, losses
+//   pinned      what the host reads of these, and what a device's collectives over the host pass through;
+//               none where the device's memory is the host's
+#include <stdlib.h>
+
+#include "decentral/zero/zero_impl.h"
+#include "shared/core/error.h"
+
+static void carve_unit(struct zero *z, int u) {
+    struct zero_unit *zu = &z->units[u];
+    const struct zero_policy *p = z->policy;
+    int64_t n = z->opt.layout->units[u].n_pad, shard = unit_shard(z->opt.layout, u),
+            at = shard * z->source.rank;
+    size_t e = dtype_size(z->opt.dtype);
+    bool whole = p->optimizer == RESIDENT_FULL;
+    zu->begin = whole ? 0 : at;
+    zu->end = whole ? n : at + shard;
+    size_t states_bytes = (size_t)(zu->end - zu->begin) * sizeof(float);
+
+    void *w = arena_take(&z->arena, MEM_PARAMETER, (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
+    zu->weights = p->weights == RESIDENT_FULL ? w : NULL;
+    zu->weight_shard = p->weights == RESIDENT_FULL ? zero_at(z, w, at) : w;
+    void *g = arena_take(&z->arena, MEM_GRADIENT, (size_t)(p->grads == RESIDENT_FULL ? n : shard) * e);
+    zu->grad = p->grads == RESIDENT_FULL ? g : NULL;
+    zu->grad_shard = p->grads == RESIDENT_FULL ? zero_at(z, g, at) : g;
+    if (z->opt.dtype == DT_F32)
+        zu->master = whole ? zu->weights : zu->weight_shard;
+    else
+        zu->master = arena_take(&z->arena, MEM_MASTER, states_bytes);
+    zu->m = arena_take(&z->arena, MEM_OPTIMIZER, states_bytes);
+    zu->v = arena_take(&z->arena, MEM_OPTIMIZER, states_bytes);
+}
+
+static void carve_slots(struct zero *z, struct zero_slot *slots) {
+    const struct layout *l = z->opt.layout;
+    for (int i = 0; i < ZERO_SLOTS; i++) {
+        slots[i] = (struct zero_slot){.unit = -1, .shape = -1};
+        for (int u = 0; u < l->count; u++)
+            if (zero_slot_of(l, u) == i && l->units[u].n_pad > slots[i].elements)
+                slots[i].elements = l->units[u].n_pad;
+        slots[i].buf = arena_take(&z->arena, MEM_COMM, (size_t)slots[i].elements * dtype_size(z->opt.dtype));
+    }
+}
+
+static void carve_control(struct zero *z) {
+    const struct layout *l = z->opt.layout;
+    size_t largest = 0;
+    for (int u = 0; u < l->count; u++)
+        if ((size_t)unit_shard(l, u) > largest) largest = (size_t)unit_shard(l, u);
+    z->reduce_staging_bytes = z->source.staging_bytes(z->source.size, largest, z->opt.dtype);
+    z->control_staging_bytes = z->source.staging_bytes(z->source.size, EXACT_SUM_WORDS, DT_I64);
+    if (z->source.host_staging_bytes) {
+        size_t values = z->source.host_staging_bytes(z->source.size, EXACT_SUM_WORDS, DT_I64);
+        z->gather_host_bytes = z->source.host_staging_bytes(z->source.size, largest, z->opt.dtype);
+        z->reduce_host_bytes = z->gather_host_bytes > values ? z->gather_host_bytes : values;
+        z->gather_host = arena_take(&z->arena, MEM_HOST, z->gather_host_bytes);
+        z->reduce_host = arena_take(&z->arena, MEM_HOST, z->reduce_host_bytes);
+    }
+    z->reduce_staging = arena_take(&z->arena, MEM_COMM, z->reduce_staging_bytes);
+    z->control_staging = arena_take(&z->arena, MEM_COMM, z->control_staging_bytes);
+    z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
+    z->scalars = arena_take(&z->arena, MEM_WORKSPACE, zero_words_bytes(z));
+    z->shares = zero_shares_behind(z->scalars);
+    if (!z->opt.device_memory) return;
+    z->host_scalars = arena_take(&z->arena, MEM_HOST, zero_words_bytes(z));
+    z->host_shares = zero_shares_behind(z->host_scalars);
+}
+
+void zero_carve(struct zero *z) {
+    for (int u = 0; u < z->opt.layout->count; u++) carve_unit(z, u);
+    if (z->policy->weights == RESIDENT_SHARD) carve_slots(z, z->weight_slots);
+    if (z->policy->grads == RESIDENT_SHARD) carve_slots(z, z->grad_slots);
+    carve_control(z);
+}
+
+static int check_options(const struct zero_options *o) {
+    if (!zero_policy_of(o->stage))
+        return fail("zero_optimization.stage is %d; the stages are 0, 1, 2 and 3", o->stage);
+    if (o->layout->world != o->source->size)
+        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", o->stage,
+                    o->layout->world, o->source->size);
+    if (o->source->rank < 0 || o->source->rank >= o->source->size)
+        return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
+    if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
+        return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
+    if (o->reduce == REDUCE_NATIVE && o->source->ordered_16bit_only && o->dtype != DT_F32)
+        return fail(
+            "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
+            o->stage, o->source->name, dtype_name(o->dtype));
+    return 0;
+}
+
+int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
+    if (check_options(o) != 0) return -1;
+    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_of(o->stage)};
+    z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
+    arena_init(&z.arena, NULL);
+    zero_carve(&z);
+    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
+    mem->formula_bytes = zero_formula_bytes(z.policy, o->layout->params, o->source->size, o->dtype);
+    *wire = zero_wire(z.policy, o);
+    arena_release(&z.arena);
+    free(z.units);
+    return 0;
+}

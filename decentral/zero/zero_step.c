@@ -1,0 +1,203 @@
+// The end of a step: norm, decision, update, and what else every rank does together.
+//
+//     compute  | .. backward | sumsq of shards |          | decide | update u0 | update u1 | ..
+//     reduce      .. u1 | u0 |                 | norm loss|
+//     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
+//
+// Beside the sum of its losses each rank says whether it was asked to leave (STEP_WORDS doubles per rank):
+// all ranks read the same words, so they leave after the same step.
+//
+// The host waits once, for the copy of these words and of the decision: updates and gathers go on while it
+// prepares the next step.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "decentral/zero/zero_impl.h"
+#include "shared/core/error.h"
+
+// Of z->shares, per rank: sum of its losses, stop.
+#define STEP_WORDS 2
+
+void zero_abort(struct topology *t, const char *why) {
+    struct zero *z = (struct zero *)t;
+    struct collective *all[] = {z->gather, z->reduce, z->control, z->aside};
+    for (int i = 0; i < 4; i++) all[i]->ops->abort(all[i], why);
+}
+
+// A collective's text says more than the device's, which only knows that a host function failed.
+const char *zero_why(struct topology *t) {
+    struct zero *z = (struct zero *)t;
+    const char *why = "";
+    struct collective *all[] = {z->reduce, z->gather, z->control, z->aside};
+    for (int i = 0; i < 4 && !*why; i++) why = collective_error(all[i]);
+    return why;
+}
+
+int zero_fail(struct zero *z, const char *doing) {
+    const char *why = topology_why(&z->base);
+    fail("%s, rank %d, step %lld: %s: %s", z->policy->name, z->base.rank, (long long)z->step, doing, why);
+    zero_abort(&z->base, error_last());
+    return -1;
+}
+
+// ---------------------------------------------------------------- step
+
+// The exact sum of squares of this rank's shards; the same shards in every stage, so nothing counts twice.
+static void launch_norm(struct zero *z) {
+    for (int u = 0; u < z->opt.layout->count; u++)
+        op_sumsq(z->opt.compute, &(struct sumsq_args){.out = z->sum,
+                                                      .x = z->units[u].grad_shard,
+                                                      .n = unit_shard(z->opt.layout, u),
+                                                      .zero_out = u == 0,
+                                                      .dt = z->opt.dtype});
+}
+
+static void launch_decision(struct zero *z, const struct step_input *in) {
+    int rank = z->base.rank, size = z->base.size;
+    double *mine = z->host_shares + STEP_WORDS * rank;
+    mine[1] = in->stop;
+    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank, in->loss_sum, sizeof(double));
+    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank + 1, mine + 1, sizeof(double));
+    event_record(z->norm_done, z->opt.compute);
+    stream_wait_event(z->reduce_stream, z->norm_done);
+    z->control->ops->all_reduce(z->control, z->reduce_stream, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
+    z->control->ops->all_gather(z->control, z->reduce_stream, z->shares + STEP_WORDS * rank, z->shares,
+                                STEP_WORDS, DT_F64);
+    event_record(z->decided, z->reduce_stream);
+    stream_wait_event(z->opt.compute, z->decided);
+    op_decide(z->opt.compute,
+              &(struct decide_args){
+                  .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
+    dev_copy(z->opt.compute, z->host_scalars, z->scalars,
+             sizeof *z->scalars + (size_t)size * STEP_WORDS * sizeof(double));
+    event_record(z->stats, z->opt.compute);
+}
+
+static void launch_update(struct zero *z, const struct step_input *in) {
+    bool whole = z->policy->optimizer == RESIDENT_FULL;
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        struct zero_unit *zu = &z->units[u];
+        struct update_range r = {
+            .unit = &z->opt.layout->units[u],
+            .begin = zu->begin,
+            .end = zu->end,
+            .master = zu->master,
+            .m = zu->m,
+            .v = zu->v,
+            .weight = whole ? zu->weights : zu->weight_shard,
+            .grad = whole ? zu->grad : zu->grad_shard,
+            .dtype = z->opt.dtype,
+        };
+        if (r.weight == (void *)r.master) r.weight = NULL;  // fp32: the update of the master is the weight
+        optimizer_launch(z->opt.compute, &z->opt.optimizer, &r, in->lr, in->updates + 1, z->scalars);
+        event_record(zu->updated, z->opt.compute);
+        if (!z->policy->gather_weights) continue;
+        stream_wait_event(z->gather_stream, zu->updated);
+        z->gather->ops->all_gather(z->gather, z->gather_stream, zu->weight_shard, zu->weights,
+                                   (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+        event_record(zu->gathered, z->gather_stream);
+    }
+}
+
+static void forget_slots(struct zero *z) {
+    for (int i = 0; i < ZERO_SLOTS; i++) z->weight_slots[i].unit = -1;
+}
+
+int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
+    struct zero *z = (struct zero *)t;
+    z->step = in->step;
+    event_record(z->reduced, z->reduce_stream);
+    stream_wait_event(z->opt.compute, z->reduced);
+    // A gather that was hinted at but never used may still read weights that are about to change.
+    event_record(z->gather_idle, z->gather_stream);
+    stream_wait_event(z->opt.compute, z->gather_idle);
+    stream_phase(z->opt.compute, PHASE_OPTIMIZER);
+    launch_norm(z);
+    launch_decision(z, in);
+    launch_update(z, in);
+    forget_slots(z);
+    if (event_sync(z->stats) != 0) return zero_fail(z, "the step failed");
+    *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
+    for (int i = 0; i < t->size; i++) {
+        out->loss += z->host_shares[STEP_WORDS * i] / in->loss_tokens;
+        out->stop |= z->host_shares[STEP_WORDS * i + 1] != 0;
+    }
+    z->step = in->step + 1;
+    return 0;
+}
+
+// ---------------------------------------------------------------- around the steps
+
+// A device's own clock knows transfers without the waiting for peers; a host's collectives are their
+// functions' time.
+static double busy_seconds(struct zero *z) {
+    struct stream_times gather, reduce;
+    if (dev_host_memory(z->opt.dev))
+        return z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
+    stream_get_times(z->gather_stream, &gather);
+    stream_get_times(z->reduce_stream, &reduce);
+    return gather.busy_s[PHASE_COMM] + reduce.busy_s[PHASE_COMM];
+}
+
+// Exposed communication is what the compute stream waited for: the host waits for nothing else.
+static void update_times(struct zero *z) {
+    struct stream_times times;
+    stream_get_times(z->opt.compute, &times);
+    z->base.comm.wait_s = 0;
+    for (int p = 0; p < PHASES; p++) z->base.comm.wait_s += times.wait_s[p];
+    z->base.comm.busy_s = busy_seconds(z);
+}
+
+int zero_sum(struct topology *t, double *values, int count) {
+    struct zero *z = (struct zero *)t;
+    for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {
+        int n = count - done < ZERO_SUM_CHUNK ? count - done : ZERO_SUM_CHUNK;
+        double *mine = z->shares + t->rank * n;
+        dev_copy(z->reduce_stream, mine, values + done, (size_t)n * sizeof(double));
+        z->control->ops->all_gather(z->control, z->reduce_stream, mine, z->shares, (size_t)n, DT_F64);
+        dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(n * t->size) * sizeof(double));
+        if (stream_sync(z->reduce_stream) != 0) return zero_fail(z, "a sum over the ranks failed");
+        for (int i = 0; i < n; i++) {
+            values[done + i] = 0;
+            for (int r = 0; r < t->size; r++) values[done + i] += z->host_shares[r * n + i];
+        }
+    }
+    // Other streams still write their times.
+    if (stream_sync(z->opt.compute) | stream_sync(z->gather_stream))
+        return zero_fail(z, "a sum over the ranks failed");
+    update_times(z);
+    return 0;
+}
+
+int zero_finish(struct topology *t) {
+    struct zero *z = (struct zero *)t;
+    int rc = stream_sync(z->opt.compute);
+    rc |= stream_sync(z->gather_stream);
+    rc |= stream_sync(z->reduce_stream);
+    if (rc != 0) return zero_fail(z, "finishing failed");
+    update_times(z);
+    return 0;
+}
+
+// Rounded on the host exactly as OP_CAST rounds: a stage may keep 16-bit weights of elements whose fp32
+// masters live elsewhere.
+int zero_load_unit(struct topology *t, int u, const float *values) {
+    struct zero *z = (struct zero *)t;
+    struct zero_unit *zu = &z->units[u];
+    int64_t shard = unit_shard(z->opt.layout, u);
+    bool whole = z->policy->weights == RESIDENT_FULL;
+    int64_t begin = whole ? 0 : shard * t->rank, n = whole ? z->opt.layout->units[u].n_pad : shard;
+    size_t bytes = (size_t)n * dtype_size(t->dtype);
+    void *rounded = xcalloc(1, bytes);
+    for (int64_t i = 0; i < n; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
+    dev_copy(z->opt.compute, whole ? zu->weights : zu->weight_shard, rounded, bytes);
+    if (t->dtype != DT_F32)
+        dev_copy(z->opt.compute, zu->master, values + zu->begin,
+                 (size_t)(zu->end - zu->begin) * sizeof(float));
+    event_record(zu->updated, z->opt.compute);
+    forget_slots(z);
+    int rc = stream_sync(z->opt.compute);
+    free(rounded);
+    return rc == 0 ? 0 : zero_fail(z, "loading the weights failed");
+}

@@ -1,0 +1,116 @@
+#include "ps/net/client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "ps/net/waiting.h"
+#include "shared/core/error.h"
+#include "shared/launch/stop.h"
+
+#define HELLO_EVERY_S 0.5
+#define POLL_MS       20
+
+uint64_t ps_random_id(void) {
+    uint64_t id = 0;
+    if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) id = (uint64_t)(now_seconds() * 1e9);
+    return id ? id : 1;
+}
+
+int ps_fail(const char *why) {
+    size_t n = strlen(why), end = strlen(PS_INTERRUPTED);
+    if (n >= end && !strcmp(why + n - end, PS_INTERRUPTED) && stop_supervised()) error_quiet(1);
+    return fail("%s", why);
+}
+
+void ps_stamp(const struct ps_identity *id, struct wire_header *h) {
+    h->role = id->role;
+    h->rank = id->rank;
+    h->thread = id->thread;
+    h->incarnation = id->incarnation;
+    h->job = id->job;
+}
+
+static void say(const struct ps_login *l, const struct ps_identity *id, enum wire_kind kind) {
+    struct ps_message m = {.header = {.kind = kind}};
+    ps_stamp(id, &m.header);
+    if (kind == WIRE_HELLO) {
+        m.header.manifest = l->manifest->hash;
+        memcpy(m.header.text, l->manifest->text, sizeof l->manifest->text);
+        m.payload = l->endpoints;
+        m.bytes = l->endpoints ? strlen(l->endpoints) : 0;
+    }
+    net_send(l->socket, NULL, &m);
+}
+
+// The next message of the scheduler: 1, 0 none within POLL_MS, -1 the job is over for us (logged).
+static int next(const struct ps_login *l, struct net_message *m) {
+    struct net_poll_item item = {.socket = l->socket};
+    if (ps_stopped(l->stop)) {
+        error_quiet(1);  // who pressed Ctrl-C knows
+        return fail("interrupted during login");
+    }
+    if (net_poll(&item, 1, POLL_MS) != 0) return -1;
+    int rc = item.ready ? net_recv(l->socket, m) : 0;
+    if (rc == 1 && (m->header.kind == WIRE_REFUSED || m->header.kind == WIRE_ABORT)) {
+        ps_frame_release(m->frame);
+        return ps_fail(m->header.text);
+    }
+    return rc;
+}
+
+static void say_waiting(const struct ps_login *l, struct waiting *w, const char *for_whom) {
+    char text[384];
+    snprintf(text, sizeof text, "waiting for %s at %s", for_whom, l->address);
+    if (l->say_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
+}
+
+int ps_login(const struct ps_login *l, struct ps_identity *id) {
+    struct waiting waiting = {.said_s = 0};
+    double start = now_seconds(), said = 0;
+    while (now_seconds() - start < l->deadline_s) {
+        struct net_message m;
+        say_waiting(l, &waiting, "the scheduler");
+        if (said == 0 || now_seconds() - said > HELLO_EVERY_S) {
+            said = now_seconds();
+            say(l, id, WIRE_HELLO);
+        }
+        int rc = next(l, &m);
+        if (rc < 0) return -1;
+        if (rc == 0) continue;
+        ps_frame_release(m.frame);
+        if (m.header.kind != WIRE_WELCOME || m.header.job == 0) continue;
+        id->rank = (int)m.header.step;
+        id->job = m.header.job;
+        return 0;
+    }
+    return fail("login: no scheduler answered at %s within %.1f s; is it running, and is the address right?",
+                l->address, l->deadline_s);
+}
+
+// The scheduler names who is missing at its own deadline; a little longer, so that its word arrives.
+char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s) {
+    struct waiting waiting = {.said_s = 0};
+    double start = now_seconds(), said = 0;
+    while (now_seconds() - start < 1.25 * l->deadline_s) {
+        struct net_message m;
+        say_waiting(l, &waiting, "the other workers and the servers of the job");
+        if (now_seconds() - said > heartbeat_s) {
+            said = now_seconds();
+            say(l, id, WIRE_HEARTBEAT);
+        }
+        int rc = next(l, &m);
+        if (rc < 0) return NULL;
+        if (rc == 0) continue;
+        char *text = NULL;
+        if (m.header.kind == WIRE_START && m.frame) {
+            text = xcalloc(m.frame->bytes + 1, 1);
+            memcpy(text, m.frame->data, m.frame->bytes);
+        }
+        ps_frame_release(m.frame);
+        if (text) return text;
+    }
+    fail("login: the scheduler at %s did not start the job within %.1f s", l->address, 1.25 * l->deadline_s);
+    return NULL;
+}

@@ -1,0 +1,41 @@
+// A role's side of the login, shared by workers, servers and shards: say HELLO until the scheduler
+// answers, be given a rank and the job's number, wait for everyone else.
+#ifndef STARRING_PS_NET_CLIENT_H
+#define STARRING_PS_NET_CLIENT_H
+
+#include "ps/manifest.h"
+#include "ps/net/net.h"
+
+// Why a role ends that was told to by a signal; the others hear of it as "server 0: interrupted".
+#define PS_INTERRUPTED "interrupted"
+
+struct ps_identity {
+    enum ps_role role;
+    int rank;  // -1: any free one, until the scheduler has answered
+    int thread;
+    uint64_t incarnation;  // of this process; never 0
+    uint64_t job;          // 0 until the scheduler has answered
+};
+
+struct ps_login {
+    struct net_socket *socket;  // DEALER to the scheduler
+    const char *address;        // of the scheduler, for messages
+    const struct manifest *manifest;
+    const char *endpoints;  // server: one address a line; else NULL
+    double deadline_s;
+    const _Atomic int *stop;  // or NULL
+    bool say_waiting;         // lines about what is waited for
+};
+
+uint64_t ps_random_id(void);  // never 0
+void ps_stamp(const struct ps_identity *id, struct wire_header *h);
+// Blocks until welcomed, refused or late. 0 with id->rank and id->job set, or -1 after logging.
+int ps_login(const struct ps_login *l, struct ps_identity *id);
+// Blocks until everyone is there. The endpoints of all shards (malloc'd, one a line), or NULL after logging.
+char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s);
+// Logs why the job is over for this role; -1. Where a launcher told the job to end, the launcher has said
+// why: its roles keep the text and print nothing.
+int ps_fail(const char *why);
+static inline bool ps_stopped(const _Atomic int *stop) { return stop && *stop; }
+
+#endif

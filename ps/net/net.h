@@ -1,0 +1,66 @@
+// The only file of the star with sockets: ZeroMQ contexts, ROUTER and DEALER sockets, framing, and the
+// counting of bytes where they leave and arrive.
+//
+//     [routing id, ROUTER only][header][payload]        ps/net/wire.h
+//
+// Ownership   A struct net owns its context; sockets belong to it and are closed before it.
+// Threads     A socket belongs to one thread at a time. net_create and net_destroy: the role's thread.
+// Blocking    Only net_poll (up to its timeout) and net_destroy (up to linger_ms, for the last words).
+// Order       Buffers sent with an inflight counter must outlive net_destroy.
+// Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. What cannot be queued or is for
+//             nobody is dropped: the protocol repeats. What is not a well-formed message is dropped and
+//             counted in net_dropped.
+#ifndef STARRING_PS_NET_NET_H
+#define STARRING_PS_NET_NET_H
+
+#include "ps/net/port.h"
+#include "shared/core/wire_count.h"
+
+#define NET_ADDRESS_MAX 256
+#define NET_ROUTE_MAX   255
+
+struct net;
+struct net_socket;
+
+struct net_options {
+    struct wire_count *wire;  // counters of the role; outlive the net
+    size_t max_payload_bytes;
+    int queue_messages;  // high-water mark of each direction
+};
+
+struct net *net_create(const struct net_options *o);  // NULL after logging
+// linger_ms: how long queued messages may still leave; 0 after a goodbye.
+void net_destroy(struct net **n, int linger_ms);
+uint64_t net_dropped(const struct net *n);
+
+// Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
+struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
+struct net_socket *net_dealer(struct net *n, const char *address);  // connects; NULL after logging
+void net_close(struct net_socket **s);
+
+// Who a ROUTER's message came from.
+struct net_route {
+    uint8_t id[NET_ROUTE_MAX];
+    size_t bytes;  // 0: unknown
+};
+
+struct net_message {
+    struct net_route from;  // ROUTER
+    struct wire_header header;
+    struct ps_frame *frame;  // owned by the receiver; NULL: no payload
+};
+
+// 1: a message; 0: none waiting (malformed ones are dropped on the way); -1 after logging.
+int net_recv(struct net_socket *s, struct net_message *m);
+// to: NULL for a DEALER. m->header is complete. Returns whether it was queued.
+bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m);
+
+struct net_poll_item {
+    struct net_socket *socket;  // or NULL: fd
+    int fd;
+    bool ready;
+};
+// Waits for any item. 0, or -1 after logging.
+int net_poll(struct net_poll_item *items, int count, int timeout_ms);
+
+#endif

@@ -1,0 +1,39 @@
+// Between the state machines and the wire: how a core receives a payload and sends a message. The
+// cores know peers by number alone; ps/net/net.c and the tests supply what is behind.
+#ifndef STARRING_PS_NET_PORT_H
+#define STARRING_PS_NET_PORT_H
+
+#include <stdatomic.h>
+
+#include "ps/net/wire.h"
+
+// A received payload. Whoever holds it calls release once; data may be unaligned.
+struct ps_frame {
+    const void *data;
+    size_t bytes;
+    void (*release)(struct ps_frame *f);
+};
+static inline void ps_frame_release(struct ps_frame *f) {
+    if (f) f->release(f);
+}
+
+// Peers other than a plain index (a worker's rank at a shard, a shard's index at a worker, a member's
+// number at the scheduler).
+enum { PEER_SCHEDULER = -1, PEER_SENDER = -2 };
+
+struct ps_message {
+    struct wire_header header;  // the port fills in job, role, rank, thread and incarnation
+    const void *payload;
+    size_t bytes;
+    // NULL: the payload is copied before send returns. Else it is sent from where it lies: one is added
+    // now and taken away, on any thread, when the transport has let go of it.
+    _Atomic int *inflight;
+};
+
+// send never blocks; what cannot be queued is dropped, and the sender's resend makes it good.
+struct ps_port {
+    void *ctx;
+    void (*send)(void *ctx, int peer, const struct ps_message *m);
+};
+
+#endif

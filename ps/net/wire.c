@@ -1,0 +1,125 @@
+#include "ps/net/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/ps.pb-c.h"
+
+const char *wire_kind_name(enum wire_kind k) {
+    static const char *const names[WIRE_KINDS] = {
+        "none",          "hello",     "welcome",     "refused",  "start",     "heartbeat",
+        "heartbeat_ack", "init",      "init_ack",    "push",     "push_ack",  "pull",
+        "pull_reply",    "shard_sum", "decision",    "report",   "step_done", "gather",
+        "gather_done",   "goodbye",   "goodbye_ack", "shutdown", "abort"};
+    return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
+}
+
+const char *ps_role_name(enum ps_role r) {
+    static const char *const names[PS_ROLES] = {"worker", "server", "shard", "scheduler"};
+    return (unsigned)r < PS_ROLES ? names[r] : "unknown";
+}
+
+bool wire_is_payload(const struct wire_header *h) {
+    return h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL));
+}
+
+size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
+    Starring__PsHeader p = STARRING__PS_HEADER__INIT;
+    int64_t words[EXACT_SUM_WORDS];
+    p.kind = (uint32_t)h->kind;
+    p.role = (uint32_t)h->role;
+    p.rank = h->rank;
+    p.thread = (uint32_t)h->thread;
+    p.job = h->job;
+    p.incarnation = h->incarnation;
+    p.manifest = h->manifest;
+    p.key = (uint32_t)h->key;
+    p.step = h->step;
+    p.version = h->version;
+    p.seq = h->seq;
+    p.staleness = h->staleness;
+    p.flags = h->flags;
+    p.lr = h->lr;
+    p.loss_scale = h->loss_scale;
+    p.clip = h->clip;
+    p.grad_scale = h->grad_scale;
+    p.loss = h->loss;
+    p.norm = h->norm;
+    if (h->has_sum) {
+        memcpy(words, &h->sum, sizeof words);
+        p.sum = words;
+        p.n_sum = EXACT_SUM_WORDS;
+    }
+    p.values = (double *)h->values;
+    p.n_values = (size_t)h->count;
+    if (h->text[0]) p.text = (char *)h->text;
+    size_t n = starring__ps_header__get_packed_size(&p);
+    if (n == 0 || n > WIRE_HEADER_MAX) return 0;
+    return starring__ps_header__pack(&p, out);
+}
+
+// Which kinds carry a payload; WIRE_HELLO may (a server's endpoints).
+static bool payload_fits(enum wire_kind kind, size_t payload_bytes) {
+    switch (kind) {
+        case WIRE_START:
+        case WIRE_INIT:
+        case WIRE_PUSH:
+        case WIRE_PULL_REPLY:
+            return payload_bytes > 0;
+        case WIRE_HELLO:
+            return true;
+        default:
+            return payload_bytes == 0;
+    }
+}
+
+static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
+    if (p->kind == WIRE_NONE || p->kind >= WIRE_KINDS || p->role >= PS_ROLES) return -1;
+    if (p->rank < -1 || p->rank > 1 << 20 || p->thread > 1 << 16 || p->key > INT32_MAX) return -1;
+    if (p->step < 0 || p->version < 0 || p->staleness < 0) return -1;
+    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP)) return -1;
+    if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
+    if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
+    if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX) return -1;
+    // A digit of the exact sum stays far from overflow as long as the sums of 2^31 terms meet.
+    for (size_t i = 0; i < p->n_sum; i++)
+        if (p->sum[i] < 0 || p->sum[i] > INT64_MAX >> 1) return -1;
+    return payload_fits((enum wire_kind)p->kind, payload_bytes) ? 0 : -1;
+}
+
+int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out) {
+    memset(out, 0, sizeof *out);
+    if (size == 0 || size > WIRE_HEADER_MAX) return -1;
+    Starring__PsHeader *p = starring__ps_header__unpack(NULL, size, bytes);
+    if (!p) return -1;
+    if (header_check(p, payload_bytes) != 0) {
+        starring__ps_header__free_unpacked(p, NULL);
+        return -1;
+    }
+    out->kind = (enum wire_kind)p->kind;
+    out->role = (enum ps_role)p->role;
+    out->rank = p->rank;
+    out->thread = (int32_t)p->thread;
+    out->job = p->job;
+    out->incarnation = p->incarnation;
+    out->manifest = p->manifest;
+    out->key = (int32_t)p->key;
+    out->step = p->step;
+    out->version = p->version;
+    out->seq = p->seq;
+    out->staleness = p->staleness;
+    out->flags = p->flags;
+    out->lr = p->lr;
+    out->loss_scale = p->loss_scale;
+    out->clip = p->clip;
+    out->grad_scale = p->grad_scale;
+    out->loss = p->loss;
+    out->norm = p->norm;
+    out->has_sum = p->n_sum != 0;
+    if (out->has_sum) memcpy(&out->sum, p->sum, sizeof out->sum);
+    out->count = (int)p->n_values;
+    if (p->n_values) memcpy(out->values, p->values, p->n_values * sizeof(double));
+    memcpy(out->text, p->text, strlen(p->text) + 1);
+    starring__ps_header__free_unpacked(p, NULL);
+    return 0;
+}

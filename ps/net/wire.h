@@ -1,0 +1,88 @@
+// Messages of the parameter server: one plain struct, its protobuf encoding, and the checks that
+// stand between the network and everything else. No sockets, no state.
+//
+//     worker -> scheduler   HELLO HEARTBEAT REPORT GATHER GOODBYE ABORT
+//     server -> scheduler   HELLO HEARTBEAT GOODBYE ABORT        shard -> scheduler  HELLO SHARD_SUM
+//     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT
+//     scheduler -> worker   STEP_DONE GATHER_DONE GOODBYE_ACK    -> shard DECISION   -> server SHUTDOWN
+//     worker -> shard       INIT PUSH PULL
+//     shard -> worker       INIT_ACK PUSH_ACK PULL_REPLY REFUSED
+#ifndef STARRING_PS_NET_WIRE_H
+#define STARRING_PS_NET_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/exact_sum.h"
+
+enum wire_kind {
+    WIRE_NONE,
+    WIRE_HELLO,  // role rank thread incarnation manifest text(manifest in words); server: payload = endpoints
+    WIRE_WELCOME,        // rank job
+    WIRE_REFUSED,        // text
+    WIRE_START,          // payload: endpoints of all shards, one a line, in shard order
+    WIRE_HEARTBEAT,      // step seq(pushes taken so far) flags(STOP)
+    WIRE_HEARTBEAT_ACK,  // flags(STOP)
+    WIRE_INIT,           // key seq; payload fp32 masters
+    WIRE_INIT_ACK,       // key seq
+    WIRE_PUSH,           // key step version lr grad_scale flags(SKIP); payload gradient of the run's dtype
+    WIRE_PUSH_ACK,       // key step staleness flags(HELD: arrived, its turn has not come)
+    WIRE_PULL,           // key step(wanted) seq flags(FINAL)
+    WIRE_PULL_REPLY,     // key step version seq flags(FINAL); payload weights of the run's dtype
+    WIRE_SHARD_SUM,      // step sum
+    WIRE_DECISION,       // step grad_scale norm flags(SKIP)
+    WIRE_REPORT,         // step loss lr loss_scale clip flags(STOP)
+    WIRE_STEP_DONE,      // step loss norm flags(SKIP STOP)
+    WIRE_GATHER,         // seq values (none: a barrier)
+    WIRE_GATHER_DONE,    // seq values
+    WIRE_GOODBYE,
+    WIRE_GOODBYE_ACK,
+    WIRE_SHUTDOWN,
+    WIRE_ABORT,  // text
+    WIRE_KINDS
+};
+const char *wire_kind_name(enum wire_kind k);  // "push", ...
+
+enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
+const char *ps_role_name(enum ps_role r);
+
+// WIRE_STOP: this worker, or some worker, was asked to leave.
+enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4, WIRE_STOP = 8 };
+
+#define WIRE_HEADER_MAX 1023  // bytes
+#define WIRE_VALUES_MAX 32    // doubles in one GATHER
+#define WIRE_TEXT_MAX   512   // bytes, with the closing zero
+
+struct wire_header {
+    enum wire_kind kind;
+    enum ps_role role;
+    int32_t rank;
+    int32_t thread;
+    uint64_t job, incarnation, manifest;
+    int32_t key;
+    int64_t step, version;
+    uint64_t seq;
+    int64_t staleness;
+    uint32_t flags;
+    float lr, loss_scale, clip, grad_scale;
+    double loss, norm;
+    bool has_sum;
+    struct exact_sum sum;
+    int count;  // of values
+    double values[WIRE_VALUES_MAX];
+    char text[WIRE_TEXT_MAX];
+};
+
+// Bytes written to out (1..WIRE_HEADER_MAX), or 0 when the header does not fit (a programmer's error:
+// the longest text and the longest values never travel together).
+size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
+// 0, or -1 for anything that is not a well-formed header: every enum in range, counts bounded, no
+// negative step, key or version. Never logs, never trusts. payload_bytes: of the frame that follows,
+// 0 for none; a kind that carries no payload refuses one and the other way round.
+int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
+// Whether the payload of this message is what the textbook formulas speak of (gradients and weights
+// of a step); loading and the final pull are control.
+bool wire_is_payload(const struct wire_header *h);
+
+#endif

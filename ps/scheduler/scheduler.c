@@ -1,0 +1,110 @@
+// The scheduler's thread: one ROUTER, one core.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/memory.h"
+#include "ps/net/client.h"
+#include "ps/net/timing.h"
+#include "ps/net/waiting.h"
+#include "ps/ps.h"
+#include "ps/scheduler/scheduler_core.h"
+#include "shared/core/error.h"
+
+#define POLL_MS        20
+#define LAST_WORDS_MS  500
+#define QUEUE_MESSAGES 65536  // control messages of all members
+
+struct scheduler {
+    const struct ps_role_options *o;
+    struct net *net;
+    struct net_socket *router;
+    struct scheduler_core *core;
+    struct net_route *routes;  // (members)
+    struct net_route sender;   // of the message being handled
+    struct ps_identity id;
+    struct wire_count wire;
+    char address[NET_ADDRESS_MAX];  // as bound
+    struct waiting waiting;
+};
+
+static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
+    struct scheduler *s = ctx;
+    struct ps_message m = *message;
+    ps_stamp(&s->id, &m.header);
+    net_send(s->router, peer == PEER_SENDER ? &s->sender : &s->routes[peer], &m);
+}
+
+static void say_waiting(struct scheduler *s, double now) {
+    const struct config *c = s->o->config;
+    int workers, servers;
+    char text[384];
+    if (!s->o->say_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
+    // All are here and their threads are still logging in: a moment.
+    if (!workers && !servers) return;
+    snprintf(text, sizeof text, "waiting for %d of %d workers and %d of %d servers at %s", workers,
+             c->workers, servers, c->ps.servers, s->address);
+    if (waiting_due(&s->waiting, text, now)) info("%s", text);
+}
+
+static int scheduler_loop(struct scheduler *s) {
+    while (!scheduler_core_done(s->core)) {
+        struct net_poll_item item = {.socket = s->router};
+        struct net_message m;
+        int rc = 0;
+        say_waiting(s, now_seconds());
+        if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
+        if (net_poll(&item, 1, POLL_MS) != 0)
+            return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
+        while (item.ready && (rc = net_recv(s->router, &m)) == 1) {
+            s->sender = m.from;
+            int member = scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
+            if (member >= 0) s->routes[member] = m.from;
+            if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
+        }
+        if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
+        if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
+    }
+    return 0;
+}
+
+static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
+    const struct config *c = s->o->config;
+    char bound[NET_ADDRESS_MAX];
+    struct net_options no = {
+        .wire = &s->wire, .max_payload_bytes = 1 << 20, .queue_messages = QUEUE_MESSAGES};
+    s->net = net_create(&no);
+    if (!s->net || !(s->router = net_router(s->net, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
+        return -1;
+    s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
+    struct scheduler_core_options co = {.config = c,
+                                        .map = map,
+                                        .manifest = manifest_make(c, s->o->layout, map),
+                                        .job = s->id.job,
+                                        .start_s = now_seconds(),
+                                        .port = {s, scheduler_send}};
+    s->core = scheduler_core_create(&co);
+    s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
+    snprintf(s->address, sizeof s->address, "%s", bound);
+    if (s->o->on_bound) s->o->on_bound(s->o->ctx, bound);
+    return 0;
+}
+
+int ps_scheduler_run(const struct ps_role_options *o) {
+    struct scheduler s = {.o = o};
+    struct consistency_rule rule = ps_rule(o->config);
+    error_set_label("scheduler");
+    if (consistency_supported(&rule) != 0) return -1;
+    struct shard_map *map = ps_map_create(o->config, o->layout);
+    if (!map) return -1;
+    int rc = scheduler_open(&s, map);
+    if (rc == 0) {
+        rc = scheduler_loop(&s);
+        if (rc != 0) ps_fail(scheduler_core_error(s.core));
+    }
+    net_destroy(&s.net, LAST_WORDS_MS);
+    scheduler_core_destroy(&s.core);
+    free(s.routes);
+    shard_map_destroy(&map);
+    return rc;
+}

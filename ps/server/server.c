@@ -1,0 +1,354 @@
+// A server: the main thread logs in, keeps alive and watches; each shard thread owns one ROUTER, its own
+// DEALER to the scheduler, one core and the core's keys. Threads share nothing but the flags below.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "ps/memory.h"
+#include "ps/net/client.h"
+#include "ps/net/timing.h"
+#include "ps/ps.h"
+#include "ps/server/server_core.h"
+#include "shared/core/error.h"
+
+#define POLL_MS        20
+#define HURRY_MS       1
+#define LAST_WORDS_MS  500
+#define DRAIN_MESSAGES 64  // of one socket before the other gets its turn
+
+struct server;
+
+struct shard {
+    struct server *server;
+    int thread;
+    struct net_socket *router, *scheduler;
+    struct server_core *core;
+    struct net_route *routes;  // (workers)
+    struct ps_identity id;
+    pthread_t tid;
+    bool started;
+    _Atomic int failed;  // error is complete before this is set
+    char error[WIRE_TEXT_MAX];
+};
+
+struct server {
+    const struct ps_role_options *o;
+    const struct config *c;
+    struct shard_map *map;
+    struct manifest manifest;
+    struct net *net;
+    struct net_socket *scheduler;
+    struct wire_count wire;
+    struct ps_identity id;
+    char *endpoints;
+    struct device *dev;
+    struct arena arena;
+    struct server_buffers *buffers;
+    struct shard *shards;  // (threads)
+    _Atomic int quit;
+};
+
+// ---------------------------------------------------------------- a shard's thread
+static void shard_send(void *ctx, int peer, const struct ps_message *message) {
+    struct shard *s = ctx;
+    struct ps_message m = *message;
+    ps_stamp(&s->id, &m.header);
+    if (peer == PEER_SCHEDULER)
+        net_send(s->scheduler, NULL, &m);
+    else
+        net_send(s->router, &s->routes[peer], &m);
+}
+
+static int shard_from_worker(struct shard *s) {
+    struct net_message m;
+    int rc = 0;
+    for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s->router, &m)) == 1; i++) {
+        if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
+        if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+static int shard_from_scheduler(struct shard *s) {
+    struct net_message m;
+    int rc = 0;
+    while ((rc = net_recv(s->scheduler, &m)) == 1) {
+        ps_frame_release(m.frame);
+        if (m.header.kind == WIRE_DECISION && server_core_decision(s->core, &m.header) != 0) return -1;
+    }
+    return rc;
+}
+
+static int shard_loop(struct shard *s) {
+    while (!atomic_load(&s->server->quit)) {
+        struct net_poll_item items[2] = {{.socket = s->router}, {.socket = s->scheduler}};
+        if (net_poll(items, 2, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
+        if (items[0].ready && shard_from_worker(s) != 0) return -1;
+        if (items[1].ready && shard_from_scheduler(s) != 0) return -1;
+        if (server_core_tick(s->core, now_seconds()) != 0) return -1;
+    }
+    return 0;
+}
+
+static void *shard_main(void *arg) {
+    struct shard *s = arg;
+    struct server *sv = s->server;
+    char label[48];
+    snprintf(label, sizeof label, "server %d shard %d", s->id.rank, s->thread);
+    error_set_label(label);
+    error_quiet(1);  // the main thread speaks for the server
+    struct ps_login l = {.socket = s->scheduler,
+                         .address = sv->o->scheduler,
+                         .manifest = &sv->manifest,
+                         .deadline_s = ps_deadline_s(sv->c),
+                         .stop = sv->o->stop};
+    int rc = ps_login(&l, &s->id);
+    if (rc == 0) {
+        server_core_set_job(s->core, s->id.job);
+        rc = shard_loop(s);
+    }
+    if (rc != 0) {
+        const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
+        snprintf(s->error, sizeof s->error, "%s", why);
+        atomic_store(&s->failed, 1);
+    }
+    return NULL;
+}
+
+// ---------------------------------------------------------------- addresses
+// The address shard `thread` binds: "tcp://host:*" as it is, "tcp://host:port" counts upwards from port.
+static void bind_address(const char *base, int thread, char out[NET_ADDRESS_MAX]) {
+    const char *colon = strrchr(base, ':');
+    int port = colon ? atoi(colon + 1) : 0;
+    if (port > 0)
+        snprintf(out, NET_ADDRESS_MAX, "%.*s:%d", (int)(colon - base), base, port + thread);
+    else
+        snprintf(out, NET_ADDRESS_MAX, "%s", base);
+}
+
+// What others are told: as bound, or at the advertised host, or at the advertised tcp://host:port + thread.
+static int advertised_address(const char *advertise, const char *bound, int thread,
+                              char out[NET_ADDRESS_MAX]) {
+    if (!advertise) {
+        if (strstr(bound, "//0.0.0.0:") || strstr(bound, "//[::]:"))
+            return fail("listening on %s: give --advertise HOST, the name other machines know this one by",
+                        bound);
+        snprintf(out, NET_ADDRESS_MAX, "%s", bound);
+    } else if (strncmp(advertise, "tcp://", 6) == 0) {
+        bind_address(advertise, thread, out);
+    } else {
+        snprintf(out, NET_ADDRESS_MAX, "tcp://%s%s", advertise, strrchr(bound, ':'));
+    }
+    return 0;
+}
+
+static int server_listen(struct server *s) {
+    size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + 1) + 1;
+    s->endpoints = xcalloc(size, 1);
+    for (int t = 0; t < s->map->threads; t++) {
+        char wanted[NET_ADDRESS_MAX], bound[NET_ADDRESS_MAX], told[NET_ADDRESS_MAX];
+        struct shard *shard = &s->shards[t];
+        bind_address(s->c->ps.bind, t, wanted);
+        shard->server = s;
+        shard->thread = t;
+        shard->routes = xcalloc((unsigned long)s->c->workers, sizeof *shard->routes);
+        if (!(shard->router = net_router(s->net, wanted, bound)) ||
+            !(shard->scheduler = net_dealer(s->net, s->o->scheduler)) ||
+            advertised_address(s->o->advertise, bound, t, told) != 0)
+            return -1;
+        at += (size_t)snprintf(s->endpoints + at, size - at, "%s\n", told);
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- the main thread
+static void server_say(struct server *s, enum wire_kind kind, const char *text) {
+    struct ps_message m = {.header = {.kind = kind}};
+    if (text) snprintf(m.header.text, sizeof m.header.text, "%s", text);
+    ps_stamp(&s->id, &m.header);
+    net_send(s->scheduler, NULL, &m);
+}
+
+// Every page is written here: with a large share that takes longer than the scheduler waits for a sign of
+// life.
+static int server_allocate(struct server *s) {
+    const char *why = NULL;
+    double beat_s = now_seconds();
+    const struct backend *b = backend_find("cpu", &why);
+    struct device_options d = {.threads = 1, .label = error_label()};
+    if (!b || dev_open(b, &d, &s->dev) != 0) return fail("cannot open the cpu device: %s", why ? why : "");
+    arena_init(&s->arena, s->dev);
+    s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
+    for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
+        if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
+        server_carve_key(&s->arena, &s->map->parts[key], s->c->dtype, &s->buffers[key]);
+        if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
+        if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
+        beat_s = now_seconds();
+        server_say(s, WIRE_HEARTBEAT, NULL);
+    }
+    return s->arena.failed ? -1 : 0;
+}
+
+static int server_start_shards(struct server *s) {
+    for (int t = 0; t < s->map->threads; t++) {
+        struct shard *shard = &s->shards[t];
+        struct server_core_options o = {.layout = s->o->layout,
+                                        .map = s->map,
+                                        .shard = s->id.rank * s->map->threads + t,
+                                        .buffers = s->buffers,
+                                        .rule = ps_rule(s->c),
+                                        .optimizer = s->c->optimizer,
+                                        .dtype = s->c->dtype,
+                                        .commit_round = ps_commit_round(s->c),
+                                        .deadline_s = ps_overdue_s(s->c),
+                                        .resend_s = ps_resend_s(s->c),
+                                        .port = {shard, shard_send}};
+        shard->core = server_core_create(&o);
+        shard->id = s->id;
+        shard->id.role = PS_SHARD;
+        shard->id.thread = t;
+        shard->id.job = 0;
+        if (pthread_create(&shard->tid, NULL, shard_main, shard) != 0)
+            return fail("cannot start shard thread %d", t);
+        shard->started = true;
+    }
+    return 0;
+}
+
+// What the scheduler says until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
+static int server_listen_scheduler(struct server *s, double *heard_s) {
+    struct net_message m;
+    int rc;
+    while ((rc = net_recv(s->scheduler, &m)) == 1) {
+        *heard_s = now_seconds();
+        ps_frame_release(m.frame);
+        if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return ps_fail(m.header.text);
+        if (m.header.kind == WIRE_SHUTDOWN) {
+            server_say(s, WIRE_GOODBYE, NULL);
+            return 1;
+        }
+    }
+    return rc;
+}
+
+static int server_watch(struct server *s) {
+    double heard_s = now_seconds(), beat_s = 0;
+    for (;;) {
+        struct net_poll_item item = {.socket = s->scheduler};
+        const char *why = NULL;
+        if (net_poll(&item, 1, POLL_MS) != 0) return -1;
+        int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
+        if (rc != 0) return rc < 0 ? -1 : 0;
+        for (int t = 0; t < s->map->threads; t++)
+            if (atomic_load(&s->shards[t].failed)) why = s->shards[t].error;
+        if (ps_stopped(s->o->stop)) why = PS_INTERRUPTED;
+        if (why) {
+            server_say(s, WIRE_ABORT, why);
+            return ps_fail(why);
+        }
+        double now = now_seconds();
+        if (now - heard_s > ps_lost_s(s->c))
+            return fail("the scheduler was lost: silent for %.1f s", now - heard_s);
+        if (now - beat_s > ps_heartbeat_s(s->c)) {
+            beat_s = now;
+            server_say(s, WIRE_HEARTBEAT, NULL);
+        }
+    }
+}
+
+static void server_report(struct server *s, struct rank_report *r) {
+    struct topology_memory mem;
+    struct wire_prediction wire;
+    struct mem_usage usage;
+    struct rusage self;
+    int64_t steps = 0;
+    *r = (struct rank_report){.rank = s->id.rank, .job = s->id.job};
+    snprintf(r->role, sizeof r->role, "server");
+    if (s->dev && ps_server_predict(s->c, s->o->layout, s->id.rank, &mem, &wire) == 0) {
+        dev_usage(s->dev, &usage);
+        memcpy(r->predicted_bytes, mem.predicted_bytes, sizeof mem.predicted_bytes);
+        memcpy(r->peak_bytes, usage.peak_bytes, sizeof usage.peak_bytes);
+        r->formula_bytes = mem.formula_bytes;
+        r->predicted_sent = wire.sent_per_step;
+        r->predicted_received = wire.received_per_step;
+    }
+    for (int t = 0; t < s->map->threads; t++) {
+        struct server_totals totals = {0};
+        if (s->shards[t].core) server_core_totals(s->shards[t].core, &totals);
+        if (totals.steps > steps) steps = totals.steps;
+        r->transport_peak_bytes += totals.held_peak_bytes;
+        staleness_merge(&r->staleness, &totals.staleness);
+    }
+    double per = steps > 0 ? (double)steps : 1.0;
+    r->sent_per_step = (double)atomic_load(&s->wire.payload_sent) / per;
+    r->received_per_step = (double)atomic_load(&s->wire.payload_received) / per;
+    r->control_sent_per_step = (double)atomic_load(&s->wire.control_sent) / per;
+    r->control_received_per_step = (double)atomic_load(&s->wire.control_received) / per;
+    if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
+}
+
+static void server_close(struct server *s) {
+    atomic_store(&s->quit, 1);
+    for (int t = 0; t < s->map->threads; t++)
+        if (s->shards[t].started) pthread_join(s->shards[t].tid, NULL);
+    // The transport lets go of every buffer before the cores and the arena go.
+    net_destroy(&s->net, LAST_WORDS_MS);
+}
+
+static void server_free(struct server *s) {
+    for (int t = 0; t < s->map->threads; t++) {
+        server_core_destroy(&s->shards[t].core);
+        free(s->shards[t].routes);
+    }
+    if (s->dev) {
+        arena_release(&s->arena);
+        dev_close(&s->dev);
+    }
+    free(s->shards);
+    free(s->buffers);
+    free(s->endpoints);
+    shard_map_destroy(&s->map);
+}
+
+static int server_run(struct server *s) {
+    struct net_options no = {.wire = &s->wire,
+                             .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
+                             .queue_messages = 4 * s->map->count + 1024};
+    s->net = net_create(&no);
+    if (!s->net || server_listen(s) != 0 || !(s->scheduler = net_dealer(s->net, s->o->scheduler))) return -1;
+    struct ps_login l = {.socket = s->scheduler,
+                         .address = s->o->scheduler,
+                         .manifest = &s->manifest,
+                         .endpoints = s->endpoints,
+                         .deadline_s = ps_deadline_s(s->c),
+                         .say_waiting = s->o->say_waiting,
+                         .stop = s->o->stop};
+    if (ps_login(&l, &s->id) != 0) return -1;
+    char label[32];
+    snprintf(label, sizeof label, "server %d", s->id.rank);
+    error_set_label(label);
+    if (server_allocate(s) != 0 || server_start_shards(s) != 0) {
+        server_say(s, WIRE_ABORT, error_last());
+        return -1;
+    }
+    return server_watch(s);
+}
+
+int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
+    struct server s = {.o = o, .c = o->config};
+    struct consistency_rule rule = ps_rule(o->config);
+    error_set_label("server");
+    if (consistency_supported(&rule) != 0) return -1;
+    if (!(s.map = ps_map_create(o->config, o->layout))) return -1;
+    s.manifest = manifest_make(o->config, o->layout, s.map);
+    s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);
+    s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank, .incarnation = ps_random_id()};
+    int rc = server_run(&s);
+    server_close(&s);
+    if (report) server_report(&s, report);
+    server_free(&s);
+    return rc;
+}

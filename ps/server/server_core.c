@@ -1,0 +1,380 @@
+#include "ps/server/server_core.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/server/server_state.h"
+#include "ps/server/sum.h"
+
+int server_fail(struct server_core *c, const char *fmt, ...) {
+    va_list args;
+    if (c->error[0]) return -1;
+    va_start(args, fmt);
+    vsnprintf(c->error, sizeof c->error, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+static void reply(struct server_core *c, int worker, const struct wire_header *h) {
+    struct ps_message m = {.header = *h};
+    c->o.port.send(c->o.port.ctx, worker, &m);
+}
+
+// Tells a sender why its message was not taken. The text is the worker's error.
+static void refuse(struct server_core *c, const struct wire_header *h, const char *why) {
+    struct wire_header r = {.kind = WIRE_REFUSED, .key = h->key, .step = h->step};
+    snprintf(r.text, sizeof r.text, "%s of key %d, step %lld: %s", wire_kind_name(h->kind), h->key,
+             (long long)h->step, why);
+    c->totals.refused++;
+    reply(c, h->rank, &r);
+}
+
+static void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held) {
+    struct wire_header r = {.kind = WIRE_PUSH_ACK,
+                            .key = k->key,
+                            .step = k->pushed[worker] - 1,
+                            .staleness = k->staleness[worker],
+                            .flags = held ? WIRE_HELD : 0};
+    reply(c, worker, &r);
+}
+
+// In sync the weights stand still from here until every worker has pushed again, so they are sent from
+// where they lie. Asynchronous updates come at any time: then the reply is a copy.
+static void answer_pull(struct server_core *c, struct server_key *k, int worker) {
+    struct server_pull *pull = &k->pulls[worker];
+    bool stands_still = !consistency_applies_on_arrival(&c->o.rule);
+    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
+                                      .key = k->key,
+                                      .step = pull->want,
+                                      .version = k->version,
+                                      .seq = pull->seq,
+                                      .flags = pull->final ? WIRE_FINAL : 0},
+                           .payload = k->buf.weight,
+                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+                           .inflight = stands_still ? &k->inflight : NULL};
+    pull->pending = false;
+    pull->answered_s = c->now;
+    c->o.port.send(c->o.port.ctx, worker, &m);
+}
+
+static bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
+    const struct server_pull *p = &k->pulls[worker];
+    if (consistency_applies_on_arrival(&c->o.rule)) return k->pushed[worker] >= p->want;
+    return consistency_may_read(&c->o.rule, k->step, p->want);
+}
+
+static void answer_pulls(struct server_core *c, struct server_key *k) {
+    for (int w = 0; w < c->o.rule.workers; w++)
+        if (k->pulls[w].pending && pull_ready(c, k, w)) answer_pull(c, k, w);
+}
+
+static int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,
+                 const struct update_scalars *scalars) {
+    struct update_range r = {.unit = k->unit,
+                             .begin = k->part->begin,
+                             .end = k->part->end,
+                             .master = k->buf.master,
+                             .m = k->buf.m,
+                             .v = k->buf.v,
+                             .weight = k->buf.weight,
+                             .grad = grad,
+                             .dtype = c->o.dtype};
+    if (scalars->skip) return 0;
+    if (optimizer_apply(&c->o.optimizer, &r, lr, k->version + 1, scalars, 1) != 0)
+        return server_fail(c, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
+                           (long long)k->version + 1);
+    k->version++;
+    return 0;
+}
+
+// ---------------------------------------------------------------- sync
+static void report_sum(struct server_core *c, double now) {
+    struct wire_header h = {
+        .kind = WIRE_SHARD_SUM, .step = c->round.step, .has_sum = true, .sum = c->round.sum};
+    c->round.sent_s = now;
+    reply(c, PEER_SCHEDULER, &h);
+}
+
+// A complete key joins the shard's sum; the last one closes the shard's step.
+static int close_key(struct server_core *c, struct server_key *k, double now) {
+    struct sumsq_args a = {.out = &c->round.sum, .x = k->buf.acc, .n = k->n, .dt = c->o.dtype};
+    const char *why = "";
+    sum_round(k->buf.acc, k->n, c->o.dtype);
+    if (cpu_ops[OP_SUMSQ](1, &a, &why) != 0)
+        return server_fail(c, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step, why);
+    k->complete = true;
+    c->uncommitted++;
+    if (++c->round.keys == c->count) {
+        c->round.reported = true;
+        report_sum(c, now);
+    }
+    return 0;
+}
+
+static const struct update_scalars *round_scalars(const struct server_core *c) {
+    static const struct update_scalars plain = {.grad_scale = 1.0f};
+    if (!c->o.commit_round) return &plain;
+    return c->round.decided ? &c->round.scalars : NULL;
+}
+
+// Applies the step of a complete key, unless the decision is out or a reply still leaves its buffer.
+static int commit_key(struct server_core *c, struct server_key *k) {
+    const struct update_scalars *scalars = round_scalars(c);
+    if (!k->complete || !scalars) return 0;
+    if (atomic_load(&k->inflight) > 0) {
+        c->waiting_for_transport = true;
+        return 0;
+    }
+    if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
+    k->complete = false;
+    k->step++;
+    k->turn = 0;
+    k->contributed = 0;
+    c->uncommitted--;
+    answer_pulls(c, k);
+    return 0;
+}
+
+static int commit_all(struct server_core *c) {
+    c->waiting_for_transport = false;
+    for (int i = 0; i < c->count && c->uncommitted > 0; i++)
+        if (commit_key(c, &c->keys[i]) != 0) return -1;
+    return 0;
+}
+
+// The round of step t is over when the scheduler has answered and every key has committed.
+static void end_round(struct server_core *c) {
+    if (!c->round.reported || !c->round.decided || c->uncommitted > 0) return;
+    int64_t next = c->round.step + 1;
+    c->round = (struct server_round){.step = next};
+    c->totals.steps = next;
+}
+
+static void take_turn(struct server_core *c, struct server_key *k, struct ps_frame *frame) {
+    struct sum_args a = {
+        .acc = k->buf.acc, .grad = frame->data, .n = k->n, .dtype = c->o.dtype, .first = k->turn == 0};
+    sum_add(&a);
+    ps_frame_release(frame);
+    acknowledge(c, k, k->turn, false);
+    k->turn++;
+}
+
+static int push_sync(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                     struct ps_frame *frame, double now) {
+    int w = h->rank;
+    // A worker begins step t+1 only after the scheduler has closed step t, and with all weights of it:
+    // the closing word to this shard is merely late.
+    if (h->step > c->round.step && c->round.reported && !c->o.commit_round) {
+        c->round.decided = true;
+        end_round(c);
+    }
+    if (k->contributed == 0) {
+        k->lr = h->lr;
+        k->lr_worker = w;
+        k->first_s = now;
+    } else if (f32_to_bits(k->lr) != f32_to_bits(h->lr)) {
+        ps_frame_release(frame);
+        return server_fail(c,
+                           "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
+                           k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
+    }
+    k->pushed[w] = h->step + 1;
+    k->contributed++;
+    c->totals.pushes++;
+    staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
+    if (w != k->turn) {
+        k->held[w] = frame;
+        c->totals.held_bytes += frame->bytes;
+        if (c->totals.held_bytes > c->totals.held_peak_bytes)
+            c->totals.held_peak_bytes = c->totals.held_bytes;
+        acknowledge(c, k, w, true);
+        return 0;
+    }
+    take_turn(c, k, frame);
+    while (k->turn < c->o.rule.workers && k->held[k->turn]) {
+        struct ps_frame *held = k->held[k->turn];
+        k->held[k->turn] = NULL;
+        c->totals.held_bytes -= held->bytes;
+        take_turn(c, k, held);
+    }
+    if (!consistency_may_commit(&c->o.rule, k->turn)) return 0;
+    if (close_key(c, k, now) != 0 || commit_key(c, k) != 0) return -1;
+    end_round(c);
+    return 0;
+}
+
+// ---------------------------------------------------------------- async
+static int push_async(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                      struct ps_frame *frame) {
+    struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
+    uint64_t tau = (uint64_t)(k->version - h->version);
+    int rc = apply(c, k, frame->data, h->lr, &scalars);
+    ps_frame_release(frame);
+    if (rc != 0) return -1;
+    k->pushed[h->rank] = h->step + 1;
+    k->staleness[h->rank] = (int64_t)tau;
+    staleness_count(&c->totals.staleness, tau);
+    c->totals.pushes++;
+    if (++c->applied % ((uint64_t)c->count * (uint64_t)c->o.rule.workers) == 0) c->totals.steps++;
+    acknowledge(c, k, h->rank, false);
+    answer_pulls(c, k);
+    return 0;
+}
+
+// ---------------------------------------------------------------- messages
+static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                   struct ps_frame *frame, double now) {
+    int64_t expected = k->pushed[h->rank];
+    bool async = consistency_applies_on_arrival(&c->o.rule);
+    const char *why = NULL;
+    if (h->step < expected) {
+        bool held = k->held[h->rank] != NULL;
+        c->totals.duplicates++;
+        ps_frame_release(frame);
+        if (h->step == expected - 1) acknowledge(c, k, h->rank, held);
+        return 0;
+    }
+    if (!k->loaded)
+        why = "its initial weights have not been loaded";
+    else if (frame->bytes != (size_t)k->n * dtype_size(c->o.dtype))
+        why = "the payload's size is not the partition's";
+    else if (h->step > expected || (!async && h->step != k->step))
+        why = "an earlier step is not over";
+    else if (h->version > k->version || (!async && h->version != k->version))
+        why = "it was computed on a version the server does not have";
+    if (why) {
+        ps_frame_release(frame);
+        refuse(c, h, why);
+        return 0;
+    }
+    return async ? push_async(c, k, h, frame) : push_sync(c, k, h, frame, now);
+}
+
+static void on_pull(struct server_core *c, struct server_key *k, const struct wire_header *h) {
+    struct server_pull *p = &k->pulls[h->rank];
+    if (!k->loaded) {
+        refuse(c, h, "its initial weights have not been loaded");
+        return;
+    }
+    if (h->seq < p->seq || h->step > k->step + 1 + k->pushed[h->rank]) return;
+    // A repetition that crossed its answer on the way: the next repetition tells whether that was lost.
+    if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
+    // A repeated pull asks after its push too: that acknowledgement may be what was lost, and credits with
+    // it.
+    if (h->seq == p->seq && k->pushed[h->rank] == h->step && h->step > 0)
+        acknowledge(c, k, h->rank, k->held[h->rank] != NULL);
+    *p = (struct server_pull){
+        .pending = true, .want = h->step, .seq = h->seq, .final = (h->flags & WIRE_FINAL) != 0};
+    if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
+}
+
+// Masters as fp32, from worker 0; weights are their one rounding. A repetition of the same request is
+// acknowledged and dropped, and so is a late one.
+static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                    struct ps_frame *frame) {
+    bool started = k->version > 0 || k->contributed > 0 || k->step > 0;
+    for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
+    if (h->rank != 0 || frame->bytes != (size_t)k->n * sizeof(float)) {
+        refuse(c, h,
+               h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
+    } else {
+        if (!started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
+            struct cast_args a = {
+                .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
+            const char *why = "";
+            memcpy(k->buf.master, frame->data, frame->bytes);
+            if (k->buf.weight != (void *)k->buf.master) cpu_ops[OP_CAST](1, &a, &why);
+            k->load_seq = h->seq;
+            k->loaded = true;
+        }
+        struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
+        reply(c, h->rank, &r);
+    }
+    ps_frame_release(frame);
+}
+
+// Who speaks: a worker of this job, always the same process. Anything else is dropped in silence: the
+// routing id behind it may be anyone's.
+bool server_core_knows(struct server_core *c, const struct wire_header *h) {
+    if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
+    if (c->o.job == 0 || h->job != c->o.job) return false;
+    if (c->incarnation[h->rank] == 0) c->incarnation[h->rank] = h->incarnation;
+    return c->incarnation[h->rank] == h->incarnation;
+}
+
+int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
+                        double now) {
+    struct server_key *k = NULL;
+    c->now = now;
+    bool carries = h->kind == WIRE_PUSH || h->kind == WIRE_INIT;
+    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
+        c->totals.refused++;
+        ps_frame_release(frame);
+        return c->error[0] ? -1 : 0;
+    }
+    if (h->key < c->o.map->count && c->o.map->parts[h->key].shard == c->o.shard)
+        k = &c->keys[c->index[h->key]];
+    if (!k) {
+        ps_frame_release(frame);
+        refuse(c, h, "this shard does not own the key");
+        return 0;
+    }
+    switch (h->kind) {
+        case WIRE_PUSH:
+            return on_push(c, k, h, frame, now);
+        case WIRE_PULL:
+            on_pull(c, k, h);
+            return 0;
+        case WIRE_INIT:
+            on_init(c, k, h, frame);
+            return 0;
+        default:
+            refuse(c, h, "a shard takes no such message");
+            return 0;
+    }
+}
+
+int server_core_decision(struct server_core *c, const struct wire_header *h) {
+    if (c->error[0]) return -1;
+    if (h->step != c->round.step || !c->round.reported || c->round.decided) return 0;
+    c->round.decided = true;
+    c->round.scalars = (struct update_scalars){
+        .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
+    if (commit_all(c) != 0) return -1;
+    end_round(c);
+    return 0;
+}
+
+bool server_core_hurry(const struct server_core *c) { return c->waiting_for_transport; }
+
+// Names the workers whose gradient of k has not come.
+static int overdue(struct server_core *c, const struct server_key *k, double now) {
+    char missing[160] = "";
+    size_t at = 0;
+    for (int w = 0; w < c->o.rule.workers && at + 16 < sizeof missing; w++)
+        if (k->pushed[w] <= k->step)
+            at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", at ? ", " : "", w);
+    return server_fail(
+        c, "step %lld: no gradient of key %d (%s, elements %lld to %lld) from worker %s for %.1f s",
+        (long long)k->step, k->key, k->unit->name, (long long)k->part->begin, (long long)k->part->end,
+        missing, now - k->first_s);
+}
+
+int server_core_tick(struct server_core *c, double now) {
+    if (c->error[0]) return -1;
+    c->now = now;
+    if (c->waiting_for_transport) {
+        if (commit_all(c) != 0) return -1;
+        end_round(c);
+    }
+    if (c->round.reported && !c->round.decided && now - c->round.sent_s > c->o.resend_s) report_sum(c, now);
+    for (int i = 0; i < c->count; i++) {
+        struct server_key *k = &c->keys[i];
+        bool partial = k->contributed > 0 && k->contributed < c->o.rule.workers;
+        if (partial && now - k->first_s > c->o.deadline_s) return overdue(c, k, now);
+    }
+    return 0;
+}

@@ -1,0 +1,81 @@
+// One shard of a server as a pure state machine: messages in, messages out, no sockets, no clock but
+// `now` (seconds). A shard thread owns one core and all its keys; nothing here is shared, save each
+// key's count of replies in flight, which the transport lowers.
+//
+// A key at step t, sync:
+//
+//     PUSH w (t) --> its turn? --no--> held (transport memory), acknowledged HELD
+//                       | yes
+//                       v
+//          acc += gradient, in worker order, straight out of the frame --> PUSH_ACK
+//                       | after worker N-1
+//                       v
+//          rounded once, in place --> its squares join the shard's sum
+//                       | clip or fp16: wait for the scheduler's DECISION (a commit round)
+//                       v
+//          AdamW; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
+//
+// async: every PUSH is applied out of its frame, on arrival, as an update of its own.
+//
+// Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
+// acknowledged and dropped. What is not understood is refused with a text, never applied.
+// Errors: -1 with core->error set (the shard is then finished and tells the job).
+#ifndef STARRING_PS_SERVER_SERVER_CORE_H
+#define STARRING_PS_SERVER_SERVER_CORE_H
+
+#include "ps/consistency.h"
+#include "ps/net/port.h"
+#include "ps/shard_map.h"
+#include "shared/model/optimizer.h"
+
+// A key's memory; carved by ps/memory.c, elements n = end - begin.
+struct server_buffers {
+    float *master, *m, *v;  // (n)
+    void *weight;           // (n) of dtype; = master in fp32
+    float *acc;             // (n): the running sum, then the rounded gradient from its start
+};
+
+struct server_core_options {
+    const struct layout *layout;
+    const struct shard_map *map;
+    int shard;
+    const struct server_buffers *buffers;  // (map->count); those of this shard are used
+    struct consistency_rule rule;
+    struct optimizer_config optimizer;
+    enum dtype dtype;
+    bool commit_round;  // clipping or fp16: updates wait for the scheduler's decision
+    double deadline_s;  // a step of a key may be incomplete this long
+    double resend_s;
+    uint64_t job;         // 0: set later by server_core_set_job
+    struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
+};
+
+struct server_totals {
+    uint64_t pushes, duplicates, refused;
+    size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
+    int64_t steps;                       // steps over on every key of the shard
+    struct staleness staleness;
+};
+
+struct server_core;
+struct server_core *server_core_create(const struct server_core_options *o);
+void server_core_destroy(struct server_core **c);
+void server_core_set_job(struct server_core *c, uint64_t job);
+
+// Whether the sender is a worker of this job, and the process that first spoke for its rank.
+bool server_core_knows(struct server_core *c, const struct wire_header *h);
+// A message of a worker. Takes over frame (NULL: no payload). 0 or -1.
+int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
+                        double now);
+// A DECISION of the scheduler. 0 or -1.
+int server_core_decision(struct server_core *c, const struct wire_header *h);
+// Resends, deadlines, commits that waited for a reply to leave its buffer. 0 or -1.
+int server_core_tick(struct server_core *c, double now);
+// A commit waits only for the transport to let go of a buffer: tick again soon.
+bool server_core_hurry(const struct server_core *c);
+
+const char *server_core_error(const struct server_core *c);
+void server_core_totals(const struct server_core *c, struct server_totals *out);
+int64_t server_core_version(const struct server_core *c, int key);  // updates applied; -1: not of this shard
+
+#endif

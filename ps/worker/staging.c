@@ -1,0 +1,79 @@
+#include "ps/worker/staging.h"
+
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+
+struct staging {
+    struct staging_options o;
+    struct stream *push, *pull;
+    struct event *grad_done;  // one is enough: the push stream waits for each record as it is made
+    struct event **copied;    // (units)
+    uint64_t *put;            // (units) fills already on their way; the communication thread's
+};
+
+static size_t unit_bytes(const struct staging *s, int u) {
+    return (size_t)s->o.layout->units[u].n_pad * dtype_size(s->o.dtype);
+}
+
+struct stream *staging_push_stream(const struct staging *s, struct stream *compute) {
+    return s ? s->push : compute;
+}
+
+void staging_fetch_grad(struct staging *s, int u) {
+    if (!s) return;
+    event_record(s->grad_done, s->o.compute);
+    stream_wait_event(s->push, s->grad_done);
+    dev_copy(s->push, s->o.buffers->wire_grads[u], s->o.buffers->grads[u], unit_bytes(s, u));
+}
+
+int staging_load_weights(struct staging *s, int u) {
+    if (!s) return 0;
+    dev_copy(s->o.compute, s->o.buffers->weights[u], s->o.buffers->wire_weights[u], unit_bytes(s, u));
+    return stream_sync(s->o.compute);
+}
+
+void staging_put_weights(struct staging *s, int u, uint64_t fills) {
+    if (!s || s->put[u] == fills) return;
+    s->put[u] = fills;
+    dev_copy(s->pull, s->o.buffers->weights[u], s->o.buffers->wire_weights[u], unit_bytes(s, u));
+    event_record(s->copied[u], s->pull);
+}
+
+void staging_await_weights(struct staging *s, int u) {
+    if (s) stream_wait_event(s->o.compute, s->copied[u]);
+}
+
+const char *staging_error(const struct staging *s) { return s ? dev_error(s->o.dev) : ""; }
+
+void staging_destroy(struct staging **at) {
+    struct staging *s = *at;
+    if (!s) return;
+    stream_destroy(&s->push);
+    stream_destroy(&s->pull);
+    event_destroy(&s->grad_done);
+    for (int u = 0; u < s->o.layout->count; u++) event_destroy(&s->copied[u]);
+    free(s->copied);
+    free(s->put);
+    free(s);
+    *at = NULL;
+}
+
+struct staging *staging_create(const struct staging_options *o) {
+    struct staging *s = xcalloc(1, sizeof *s);
+    s->o = *o;
+    s->copied = xcalloc((unsigned long)o->layout->count, sizeof *s->copied);
+    s->put = xcalloc((unsigned long)o->layout->count, sizeof *s->put);
+    s->push = stream_create(o->dev, "push");
+    s->pull = stream_create(o->dev, "pull");
+    s->grad_done = event_create(o->dev);
+    for (int u = 0; u < o->layout->count; u++) s->copied[u] = event_create(o->dev);
+    if (!s->push || !s->pull) {
+        fail("cannot create the streams to and from the device: %s", dev_error(o->dev));
+        staging_destroy(&s);
+        return NULL;
+    }
+    stream_phase(s->push, PHASE_COMM);
+    stream_phase(s->pull, PHASE_COMM);
+    return s;
+}

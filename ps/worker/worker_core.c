@@ -1,0 +1,417 @@
+#include "ps/worker/worker_core.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/consistency.h"
+#include "shared/core/error.h"
+
+enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
+
+struct worker_key {
+    const struct partition *part;
+    size_t bytes;  // of weights or gradient
+    enum sending sending;
+    bool init;  // what is being sent: initial values, else a gradient
+    struct push_info push;
+    const void *payload;
+    size_t payload_bytes;
+    uint64_t init_round;
+    double sent_s;
+    _Atomic int inflight;  // payloads the transport still reads
+    bool pulling, pull_final;
+    int64_t pull_want;
+    uint64_t pull_seq;
+    double pulled_s;
+    int64_t landed, version;
+    uint64_t fills;  // answered pulls
+};
+
+// A request to the scheduler that is repeated until answered.
+struct request {
+    bool open;
+    double sent_s;
+    struct wire_header h;
+};
+
+struct worker_core {
+    struct worker_core_options o;
+    struct worker_key *keys;  // (map->count)
+    int queued, pulling, sending;
+    size_t unacknowledged;  // bytes: credits in use
+    uint64_t pull_seq;
+    struct request report, gather, goodbye;
+    int64_t steps_done, step;
+    struct step_stats stats;
+    uint64_t gathers_done;
+    double gathered[WIRE_VALUES_MAX];
+    bool parted;
+    bool stop, stopped;  // this worker, some worker was asked to leave
+    uint64_t progress;   // pushes and initial values taken: what the scheduler tells slow from stuck by
+    double beat_s, heard_s;
+    struct staleness staleness;
+    char error[WIRE_TEXT_MAX];
+};
+
+static int worker_fail(struct worker_core *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int worker_fail(struct worker_core *c, const char *fmt, ...) {
+    va_list args;
+    if (c->error[0]) return -1;
+    va_start(args, fmt);
+    vsnprintf(c->error, sizeof c->error, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+static void tell_scheduler(struct worker_core *c, const struct wire_header *h) {
+    struct ps_message m = {.header = *h};
+    c->o.port.send(c->o.port.ctx, PEER_SCHEDULER, &m);
+}
+
+static void request_open(struct worker_core *c, struct request *r, const struct wire_header *h, double now) {
+    r->open = true;
+    r->sent_s = now;
+    r->h = *h;
+    tell_scheduler(c, h);
+}
+
+// ---------------------------------------------------------------- sending
+static void send_key(struct worker_core *c, int key, double now) {
+    struct worker_key *k = &c->keys[key];
+    struct ps_message m = {.header = {.kind = WIRE_INIT, .key = key, .seq = k->init_round},
+                           .payload = k->payload,
+                           .bytes = k->payload_bytes,
+                           .inflight = &k->inflight};
+    if (!k->init)
+        m.header = (struct wire_header){.kind = WIRE_PUSH,
+                                        .key = key,
+                                        .step = k->push.step,
+                                        .version = k->version,
+                                        .lr = k->push.lr,
+                                        .grad_scale = k->push.grad_scale,
+                                        .flags = k->push.skip ? WIRE_SKIP : 0};
+    k->sent_s = now;
+    c->o.port.send(c->o.port.ctx, k->part->shard, &m);
+}
+
+static void send_pull(struct worker_core *c, int key, double now) {
+    struct worker_key *k = &c->keys[key];
+    struct ps_message m = {.header = {.kind = WIRE_PULL,
+                                      .key = key,
+                                      .step = k->pull_want,
+                                      .seq = k->pull_seq,
+                                      .flags = k->pull_final ? WIRE_FINAL : 0}};
+    k->pulled_s = now;
+    c->o.port.send(c->o.port.ctx, k->part->shard, &m);
+}
+
+static void open_pull(struct worker_core *c, int key, int64_t want, bool final, double now) {
+    struct worker_key *k = &c->keys[key];
+    if (!k->pulling) c->pulling++;
+    k->pulling = true;
+    k->pull_final = final;
+    k->pull_want = want;
+    k->pull_seq = ++c->pull_seq;
+    send_pull(c, key, now);
+}
+
+static void queue_key(struct worker_core *c, struct worker_key *k, const void *payload, size_t bytes) {
+    if (k->sending == SEND_IDLE) {
+        c->queued++;
+        c->sending++;
+    }
+    k->sending = SEND_QUEUED;
+    k->payload = payload;
+    k->payload_bytes = bytes;
+}
+
+// Keys are ordered by unit, and unit 0 is what the next forward needs first.
+static void pump(struct worker_core *c, double now) {
+    for (int key = 0; key < c->o.map->count && c->queued > 0; key++) {
+        struct worker_key *k = &c->keys[key];
+        if (k->sending != SEND_QUEUED) continue;
+        if (c->unacknowledged && c->unacknowledged + k->payload_bytes > (size_t)c->o.credit_bytes) return;
+        k->sending = SEND_SENT;
+        c->queued--;
+        c->unacknowledged += k->payload_bytes;
+        send_key(c, key, now);
+        if (!k->init) open_pull(c, key, k->push.step + 1, false, now);
+    }
+}
+
+void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
+    const int *first = c->o.map->first;
+    c->step = info->step;
+    for (int key = first[u]; key < first[u + 1]; key++) {
+        struct worker_key *k = &c->keys[key];
+        k->init = false;
+        k->push = *info;
+        queue_key(c, k, (const char *)c->o.grads[u] + (size_t)k->part->begin * dtype_size(c->o.dtype),
+                  k->bytes);
+    }
+}
+
+void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round) {
+    const int *first = c->o.map->first;
+    for (int key = first[u]; key < first[u + 1]; key++) {
+        struct worker_key *k = &c->keys[key];
+        k->init = true;
+        k->init_round = round;
+        queue_key(c, k, values + k->part->begin, (size_t)(k->part->end - k->part->begin) * sizeof(float));
+    }
+}
+
+void worker_core_report(struct worker_core *c, const struct step_input *in, double loss, double now) {
+    struct wire_header h = {.kind = WIRE_REPORT,
+                            .step = in->step,
+                            .loss = loss,
+                            .lr = in->lr,
+                            .loss_scale = in->loss_scale,
+                            .clip = in->clip,
+                            .flags = in->stop ? WIRE_STOP : 0};
+    request_open(c, &c->report, &h, now);
+}
+
+void worker_core_stop(struct worker_core *c) {
+    if (!c->stop) c->beat_s = 0;
+    c->stop = true;
+}
+
+bool worker_core_stopped(const struct worker_core *c) { return c->stopped; }
+
+void worker_core_gather(struct worker_core *c, const double *values, int count, double now) {
+    struct wire_header h = {.kind = WIRE_GATHER, .seq = c->gathers_done, .count = count};
+    if (count) memcpy(h.values, values, (size_t)count * sizeof *values);
+    request_open(c, &c->gather, &h, now);
+}
+
+void worker_core_pull_all(struct worker_core *c, double now) {
+    for (int key = 0; key < c->o.map->count; key++) open_pull(c, key, c->keys[key].landed, true, now);
+}
+
+void worker_core_goodbye(struct worker_core *c, double now) {
+    struct wire_header h = {.kind = WIRE_GOODBYE, .step = c->step};
+    request_open(c, &c->goodbye, &h, now);
+}
+
+// ---------------------------------------------------------------- answers
+static void sent_through(struct worker_core *c, struct worker_key *k) {
+    c->unacknowledged -= k->payload_bytes;
+    k->sending = SEND_IDLE;
+    c->sending--;
+    c->progress++;
+}
+
+static void on_push_ack(struct worker_core *c, struct worker_key *k, const struct wire_header *h) {
+    bool open = k->sending == SEND_SENT || k->sending == SEND_HELD;
+    if (!open || k->init || h->step != k->push.step) return;
+    if (h->flags & WIRE_HELD) {
+        k->sending = SEND_HELD;
+        return;
+    }
+    staleness_count(&c->staleness, (uint64_t)h->staleness);
+    sent_through(c, k);
+}
+
+static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
+                         const struct ps_frame *frame) {
+    struct worker_key *k = &c->keys[key];
+    if (!k->pulling || h->seq != k->pull_seq || h->step != k->pull_want) return 0;
+    if (!frame || frame->bytes != k->bytes)
+        return worker_fail(
+            c, "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu", key,
+            (long long)h->step, k->part->shard / c->o.map->threads, frame ? frame->bytes : 0, k->bytes);
+    char *unit = c->o.weights[k->part->unit];
+    memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, frame->bytes);
+    k->pulling = false;
+    k->landed = k->pull_want;
+    k->version = h->version;
+    k->fills++;
+    c->pulling--;
+    // A held push is not repeated; weights that hold it say what its lost acknowledgement would have.
+    if (k->sending == SEND_HELD && k->push.step < k->landed) {
+        staleness_count(&c->staleness, 0);
+        sent_through(c, k);
+    }
+    return 0;
+}
+
+static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
+                    const struct ps_frame *frame) {
+    if (h->kind == WIRE_REFUSED)
+        return worker_fail(c, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
+    if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
+    struct worker_key *k = &c->keys[h->key];
+    switch (h->kind) {
+        case WIRE_PUSH_ACK:
+            on_push_ack(c, k, h);
+            return 0;
+        case WIRE_PULL_REPLY:
+            return on_pull_reply(c, h->key, h, frame);
+        case WIRE_INIT_ACK:
+            if (k->sending == SEND_SENT && k->init && h->seq == k->init_round) sent_through(c, k);
+            return 0;
+        default:
+            return 0;
+    }
+}
+
+static int on_scheduler(struct worker_core *c, const struct wire_header *h) {
+    switch (h->kind) {
+        case WIRE_STEP_DONE:
+            if (!c->report.open || h->step != c->report.h.step) return 0;
+            c->report.open = false;
+            c->steps_done = h->step + 1;
+            c->stats = (struct step_stats){.loss = h->loss,
+                                           .grad_norm = h->norm,
+                                           .skipped = (h->flags & WIRE_SKIP) != 0,
+                                           .stop = (h->flags & WIRE_STOP) != 0};
+            return 0;
+        case WIRE_HEARTBEAT_ACK:
+            if (h->flags & WIRE_STOP) c->stopped = true;
+            return 0;
+        case WIRE_GATHER_DONE:
+            if (!c->gather.open || h->seq != c->gather.h.seq || h->count != c->gather.h.count) return 0;
+            c->gather.open = false;
+            c->gathers_done++;
+            memcpy(c->gathered, h->values, sizeof c->gathered);
+            return 0;
+        case WIRE_GOODBYE_ACK:
+            c->parted = c->goodbye.open;
+            c->goodbye.open = false;
+            return 0;
+        case WIRE_ABORT:
+        case WIRE_REFUSED:
+            return worker_fail(c, "%s", h->text[0] ? h->text : "the scheduler ended the job");
+        default:
+            return 0;
+    }
+}
+
+int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
+                        double now) {
+    int rc = c->error[0] ? -1 : 0;
+    if (peer == PEER_SCHEDULER) {
+        c->heard_s = now;
+        if (!rc) rc = on_scheduler(c, h);
+    } else if (!rc) {
+        rc = on_shard(c, peer, h, frame);
+    }
+    ps_frame_release(frame);
+    return rc;
+}
+
+// ---------------------------------------------------------------- time
+static void repeat(struct worker_core *c, struct request *r, double now) {
+    if (!r->open || now - r->sent_s <= c->o.resend_s) return;
+    r->sent_s = now;
+    tell_scheduler(c, &r->h);
+}
+
+static void repeat_keys(struct worker_core *c, double now) {
+    for (int key = 0; key < c->o.map->count; key++) {
+        struct worker_key *k = &c->keys[key];
+        if (k->sending == SEND_SENT && now - k->sent_s > c->o.resend_s) send_key(c, key, now);
+        if (k->pulling && now - k->pulled_s > c->o.resend_s) send_pull(c, key, now);
+    }
+}
+
+int worker_core_tick(struct worker_core *c, double now) {
+    if (c->error[0]) return -1;
+    pump(c, now);
+    if (worker_core_transferring(c)) repeat_keys(c, now);
+    repeat(c, &c->report, now);
+    repeat(c, &c->gather, now);
+    repeat(c, &c->goodbye, now);
+    if (now - c->beat_s >= c->o.heartbeat_s) {
+        struct wire_header h = {
+            .kind = WIRE_HEARTBEAT, .step = c->step, .seq = c->progress, .flags = c->stop ? WIRE_STOP : 0};
+        c->beat_s = now;
+        tell_scheduler(c, &h);
+    }
+    if (now - c->heard_s > c->o.lost_s && !c->parted)
+        return worker_fail(c, "the scheduler was lost at step %lld: silent for %.1f s", (long long)c->step,
+                           now - c->heard_s);
+    return 0;
+}
+
+// ---------------------------------------------------------------- state
+int64_t worker_core_landed(const struct worker_core *c, int u) {
+    const int *first = c->o.map->first;
+    int64_t least = INT64_MAX;
+    for (int key = first[u]; key < first[u + 1]; key++)
+        if (c->keys[key].landed < least) least = c->keys[key].landed;
+    return least;
+}
+
+uint64_t worker_core_fills(const struct worker_core *c, int u) {
+    const int *first = c->o.map->first;
+    uint64_t least = UINT64_MAX;
+    for (int key = first[u]; key < first[u + 1]; key++)
+        if (c->keys[key].fills < least) least = c->keys[key].fills;
+    return least;
+}
+
+int worker_core_busy(const struct worker_core *c, int u) {
+    const int *first = c->o.map->first;
+    int busy = 0;
+    for (int key = first[u]; key < first[u + 1]; key++)
+        busy += c->keys[key].sending != SEND_IDLE || atomic_load(&c->keys[key].inflight) > 0;
+    return busy;
+}
+
+int worker_core_pulling(const struct worker_core *c) { return c->pulling; }
+bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->pulling > 0; }
+
+int64_t worker_core_steps_done(const struct worker_core *c, struct step_stats *last) {
+    *last = c->stats;
+    return c->steps_done;
+}
+
+uint64_t worker_core_gathers_done(const struct worker_core *c, double values[WIRE_VALUES_MAX]) {
+    memcpy(values, c->gathered, sizeof c->gathered);
+    return c->gathers_done;
+}
+
+bool worker_core_parted(const struct worker_core *c) { return c->parted; }
+const struct staleness *worker_core_staleness(const struct worker_core *c) { return &c->staleness; }
+const char *worker_core_error(const struct worker_core *c) { return c->error; }
+
+void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size) {
+    const int *first = c->o.map->first;
+    snprintf(out, size, "unit %s", c->o.layout->units[u].name);
+    for (int key = first[u]; key < first[u + 1]; key++) {
+        const struct worker_key *k = &c->keys[key];
+        if (!k->pulling && k->sending == SEND_IDLE) continue;
+        snprintf(out, size, "unit %s, key %d of server %d (%s, %s)", c->o.layout->units[u].name, key,
+                 k->part->shard / c->o.map->threads,
+                 k->sending == SEND_IDLE     ? "push acknowledged"
+                 : k->sending == SEND_QUEUED ? "push waits for credits"
+                 : k->sending == SEND_HELD   ? "push held until earlier workers have pushed"
+                                             : "push not acknowledged",
+                 k->pulling ? "pull not answered" : "no pull open");
+        return;
+    }
+}
+
+struct worker_core *worker_core_create(const struct worker_core_options *o) {
+    struct worker_core *c = xcalloc(1, sizeof *c);
+    c->o = *o;
+    c->heard_s = o->start_s;
+    c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
+    for (int key = 0; key < o->map->count; key++) {
+        c->keys[key].part = &o->map->parts[key];
+        c->keys[key].bytes =
+            (size_t)(o->map->parts[key].end - o->map->parts[key].begin) * dtype_size(o->dtype);
+    }
+    return c;
+}
+
+void worker_core_destroy(struct worker_core **c) {
+    if (!*c) return;
+    free((*c)->keys);
+    free(*c);
+    *c = NULL;
+}

@@ -1,0 +1,78 @@
+// A worker's side of the protocol as a pure state machine: what to push, pull, repeat; what has
+// landed. No sockets, no clock but `now` (seconds). The communication thread owns it.
+//
+// A key between two steps:
+//
+//     pushed by the caller --> QUEUED --credits, urgent units first--> SENT --PUSH_ACK--> IDLE
+//                                 PULL (t+1) follows the push at once      (HELD: arrived, keep waiting)
+//     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
+//
+// Safe to overwrite: this worker pushed the key only after its last use of the weights in step t.
+// Credits: bytes pushed and not yet acknowledged; one partition may always go.
+// At-least-once: what is unanswered for resend_s is sent again; the servers apply it once.
+#ifndef STARRING_PS_WORKER_WORKER_CORE_H
+#define STARRING_PS_WORKER_WORKER_CORE_H
+
+#include "ps/net/port.h"
+#include "ps/shard_map.h"
+#include "shared/core/topology.h"
+
+struct worker_core_options {
+    const struct layout *layout;
+    const struct shard_map *map;
+    enum dtype dtype;
+    void *const *weights;      // (units) each (n_pad) of dtype, host memory: what pulls write
+    const void *const *grads;  // (units) each (n_pad) of dtype, host memory: what pushes read
+    int64_t credit_bytes;
+    double resend_s, heartbeat_s;
+    double lost_s;        // a scheduler silent for this long is lost
+    double start_s;       // now, at creation
+    struct ps_port port;  // peers: shard indices, PEER_SCHEDULER
+};
+
+// What goes along with a unit's gradient.
+struct push_info {
+    int64_t step;  // 0-based attempt
+    float lr;
+    float grad_scale;  // async: the worker's own decision
+    bool skip;
+};
+
+struct worker_core;
+struct worker_core *worker_core_create(const struct worker_core_options *o);
+void worker_core_destroy(struct worker_core **c);
+
+// ---- requests. Each is answered by a change of the state below.
+void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
+// values (n_pad) stay where they are until the unit is no longer busy. round: 1, 2, .. counts loadings.
+void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
+// loss: this worker's share of the mean.
+void worker_core_report(struct worker_core *c, const struct step_input *in, double loss, double now);
+void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
+void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights of every key, as control bytes
+void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
+void worker_core_goodbye(struct worker_core *c, double now);
+
+// ---- messages. peer: shard index or PEER_SCHEDULER. Takes over frame. 0, or -1 with an error.
+int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
+                        double now);
+// Sends what credits allow, repeats what is overdue, heartbeats. 0, or -1 with an error.
+int worker_core_tick(struct worker_core *c, double now);
+
+// ---- state
+int64_t worker_core_landed(const struct worker_core *c, int u);  // steps over in every key's weights
+uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
+// Keys whose gradient (or initial values) the transport or a server still needs.
+int worker_core_busy(const struct worker_core *c, int u);
+int worker_core_pulling(const struct worker_core *c);        // pulls not yet answered
+bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
+int64_t worker_core_steps_done(const struct worker_core *c, struct step_stats *last);
+uint64_t worker_core_gathers_done(const struct worker_core *c, double values[WIRE_VALUES_MAX]);
+bool worker_core_stopped(const struct worker_core *c);  // some worker was asked to leave
+bool worker_core_parted(const struct worker_core *c);   // GOODBYE was acknowledged
+const struct staleness *worker_core_staleness(const struct worker_core *c);
+const char *worker_core_error(const struct worker_core *c);
+// What the worker is waiting for on unit u, in words, for the message of a missed deadline.
+void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);
+
+#endif

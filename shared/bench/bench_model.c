@@ -1,0 +1,74 @@
+// The sizes of a model's training step, for `starring bench kernels --model`.
+#include "shared/bench/bench_table.h"
+#include "shared/core/error.h"
+#include "shared/model/head_plan.h"
+
+#define SEQ        1024
+#define BATCH_HOST 1
+#define BATCH_GPU  32
+// Numbers that the yardstick copies, at least: a small model's block may fit a GPU's L2, or a CPU's.
+#define COPY_HOST (INT64_C(1) << 24)
+#define COPY_GPU  (INT64_C(1) << 27)
+
+// The tokens a sequence may have, 0 where nothing limits them.
+static int64_t longest_sequence(const struct model_spec *s) {
+    return s->family == FAMILY_GPT2 ? s->max_positions : s->sliding_window;
+}
+
+static int set_rows(const struct bench_request *q, const struct model_spec *s, struct bench_sizes *out) {
+    int64_t longest = longest_sequence(s);
+    out->batch = q->batch ? q->batch : q->gpu ? BATCH_GPU : BATCH_HOST;
+    out->seq = q->seq ? q->seq : longest && longest < SEQ ? longest : SEQ;
+    out->rows = out->wide_rows = out->batch * out->seq;
+    if (longest && out->seq > longest)
+        return fail("--seq %lld: model %s takes sequences of up to %lld tokens", (long long)out->seq, s->name,
+                    (long long)longest);
+    return 0;
+}
+
+static void set_linears(const struct model_spec *s, struct bench_sizes *out) {
+    bool gpt2 = s->family == FAMILY_GPT2;
+    int64_t attention = (int64_t)s->heads * s->head_size;
+    int64_t qkv = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_size;
+    out->linear[0] = (struct bench_linear){"qkv", qkv, s->channels, gpt2 || s->qkv_bias, false};
+    out->linear[1] = (struct bench_linear){"attention's", s->channels, attention, gpt2, false};
+    out->linear[2] =
+        gpt2 ? (struct bench_linear){"up", s->ffn, s->channels, true, true}
+             : (struct bench_linear){"gate and up", 2 * (int64_t)s->ffn, s->channels, false, false};
+    out->linear[3] = (struct bench_linear){"down", s->channels, s->ffn, gpt2, false};
+    out->linears = BENCH_LINEARS;
+}
+
+int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out) {
+    struct model_spec s;
+    if (model_spec_load(q->model, &s)) return -1;
+    *out = (struct bench_sizes){.channels = s.channels,
+                                .heads = s.heads,
+                                .kv_heads = s.kv_heads,
+                                .head_size = s.head_size,
+                                .vocab = s.vocab,
+                                .wide = s.ffn,
+                                .product = q->product ? q->product
+                                           : q->gpu   ? 8192
+                                                      : 2048};
+    if (set_rows(q, &s, out)) return -1;
+    set_linears(&s, out);
+    out->parts = s.family == FAMILY_GPT2 ? BENCH_LAYER | BENCH_GELU | BENCH_POSITIONS | BENCH_BIASES
+                                         : BENCH_RMS | BENCH_SWIGLU | BENCH_ROPE;
+    if (s.family == FAMILY_LLAMA) out->width = s.ffn;
+    if (s.family == FAMILY_LLAMA && s.qkv_bias) out->parts |= BENCH_ROPE_BIAS;
+    if (s.tied) out->parts |= BENCH_TIED;
+    out->classes = q->gpu ? model_classes_padded(s.vocab) : s.vocab;
+    out->logit_rows =
+        head_plan_of(
+            &(struct head_question){
+                .rows = out->rows, .vocab = s.vocab, .micro_batches = 1, .gpu = q->gpu, .dtype = q->dtype})
+            .rows;
+    struct layout *l = model_layout_create(&s, 1);
+    if (!l) return -1;
+    int64_t large = q->gpu ? COPY_GPU : COPY_HOST, block = l->units[1].n_pad;
+    out->unit = q->elements ? q->elements : block;
+    out->copy = q->elements ? q->elements : block > large ? block : large;
+    layout_destroy(&l);
+    return 0;
+}

@@ -1,0 +1,234 @@
+#include "shared/bench/bench_work.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/command/cli.h"
+#include "shared/core/error.h"
+#include "shared/core/rng.h"
+#include "shared/device/device_choice.h"
+
+#define MEASUREMENT_S 0.010  // of a measurement on a GPU
+#define LAUNCHES_MAX  1000
+
+static int read_dtype(const struct cli_args *args, enum dtype *out) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    const char *name = cli_get(args, "dtype");
+    *out = DT_BF16;
+    if (!name) return 0;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        *out = types[i];
+        if (!strcmp(name, dtype_name(types[i]))) return 0;
+    }
+    return fail("--dtype %s: expected fp32, bf16 or fp16", name);
+}
+
+// auto: a GPU where there is one.
+static const struct backend *read_device(const struct cli_args *args) {
+    const char *name = cli_get(args, "device"), *why = NULL;
+    bool automatic = !name || !strcmp(name, "auto");
+    if (!automatic && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0) {
+        fail("--device %s: expected auto, cpu or cuda", name);
+        return NULL;
+    }
+    const struct backend *b = backend_find(automatic ? "cuda" : name, &why);
+    if (!b && automatic) b = backend_find("cpu", &why);
+    if (!b) fail("--device %s: %s", name, why);
+    return b;
+}
+
+// --set of those keys of the section cuda that an operation by itself depends on.
+static int read_choices(const struct cli_args *args, const struct backend *backend,
+                        struct cuda_choices *out) {
+    static const char *const known[] = {"cuda.attention", "cuda.attention_slice", "cuda.gelu"};
+    if (args->override_count == 0) return 0;
+    for (size_t i = 0; i < args->override_count; i++) {
+        bool found = false;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            found |= !strcmp(args->overrides[i].path, known[k]);
+        if (!found)
+            return fail("--set %s: is not used here; cuda.attention, cuda.attention_slice and cuda.gelu are",
+                        args->overrides[i].path);
+    }
+    struct config *c = config_load(NULL, args->overrides, args->override_count);
+    if (!c) return -1;
+    c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
+    device_resolve(c);
+    *out = c->cuda;
+    config_destroy(&c);
+    return 0;
+}
+
+int bench_open(struct bench_device *b, const struct cli_args *args) {
+    long threads, rounds;
+    if (read_dtype(args, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
+        cli_integer(args, "rounds", 1, BENCH_ROUNDS_MAX, 7, &rounds))
+        return -1;
+    b->rounds = (int)rounds;
+    b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
+    const struct backend *backend = read_device(args);
+    struct device_options o = {.threads = b->threads, .label = "bench"};
+    if (!backend || read_choices(args, backend, &o.cuda)) return -1;
+    if (dev_open(backend, &o, &b->dev)) return fail("cannot open the %s device", backend->name);
+    b->s = stream_create(b->dev, "bench");
+    if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
+    arena_init(&b->arena, b->dev);
+    b->gpu = !dev_host_memory(b->dev);
+    if (!b->gpu) cpu_peak_init(&b->peak, CPU_KERNEL_AUTO, b->dt, b->threads);
+    return b->gpu && dev_facts(b->dev, &b->facts) ? fail("cannot ask the device: %s", dev_error(b->dev)) : 0;
+}
+
+void bench_close(struct bench_device *b) {
+    if (!b->dev) return;
+    if (b->s) stream_destroy(&b->s);
+    arena_release(&b->arena);
+    dev_close(&b->dev);
+}
+
+// ---------------------------------------------------------------- buffers
+
+#define PATTERN 1048573  // elements: a prime, so that no row of a matrix begins as another does
+
+int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale, uint64_t seed) {
+    size_t size = dtype_size(dt), total = (size_t)n * size;
+    size_t length = n < PATTERN ? (size_t)n : PATTERN;
+    char *pattern = xcalloc(length, size);
+    for (size_t i = 0; i < length; i++) {
+        float x = ldexpf((float)(philox(seed, i / 4, 0).v[i % 4] >> 8), -24);
+        dtype_store(dt, pattern, i, scale < 0 ? -scale * x : scale * (2.0f * x - 1.0f));
+    }
+    for (size_t at = 0; at < total; at += length * size)
+        dev_copy(s, (char *)p + at, pattern, total - at < length * size ? total - at : length * size);
+    int rc = stream_sync(s);
+    free(pattern);
+    return rc ? fail("filling a buffer: %s", dev_error(stream_device(s))) : 0;
+}
+
+void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale) {
+    void *p = arena_take(&b->arena, MEM_WORKSPACE, (size_t)n * dtype_size(dt));
+    if (!p || bench_fill(b->s, p, dt, n, scale, (uint64_t)b->arena.count)) return NULL;
+    return p;
+}
+
+// ---------------------------------------------------------------- operations
+
+void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t args_bytes) {
+    assert(args_bytes <= sizeof w->args);
+    w->op = op;
+    w->args_bytes = args_bytes;
+    memcpy(w->args, args, args_bytes);
+}
+
+// A GPU has one way to copy; on a host the cast from fp32 to fp32 copies with all threads.
+int bench_set_copy(struct bench_device *b, int64_t bytes) {
+    int64_t n = bytes / (int64_t)sizeof(float);
+    const void *in = bench_buffer(b, DT_F32, n, 1.0f);
+    void *out = bench_buffer(b, DT_F32, n, 1.0f);
+    if (!in || !out) return -1;
+    if (b->gpu)
+        BENCH_SET(&b->copy, BENCH_OP_COPY, bench_copy, out, in, (size_t)n * sizeof(float));
+    else
+        BENCH_SET(&b->copy, OP_CAST, cast_args, .out = out, .in = in, .n = n, .from = DT_F32, .to = DT_F32);
+    b->copy.bytes = 2.0 * (double)n * sizeof(float);
+    return 0;
+}
+
+const char *bench_copy_text(const struct bench_device *b) {
+    return b->gpu ? "cudaMemcpyAsync between two large arrays of the device; bytes read + written"
+                  : "glibc's memcpy between two large arrays, same threads (it may bypass the caches); bytes "
+                    "read + written";
+}
+
+double bench_launches(struct stream *s, const struct bench_work *w, int launches) {
+    double start = now_seconds();
+    for (int i = 0; i < launches; i++) {
+        if (w->op == BENCH_OP_COPY) {
+            struct bench_copy c;
+            memcpy(&c, w->args, sizeof c);
+            dev_copy(s, c.dst, c.src, c.bytes);
+        } else {
+            dev_launch(s, w->op, w->args, w->args_bytes);
+        }
+    }
+    stream_sync(s);
+    return now_seconds() - start;
+}
+
+// After a first, uncounted launch: how many make a measurement.
+static int launches_of(const struct bench_device *b, const struct bench_work *w) {
+    bench_launches(b->s, w, 1);
+    if (!b->gpu) return 1;
+    double n = ceil(MEASUREMENT_S / bench_launches(b->s, w, 1));
+    return n > LAUNCHES_MAX ? LAUNCHES_MAX : (int)n;
+}
+
+static double measure_once(const struct bench_device *b, const struct bench_work *w, int launches) {
+    return bench_launches(b->s, w, launches) / launches;
+}
+
+double bench_peak(struct stream *s, struct cpu_peak *p) {
+    double start = now_seconds();
+    stream_host(s, "peak", cpu_peak_run, p);
+    stream_sync(s);
+    return now_seconds() - start;
+}
+
+int bench_measure(struct bench_device *b, struct bench_work *w) {
+    const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
+    int yard_launches = launches_of(b, yard);
+    w->launches = launches_of(b, w);
+    bool computes = w->flops > 0 && !b->gpu;
+    if (computes) bench_peak(b->s, &b->peak);
+    for (int i = 0; i < b->rounds; i++) {
+        if (computes) w->peak_seconds[i] = bench_peak(b->s, &b->peak);
+        w->yard_seconds[i] = measure_once(b, yard, yard_launches);
+        w->seconds[i] = measure_once(b, w, w->launches);
+    }
+    return stream_sync(b->s) ? fail("%s: %s", op_name(w->op), dev_error(b->dev)) : 0;
+}
+
+// ---------------------------------------------------------------- results
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(const double *v, int n) {
+    double sorted[BENCH_ROUNDS_MAX];
+    memcpy(sorted, v, (size_t)n * sizeof *v);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    return n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+}
+
+double bench_share(const struct bench_device *b, const struct bench_work *w) {
+    double share[BENCH_ROUNDS_MAX];
+    const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
+    for (int i = 0; i < b->rounds; i++)
+        share[i] = w->flops > 0 ? w->flops / w->seconds[i] / (yard->flops / w->yard_seconds[i])
+                                : w->bytes / w->seconds[i] / (yard->bytes / w->yard_seconds[i]);
+    return bench_median(share, b->rounds);
+}
+
+double bench_peak_rate(const struct bench_device *b, const struct bench_work *w) {
+    return b->peak.flops / bench_median(w->peak_seconds, b->rounds);
+}
+
+// flops in `seconds`, as a share of the roof in the same round.
+static double share_of_peak(const struct bench_device *b, const struct bench_work *w, double flops,
+                            const double *seconds) {
+    double share[BENCH_ROUNDS_MAX];
+    for (int i = 0; i < b->rounds; i++) share[i] = flops / seconds[i] / (b->peak.flops / w->peak_seconds[i]);
+    return bench_median(share, b->rounds);
+}
+
+double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w) {
+    return share_of_peak(b, w, w->flops, w->seconds);
+}
+
+double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w) {
+    return share_of_peak(b, w, b->product.flops, w->yard_seconds);
+}

@@ -1,0 +1,96 @@
+// What the benches share: a device with its stream, buffers of random contents, and operations timed in turn
+// with a yardstick.
+//
+// Timing      On a host device a measurement is one operation and one sync. On a GPU it is so many launches
+// in
+//             a row that they last 10 ms, then one sync, on the host's clock: launching and waking up, tens
+//             of microseconds, then count for less than one per cent, for the yardstick as for the operation.
+//             What ends sooner than it is launched (decide) is timed by its launches.
+// Threads     One thread.
+#ifndef STARRING_SHARED_BENCH_BENCH_WORK_H
+#define STARRING_SHARED_BENCH_BENCH_WORK_H
+
+#include "kernels/cpu_peak.h"
+#include "shared/core/arena.h"
+
+#define BENCH_ROUNDS_MAX 99
+#define BENCH_ARGS_MAX   sizeof(struct adamw_args)  // the largest struct of arguments
+#define BENCH_SHAPE_MAX  48
+
+// dev_copy as an operation: bytes are read and written.
+#define BENCH_OP_COPY OP_COUNT
+struct bench_copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+// One operation and what it was measured to take.
+struct bench_work {
+    enum op op;                   // or BENCH_OP_COPY
+    char shape[BENCH_SHAPE_MAX];  // for people: "R=4096 C=768"
+    double bytes, flops;  // read and written, computed; by the operation's definition, each tensor once
+    bool tiny;            // too little data for a rate to mean anything
+    int launches;         // of one measurement
+    double seconds[BENCH_ROUNDS_MAX];       // one launch
+    double yard_seconds[BENCH_ROUNDS_MAX];  // the yardstick, just before
+    double peak_seconds[BENCH_ROUNDS_MAX];  // of what computes, on a host: the roof, just before
+    size_t args_bytes;
+    unsigned char args[BENCH_ARGS_MAX];
+};
+
+struct bench_device {
+    struct device *dev;
+    struct stream *s;
+    struct arena arena;
+    bool gpu;                   // its memory is its own
+    struct device_facts facts;  // of a GPU
+    int threads, rounds;
+    enum dtype dt;
+    struct bench_work copy, product;  // the yardsticks; product only where asked for
+    struct cpu_peak peak;             // on a host
+};
+
+struct cli_args;
+// Reads --device, --threads, --dtype, --rounds and --set cuda.KEY=VALUE and opens the device. 0, or -1 after
+// logging.
+int bench_open(struct bench_device *b, const struct cli_args *args);
+void bench_close(struct bench_device *b);
+
+// Fills p (n elements of type dt) in device memory with random numbers of scale * (-1, 1), or (0, scale) when
+// scale is given negative; the same for the same seed. Random because a GPU multiplies zeros and repetitions
+// faster than real data. Blocks. 0, or -1 after logging.
+int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale, uint64_t seed);
+// n elements of type dt in device memory, filled. NULL after logging when there is no memory. Owned by the
+// device's arena.
+void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale);
+
+// Copies args into the work: at most BENCH_ARGS_MAX bytes.
+void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t args_bytes);
+#define BENCH_SET(w, OP, type, ...) \
+    bench_work_set((w), (OP), &(struct type){__VA_ARGS__}, sizeof(struct type))
+// Makes a copy of `bytes` from one new buffer to another the yardstick.
+int bench_set_copy(struct bench_device *b, int64_t bytes);
+const char *bench_copy_text(const struct bench_device *b);  // how it is copied, for people
+
+// Runs the operation `launches` times; seconds on the host's clock for all of them.
+double bench_launches(struct stream *s, const struct bench_work *w, int launches);
+// Times w in b->rounds rounds, each just after its yardstick, after one round that is not counted.
+// -1 when the device failed.
+int bench_measure(struct bench_device *b, struct bench_work *w);
+
+// One call of the roof on the stream; seconds on the host's clock.
+double bench_peak(struct stream *s, struct cpu_peak *p);
+// Median over the rounds of the roof's rate, flops per second; and of shares of it in the same round: this
+// operation's, and its yardstick's. For what computes, on a host.
+double bench_peak_rate(const struct bench_device *b, const struct bench_work *w);
+double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w);
+double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w);
+
+// Of n values; sorts a copy. n at most BENCH_ROUNDS_MAX.
+double bench_median(const double *v, int n);
+// Median over the rounds of this operation's rate (bytes, or flops where it has any, per second) as a
+// share of the yardstick's rate in the same round.
+double bench_share(const struct bench_device *b, const struct bench_work *w);
+
+#endif

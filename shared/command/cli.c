@@ -1,0 +1,235 @@
+#include "shared/command/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+
+#define NEAR_MAX 64  // longer words are compared by their first NEAR_MAX characters
+
+// Edit distance (Wagner & Fischer 1974) with two rows.
+static size_t edit_distance(const char *a, const char *b) {
+    size_t row[NEAR_MAX + 1];
+    size_t n = strnlen(b, NEAR_MAX);
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 0; i < NEAR_MAX && a[i]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < n; j++) {
+            size_t best = diagonal + (a[i] != b[j]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
+            diagonal = row[j + 1];
+            row[j + 1] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *cli_nearest(const char *word, const char *const *names, size_t count) {
+    const char *best = NULL;
+    size_t best_distance = strlen(word) / 3 + 2;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = edit_distance(word, names[i]);
+        if (d < best_distance) {
+            best_distance = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+static char *own(struct cli_args *a, const char *text, size_t length) {
+    char *copy = xcalloc(length + 1, 1);
+    memcpy(copy, text, length);
+    a->owned = xrealloc(a->owned, (a->owned_count + 1) * sizeof *a->owned);
+    a->owned[a->owned_count++] = copy;
+    return copy;
+}
+
+void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value) {
+    char *f = own(a, flag, strlen(flag));
+    char *p = own(a, path, strlen(path));
+    char *v = own(a, value, strlen(value));
+    a->overrides = xrealloc(a->overrides, (a->override_count + 1) * sizeof *a->overrides);
+    a->overrides[a->override_count++] = (struct config_override){.path = p, .value = v, .flag = f};
+}
+
+static void show_flag(char *text, size_t size, const struct cli_option *o) {
+    snprintf(text, size, "--%s", o->name);
+}
+
+static int take_option(struct cli_args *a, const struct cli_option *o, const char *value) {
+    a->given = xrealloc(a->given, (a->given_count + 1) * sizeof *a->given);
+    a->given[a->given_count++] = (struct cli_given){.option = o, .value = value};
+    if (!o->path) return 0;
+    char flag[64];
+    show_flag(flag, sizeof flag, o);
+    if (strcmp(o->path, CLI_SET) != 0) {
+        cli_override(a, flag, o->path, o->metavar ? value : "true");
+        return 0;
+    }
+    const char *equals = strchr(value, '=');
+    if (!equals || equals == value)
+        return fail("--%s %s: expected KEY=VALUE, for example --%s gradient_clipping=1.0", o->name, value,
+                    o->name);
+    char *path = own(a, value, (size_t)(equals - value));
+    cli_override(a, flag, path, equals + 1);
+    return 0;
+}
+
+// Options are numbered through: the common ones, then the command's own. NULL past the last.
+static const struct cli_option *option_at(const struct cli_command *cmd, size_t i) {
+    if (i < cmd->common_count) return &cmd->common[i];
+    i -= cmd->common_count;
+    return i < cmd->option_count ? &cmd->options[i] : NULL;
+}
+
+static int unknown_option(const struct cli_command *cmd, const char *name, size_t length) {
+    const char *names[64];
+    size_t count = 0;
+    const struct cli_option *o;
+    for (size_t i = 0; count < 63 && (o = option_at(cmd, i)); i++)
+        if (o->help) names[count++] = o->name;
+    names[count++] = "help";
+    char word[NEAR_MAX + 1];
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    const char *near = cli_nearest(word, names, count);
+    if (near) return fail("unknown option --%s: did you mean --%s?", word, near);
+    return fail("unknown option --%s: see starring %s --help", word, cmd->name);
+}
+
+static const struct cli_option *find_long(const struct cli_command *cmd, const char *name, size_t length) {
+    const struct cli_option *o;
+    for (size_t i = 0; (o = option_at(cmd, i)); i++)
+        if (strlen(o->name) == length && !strncmp(o->name, name, length)) return o;
+    return NULL;
+}
+
+static const struct cli_option *find_letter(const struct cli_command *cmd, char letter) {
+    const struct cli_option *o;
+    for (size_t i = 0; (o = option_at(cmd, i)); i++)
+        if (letter && o->letter == letter) return o;
+    return NULL;
+}
+
+// One option at argv[*i], with its value there or in the next word; moves *i to the last word used.
+static int parse_option(const struct cli_command *cmd, int argc, char **argv, int *i, struct cli_args *out) {
+    const char *word = argv[*i];
+    const struct cli_option *o;
+    const char *value = NULL;
+    if (word[1] == '-') {
+        const char *equals = strchr(word, '=');
+        size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
+        o = find_long(cmd, word + 2, length);
+        if (!o) return unknown_option(cmd, word + 2, length);
+        if (equals) value = equals + 1;
+    } else {
+        o = word[2] ? NULL : find_letter(cmd, word[1]);
+        if (!o) return fail("unknown option %s: see starring %s --help", word, cmd->name);
+    }
+    if (!o->metavar) {
+        if (value) return fail("--%s takes no value, but %s was given", o->name, value);
+        return take_option(out, o, "");
+    }
+    if (!value) {
+        if (*i + 1 >= argc) return fail("--%s needs a value: --%s %s", o->name, o->name, o->metavar);
+        value = argv[++*i];
+    }
+    return take_option(out, o, value);
+}
+
+enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out) {
+    *out = (struct cli_args){0};
+    bool only_words = false;
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i];
+        if (!only_words && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
+            cli_help(stdout, cmd);
+            return CLI_HELP_SHOWN;
+        }
+        if (!only_words && !strcmp(word, "--")) {
+            only_words = true;
+        } else if (!only_words && word[0] == '-' && word[1]) {
+            if (parse_option(cmd, argc, argv, &i, out)) return CLI_WRONG;
+        } else {
+            if ((int)out->word_count == cmd->max_words) {
+                fail("unexpected word \"%s\": see starring %s --help", word, cmd->name);
+                return CLI_WRONG;
+            }
+            out->words = xrealloc(out->words, (out->word_count + 1) * sizeof *out->words);
+            out->words[out->word_count++] = word;
+        }
+    }
+    return CLI_RUN;
+}
+
+void cli_args_free(struct cli_args *a) {
+    for (size_t i = 0; i < a->owned_count; i++) free(a->owned[i]);
+    free(a->owned);
+    free(a->overrides);
+    free(a->given);
+    free(a->words);
+    *a = (struct cli_args){0};
+}
+
+const char *cli_get(const struct cli_args *a, const char *name) {
+    for (size_t i = a->given_count; i-- > 0;)
+        if (!strcmp(a->given[i].option->name, name)) return a->given[i].value;
+    return NULL;
+}
+
+int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out) {
+    const char *text = cli_get(a, name);
+    if (!text) {
+        *out = fallback;
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high)
+        return fail("--%s %s: expected a whole number from %ld to %ld", name, text, low, high);
+    *out = value;
+    return 0;
+}
+
+int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
+               double *out) {
+    const char *text = cli_get(a, name);
+    if (!text) {
+        *out = fallback;
+        return 0;
+    }
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= low && value <= high))
+        return fail("--%s %s: expected a number from %g to %g", name, text, low, high);
+    *out = value;
+    return 0;
+}
+
+static void help_options(FILE *f, const struct cli_option *options, size_t count) {
+    for (const struct cli_option *o = options; o < options + count; o++) {
+        char left[64];
+        char letter[8] = "    ";
+        if (!o->help) continue;
+        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->metavar ? " " : "",
+                 o->metavar ? o->metavar : "");
+        fprintf(f, "  %-32s %s\n", left, o->help);
+    }
+}
+
+void cli_help(FILE *f, const struct cli_command *cmd) {
+    fprintf(f, "starring %s %s\n\n%s\n\nOptions:\n", cmd->name, cmd->usage, cmd->summary);
+    if (!cmd->common_words) help_options(f, cmd->common, cmd->common_count);
+    help_options(f, cmd->options, cmd->option_count);
+    fprintf(f, "  -h, --help%*s show this\n", 22, "");
+    if (cmd->common_words) {
+        fprintf(f, "\n%s\n", cmd->common_words);
+        help_options(f, cmd->common, cmd->common_count);
+    }
+    if (cmd->examples) fprintf(f, "\nExamples:\n%s", cmd->examples);
+}

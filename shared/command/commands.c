@@ -1,0 +1,242 @@
+#include "shared/command/commands.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+// Options that set a configuration key, shared by train and the roles.
+static const struct cli_option common[] = {
+    {"config", NULL, "FILE",
+     "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'},
+    {"topology", "topology", "T", "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3",
+     0},
+    {"workers", "workers", "N", "ranks that compute (2; local: 1)", 0},
+    {"servers", "parameter_server.servers", "S", "parameter servers of a star (1)", 0},
+    {"model", "model.name", "M",
+     "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)", 0},
+    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or the demo's text (demo)", 0},
+    {"tokenizer", "data.tokenizer", "KIND",
+     "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts", 0},
+    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (fp32)", 0},
+    {"device", "device", "D", "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)", 0},
+    {"steps", "steps", "N", "optimizer steps (100)", 0},
+    {"seed", "seed", "N", "of the initial weights and the batches (1)", 0},
+    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker (4)", 0},
+    {"seq", "data.seq_len", "T", "tokens of a sequence (256)", 0},
+    {"lr", "optimizer.params.lr", "X", "learning rate (1e-3)", 0},
+    {"threads", "threads", "N", "CPU threads per rank; 0: its share of the cores (0)", 0},
+    {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
+    {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
+    {"quiet", "quiet", NULL, "no step lines and no table", 0},
+    {"set", CLI_SET, "KEY=VALUE",
+     "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
+};
+
+static const char no_weights[] = "do not write the final weights";
+static const char save_help[] = "after Ctrl-C or SIGTERM write the weights of the last finished step";
+static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
+static const char json_help[] =
+    "if it is the last to leave: print summary.json alone on stdout, not the table";
+static const char role_words[] =
+    "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of "
+    "a\n"
+    "server, --trace of a scheduler) does nothing there, so that one file or command line serves all:";
+static const char rank_help[] = "which one of its role this is (default: any free one)";
+
+static const struct cli_option train_options[] = {
+    {"no-weights", NULL, NULL, no_weights, 0},
+    {"save-on-interrupt", NULL, NULL, save_help, 0},
+    {"launch", "launch", "HOW",
+     "threads (ring), processes (star), mpi (ring), or auto: what the topology asks for (auto)", 0},
+    {"collective", "ring.collective", "C",
+     "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
+    {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
+    {"force", NULL, NULL, "replace an earlier run in --out", 0},
+    {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
+    {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},
+};
+
+const struct cli_command command_train = {
+    .name = "train",
+    .usage = "[-c CONFIG.json] [OPTIONS]",
+    .summary =
+        "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
+        "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
+        "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
+        "2 wrong options or configuration, 130 ended by Ctrl-C, 143 by SIGTERM: after the step in hand, "
+        "with\n"
+        "summary.json of the steps done; a second Ctrl-C ends at once. mpirun has a status of its own.",
+    .examples =
+        "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
+        "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
+        "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
+        "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
+    .options = train_options,
+    .option_count = COUNT(train_options),
+    .common = common,
+    .common_count = COUNT(common),
+};
+
+static const struct cli_option scheduler_options[] = {
+    {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
+    {"announce-fd", NULL, "FD", NULL, 0},
+    {"launched", NULL, NULL, NULL, 0},
+};
+
+const struct cli_command command_scheduler = {
+    .name = "scheduler",
+    .usage = "-c CONFIG.json --bind tcp://HOST:PORT",
+    .summary =
+        "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
+        "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in "
+        "--out.",
+    .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
+    .options = scheduler_options,
+    .option_count = COUNT(scheduler_options),
+    .common = common,
+    .common_count = COUNT(common),
+    .common_words = role_words,
+};
+
+static const struct cli_option server_options[] = {
+    {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
+    {"rank", NULL, "R", rank_help, 0},
+    {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
+    {"json", "json", NULL, json_help, 0},
+    {"launched", NULL, NULL, NULL, 0},
+};
+
+const struct cli_command command_server = {
+    .name = "server",
+    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
+    .summary =
+        "A parameter server: holds the fp32 masters and the optimizer state of its share of the model. With\n"
+        "--out DIR it leaves its report there; the last role to leave prints the table.",
+    .examples =
+        "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
+        "      --set 'parameter_server.bind=tcp://0.0.0.0:*'\n",
+    .options = server_options,
+    .option_count = COUNT(server_options),
+    .common = common,
+    .common_count = COUNT(common),
+    .common_words = role_words,
+};
+
+static const struct cli_option worker_options[] = {
+    {"scheduler", NULL, "ADDRESS", scheduler_help, 0},
+    {"rank", NULL, "R", rank_help, 0},
+    {"no-weights", NULL, NULL, no_weights, 0},
+    {"save-on-interrupt", NULL, NULL, save_help, 0},
+    {"force", NULL, NULL, "worker 0: replace an earlier run in --out", 0},
+    {"json", "json", NULL,
+     "steps go to stderr; if it is the last to leave: print summary.json alone on stdout, not the table", 0},
+    {"launched", NULL, NULL, NULL, 0},
+};
+
+const struct cli_command command_worker = {
+    .name = "worker",
+    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
+    .summary =
+        "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
+        "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints "
+        "the\n"
+        "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
+        "starring summary DIR merges them. Exit status: as train's.",
+    .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
+    .options = worker_options,
+    .option_count = COUNT(worker_options),
+    .common = common,
+    .common_count = COUNT(common),
+    .common_words = role_words,
+};
+
+static const struct cli_option info_options[] = {
+    {"vocab", NULL, "V", "check that every token is below V (default: the sidecar's, else 1048576)", 0},
+    {"json", NULL, NULL, "print one JSON document", 0},
+};
+
+const struct cli_command command_data_info = {
+    .name = "data info",
+    .usage = "PATH",
+    .summary = "Says what a text, an llm.c .bin file, or a directory of either holds.",
+    .examples = "  starring data info tinyshakespeare.txt\n  starring data info demo\n",
+    .options = info_options,
+    .option_count = COUNT(info_options),
+    .max_words = 1,
+};
+
+static const struct cli_option tokenize_options[] = {
+    {"tokenizer", NULL, "NAME", "byte: a token is a byte, vocabulary 256 (default)", 0},
+    {"force", NULL, NULL, "replace OUT.bin", 0},
+};
+
+const struct cli_command command_data_tokenize = {
+    .name = "data tokenize",
+    .usage = "[--tokenizer byte] IN OUT.bin",
+    .summary =
+        "Turns text into llm.c's uint16 token file (magic 20240520, version 1), a token per byte, with a "
+        "sidecar\n"
+        "OUT.bin.json. Tokens of a Hugging Face tokenizer are made by experiments/tokenize.py.",
+    .examples =
+        "  starring data tokenize book.txt book.bin\n"
+        "  experiments/tokenize.py --tokenizer ./gpt2 book.txt --out book.bin\n",
+    .options = tokenize_options,
+    .option_count = COUNT(tokenize_options),
+    .max_words = 2,
+};
+
+static const struct cli_option wrap_options[] = {
+    {"type", NULL, "TYPE", "uint16 or uint32: what the tokens of IN are, little-endian", 0},
+    {"force", NULL, NULL, "replace OUT.bin", 0},
+};
+
+const struct cli_command command_data_wrap = {
+    .name = "data wrap",
+    .usage = "--type uint16|uint32 IN OUT.bin",
+    .summary =
+        "Puts llm.c's header before bare tokens, such as nanoGPT's train.bin. The tokens stay as they are, "
+        "of any\n"
+        "number up to 2147483647.",
+    .examples = "  starring data wrap --type uint16 nanoGPT/data/openwebtext/val.bin val.bin\n",
+    .options = wrap_options,
+    .option_count = COUNT(wrap_options),
+    .max_words = 2,
+};
+
+static const struct cli_option summary_options[] = {
+    {"json", NULL, NULL,
+     "print summary.json alone, or the facts of a run without one; \"state\" says how it stands", 0},
+};
+
+const struct cli_command command_summary = {
+    .name = "summary",
+    .usage = "DIR",
+    .summary =
+        "Prints the table of the run in DIR, or, of a run that goes on, failed or was killed, what is "
+        "there.\n"
+        "Overwrites nothing; writes DIR/summary.json where a finished job on many machines has none yet.\n"
+        "Exit status: 0 complete, 1 failed, interrupted, dead or with damaged files, 2 no run directory, 3 "
+        "running.",
+    .examples = "  starring summary runs/star\n  starring summary runs/star --json | python3 -m json.tool\n",
+    .options = summary_options,
+    .option_count = COUNT(summary_options),
+    .max_words = 1,
+};
+
+void commands_overview(FILE *f) {
+    fputs(
+        "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
+        "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
+        "  starring scheduler | server | worker                               the star's roles, for many "
+        "machines\n"
+        "  starring bench step | kernels | adam | collective | tune           how fast the parts are\n"
+        "  starring data info | tokenize | wrap                               what a text holds; token "
+        "files\n"
+        "  starring summary DIR                                               a run's table again\n"
+        "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"
+        "  starring --version\n\n"
+        "starring COMMAND --help lists a command's options with examples.\n\n"
+        "Examples:\n"
+        "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
+        "  starring train --model demo --topology zero:2 --workers 2 --steps 100 --out runs/a\n"
+        "  starring generate --model runs/a --prompt \"hacker: \"\n",
+        f);
+}

@@ -1,0 +1,226 @@
+#include "shared/config/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/config/relaxed_json.h"
+#include "shared/core/error.h"
+
+static void set_defaults(struct draft *d) {
+    *d = (struct draft){
+        .last_iteration = -1,
+        .c =
+            {
+                .model = xstrdup("demo"),
+                .data = xstrdup("demo"),
+                .tokenizer = xstrdup("auto"),
+                .val_fraction = 0.05,
+                .seq = 256,
+                .steps = 100,
+                .seed = 1,
+                .eval_batches = 8,
+                .steps_per_print = 10,
+                .clip = 1,  // as in DeepSpeed 0.19.6
+                .optimizer_type = xstrdup("AdamW"),
+                // FusedAdam's defaults.
+                .optimizer = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
+                .schedule = {.warmup_steps = 1000, .cos_min_ratio = 1e-4},
+                .scaler = {.initial_power = 16, .window = 1000, .hysteresis = 2, .min_scale = 1},
+                .ps = {.servers = 1,
+                       .threads = 1,
+                       .partition_bytes = 1 << 20,
+                       .deadline_ms = 30000,
+                       .heartbeat_ms = 500,
+                       .credit_bytes = 64 << 20,
+                       .bind = xstrdup("tcp://127.0.0.1:*")},
+                .products = xstrdup("auto"),
+            },
+    };
+}
+
+static void free_texts(struct config *c) {
+    free(c->topology);
+    free(c->model);
+    free(c->data);
+    free(c->val_data);
+    free(c->tokenizer);
+    free(c->out);
+    free(c->optimizer_type);
+    free(c->products);
+    free(c->ps.bind);
+}
+
+void config_destroy(struct config **c) {
+    if (!*c) return;
+    free_texts(*c);
+    free(*c);
+    *c = NULL;
+}
+
+const char *config_dtype_name(enum dtype t) { return dtype_name(t); }
+
+// A whole number after prefix, at most nine digits; -1: text is something else.
+static int number_after(const char *text, const char *prefix) {
+    size_t n = strlen(prefix), digits = strncmp(text, prefix, n) ? 0 : strspn(text + n, "0123456789");
+    return digits > 0 && digits < 10 && !text[n + digits] ? atoi(text + n) : -1;
+}
+
+int config_parse_topology(struct config *c, const char *text) {
+    int s = number_after(text, "ps:ssp:"), b = number_after(text, "ps:backup:");
+    int stage = number_after(text, "zero:");
+    enum topology_kind kind = TOPOLOGY_PS;
+    enum consistency consistency = CONSISTENCY_SYNC;
+    if (!strcmp(text, "local"))
+        kind = TOPOLOGY_LOCAL;
+    else if (stage >= 0 && stage <= 3)
+        kind = TOPOLOGY_ZERO;
+    else if (!strcmp(text, "ps:async"))
+        consistency = CONSISTENCY_ASYNC;
+    else if (s >= 0)
+        consistency = CONSISTENCY_SSP;
+    else if (b >= 0)
+        consistency = CONSISTENCY_BACKUP;
+    else if (strcmp(text, "ps:sync"))
+        return fail(
+            "topology \"%s\": possible are local, ps:sync, ps:async, zero:0, zero:1, zero:2, zero:3 (not "
+            "supported yet: ps:ssp:S, ps:backup:B)",
+            text);
+    c->kind = kind;
+    c->consistency = consistency;
+    c->bound = s >= 0 ? s : b >= 0 ? b : 0;
+    c->stage = kind == TOPOLOGY_ZERO ? stage : 0;
+    if (c->topology != text) {
+        free(c->topology);
+        c->topology = xstrdup(text);
+    }
+    return 0;
+}
+
+// "model": "X" means {"name": "X"}, "data": "X" means {"path": "X"}, "bfloat16" is the old "bf16".
+static void normalise(cJSON *root) {
+    static const char *const whole[][2] = {{"model", "name"}, {"data", "path"}};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, whole[i][0]);
+        if (!v || cJSON_IsObject(v) || cJSON_IsNull(v)) continue;
+        cJSON *section = cJSON_CreateObject();
+        cJSON_AddItemToObject(section, whole[i][1], cJSON_Duplicate(v, true));
+        cJSON_ReplaceItemInObjectCaseSensitive(root, whole[i][0], section);
+    }
+    if (!cJSON_GetObjectItemCaseSensitive(root, "bf16") && cJSON_GetObjectItemCaseSensitive(root, "bfloat16"))
+        cJSON_AddItemToObject(root, "bf16", cJSON_DetachItemFromObjectCaseSensitive(root, "bfloat16"));
+}
+
+// What a flag's value is: JSON where it is JSON, else a bare string; texts are taken as they are.
+static cJSON *override_value(const char *path, const char *value) {
+    const struct field *f = field_find(path);
+    if (f && f->type == FIELD_TEXT && value[0] != '"') return cJSON_CreateString(value);
+    cJSON *v = relaxed_json_try(value);
+    return v ? v : cJSON_CreateString(value);
+}
+
+// The path an override sets: "model" and "data" alone mean their name and path.
+static char *effective_path(const struct config_override *o) {
+    bool whole = o->value[strspn(o->value, " \t\n")] == '{';
+    const char *tail = whole                       ? ""
+                       : !strcmp(o->path, "model") ? ".name"
+                       : !strcmp(o->path, "data")  ? ".path"
+                                                   : "";
+    return xasprintf("%s%s", o->path, tail);
+}
+
+// Puts one override into the tree, creating the sections above it.
+static int apply_override(cJSON *root, const struct config_override *o) {
+    const char *flag = o->flag ? o->flag : "--set";
+    char path[256];
+    int n = snprintf(path, sizeof path, "%s", o->path);
+    if (n >= (int)sizeof path || !path[0] || path[0] == '.' || path[n - 1] == '.' || strstr(path, ".."))
+        return fail("%s: \"%s\" is no path: write names joined by dots, as in optimizer.params.lr", flag,
+                    path);
+    cJSON *value = override_value(path, o->value), *at = root;
+    char *name = path;
+    for (char *dot = strchr(name, '.'); dot; dot = strchr(name, '.')) {
+        *dot = 0;
+        cJSON *next = cJSON_GetObjectItemCaseSensitive(at, name);
+        if (next && !cJSON_IsObject(next) && !cJSON_IsNull(next)) {
+            cJSON_Delete(value);
+            return fail("%s: %s: \"%s\" is not an object: nothing can be set below it", flag, o->path, name);
+        }
+        if (!cJSON_IsObject(next)) {
+            cJSON_DeleteItemFromObjectCaseSensitive(at, name);
+            next = cJSON_AddObjectToObject(at, name);
+        }
+        at = next;
+        name = dot + 1;
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(at, name);
+    cJSON_AddItemToObject(at, name, value);
+    return 0;
+}
+
+// A field's value as text: a JSON string without its quotes. Every field here has one.
+static char *value_text(const struct field *f, const struct draft *d) {
+    cJSON *v = field_load(f, d);
+    char *text = cJSON_IsString(v) ? xstrdup(v->valuestring) : cJSON_PrintUnformatted(v);
+    cJSON_Delete(v);
+    return text;
+}
+
+char *config_reset_section(struct config *c, const char *section) {
+    struct draft standard, now = {.c = *c};
+    size_t n = strlen(section);
+    char *said = NULL;
+    set_defaults(&standard);
+    for (size_t i = 0; i < field_count(); i++) {
+        const struct field *f = field_at(i);
+        if (strncmp(f->path, section, n) != 0 || f->path[n] != '.') continue;
+        char *has = value_text(f, &now), *usual = value_text(f, &standard);
+        if (strcmp(has, usual) != 0) {
+            char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
+            cJSON *v = override_value(f->path, usual);
+            field_store(f, &now, v, section);
+            cJSON_Delete(v);
+            free(said);
+            said = longer;
+        }
+        free(has);
+        free(usual);
+    }
+    *c = now.c;
+    free_texts(&standard.c);
+    return said;
+}
+
+static int read_all(struct reading *r, cJSON *root) {
+    normalise(root);
+    for (size_t i = 0; i < r->override_count; i++)
+        if (apply_override(root, &r->overrides[i])) return -1;
+    if (config_check_types(r, root) || config_walk(r, root) || config_resolve(r)) return -1;
+    config_report(r);
+    return 0;
+}
+
+struct config *config_load(const char *path, const struct config_override *o, size_t count) {
+    cJSON *root = path ? relaxed_json_load(path) : cJSON_CreateObject();
+    if (!root) return NULL;
+    struct draft d;
+    set_defaults(&d);
+    struct config_override *set = xcalloc(count, sizeof *set);
+    for (size_t i = 0; i < count; i++)
+        set[i] = (struct config_override){effective_path(&o[i]), o[i].value, o[i].flag};
+    struct reading r = {.d = &d, .file = path ? path : "defaults", .overrides = set, .override_count = count};
+    int rc =
+        cJSON_IsObject(root) ? read_all(&r, root) : fail("%s: expected an object {..} at the top", r.file);
+    for (size_t i = 0; i < count; i++) free((char *)set[i].path);
+    free(set);
+    config_notes_free(&r);
+    cJSON_Delete(root);
+    if (rc) {
+        free_texts(&d.c);
+        return NULL;
+    }
+    struct config *c = xcalloc(1, sizeof *c);
+    *c = d.c;
+    return c;
+}

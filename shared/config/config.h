@@ -1,0 +1,138 @@
+// The resolved configuration of a run: DeepSpeed's JSON plus the sections model, data and
+// parameter_server, then --set, then command-line flags. Plain data; strings are owned by the struct.
+//
+// Keys beside DeepSpeed's, with their defaults (the flag of the same name wins over the file):
+//   "model": "demo"            or {"name": ..}: preset, config.json or directory
+//   "data": "demo"             or {"path": .., "val_path": .., "tokenizer": "auto"|"byte"|"bin",
+//                              "seq_len": 256, "val_fraction": 0.05}; auto: by what the files are, text
+//                              only where the model's vocabulary is the bytes; byte: text, whatever
+//                              the model; bin: token files, also of a directory that has texts too
+//   "topology": none given: zero:S when zero_optimization.stage or workers > 1 is given, else local
+//   "workers": 2               local: always 1
+//   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
+//   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
+//   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
+//   "memory": {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
+//   "cpu": {"kernel": "auto"|"fma"|"bf16-pairs"}: how a CPU multiplies matrices (kernels/cpu_kernel.h)
+//   "cuda": {"attention": "auto"|"cudnn"|"own", "attention_slice": "auto"|"whole"|BYTES,
+//            "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
+//            "products": "auto"|"none"|FILE}:
+//                              how a GPU computes (kernels/cuda_choices.h)
+//   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
+//   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
+//                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
+//
+// DeepSpeed's keys that are read: train_batch_size, train_micro_batch_size_per_gpu (4),
+// gradient_accumulation_steps (1); optimizer {type AdamW|Adam, params {lr 1e-3, betas, eps, weight_decay 0,
+// adam_w_mode, bias_correction}}; scheduler {WarmupLR, WarmupDecayLR, WarmupCosineLR}; fp16; bf16;
+// gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none); steps_per_print (10); zero_optimization.stage.
+// Adam decouples the weight decay too unless adam_w_mode is false, as DeepSpeed's FusedAdam.
+//
+// "auto" becomes what the Hugging Face Trainer's defaults make of it: lr 5e-5, betas 0.9 0.999, eps 1e-8,
+// weight_decay 0, gradient_clipping 1, warmup_min_lr 0, warmup_max_lr = lr, warmup_num_steps 2
+// (Hugging Face's 0 is refused by DeepSpeed, whose schedules take at least 2), total_num_steps = steps,
+// fp16/bf16.enabled = whether dtype says so; batch sizes: as if not given. Each resolution is shown. An
+// absent warmup_max_lr is the optimizer's lr in WarmupLR, 0.001 in WarmupDecayLR.
+//
+// Other keys DeepSpeed knows are listed, one line for each topic: what tunes its implementation, what is
+// always done, what is off, and, as a warning, what is not supported and leaves the results alone; what would
+// change them is an error. Unknown keys in the file are warnings, on the command line errors, both with the
+// nearest known name.
+#ifndef STARRING_SHARED_CONFIG_CONFIG_H
+#define STARRING_SHARED_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu_kernel.h"
+#include "kernels/cuda_choices.h"
+#include "kernels/dtype.h"
+#include "shared/model/optimizer.h"
+
+enum topology_kind { TOPOLOGY_LOCAL, TOPOLOGY_PS, TOPOLOGY_ZERO };
+enum consistency { CONSISTENCY_SYNC, CONSISTENCY_ASYNC, CONSISTENCY_SSP, CONSISTENCY_BACKUP };
+enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
+enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
+enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
+
+// What a ring's ranks talk through: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
+// RING_AUTO.
+enum ring_collective { RING_AUTO, RING_LOCAL, RING_MPI, RING_NCCL };
+
+struct ps_config {
+    int servers, threads;     // S; shard threads per server
+    int64_t partition_bytes;  // of 16-bit (or fp32) payload
+    int64_t deadline_ms, heartbeat_ms;
+    int64_t credit_bytes;  // in flight per worker
+    char *bind;            // where servers and scheduler listen
+};
+
+struct config {
+    char *topology;  // as written: "ps:ssp:2"
+    enum topology_kind kind;
+    enum consistency consistency;
+    int bound;    // ssp: s; backup: b
+    int stage;    // zero
+    int workers;  // N
+    enum launch_kind launch;
+    enum device_kind device;
+    enum ring_collective collective;
+    int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
+    enum cpu_kernel cpu_kernel;  // device cpu: what it becomes on this machine once cpu_kernel_choose has run
+    struct cuda_choices cuda;
+    char *products;  // cuda.products: "auto", "none" or a file (shared/device/products.h)
+
+    char *model;      // preset, file or directory
+    char *data;       // file, directory, or "demo"
+    char *val_data;   // or NULL: the tail of data
+    char *tokenizer;  // "auto", "byte" or "bin"
+    double val_fraction;
+    int64_t seq;  // T
+    int64_t steps;
+    uint64_t seed;
+    enum dtype dtype;
+    char *out;  // run directory, or NULL
+    int64_t eval_every, eval_batches;
+    bool trace, json, quiet;
+    enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)
+    int64_t logits_bytes;                 // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
+
+    // DeepSpeed's triangle, resolved: train = micro * accumulation * N
+    int64_t train_batch, micro_batch, accumulation;
+    struct optimizer_config optimizer;
+    char *optimizer_type;  // "AdamW"
+    struct schedule_config schedule;
+    struct scaler_config scaler;
+    float clip;
+    int64_t steps_per_print;
+    bool reduce_native;
+    int64_t deadline_ms;  // collectives; = ps.deadline_ms
+    struct ps_config ps;
+};
+
+// One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"
+// alone set model.name and data.path. Texts are taken as they stand: --out 123 is a directory.
+struct config_override {
+    const char *path, *value;
+    const char *flag;  // how the user wrote it, for messages: "--workers"; NULL: "--set"
+};
+
+// Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle,
+// checks. Warnings and resolutions go to stderr. NULL after fail() named file or flag, key, what was
+// expected and what was found. The caller owns the result.
+struct config *config_load(const char *path, const struct config_override *o, size_t count);
+// The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
+char *config_to_json(const struct config *c);
+void config_destroy(struct config **c);
+// Sets the keys of a section ("cuda") to their defaults. Which of them had another value, for people
+// ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
+char *config_reset_section(struct config *c, const char *section);
+
+// Parses "zero:2", "ps:ssp:3", ... into topology, kind, consistency, bound and stage; -1 after listing
+// what is possible.
+int config_parse_topology(struct config *c, const char *text);
+const char *config_dtype_name(enum dtype t);
+const char *config_collective_name(enum ring_collective c);
+
+#endif

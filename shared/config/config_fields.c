@@ -1,0 +1,298 @@
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/core/error.h"
+
+#define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
+#define FLOAT_MAX 3.4028234663852886e38
+#define HF        "Hugging Face's defaults"
+
+static const char *const launch_names[] = {"auto", "threads", "processes", "mpi", NULL};
+static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
+static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", NULL};
+static const char *const warmup_names[] = {"log", "linear", NULL};
+static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
+static const char *const memory_check_names[] = {"auto", "off", NULL};
+static const char *const logits_names[] = {"auto", NULL};
+static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
+static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
+static const char *const slice_names[] = {"auto", "whole", NULL};
+static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
+static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
+static const char *const reduce_names[] = {"ordered", "native", NULL};
+
+static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
+static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
+static_assert(offsetof(struct optimizer_config, beta2) ==
+                  offsetof(struct optimizer_config, beta1) + sizeof(float),
+              "FIELD_PAIR stores both");
+
+#define AT(member) offsetof(struct draft, member)
+#define TEXT(path, member) \
+    { path, FIELD_TEXT, AT(member), 0, 0, NULL, NULL, NULL }
+#define BOOL(path, member) \
+    { path, FIELD_BOOL, AT(member), 0, 0, NULL, NULL, NULL }
+#define ENUM(path, member, names) \
+    { path, FIELD_ENUM, AT(member), 0, 0, names, NULL, NULL }
+#define SIZE(path, member, names) \
+    { path, FIELD_SIZE, AT(member), 1, EXACT_MAX, names, NULL, NULL }
+#define I64(path, member, low) \
+    { path, FIELD_I64, AT(member), low, EXACT_MAX, NULL, NULL, NULL }
+#define PLAIN(path, type, member, low, high) \
+    { path, type, AT(member), low, high, NULL, NULL, NULL }
+#define AUTO(path, type, member, low, high, value) \
+    { path, type, AT(member), low, high, NULL, value, HF }
+#define LATER(path, type, member, low, high) \
+    { path, type, AT(member), low, high, NULL, "", NULL }
+
+// In the order in which config_to_json writes them.
+static const struct field fields[] = {
+    TEXT("model.name", c.model),
+    TEXT("data.path", c.data),
+    TEXT("data.val_path", c.val_data),
+    TEXT("data.tokenizer", c.tokenizer),
+    PLAIN("data.val_fraction", FIELD_F64, c.val_fraction, 0, 0.9),
+    PLAIN("data.seq_len", FIELD_I64, c.seq, 1, 1 << 24),
+    TEXT("topology", c.topology),
+    PLAIN("workers", FIELD_INT, c.workers, 1, 65536),
+    ENUM("launch", c.launch, launch_names),
+    ENUM("device", c.device, device_names),
+    PLAIN("threads", FIELD_INT, c.threads, 0, 4096),
+    ENUM("cpu.kernel", c.cpu_kernel, kernel_names),
+    ENUM("cuda.attention", c.cuda.attention, attention_names),
+    SIZE("cuda.attention_slice", c.cuda.attention_slice_bytes, slice_names),
+    ENUM("cuda.gelu", c.cuda.gelu, gelu_names),
+    ENUM("cuda.bias_grad", c.cuda.bias_grad, bias_grad_names),
+    TEXT("cuda.products", c.products),
+    ENUM("dtype", c.dtype, dtype_names),
+    I64("steps", c.steps, 1),
+    I64("seed", c.seed, 0),
+    TEXT("out", c.out),
+    I64("eval_every", c.eval_every, 0),
+    I64("eval_batches", c.eval_batches, 0),
+    BOOL("trace", c.trace),
+    BOOL("json", c.json),
+    BOOL("quiet", c.quiet),
+    ENUM("memory.check", c.memory_check, memory_check_names),
+    SIZE("memory.logits_bytes", c.logits_bytes, logits_names),
+    LATER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30),
+    LATER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30),
+    LATER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30),
+    TEXT("optimizer.type", c.optimizer_type),
+    AUTO("optimizer.params.lr", FIELD_F32, c.optimizer.lr, 0, FLOAT_MAX, "5e-05"),
+    AUTO("optimizer.params.betas", FIELD_PAIR, c.optimizer.beta1, 0, 0.9999999, "[0.9,0.999]"),
+    AUTO("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, "1e-08"),
+    AUTO("optimizer.params.weight_decay", FIELD_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, "0"),
+    PLAIN("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode, 0, 0),
+    BOOL("optimizer.params.torch_adam", torch_adam),
+    PLAIN("optimizer.params.bias_correction", FIELD_NOT, c.optimizer.no_bias_correction, 0, 0),
+    ENUM("scheduler.type", c.schedule.type, schedule_names),
+    AUTO("scheduler.params.warmup_min_lr", FIELD_F64, c.schedule.min_lr, 0, FLOAT_MAX, "0"),
+    LATER("scheduler.params.warmup_max_lr", FIELD_F64, c.schedule.max_lr, 0, FLOAT_MAX),
+    LATER("scheduler.params.warmup_num_steps", FIELD_I64, c.schedule.warmup_steps, 1, EXACT_MAX),
+    LATER("scheduler.params.total_num_steps", FIELD_I64, c.schedule.total_steps, 1, EXACT_MAX),
+    ENUM("scheduler.params.warmup_type", c.schedule.warmup, warmup_names),
+    PLAIN("scheduler.params.warmup_min_ratio", FIELD_F64, c.schedule.warmup_min_ratio, 0, 1),
+    PLAIN("scheduler.params.cos_min_ratio", FIELD_F64, c.schedule.cos_min_ratio, 0, 1),
+    PLAIN("scheduler.params.last_batch_iteration", FIELD_I64, last_iteration, -1, -1),
+    LATER("fp16.enabled", FIELD_BOOL, fp16, 0, 0),
+    PLAIN("fp16.loss_scale", FIELD_F64, c.scaler.static_scale, 0, FLOAT_MAX),
+    PLAIN("fp16.initial_scale_power", FIELD_INT, c.scaler.initial_power, 0, 120),
+    PLAIN("fp16.loss_scale_window", FIELD_INT, c.scaler.window, 1, 1 << 30),
+    PLAIN("fp16.hysteresis", FIELD_INT, c.scaler.hysteresis, 1, 1 << 30),
+    BOOL("fp16.consecutive_hysteresis", c.scaler.consecutive_hysteresis),
+    PLAIN("fp16.min_loss_scale", FIELD_F64, c.scaler.min_scale, 1e-30, FLOAT_MAX),
+    LATER("bf16.enabled", FIELD_BOOL, bf16, 0, 0),
+    AUTO("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, "1"),
+    I64("steps_per_print", c.steps_per_print, 1),
+    PLAIN("zero_optimization.stage", FIELD_INT, stage, 0, 3),
+    {"reduce", FIELD_SWITCH, AT(c.reduce_native), 0, 0, reduce_names, NULL, NULL},
+    ENUM("ring.collective", c.collective, collective_names),
+    PLAIN("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096),
+    PLAIN("parameter_server.threads", FIELD_INT, c.ps.threads, 1, 1024),
+    PLAIN("parameter_server.partition_bytes", FIELD_I64, c.ps.partition_bytes, 1024, 1 << 30),
+    PLAIN("parameter_server.deadline_ms", FIELD_I64, c.ps.deadline_ms, 1, 1 << 30),
+    PLAIN("parameter_server.heartbeat_ms", FIELD_I64, c.ps.heartbeat_ms, 1, 1 << 30),
+    I64("parameter_server.credit_bytes", c.ps.credit_bytes, 1024),
+    TEXT("parameter_server.bind", c.ps.bind),
+};
+static_assert(sizeof fields / sizeof *fields <= FIELDS_MAX, "struct reading has a state for each");
+
+const char *config_collective_name(enum ring_collective c) { return collective_names[c]; }
+
+size_t field_count(void) { return sizeof fields / sizeof *fields; }
+const struct field *field_at(size_t i) { return &fields[i]; }
+
+const struct field *field_find(const char *path) {
+    for (size_t i = 0; i < field_count(); i++)
+        if (!strcmp(fields[i].path, path)) return &fields[i];
+    return NULL;
+}
+
+static int refuse(const struct field *f, const char *origin, const char *expected, const cJSON *v) {
+    const char *kind = cJSON_IsString(v)   ? "string "
+                       : cJSON_IsNumber(v) ? "number "
+                       : cJSON_IsObject(v) ? "object "
+                       : cJSON_IsArray(v)  ? "array "
+                                           : "";
+    char *text = cJSON_PrintUnformatted(v);
+    fail("%s: %s: expected %s%s, got %s%.60s", origin, f->path, expected, f->auto_value ? " or \"auto\"" : "",
+         kind, text ? text : "?");
+    free(text);
+    return -1;
+}
+
+// v as a number within the field's bounds. 0, or -1 after fail().
+static int number(const struct field *f, const cJSON *v, const char *origin, double *out) {
+    bool whole = f->type == FIELD_INT || f->type == FIELD_I64 || f->type == FIELD_SIZE;
+    const char *what = whole ? "an integer" : f->type == FIELD_PAIR ? "an array of two numbers" : "a number";
+    if (!cJSON_IsNumber(v)) return refuse(f, origin, what, v);
+    double x = v->valuedouble;
+    if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
+    if (x < f->low || x > f->high) {
+        char range[96];
+        if (f->low == f->high)
+            snprintf(range, sizeof range, "%.10g", f->low);
+        else if (x < f->low && f->high >= (whole ? EXACT_MAX : FLOAT_MAX))
+            snprintf(range, sizeof range, "%s of at least %.10g", what, f->low);
+        else
+            snprintf(range, sizeof range, "%s from %.10g to %.16g", what, f->low, f->high);
+        return refuse(f, origin, range, v);
+    }
+    *out = x;
+    return 0;
+}
+
+// Which of the field's names v is. 0, or -1 after fail().
+static int name_index(const struct field *f, const cJSON *v, const char *origin, int *out) {
+    char list[128] = "";
+    snprintf(list, sizeof list, "%s", f->type == FIELD_SIZE ? "bytes, or one of" : "one of");
+    for (int i = 0; f->names[i]; i++) {
+        if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) {
+            *out = i;
+            return 0;
+        }
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s \"%s\"", i ? "," : "", f->names[i]);
+    }
+    return refuse(f, origin, list, v);
+}
+
+static int store_pair(const struct field *f, float *place, const cJSON *v, const char *origin) {
+    if (!cJSON_IsArray(v) || cJSON_GetArraySize(v) != 2)
+        return refuse(f, origin, "an array of two numbers", v);
+    for (int i = 0; i < 2; i++) {
+        double x;
+        if (number(f, cJSON_GetArrayItem(v, i), origin, &x)) return -1;
+        place[i] = (float)x;
+    }
+    return 0;
+}
+
+int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin) {
+    void *place = (char *)d + f->offset;
+    double x = 0;
+    int index = 0;
+    switch (f->type) {
+        case FIELD_BOOL:
+        case FIELD_NOT:
+            if (!cJSON_IsBool(v)) return refuse(f, origin, "true or false", v);
+            *(bool *)place = cJSON_IsTrue(v) != (f->type == FIELD_NOT);
+            return 0;
+        case FIELD_TEXT:
+            if (!cJSON_IsString(v) || !v->valuestring[0]) return refuse(f, origin, "a text", v);
+            free(*(char **)place);
+            *(char **)place = xstrdup(v->valuestring);
+            return 0;
+        case FIELD_ENUM:
+        case FIELD_SWITCH:
+            if (name_index(f, v, origin, &index)) return -1;
+            if (f->type == FIELD_SWITCH)
+                *(bool *)place = index == 1;
+            else
+                *(int *)place = index;
+            return 0;
+        case FIELD_SIZE:
+            if (cJSON_IsNumber(v)) break;
+            if (name_index(f, v, origin, &index)) return -1;
+            *(int64_t *)place = -index;
+            return 0;
+        case FIELD_PAIR:
+            return store_pair(f, place, v, origin);
+        case FIELD_INT:
+        case FIELD_I64:
+        case FIELD_F32:
+        case FIELD_F64:
+            break;
+    }
+    if (number(f, v, origin, &x)) return -1;
+    if (f->type == FIELD_INT) *(int *)place = (int)x;
+    if (f->type == FIELD_I64 || f->type == FIELD_SIZE) *(int64_t *)place = (int64_t)x;
+    if (f->type == FIELD_F32) *(float *)place = (float)x;
+    if (f->type == FIELD_F64) *(double *)place = x;
+    return 0;
+}
+
+void shortest_f32(char text[32], float v) {
+    int digits = 1;
+    do {
+        snprintf(text, 32, "%.*g", digits++, (double)v);
+    } while ((float)strtod(text, NULL) != v && digits <= 9);
+}
+
+static cJSON *load_f32(float v) {
+    char text[32];
+    shortest_f32(text, v);
+    return cJSON_CreateRaw(text);
+}
+
+// cJSON's own printing may lose the last bit.
+static cJSON *load_f64(double v) {
+    char text[32];
+    int digits = 1;
+    do {
+        snprintf(text, sizeof text, "%.*g", digits++, v);
+    } while (strtod(text, NULL) != v && digits <= 17);
+    return cJSON_CreateRaw(text);
+}
+
+cJSON *field_load(const struct field *f, const struct draft *d) {
+    const void *place = (const char *)d + f->offset;
+    char text[40];
+    switch (f->type) {
+        case FIELD_BOOL:
+            return cJSON_CreateBool(*(const bool *)place);
+        case FIELD_NOT:
+            return cJSON_CreateBool(!*(const bool *)place);
+        case FIELD_INT:
+            return cJSON_CreateNumber(*(const int *)place);
+        case FIELD_SIZE:
+        case FIELD_I64:
+            if (f->type == FIELD_SIZE && *(const int64_t *)place <= 0)
+                return cJSON_CreateString(f->names[-*(const int64_t *)place]);
+            snprintf(text, sizeof text, "%lld", (long long)*(const int64_t *)place);
+            return cJSON_CreateRaw(text);
+        case FIELD_F32:
+            return load_f32(*(const float *)place);
+        case FIELD_F64:
+            return load_f64(*(const double *)place);
+        case FIELD_TEXT:
+            return *(char *const *)place ? cJSON_CreateString(*(char *const *)place) : NULL;
+        case FIELD_ENUM:
+            return cJSON_CreateString(f->names[*(const int *)place]);
+        case FIELD_SWITCH:
+            return cJSON_CreateString(f->names[*(const bool *)place]);
+        case FIELD_PAIR: {
+            cJSON *pair = cJSON_CreateArray();
+            cJSON_AddItemToArray(pair, load_f32(((const float *)place)[0]));
+            cJSON_AddItemToArray(pair, load_f32(((const float *)place)[1]));
+            return pair;
+        }
+    }
+    return NULL;
+}

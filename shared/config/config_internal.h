@@ -1,0 +1,128 @@
+// What the files of the configuration reader share; nobody else includes this.
+//
+//   config.c          config_load: merge file and overrides, walk, resolve; defaults, topology strings
+//   config_walk.c     visits every member of the tree: reads it, notes it, or refuses it
+//   config_report.c   what is said in the end of what was noted: a line for each topic
+//   config_fields.c   the table of keys that are read, and how a value gets into its place
+//   config_known.c    the table of keys that DeepSpeed knows and that are not read, and why
+//   config_resolve.c  what depends on more than one key: topology, dtype, batch triangle, schedule
+//   config_write.c    the resolved configuration as JSON, from the same table of fields
+#ifndef STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
+#define STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
+
+#include <cjson/cJSON.h>
+
+#include "shared/config/config.h"
+
+// The configuration while it is being read: with what the resolved one no longer needs.
+struct draft {
+    struct config c;
+    int stage;               // zero_optimization.stage
+    bool fp16, bf16;         // their "enabled"
+    int64_t last_iteration;  // scheduler.params.last_batch_iteration
+    bool torch_adam;         // optimizer.params.torch_adam
+};
+
+enum field_type {
+    FIELD_BOOL,
+    FIELD_NOT,  // stored inverted
+    FIELD_INT,
+    FIELD_I64,  // also uint64_t: values are below 2^53
+    FIELD_F32,
+    FIELD_F64,
+    FIELD_PAIR,   // two adjacent floats: [beta1, beta2]
+    FIELD_TEXT,   // char *, owned
+    FIELD_ENUM,   // int, index into names
+    FIELD_SIZE,   // int64_t: bytes, or -i for the i-th of names
+    FIELD_SWITCH  // bool, index into two names
+};
+
+struct field {
+    const char *path;  // "optimizer.params.lr"
+    enum field_type type;
+    size_t offset;             // in struct draft
+    double low, high;          // of numbers, inclusive
+    const char *const *names;  // of FIELD_ENUM, FIELD_SIZE and FIELD_SWITCH, NULL at the end
+    const char *auto_value;    // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
+    const char *auto_why;      // where auto_value comes from
+};
+
+enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
+
+#define FIELDS_MAX 80
+size_t field_count(void);
+const struct field *field_at(size_t i);
+const struct field *field_find(const char *path);  // NULL: none
+// Stores v in its place in d. -1 after fail("origin: path: expected .., got ..").
+int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin);
+// The value as a new JSON item; NULL: an unset text.
+cJSON *field_load(const struct field *f, const struct draft *d);
+// The shortest decimal text that reads back as exactly v.
+void shortest_f32(char text[32], float v);
+
+// Why a key that is there has no effect, in the order of the report.
+enum note_topic {
+    NOTE_IGNORED,  // asks for something not supported; why: what follows from that
+    NOTE_STAGE_3,  // acts at stage 3 alone, and the stage is another
+    NOTE_TUNING,   // tunes how DeepSpeed moves and keeps things; this program has nothing to tune there
+    NOTE_ALWAYS,   // it is always done
+    NOTE_NOTHING,  // it has nothing to act on
+    NOTE_OFF,      // not supported, and off
+    NOTE_AUTO,     // what "auto" became; why: whose default, or that it is the run's own
+    NOTE_TOPICS
+};
+
+enum known_use {
+    KNOWN_NO_EFFECT,  // a hint to DeepSpeed's implementation; this one needs none
+    KNOWN_IGNORED,    // asks for something not supported that leaves the arithmetic alone: warned about
+    KNOWN_REFUSED     // asks for other arithmetic: an error unless its value means off
+};
+struct known {
+    const char *path;
+    enum known_use use;
+    const char *harmless;   // JSON text of one more value that means off, or NULL
+    const char *why;        // IGNORED: what follows; REFUSED: what to do instead, or NULL
+    enum note_topic topic;  // NO_EFFECT: which kind of none
+};
+size_t known_count(void);
+const struct known *known_at(size_t i);
+const struct known *known_find(const char *path);
+// Does the value ask for nothing: false, null, 0, "", "none", "auto", harmless, or a section that is
+// not enabled, names no device, or holds only such members?
+bool known_is_off(const struct known *k, const cJSON *v);
+
+struct reading {
+    struct draft *d;
+    const char *file;  // for messages; "defaults" without a file
+    const struct config_override *overrides;
+    size_t override_count;
+    enum field_state state[FIELDS_MAX];
+    struct note {  // said together at the end; texts are owned
+        enum note_topic topic;
+        const char *path, *value;  // value: of NOTE_AUTO
+        const char *why;           // static
+        const char *origin;        // who set the key: the file's name without its folder, or a flag
+    } * notes;
+    size_t note_count;
+};
+
+// Keeps a copy for the report, with the key's origin.
+void config_note(struct reading *r, const struct note *n);
+void config_notes_free(struct reading *r);
+
+// Optimizers and schedulers that exist elsewhere: refused before their parameters are looked at.
+int config_check_types(const struct reading *r, const cJSON *root);
+// Does the schedule have the key (a full path below "scheduler")?
+bool config_schedule_has(enum schedule_type type, const char *path);
+// Visits every member of root. 0, or -1 after fail().
+int config_walk(struct reading *r, const cJSON *root);
+void config_report(struct reading *r);  // says the notes, a line for each topic and reason
+// Who set the key: the file, a flag, or "--set a.b"; valid until text is reused.
+const char *config_origin(const struct reading *r, const char *path, char text[128]);
+enum field_state config_state(const struct reading *r, const char *path);
+// Notes what "auto" became in this run, and why when that is not plain (else NULL).
+void config_say_auto(struct reading *r, const char *path, const char *value, const char *why);
+// Fills what depends on several keys and checks the whole. 0, or -1 after fail().
+int config_resolve(struct reading *r);
+
+#endif

@@ -1,0 +1,179 @@
+// Keys of DeepSpeed's configuration (docs/_pages/config-json.md and the classes it is read into) that
+// this program does not read, with the reason (0.19.6). A path here is a leaf: what stands below is not
+// visited.
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/config_internal.h"
+
+static const char less_memory[] = "the results stay the same and memory does not";
+static const char less_told[] = "the results stay the same";
+static const char use_clipping[] = "use gradient_clipping";
+static const char ordered_sum[] = "gradients are summed in fp32 in worker order and rounded once";
+
+#define HINT(path, topic) \
+    { path, KNOWN_NO_EFFECT, NULL, NULL, topic }
+#define TUNING NOTE_TUNING
+#define ALWAYS NOTE_ALWAYS
+#define NEVER  NOTE_NOTHING
+#define LATER(path, why) \
+    { path, KNOWN_IGNORED, NULL, why, NOTE_IGNORED }
+#define LATER_BUT(path, harmless, why) \
+    { path, KNOWN_IGNORED, harmless, why, NOTE_IGNORED }
+#define REFUSE(path, harmless, why) \
+    { path, KNOWN_REFUSED, harmless, why, NOTE_OFF }
+#define ZERO(name) "zero_optimization." name
+
+static const struct known known[] = {
+    HINT(ZERO("allgather_partitions"), TUNING),
+    HINT(ZERO("allgather_bucket_size"), TUNING),
+    HINT(ZERO("overlap_comm"), TUNING),
+    HINT(ZERO("reduce_scatter"), TUNING),
+    HINT(ZERO("reduce_bucket_size"), TUNING),
+    HINT(ZERO("contiguous_gradients"), TUNING),
+    HINT(ZERO("use_multi_rank_bucket_allreduce"), TUNING),
+    HINT(ZERO("round_robin_gradients"), TUNING),
+    HINT(ZERO("stage3_prefetch_bucket_size"), TUNING),
+    HINT(ZERO("prefetch_bucket_size"), TUNING),
+    HINT(ZERO("stage3_param_persistence_threshold"), TUNING),
+    HINT(ZERO("param_persistence_threshold"), TUNING),
+    HINT(ZERO("stage3_model_persistence_threshold"), TUNING),
+    HINT(ZERO("model_persistence_threshold"), TUNING),
+    HINT(ZERO("stage3_max_live_parameters"), TUNING),
+    HINT(ZERO("max_live_parameters"), TUNING),
+    HINT(ZERO("stage3_max_reuse_distance"), TUNING),
+    HINT(ZERO("max_reuse_distance"), TUNING),
+    HINT(ZERO("stage3_module_granularity_threshold"), TUNING),
+    HINT(ZERO("module_granularity_threshold"), TUNING),
+    HINT(ZERO("stage3_use_all_reduce_for_fetch_params"), TUNING),
+    HINT(ZERO("use_all_reduce_for_fetch_params"), TUNING),
+    HINT(ZERO("sub_group_size"), TUNING),
+    HINT(ZERO("memory_efficient_linear"), TUNING),
+    HINT(ZERO("stage3_gather_16bit_weights_on_model_save"), ALWAYS),
+    HINT(ZERO("gather_16bit_weights_on_model_save"), ALWAYS),
+    HINT(ZERO("stage3_gather_fp16_weights_on_model_save"), ALWAYS),
+    HINT(ZERO("ignore_unused_parameters"), NEVER),
+    HINT(ZERO("override_module_apply"), NEVER),
+    HINT(ZERO("legacy_stage1"), NEVER),
+    HINT(ZERO("elastic_checkpoint"), NEVER),
+    HINT(ZERO("load_from_fp32_weights"), NEVER),
+    HINT(ZERO("pipeline_loading_checkpoint"), NEVER),
+    HINT(ZERO("allgather_sequential"), TUNING),
+    HINT(ZERO("stage3_allgather_sequential"), TUNING),
+    HINT(ZERO("save_muon_momentum_buffer_in_memory"), NEVER),
+    HINT(ZERO("leaf_module"), NEVER),
+    HINT(ZERO("log_trace_cache_warnings"), NEVER),
+    HINT(ZERO("enable_sanity_checks"), NEVER),
+    LATER(ZERO("offload_param"), less_memory),
+    LATER(ZERO("offload_optimizer"), less_memory),
+    LATER(ZERO("cpu_offload"), less_memory),
+    LATER(ZERO("cpu_offload_param"), less_memory),
+    LATER(ZERO("cpu_offload_use_pin_memory"), less_memory),
+    LATER_BUT(ZERO("zero_hpz_partition_size"), "1", less_memory),
+    LATER_BUT(ZERO("mics_shard_size"), "-1", less_memory),
+    LATER(ZERO("mics_hierarchical_params_gather"), less_memory),
+    REFUSE(ZERO("zero_quantized_weights"), NULL, NULL),
+    REFUSE(ZERO("zero_quantized_nontrainable_weights"), NULL, NULL),
+    REFUSE(ZERO("zero_quantized_gradients"), NULL, NULL),
+    REFUSE(ZERO("zeropp_loco_param"), NULL, NULL),
+    REFUSE(ZERO("zenflow"), NULL, NULL),
+    HINT("optimizer.legacy_fusion", NEVER),
+    HINT("optimizer.params.foreach", NEVER),
+    HINT("optimizer.params.fp32_optimizer_states", ALWAYS),
+    HINT("optimizer.params.fused", NEVER),
+    HINT("optimizer.params.set_grad_none", ALWAYS),
+    REFUSE("optimizer.params.amsgrad", NULL, NULL),
+    REFUSE("optimizer.params.max_grad_norm", NULL, use_clipping),
+    HINT("fp16.auto_cast", NEVER),  // casts inputs in floating point; tokens are integers
+    REFUSE("fp16.fp16_master_weights_and_grads", NULL, NULL),
+    HINT("bf16.check_grad_overflow", ALWAYS),
+    HINT("bf16.immediate_grad_update", TUNING),
+    REFUSE("bf16.bf16_master_weights_and_grads", NULL, NULL),
+    REFUSE("bf16.bf16_optimizer_states", NULL, NULL),
+    HINT("disable_allgather", TUNING),
+    HINT("zero_allow_untested_optimizer", NEVER),
+    HINT("zero_force_ds_cpu_optimizer", NEVER),
+    HINT("vocabulary_size", NEVER),
+    HINT("graph_harvesting", NEVER),
+    HINT("log_level", NEVER),
+    HINT("use_data_before_expert_parallelism", NEVER),
+    HINT("managed_gradient_accumulation", ALWAYS),
+    HINT("dataloader_drop_last", NEVER),
+    HINT("wall_clock_breakdown", ALWAYS),
+    HINT("memory_breakdown", ALWAYS),
+    LATER("dump_state", less_told),
+    LATER("flops_profiler", less_told),
+    LATER("autotuning", less_told),
+    LATER("activation_checkpointing", less_memory),
+    LATER("aio", less_memory),
+    LATER("tensorboard", less_told),
+    LATER("wandb", less_told),
+    LATER("comet", less_told),
+    LATER("csv_monitor", less_told),
+    LATER("comms_logger", less_told),
+    LATER("nebula", less_told),
+    LATER("datastates", less_told),
+    LATER("checkpoint", less_told),
+    LATER("compile", less_told),
+    LATER("timers", less_told),
+    LATER("hybrid_engine", less_told),
+    REFUSE("communication_data_type", NULL, ordered_sum),
+    REFUSE("seq_parallel_communication_data_type", "\"fp32\"", ordered_sum),
+    REFUSE("fp32_allreduce", NULL, ordered_sum),
+    REFUSE("prescale_gradients", NULL, ordered_sum),
+    REFUSE("gradient_predivide_factor", "1", ordered_sum),
+    REFUSE("gradient_allreduce_op", "\"mean\"",
+           "the gradient is that of the mean loss over the global batch"),
+    REFUSE("data_types", NULL, ordered_sum),
+    REFUSE("sparse_gradients", NULL, NULL),
+    REFUSE("sparse_attention", NULL, NULL),
+    REFUSE("amp", NULL, "use bf16 or fp16"),
+    REFUSE("torch_autocast", NULL, "use bf16 or fp16"),
+    REFUSE("elasticity", NULL, "give the batch sizes themselves"),
+    REFUSE("pipeline", NULL, NULL),
+    REFUSE("tensor_parallel", NULL, NULL),
+    REFUSE("expert_parallel", NULL, NULL),
+    REFUSE("sequence_parallel_size", "1", NULL),
+    REFUSE("data_efficiency", NULL, NULL),
+    REFUSE("curriculum_learning", NULL, NULL),
+    REFUSE("progressive_layer_drop", NULL, NULL),
+    REFUSE("eigenvalue", NULL, NULL),
+    REFUSE("quantize_training", NULL, NULL),
+    REFUSE("compression_training", NULL, NULL),
+    REFUSE("weight_quantization", NULL, NULL),
+};
+
+size_t known_count(void) { return sizeof known / sizeof *known; }
+const struct known *known_at(size_t i) { return &known[i]; }
+
+const struct known *known_find(const char *path) {
+    for (size_t i = 0; i < known_count(); i++)
+        if (!strcmp(known[i].path, path)) return &known[i];
+    return NULL;
+}
+
+static bool value_is_off(const cJSON *v) {
+    static const char *const words[] = {"", "none", "auto"};
+    if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
+    if (cJSON_IsNumber(v)) return v->valuedouble == 0;
+    for (size_t i = 0; cJSON_IsString(v) && i < sizeof words / sizeof *words; i++)
+        if (!strcmp(v->valuestring, words[i])) return true;
+    if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) return false;
+    // Feature sections have "enabled"; offload sections name a device.
+    const cJSON *master = cJSON_GetObjectItemCaseSensitive(v, "enabled");
+    if (!master) master = cJSON_GetObjectItemCaseSensitive(v, "device");
+    if (master) return value_is_off(master);
+    const cJSON *member = NULL;
+    cJSON_ArrayForEach(member, v) {
+        if (!value_is_off(member)) return false;
+    }
+    return true;
+}
+
+bool known_is_off(const struct known *k, const cJSON *v) {
+    if (value_is_off(v)) return true;
+    char *text = k->harmless ? cJSON_PrintUnformatted(v) : NULL;
+    bool off = text && !strcmp(text, k->harmless);
+    free(text);
+    return off;
+}

@@ -1,0 +1,284 @@
+// What depends on more than one key. Each function fills or checks one matter of the draft.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/core/error.h"
+
+static const char *const text_of_bool[] = {"false", "true"};
+
+// Types that would be an enumeration's refusal, but deserve better: DeepSpeed or torch has them.
+static int refuse_type(const struct reading *r, const char *path, const char *type, const char *possible) {
+    char from[128];
+    return fail(
+        "%s: %s: %s is not supported yet, and another in its place would change the results: possible are %s",
+        config_origin(r, path, from), path, type, possible);
+}
+
+static const char *type_in(const cJSON *root, const char *section) {
+    const cJSON *s = cJSON_GetObjectItemCaseSensitive(root, section);
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s, "type"));
+}
+
+int config_check_types(const struct reading *r, const cJSON *root) {
+    static const char *const optimizers[] = {
+        "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",      "FusedLamb", "Lion",    "Muon",
+        "MuAdam",     "MuAdamW",     "MuSGD",      "Adagrad",   "SGD",       "RMSprop", "Adadelta",
+        "Adamax",     "NAdam",       "RAdam",      "Adafactor", "CPUAdam"};
+    static const char *const schedules[] = {"OneCycle", "LRRangeTest"};
+    const char *type = type_in(root, "optimizer"), *schedule = type_in(root, "scheduler");
+    char from[128];
+    for (size_t i = 0; type && i < sizeof optimizers / sizeof *optimizers; i++)
+        if (!strcasecmp(type, optimizers[i])) return refuse_type(r, "optimizer.type", type, "Adam, AdamW");
+    for (size_t i = 0; schedule && i < 2; i++)
+        if (!strcmp(schedule, schedules[i]))
+            return refuse_type(r, "scheduler.type", schedule, "WarmupLR, WarmupDecayLR, WarmupCosineLR");
+    if (type && strcasecmp(type, "Adam") && strcasecmp(type, "AdamW"))
+        return fail("%s: optimizer.type: unknown optimizer \"%.60s\": possible are Adam, AdamW",
+                    config_origin(r, "optimizer.type", from), type);
+    return 0;
+}
+
+static int resolve_dtype(struct reading *r) {
+    struct draft *d = r->d;
+    char from[128];
+    static const char *const keys[] = {"bf16.enabled", "fp16.enabled"};
+    const enum dtype types[] = {DT_BF16, DT_F16};
+    bool *on[] = {&d->bf16, &d->fp16}, given = config_state(r, "dtype") == FIELD_GIVEN;
+    for (int i = 0; i < 2; i++) {
+        if (config_state(r, keys[i]) != FIELD_AUTO) continue;
+        *on[i] = given && d->c.dtype == types[i];
+        config_say_auto(r, keys[i], text_of_bool[*on[i]], "what dtype asks for");
+    }
+    if (d->bf16 && d->fp16)
+        return fail("%s: bf16.enabled and fp16.enabled are both true: enable one of them", r->file);
+    for (int i = 0; i < 2 && given; i++)
+        if (config_state(r, keys[i]) == FIELD_GIVEN && *on[i] != (d->c.dtype == types[i]))
+            warn("%s: dtype %s wins over %s %s", config_origin(r, "dtype", from), dtype_name(d->c.dtype),
+                 keys[i], text_of_bool[*on[i]]);
+    if (!given) d->c.dtype = d->bf16 ? DT_BF16 : d->fp16 ? DT_F16 : DT_F32;
+    d->c.scaler.enabled = d->c.dtype == DT_F16;
+    return 0;
+}
+
+static int resolve_topology(struct reading *r) {
+    struct config *c = &r->d->c;
+    char from[128], servers_from[128], text[32] = "local";
+    bool stage_given = config_state(r, "zero_optimization.stage") == FIELD_GIVEN;
+    bool workers_given = config_state(r, "workers") == FIELD_GIVEN;
+    if (!c->topology && (stage_given || c->workers > 1)) snprintf(text, sizeof text, "zero:%d", r->d->stage);
+    if (!c->topology) c->topology = xstrdup(text);
+    if (config_parse_topology(c, c->topology)) return -1;
+    const char *origin = config_origin(r, "topology", from);
+    if (stage_given && c->kind != TOPOLOGY_ZERO)
+        warn("%s: topology %s does not use the section zero_optimization", origin, c->topology);
+    else if (stage_given && c->stage != r->d->stage)
+        warn("%s: topology %s wins over zero_optimization.stage %d", origin, c->topology, r->d->stage);
+    if (!workers_given) c->workers = c->kind == TOPOLOGY_LOCAL ? 1 : 2;
+    if (c->kind == TOPOLOGY_LOCAL && c->workers > 1) {
+        info("%s: topology local is one worker: workers %d -> 1", origin, c->workers);
+        c->workers = 1;
+    }
+    const char *servers = config_origin(r, "parameter_server.servers", servers_from);
+    if (c->kind != TOPOLOGY_PS && !strcmp(servers, "--servers"))
+        warn("--servers: topology %s has no servers: ignored", c->topology);
+    const char *collective = config_origin(r, "ring.collective", servers_from);
+    if (c->kind != TOPOLOGY_ZERO && c->collective != RING_AUTO && !strcmp(collective, "--collective"))
+        warn("--collective: topology %s has no collectives: ignored", c->topology);
+    if (c->consistency == CONSISTENCY_BACKUP && c->bound >= c->workers)
+        return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d",
+                    origin, c->topology, c->workers, c->workers);
+    return 0;
+}
+
+static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",
+                  steps_key[] = "gradient_accumulation_steps";
+
+// DeepSpeed's triangle train = micro * accumulation * workers (runtime/config.py,
+// _set_batch_related_parameters); with neither train nor micro given, micro is 4.
+static int resolve_batch(struct reading *r) {
+    struct config *c = &r->d->c;
+    bool train = config_state(r, train_key) == FIELD_GIVEN, micro = config_state(r, micro_key) == FIELD_GIVEN;
+    bool steps = config_state(r, steps_key) == FIELD_GIVEN;
+    int64_t n = c->workers;
+    if (train && micro && !steps) c->accumulation = c->train_batch / c->micro_batch / n;
+    if (!steps && !(train && micro)) c->accumulation = 1;
+    if (train && !micro) c->micro_batch = c->train_batch / n / c->accumulation;
+    if (!train && !micro) c->micro_batch = 4;
+    int64_t product = c->micro_batch * c->accumulation;
+    if (product > (int64_t)1 << 30)
+        return fail("%s: %s * %s = %lld is too large", r->file, micro_key, steps_key, (long long)product);
+    product *= n;
+    if (!train) c->train_batch = product;
+    if (c->train_batch != product)
+        return fail(
+            "%s: %s %lld is not %s %lld * %s %lld * workers %lld = %lld: change one of them, or leave one "
+            "out to have it derived",
+            r->file, train_key, (long long)c->train_batch, micro_key, (long long)c->micro_batch, steps_key,
+            (long long)c->accumulation, (long long)n, (long long)product);
+    const struct {
+        const char *key;
+        int64_t value;
+    } all[] = {{train_key, c->train_batch}, {micro_key, c->micro_batch}, {steps_key, c->accumulation}};
+    for (int i = 0; i < 3; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)all[i].value);
+        if (config_state(r, all[i].key) == FIELD_AUTO) config_say_auto(r, all[i].key, text, NULL);
+    }
+    return 0;
+}
+
+static void resolve_optimizer(struct reading *r) {
+    struct config *c = &r->d->c;
+    char from[128];
+    bool adamw = !strcasecmp(c->optimizer_type, "AdamW");
+    free(c->optimizer_type);
+    c->optimizer_type = xstrdup(adamw ? "AdamW" : "Adam");
+    // torch.optim.AdamW's default, where FusedAdam's is 0.
+    if (r->d->torch_adam && (adamw || !c->optimizer.l2_mode) &&
+        config_state(r, "optimizer.params.weight_decay") == FIELD_ABSENT) {
+        c->optimizer.weight_decay = 0.01f;
+        warn(
+            "%s: optimizer.params.weight_decay is absent: 0.01, the default of torch.optim.AdamW, which "
+            "torch_adam "
+            "asks for (without torch_adam it is 0)",
+            config_origin(r, "optimizer.params.torch_adam", from));
+    }
+    if (!adamw || !c->optimizer.l2_mode) return;
+    // DeepSpeed's engine: the name AdamW forces decoupled decay.
+    warn(
+        "%s: optimizer.params.adam_w_mode false does not go with type AdamW, which always decouples the "
+        "decay: adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
+        config_origin(r, "optimizer.params.adam_w_mode", from));
+    c->optimizer.l2_mode = false;
+}
+
+// Which parameters belong to which schedule, as the constructors of lr_schedules.py take them.
+#define W (1 << SCHEDULE_WARMUP)
+#define D (1 << SCHEDULE_WARMUP_DECAY)
+#define C (1 << SCHEDULE_WARMUP_COSINE)
+static const struct {
+    const char *path;
+    int schedules;
+} schedule_keys[] = {
+    {"scheduler.type", W | D | C},
+    {"scheduler.params.warmup_min_lr", W | D},
+    {"scheduler.params.warmup_max_lr", W | D},
+    {"scheduler.params.warmup_num_steps", W | D | C},
+    {"scheduler.params.warmup_type", W | D | C},
+    {"scheduler.params.last_batch_iteration", W | D | C},
+    {"scheduler.params.total_num_steps", D | C},
+    {"scheduler.params.warmup_min_ratio", C},
+    {"scheduler.params.cos_min_ratio", C},
+};
+
+bool config_schedule_has(enum schedule_type type, const char *path) {
+    for (size_t i = 0; i < sizeof schedule_keys / sizeof *schedule_keys; i++)
+        if (!strcmp(schedule_keys[i].path, path)) return schedule_keys[i].schedules >> type & 1;
+    return false;
+}
+
+// warmup_max_lr: "auto" is the optimizer's lr; absent, it is so in WarmupLR alone, and 0.001 in
+// WarmupDecayLR. total_num_steps: "auto" is the steps of the run.
+static int resolve_max_and_total(struct reading *r, bool uses_max, bool uses_total) {
+    struct config *c = &r->d->c;
+    static const char max_key[] = "scheduler.params.warmup_max_lr",
+                      total_key[] = "scheduler.params.total_num_steps";
+    char text[32], from[128];
+    enum field_state max_state = config_state(r, max_key);
+    if (uses_max && max_state != FIELD_GIVEN) {
+        shortest_f32(text, c->optimizer.lr);
+        c->schedule.max_lr = strtod(text, NULL);
+        if (max_state == FIELD_AUTO)
+            config_say_auto(r, max_key, text, "lr");
+        else if (c->schedule.type == SCHEDULE_WARMUP_DECAY && c->schedule.max_lr != 0.001) {
+            c->schedule.max_lr = 0.001;
+            warn(
+                "%s: %s is absent: 0.001, DeepSpeed's default for WarmupDecayLR; the optimizer's lr %s is "
+                "not used",
+                config_origin(r, "scheduler.type", from), max_key, text);
+        }
+    }
+    if (uses_total && config_state(r, total_key) == FIELD_ABSENT)
+        return fail("%s: %s is missing: give the number of updates the schedule spans, or \"auto\" for steps",
+                    config_origin(r, "scheduler.type", from), total_key);
+    if (uses_total && config_state(r, total_key) == FIELD_AUTO) {
+        c->schedule.total_steps = c->steps;
+        snprintf(text, sizeof text, "%lld", (long long)c->steps);
+        config_say_auto(r, total_key, text, "steps");
+    }
+    if (uses_total && c->schedule.total_steps < c->schedule.warmup_steps)
+        warn("%s: %s %lld is below warmup_num_steps %lld: the run ends within the warm-up",
+             config_origin(r, total_key, from), total_key, (long long)c->schedule.total_steps,
+             (long long)c->schedule.warmup_steps);
+    return 0;
+}
+
+static int resolve_schedule(struct reading *r) {
+    static const char warmup_key[] = "scheduler.params.warmup_num_steps";
+    struct schedule_config *s = &r->d->c.schedule;
+    char from[128];
+    for (size_t i = 1; i < sizeof schedule_keys / sizeof *schedule_keys; i++) {
+        const char *path = schedule_keys[i].path;
+        if (config_state(r, path) == FIELD_ABSENT || config_schedule_has(s->type, path)) continue;
+        const char *origin = config_origin(r, path, from);
+        if (s->type == SCHEDULE_NONE) return fail("%s: %s: scheduler.type is missing", origin, path);
+        return fail("%s: %s is no parameter of the schedule in scheduler.type: remove it", origin, path);
+    }
+    if (config_state(r, warmup_key) == FIELD_AUTO) {
+        // Hugging Face's default of 0 is refused by DeepSpeed, whose schedules make 2 steps of 1.
+        s->warmup_steps = 2;
+        config_say_auto(r, warmup_key, "2", "DeepSpeed's least");
+    }
+    bool uses_max = config_schedule_has(s->type, "scheduler.params.warmup_max_lr");
+    bool uses_total = config_schedule_has(s->type, "scheduler.params.total_num_steps");
+    if (resolve_max_and_total(r, uses_max, uses_total)) return -1;
+    // What the schedule does not use is zero, so that equal schedules are equal structs.
+    struct schedule_config used = {.type = s->type};
+    if (s->type != SCHEDULE_NONE) {
+        used.warmup_steps = s->warmup_steps;
+        used.warmup = s->warmup;
+    }
+    if (uses_max) {
+        used.min_lr = s->min_lr;
+        used.max_lr = s->max_lr;
+    }
+    if (uses_total) used.total_steps = s->total_steps;
+    if (s->type == SCHEDULE_WARMUP_COSINE) {
+        used.warmup_min_ratio = s->warmup_min_ratio;
+        used.cos_min_ratio = s->cos_min_ratio;
+    }
+    *s = used;
+    return 0;
+}
+
+static int check_rest(struct reading *r) {
+    struct config *c = &r->d->c;
+    char from[128];
+    const char *tokenizer = c->tokenizer;
+    if (strcmp(tokenizer, "auto") && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
+        return fail(
+            "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens "
+            "of other "
+            "tokenizers are made beforehand, by experiments/tokenize.py",
+            config_origin(r, "data.tokenizer", from), tokenizer);
+    if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
+        return fail("%s: parameter_server.heartbeat_ms %lld must be below deadline_ms %lld",
+                    config_origin(r, "parameter_server.heartbeat_ms", from), (long long)c->ps.heartbeat_ms,
+                    (long long)c->ps.deadline_ms);
+    if (c->ps.credit_bytes < c->ps.partition_bytes)
+        return fail("%s: parameter_server.credit_bytes %lld must hold at least one partition of %lld bytes",
+                    config_origin(r, "parameter_server.credit_bytes", from), (long long)c->ps.credit_bytes,
+                    (long long)c->ps.partition_bytes);
+    c->deadline_ms = c->ps.deadline_ms;
+    return 0;
+}
+
+int config_resolve(struct reading *r) {
+    if (resolve_dtype(r) || resolve_topology(r) || resolve_batch(r)) return -1;
+    resolve_optimizer(r);
+    if (resolve_schedule(r)) return -1;
+    return check_rest(r);
+}

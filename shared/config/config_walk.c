@@ -1,0 +1,204 @@
+// Visits the members of the merged tree. A path is a field (read), known to DeepSpeed (reported),
+// a section (some path continues it with a dot) or unknown (reported with the nearest known name).
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/config/relaxed_json.h"
+#include "shared/core/error.h"
+
+static size_t path_count(void) { return field_count() + known_count(); }
+static const char *path_at(size_t i) {
+    return i < field_count() ? field_at(i)->path : known_at(i - field_count())->path;
+}
+
+// Is path the same as, or above, `full`?
+static bool covers(const char *path, const char *full) {
+    size_t n = strlen(path);
+    return !strncmp(path, full, n) && (full[n] == 0 || full[n] == '.');
+}
+
+static bool is_section(const char *path) {
+    for (size_t i = 0; i < path_count(); i++)
+        if (covers(path, path_at(i)) && path_at(i)[strlen(path)] == '.') return true;
+    return false;
+}
+
+static const struct config_override *override_of(const struct reading *r, const char *path) {
+    for (size_t i = r->override_count; i > 0; i--)
+        if (covers(r->overrides[i - 1].path, path)) return &r->overrides[i - 1];
+    return NULL;
+}
+
+const char *config_origin(const struct reading *r, const char *path, char text[128]) {
+    const struct config_override *o = override_of(r, path);
+    if (!o) return r->file;
+    snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
+    return text;
+}
+
+enum field_state config_state(const struct reading *r, const char *path) {
+    return r->state[field_find(path) - field_at(0)];
+}
+
+// Levenshtein's distance, ignoring case; names longer than 63 characters are cut.
+static int edit_distance(const char *a, const char *b) {
+    int row[64], n = (int)strlen(b);
+    if (n > 63) n = 63;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int change = corner + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
+            corner = row[j];
+            row[j] = change;
+            if (corner + 1 < row[j]) row[j] = corner + 1;
+            if (row[j - 1] + 1 < row[j]) row[j] = row[j - 1] + 1;
+        }
+    }
+    return row[n];
+}
+
+struct nearest {
+    char name[128];
+    int distance;
+};
+
+static void consider(struct nearest *best, const char *name, const char *candidate, int length,
+                     const char *shown) {
+    char part[128];
+    snprintf(part, sizeof part, "%.*s", length, candidate);
+    int d = edit_distance(name, part);
+    if (d >= best->distance) return;
+    best->distance = d;
+    snprintf(best->name, sizeof best->name, "%s", shown ? shown : part);
+}
+
+// The known name nearest to `name`: on its own level when one is close, else a key of that name (or one
+// that ends in it) anywhere, else the nearest of the level whatever it is.
+static void find_nearest(const char *level, const char *name, char out[128]) {
+    size_t skip = level[0] ? strlen(level) + 1 : 0;
+    int close = (int)strlen(name) / 3 > 2 ? (int)strlen(name) / 3 : 2;
+    struct nearest here = {.distance = 1 << 20}, elsewhere = {.distance = 1 << 20};
+    for (size_t i = 0; i < path_count(); i++) {
+        const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
+        if (!skip || covers(level, path)) {
+            const char *part = path + skip;
+            consider(&here, name, part, (int)strcspn(part, "."), NULL);
+        }
+        const char *tail = strlen(leaf) > strlen(name) ? leaf + strlen(leaf) - strlen(name) : leaf;
+        consider(&elsewhere, name, leaf, (int)strlen(leaf), path);
+        if (!strcmp(tail, name)) consider(&elsewhere, name, tail, (int)strlen(tail), path);
+    }
+    bool prefer_here = here.distance <= close || elsewhere.distance > close;
+    snprintf(out, 128, "%s", prefer_here ? here.name : elsewhere.name);
+}
+
+static int unknown_key(const struct reading *r, const char *level, const char *name, const char *path) {
+    char from[128], near[128];
+    find_nearest(level, name, near);
+    // A flag is typed for this run: a slip there is a mistake; files are shared with other programs.
+    if (override_of(r, path))
+        return fail("%s: unknown key %s; the nearest known name is %s", config_origin(r, path, from), path,
+                    near);
+    const char *slash = strrchr(r->file, '/');
+    warn("%s: unknown key %s is ignored; the nearest known name is %s", slash ? slash + 1 : r->file, path,
+         near);
+    return 0;
+}
+
+static int read_field(struct reading *r, const struct field *f, const cJSON *v) {
+    char from[128];
+    const char *origin = config_origin(r, f->path, from);
+    enum field_state *state = &r->state[f - field_at(0)];
+    if (cJSON_IsNull(v)) return 0;  // Python's None: not given
+    bool is_auto = cJSON_IsString(v) && !strcmp(v->valuestring, "auto") && f->type != FIELD_ENUM &&
+                   f->type != FIELD_SIZE;
+    if (!is_auto || f->type == FIELD_TEXT) {
+        *state = FIELD_GIVEN;
+        return field_store(f, r->d, v, origin);
+    }
+    if (!f->auto_value) return fail("%s: %s: \"auto\" has no meaning here: give a value", origin, f->path);
+    *state = FIELD_AUTO;
+    if (!f->auto_value[0]) return 0;
+    config_note(r, &(struct note){NOTE_AUTO, f->path, f->auto_value, f->auto_why, NULL});
+    cJSON *value = relaxed_json_try(f->auto_value);
+    int rc = field_store(f, r->d, value, origin);
+    cJSON_Delete(value);
+    return rc;
+}
+
+static int refuse_known(const struct reading *r, const struct known *k, const cJSON *v) {
+    char from[128], *text = cJSON_PrintUnformatted(v);
+    fail(
+        "%s: %s: %.60s is known to DeepSpeed and not supported yet, and it would change the results: "
+        "remove the key%s%s",
+        config_origin(r, k->path, from), k->path, text ? text : "?",
+        k->why ? " or turn it off; " : " or turn it off", k->why ? k->why : "");
+    free(text);
+    return -1;
+}
+
+// The sections offload_optimizer and offload_param of zero_optimization: what DeepSpeed would refuse is
+// refused.
+static int check_offload(const struct reading *r, const char *path, const cJSON *v) {
+    const char *device = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "device"));
+    const char *folder = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "nvme_path"));
+    char from[128];
+    const char *origin = config_origin(r, path, from);
+    if (!device || !strcmp(device, "none") || !strcmp(device, "cpu") || !strcmp(device, "auto")) return 0;
+    if (strcmp(device, "nvme"))
+        return fail("%s: %s.device: expected \"none\", \"cpu\" or \"nvme\", got \"%.60s\"", origin, path,
+                    device);
+    struct stat st;
+    const char *why = !folder                ? "is missing"
+                      : stat(folder, &st)    ? "does not exist"
+                      : !S_ISDIR(st.st_mode) ? "is no directory"
+                      : access(folder, W_OK) ? "cannot be written"
+                                             : NULL;
+    if (!why) return 0;
+    return fail(
+        "%s: %s: device \"nvme\" needs a directory to write to, and nvme_path %s%s%s: give it with --set "
+        "%s.nvme_path=DIR, or turn it off with --set %s.device=none",
+        origin, path, folder ? folder : "", folder ? " " : "", why, path, path);
+}
+
+static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
+    bool off = known_is_off(k, v);
+    if (k->use == KNOWN_REFUSED && !off) return refuse_known(r, k, v);
+    if (strstr(k->path, ".offload_") && check_offload(r, k->path, v)) return -1;
+    enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;
+    config_note(
+        r, &(struct note){.topic = topic, .path = k->path, .why = topic == NOTE_IGNORED ? k->why : NULL});
+    return 0;
+}
+
+static int walk_level(struct reading *r, const char *level, const cJSON *object) {
+    const cJSON *v = NULL;
+    cJSON_ArrayForEach(v, object) {
+        char path[256], from[128];
+        int n = snprintf(path, sizeof path, "%s%s%s", level, level[0] ? "." : "", v->string);
+        const struct field *f = n < (int)sizeof path ? field_find(path) : NULL;
+        const struct known *k = n < (int)sizeof path ? known_find(path) : NULL;
+        int rc = 0;
+        if (f)
+            rc = read_field(r, f, v);
+        else if (k)
+            rc = meet_known(r, k, v);
+        else if (!is_section(path))
+            rc = unknown_key(r, level, v->string, path);
+        else if (cJSON_IsObject(v))
+            rc = walk_level(r, path, v);
+        else if (!cJSON_IsNull(v))
+            rc = fail("%s: %s: expected an object {..}", config_origin(r, path, from), path);
+        if (rc) return -1;
+    }
+    return 0;
+}
+
+int config_walk(struct reading *r, const cJSON *root) { return walk_level(r, "", root); }

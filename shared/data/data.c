@@ -1,0 +1,154 @@
+#include "shared/data/data.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/exact_math.h"
+#include "shared/core/error.h"
+#include "shared/core/rng.h"
+#include "shared/data/data_stream.h"
+#include "shared/data/data_vocabulary.h"
+
+// Keeps the draws of positions apart from other uses of the same seed.
+#define BATCH_KEY   UINT64_C(0x62617463685f3031)
+#define SCAN_TOKENS 65536
+#define FEW_BYTES   10000  // a text of fewer is described in bytes: it would be 0.00 MiB
+
+struct token_source {
+    struct token_stream stream, val_stream;  // val_stream is empty when the tail is held out
+    int64_t train_tokens, val_tokens;
+    int64_t val_first;  // of the stream they are in
+    char *description;
+    double entropy;
+};
+
+// Counts tokens [0, counted) into counts(vocab); checks all of the stream.
+static int scan(const struct token_stream *s, int32_t vocab, int64_t counted, int64_t *counts) {
+    int32_t *buf = xcalloc(SCAN_TOKENS, sizeof *buf);
+    int rc = 0;
+    for (int64_t at = 0; at < s->total && rc == 0; at += SCAN_TOKENS) {
+        int64_t n = s->total - at < SCAN_TOKENS ? s->total - at : SCAN_TOKENS;
+        stream_fetch(s, at, n, buf);
+        for (int64_t i = 0; i < n; i++) {
+            if ((uint32_t)buf[i] >= (uint32_t)vocab) {
+                const struct segment *g = stream_segment(s, at + i);
+                rc = fail(
+                    "data %s: token %u at position %lld is outside the model's vocabulary of %d; use tokens "
+                    "made for this model, or a model with more",
+                    g->path, (uint32_t)buf[i], (long long)(at + i - g->first), vocab);
+                break;
+            }
+            if (at + i < counted) counts[buf[i]]++;
+        }
+    }
+    free(buf);
+    return rc;
+}
+
+// Shannon 1948, section 6, with natural logarithms.
+static double entropy_of(const int64_t *counts, int32_t vocab, int64_t total) {
+    double h = 0.0;
+    for (int32_t v = 0; v < vocab; v++) {
+        if (!counts[v]) continue;
+        double p = (double)counts[v] / (double)total;
+        h -= p * exact_log(p);
+    }
+    return h;
+}
+
+static int check_lengths(const struct token_source *s, const struct data_options *o) {
+    if (o->seq > 0 && s->train_tokens < o->seq + 1)
+        return fail(
+            "data %s: %lld training tokens, but a sequence of %lld needs %lld; use more text or a shorter "
+            "seq_len",
+            o->path, (long long)s->train_tokens, (long long)o->seq, (long long)o->seq + 1);
+    if (o->seq > 0 && o->val_path && s->val_tokens < o->seq + 1)
+        return fail(
+            "data %s: %lld held-out tokens, but a sequence of %lld needs %lld; use more text or a shorter "
+            "seq_len",
+            o->val_path, (long long)s->val_tokens, (long long)o->seq, (long long)o->seq + 1);
+    return 0;
+}
+
+static char *describe(const struct token_stream *s) {
+    if (s->width == 1 && s->total < FEW_BYTES)
+        return xasprintf("%s: %lld bytes, byte tokens", s->name, (long long)s->total);
+    if (s->width == 1) return xasprintf("%s: %.2f MiB, byte tokens", s->name, (double)s->total / (1 << 20));
+    return xasprintf("%s: %lld tokens of %d bits", s->name, (long long)s->total, 8 * s->width);
+}
+
+static int check_vocabulary(const struct token_source *s, const struct data_options *o) {
+    const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
+    if (!o->model) return 0;
+    if (vocabulary_check(&v, o->path, &s->stream)) return -1;
+    return o->val_path ? vocabulary_check(&v, o->val_path, &s->val_stream) : 0;
+}
+
+static int open_all(struct token_source *s, const struct data_options *o) {
+    if (o->vocab < 1) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
+    if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
+        return fail("data %s: val_fraction %g must be at least 0 and below 1", o->path, o->val_fraction);
+    if (stream_open(&s->stream, o->path, o->tokenizer)) return -1;
+    s->train_tokens = s->stream.total;
+    if (o->val_path) {
+        if (stream_open(&s->val_stream, o->val_path, o->tokenizer)) return -1;
+        s->val_tokens = s->val_stream.total;
+    } else {
+        s->val_tokens = (int64_t)(o->val_fraction * (double)s->stream.total);
+        s->train_tokens -= s->val_tokens;
+        s->val_first = s->train_tokens;
+    }
+    if (check_vocabulary(s, o) || check_lengths(s, o)) return -1;
+    int64_t *counts = xcalloc((unsigned long)o->vocab, sizeof *counts);
+    int rc = scan(&s->stream, o->vocab, s->train_tokens, counts);
+    if (rc == 0 && o->val_path) rc = scan(&s->val_stream, o->vocab, 0, counts);
+    if (rc == 0) s->entropy = entropy_of(counts, o->vocab, s->train_tokens);
+    free(counts);
+    s->description = describe(&s->stream);
+    return rc;
+}
+
+struct token_source *data_open(const struct data_options *o) {
+    struct token_source *s = xcalloc(1, sizeof *s);
+    if (open_all(s, o)) data_close(&s);
+    return s;
+}
+
+void data_close(struct token_source **s) {
+    if (!*s) return;
+    stream_close(&(*s)->stream);
+    stream_close(&(*s)->val_stream);
+    free((*s)->description);
+    free(*s);
+    *s = NULL;
+}
+
+int64_t data_train_tokens(const struct token_source *s) { return s->train_tokens; }
+int64_t data_val_tokens(const struct token_source *s) { return s->val_tokens; }
+const char *data_description(const struct token_source *s) { return s->description; }
+double data_unigram_entropy(const struct token_source *s) { return s->entropy; }
+
+void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
+                int64_t seq, int32_t *tokens, int32_t *targets) {
+    assert(s->train_tokens > seq);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t places = (uint64_t)(s->train_tokens - seq);
+        int64_t at = (int64_t)rng_below(seed ^ BATCH_KEY, (uint64_t)step, (uint64_t)(first + i), places);
+        stream_fetch(&s->stream, at, seq, tokens + i * seq);
+        stream_fetch(&s->stream, at + 1, seq, targets + i * seq);
+    }
+}
+
+void data_val_batch(const struct token_source *s, int64_t index, int64_t count, int64_t seq, int32_t *tokens,
+                    int32_t *targets) {
+    assert(s->val_tokens > seq);
+    const struct token_stream *from = s->val_stream.count ? &s->val_stream : &s->stream;
+    int64_t windows = (s->val_tokens - 1) / seq;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = s->val_first + (index + i) % windows * seq;
+        stream_fetch(from, at, seq, tokens + i * seq);
+        stream_fetch(from, at + 1, seq, targets + i * seq);
+    }
+}

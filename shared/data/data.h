@@ -1,0 +1,44 @@
+// Token streams and batches. The batch of step t is a function of (seed, t); worker w takes slice w.
+#ifndef STARRING_SHARED_DATA_DATA_H
+#define STARRING_SHARED_DATA_DATA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct token_source;  // read-only memory maps; shareable between threads once open
+
+struct data_options {
+    const char *path;  // text file, .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), directory
+                       // of either, or "demo"
+    const char *val_path;   // or NULL: the last val_fraction of the tokens
+    const char *tokenizer;  // "byte" (text, whatever the model), "bin", or NULL and "auto": by what the files
+                            // are
+    const char *model;  // as given: text and sidecars must go with its vocabulary (data_vocabulary.h); NULL:
+                        // not checked
+    double val_fraction;  // in [0, 1)
+    int32_t vocab;        // tokens must be below it; checked once over the whole stream
+    int64_t seq;          // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
+};
+
+// NULL after naming file and what is wrong (missing, empty, truncated, wrong magic or version, token out
+// of range, too short). Files of a directory follow one another in the order of their names. "demo" is the
+// text of Debian's package jargon-text; without the package, a generated one (the description says which).
+struct token_source *data_open(const struct data_options *o);
+void data_close(struct token_source **s);
+int64_t data_train_tokens(const struct token_source *s);
+int64_t data_val_tokens(const struct token_source *s);
+const char *data_description(
+    const struct token_source *s);  // "jargon-text 4.4.7: 1.59 MiB, byte tokens" for people
+double data_unigram_entropy(const struct token_source *s);  // nats per token of the training part
+
+// Sequences [first, first+count) of the global batch of `step`: tokens and targets (count,T), target =
+// next token. Each sequence's position is a counter-based draw keyed by (seed, step, index), so the batch
+// does not depend on how workers slice it. The training part must hold seq + 1 tokens.
+void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
+                int64_t seq, int32_t *tokens, int32_t *targets);
+// Held-out windows [index, index+count), in order, wrapping: the same for every topology. Window w holds
+// tokens [w*seq, (w+1)*seq] of the held-out part, which must hold seq + 1 tokens.
+void data_val_batch(const struct token_source *s, int64_t index, int64_t count, int64_t seq, int32_t *tokens,
+                    int32_t *targets);
+
+#endif

@@ -1,0 +1,8 @@
+// `starring data info`, `starring data tokenize` and `starring data wrap`.
+#ifndef STARRING_SHARED_DATA_DATA_COMMAND_H
+#define STARRING_SHARED_DATA_DATA_COMMAND_H
+
+// argv holds what follows "data". Returns the program's exit status.
+int data_command(int argc, char **argv);
+
+#endif

@@ -1,0 +1,42 @@
+// A stream of tokens over one file, several, or a text in memory; and the demo's text.
+// Private to shared/data/data*.c and their tests. Read-only once open: any thread.
+#ifndef STARRING_SHARED_DATA_DATA_STREAM_H
+#define STARRING_SHARED_DATA_DATA_STREAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct segment {
+    char *path;          // for messages
+    const void *tokens;  // little-endian, `width` bytes each
+    int64_t first;       // of the stream
+    int64_t count;
+    void *map;  // or NULL
+    size_t map_bytes;
+    char *heap;  // or NULL
+};
+
+struct token_stream {
+    struct segment *segments;  // in order, without gaps
+    int count;
+    int width;      // bytes per token in all segments: 1 text, 2 or 4 llm.c
+    int64_t total;  // tokens
+    char *name;     // for people: "corpus.txt", "shards/ (12 files)"
+};
+
+// path: a file, a directory or "demo"; tokenizer: "byte", "bin", or "auto" and NULL. 0, or -1 after naming
+// the file; stream_close frees what is there in both cases.
+int stream_open(struct token_stream *s, const char *path, const char *tokenizer);
+void stream_close(struct token_stream *s);
+// Tokens [first, first + count), which must lie in the stream.
+void stream_fetch(const struct token_stream *s, int64_t first, int64_t count, int32_t *out);
+const struct segment *stream_segment(const struct token_stream *s, int64_t token);
+
+#define DEMO_TEXT_PATH "/usr/share/doc/jargon-text/jargon.txt.gz"
+// The text at path (gzip), or a generated one when there is no such file; malloc'd, the caller frees text
+// and *name. NULL after naming what is damaged.
+char *demo_text(const char *path, size_t *bytes, char **name);
+// English-like text of exactly `bytes` bytes, the same on every machine (malloc'd).
+char *generated_text(size_t bytes);
+
+#endif

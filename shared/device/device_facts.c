@@ -1,0 +1,137 @@
+#include "shared/device/device_facts.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/report/progress.h"
+
+// CUDA's 1000 * major + 10 * minor.
+static const char *cuda_version(char text[16], int version) {
+    snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
+    return text;
+}
+
+// by: enum device_by.
+static void put_by(cJSON *j, const char *key, unsigned by, const char *library, const char *own) {
+    char text[40];
+    bool both = by == (DEVICE_BY_LIBRARY | DEVICE_BY_OWN);
+    snprintf(text, sizeof text, "%s%s%s", by & DEVICE_BY_LIBRARY ? library : "", both ? " and " : "",
+             by & DEVICE_BY_OWN ? own : "");
+    if (by)
+        cJSON_AddStringToObject(j, key, text);
+    else
+        cJSON_AddNullToObject(j, key);
+}
+
+static void put_work(cJSON *j, const struct device_work *w) {
+    put_by(j, "attention_forward", w->attention_forward, "cudnn", "own");
+    put_by(j, "attention_backward", w->attention_backward, "cudnn", "own");
+    if (w->slice_sequences) {
+        cJSON_AddNumberToObject(j, "attention_slice_sequences", (double)w->slice_sequences);
+        cJSON_AddNumberToObject(j, "attention_slice_workspace_bytes", (double)w->slice_workspace_bytes);
+    } else {
+        cJSON_AddNullToObject(j, "attention_slice_sequences");
+        cJSON_AddNullToObject(j, "attention_slice_workspace_bytes");
+    }
+    put_by(j, "gelu", w->gelu, "fused", "apart");
+    put_by(j, "bias_grad", w->bias_grad, "epilogue", "kernel");
+}
+
+struct cJSON *device_facts_json(const struct device_facts *f) {
+    char text[16];
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "name", f->name);
+    cJSON_AddStringToObject(j, "bus_id", f->bus_id);
+    cJSON_AddNumberToObject(j, "index", f->index);
+    snprintf(text, sizeof text, "%d.%d", f->sm_version / 10, f->sm_version % 10);
+    cJSON_AddStringToObject(j, "compute_capability", text);
+    cJSON_AddNumberToObject(j, "multiprocessors", f->multiprocessors);
+    cJSON_AddNumberToObject(j, "l2_bytes", (double)f->l2_bytes);
+    cJSON_AddNumberToObject(j, "memory_bytes", (double)f->memory_bytes);
+    cJSON_AddStringToObject(j, "driver", cuda_version(text, f->driver_version));
+    cJSON_AddStringToObject(j, "runtime", cuda_version(text, f->runtime_version));
+    cJSON_AddNumberToObject(j, "cublaslt", (double)f->blas_version);
+    if (f->dnn_version)
+        cJSON_AddNumberToObject(j, "cudnn", (double)f->dnn_version);
+    else
+        cJSON_AddNullToObject(j, "cudnn");
+    if (f->dnn_missing) cJSON_AddStringToObject(j, "cudnn_missing", f->dnn_missing);
+    put_work(j, &f->work);
+    cJSON *notes = cJSON_AddArrayToObject(j, "notes");
+    for (int i = 0; i < f->note_count; i++) cJSON_AddItemToArray(notes, cJSON_CreateString(f->notes[i]));
+    return j;
+}
+
+static const char *text_of(const cJSON *j, const char *key) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, key));
+    return text ? text : "not run";
+}
+
+void device_work_print(FILE *f, const cJSON *device) {
+    char bytes[24];
+    const cJSON *slice = cJSON_GetObjectItemCaseSensitive(device, "attention_slice_sequences"),
+                *room = cJSON_GetObjectItemCaseSensitive(device, "attention_slice_workspace_bytes");
+    fprintf(f, "attention forward %s, backward %s", text_of(device, "attention_forward"),
+            text_of(device, "attention_backward"));
+    if (cJSON_IsNumber(slice) && cJSON_IsNumber(room))
+        fprintf(f, " (slices of %.0f sequences, workspace %s)", slice->valuedouble,
+                format_bytes(bytes, room->valuedouble));
+    fprintf(f, "; GELU %s; bias gradients %s\n", text_of(device, "gelu"), text_of(device, "bias_grad"));
+}
+
+const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f) {
+    char driver[16], runtime[16], dnn[48] = "no cuDNN (attention is our own kernel)";
+    if (f->dnn_version) snprintf(dnn, sizeof dnn, "cuDNN %zu", f->dnn_version);
+    snprintf(text, DEVICE_FACTS_LINE, "%s (%s), sm_%d, driver %s, CUDA %s, cuBLASLt %zu, %s", f->name,
+             f->bus_id, f->sm_version, cuda_version(driver, f->driver_version),
+             cuda_version(runtime, f->runtime_version), f->blas_version, dnn);
+    return text;
+}
+
+void device_notes_say(struct device *d, int *said) {
+    for (int count = dev_notes(d); *said < count; ++*said) {
+        enum dev_note_kind kind;
+        const char *text = dev_note(d, *said, &kind);
+        if (kind == DEV_NOTE_WARNING)
+            warn("%s: %s", dev_backend(d)->name, text);
+        else
+            info("%s: %s", dev_backend(d)->name, text);
+    }
+}
+
+int device_memory_read(struct device *d, struct device_memory *out) {
+    struct device_facts f;
+    struct mem_usage usage;
+    if (dev_facts(d, &f)) return -1;
+    dev_usage(d, &usage);
+    *out = (struct device_memory){.ledger_bytes = mem_device_bytes(usage.current_bytes),
+                                  .workspace_bytes = f.workspace_bytes,
+                                  .used_bytes = f.used_bytes,
+                                  .free_bytes = f.free_bytes,
+                                  .total_bytes = f.memory_bytes};
+    return 0;
+}
+
+double device_memory_other(double used_bytes, double ledger_bytes, double workspace_bytes) {
+    double other = used_bytes - ledger_bytes - workspace_bytes;
+    return other >= 0 ? other : NAN;
+}
+
+void device_memory_print(FILE *f, double used_bytes, double total_bytes, double ledger_bytes,
+                         double workspace_bytes) {
+    char a[24], b[24], c[24], d[24], e[24];
+    double other = device_memory_other(used_bytes, ledger_bytes, workspace_bytes);
+    format_bytes(a, used_bytes), format_bytes(b, total_bytes);
+    format_bytes(c, ledger_bytes), format_bytes(d, workspace_bytes);
+    if (isfinite(other))
+        fprintf(f, "in use %s of %s = %s counted + %s workspaces + %s " DEVICE_MEMORY_OTHER "\n", a, b, c, d,
+                format_bytes(e, other));
+    else
+        fprintf(f,
+                "in use %s of %s; %s counted, %s workspaces, read at different moments: " DEVICE_MEMORY_OTHER
+                " not known\n",
+                a, b, c, d);
+}

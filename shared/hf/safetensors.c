@@ -1,0 +1,252 @@
+#include "shared/hf/safetensors.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+
+#define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
+#define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+
+struct st_file {
+    char *path;
+    void *map;
+    size_t map_bytes;
+    struct st_tensor *tensors;  // sorted by name
+    int count;
+};
+
+static const struct {
+    const char *name;
+    int dtype;
+    int bytes;
+} types[] = {{"F32", DT_F32, 4}, {"BF16", DT_BF16, 2}, {"F16", DT_F16, 2}, {"F64", DT_F64, 8},
+             {"I64", DT_I64, 8}, {"U8", DT_U8, 1},     {"I32", -1, 4},     {"U32", -1, 4},
+             {"I16", -1, 2},     {"U16", -1, 2},       {"I8", -1, 1},      {"U64", -1, 8},
+             {"BOOL", -1, 1},    {"F8_E4M3", -1, 1},   {"F8_E5M2", -1, 1}};
+
+// A number that is whole, not negative and exactly representable; -1 otherwise.
+static int64_t whole(const cJSON *j) {
+    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0.0 && j->valuedouble <= MAX_EXACT)) return -1;
+    return j->valuedouble == floor(j->valuedouble) ? (int64_t)j->valuedouble : -1;
+}
+
+static int read_shape(const char *path, struct st_tensor *t, const cJSON *shape) {
+    if (!cJSON_IsArray(shape)) return fail("%s: tensor %s: no shape", path, t->name);
+    t->numel = 1;
+    const cJSON *size;
+    cJSON_ArrayForEach(size, shape) {
+        int64_t n = whole(size);
+        if (n < 0)
+            return fail("%s: tensor %s: a size in its shape is not a whole number >= 0", path, t->name);
+        if (t->dims == ST_MAX_DIMS)
+            return fail("%s: tensor %s: more than %d dimensions", path, t->name, ST_MAX_DIMS);
+        t->shape[t->dims++] = n;
+        if (__builtin_mul_overflow(t->numel, n, &t->numel))
+            return fail("%s: tensor %s: its shape has more elements than 64 bits count", path, t->name);
+    }
+    return 0;
+}
+
+// One member of the header. data, data_bytes: the file behind the header.
+static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, const char *data,
+                       int64_t data_bytes) {
+    t->name = xstrdup(j->string);
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(j, "dtype");
+    if (!cJSON_IsString(type)) return fail("%s: tensor %s: no dtype", path, t->name);
+    int item_bytes = 0;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, type->valuestring) == 0) {
+            item_bytes = types[i].bytes;
+            t->dtype = types[i].dtype;
+            snprintf(t->type_name, sizeof t->type_name, "%s", types[i].name);
+        }
+    if (!item_bytes) return fail("%s: tensor %s: unknown dtype \"%.40s\"", path, t->name, type->valuestring);
+    if (read_shape(path, t, cJSON_GetObjectItemCaseSensitive(j, "shape"))) return -1;
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(j, "data_offsets");
+    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2)
+        return fail("%s: tensor %s: data_offsets must be [begin, end]", path, t->name);
+    int64_t begin = whole(cJSON_GetArrayItem(offsets, 0)), end = whole(cJSON_GetArrayItem(offsets, 1));
+    if (begin < 0 || end < begin)
+        return fail("%s: tensor %s: data_offsets are not whole numbers with 0 <= begin <= end", path,
+                    t->name);
+    if (end > data_bytes)
+        return fail(
+            "%s: tensor %s: ends at byte %lld of the data, but only %lld are there; the file is truncated or "
+            "its header lies",
+            path, t->name, (long long)end, (long long)data_bytes);
+    int64_t need;
+    if (__builtin_mul_overflow(t->numel, (int64_t)item_bytes, &need) || need != end - begin)
+        return fail("%s: tensor %s: data_offsets span %lld bytes, but its shape of %lld %s elements does not",
+                    path, t->name, (long long)(end - begin), (long long)t->numel, t->type_name);
+    t->data = data + begin;
+    t->bytes = (size_t)need;
+    return 0;
+}
+
+static int by_place(const void *a, const void *b) {
+    const struct st_tensor *x = a, *y = b;
+    if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
+}
+
+// Every byte of the data belongs to exactly one tensor, and every name occurs once.
+static int check_whole(struct st_file *f, const char *data, size_t data_bytes) {
+    qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_place);
+    const char *at = data;
+    for (int i = 0; i < f->count; i++) {
+        const struct st_tensor *t = &f->tensors[i];
+        if ((const char *)t->data < at)
+            return fail("%s: tensor %s: overlaps tensor %s", f->path, t->name, f->tensors[i - 1].name);
+        if ((const char *)t->data > at)
+            return fail("%s: tensor %s: %lld bytes before it belong to no tensor", f->path, t->name,
+                        (long long)((const char *)t->data - at));
+        at = (const char *)t->data + t->bytes;
+    }
+    if (at != data + data_bytes)
+        return fail("%s: the last %lld bytes belong to no tensor", f->path,
+                    (long long)(data + data_bytes - at));
+    qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_name);
+    for (int i = 1; i < f->count; i++)
+        if (strcmp(f->tensors[i - 1].name, f->tensors[i].name) == 0)
+            return fail("%s: tensor %s: occurs twice", f->path, f->tensors[i].name);
+    return 0;
+}
+
+static int read_tensors(struct st_file *f, const cJSON *root, const char *data, size_t data_bytes) {
+    f->tensors = xcalloc((unsigned long)cJSON_GetArraySize(root), sizeof *f->tensors);
+    const cJSON *j;
+    cJSON_ArrayForEach(j, root) {
+        if (strcmp(j->string, "__metadata__") == 0) continue;
+        if (!cJSON_IsObject(j))
+            return fail("%s: tensor %.200s: its header entry is no object", f->path, j->string);
+        if (read_tensor(f->path, &f->tensors[f->count++], j, data, (int64_t)data_bytes)) return -1;
+    }
+    return check_whole(f, data, data_bytes);
+}
+
+static int read_header(struct st_file *f) {
+    if (f->map_bytes < 8) return fail("%s: %zu bytes are no safetensors file", f->path, f->map_bytes);
+    const unsigned char *p = f->map;
+    uint64_t n = 0;
+    for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
+    if (n > MAX_HEADER_BYTES || n > f->map_bytes - 8)
+        return fail(
+            "%s: says its header has %llu bytes, but the file has %zu; it is truncated or no safetensors "
+            "file",
+            f->path, (unsigned long long)n, f->map_bytes);
+    // A copy with a NUL behind it, so that no parser can run into the data.
+    char *text = xcalloc(n + 1, 1);
+    memcpy(text, p + 8, n);
+    const char *end = text;
+    cJSON *root = n && text[0] == '{' ? cJSON_ParseWithLengthOpts(text, n, &end, 0) : NULL;
+    while (root && end < text + n && (*end == ' ' || *end == '\n' || *end == '\t' || *end == '\r')) end++;
+    int rc;
+    if (!cJSON_IsObject(root) || end != text + n)
+        rc = fail("%s: its header is no JSON object (mistake near byte %lld)", f->path,
+                  (long long)(8 + (end - text)));
+    else
+        rc = read_tensors(f, root, (const char *)p + 8 + n, f->map_bytes - 8 - (size_t)n);
+    cJSON_Delete(root);
+    free(text);
+    return rc;
+}
+
+static int map_file(struct st_file *f) {
+    int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail("%s: %s", f->path, strerror(errno));
+    struct stat st;
+    int rc = 0;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        rc = fail("%s: not a regular file", f->path);
+    } else if (st.st_size > 0) {
+        f->map_bytes = (size_t)st.st_size;
+        f->map = mmap(NULL, f->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (f->map == MAP_FAILED) {
+            f->map = NULL;
+            rc = fail("%s: cannot map: %s", f->path, strerror(errno));
+        }
+    }
+    close(fd);
+    return rc;
+}
+
+struct st_file *st_open(const char *path) {
+    struct st_file *f = xcalloc(1, sizeof *f);
+    f->path = xstrdup(path);
+    if (map_file(f) || read_header(f)) st_close(&f);
+    return f;
+}
+
+void st_close(struct st_file **f) {
+    if (!*f) return;
+    for (int i = 0; i < (*f)->count; i++) free((*f)->tensors[i].name);
+    free((*f)->tensors);
+    if ((*f)->map) munmap((*f)->map, (*f)->map_bytes);
+    free((*f)->path);
+    free(*f);
+    *f = NULL;
+}
+
+const char *st_path(const struct st_file *f) { return f->path; }
+int st_count(const struct st_file *f) { return f->count; }
+const struct st_tensor *st_at(const struct st_file *f, int i) { return &f->tensors[i]; }
+
+const struct st_tensor *st_find(const struct st_file *f, const char *name) {
+    struct st_tensor key = {.name = (char *)name};
+    return bsearch(&key, f->tensors, (size_t)f->count, sizeof key, by_name);
+}
+
+int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *out) {
+    if (t->dtype < 0 || t->dtype == DT_I64 || t->dtype == DT_U8) return -1;
+    size_t size = dtype_size((enum dtype)t->dtype);
+    const char *p = (const char *)t->data + (size_t)first * size;
+    if (t->dtype == DT_F32) {
+        memcpy(out, p, (size_t)count * sizeof *out);
+        return 0;
+    }
+    for (int64_t i = 0; i < count; i++, p += size) {
+        // memcpy: a header's length need not be a multiple of the element's.
+        if (t->dtype == DT_F64) {
+            double x;
+            memcpy(&x, p, sizeof x);
+            out[i] = (float)x;
+        } else {
+            uint16_t h;
+            memcpy(&h, p, sizeof h);
+            out[i] = t->dtype == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+        }
+    }
+    return 0;
+}
+
+int st_to_f64(const struct st_tensor *t, int64_t first, int64_t count, double *out) {
+    if (t->dtype < 0 || t->dtype == DT_U8) return -1;
+    for (int64_t i = 0; i < count; i++) {
+        const char *p = (const char *)t->data + (size_t)(first + i) * dtype_size((enum dtype)t->dtype);
+        if (t->dtype == DT_F64) {
+            memcpy(&out[i], p, sizeof *out);
+        } else if (t->dtype == DT_I64) {
+            int64_t x;
+            memcpy(&x, p, sizeof x);
+            out[i] = (double)x;
+        } else {
+            float x;
+            st_to_f32(t, first + i, 1, &x);
+            out[i] = (double)x;
+        }
+    }
+    return 0;
+}

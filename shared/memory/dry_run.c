@@ -1,0 +1,182 @@
+#include "shared/memory/dry_run.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/memory/memory_check.h"
+#include "shared/report/progress.h"
+#include "shared/report/summary.h"
+
+static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank,
+                     const struct prediction *p) {
+    cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
+    cJSON_AddNumberToObject(m, "rank", rank);
+    cJSON_AddStringToObject(m, "role", role);
+    cJSON *classes = cJSON_AddObjectToObject(m, "predicted");
+    for (int k = 0; k < MEM_CLASSES; k++)
+        cJSON_AddNumberToObject(classes, mem_class_name((enum mem_class)k),
+                                (double)p->memory.predicted_bytes[k]);
+    cJSON_AddNumberToObject(m, "predicted_bytes", (double)mem_device_bytes(p->memory.predicted_bytes));
+    cJSON_AddNumberToObject(m, "pinned_bytes", (double)p->memory.predicted_bytes[MEM_HOST]);
+    cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
+    cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role));
+    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
+    cJSON_AddNumberToObject(w, "rank", rank);
+    cJSON_AddStringToObject(w, "role", role);
+    cJSON_AddNumberToObject(w, "predicted_sent", (double)p->wire.sent_per_step);
+    cJSON_AddNumberToObject(w, "predicted_received", (double)p->wire.received_per_step);
+    cJSON_AddStringToObject(w, "formula", summary_wire_formula(c, role));
+    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
+}
+
+static int put_role(cJSON *doc, const struct job *j, predict_fn predict, const char *role, int count) {
+    for (int r = 0; r < count; r++) {
+        struct prediction p;
+        if (prediction_of_rank(j, predict, role, r, &p)) return -1;
+        put_rank(doc, j->config, role, r, &p);
+    }
+    return 0;
+}
+
+// A row of the textbook: what the formula gives for another topology of the same P, N and dtype.
+static int put_textbook(cJSON *doc, const struct job *j, predict_fn predict, const char *topology,
+                        const char *role) {
+    struct config c = *j->config;  // strings stay the original's
+    struct prediction p = {0};
+    char name[16];
+    snprintf(name, sizeof name, "%s", topology);
+    c.topology = name;
+    c.kind = topology[0] == 'z' ? TOPOLOGY_ZERO : TOPOLOGY_PS;
+    c.consistency = CONSISTENCY_SYNC;
+    c.stage = c.kind == TOPOLOGY_ZERO ? topology[5] - '0' : 0;
+    if (predict(&c, j->layout, role, 0, &p)) return -1;
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "topology", topology);
+    cJSON_AddStringToObject(row, "role", role);
+    cJSON_AddStringToObject(row, "formula", summary_memory_formula(&c, role));
+    cJSON_AddNumberToObject(row, "formula_bytes", (double)p.memory.formula_bytes);
+    cJSON_AddNumberToObject(row, "predicted_sent", (double)p.wire.sent_per_step);
+    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), row);
+    return 0;
+}
+
+static int build(cJSON *doc, const struct job *j, predict_fn predict) {
+    static const char *const rows[][2] = {{"zero:0", "worker"}, {"zero:1", "worker"},  {"zero:2", "worker"},
+                                          {"zero:3", "worker"}, {"ps:sync", "worker"}, {"ps:sync", "server"}};
+    const struct config *c = j->config;
+    cJSON_AddStringToObject(doc, "topology", c->topology);
+    cJSON_AddStringToObject(doc, "model", c->model);
+    cJSON_AddStringToObject(doc, "dtype", config_dtype_name(c->dtype));
+    cJSON_AddStringToObject(doc, "device", c->device == DEVICE_CUDA ? "cuda" : "cpu");
+    cJSON_AddNumberToObject(doc, "params", (double)j->layout->params);
+    cJSON_AddNumberToObject(doc, "workers", c->workers);
+    cJSON_AddNumberToObject(doc, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    cJSON_AddNumberToObject(doc, "micro_batch_size", (double)c->micro_batch);
+    cJSON_AddNumberToObject(doc, "seq_len", (double)c->seq);
+    cJSON_AddArrayToObject(doc, "memory");
+    cJSON_AddArrayToObject(doc, "wire");
+    cJSON_AddArrayToObject(doc, "textbook");
+    if (put_role(doc, j, predict, "worker", c->workers)) return -1;
+    if (c->kind == TOPOLOGY_PS && put_role(doc, j, predict, "server", c->ps.servers)) return -1;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (put_textbook(doc, j, predict, rows[i][0], rows[i][1])) return -1;
+    return 0;
+}
+
+static double num(const cJSON *o, const char *key) {
+    return cJSON_GetObjectItemCaseSensitive(o, key)->valuedouble;
+}
+static const char *word(const cJSON *o, const char *key) {
+    return cJSON_GetObjectItemCaseSensitive(o, key)->valuestring;
+}
+
+// Ranks that differ in nothing but their number share a row: "worker 0-63".
+static bool same_row(const cJSON *m1, const cJSON *w1, const cJSON *m2, const cJSON *w2) {
+    return !strcmp(word(m1, "role"), word(m2, "role")) &&
+           cJSON_Compare(cJSON_GetObjectItem(m1, "predicted"), cJSON_GetObjectItem(m2, "predicted"), 1) &&
+           num(w1, "predicted_sent") == num(w2, "predicted_sent") &&
+           num(w1, "predicted_received") == num(w2, "predicted_received");
+}
+
+// Pinned memory is the host's: a line of its own behind the classes that add up to the total.
+static void print_classes(FILE *f, const cJSON *m) {
+    char text[24];
+    const cJSON *class;
+    cJSON_ArrayForEach(class, cJSON_GetObjectItem(m, "predicted")) {
+        if (class->valuedouble <= 0 || !strcmp(class->string, mem_class_name(MEM_HOST))) continue;
+        fprintf(f, "    %-13s%10s   %.0f bytes\n", class->string, format_bytes(text, class->valuedouble),
+                class->valuedouble);
+    }
+    if (num(m, "pinned_bytes") > 0)
+        fprintf(f, "  pinned     %10s   %.0f bytes of page-locked host memory, beside the device's\n",
+                format_bytes(text, num(m, "pinned_bytes")), num(m, "pinned_bytes"));
+}
+
+static void print_rows(FILE *f, const cJSON *doc) {
+    char a[24], b[24];
+    const cJSON *m = cJSON_GetObjectItem(doc, "memory")->child, *w = cJSON_GetObjectItem(doc, "wire")->child;
+    while (m) {
+        const cJSON *m2 = m->next, *w2 = w->next, *last = m;
+        while (m2 && same_row(m, w, m2, w2)) {
+            last = m2;
+            m2 = m2->next;
+            w2 = w2->next;
+        }
+        fprintf(f, "\n%s %.0f", word(m, "role"), num(m, "rank"));
+        if (last != m) fprintf(f, "-%.0f, each", num(last, "rank"));
+        fprintf(f, "\n  memory     %10s   textbook %s = %s, without activations\n",
+                format_bytes(a, num(m, "predicted_bytes")), word(m, "formula"),
+                format_bytes(b, num(m, "formula_bytes")));
+        print_classes(f, m);
+        fprintf(f, "  sent       %10s per step (%s)\n  received   %10s per step\n",
+                format_bytes(a, num(w, "predicted_sent")), word(w, "formula"),
+                format_bytes(b, num(w, "predicted_received")));
+        m = m2;
+        w = w2;
+    }
+}
+
+static void print(FILE *f, const cJSON *doc) {
+    char a[32], b[24];
+    fprintf(f, "%s: %s parameters, %s, %s, %.0f worker%s", word(doc, "model"),
+            format_count(a, (int64_t)num(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
+            num(doc, "workers"), num(doc, "workers") > 1 ? "s" : "");
+    if (num(doc, "servers") > 0)
+        fprintf(f, ", %.0f server%s", num(doc, "servers"), num(doc, "servers") > 1 ? "s" : "");
+    fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", num(doc, "micro_batch_size"),
+            num(doc, "seq_len"));
+    print_rows(f, doc);
+    memory_check_print(f, doc);
+    if (!strcmp(word(doc, "device"), "cuda"))
+        fprintf(
+            f,
+            "\nBeside this each rank takes of its GPU what cannot be predicted: scratch of cuBLASLt, cuDNN "
+            "and\n"
+            "kernels (8 MiB per stream, 32 MiB more for products, and what attention asks for), CUDA's "
+            "context, NCCL.\n"
+            "The GPU line of a run says how much it was.\n");
+    fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (Adam; no activations):\n");
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook"))
+        fprintf(f, "  %-8s %-7s %-11s %10s   sent %10s per step\n", word(row, "topology"), word(row, "role"),
+                word(row, "formula"), format_bytes(a, num(row, "formula_bytes")),
+                format_bytes(b, num(row, "predicted_sent")));
+}
+
+int dry_run(const struct job *j, predict_fn predict, const struct memory_part *part, FILE *f, bool as_json) {
+    cJSON *doc = cJSON_CreateObject();
+    int rc = build(doc, j, predict);
+    if (!rc) rc = memory_check_put(doc, j, predict, part);
+    if (!rc && as_json) {
+        char *text = cJSON_Print(doc);
+        fprintf(f, "%s\n", text);
+        free(text);
+    } else if (!rc) {
+        print(f, doc);
+    }
+    cJSON_Delete(doc);
+    return rc;
+}

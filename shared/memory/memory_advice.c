@@ -1,0 +1,128 @@
+#include "shared/memory/memory_advice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/model/spec.h"
+#include "shared/report/progress.h"
+
+// The most counts of workers that are tried one by one; beyond, each half of the one before.
+#define WORKERS_MAX 64
+
+struct proposal {
+    struct config c;  // texts are the original's
+    char flags[128];
+    double bytes;  // on the first GPU, or without one on the host
+};
+
+static bool fits(const struct memory_question *q, struct proposal *p) {
+    struct job j = *q->job;
+    struct memory_need need;
+    p->c.train_batch = p->c.micro_batch * p->c.accumulation * p->c.workers;
+    j.config = &p->c;
+    if (!q->part->role) j.ranks_here = p->c.workers;
+    j.layout = model_layout_create(&j.spec, p->c.workers);
+    if (!j.layout) return false;
+    int rc = memory_need_of(&j, q->predict, q->part, &need);
+    layout_destroy(&j.layout);
+    const struct memory_sum *of = need.gpus ? &need.gpu[0] : &need.host;
+    p->bytes = of->predicted_bytes + of->allowed_bytes;
+    return !rc && !memory_compare(&need, q->room).limit;
+}
+
+static void add_flag(struct proposal *p, const char *flag) {
+    size_t n = strlen(p->flags);
+    snprintf(p->flags + n, sizeof p->flags - n, "%s%s", n ? " " : "", flag);
+}
+
+// Each: the mildest change of its kind that makes p fit, or the strongest one. Whether it fits.
+static bool with_workers(const struct memory_question *q, struct proposal *p) {
+    char flag[32];
+    // Under mpirun, and for a role alone, how many ranks there are is decided elsewhere.
+    if (q->part->role || p->c.workers == 1) return false;
+    struct proposal before = *p;
+    bool ok = false;
+    for (int n = p->c.workers; !ok && n > 1;) {
+        n = n > WORKERS_MAX ? n / 2 : n - 1;
+        p->c.workers = n;
+        ok = fits(q, p);
+    }
+    if (ok)
+        snprintf(flag, sizeof flag, "--workers %d", p->c.workers), add_flag(p, flag);
+    else
+        *p = before;
+    return ok;
+}
+
+static bool with_stage(const struct memory_question *q, struct proposal *p) {
+    char flag[32];
+    if (p->c.kind != TOPOLOGY_ZERO || p->c.stage == 3) return false;
+    bool ok = false;
+    while (!ok && p->c.stage < 3) {
+        p->c.stage++;
+        ok = fits(q, p);
+    }
+    snprintf(flag, sizeof flag, "--topology zero:%d", p->c.stage);
+    add_flag(p, flag);
+    return ok;
+}
+
+static bool with_batch(const struct memory_question *q, struct proposal *p) {
+    char flag[48];
+    if (p->c.micro_batch == 1) return false;
+    bool ok = false;
+    while (!ok && p->c.micro_batch > 1) {
+        p->c.micro_batch /= 2;
+        ok = fits(q, p);
+    }
+    snprintf(flag, sizeof flag, "--batch %lld", (long long)p->c.micro_batch);
+    add_flag(p, flag);
+    return ok;
+}
+
+static bool with_bf16(const struct memory_question *q, struct proposal *p) {
+    if (p->c.dtype != DT_F32) return false;
+    p->c.dtype = DT_BF16;
+    add_flag(p, "--dtype bf16");
+    return fits(q, p);
+}
+
+// Workers last: fewer of them is a different experiment.
+static bool (*const changes[])(const struct memory_question *, struct proposal *) = {with_stage, with_batch,
+                                                                                     with_bf16, with_workers};
+#define CHANGES (sizeof changes / sizeof *changes)
+
+static void say(char **text, const struct proposal *p) {
+    char bytes[24], *more;
+    more = xasprintf("%s  %s (%s)\n", *text, p->flags, format_bytes(bytes, p->bytes));
+    free(*text);
+    *text = more;
+}
+
+char *memory_advice(const struct memory_question *q) {
+    char *text = xstrdup("  What would fit, by prediction:\n");
+    int found = 0;
+    for (size_t i = 0; i < CHANGES; i++) {
+        struct proposal p = {.c = *q->job->config};
+        if (!changes[i](q, &p)) continue;
+        say(&text, &p);
+        found++;
+    }
+    struct proposal all = {.c = *q->job->config};
+    for (size_t i = 0; i < CHANGES && !found; i++)
+        if (changes[i](q, &all)) {
+            say(&text, &all);
+            found++;
+        }
+    if (!found) {
+        free(text);
+        text = xstrdup(
+            "  No stage, micro-batch, dtype or number of workers of this run fits here: take a smaller "
+            "--model, a shorter --seq, or more machines\n");
+    }
+    char *whole = xasprintf("%s  --dry-run predicts it without training\n", text);
+    free(text);
+    return whole;
+}

@@ -1,0 +1,145 @@
+#include "shared/memory/memory_check.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/device/device_choice.h"
+#include "shared/memory/memory_advice.h"
+#include "shared/report/progress.h"
+
+// ---------------------------------------------------------------- what there is
+static void read_gpu(const struct backend *b, int index, struct memory_limit *out) {
+    struct device_options o = {.threads = 1, .index = index, .label = "memory"};
+    struct device *d = NULL;
+    struct device_facts facts;
+    out->free_bytes = -1;
+    snprintf(out->name, sizeof out->name, "GPU %d", index);
+    if (dev_open(b, &o, &d)) return;
+    if (!dev_facts(d, &facts)) {
+        out->free_bytes = (double)facts.free_bytes;
+        snprintf(out->name, sizeof out->name, "free memory of GPU %d, %s", index, facts.name);
+    }
+    dev_close(&d);
+}
+
+void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out) {
+    const char *why;
+    const struct backend *b = gpus ? backend_find("cuda", &why) : NULL;
+    *out = (struct memory_room){.host_known = !memory_limit_read(root, &out->host), .host = out->host};
+    out->gpus = b && c->device == DEVICE_CUDA ? gpus : 0;
+    for (int i = 0; i < out->gpus; i++) read_gpu(b, i, &out->gpu[i]);
+}
+
+// ---------------------------------------------------------------- the decision
+static bool exceeds(const struct memory_sum *wanted, const struct memory_limit *limit) {
+    return limit->free_bytes >= 0 && wanted->predicted_bytes + wanted->allowed_bytes > limit->free_bytes;
+}
+
+struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room) {
+    if (room->host_known && exceeds(&need->host, &room->host))
+        return (struct memory_short){&room->host, need->host};
+    for (int i = 0; i < need->gpus && i < room->gpus; i++)
+        if (exceeds(&need->gpu[i], &room->gpu[i])) return (struct memory_short){&room->gpu[i], need->gpu[i]};
+    return (struct memory_short){0};
+}
+
+// ---------------------------------------------------------------- words
+static char *figures(const struct memory_short *s, const char *what) {
+    char all[24], predicted[24], allowed[24], left[24];
+    format_bytes(all, s->wanted.predicted_bytes + s->wanted.allowed_bytes);
+    format_bytes(predicted, s->wanted.predicted_bytes);
+    format_bytes(allowed, s->wanted.allowed_bytes);
+    format_bytes(left, s->limit->free_bytes);
+    return xasprintf(
+        "%s needs %s here (%s predicted, %s allowed for program, libraries, loading and frames), and %s are "
+        "left (%s)",
+        what, all, predicted, allowed, left, s->limit->name);
+}
+
+static int answer(const struct config *c, const struct memory_short *s, const char *what,
+                  const char *advice) {
+    if (!s->limit) return 0;
+    char *text = figures(s, what);
+    int rc = 0;
+    if (c->memory_check == MEMORY_CHECK_OFF)
+        warn("%s; memory.check is off: the system may end it", text);
+    else
+        rc = fail("%s\n%s  --set memory.check=off starts it all the same", text, advice);
+    free(text);
+    return rc;
+}
+
+int memory_check(const struct config *c, const struct memory_need *need, const char *what) {
+    struct memory_room room;
+    memory_room_read("", c, need->gpus, &room);
+    struct memory_short s = memory_compare(need, &room);
+    return answer(c, &s, what, "");
+}
+
+// What a part of the job needs, and what this machine has for it.
+struct outlook {
+    struct memory_part here;  // the part, with this machine's GPUs counted
+    struct memory_need need;
+    struct memory_room room;
+};
+
+static int look(const struct job *j, predict_fn predict, const struct memory_part *part, struct outlook *o) {
+    o->here = *part;
+    o->here.gpus = device_gpus(j->config);
+    if (memory_need_of(j, predict, &o->here, &o->need)) return -1;
+    memory_room_read("", j->config, o->need.gpus, &o->room);
+    return 0;
+}
+
+int memory_check_run(const struct job *j, predict_fn predict, const struct memory_part *part) {
+    struct outlook o;
+    if (look(j, predict, part, &o)) return -1;
+    struct memory_short s = memory_compare(&o.need, &o.room);
+    if (!s.limit) return 0;
+    char *advice = j->config->memory_check == MEMORY_CHECK_OFF
+                       ? NULL
+                       : memory_advice(&(struct memory_question){j, predict, &o.here, &o.room});
+    int rc = answer(j->config, &s, "the run", advice);
+    free(advice);
+    return rc;
+}
+
+// ---------------------------------------------------------------- --dry-run
+static void put_one(cJSON *list, const struct memory_sum *wanted, const struct memory_limit *limit) {
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "limit", limit->name);
+    cJSON_AddNumberToObject(o, "predicted_bytes", wanted->predicted_bytes);
+    cJSON_AddNumberToObject(o, "allowed_bytes", wanted->allowed_bytes);
+    cJSON_AddNumberToObject(o, "available_bytes", limit->free_bytes);
+    cJSON_AddBoolToObject(o, "fits", !exceeds(wanted, limit));
+    cJSON_AddItemToArray(list, o);
+}
+
+int memory_check_put(struct cJSON *doc, const struct job *j, predict_fn predict,
+                     const struct memory_part *part) {
+    struct outlook seen;
+    if (look(j, predict, part, &seen)) return -1;
+    cJSON *o = cJSON_AddObjectToObject(doc, "here"), *limits = cJSON_AddArrayToObject(o, "limits");
+    if (seen.room.host_known) put_one(limits, &seen.need.host, &seen.room.host);
+    for (int i = 0; i < seen.need.gpus && i < seen.room.gpus; i++)
+        if (seen.room.gpu[i].free_bytes >= 0) put_one(limits, &seen.need.gpu[i], &seen.room.gpu[i]);
+    cJSON_AddBoolToObject(o, "fits", !memory_compare(&seen.need, &seen.room).limit);
+    return 0;
+}
+
+void memory_check_print(FILE *f, const struct cJSON *doc) {
+    const cJSON *one, *here = cJSON_GetObjectItemCaseSensitive(doc, "here");
+    char a[24], b[24], c[24];
+    fputs("\nAll ranks on this machine:\n", f);
+    cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(here, "limits")) {
+        double predicted = cJSON_GetObjectItemCaseSensitive(one, "predicted_bytes")->valuedouble;
+        double allowed = cJSON_GetObjectItemCaseSensitive(one, "allowed_bytes")->valuedouble;
+        fprintf(f, "  %s predicted + %s allowed for what the ledger does not count, %s left (%s): %s\n",
+                format_bytes(a, predicted), format_bytes(b, allowed),
+                format_bytes(c, cJSON_GetObjectItemCaseSensitive(one, "available_bytes")->valuedouble),
+                cJSON_GetObjectItemCaseSensitive(one, "limit")->valuestring,
+                cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(one, "fits")) ? "fits" : "does not fit");
+    }
+}

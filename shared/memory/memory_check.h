@@ -1,0 +1,43 @@
+// Memory is compared before it is taken: what a run needs (memory_need.h) with what this machine and its GPUs
+// have left (memory_limits.h, cudaMemGetInfo). A run that does not fit ends here with both figures, the limit
+// it meets and what would fit instead, and not by the system's out-of-memory killer.
+//
+// Threads    The caller's, before any other is started.
+// Blocking   Opens each GPU it asks, and closes it.
+#ifndef STARRING_SHARED_MEMORY_MEMORY_CHECK_H
+#define STARRING_SHARED_MEMORY_MEMORY_CHECK_H
+
+#include "shared/memory/memory_limits.h"
+#include "shared/memory/memory_need.h"
+
+struct cJSON;
+
+struct memory_room {
+    bool host_known;
+    struct memory_limit host;
+    int gpus;
+    struct memory_limit gpu[MEMORY_GPUS_MAX];  // free_bytes < 0: not told
+};
+// What there is below root ("": this machine) and on the first `gpus` devices of c.
+void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);
+
+// The first limit that need exceeds, with what was wanted of it, or NULL: it fits as far as is known. Pure.
+struct memory_short {
+    const struct memory_limit *limit;
+    struct memory_sum wanted;
+};
+struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room);
+
+// For whoever knows its bytes itself. 0: it fits, or memory.check is "off" (warned about where it does not
+// fit); -1 after saying what does not fit. what: "the run", "sampling".
+int memory_check(const struct config *c, const struct memory_need *need, const char *what);
+
+// A run's ranks on this machine; names what would fit instead. As memory_check.
+int memory_check_run(const struct job *j, predict_fn predict, const struct memory_part *part);
+
+// The comparison for --dry-run: added to doc as "here", and as lines for people.
+int memory_check_put(struct cJSON *doc, const struct job *j, predict_fn predict,
+                     const struct memory_part *part);
+void memory_check_print(FILE *f, const struct cJSON *doc);
+
+#endif

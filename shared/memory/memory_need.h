@@ -1,0 +1,55 @@
+// What the ranks of a run that are on this machine need of its memory and of its GPUs: the ledger's
+// prediction, which is exact, and an allowance for what the ledger does not count, which is a bound.
+//
+// Allowance in host memory, of all processes and ranks here; measured is what the resident size exceeded the
+// ledger by, on x86-64 with two cores (glibc 2.36, libzmq 4.3.4, Open MPI 4.1.4):
+//
+//   per process  16 MiB  program, libraries, stacks        measured 10 to 17 MiB with the threads' scratch
+//                +96 MiB under MPI                         22 MiB (demo) to 94 MiB (124 million parameters)
+//                +256 MiB with a GPU                       an estimate, measured on no GPU
+//   per worker   the larger of what it holds while loading, 4 bytes and, in a ring, one rounded copy for each
+//                element of the largest unit, and at the end, where a unit is hashed and a tensor transposed
+//                                                          234 MiB for 225 + 10 (gpt2-124m, zero:0, bf16)
+//                in a star not less than its credits, min(credit_bytes, bytes per step)
+//                its batch in tokens, 8 bytes each
+//                per thread of a CPU: 8 MiB of packed blocks and 20 bytes * sequence length * head size for
+//                attention's backward                      44 MiB for 8 threads, T 8192, D 32
+//   per server   9/8 of the frames its workers' credits let into the transport: min(credit_bytes, what one
+//                worker sends it per step) * N             151 MiB for 144 + 16 (gpt2-124m, N 2, bf16)
+//   page tables  1/512 of the prediction: 8 bytes per page of 4 KiB
+//
+// Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up
+// to four streams, attention's sums), in 16 bits the score matrices of attention's backward by cuDNN (a slice
+// of them: cuda.attention_slice; none where cuda.attention is own), 256 MiB per rank of NCCL, 512 MiB per
+// process for its context, except the process that asks, whose context is there when free memory is read.
+// Estimates, measured on no GPU.
+#ifndef STARRING_SHARED_MEMORY_MEMORY_NEED_H
+#define STARRING_SHARED_MEMORY_MEMORY_NEED_H
+
+#include "shared/memory/prediction.h"
+
+#define MEMORY_GPUS_MAX 64
+
+struct memory_sum {
+    double predicted_bytes, allowed_bytes;
+};
+
+struct memory_need {
+    struct memory_sum host;
+    int gpus;  // GPUs used here: 0 .. gpus-1; 0: none
+    struct memory_sum gpu[MEMORY_GPUS_MAX];
+};
+
+// Which ranks of the run are on this machine.
+struct memory_part {
+    const char *role;  // "worker", "server", or NULL: the whole run
+    int rank, count;   // of a role: `count` ranks like `rank`; -1 is rank 0
+    bool processes;    // each is a process of its own, and the caller is none of them or one of several
+    int gpus;          // GPUs of this machine; ranks take them in turn
+};
+
+// 0, or -1 after logging: the prediction failed.
+int memory_need_of(const struct job *j, predict_fn predict, const struct memory_part *part,
+                   struct memory_need *out);
+
+#endif

@@ -1,0 +1,75 @@
+#include "shared/report/closing.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/summary_impl.h"
+#include "shared/report/trace.h"
+
+struct cJSON *closing_merge(const struct config *c, const char *dir) {
+    if (c->trace && trace_merge(dir, c->workers)) return NULL;
+    return summary_merge(dir);
+}
+
+void closing_show(const struct config *c, const char *dir, const struct cJSON *summary) {
+    if (c->json) {
+        char *text = cJSON_Print(summary);
+        puts(text);
+        free(text);
+    } else if (!c->quiet) {
+        summary_print(stdout, dir, summary);
+    }
+}
+
+// ---------------------------------------------------------------- the last to leave
+static bool has_reports(const struct closing_rank *r, const char *role, int count) {
+    char job[SUMMARY_JOB_MAX];
+    bool all = true;
+    summary_job_name(r->job, job);
+    for (int i = 0; i < count && all; i++) {
+        char *name = xasprintf("ranks/%s-%d.json", role, i), *text = run_dir_read(r->dir, name, true);
+        cJSON *report = text ? cJSON_Parse(text) : NULL;
+        const char *its = cJSON_GetStringValue(summary_item(report, "job"));
+        all = its && !strcmp(its, job);
+        cJSON_Delete(report);
+        free(text);
+        free(name);
+    }
+    return all;
+}
+
+// 1: this rank is the one; 0: another one was first; -1 after logging.
+static int claim(const struct closing_rank *r) {
+    char job[SUMMARY_JOB_MAX];
+    char *path = xasprintf("%s/ranks/last-%s", r->dir, summary_job_name(r->job, job));
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), rc = fd >= 0;
+    if (fd >= 0 && (dprintf(fd, "%s %d\n", r->role, r->rank) < 0 || close(fd))) rc = -1;
+    if (fd < 0 && errno != EEXIST) rc = -1;
+    if (rc < 0) fail("%s: cannot write: %s", path, strerror(errno));
+    free(path);
+    return rc;
+}
+
+enum closing closing_leave(const struct closing_rank *r) {
+    const struct config *c = r->config;
+    bool all = has_reports(r, "worker", c->workers) && has_reports(r, "server", c->ps.servers);
+    int mine = all ? claim(r) : 0;
+    if (mine < 0) return CLOSING_FAILED;
+    if (!mine && !c->quiet)
+        info(
+            "its report is %s/ranks/%s-%d.json; the last rank to leave prints the table. Machines that share "
+            "no %s print none: copy their ranks/ into worker 0's, then starring summary %s",
+            r->dir, r->role, r->rank, r->dir, r->dir);
+    if (!mine) return CLOSING_LEFT;
+    cJSON *summary = closing_merge(c, r->dir);
+    if (!summary) return CLOSING_FAILED;
+    closing_show(c, r->dir, summary);
+    cJSON_Delete(summary);
+    return CLOSING_LAST;
+}

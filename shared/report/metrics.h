@@ -1,0 +1,37 @@
+// metrics.jsonl, a line per step, and evals.jsonl, a line per evaluation; written by rank 0's loop. A line
+// goes out in one write, so that a file ends with a whole line however the process ends. All lines of a file
+// have the same keys, and each key one type: what is no integer has a point or an exponent. Doubles are
+// written with 17 digits: equal text means equal bits. Values that are not finite are null (JSON has no NaN).
+//
+//   {"step":1,"loss":5.54..,"grad_norm":1.2,"lr":0.0003,"loss_scale":1.0,"tokens":256,"seconds":0.01,
+//    "skipped":false,"memory_bytes":123}
+//   {"step":10,"val_loss":2.3,"unigram_entropy":3.1,"seconds":0.2}
+#ifndef STARRING_SHARED_REPORT_METRICS_H
+#define STARRING_SHARED_REPORT_METRICS_H
+
+#include "shared/train/train.h"
+
+struct metrics;  // one thread
+
+// DIR/metrics.jsonl, truncated; NULL after logging. evals.jsonl is made by the first evaluation.
+struct metrics *metrics_create(const char *dir);
+void metrics_step(struct metrics *m, const struct step_record *r);
+void metrics_eval(struct metrics *m, const struct eval_record *r);
+int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
+
+// What the files hold so far.
+struct metrics_totals {
+    int64_t steps, skipped, tokens;
+    double loss_first, loss_last;
+    double *step_seconds;              // (steps), owned
+    double val_loss, unigram_entropy;  // of the last evaluation; NAN: none
+    bool torn;                         // the last line is not whole (a full disk, a copy): it is left out
+    double written_s;                  // when metrics.jsonl was last written to, seconds since 1970
+};
+// 0, or -1 after naming the file and the line: a broken line that others follow, or no metrics.jsonl.
+int metrics_read(const char *dir, struct metrics_totals *out);
+void metrics_totals_free(struct metrics_totals *t);
+// Number of the last step in the file, -1 when there is none (yet). Never logs.
+int64_t metrics_last_step(const char *dir);
+
+#endif

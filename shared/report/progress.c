@@ -1,0 +1,152 @@
+#include "shared/report/progress.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "shared/core/error.h"
+
+#define BAR_WIDTH   28
+#define BAR_LEAST   5
+#define BAR_EVERY_S 0.1
+#define FEW_BYTES   10000  // fewer are written out: they would be 0.00 MiB
+
+struct progress {
+    struct progress_options o;
+    int64_t steps, per_print;
+    double start_s, drawn_s;
+    bool bar_shown;
+    int64_t tokens_since;  // of the steps since the last line
+    double seconds_since;
+};
+
+const char *format_bytes(char text[24], double bytes) {
+    static const char *const unit[] = {"MiB", "GiB", "TiB", "PiB"};
+    if (bytes < FEW_BYTES) {
+        snprintf(text, 24, "%.0f B", bytes);
+        return text;
+    }
+    double x = bytes / (1 << 20);
+    int i = 0;
+    while (x >= 999.5 && i < 3) {
+        x /= 1024;
+        i++;
+    }
+    int decimals = x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
+    snprintf(text, 24, "%.*f %s", decimals, x, unit[i]);
+    return text;
+}
+
+const char *format_count(char text[32], int64_t n) {
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)n);
+    int out = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0 && digits[i - 1] != '-') text[out++] = ',';
+        text[out++] = digits[i];
+    }
+    text[out] = 0;
+    return text;
+}
+
+struct progress *progress_create(const struct progress_options *o) {
+    struct progress *p = xcalloc(1, sizeof *p);
+    p->o = *o;
+    p->start_s = now_seconds();
+    return p;
+}
+
+static void wipe(struct progress *p) {
+    if (p->bar_shown) fputs("\r\033[K", p->o.file);
+    p->bar_shown = false;
+}
+
+// Columns of the terminal as it is now; 80 where it does not say.
+static int columns(FILE *f) {
+    struct winsize size;
+    return !ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// A line that wraps could not be redrawn in place: a narrow terminal gets a short bar, or numbers alone.
+static void draw(struct progress *p, int64_t step) {
+    double now_s = now_seconds();
+    if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
+    p->drawn_s = now_s;
+    double left_s = (now_s - p->start_s) / (double)step * (double)(p->steps - step);
+    char numbers[96], bar[BAR_WIDTH + 4] = "";
+    int room = columns(p->o.file) - 1;
+    room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %d:%02d left", (long long)step,
+                     (long long)p->steps, 100.0 * (double)step / (double)p->steps, (int)(left_s / 60),
+                     (int)left_s % 60);
+    int width = room - 3 < BAR_WIDTH ? room - 3 : BAR_WIDTH;
+    if (width >= BAR_LEAST) {
+        memset(bar, '.', (size_t)width + 1);
+        memset(bar + 1, '#', (size_t)(width * step / p->steps));
+        bar[0] = '[';
+        memcpy(bar + 1 + width, "] ", 3);
+    }
+    fprintf(p->o.file, "\r\033[K%s%.*s", bar, room < 0 ? (int)strlen(numbers) + room : -1, numbers);
+    fflush(p->o.file);
+    p->bar_shown = true;
+}
+
+void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params) {
+    char count[32];
+    p->steps = c->steps;
+    p->per_print = c->steps_per_print > 0 ? c->steps_per_print : 1;
+    p->start_s = now_seconds();
+    fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
+            config_dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
+    if (c->device == DEVICE_CPU) fprintf(p->o.file, ", cpu kernel %s", cpu_kernel_name(c->cpu_kernel));
+    if (c->kind == TOPOLOGY_PS)
+        fprintf(p->o.file, ", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
+    fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
+            format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
+            (long long)c->micro_batch, (long long)c->seq);
+    if (c->clip == 0)
+        fputs("no gradient clipping\n", p->o.file);
+    else if (c->clip == 1)
+        fputs("gradient clipping 1.0 (DeepSpeed's default; \"gradient_clipping\": 0 turns it off)\n",
+              p->o.file);
+    else
+        fprintf(p->o.file, "gradient clipping %g\n", (double)c->clip);
+    fflush(p->o.file);
+}
+
+void progress_step(struct progress *p, const struct step_record *r) {
+    p->tokens_since += r->tokens;
+    p->seconds_since += r->seconds;
+    if (r->step == 1 || r->step == p->steps || r->step % p->per_print == 0) {
+        char memory[24], rate[32], norm[16] = "-";
+        wipe(p);
+        if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);
+        double per_s = p->seconds_since > 0 ? (double)p->tokens_since / p->seconds_since : 0;
+        fprintf(p->o.file, "step %4lld/%lld  loss %7.4f  norm %6s  lr %.2e  %7s tok/s  %s",
+                (long long)r->step, (long long)p->steps, r->loss, norm, r->lr,
+                format_count(rate, (int64_t)per_s), format_bytes(memory, (double)r->memory_bytes));
+        if (r->loss_scale != 1) fprintf(p->o.file, "  scale %g", r->loss_scale);
+        if (r->skipped) fputs("  skipped: a gradient was not finite", p->o.file);
+        fputc('\n', p->o.file);
+        fflush(p->o.file);
+        p->tokens_since = 0;
+        p->seconds_since = 0;
+    }
+    draw(p, r->step);
+}
+
+void progress_eval(struct progress *p, const struct eval_record *r) {
+    wipe(p);
+    fprintf(p->o.file, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
+            (long long)r->step, (long long)p->steps, r->val_loss, r->unigram_entropy);
+    fflush(p->o.file);
+}
+
+void progress_destroy(struct progress **pp) {
+    struct progress *p = *pp;
+    if (!p) return;
+    wipe(p);
+    fflush(p->o.file);
+    free(p);
+    *pp = NULL;
+}

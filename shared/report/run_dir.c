@@ -1,0 +1,231 @@
+#include "shared/report/run_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/data/tokenizer_files.h"
+#include "shared/report/metrics.h"
+#include "shared/report/run_state.h"
+
+static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.jsonl",
+                                        "summary.json", "trace.json",    "state.json"};
+#define RUN_FILES (sizeof run_files / sizeof run_files[0])
+
+static int make_path(const char *dir) {
+    char *path = xstrdup(dir);
+    for (char *p = path + 1;; p++) {
+        if (*p && *p != '/') continue;
+        char kept = *p;
+        *p = 0;
+        if (mkdir(path, 0777) && errno != EEXIST) {
+            fail("%s: cannot make the directory: %s", path, strerror(errno));
+            free(path);
+            return -1;
+        }
+        *p = kept;
+        if (!kept) break;
+    }
+    struct stat about;
+    bool is_file = !stat(path, &about) && !S_ISDIR(about.st_mode);
+    free(path);
+    return is_file ? fail("%s: is a file, not a directory: choose another --out", dir) : 0;
+}
+
+static char *name_of(const struct config *c) {
+    char utc[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(utc, sizeof utc, "%Y%m%dT%H%M%SZ", &tm);
+    char *model = xstrdup(c->model);
+    size_t length = strlen(model);
+    while (length > 1 && model[length - 1] == '/') model[--length] = 0;
+    const char *slash = strrchr(model, '/');
+    char *name = xasprintf("runs/%s-%s-%s", slash ? slash + 1 : model, c->topology, utc);
+    free(model);
+    for (char *p = name; *p; p++)
+        if (*p == ':') *p = '-';
+    return name;
+}
+
+char *run_dir_make(const struct config *c) {
+    char *base = name_of(c), *name = xstrdup(base);
+    int rc = make_path("runs");
+    for (int i = 2; !rc && mkdir(name, 0777); i++) {
+        if (errno != EEXIST) rc = fail("%s: cannot make the directory: %s", name, strerror(errno));
+        if (rc) break;
+        free(name);
+        name = xasprintf("%s-%d", base, i);
+    }
+    free(base);
+    if (!rc) return name;
+    free(name);
+    return NULL;
+}
+
+int run_dir_join(const char *dir) {
+    char *ranks = xasprintf("%s/ranks", dir);
+    int rc = make_path(ranks);
+    free(ranks);
+    return rc;
+}
+
+static void remove_files(const char *dir, bool (*ours)(const char *name)) {
+    DIR *d = opendir(dir);
+    if (!d) return;
+    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+        if (!ours(e->d_name)) continue;
+        char *path = xasprintf("%s/%s", dir, e->d_name);
+        unlink(path);
+        free(path);
+    }
+    closedir(d);
+}
+
+static bool is_rank_file(const char *name) {
+    return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6) ||
+           !strncmp(name, "last-", 5);
+}
+
+static bool is_weights_file(const char *name) {
+    return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17) ||
+           tokenizer_file_known(name);
+}
+
+// The first file of a run that is there, or NULL.
+static const char *run_file_in(const char *dir) {
+    const char *found = NULL;
+    for (size_t i = 0; i < RUN_FILES && !found; i++) {
+        char *path = xasprintf("%s/%s", dir, run_files[i]);
+        if (!access(path, F_OK)) found = run_files[i];
+        free(path);
+    }
+    return found;
+}
+
+// Whether this process may take dir. 0, or -1 after saying why not.
+static int may_take(const char *dir, bool force) {
+    struct run_state s;
+    int64_t step = metrics_last_step(dir);
+    const char *found = run_file_in(dir);
+    run_state_read(dir, &s);
+    if (s.phase == RUN_RUNNING && !s.own && !s.elsewhere)
+        return fail(
+            "%s is in use: process %lld has been writing to it since %s; choose another --out, or end it "
+            "first",
+            dir, (long long)s.pid, s.started);
+    if (force || !found) return 0;
+    if (s.phase == RUN_RUNNING && s.elsewhere)
+        return fail(
+            "%s is in use by process %lld on %s, it says: choose another --out, or --force if that has ended",
+            dir, (long long)s.pid, s.host);
+    // A config.json without a state.json may be anybody's, a model's for one.
+    if (s.phase == RUN_UNKNOWN)
+        return fail("%s/%s is there from an earlier run: choose another --out, or --force to replace it", dir,
+                    found);
+    if (step > 0)
+        return fail(
+            "%s holds %lld steps of an earlier run (%s): choose another --out, or --force to replace it", dir,
+            (long long)step, run_phase_word(s.phase));
+    return 0;
+}
+
+int run_dir_check(const char *dir, bool force) { return may_take(dir, force); }
+
+static int clean(const char *dir, bool weights_too) {
+    int rc = 0;
+    for (size_t i = 0; i < RUN_FILES && !rc; i++) {
+        char *path = xasprintf("%s/%s", dir, run_files[i]);
+        if (unlink(path) && errno != ENOENT)
+            rc = fail("%s: an earlier run's, and cannot be removed: %s", path, strerror(errno));
+        free(path);
+    }
+    char *ranks = xasprintf("%s/ranks", dir), *weights = xasprintf("%s/weights", dir);
+    remove_files(ranks, is_rank_file);
+    if (weights_too) remove_files(weights, is_weights_file);
+    free(ranks);
+    free(weights);
+    return rc;
+}
+
+int run_dir_prepare(const char *dir, bool force) {
+    if (make_path(dir)) return -1;
+    // Of several processes that come at once, one after the other. Where directories cannot be locked (some
+    // network file systems) only those that come at the very same moment may miss each other.
+    int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock >= 0) flock(lock, LOCK_EX);
+    int rc = may_take(dir, force);
+    if (!rc) rc = clean(dir, force);
+    if (!rc) rc = run_dir_join(dir);
+    if (!rc) rc = run_state_begin(dir);
+    if (lock >= 0) close(lock);
+    return rc;
+}
+
+int run_dir_take(const char *dir, const struct config *c, bool force) {
+    if (run_dir_prepare(dir, force)) return -1;
+    char *text = config_to_json(c);
+    int rc = run_dir_write(dir, "config.json", text);
+    free(text);
+    if (rc) run_state_end(dir, RUN_FAILED, error_last());
+    return rc;
+}
+
+int run_dir_write(const char *dir, const char *name, const char *text) {
+    char *path = xasprintf("%s/%s", dir, name);
+    char *part = xasprintf("%s/%s.part%d", dir, name, (int)getpid());
+    FILE *f = fopen(part, "w");
+    int rc = 0;
+    if (!f) {
+        rc = fail("%s: %s", part, strerror(errno));
+    } else {
+        bool bad = fputs(text, f) < 0;
+        if (fclose(f) || bad || rename(part, path)) {
+            rc = fail("%s: cannot write: %s", path, strerror(errno));
+            unlink(part);
+        }
+    }
+    free(part);
+    free(path);
+    return rc;
+}
+
+// Not what would block (a pipe) or holds no bytes of its own (a directory).
+static FILE *open_file(const char *path) {
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return NULL;
+    if (!fstat(fd, &about) && S_ISREG(about.st_mode)) return fdopen(fd, "r");
+    close(fd);
+    errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
+    return NULL;
+}
+
+char *run_dir_read(const char *dir, const char *name, bool quiet) {
+    char *path = xasprintf("%s/%s", dir, name);
+    FILE *f = open_file(path);
+    char *text = NULL;
+    if (f) {
+        size_t length = 0, room = 1 << 16;
+        text = xcalloc(room + 1, 1);
+        for (size_t got; (got = fread(text + length, 1, room - length, f)) > 0;) {
+            length += got;
+            if (length == room) text = xrealloc(text, (room *= 2) + 1);
+        }
+        text[length] = 0;
+        fclose(f);
+    } else if (!quiet) {
+        fail("%s: %s", path, strerror(errno));
+    }
+    free(path);
+    return text;
+}

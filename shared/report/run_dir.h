@@ -1,0 +1,35 @@
+// A run directory (docs/files.md): config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
+// ranks/ROLE-RANK.json, trace.json, weights/. Files appear whole: they are written under a temporary name and
+// renamed; the .jsonl files grow by whole lines. Owned by rank 0's process or the launcher; other ranks only
+// add to ranks/.
+#ifndef STARRING_SHARED_REPORT_RUN_DIR_H
+#define STARRING_SHARED_REPORT_RUN_DIR_H
+
+#include <stdbool.h>
+
+#include "shared/config/config.h"
+
+// When --out is not given: makes runs/MODEL-TOPOLOGY-20240131T235959Z, with -2, -3, .. behind it where that
+// is there already, so that of two runs started in one second each has its own. Its name (malloc'd), or NULL
+// after logging.
+char *run_dir_make(const struct config *c);
+
+// Whether run_dir_prepare would be refused now. 0, or -1 after saying why.
+int run_dir_check(const char *dir, bool force);
+// Makes dir and dir/ranks and takes them for this process (state.json), as one of all that try at once; the
+// others are refused. So is a directory that a living process has taken, with force too. A directory with
+// steps of an earlier run is refused unless force, which removes exactly the files a run writes; what a run
+// left that ended before its first step is removed without. 0, or -1 after logging.
+int run_dir_prepare(const char *dir, bool force);
+// The same, and leaves c in dir/config.json.
+int run_dir_take(const char *dir, const struct config *c, bool force);
+
+// Makes dir and dir/ranks where they are not there; for one of several processes that share it.
+int run_dir_join(const char *dir);
+
+// dir/name = text, whole or not at all. 0, or -1 after naming the file.
+int run_dir_write(const char *dir, const char *name, const char *text);
+// The whole of dir/name (malloc'd, NUL-terminated), or NULL; says why unless quiet.
+char *run_dir_read(const char *dir, const char *name, bool quiet);
+
+#endif

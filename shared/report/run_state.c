@@ -1,0 +1,154 @@
+#include "shared/report/run_state.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/report/run_dir.h"
+
+#define STATE_FILE "state.json"
+
+struct process {
+    int64_t pid, start_ticks;
+    char host[256], boot_id[64];
+};
+
+static const char *const words[] = {"unknown", "running", "dead", "complete", "interrupted", "failed"};
+
+const char *run_phase_word(enum run_phase p) { return words[p]; }
+
+static void first_line(const char *path, char *out, size_t size) {
+    FILE *f = fopen(path, "r");
+    out[0] = 0;
+    if (f && fgets(out, (int)size, f)) out[strcspn(out, "\n")] = 0;
+    if (f) fclose(f);
+}
+
+// When the process started, in clock ticks since the boot (proc(5), field 22 of stat); -1: there is none, or
+// it is a zombie.
+static int64_t start_ticks(int64_t pid) {
+    char path[64], line[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    first_line(path, line, sizeof line);
+    char *field = strrchr(line, ')');  // the name before it may hold spaces
+    if (!field || !field[1] || field[2] == 'Z' || field[2] == 'X') return -1;
+    field += 2;
+    for (int i = 3; i < 22 && field; i++) {
+        field = strchr(field, ' ');
+        if (field) field++;
+    }
+    return field ? strtoll(field, NULL, 10) : -1;
+}
+
+static void myself(struct process *p) {
+    *p = (struct process){.pid = getpid(), .start_ticks = start_ticks(getpid())};
+    gethostname(p->host, sizeof p->host - 1);
+    first_line("/proc/sys/kernel/random/boot_id", p->boot_id, sizeof p->boot_id);
+}
+
+static void text_of(const cJSON *o, const char *key, char *out, size_t size) {
+    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
+    snprintf(out, size, "%s", s ? s : "");
+}
+
+static int64_t integer_of(const cJSON *o, const char *key) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    bool known = cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble < 9e15;
+    return known ? (int64_t)v->valuedouble : -1;
+}
+
+static enum run_phase phase_of(const char *word) {
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!strcmp(word, words[i])) return (enum run_phase)i;
+    return RUN_UNKNOWN;
+}
+
+// What "running" is worth.
+static void look_for(const struct process *p, struct run_state *s) {
+    struct process me;
+    myself(&me);
+    if (strcmp(me.host, p->host) != 0) {
+        s->elsewhere = true;
+        return;
+    }
+    bool alive =
+        !strcmp(me.boot_id, p->boot_id) && p->start_ticks >= 0 && start_ticks(p->pid) == p->start_ticks;
+    s->own = alive && p->pid == me.pid;
+    if (!alive) s->phase = RUN_DEAD;
+}
+
+void run_state_read(const char *dir, struct run_state *out) {
+    char word[32];
+    *out = (struct run_state){.phase = RUN_UNKNOWN, .pid = -1};
+    char *text = run_dir_read(dir, STATE_FILE, true);
+    cJSON *o = text ? cJSON_Parse(text) : NULL;
+    free(text);
+    if (!o) return;
+    struct process p = {.pid = integer_of(o, "pid"), .start_ticks = integer_of(o, "start_ticks")};
+    text_of(o, "state", word, sizeof word);
+    text_of(o, "host", p.host, sizeof p.host);
+    text_of(o, "boot_id", p.boot_id, sizeof p.boot_id);
+    text_of(o, "started", out->started, sizeof out->started);
+    text_of(o, "ended", out->ended, sizeof out->ended);
+    text_of(o, "why", out->why, sizeof out->why);
+    memcpy(out->host, p.host, sizeof out->host);
+    out->pid = p.pid;
+    out->phase = phase_of(word);
+    // Without a process to look for its word is worth nothing.
+    if (out->phase == RUN_RUNNING && (p.pid <= 0 || !*p.host)) out->phase = RUN_UNKNOWN;
+    if (out->phase == RUN_RUNNING) look_for(&p, out);
+    cJSON_Delete(o);
+}
+
+static void put_text(cJSON *o, const char *key, const char *text) {
+    if (text && *text)
+        cJSON_AddStringToObject(o, key, text);
+    else
+        cJSON_AddNullToObject(o, key);
+}
+
+static int write_state(const char *dir, enum run_phase phase, const char *started, const char *ended,
+                       const char *why) {
+    struct process p;
+    myself(&p);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "state", words[phase]);
+    cJSON_AddNumberToObject(o, "pid", (double)p.pid);
+    cJSON_AddStringToObject(o, "host", p.host);
+    cJSON_AddStringToObject(o, "boot_id", p.boot_id);
+    cJSON_AddNumberToObject(o, "start_ticks", (double)p.start_ticks);
+    cJSON_AddStringToObject(o, "started", started);
+    put_text(o, "ended", ended);
+    put_text(o, "why", why);
+    char *text = cJSON_Print(o);
+    int rc = run_dir_write(dir, STATE_FILE, text);
+    free(text);
+    cJSON_Delete(o);
+    return rc;
+}
+
+static void utc_now(char out[32]) {
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+int run_state_begin(const char *dir) {
+    char now[32];
+    utc_now(now);
+    return write_state(dir, RUN_RUNNING, now, NULL, NULL);
+}
+
+int run_state_end(const char *dir, enum run_phase phase, const char *why) {
+    struct run_state s;
+    char now[32];
+    run_state_read(dir, &s);
+    if (s.phase != RUN_RUNNING || !s.own) return 0;
+    utc_now(now);
+    return write_state(dir, phase, s.started, now, why);
+}

@@ -1,0 +1,448 @@
+#include "shared/report/summary.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/report/metrics.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/run_state.h"
+#include "shared/report/summary_impl.h"
+
+static const char *const time_names[] = {
+    "data", "forward", "backward", "comm_exposed", "comm_overlapped", "optimizer", "wait", "total"};
+#define TIMES (sizeof time_names / sizeof time_names[0])
+
+// cJSON prints doubles with as many digits as reading them back needs; what is not finite becomes null.
+static void put(cJSON *o, const char *key, double x) {
+    if (isfinite(x))
+        cJSON_AddNumberToObject(o, key, x);
+    else
+        cJSON_AddNullToObject(o, key);
+}
+
+static double get(const cJSON *o, const char *key) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+
+static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
+    cJSON *classes = cJSON_AddObjectToObject(o, key);
+    for (int c = 0; c < MEM_CLASSES; c++) put(classes, mem_class_name((enum mem_class)c), (double)bytes[c]);
+}
+
+static void put_staleness(cJSON *o, const struct staleness *s) {
+    cJSON *item = cJSON_AddObjectToObject(o, "staleness");
+    cJSON *histogram = cJSON_AddArrayToObject(item, "histogram");
+    int last = -1;
+    for (int i = 0; i < 64; i++)
+        if (s->count[i]) last = i;
+    for (int i = 0; i <= last; i++) cJSON_AddItemToArray(histogram, cJSON_CreateNumber((double)s->count[i]));
+    put(item, "max", (double)s->max);
+    put(item, "mean", s->mean);
+}
+
+static void put_facts(cJSON *o, const struct run_facts *f) {
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)f->weights_hash);
+    cJSON *run = cJSON_AddObjectToObject(o, "run");
+    put(run, "params", (double)f->params);
+    put(run, "flops_per_token", f->flops_per_token.full);
+    put(run, "flops_per_token_causal", f->flops_per_token.causal);
+    put(run, "wall_seconds", f->wall_seconds);
+    put(run, "val_loss", f->val_loss);
+    put(run, "unigram_entropy", f->unigram_entropy);
+    if (f->has_hash)
+        cJSON_AddStringToObject(run, "weights_hash", hash);
+    else
+        cJSON_AddNullToObject(run, "weights_hash");
+    cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
+    cJSON_AddStringToObject(run, "data", f->data);
+    if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
+    cJSON *head = cJSON_AddObjectToObject(run, "head");
+    put(head, "chunk_rows", (double)f->head.rows);
+    put(head, "chunks", (double)f->head.chunks);
+    cJSON_AddBoolToObject(head, "apart", f->head.apart);
+    if (f->cpu_kernel) {
+        cJSON *kernel = cJSON_AddObjectToObject(run, "cpu_kernel");
+        cJSON_AddStringToObject(kernel, "product", f->cpu_kernel);
+        cJSON_AddStringToObject(kernel, "built_for", cpu_kernel_vectors());
+    }
+}
+
+const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]) {
+    snprintf(name, SUMMARY_JOB_MAX, "%016llx", (unsigned long long)job);
+    return name;
+}
+
+static void put_job(cJSON *o, uint64_t job) {
+    char name[SUMMARY_JOB_MAX];
+    if (job)
+        cJSON_AddStringToObject(o, "job", summary_job_name(job, name));
+    else
+        cJSON_AddNullToObject(o, "job");
+}
+
+int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
+    const double times[TIMES] = {
+        r->time.data,      r->time.forward, r->time.backward, r->time.comm_exposed, r->time.comm_overlapped,
+        r->time.optimizer, r->time.wait,    r->time.total};
+    cJSON *o = cJSON_CreateObject();
+    put(o, "rank", r->rank);
+    put_job(o, r->job);
+    cJSON_AddStringToObject(o, "role", r->role);
+    put_classes(o, "predicted", r->predicted_bytes);
+    put_classes(o, "peak", r->peak_bytes);
+    put(o, "formula_bytes", (double)r->formula_bytes);
+    put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
+    put(o, "rss_bytes", (double)r->rss_bytes);
+    put(o, "late_allocations", (double)r->late_allocations);
+    put(o, "predicted_sent", (double)r->predicted_sent);
+    put(o, "predicted_received", (double)r->predicted_received);
+    put(o, "sent_per_step", r->sent_per_step);
+    put(o, "received_per_step", r->received_per_step);
+    put(o, "control_sent_per_step", r->control_sent_per_step);
+    put(o, "control_received_per_step", r->control_received_per_step);
+    cJSON *time = cJSON_AddObjectToObject(o, "time");
+    for (size_t i = 0; i < TIMES; i++) put(time, time_names[i], times[i]);
+    put_staleness(o, &r->staleness);
+    summary_put_device(o, r);
+    if (facts) put_facts(o, facts);
+    char *text = cJSON_Print(o);
+    char *name = xasprintf("ranks/%s-%d.json", r->role, r->rank);
+    int rc = run_dir_write(dir, name, text);
+    free(name);
+    free(text);
+    cJSON_Delete(o);
+    return rc;
+}
+
+const char *summary_memory_formula(const struct config *c, const char *role) {
+    static const char *const half[] = {"16P", "4P+12P/N", "2P+14P/N", "16P/N"};
+    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N",
+                                       "16P/N"};  // fp32: weights are the masters
+    bool fp32 = c->dtype == DT_F32;
+    if (c->kind == TOPOLOGY_ZERO) return fp32 ? full[c->stage] : half[c->stage];
+    if (c->kind == TOPOLOGY_LOCAL) return "16P";
+    if (!strcmp(role, "server")) return "12P/S";
+    return fp32 ? "8P" : "4P";
+}
+
+const char *summary_wire_formula(const struct config *c, const char *role) {
+    if (c->kind == TOPOLOGY_LOCAL) return "0";
+    if (c->kind == TOPOLOGY_ZERO && c->stage >= 2 && c->accumulation > 1)
+        return c->stage == 3 ? "3AU, U = (N-1)/N x padded bytes, A micro-batches"
+                             : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches";
+    if (c->kind == TOPOLOGY_ZERO)
+        return c->stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes";
+    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes per element"
+                                   : "P*b, padded, b bytes per element";
+}
+
+static cJSON *read_json(const char *dir, const char *name, bool quiet) {
+    char *text = run_dir_read(dir, name, quiet);
+    if (!text) return NULL;
+    cJSON *o = cJSON_Parse(text);
+    free(text);
+    if (!o) fail("%s/%s is no JSON document", dir, name);
+    return o;
+}
+
+// Reports collected from many machines may be of several jobs: the first one says which counts.
+static bool is_of_job(const cJSON *ranks, const cJSON *report) {
+    const cJSON *first = summary_item(ranks->child, "job"), *job = summary_item(report, "job");
+    return !first || !job || cJSON_Compare(first, job, 1);
+}
+
+// The reports of `count` ranks of a role, appended to ranks; names of those not there to missing.
+static void read_ranks(const char *dir, const char *role, int count, cJSON *ranks, cJSON *missing) {
+    for (int r = 0; r < count; r++) {
+        char *name = xasprintf("ranks/%s-%d.json", role, r);
+        cJSON *o = read_json(dir, name, true);
+        if (o && is_of_job(ranks, o)) {
+            cJSON_AddItemToArray(ranks, o);
+        } else {
+            cJSON_AddItemToArray(missing, cJSON_CreateString(name));
+            cJSON_Delete(o);
+        }
+        free(name);
+    }
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Nearest-rank percentile of sorted values.
+static double percentile(const double *sorted, int64_t n, double p) {
+    return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
+}
+
+double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
+    double total_s = 0;
+    int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
+    for (int64_t i = warm; i < m->steps; i++) total_s += m->step_seconds[i];
+    return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
+}
+
+bool summary_interrupted(const struct cJSON *summary) {
+    const char *state = cJSON_GetStringValue(summary_item(summary, "state"));
+    return state && !strcmp(state, run_phase_word(RUN_INTERRUPTED));
+}
+
+static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
+                      struct token_flops flops) {
+    double tokens = (double)(c->train_batch * c->seq), rate = summary_rate(m, tokens);
+    put(s, "tokens_per_step", tokens);
+    put(s, "tokens_per_second", rate);
+    put(s, "flops_per_token", flops.full);
+    put(s, "flops_per_token_causal", flops.causal);
+    put(s, "flops_per_second", rate * flops.full);
+    put(s, "flops_per_second_causal", rate * flops.causal);
+    if (m->steps) qsort(m->step_seconds, (size_t)m->steps, sizeof(double), compare_doubles);
+    cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
+    put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
+    put(step, "p5", percentile(m->step_seconds, m->steps, 0.05));
+    put(step, "p95", percentile(m->step_seconds, m->steps, 0.95));
+}
+
+static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
+    static const char *const consistency[] = {"sync", "async", "ssp", "backup"};
+    enum run_phase phase = m->steps < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
+    cJSON_AddStringToObject(s, "state", run_phase_word(phase));
+    cJSON_AddStringToObject(s, "topology", c->topology);
+    if (c->kind == TOPOLOGY_ZERO) put(s, "stage", c->stage);
+    if (c->kind == TOPOLOGY_PS) cJSON_AddStringToObject(s, "consistency", consistency[c->consistency]);
+    put(s, "workers", c->workers);
+    put(s, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    cJSON_AddStringToObject(s, "dtype", config_dtype_name(c->dtype));
+    cJSON_AddStringToObject(s, "device",
+                            c->device == DEVICE_REF    ? "ref"
+                            : c->device == DEVICE_CUDA ? "cuda"
+                                                       : "cpu");
+    cJSON_AddStringToObject(s, "model", c->model);
+    put(s, "seed", (double)c->seed);
+    put(s, "train_batch_size", (double)c->train_batch);
+    put(s, "micro_batch_size", (double)c->micro_batch);
+    put(s, "gradient_accumulation_steps", (double)c->accumulation);
+    put(s, "seq_len", (double)c->seq);
+    put(s, "steps", (double)m->steps);
+    put(s, "steps_planned", (double)c->steps);
+    put(s, "skipped", (double)m->skipped);
+    cJSON *loss = cJSON_AddObjectToObject(s, "loss");
+    put(loss, "first", m->loss_first);
+    put(loss, "last", m->loss_last);
+}
+
+// What worker 0 alone knows moves from its report to the top; nulls where it left no report.
+static struct token_flops put_run(cJSON *s, cJSON *ranks) {
+    static const char *const keys[] = {"params",     "val_loss",     "unigram_entropy",
+                                       "cpu_kernel", "products",     "weights_hash",
+                                       "data",       "wall_seconds", "head"};
+    cJSON *first = cJSON_GetArrayItem(ranks, 0);
+    cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        cJSON *v = run ? cJSON_DetachItemFromObjectCaseSensitive(run, keys[i]) : NULL;
+        cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
+    }
+    struct token_flops flops = {summary_number(run, "flops_per_token"),
+                                summary_number(run, "flops_per_token_causal")};
+    // Of an asynchronous star worker 0 may have done all its steps and another worker not.
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run, "interrupted")))
+        cJSON_ReplaceItemInObjectCaseSensitive(s, "state",
+                                               cJSON_CreateString(run_phase_word(RUN_INTERRUPTED)));
+    cJSON_Delete(run);
+    return flops;
+}
+
+static void copy_keys(cJSON *to, const cJSON *from, const char *const *keys) {
+    for (; *keys; keys++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(from, *keys);
+        cJSON_AddItemToObject(to, *keys, v ? cJSON_Duplicate(v, 1) : cJSON_CreateNull());
+    }
+}
+
+static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
+    static const char *const memory_keys[] = {"rank",
+                                              "role",
+                                              "predicted",
+                                              "peak",
+                                              "formula_bytes",
+                                              "rss_bytes",
+                                              "transport_peak_bytes",
+                                              "late_allocations",
+                                              NULL};
+    static const char *const wire_keys[] = {"rank",
+                                            "role",
+                                            "sent_per_step",
+                                            "received_per_step",
+                                            "predicted_sent",
+                                            "predicted_received",
+                                            "control_sent_per_step",
+                                            "control_received_per_step",
+                                            NULL};
+    cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire");
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r, "role"));
+        cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
+        copy_keys(m, r, memory_keys);
+        cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role ? role : ""));
+        const cJSON *device = cJSON_GetObjectItemCaseSensitive(r, "device");
+        if (device) cJSON_AddItemToObject(m, "device", cJSON_Duplicate(device, 1));
+        cJSON_AddItemToArray(memory, m);
+        copy_keys(w, r, wire_keys);
+        cJSON_AddStringToObject(w, "formula", summary_wire_formula(c, role ? role : ""));
+        cJSON_AddItemToArray(wire, w);
+    }
+}
+
+static bool is_worker(const cJSON *rank) {
+    const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rank, "role"));
+    return role && !strcmp(role, "worker");
+}
+
+// "time": mean over workers; "time_per_rank": each worker's own.
+static void put_times(cJSON *s, const cJSON *ranks) {
+    double sum[TIMES] = {0};
+    int workers = 0;
+    cJSON *each = cJSON_CreateArray();
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is_worker(r)) continue;
+        const cJSON *time = cJSON_GetObjectItemCaseSensitive(r, "time");
+        for (size_t i = 0; i < TIMES; i++) sum[i] += get(time, time_names[i]);
+        cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
+        workers++;
+    }
+    cJSON *mean = cJSON_AddObjectToObject(s, "time");
+    for (size_t i = 0; i < TIMES; i++) put(mean, time_names[i], sum[i] / workers);
+    cJSON_AddItemToObject(s, "time_per_rank", each);
+}
+
+static void put_all_staleness(cJSON *s, const cJSON *ranks) {
+    double count[64] = {0}, max = 0, sum = 0, all = 0;
+    int bins = 0;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is_worker(r)) continue;
+        const cJSON *one = cJSON_GetObjectItemCaseSensitive(r, "staleness");
+        const cJSON *histogram = cJSON_GetObjectItemCaseSensitive(one, "histogram"), *bin;
+        double n = 0;
+        int i = 0;
+        cJSON_ArrayForEach(bin, histogram) {
+            if (i == 64) break;
+            count[i++] += bin->valuedouble;
+            n += bin->valuedouble;
+        }
+        if (i > bins) bins = i;
+        if (n > 0) sum += n * get(one, "mean");
+        all += n;
+        max = fmax(max, get(one, "max"));
+    }
+    cJSON *out = cJSON_AddObjectToObject(s, "staleness");
+    cJSON_AddItemToObject(out, "histogram", cJSON_CreateDoubleArray(count, bins));
+    put(out, "max", max);
+    put(out, "mean", all > 0 ? sum / all : 0);
+}
+
+static void put_words(cJSON *s) {
+    static const char *const words[][2] = {
+        {"memory",
+         "bytes of device memory by class; predicted before the run, peak counted by the ledger; the class "
+         "pinned is page-locked host memory and belongs to no total of device memory"},
+        {"devices",
+         "bytes of each GPU after the last step: used as cudaMemGetInfo says, ledger and workspaces of all "
+         "its ranks, other = used - ledger - workspaces: context, libraries, other programs; null when that "
+         "is less than nothing, as ranks look at different moments"},
+        {"rss_bytes", "resident bytes of the process at the end; ranks that are threads share one process"},
+        {"late_allocations", "device allocations after the first step"},
+        {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
+        {"wire",
+         "payload bytes per step of one rank; control is everything else (headers, scalars, barriers)"},
+        {"time",
+         "seconds of the whole run, mean over workers; comm_exposed: stood still for transfers, wait: for "
+         "peers"},
+        {"tokens_per_second", "global batch tokens of all steps but the first / their seconds"},
+        {"loss", "nats per token, mean over the global batch"},
+        {"val_loss", "nats per token on held-out text"},
+        {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
+        {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
+        {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
+        {"mfu_datasheet",
+         "flops_per_second / datasheet_flops_per_second; mfu_datasheet_causal: that of causal"},
+        {"datasheet_flops_per_second", "the vendors' dense 16-bit rates of all GPUs of the run, added up"},
+        {"staleness", "updates applied between the weights a gradient was computed on and its own update"},
+        {"weights_hash", "xxh64 of the final weights in logical tensor order, without gaps and padding"},
+        {"cpu_kernel",
+         "product: how the workers' CPUs multiplied matrices, the one choice that bits depend on "
+         "(cpu.kernel); "
+         "built_for: vector instructions of the program, on which they do not; null: not on CPUs"},
+        {"products",
+         "which algorithms the matrix products of worker 0's GPU take (cuda.products); file: of the measured "
+         "table; hash: of its entries that apply; ignored: entries of other GPUs or versions; shapes: of "
+         "this "
+         "run, of which chosen by the table, unknown to it, refused by the library; null: not on GPUs"},
+        {"head",
+         "the logits of a micro-batch pass in chunks of chunk_rows rows; apart: each micro-batch adds its "
+         "chunks in a buffer of its own before it adds them to the gradient (shared/model/head_plan.h)"},
+        {"formula", "P parameters, N workers, S servers, Adam: the textbook's bytes, without activations"},
+    };
+    cJSON *units = cJSON_AddObjectToObject(s, "units");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        cJSON_AddStringToObject(units, words[i][0], words[i][1]);
+}
+
+static cJSON *build(const char *dir, const struct config *c, const struct metrics_totals *m) {
+    cJSON *s = cJSON_CreateObject(), *ranks = cJSON_CreateArray(), *missing = cJSON_CreateArray();
+    read_ranks(dir, "worker", c->workers, ranks, missing);
+    if (c->kind == TOPOLOGY_PS) read_ranks(dir, "server", c->ps.servers, ranks, missing);
+    put_description(s, c, m);
+    put_speed(s, c, m, put_run(s, ranks));
+    put_ranks(s, c, ranks);
+    summary_put_devices(s, ranks);
+    summary_put_mfu(s, c->dtype);
+    put_times(s, ranks);
+    if (c->kind == TOPOLOGY_PS) put_all_staleness(s, ranks);
+    if (cJSON_GetArraySize(missing)) {
+        char *names = cJSON_PrintUnformatted(missing);
+        warn("%s: reports of these ranks are not here, or are of another job: %s", dir, names);
+        free(names);
+        cJSON_AddItemToObject(s, "missing_reports", missing);
+    } else {
+        cJSON_Delete(missing);
+    }
+    put_words(s);
+    cJSON_Delete(ranks);
+    return s;
+}
+
+struct cJSON *summary_build(const char *dir) {
+    struct metrics_totals totals;
+    char *path = xasprintf("%s/config.json", dir);
+    struct config *c = config_load(path, NULL, 0);
+    free(path);
+    if (!c) return NULL;
+    cJSON *s = NULL;
+    if (!metrics_read(dir, &totals)) {
+        s = build(dir, c, &totals);
+        metrics_totals_free(&totals);
+    }
+    config_destroy(&c);
+    return s;
+}
+
+struct cJSON *summary_merge(const char *dir) {
+    cJSON *s = summary_build(dir);
+    if (!s) return NULL;
+    char *text = cJSON_Print(s);
+    if (run_dir_write(dir, "summary.json", text)) {
+        cJSON_Delete(s);
+        s = NULL;
+    }
+    free(text);
+    return s;
+}

@@ -1,0 +1,51 @@
+// What is left of a run: each rank writes DIR/ranks/ROLE-RANK.json; when all have, one of them (the
+// launcher, or rank 0) merges these, config.json and metrics.jsonl into DIR/summary.json (docs/files.md).
+//
+// Units: bytes, seconds, nats per token; "units" and "formulas" in the document say so in words.
+#ifndef STARRING_SHARED_REPORT_SUMMARY_H
+#define STARRING_SHARED_REPORT_SUMMARY_H
+
+#include <stdio.h>
+
+#include "shared/train/train.h"
+
+struct cJSON;
+
+// What only worker 0 knows, beside its report.
+struct run_facts {
+    int64_t params;  // P, without padding
+    struct token_flops flops_per_token;
+    double wall_seconds;  // from the start of the rank to its end
+    uint64_t weights_hash;
+    bool has_hash, interrupted;
+    double val_loss, unigram_entropy;  // NAN: not evaluated
+    const char *data;                  // description of the token stream
+    struct cJSON *products;            // products_json; NULL: not on a GPU. The caller's
+    const char *cpu_kernel;            // how matrices were multiplied; NULL: not on a CPU
+    struct head_plan head;
+};
+
+// DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.
+int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts);
+
+// The job of a star as its reports write it: 16 hexadecimal digits. Returns name.
+#define SUMMARY_JOB_MAX 20
+const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]);
+
+// Reads what the ranks left and returns the document (the caller deletes it with cJSON_Delete), or NULL after
+// logging. Ranks whose files are not there, or are of another job than the first's, are named under
+// "missing_reports".
+struct cJSON *summary_build(const char *dir);
+// The same, and writes it to DIR/summary.json.
+struct cJSON *summary_merge(const char *dir);
+// Whether the document tells of a run that ended before its last step.
+bool summary_interrupted(const struct cJSON *summary);
+
+// The table for people.
+void summary_print(FILE *f, const char *dir, const struct cJSON *summary);
+
+// Textbook formula in words for a role of this topology, P parameters, N workers, S servers.
+const char *summary_memory_formula(const struct config *c, const char *role);
+const char *summary_wire_formula(const struct config *c, const char *role);
+
+#endif

@@ -1,0 +1,265 @@
+#include "shared/report/summary_command.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/command/commands.h"
+#include "shared/core/error.h"
+#include "shared/report/metrics.h"
+#include "shared/report/progress.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/run_state.h"
+#include "shared/report/summary_impl.h"
+
+#define EXIT_STILL_RUNNING 3
+
+// What the directory holds of a run.
+struct found {
+    const char *dir;
+    struct run_state state;
+    struct config *config;          // NULL: no config.json that can be read
+    bool has_metrics;               // metrics holds what its lines say
+    struct metrics_totals metrics;  //
+    cJSON *summary;                 // summary.json, NULL: none that is whole
+    cJSON *reports, *missing;       // names of ranks: "worker 0"
+};
+
+static bool is_there(const char *dir, const char *name) {
+    char *path = xasprintf("%s/%s", dir, name);
+    bool there = !access(path, F_OK);
+    free(path);
+    return there;
+}
+
+static bool is_run(const char *dir) {
+    static const char *const marks[] = {"state.json", "metrics.jsonl", "summary.json", "ranks"};
+    struct stat about;
+    if (stat(dir, &about) || !S_ISDIR(about.st_mode)) {
+        fail("summary %s: %s", *dir ? dir : "\"\"",
+             *dir && !access(dir, F_OK) ? "is a file; name the run's directory"
+                                        : "there is no such directory");
+        return false;
+    }
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+        if (is_there(dir, marks[i])) return true;
+    fail("summary %s: no run directory: it holds none of state.json, metrics.jsonl, summary.json and ranks/",
+         dir);
+    return false;
+}
+
+static void look_at_ranks(struct found *f, const char *role, int count) {
+    for (int r = 0; r < count; r++) {
+        char *file = xasprintf("ranks/%s-%d.json", role, r), *name = xasprintf("%s %d", role, r);
+        cJSON_AddItemToArray(is_there(f->dir, file) ? f->reports : f->missing, cJSON_CreateString(name));
+        free(file);
+        free(name);
+    }
+}
+
+// What every table begins with.
+static bool is_summary(const cJSON *o) {
+    return cJSON_IsString(summary_item(o, "topology")) && isfinite(summary_number(o, "steps")) &&
+           isfinite(summary_number(o, "workers"));
+}
+
+static void look(struct found *f) {
+    char *path = xasprintf("%s/config.json", f->dir);
+    run_state_read(f->dir, &f->state);
+    f->reports = cJSON_CreateArray();
+    f->missing = cJSON_CreateArray();
+    if (!access(path, F_OK))
+        f->config = config_load(path, NULL, 0);
+    else
+        warn("%s is not there: what the run was told is not known", path);
+    free(path);
+    f->has_metrics = is_there(f->dir, "metrics.jsonl") && !metrics_read(f->dir, &f->metrics);
+    if (f->has_metrics && f->metrics.torn)
+        warn("%s: the last line of a .jsonl file is not whole: it is left out", f->dir);
+    char *text = run_dir_read(f->dir, "summary.json", true);
+    if (text && !is_summary(f->summary = cJSON_Parse(text))) {
+        warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
+        cJSON_Delete(f->summary);
+        f->summary = NULL;
+    }
+    free(text);
+    if (!f->config) return;
+    look_at_ranks(f, "worker", f->config->workers);
+    if (f->config->kind == TOPOLOGY_PS) look_at_ranks(f, "server", f->config->ps.servers);
+}
+
+static void forget(struct found *f) {
+    config_destroy(&f->config);
+    if (f->has_metrics) metrics_totals_free(&f->metrics);
+    cJSON_Delete(f->summary);
+    cJSON_Delete(f->reports);
+    cJSON_Delete(f->missing);
+}
+
+// Without a state.json (an earlier version, or a star by hand whose worker 0 never started) the files say.
+static enum run_phase phase_of(const struct found *f) {
+    if (f->state.phase != RUN_UNKNOWN) return f->state.phase;
+    const char *word = cJSON_GetStringValue(summary_item(f->summary, "state"));
+    if (f->summary && !word) return RUN_COMPLETE;
+    if (word) return !strcmp(word, run_phase_word(RUN_COMPLETE)) ? RUN_COMPLETE : RUN_INTERRUPTED;
+    bool all = f->config && f->has_metrics && f->metrics.steps >= f->config->steps &&
+               !cJSON_GetArraySize(f->missing);
+    return all ? RUN_COMPLETE : RUN_UNKNOWN;
+}
+
+static void put(cJSON *o, const char *key, double x) {
+    cJSON_AddItemToObject(o, key, isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull());
+}
+
+static void put_text(cJSON *o, const char *key, const char *text) {
+    cJSON_AddItemToObject(o, key, text && *text ? cJSON_CreateString(text) : cJSON_CreateNull());
+}
+
+static const char *utc(char out[32], double seconds) {
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    gmtime_r(&t, &tm);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return out;
+}
+
+// What is there, as one document: for runs without a summary.
+static cJSON *document(const struct found *f, enum run_phase phase) {
+    const struct metrics_totals *m = &f->metrics;
+    const struct config *c = f->config;
+    char last[32];
+    bool any = f->has_metrics && m->steps > 0;
+    cJSON *o = cJSON_CreateObject();
+    put_text(o, "state", run_phase_word(phase));
+    put_text(o, "dir", f->dir);
+    put_text(o, "topology", c ? c->topology : NULL);
+    put_text(o, "model", c ? c->model : NULL);
+    put_text(o, "dtype", c ? config_dtype_name(c->dtype) : NULL);
+    put(o, "workers", c ? c->workers : NAN);
+    put(o, "servers", !c ? NAN : c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    put(o, "steps", (double)(any ? m->steps : 0));
+    put(o, "steps_planned", c ? (double)c->steps : NAN);
+    put(o, "skipped", (double)(any ? m->skipped : 0));
+    cJSON *loss = cJSON_AddObjectToObject(o, "loss");
+    put(loss, "first", any ? m->loss_first : NAN);
+    put(loss, "last", any ? m->loss_last : NAN);
+    put(o, "val_loss", any ? m->val_loss : NAN);
+    put(o, "tokens_per_second", any ? summary_rate(m, (double)m->tokens / (double)m->steps) : NAN);
+    put_text(o, "last_line", any ? utc(last, m->written_s) : NULL);
+    put(o, "last_line_seconds_ago", any ? fmax(0, (double)time(NULL) - m->written_s) : NAN);
+    put(o, "pid", f->state.pid > 0 ? (double)f->state.pid : NAN);
+    put_text(o, "host", f->state.host);
+    put_text(o, "started", f->state.started);
+    put_text(o, "ended", f->state.ended);
+    put_text(o, "why", f->state.why);
+    cJSON_AddItemToObject(o, "reports", cJSON_Duplicate(f->reports, 1));
+    cJSON_AddItemToObject(o, "missing_reports", cJSON_Duplicate(f->missing, 1));
+    return o;
+}
+
+static void print_state(const struct found *f, enum run_phase phase) {
+    const struct run_state *s = &f->state;
+    fputs("\nstate       ", stdout);
+    if (phase == RUN_RUNNING && s->elsewhere)
+        printf("running on %s, process %lld, since %s: so says state.json; %s cannot be asked from here\n",
+               s->host, (long long)s->pid, s->started, s->host);
+    else if (phase == RUN_RUNNING)
+        printf("running: process %lld, since %s\n", (long long)s->pid, s->started);
+    else if (phase == RUN_DEAD)
+        printf("ended before its end: process %lld, started %s, is gone and left no word\n",
+               (long long)s->pid, s->started);
+    else if (phase == RUN_UNKNOWN)
+        printf("not finished, and no state.json says whether it runs\n");
+    else
+        printf("%s%s%s%s%s\n", run_phase_word(phase), *s->ended ? " at " : "", s->ended, *s->why ? ": " : "",
+               s->why);
+}
+
+static void print_names(const char *label, const cJSON *names) {
+    const cJSON *n;
+    if (!cJSON_GetArraySize(names)) return;
+    fputs(label, stdout);
+    cJSON_ArrayForEach(n, names) printf("%s%s", n == names->child ? "" : ", ", cJSON_GetStringValue(n));
+    putchar('\n');
+}
+
+static void print_found(const struct found *f, enum run_phase phase, const cJSON *o) {
+    char count[32];
+    const struct config *c = f->config;
+    print_state(f, phase);
+    if (c) {
+        printf("run         %s, %d worker%s", c->topology, c->workers, c->workers == 1 ? "" : "s");
+        if (c->kind == TOPOLOGY_PS) printf(", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
+        printf(", %s, %s\n", config_dtype_name(c->dtype), c->model);
+    }
+    printf("steps       %.0f", summary_number(o, "steps"));
+    if (c) printf(" of %lld", (long long)c->steps);
+    if (f->has_metrics && f->metrics.steps > 0) {
+        printf(", %.0f skipped; the last line of metrics.jsonl is %.0f s old\n", summary_number(o, "skipped"),
+               summary_number(o, "last_line_seconds_ago"));
+        printf("loss        %.4f -> %.4f\n", f->metrics.loss_first, f->metrics.loss_last);
+        if (isfinite(f->metrics.val_loss)) printf("held out    %.4f\n", f->metrics.val_loss);
+        double rate = summary_number(o, "tokens_per_second");
+        if (isfinite(rate)) printf("speed       %s tokens/s so far\n", format_count(count, (int64_t)rate));
+    } else {
+        putchar('\n');
+    }
+    print_names("reported    ", f->reports);
+    print_names(phase == RUN_RUNNING ? "no report   yet: " : "no report   ", f->missing);
+    printf("files       %s\n", f->dir);
+}
+
+static void print_json(const cJSON *o) {
+    char *text = cJSON_Print(o);
+    puts(text);
+    free(text);
+}
+
+// The table of a run that ended in order. false: there is nothing to make it from.
+static bool show_summary(struct found *f, enum run_phase phase, bool json) {
+    if (!f->summary && (!f->config || !f->has_metrics)) return false;
+    bool none = !is_there(f->dir, "summary.json");
+    if (!f->summary)
+        f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->dir) : summary_build(f->dir);
+    if (!f->summary) return false;
+    if (json)
+        print_json(f->summary);
+    else
+        summary_print(stdout, f->dir, f->summary);
+    return true;
+}
+
+static int show(const char *dir, bool json) {
+    struct found f = {.dir = dir};
+    if (!is_run(dir)) return EXIT_USAGE;
+    look(&f);
+    enum run_phase phase = phase_of(&f);
+    bool ended = phase == RUN_COMPLETE || phase == RUN_INTERRUPTED;
+    bool table = ended && show_summary(&f, phase, json);
+    if (!table) {
+        cJSON *o = document(&f, phase);
+        if (json)
+            print_json(o);
+        else
+            print_found(&f, phase, o);
+        cJSON_Delete(o);
+    }
+    forget(&f);
+    // A complete run whose files are damaged is not shown in full.
+    return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : phase == RUN_COMPLETE && table ? 0 : EXIT_RUN_FAILED;
+}
+
+int summary_command(int argc, char **argv) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    if (outcome == CLI_RUN && args.word_count != 1)
+        fail("summary: which run directory?");
+    else if (outcome == CLI_RUN)
+        status = show(args.words[0], cli_get(&args, "json") != NULL);
+    cli_args_free(&args);
+    return status;
+}

@@ -1,0 +1,136 @@
+// GPUs in the summary. A rank reports what it took of its device and what is in use of all of it; ranks that
+// share a device are put together here.
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/device/datasheet.h"
+#include "shared/report/summary_impl.h"
+
+static const char *text(const cJSON *o, const char *key) {
+    const char *s = cJSON_GetStringValue(summary_item(o, key));
+    return s ? s : "";
+}
+
+static void put(cJSON *o, const char *key, double x) {
+    cJSON_AddItemToObject(o, key, isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull());
+}
+
+static void set(cJSON *o, const char *key, double x) {
+    cJSON_ReplaceItemInObjectCaseSensitive(o, key, cJSON_CreateNumber(x));
+}
+
+void summary_put_device(struct cJSON *rank, const struct rank_report *r) {
+    char host[256] = "";
+    if (!r->on_gpu) return;
+    gethostname(host, sizeof host - 1);
+    cJSON *d = device_facts_json(&r->device);
+    cJSON_AddStringToObject(d, "host", host);
+    cJSON_AddNumberToObject(d, "ledger_bytes", (double)r->device_memory.ledger_bytes);
+    cJSON_AddNumberToObject(d, "workspace_bytes", (double)r->device_memory.workspace_bytes);
+    cJSON_AddNumberToObject(d, "used_bytes", (double)r->device_memory.used_bytes);
+    cJSON_AddNumberToObject(d, "free_bytes", (double)r->device_memory.free_bytes);
+    cJSON_AddItemToObject(rank, "device", d);
+}
+
+static cJSON *find(cJSON *devices, const cJSON *d) {
+    cJSON *known;
+    cJSON_ArrayForEach(known, devices) if (!strcmp(text(known, "host"), text(d, "host")) &&
+                                           !strcmp(text(known, "bus_id"), text(d, "bus_id"))) return known;
+    return NULL;
+}
+
+// What ranks of one device say differently is all said, each remark once.
+static void add_work(cJSON *known, const cJSON *d) {
+    static const char *const keys[] = {"attention_forward", "attention_backward", "gelu", "bias_grad"};
+    char both[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *a = text(known, keys[i]), *b = text(d, keys[i]);
+        if (!b[0] || !strcmp(a, b)) continue;
+        snprintf(both, sizeof both, "%s%s%s", a, a[0] ? ", " : "", b);
+        cJSON_ReplaceItemInObjectCaseSensitive(known, keys[i], cJSON_CreateString(both));
+    }
+    cJSON *notes = cJSON_GetObjectItemCaseSensitive(known, "notes");
+    const cJSON *note, *other;
+    cJSON_ArrayForEach(note, summary_item(d, "notes")) {
+        bool told = false;
+        cJSON_ArrayForEach(other, notes) told |= !strcmp(other->valuestring, note->valuestring);
+        if (!told) cJSON_AddItemToArray(notes, cJSON_CreateString(note->valuestring));
+    }
+}
+
+// In use is the whole device's, whoever reads it: the largest reading, as libraries may take more between
+// two.
+static void add_rank(cJSON *devices, const cJSON *rank) {
+    char name[40];
+    const cJSON *d = summary_item(rank, "device");
+    if (!d) return;
+    cJSON *known = find(devices, d);
+    if (!known) {
+        known = cJSON_Duplicate(d, 1);
+        cJSON_AddArrayToObject(known, "ranks");
+        cJSON_AddItemToArray(devices, known);
+    } else {
+        set(known, "ledger_bytes", summary_number(known, "ledger_bytes") + summary_number(d, "ledger_bytes"));
+        set(known, "workspace_bytes",
+            summary_number(known, "workspace_bytes") + summary_number(d, "workspace_bytes"));
+        set(known, "used_bytes", fmax(summary_number(known, "used_bytes"), summary_number(d, "used_bytes")));
+        add_work(known, d);
+        set(known, "free_bytes", fmin(summary_number(known, "free_bytes"), summary_number(d, "free_bytes")));
+    }
+    snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), summary_number(rank, "rank"));
+    cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(known, "ranks"), cJSON_CreateString(name));
+}
+
+void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
+    cJSON *devices = cJSON_CreateArray(), *d;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) add_rank(devices, r);
+    cJSON_ArrayForEach(d, devices) {
+        double other = device_memory_other(summary_number(d, "used_bytes"), summary_number(d, "ledger_bytes"),
+                                           summary_number(d, "workspace_bytes"));
+        cJSON_AddNumberToObject(d, "other_bytes", other);
+        cJSON_AddStringToObject(d, "other", DEVICE_MEMORY_OTHER);
+    }
+    if (cJSON_GetArraySize(devices))
+        cJSON_AddItemToObject(summary, "devices", devices);
+    else
+        cJSON_Delete(devices);
+}
+
+void summary_put_mfu(struct cJSON *summary, enum dtype dt) {
+    double peak = 0;
+    const char *source;
+    const cJSON *d;
+    cJSON_ArrayForEach(d, summary_item(summary, "devices")) {
+        double flops = datasheet_flops(text(d, "name"), dt, &source);
+        peak = flops > 0 ? peak + flops : NAN;
+    }
+    if (!(peak > 0)) peak = NAN;
+    put(summary, "datasheet_flops_per_second", peak);
+    put(summary, "mfu_datasheet", summary_number(summary, "flops_per_second") / peak);
+    put(summary, "mfu_datasheet_causal", summary_number(summary, "flops_per_second_causal") / peak);
+}
+
+void summary_print_devices(FILE *f, const struct cJSON *summary) {
+    const cJSON *gpu;
+    cJSON_ArrayForEach(gpu, summary_item(summary, "devices")) {
+        fprintf(f, "\n%s  %s, %s, compute capability %s, driver %s, CUDA %s\n",
+                gpu == summary_item(summary, "devices")->child ? "GPU       " : "          ",
+                text(gpu, "name"), text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
+                text(gpu, "runtime"));
+        fputs("  ", f);
+        device_memory_print(f, summary_number(gpu, "used_bytes"), summary_number(gpu, "memory_bytes"),
+                            summary_number(gpu, "ledger_bytes"), summary_number(gpu, "workspace_bytes"));
+        fputs("  ", f);
+        device_work_print(f, gpu);
+        fputs("  ranks on it:", f);
+        const cJSON *rank, *note;
+        cJSON_ArrayForEach(rank, summary_item(gpu, "ranks"))
+            fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
+        cJSON_ArrayForEach(note, summary_item(gpu, "notes"))
+            fprintf(f, "  note: %s\n", cJSON_GetStringValue(note));
+    }
+}

@@ -1,0 +1,33 @@
+// What the parts of the summary share.
+#ifndef STARRING_SHARED_REPORT_SUMMARY_IMPL_H
+#define STARRING_SHARED_REPORT_SUMMARY_IMPL_H
+
+#include <cjson/cJSON.h>
+#include <math.h>
+
+#include "shared/report/summary.h"
+
+// A member, or NULL; a member that is a number, or NAN.
+static inline const cJSON *summary_item(const cJSON *o, const char *key) {
+    return cJSON_GetObjectItemCaseSensitive(o, key);
+}
+static inline double summary_number(const cJSON *o, const char *key) {
+    const cJSON *v = summary_item(o, key);
+    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+
+struct metrics_totals;
+// Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
+double summary_rate(const struct metrics_totals *m, double tokens_per_step);
+
+// Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
+void summary_put_device(struct cJSON *rank, const struct rank_report *r);
+// Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,
+// what is in use of it and what of that is neither. Nothing when no rank was on a GPU.
+void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks);
+// Adds the sum of the GPUs' rates in datasheets and the share of it that the run reached, with both countings
+// of attention; nulls where one is not in the table. After summary_put_devices and the rates.
+void summary_put_mfu(struct cJSON *summary, enum dtype dt);
+void summary_print_devices(FILE *f, const struct cJSON *summary);
+
+#endif

@@ -1,0 +1,12 @@
+// trace.json in Chrome's trace event format (Perfetto reads it): pid = rank, tid = stream.
+#ifndef STARRING_SHARED_REPORT_TRACE_H
+#define STARRING_SHARED_REPORT_TRACE_H
+
+#include "kernels/backend.h"
+
+// DIR/ranks/trace-R.json: this rank's events, comma-separated, no brackets. 0, or -1 after logging.
+int trace_write_rank(const char *dir, int rank, struct device *dev);
+// Joins the files of `ranks` ranks into DIR/trace.json and removes them. 0, or -1 after logging.
+int trace_merge(const char *dir, int ranks);
+
+#endif

@@ -1,8 +1,0 @@
-// `starring bench step`: one process's training step beside a large matrix product of the same run.
-#ifndef STARRING_SHARED_RUN_BENCH_STEP_H
-#define STARRING_SHARED_RUN_BENCH_STEP_H
-
-// argv holds what follows "bench step". Returns the program's exit status.
-int bench_step(int argc, char **argv);
-
-#endif

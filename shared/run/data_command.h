@@ -1,8 +1,0 @@
-// `starring data info`, `starring data tokenize` and `starring data wrap`.
-#ifndef STARRING_SHARED_RUN_DATA_COMMAND_H
-#define STARRING_SHARED_RUN_DATA_COMMAND_H
-
-// argv holds what follows "data". Returns the program's exit status.
-int data_command(int argc, char **argv);
-
-#endif

@@ -1,0 +1,58 @@
+// Batches on their way to a rank's device: two halves of host memory, so that the host reads the batch of the
+// next step while the device computes this one. Where the device has memory of its own the halves are
+// page-locked (MEM_HOST): copies from other memory would make the host wait for the device.
+//
+//     host      | read t |          | read t+1 |                | read t+2 | ..
+//     half      | even   |          | odd      |                | even     | ..
+//     compute            | copy t | forward t | backward t | copy t+1 | ..
+//                               ^ an event: the half may be written again
+//
+// A half holds all micro-batches of a step: tokens (own sequences, T), then targets. The batch of step t lies
+// in half t mod 2; validation batches take the half that the latest training batch is not in.
+//
+// Owner     The training loop, whose main thread makes all calls. Batches stay in place until the next read
+//           into their half.
+// Blocking  Reads wait for copies out of the half they write to: in the steps those have passed, for the host
+//           has waited for that step's results; evaluations run at most one batch ahead.
+#ifndef STARRING_SHARED_TRAIN_BATCH_FEED_H
+#define STARRING_SHARED_TRAIN_BATCH_FEED_H
+
+#include "kernels/backend.h"
+#include "shared/config/config.h"
+#include "shared/data/data.h"
+
+struct batch_feed_options {
+    struct device *dev;
+    struct stream *compute;  // which copies from the halves
+    const struct config *config;
+    const struct token_source *data;
+    int rank;  // which takes slice `rank` of the global batch
+};
+
+// (sequences, T) each.
+struct batch {
+    const int32_t *tokens, *targets;
+};
+
+struct batch_feed;
+
+// Adds what a feed takes. device_memory: the device's memory is not the host's; else there is nothing to add.
+void batch_feed_predict(const struct config *c, bool device_memory, size_t bytes[MEM_CLASSES]);
+struct batch_feed *batch_feed_create(const struct batch_feed_options *o);  // NULL after logging
+// Before the first read, where the rank was not known when the feed was created.
+void batch_feed_set_rank(struct batch_feed *f, int rank);
+// When nothing enqueued reads the halves any more; may wait for the whole device, as freeing memory does.
+void batch_feed_destroy(struct batch_feed **f);
+
+// Reads the batch of `step` unless it is the latest one read. 0, or -1 when the device has failed.
+int batch_feed_read(struct batch_feed *f, int64_t step);
+// Micro-batch k of `step`, which has been read.
+struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t k);
+// Everything that reads `step`'s batch has been enqueued on compute.
+void batch_feed_sent(struct batch_feed *f, int64_t step);
+// Reads the micro-batch of validation windows that begins at `window`. 0 or -1 as above.
+int batch_feed_validation(struct batch_feed *f, int64_t window, struct batch *out);
+// As batch_feed_sent, of the validation batch.
+void batch_feed_validation_sent(struct batch_feed *f);
+
+#endif

@@ -1,0 +1,206 @@
+#include "shared/train/local.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+
+struct buffers {
+    void *weight, *grad;
+    float *master, *m, *v;  // in fp32 the weights are their own master
+};
+
+// What the host learns of a step, in one copy.
+struct outcome {
+    double loss_sum;
+    struct update_scalars scalars;
+};
+
+struct local {
+    struct topology base;
+    struct arena arena;
+    struct optimizer_config optimizer;
+    struct buffers *units;
+    struct exact_sum *sum;
+    struct outcome *outcome;  // device
+    struct outcome *seen;     // its copy in page-locked memory; where the host reads the device's, the same
+    struct event *told;       // `seen` is there
+    bool accumulate;
+    int64_t steps;  // for errors
+};
+
+static void carve(const struct local_options *o, struct arena *a, struct local *t) {
+    size_t e = dtype_size(o->dtype);
+    for (int u = 0; u < o->layout->count; u++) {
+        size_t n = (size_t)o->layout->units[u].n_pad;
+        struct buffers b;
+        b.weight = arena_take(a, MEM_PARAMETER, n * e);
+        b.grad = arena_take(a, MEM_GRADIENT, n * e);
+        b.master = o->dtype == DT_F32 ? b.weight : arena_take(a, MEM_MASTER, n * sizeof(float));
+        b.m = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+        b.v = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+        if (t) t->units[u] = b;
+    }
+    void *sum = arena_take(a, MEM_WORKSPACE, sizeof(struct exact_sum));
+    void *outcome = arena_take(a, MEM_WORKSPACE, sizeof(struct outcome));
+    void *seen = o->device_memory ? arena_take(a, MEM_HOST, sizeof(struct outcome)) : outcome;
+    if (t) {
+        t->sum = sum;
+        t->outcome = outcome;
+        t->seen = seen;
+    }
+}
+
+int local_predict(const struct local_options *o, struct topology_memory *mem) {
+    struct arena a;
+    arena_init(&a, NULL);
+    carve(o, &a, NULL);
+    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = a.bytes[c];
+    // 16P: weights and gradients 2P each, master and two moments 4P each; in fp32 4 + 4 + 8 is 16P too.
+    mem->formula_bytes = 16 * (size_t)o->layout->params;
+    return 0;
+}
+
+static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
+
+static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
+    struct local *t = (struct local *)base;
+    *view = (struct unit_view){t->units[u].weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
+                               t->accumulate};
+    return 0;
+}
+
+static int local_release(struct topology *t, int u, enum pass pass) {
+    (void)t, (void)u, (void)pass;
+    return 0;
+}
+
+static int local_begin_micro(struct topology *base, int index, int count) {
+    (void)count;
+    ((struct local *)base)->accumulate = index > 0;
+    return 0;
+}
+
+static int local_grad_ready(struct topology *t, int u) {
+    (void)t, (void)u;
+    return 0;
+}
+
+// Loss, norm and decision, and their way to the host.
+static void launch_decision(struct local *t, const struct step_input *in) {
+    struct topology *base = &t->base;
+    const struct layout *l = base->layout;
+    dev_copy(base->compute, &t->outcome->loss_sum, in->loss_sum, sizeof(double));
+    for (int u = 0; u < l->count; u++)
+        op_sumsq(base->compute, &(struct sumsq_args){.out = t->sum,
+                                                     .x = t->units[u].grad,
+                                                     .n = l->units[u].n_pad,
+                                                     .zero_out = u == 0,
+                                                     .dt = base->dtype});
+    op_decide(base->compute, &(struct decide_args){&t->outcome->scalars, t->sum, in->loss_scale, in->clip});
+    if (t->seen != t->outcome) dev_copy(base->compute, t->seen, t->outcome, sizeof *t->seen);
+    event_record(t->told, base->compute);
+}
+
+static int local_step(struct topology *base, const struct step_input *in, struct step_stats *out) {
+    struct local *t = (struct local *)base;
+    const struct layout *l = base->layout;
+    stream_phase(base->compute, PHASE_OPTIMIZER);
+    launch_decision(t, in);
+    for (int u = 0; u < l->count; u++) {
+        const struct buffers *b = &t->units[u];
+        optimizer_launch(base->compute, &t->optimizer,
+                         &(struct update_range){.unit = &l->units[u],
+                                                .begin = 0,
+                                                .end = l->units[u].n_pad,
+                                                .master = b->master,
+                                                .m = b->m,
+                                                .v = b->v,
+                                                .weight = b->weight,
+                                                .grad = b->grad,
+                                                .dtype = base->dtype},
+                         in->lr, in->updates + 1, &t->outcome->scalars);
+    }
+    stream_phase(base->compute, PHASE_OTHER);
+    // The updates go on meanwhile, and the next forward pass queues behind them.
+    if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
+    *out = (struct step_stats){.loss = t->seen->loss_sum / in->loss_tokens,
+                               .grad_norm = t->seen->scalars.norm,
+                               .skipped = t->seen->scalars.skip,
+                               .stop = in->stop};
+    t->steps = in->step + 1;
+    return 0;
+}
+
+static int local_sum(struct topology *t, double *values, int count) {
+    (void)t, (void)values, (void)count;
+    return 0;
+}
+
+static int local_finish(struct topology *base) {
+    struct local *t = (struct local *)base;
+    return stream_sync(base->compute)
+               ? fail("the update of step %lld: %s", (long long)t->steps, dev_error(base->dev))
+               : 0;
+}
+
+static int local_load_unit(struct topology *base, int u, const float *values) {
+    struct local *t = (struct local *)base;
+    const struct buffers *b = &t->units[u];
+    int64_t n = base->layout->units[u].n_pad;
+    dev_copy(base->compute, b->master, values, (size_t)n * sizeof(float));
+    if (base->dtype != DT_F32)
+        op_cast(base->compute, &(struct cast_args){b->weight, b->master, n, DT_F32, base->dtype});
+    return stream_sync(base->compute)
+               ? fail("loading unit %s: %s", base->layout->units[u].name, dev_error(base->dev))
+               : 0;
+}
+
+static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }
+
+static void local_destroy(struct topology *base) {
+    struct local *t = (struct local *)base;
+    if (t->told) stream_sync(base->compute);  // the last updates
+    event_destroy(&t->told);
+    arena_release(&t->arena);
+    free(t->units);
+    free(t);
+}
+
+static const struct topology_ops local_ops = {
+    .name = "local",
+    .prefetch = local_prefetch,
+    .acquire = local_acquire,
+    .release = local_release,
+    .begin_micro = local_begin_micro,
+    .grad_ready = local_grad_ready,
+    .step = local_step,
+    .sum = local_sum,
+    .finish = local_finish,
+    .load_unit = local_load_unit,
+    .abort = local_abort,
+    .destroy = local_destroy,
+};
+
+struct topology *local_create(const struct local_options *o) {
+    struct local *t = xcalloc(1, sizeof *t);
+    t->base = (struct topology){.ops = &local_ops,
+                                .layout = o->layout,
+                                .dev = o->dev,
+                                .compute = o->compute,
+                                .dtype = o->dtype,
+                                .rank = 0,
+                                .size = 1};
+    t->optimizer = o->optimizer;
+    t->units = xcalloc((size_t)o->layout->count, sizeof *t->units);
+    struct local_options own = *o;
+    own.device_memory = !dev_host_memory(o->dev);
+    local_predict(&own, &t->base.memory);
+    arena_init(&t->arena, o->dev);
+    carve(&own, &t->arena, t);
+    t->told = event_create(o->dev);
+    struct topology *base = &t->base;
+    if (t->arena.failed || !t->told) topology_destroy(&base);
+    return base;
+}

@@ -1,0 +1,20 @@
+// The local topology: one process, no communication; the oracle and the baseline.
+#ifndef STARRING_SHARED_TRAIN_LOCAL_H
+#define STARRING_SHARED_TRAIN_LOCAL_H
+
+#include "shared/core/topology.h"
+#include "shared/model/optimizer.h"
+
+struct local_options {
+    const struct layout *layout;  // world = 1
+    enum dtype dtype;
+    struct device *dev;
+    struct stream *compute;
+    struct optimizer_config optimizer;
+    bool device_memory;  // its memory is not the host's: for local_predict, local_create asks dev
+};
+
+int local_predict(const struct local_options *o, struct topology_memory *mem);
+struct topology *local_create(const struct local_options *o);  // NULL after logging
+
+#endif

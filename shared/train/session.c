@@ -1,0 +1,267 @@
+#include "shared/train/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "shared/core/error.h"
+#include "shared/data/tokenizer_files.h"
+#include "shared/device/device_choice.h"
+#include "shared/device/device_facts.h"
+#include "shared/device/products.h"
+#include "shared/hf/hf_dir.h"
+#include "shared/report/metrics.h"
+#include "shared/report/progress.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/summary.h"
+#include "shared/report/trace.h"
+#include "shared/train/batch_feed.h"
+#include "shared/train/warm_up.h"
+
+#define NOTICEABLE_S 1.0  // of a warm-up
+
+struct session {
+    const struct session_options *o;
+    const struct job *job;
+    struct device *dev;
+    struct stream *compute;
+    struct products products;
+    struct model *model;
+    struct batch_feed *feed;
+    struct event *computed;
+    struct topology *topology;
+    struct metrics *metrics;    // worker 0
+    struct progress *progress;  // worker 0, unless quiet
+    int notes_said;             // the device's remarks; worker 0 says them
+    double start_s;
+};
+
+// Now, rather than when every rank has started and the run directory is made.
+static int check_weights(const struct job *j) {
+    struct hf_reader *reader = hf_open(j->weights_in, &j->spec, j->layout);
+    if (!reader) return -1;
+    hf_close(&reader);
+    return 0;
+}
+
+int job_open(struct job *j, const struct config *c, bool predict_only) {
+    j->config = c;
+    if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec) ||
+        model_spec_check_seq(&j->spec, c->seq))
+        return -1;
+    j->layout = model_layout_create(&j->spec, c->workers);
+    if (!j->layout) return -1;
+    if (hf_has_weights(c->model)) j->weights_in = c->model;
+    if (predict_only) return 0;
+    if (j->weights_in && check_weights(j)) return -1;
+    struct data_options d = {.path = c->data,
+                             .val_path = c->val_data,
+                             .tokenizer = c->tokenizer,
+                             .model = c->model,
+                             .val_fraction = c->val_fraction,
+                             .vocab = j->spec.vocab};
+    j->data = data_open(&d);
+    if (!j->data) return -1;
+    if (data_train_tokens(j->data) < c->seq + 1)
+        return fail("data %s: %lld training tokens are fewer than --seq %lld + 1", c->data,
+                    (long long)data_train_tokens(j->data), (long long)c->seq);
+    return 0;
+}
+
+void job_close(struct job *j) {
+    if (j->data) data_close(&j->data);
+    if (j->layout) layout_destroy(&j->layout);
+}
+
+int job_threads(const struct job *j) {
+    if (j->config->threads > 0) return j->config->threads;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long share = cores / (j->ranks_here > 0 ? j->ranks_here : 1);
+    return share > 1 ? (int)share : 1;
+}
+
+static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
+    struct session *x = ctx;
+    if (x->progress) progress_start(x->progress, c, s, params);
+}
+
+static void on_step(void *ctx, const struct step_record *r) {
+    struct session *x = ctx;
+    if (x->metrics) metrics_step(x->metrics, r);
+    if (x->progress) progress_step(x->progress, r);
+    device_notes_say(x->dev, &x->notes_said);
+}
+
+static void on_eval(void *ctx, const struct eval_record *r) {
+    struct session *x = ctx;
+    if (x->metrics) metrics_eval(x->metrics, r);
+    if (x->progress) progress_eval(x->progress, r);
+    device_notes_say(x->dev, &x->notes_said);
+}
+
+static int open_device(struct session *x) {
+    const struct config *c = x->job->config;
+    const struct backend *backend = device_backend(c);
+    if (!backend) return -1;
+    if (c->device == DEVICE_CUDA && x->o->rank <= 0)
+        warn(
+            "--device cuda: this backend has been tested in emulation only, on no GPU yet: check its "
+            "results");
+    char label[32] = "worker";
+    if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
+    error_set_label(label);
+    int local_rank = x->o->local_rank > 0 ? x->o->local_rank : 0;
+    struct device_options d = {.threads = job_threads(x->job),
+                               .index = local_rank % backend_devices(backend),
+                               .label = label,
+                               .kernel = c->cpu_kernel,
+                               .cuda = c->cuda,
+                               .trace = c->trace};
+    if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
+    if (products_give(c, x->dev, &x->products)) return -1;
+    if (x->o->rank <= 0) products_say(&x->products);
+    x->compute = stream_create(x->dev, "compute");
+    return x->compute ? 0 : fail("--device %s: %s", backend->name, dev_error(x->dev));
+}
+
+// What a GPU and its libraries allocate and load comes before the topology: nothing of it may happen while
+// collectives run (warm_up.h). A rank of a star and a local run do the same, so that first steps compare.
+static int prepare_model(struct session *x) {
+    const struct config *c = x->job->config;
+    struct model_options mo = train_model_options(c, &x->job->spec, x->job->layout);
+    double start = now_seconds();
+    if (dev_host_memory(x->dev)) return 0;
+    mo.dev = x->dev;
+    mo.compute = x->compute;
+    x->model = model_create(&mo);
+    x->feed = batch_feed_create(&(struct batch_feed_options){
+        .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
+    x->computed = event_create(x->dev);
+    if (!x->feed || !x->computed) return fail("out of memory for batches: %s", dev_error(x->dev));
+    if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
+    double seconds = now_seconds() - start;
+    if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
+        fprintf(stderr, "starring: %.1f s for a first pass of the model, before the first step\n", seconds);
+    return 0;
+}
+
+// Workers that multiply differently would end in bits that no machine gives alone: refused before the first
+// step. Each process has resolved "auto" for its own machine.
+static int check_kernels(struct session *x) {
+    const struct config *c = x->job->config;
+    double count[CPU_KERNEL_COUNT] = {0};
+    if (x->topology->size < 2) return 0;
+    if (c->device == DEVICE_CPU) count[c->cpu_kernel] = 1;
+    if (topology_sum(x->topology, count, CPU_KERNEL_COUNT)) return -1;
+    if (count[CPU_KERNEL_FMA] == 0 || count[CPU_KERNEL_PAIRS] == 0) return 0;
+    char host[64] = "?";
+    gethostname(host, sizeof host - 1);
+    return fail(
+        "workers multiply matrices differently: %.0f by %s, %.0f by %s; worker %d on %s (device %s, program "
+        "built "
+        "for %s) by %s; choose one for all: --set cpu.kernel=%s",
+        count[CPU_KERNEL_FMA], cpu_kernel_name(CPU_KERNEL_FMA), count[CPU_KERNEL_PAIRS],
+        cpu_kernel_name(CPU_KERNEL_PAIRS), x->topology->rank, host, c->device == DEVICE_CPU ? "cpu" : "other",
+        cpu_kernel_vectors(), cpu_kernel_name(c->cpu_kernel), cpu_kernel_name(CPU_KERNEL_FMA));
+}
+
+static int open_output(struct session *x) {
+    const struct job *j = x->job;
+    char label[32];
+    snprintf(label, sizeof label, "worker %d", x->topology->rank);
+    error_set_label(label);
+    if (x->topology->rank != 0) return 0;
+    if (j->dir && j->takes_dir && run_dir_take(j->dir, j->config, j->force)) return -1;
+    if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;
+    FILE *file = j->steps_to_stderr ? stderr : stdout;
+    struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file))};
+    if (!j->no_metrics) x->progress = progress_create(&p);
+    return 0;
+}
+
+static int leave_report(struct session *x, const struct train_result *result) {
+    const struct job *j = x->job;
+    struct run_facts facts = {.params = j->layout->params,
+                              .flops_per_token = model_flops_per_token(&j->spec, j->config->seq),
+                              .wall_seconds = now_seconds() - x->start_s,
+                              .weights_hash = result->weights_hash,
+                              .has_hash = result->has_hash,
+                              .interrupted = result->interrupted,
+                              .val_loss = result->val_loss,
+                              .unigram_entropy = result->unigram_entropy,
+                              .data = data_description(j->data)};
+    struct model_options model = train_model_options(j->config, &j->spec, j->layout);
+    facts.head = model_head_plan(&model);
+    if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
+    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
+    facts.products = products_json(x->dev, &x->products);
+    int rc = summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
+    cJSON_Delete(facts.products);
+    return rc;
+}
+
+static int train(struct session *x, struct session_end *end) {
+    const struct job *j = x->job;
+    struct train_result result;
+    struct train_observer observer = {on_start, on_step, on_eval, x};
+    char *weights = j->dir && !j->no_weights ? xasprintf("%s/weights", j->dir) : NULL;
+    char *tokenizer =
+        weights ? tokenizer_to_keep(j->config->model, j->spec.vocab, j->config->tokenizer) : NULL;
+    struct train_options t = {.config = j->config,
+                              .spec = &j->spec,
+                              .data = j->data,
+                              .topology = x->topology,
+                              .observer = x->topology->rank == 0 ? &observer : NULL,
+                              .stop = j->stop,
+                              .keep_interrupted = j->save_on_interrupt,
+                              .weights_out = weights,
+                              .weights_in = j->weights_in,
+                              .tokenizer_in = tokenizer,
+                              .model = x->model,
+                              .feed = x->feed,
+                              .computed = x->computed};
+    x->model = NULL;
+    x->feed = NULL;
+    x->computed = NULL;
+    int rc = train_run(&t, &result);
+    *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
+    if (!rc && j->dir) rc = leave_report(x, &result);
+    if (rc) topology_abort(x->topology, error_last());
+    // A sum that nobody needs is a barrier: afterwards every worker's report is on disk.
+    double nothing = 0;
+    if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
+    x->model = result.model;  // its memory goes after the communicators, see prepare_model
+    result.model = NULL;
+    x->feed = result.feed;
+    result.feed = NULL;
+    train_result_free(&result);
+    free(weights);
+    free(tokenizer);
+    return rc;
+}
+
+int session_run(const struct session_options *o, struct session_end *end) {
+    struct session x = {.o = o, .job = o->job, .start_s = now_seconds()};
+    struct session_end ended = {.rank = o->rank};
+    int rc = open_device(&x);
+    if (!rc) rc = prepare_model(&x);
+    if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
+    if (!rc) rc = check_kernels(&x);
+    if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
+    if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
+    if (!rc) rc = train(&x, &ended);
+    if (end) *end = ended;
+    progress_destroy(&x.progress);
+    if (metrics_destroy(&x.metrics)) rc = -1;
+    if (x.topology) topology_destroy(&x.topology);
+    if (x.dev && o->end) o->end(o->ctx);
+    model_destroy(&x.model);
+    batch_feed_destroy(&x.feed);
+    event_destroy(&x.computed);
+    if (x.compute) stream_destroy(&x.compute);
+    if (x.dev) dev_close(&x.dev);
+    products_free(&x.products);
+    return rc;
+}

@@ -1,0 +1,431 @@
+#include "shared/train/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/data/tokenizer_files.h"
+#include "shared/hf/hf_dir.h"
+#include "shared/state/weights_hash.h"
+#include "shared/train/batch_feed.h"
+
+// Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
+#define DIVERGED_STEPS 8
+
+struct train {
+    const struct train_options *o;
+    const struct config *c;
+    struct topology *t;
+    const struct layout *l;
+    struct model *model;
+    struct train_result *r;
+    struct scaler scaler;
+    int64_t updates;  // applied so far
+    int skipped_in_a_row;
+    struct batch_feed *feed;
+    struct event *computed;  // the last backward pass of the step
+    double data_s;           // the device may have stood still for the reading of batches
+    double steps_s;          // all steps, without the evaluations between them
+    struct stream_times times0;
+    struct comm_times comm0;
+    uint64_t allocations;  // after the first step
+    bool met;              // all workers know that some have left the steps early
+};
+
+static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; }
+
+static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
+
+// The tokens the mean loss is taken over: of the global batch, or of this worker's share when its
+// gradients are applied on their own (async).
+static double tokens_of_mean(const struct train *x) {
+    int64_t sequences = x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
+    return (double)(sequences * x->c->seq);
+}
+
+static int forward(struct train *x, enum pass pass, bool want_loss) {
+    struct topology *t = x->t;
+    int last = x->l->count - 1;
+    for (int u = 0; u <= last; u++) {
+        struct unit_view view, tied;
+        bool needs_tied = u == last && x->l->tied && want_loss;
+        if (topology_acquire(t, u, pass, &view)) return -1;
+        if (u < last) topology_prefetch(t, u + 1, pass);
+        if (needs_tied && topology_acquire(t, 0, pass, &tied)) return -1;
+        model_forward(x->model, u, &view, needs_tied ? &tied : NULL, want_loss);
+        if (needs_tied && topology_release(t, 0, pass)) return -1;
+        if (topology_release(t, u, pass)) return -1;
+    }
+    return 0;
+}
+
+static int backward(struct train *x) {
+    struct topology *t = x->t;
+    int last = x->l->count - 1;
+    for (int u = last; u >= 0; u--) {
+        struct unit_view view, tied;
+        bool needs_tied = u == last && x->l->tied;
+        if (topology_acquire(t, u, PASS_BACKWARD, &view)) return -1;
+        if (needs_tied && topology_acquire(t, 0, PASS_BACKWARD, &tied)) return -1;
+        if (u > 0) topology_prefetch(t, u - 1, PASS_BACKWARD);
+        model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
+        if (topology_grad_ready(t, u)) return -1;
+    }
+    return 0;
+}
+
+static int read_batch(struct train *x, int64_t step) {
+    double start = now_seconds();
+    if (batch_feed_read(x->feed, step)) return -1;
+    x->data_s += now_seconds() - start;
+    return 0;
+}
+
+// While the device is at work on what has been enqueued. A reading that it outlasts has cost nothing.
+static int read_ahead(struct train *x, int64_t step) {
+    double start = now_seconds();
+    if (step == x->c->steps) return 0;
+    event_record(x->computed, x->t->compute);
+    if (batch_feed_read(x->feed, step)) return -1;
+    if (event_passed(x->computed)) x->data_s += now_seconds() - start;
+    return 0;
+}
+
+static int step_failed(const struct train *x, int64_t step) {
+    return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
+}
+
+// One attempt at an update: all micro-batches, then the topology's step.
+static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
+    in->step = step;
+    in->updates = x->updates;
+    in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr, x->updates);
+    in->loss_scale = (float)x->scaler.scale;
+    in->clip = x->c->clip;
+    if (read_batch(x, step)) return step_failed(x, step);
+    for (int k = 0; k < (int)x->c->accumulation; k++) {
+        if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
+        struct batch b = batch_feed_micro(x->feed, step, k);
+        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
+        stream_phase(x->t->compute, PHASE_FORWARD);
+        if (forward(x, PASS_FORWARD, false)) return -1;
+        stream_phase(x->t->compute, PHASE_BACKWARD);
+        if (backward(x)) return -1;
+        stream_phase(x->t->compute, PHASE_OTHER);
+    }
+    batch_feed_sent(x->feed, step);
+    if (read_ahead(x, step + 1)) return step_failed(x, step);
+    in->loss_sum = model_loss_place(x->model);
+    in->loss_tokens = tokens_of_mean(x);
+    in->stop = stopping(x);
+    return topology_step(x->t, in, stats);
+}
+
+// Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
+static int judge(struct train *x, int64_t step, const struct step_stats *stats) {
+    if (!stats->skipped) {
+        x->updates++;
+        x->skipped_in_a_row = 0;
+    } else {
+        x->r->skipped++;
+        x->skipped_in_a_row++;
+    }
+    if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
+    if (x->skipped_in_a_row >= DIVERGED_STEPS)
+        return fail(
+            "step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
+            "lower the learning rate, lengthen the warm-up or set gradient_clipping",
+            (long long)step + 1, DIVERGED_STEPS);
+    return 0;
+}
+
+static size_t memory_in_use(struct device *dev) {
+    struct mem_usage usage;
+    dev_usage(dev, &usage);
+    return mem_device_bytes(usage.current_bytes);
+}
+
+static uint64_t allocations(struct device *dev) {
+    struct mem_usage usage;
+    dev_usage(dev, &usage);
+    return usage.allocations;
+}
+
+static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
+                      double seconds) {
+    if (!x->o->observer) return;
+    struct step_record record = {.step = in->step + 1,
+                                 .loss = stats->loss,
+                                 .grad_norm = stats->grad_norm,
+                                 .lr = in->lr,
+                                 .loss_scale = in->loss_scale,
+                                 .tokens = x->c->train_batch * x->c->seq,
+                                 .seconds = seconds,
+                                 .skipped = stats->skipped,
+                                 .memory_bytes = memory_in_use(x->t->dev)};
+    x->o->observer->on_step(x->o->observer->ctx, &record);
+}
+
+// Mean loss over the same held-out windows whatever the number of workers: window k*N + r is rank r's.
+static int evaluate(struct train *x, int64_t step) {
+    const struct config *c = x->c;
+    int64_t sequences = own_sequences(x), per_batch = c->micro_batch;
+    if (c->eval_batches <= 0 || data_val_tokens(x->o->data) <= c->seq) return 0;
+    double sums[2] = {0, 0}, begin = now_seconds();
+    for (int64_t k = 0; k < c->eval_batches * sequences; k += per_batch) {
+        int64_t window = x->t->rank * c->eval_batches * sequences + k;
+        struct batch b;
+        if (batch_feed_validation(x->feed, window, &b)) break;
+        model_set_batch(x->model, b.tokens, b.targets, 0.0f, k == 0);
+        batch_feed_validation_sent(x->feed);
+        if (forward(x, PASS_EVAL, true)) return -1;
+        sums[1] += (double)(per_batch * c->seq);
+    }
+    sums[0] = model_loss_sum(x->model);
+    if (dev_error(x->t->dev)[0])
+        return fail("evaluation after step %lld: %s", (long long)step, topology_why(x->t));
+    if (topology_sum(x->t, sums, 2)) return -1;
+    x->r->val_loss = sums[0] / sums[1];
+    x->r->unigram_entropy = data_unigram_entropy(x->o->data);
+    struct eval_record record = {step, x->r->val_loss, x->r->unigram_entropy, now_seconds() - begin};
+    if (x->o->observer) x->o->observer->on_eval(x->o->observer->ctx, &record);
+    return 0;
+}
+
+static int initial_weights(struct train *x) {
+    struct hf_reader *reader = NULL;
+    int64_t most = 0;
+    for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
+    if (x->o->weights_in && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
+    float *values = xcalloc((size_t)most, sizeof *values);
+    int rc = 0;
+    for (int u = 0; u < x->l->count && !rc; u++) {
+        if (reader)
+            rc = hf_read_unit(reader, u, values);
+        else
+            model_init_unit(x->l, u, x->c->seed, values);
+        if (!rc) rc = topology_load_unit(x->t, u, values);
+    }
+    free(values);
+    if (reader) hf_close(&reader);
+    return rc;
+}
+
+// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit: the
+// others wait for rank 0's disk after each, so that no deadline must cover the writing of a whole model.
+static int final_weights(struct train *x) {
+    bool first = x->t->rank == 0;
+    struct hf_writer *writer = NULL;
+    if (first && x->o->weights_out &&
+        !(writer = hf_writer_create(x->o->weights_out, x->o->spec, x->l, x->t->dtype)))
+        return -1;
+    struct weights_hash *hash = weights_hash_create();
+    int rc = 0;
+    for (int u = 0; u < x->l->count && !rc; u++) {
+        struct unit_view view;
+        if ((rc = topology_acquire(x->t, u, PASS_EVAL, &view))) break;
+        size_t bytes = (size_t)x->l->units[u].n_pad * dtype_size(x->t->dtype);
+        if (first) {
+            void *host = xcalloc(1, bytes);
+            dev_copy(x->t->compute, host, view.weights, bytes);
+            rc = stream_sync(x->t->compute);
+            if (!rc) weights_hash_unit(hash, x->l, u, host, x->t->dtype);
+            if (!rc && writer) rc = hf_write_unit(writer, u, host);
+            free(host);
+        }
+        if (!rc) rc = topology_release(x->t, u, PASS_EVAL);
+        double nothing = 0;
+        if (!rc) rc = topology_sum(x->t, &nothing, 1);
+    }
+    x->r->weights_hash = weights_hash_finish(&hash);
+    x->r->has_hash = first && !rc;
+    if (writer && !rc) {
+        rc = hf_writer_finish(&writer);
+        if (!rc && x->o->tokenizer_in) rc = tokenizer_copy(x->o->tokenizer_in, x->o->weights_out);
+    }
+    if (writer) hf_writer_discard(&writer);
+    return rc;
+}
+
+static size_t peak_rss_bytes(void) {
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[128];
+    size_t kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %zu", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib * 1024;
+}
+
+static double phase_s(const struct stream_times *a, const struct stream_times *b, enum phase p) {
+    return b->busy_s[p] - a->busy_s[p];
+}
+
+// Seconds by what they went into. comm.wait_s: compute or host stood still for communication; as much of
+// it as transfers were busy is exposed communication, the rest waited for peers.
+static void split_time(struct train *x) {
+    struct time_split *s = &x->r->report.time;
+    struct stream_times now;
+    stream_get_times(x->t->compute, &now);
+    double busy = x->t->comm.busy_s - x->comm0.busy_s, stood = x->t->comm.wait_s - x->comm0.wait_s;
+    s->data = x->data_s;
+    s->forward = phase_s(&x->times0, &now, PHASE_FORWARD);
+    s->backward = phase_s(&x->times0, &now, PHASE_BACKWARD);
+    s->optimizer = phase_s(&x->times0, &now, PHASE_OPTIMIZER);
+    s->comm_exposed = stood < busy ? stood : busy;
+    s->wait = stood - s->comm_exposed;
+    s->comm_overlapped = busy - s->comm_exposed;
+    s->total = x->steps_s;
+}
+
+// While every rank of the run still holds what it took: the evaluation and the weights, which all ranks go
+// through together, are still to come. A device that is asked for the figure in vain leaves the report
+// without.
+static void read_device(struct train *x) {
+    struct rank_report *r = &x->r->report;
+    r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);
+}
+
+struct model_options train_model_options(const struct config *c, const struct model_spec *s,
+                                         const struct layout *l) {
+    return (struct model_options){.spec = s,
+                                  .layout = l,
+                                  .dtype = c->dtype,
+                                  .batch = c->micro_batch,
+                                  .seq = c->seq,
+                                  .micro_batches = c->accumulation,
+                                  .logits_bytes = c->logits_bytes,
+                                  .gpu = c->device == DEVICE_CUDA};
+}
+
+static void report(struct train *x) {
+    struct rank_report *r = &x->r->report;
+    struct mem_usage usage;
+    size_t model_bytes[MEM_CLASSES];
+    double steps = x->r->steps ? (double)x->r->steps : 1.0;
+    struct model_options mo = train_model_options(x->c, x->o->spec, x->l);
+    snprintf(r->role, sizeof r->role, "worker");
+    r->rank = x->t->rank;
+    r->job = x->t->job;
+    dev_usage(x->t->dev, &usage);
+    model_predict(&mo, model_bytes);
+    batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
+    for (int c = 0; c < MEM_CLASSES; c++) {
+        r->predicted_bytes[c] = model_bytes[c] + x->t->memory.predicted_bytes[c];
+        r->peak_bytes[c] = usage.peak_bytes[c];
+    }
+    r->formula_bytes = x->t->memory.formula_bytes;
+    r->rss_bytes = peak_rss_bytes();
+    r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
+    r->predicted_sent = x->t->wire_predicted.sent_per_step;
+    r->predicted_received = x->t->wire_predicted.received_per_step;
+    r->sent_per_step = (double)atomic_load(&x->t->wire.payload_sent) / steps;
+    r->received_per_step = (double)atomic_load(&x->t->wire.payload_received) / steps;
+    r->control_sent_per_step = (double)atomic_load(&x->t->wire.control_sent) / steps;
+    r->control_received_per_step = (double)atomic_load(&x->t->wire.control_received) / steps;
+    r->staleness = x->t->staleness;
+}
+
+// Whether some worker has left the steps early. Asynchronous workers leave at different steps, so each of
+// them says so wherever they all meet next: at an evaluation or behind their last step.
+static int meet(struct train *x) {
+    double left = x->r->interrupted;
+    if (topology_sum(x->t, &left, 1)) return -1;
+    x->met = left > 0;
+    x->r->interrupted |= x->met;
+    return 0;
+}
+
+// An evaluation between two steps. What it computes, waits and transfers is no part of the steps' time:
+// the counts begin anew behind it. The step before it ends first, on every rank.
+static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
+    struct stream *compute = x->t->compute;
+    struct stream_times before, after;
+    if (stream_sync(compute) || meet(x)) return -1;
+    if (x->r->interrupted) return 0;
+    double begin = now_seconds();
+    struct comm_times comm = x->t->comm;
+    stream_get_times(compute, &before);
+    if (evaluate(x, step) || stream_sync(compute)) return -1;
+    stream_get_times(compute, &after);
+    for (int p = 0; p < PHASES; p++) x->times0.busy_s[p] += after.busy_s[p] - before.busy_s[p];
+    x->comm0.busy_s += x->t->comm.busy_s - comm.busy_s;
+    x->comm0.wait_s += x->t->comm.wait_s - comm.wait_s;
+    *aside_s += now_seconds() - begin;
+    return 0;
+}
+
+static int run_steps(struct train *x) {
+    double eval_s = 0, start = now_seconds();
+    stream_get_times(x->t->compute, &x->times0);
+    x->comm0 = x->t->comm;
+    for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
+        struct step_input in = {0};
+        struct step_stats stats = {0};
+        double begin = now_seconds();
+        if (attempt(x, step, &in, &stats) || judge(x, step, &stats)) return -1;
+        double end = now_seconds();
+        x->r->step_seconds[step] = end - begin;
+        x->r->steps = step + 1;
+        if (step == 0) {
+            x->r->loss_first = stats.loss;
+            x->allocations = allocations(x->t->dev);
+        }
+        x->r->loss_last = stats.loss;
+        tell_step(x, &in, &stats, end - begin);
+        bool last = step + 1 == x->c->steps;
+        x->r->interrupted = stats.stop && !last;
+        if (x->r->interrupted || last || x->c->eval_every <= 0 || (step + 1) % x->c->eval_every) continue;
+        if (evaluate_aside(x, step + 1, &eval_s)) return -1;
+    }
+    if (x->t->mean_per_worker && !x->met && meet(x)) return -1;
+    if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
+    x->steps_s = now_seconds() - start - eval_s;
+    return 0;
+}
+
+static int run(struct train *x) {
+    const struct config *c = x->c;
+    struct batch_feed_options fo = {
+        .dev = x->t->dev, .compute = x->t->compute, .config = c, .data = x->o->data, .rank = x->t->rank};
+    struct model_options mo = train_model_options(c, x->o->spec, x->l);
+    mo.dev = x->t->dev;
+    mo.compute = x->t->compute;
+    x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
+    if (x->o->feed) batch_feed_set_rank(x->feed, x->t->rank);
+    x->computed = x->o->computed ? x->o->computed : event_create(x->t->dev);
+    x->r->step_seconds = xcalloc((size_t)c->steps, sizeof *x->r->step_seconds);
+    x->model = x->o->model ? x->o->model : model_create(&mo);
+    if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
+    if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
+    if (run_steps(x) || topology_finish(x->t)) return -1;
+    split_time(x);  // transfers of the last step have ended: their seconds are known
+    read_device(x);
+    bool keep = !x->r->interrupted || x->o->keep_interrupted;
+    if (keep && final_weights(x)) return -1;
+    return x->r->interrupted ? 0 : evaluate(x, c->steps);
+}
+
+int train_run(const struct train_options *o, struct train_result *result) {
+    *result = (struct train_result){.val_loss = NAN, .unigram_entropy = NAN};
+    struct train x = {.o = o, .c = o->config, .t = o->topology, .l = o->topology->layout, .r = result};
+    scaler_init(&x.scaler, &o->config->scaler);
+    int rc = run(&x);
+    if (rc) topology_abort(x.t, error_last());
+    if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
+    report(&x);
+    result->model = x.model;
+    result->feed = x.feed;
+    event_destroy(&x.computed);
+    return rc;
+}
+
+void train_result_free(struct train_result *r) {
+    model_destroy(&r->model);
+    batch_feed_destroy(&r->feed);
+    free(r->step_seconds);
+    *r = (struct train_result){0};
+}

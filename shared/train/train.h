@@ -1,0 +1,113 @@
+// The training loop of one rank: sees only struct topology. The same for every topology.
+#ifndef STARRING_SHARED_TRAIN_TRAIN_H
+#define STARRING_SHARED_TRAIN_TRAIN_H
+
+#include "shared/config/config.h"
+#include "shared/core/topology.h"
+#include "shared/data/data.h"
+#include "shared/device/device_facts.h"
+#include "shared/model/model.h"
+#include "shared/model/spec.h"
+
+// One line of metrics.jsonl.
+struct step_record {
+    int64_t step;      // 1-based
+    double loss;       // mean over the global batch
+    double grad_norm;  // NAN: none computed
+    double lr, loss_scale;
+    int64_t tokens;  // of the global batch
+    double seconds;  // this step, host clock
+    bool skipped;
+    size_t memory_bytes;  // device memory in use on this rank
+};
+
+// One line of evals.jsonl.
+struct eval_record {
+    int64_t step;                      // steps done before it
+    double val_loss, unigram_entropy;  // nats per token; NAN where unknown
+    double seconds;                    // the evaluation itself, host clock
+};
+
+// Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
+// busy seconds of the compute stream, the logits and the loss of training in backward; data is the reading of
+// batches that the device did not outlast, at most so much of which it stood still for (what is read while it
+// computes costs nothing); wait is what it or the
+// host stood still (= exposed communication + waiting for peers); comm_overlapped = communication busy while
+// compute was busy.
+struct time_split {
+    double data, forward, backward, comm_exposed, comm_overlapped, optimizer, wait, total;
+};
+
+struct batch_feed;
+
+struct rank_report {
+    char role[16];  // "worker", "server", "scheduler"
+    int rank;
+    uint64_t job;  // struct topology's
+    size_t predicted_bytes[MEM_CLASSES];
+    size_t peak_bytes[MEM_CLASSES];
+    size_t formula_bytes;
+    size_t transport_peak_bytes;                  // frames held in flight (star), apart from the ledger
+    size_t rss_bytes;                             // peak resident set of the process
+    uint64_t late_allocations;                    // device allocations after the first step: 0
+    uint64_t predicted_sent, predicted_received;  // payload bytes a step
+    double sent_per_step, received_per_step;      // payload bytes a step, measured
+    double control_sent_per_step, control_received_per_step;
+    struct time_split time;
+    struct staleness staleness;
+    bool on_gpu;  // then, read after the last step and before any rank gave memory back:
+    struct device_facts device;
+    struct device_memory device_memory;
+};
+
+// Filled by train_run on every rank; arrays are owned by the result.
+struct train_result {
+    struct rank_report report;
+    int64_t steps, skipped;            // attempts done; how many of them updated nothing
+    double *step_seconds;              // (steps)
+    double loss_first, loss_last;      // mean over the global batch of the first and last step
+    double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
+    uint64_t weights_hash;             // rank 0 only
+    bool has_hash;                     // not of an interrupted run whose weights nobody wants
+    bool interrupted;                  // ended before its last step, because some rank was asked to leave
+    // They keep their memory: giving it back may wait for a device on which peers still wait for us.
+    struct model *model;
+    struct batch_feed *feed;
+};
+
+// Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL.
+struct train_observer {
+    void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, int64_t params);
+    void (*on_step)(void *ctx, const struct step_record *r);
+    void (*on_eval)(void *ctx, const struct eval_record *r);
+    void *ctx;
+};
+
+struct train_options {
+    const struct config *config;
+    const struct model_spec *spec;
+    const struct token_source *data;
+    struct topology *topology;
+    const struct train_observer *observer;  // or NULL
+    // Non-zero: leave after the step in hand (Ctrl-C), with all other ranks (step_stats.stop); or NULL.
+    const _Atomic int *stop;
+    bool keep_interrupted;     // an interrupted run's weights are hashed and written too
+    const char *weights_out;   // rank 0: HF directory to write at the end, or NULL
+    const char *weights_in;    // HF directory to start from, or NULL: seeded init
+    const char *tokenizer_in;  // HF directory whose tokenizer goes with weights_out, or NULL
+    // Made before the topology, on GPUs; train_run takes them. NULL: it makes its own.
+    struct model *model;  // of train_model_options
+    struct batch_feed *feed;
+    struct event *computed;
+};
+
+// The model of configuration c as prediction and run build it; for a run the caller adds device and stream.
+struct model_options train_model_options(const struct config *c, const struct model_spec *s,
+                                         const struct layout *l);
+// Runs config->steps steps, or fewer when interrupted. 0, or -1 after logging; result is filled as far as it
+// got.
+int train_run(const struct train_options *o, struct train_result *result);
+// After the last thing that ranks do together, and before the device is closed.
+void train_result_free(struct train_result *r);
+
+#endif

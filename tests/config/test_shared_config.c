@@ -1,0 +1,457 @@
+// The configuration, key by key: DeepSpeed's semantics, messages, overrides.
+#include "tests/config/config_helper.h"
+
+static void test_defaults(void **state) {
+    (void)state;
+    struct config *c = load_path(NULL, NULL, 0);
+    assert_non_null(c);
+    assert_string_equal(said, "");
+    assert_string_equal(c->topology, "local");
+    assert_int_equal(c->kind, TOPOLOGY_LOCAL);
+    assert_string_equal(c->model, "demo");
+    assert_string_equal(c->data, "demo");
+    assert_null(c->out);
+    assert_string_equal(c->tokenizer, "auto");
+    check_batch(c, 4, 4, 1, 1);
+    assert_string_equal(c->optimizer_type, "AdamW");
+    assert_true(c->optimizer.lr == 1e-3f && c->clip == 1 && c->seed == 1 && c->steps == 100);
+    assert_int_equal(c->deadline_ms, 30000);
+    assert_int_equal(c->ps.partition_bytes, 1 << 20);
+    assert_string_equal(c->ps.bind, "tcp://127.0.0.1:*");
+    assert_string_equal(config_dtype_name(c->dtype), "fp32");
+    config_destroy(&c);
+}
+
+static void test_batch_triangle(void **state) {
+    (void)state;
+    static const struct {
+        int train, micro, steps, workers;  // 0: not given
+        int want[3];
+    } cases[] = {
+        {0, 0, 0, 4, {16, 4, 1}},  {32, 4, 2, 4, {32, 4, 2}}, {32, 4, 0, 2, {32, 4, 4}},
+        {32, 0, 2, 4, {32, 4, 2}}, {0, 3, 5, 2, {30, 3, 5}},  {12, 0, 0, 3, {12, 4, 1}},
+        {0, 7, 0, 2, {14, 7, 1}},  {0, 0, 3, 2, {24, 4, 3}},  {33, 4, 0, 2, {0, 0, 0}},
+        {32, 4, 3, 2, {0, 0, 0}},  {5, 0, 0, 2, {0, 0, 0}},   {1, 0, 0, 2, {0, 0, 0}},
+        {32, 0, 3, 2, {0, 0, 0}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[256] = "{", *p = text + 1;
+        if (cases[i].train) p += sprintf(p, "\"train_batch_size\": %d,", cases[i].train);
+        if (cases[i].micro) p += sprintf(p, "\"train_micro_batch_size_per_gpu\": %d,", cases[i].micro);
+        if (cases[i].steps) p += sprintf(p, "\"gradient_accumulation_steps\": %d,", cases[i].steps);
+        sprintf(p, "\"topology\": \"zero:0\", \"workers\": %d}", cases[i].workers);
+        if (!cases[i].want[0]) {
+            refuse(
+                text,
+                "train_batch_size|is not|train_micro_batch_size_per_gpu|gradient_accumulation_steps|workers");
+            continue;
+        }
+        struct config *c = accept(text);
+        check_batch(c, cases[i].want[0], cases[i].want[1], cases[i].want[2], cases[i].workers);
+        config_destroy(&c);
+    }
+    refuse(
+        "{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": "
+        "3,"
+        "\"workers\": 2}",
+        "train_batch_size 32|per_gpu 4|steps 3|workers 2 = 24|change one of them");
+}
+
+static void test_topologies(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        enum topology_kind kind;
+        enum consistency consistency;
+        int bound, stage;
+    } good[] = {
+        {"local", TOPOLOGY_LOCAL, CONSISTENCY_SYNC, 0, 0},
+        {"ps:sync", TOPOLOGY_PS, CONSISTENCY_SYNC, 0, 0},
+        {"ps:async", TOPOLOGY_PS, CONSISTENCY_ASYNC, 0, 0},
+        {"ps:ssp:0", TOPOLOGY_PS, CONSISTENCY_SSP, 0, 0},
+        {"ps:ssp:3", TOPOLOGY_PS, CONSISTENCY_SSP, 3, 0},
+        {"ps:backup:1", TOPOLOGY_PS, CONSISTENCY_BACKUP, 1, 0},
+        {"zero:0", TOPOLOGY_ZERO, CONSISTENCY_SYNC, 0, 0},
+        {"zero:3", TOPOLOGY_ZERO, CONSISTENCY_SYNC, 0, 3},
+    };
+    static const char *const bad[] = {
+        "",        "zero",   "zero:4",    "zero:-1",   "zero:1x",           "zero:",
+        "ps",      "ps:",    "ps:ssp",    "ps:ssp:",   "ps:ssp:a",          "ring",
+        "PS:sync", "local ", "ps:sync:1", "ps:backup", "ps:ssp:99999999999"};
+    struct config c = {0};
+    for (size_t i = 0; i < COUNT(good); i++) {
+        assert_int_equal(config_parse_topology(&c, good[i].text), 0);
+        assert_string_equal(c.topology, good[i].text);
+        assert_int_equal(c.kind, good[i].kind);
+        assert_int_equal(c.consistency, good[i].consistency);
+        assert_int_equal(c.bound, good[i].bound);
+        assert_int_equal(c.stage, good[i].stage);
+    }
+    error_quiet(1);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        assert_int_equal(config_parse_topology(&c, bad[i]), -1);
+        assert_words(error_last(), "possible are|local|ps:sync|ps:async|ps:ssp:S|ps:backup:B|zero:0|zero:3",
+                     bad[i]);
+    }
+    error_quiet(0);
+    free(c.topology);
+    refuse("{\"topology\": \"ps:backup:2\", \"workers\": 2}", "ps:backup:2|2 workers|below 2");
+}
+
+static void test_topology_and_stage(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *topology, *words;  // words NULL: nothing is said
+        int workers;
+    } cases[] = {
+        {"{\"zero_optimization\": {\"stage\": 2}}", "zero:2", NULL, 2},
+        {"{\"zero_optimization\": {\"stage\": 0}}", "zero:0", NULL, 2},
+        {"{\"workers\": 3}", "zero:0", NULL, 3},
+        {"{\"workers\": 1}", "local", NULL, 1},
+        {"{\"zero_optimization\": {\"stage\": 2}, \"topology\": \"zero:2\"}", "zero:2", NULL, 2},
+        {"{\"zero_optimization\": {\"stage\": 2}, \"topology\": \"zero:1\"}", "zero:1",
+         "warning|zero:1 wins over zero_optimization.stage 2", 2},
+        {"{\"zero_optimization\": {\"stage\": 2}, \"topology\": \"ps:sync\"}", "ps:sync",
+         "warning|ps:sync does not use|zero_optimization", 2},
+        {"{\"topology\": \"local\", \"workers\": 4, \"train_batch_size\": 8}", "local", "workers 4 -> 1", 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config *c = accept(cases[i].text);
+        assert_string_equal(c->topology, cases[i].topology);
+        assert_int_equal(c->workers, cases[i].workers);
+        if (cases[i].words)
+            assert_words(said, cases[i].words, cases[i].text);
+        else
+            assert_string_equal(said, "");
+        config_destroy(&c);
+    }
+}
+
+static void test_dtype(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        enum dtype dtype;
+        const char *words;
+    } cases[] = {
+        {"{\"bf16\": {\"enabled\": true}}", DT_BF16, NULL},
+        {"{\"bfloat16\": {\"enabled\": true}}", DT_BF16, NULL},
+        {"{\"fp16\": {\"enabled\": true, \"auto_cast\": false}}", DT_F16,
+         "nothing to act on here|fp16 (auto_cast)"},
+        {"{\"fp16\": {\"enabled\": false}}", DT_F32, NULL},
+        {"{\"dtype\": \"fp16\"}", DT_F16, NULL},
+        {"{\"dtype\": \"fp16\", \"fp16\": {\"enabled\": \"auto\"}}", DT_F16,
+         "\"auto\" became|fp16 (enabled true"},
+        {"{\"dtype\": \"bf16\", \"fp16\": {\"enabled\": true}}", DT_BF16,
+         "dtype bf16 wins over fp16.enabled true"},
+        {"{\"dtype\": \"fp32\", \"bf16\": {\"enabled\": true}}", DT_F32,
+         "dtype fp32 wins over bf16.enabled true"},
+        {"{\"dtype\": \"fp16\", \"fp16\": {\"enabled\": false}}", DT_F16,
+         "dtype fp16 wins over fp16.enabled false"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config *c = accept(cases[i].text);
+        assert_int_equal(c->dtype, cases[i].dtype);
+        assert_int_equal(c->scaler.enabled, cases[i].dtype == DT_F16);
+        if (cases[i].words)
+            assert_words(said, cases[i].words, cases[i].text);
+        else
+            assert_string_equal(said, "");
+        config_destroy(&c);
+    }
+    refuse("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
+           "bf16.enabled|fp16.enabled|both");
+}
+
+static void test_optimizer_section(void **state) {
+    (void)state;
+    struct config *c = accept(
+        "{\"optimizer\": {\"type\": \"adam\", \"params\": {\"adam_w_mode\": false,"
+        "\"bias_correction\": false, \"torch_adam\": true, \"lr\": 1}}}");
+    assert_string_equal(c->optimizer_type, "Adam");
+    assert_true(c->optimizer.l2_mode && c->optimizer.no_bias_correction && c->optimizer.lr == 1);
+    assert_string_equal(said, "");
+    assert_true(c->optimizer.weight_decay == 0);
+    config_destroy(&c);
+    // torch.optim.AdamW decays by 0.01 unless told; FusedAdam and torch.optim.Adam by 0.
+    c = accept("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"torch_adam\": true}}}");
+    assert_true(c->optimizer.weight_decay == 0.01f);
+    assert_words(said, "warning|weight_decay is absent: 0.01|torch.optim.AdamW", "torch_adam");
+    config_destroy(&c);
+    c = accept("{\"optimizer\": {\"params\": {\"torch_adam\": true, \"weight_decay\": 0.1}}}");
+    assert_true(c->optimizer.weight_decay == 0.1f);
+    assert_string_equal(said, "");
+    config_destroy(&c);
+    c = accept("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}}");
+    assert_false(c->optimizer.l2_mode);
+    assert_words(said, "warning|adam_w_mode|AdamW|\"Adam\"", "adam_w_mode");
+    config_destroy(&c);
+    refuse("{\"optimizer\": {\"type\": \"Lamb\"}}", "optimizer.type|Lamb|not supported yet|Adam, AdamW");
+    refuse("{\"optimizer\": {\"type\": \"sgd\"}}", "optimizer.type|sgd|not supported yet");
+    refuse("{\"optimizer\": {\"type\": \"Adamm\"}}", "unknown optimizer|Adamm|AdamW");
+    refuse("{\"optimizer\": {\"params\": {\"amsgrad\": true}}}",
+           "optimizer.params.amsgrad|not supported yet");
+    refuse("{\"optimizer\": {\"params\": {\"max_grad_norm\": 1.0}}}", "max_grad_norm|gradient_clipping");
+}
+
+static void test_scheduler_section(void **state) {
+    (void)state;
+    struct config *c =
+        accept("{\"scheduler\": {\"type\": \"WarmupLR\"}, \"optimizer\": {\"params\": {\"lr\": 0.25}}}");
+    assert_true(c->schedule.max_lr == 0.25 && c->schedule.min_lr == 0 && c->schedule.warmup_steps == 1000);
+    config_destroy(&c);
+    c = accept(
+        "{\"steps\": 70, \"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": "
+        "\"auto\","
+        "\"warmup_min_ratio\": 0.1, \"cos_min_ratio\": 0.01, \"warmup_type\": \"linear\","
+        "\"warmup_num_steps\": 7, \"last_batch_iteration\": -1}}}");
+    assert_int_equal(c->schedule.type, SCHEDULE_WARMUP_COSINE);
+    assert_int_equal(c->schedule.warmup, WARMUP_LINEAR);
+    assert_true(c->schedule.total_steps == 70 && c->schedule.warmup_min_ratio == 0.1);
+    assert_true(c->schedule.cos_min_ratio == 0.01 && c->schedule.warmup_steps == 7);
+    config_destroy(&c);
+    c = accept("{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 10}}}");
+    assert_words(said, "warning|total_num_steps 10|warmup_num_steps 1000|within the warm-up", "short decay");
+    config_destroy(&c);
+    // DeepSpeed's WarmupDecayLR has a default of its own where WarmupLR takes the optimizer's lr.
+    static const char decay[] =
+        "{\"optimizer\": {\"params\": {\"lr\": 0.25}}, \"scheduler\": {\"type\": \"WarmupDecayLR\", "
+        "\"params\": "
+        "{\"total_num_steps\": 2000%s}}}";
+    char text[256];
+    snprintf(text, sizeof text, decay, "");
+    c = accept(text);
+    assert_true(c->schedule.max_lr == 0.001);
+    assert_words(said, "warning|warmup_max_lr is absent: 0.001|WarmupDecayLR|lr 0.25 is not used", "decay");
+    config_destroy(&c);
+    snprintf(text, sizeof text, decay, ", \"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\"");
+    c = accept(text);
+    assert_true(c->schedule.max_lr == 0.25 && c->schedule.warmup_steps == 2);
+    assert_words(said, "warmup_max_lr 0.25 = lr|warmup_num_steps 2 = DeepSpeed's least", "decay");
+    config_destroy(&c);
+    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}}",
+           "warmup_num_steps|at least 1|number 0");
+    refuse("{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}", "total_num_steps is missing|auto");
+    refuse("{\"scheduler\": {\"type\": \"OneCycle\"}}", "scheduler.type|OneCycle|not supported yet|WarmupLR");
+    refuse("{\"scheduler\": {\"type\": \"Warmup\"}}", "scheduler.type|one of|WarmupDecayLR|Warmup");
+    refuse("{\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}}", "scheduler.type is missing");
+    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cos_min_ratio\": 0.1}}}",
+           "cos_min_ratio|no parameter");
+    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"last_batch_iteration\": 4}}}",
+           "last_batch_iteration|-1|number 4");
+}
+
+static void test_wrong_types(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"[1]", "expected an object"},
+        {"{\"steps\": \"ten\"}", "steps: expected an integer|string \"ten\""},
+        {"{\"steps\": 1.5}", "steps: expected an integer|number 1.5"},
+        {"{\"steps\": 0}", "steps|at least 1|number 0"},
+        {"{\"workers\": 70000}", "workers|from 1 to 65536|70000"},
+        {"{\"seed\": -1}", "seed|at least 0"},
+        {"{\"seed\": \"auto\"}", "seed|\"auto\" has no meaning"},
+        {"{\"seed\": 1e300}", "seed|from 0 to 9007199254740992"},
+        {"{\"optimizer\": {\"params\": {\"lr\": \"1e-3\"}}}",
+         "optimizer.params.lr: expected a number|or \"auto\"|string"},
+        {"{\"optimizer\": {\"params\": {\"lr\": -1}}}", "optimizer.params.lr|at least 0"},
+        {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}",
+         "optimizer.params.betas|array of two numbers|[0.9]"},
+        {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1]}}}", "optimizer.params.betas|number 1"},
+        {"{\"optimizer\": {\"params\": {\"betas\": [0.9, true]}}}",
+         "optimizer.params.betas|two numbers|true"},
+        {"{\"optimizer\": {\"params\": {\"eps\": 0}}}", "optimizer.params.eps"},
+        {"{\"optimizer\": {\"params\": 3}}", "optimizer.params: expected an object"},
+        {"{\"optimizer\": {\"type\": 3}}", "optimizer.type: expected a text|number 3"},
+        {"{\"optimizer\": []}", "optimizer: expected an object"},
+        {"{\"fp16\": true}", "fp16: expected an object"},
+        {"{\"fp16\": {\"enabled\": 1}}", "fp16.enabled: expected true or false|number 1"},
+        {"{\"fp16\": {\"hysteresis\": 0}}", "fp16.hysteresis"},
+        {"{\"zero_optimization\": {\"stage\": 4}}", "zero_optimization.stage|from 0 to 3|4"},
+        {"{\"zero_optimization\": {\"stage\": \"2\"}}",
+         "zero_optimization.stage: expected an integer|string"},
+        {"{\"dtype\": \"fp8\"}", "dtype|one of|bf16|\"fp8\""},
+        {"{\"reduce\": \"tree\"}", "reduce|\"ordered\", \"native\""},
+        {"{\"ring\": {\"collective\": \"gloo\"}}", "ring.collective|\"auto\", \"local\", \"mpi\", \"nccl\""},
+        {"{\"data\": {\"tokenizer\": \"bpe\"}}", "data.tokenizer|bpe|auto|byte|experiments/tokenize.py"},
+        {"{\"model\": 7}", "model.name: expected a text|number 7"},
+        {"{\"parameter_server\": {\"credit_bytes\": 2048}}", "credit_bytes 2048|partition"},
+        {"{\"parameter_server\": {\"heartbeat_ms\": 60000}}", "heartbeat_ms 60000|deadline_ms 30000"},
+        {"{\"steps\": 1, \"steps\": 2}", ":1:14|\"steps\" is given twice"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) refuse(cases[i][0], cases[i][1]);
+}
+
+static void test_unknown_keys(void **state) {
+    (void)state;
+    struct config *c = accept(
+        "{\"gradient_cliping\": 1.0, \"optimizer\": {\"params\": {\"wieght_decay\": 1}},"
+        "\"zero_optimization\": {\"stge\": 3}, \"weight_decay\": 0.1, \"qqqqqqqq\": 1}");
+    assert_words(
+        said,
+        "unknown key gradient_cliping is ignored; the nearest known name is gradient_clipping\n|"
+        "unknown key optimizer.params.wieght_decay is ignored; the nearest known name is weight_decay\n|"
+        "unknown key zero_optimization.stge is ignored; the nearest known name is stage\n|"
+        "unknown key weight_decay is ignored; the nearest known name is optimizer.params.weight_decay\n|"
+        "unknown key qqqqqqqq is ignored",
+        "unknown");
+    assert_true(c->clip == 1);
+    config_destroy(&c);
+    const struct config_override o[] = {{"optimizer.params.lrr", "1", NULL}};
+    assert_null(load("{}", o, 1));
+    assert_words(error_last(), "--set: unknown key optimizer.params.lrr|nearest known name is lr", "--set");
+}
+
+// What ranks talk through is a ring's matter: written for rings, and a flag that does nothing is said so.
+static void test_collectives(void **state) {
+    (void)state;
+    static const struct config_override flag = {"ring.collective", "mpi", "--collective"};
+    struct config *c = accept("{\"topology\": \"zero:2\", \"ring\": {\"collective\": \"nccl\"}}");
+    assert_int_equal(c->collective, RING_NCCL);
+    assert_string_equal(config_collective_name(c->collective), "nccl");
+    char *text = config_to_json(c);
+    assert_non_null(strstr(text, "\"nccl\""));
+    free(text);
+    config_destroy(&c);
+    c = accept("{\"topology\": \"ps:sync\", \"ring\": {\"collective\": \"nccl\"}}");
+    assert_string_equal(said, "");
+    text = config_to_json(c);
+    assert_null(strstr(text, "collective"));
+    free(text);
+    config_destroy(&c);
+    c = load("{\"topology\": \"ps:sync\"}", &flag, 1);
+    assert_words(said, "warning|--collective|ps:sync has no collectives", "");
+    config_destroy(&c);
+    c = accept("{\"topology\": \"zero:0\"}");
+    assert_int_equal(c->collective, RING_AUTO);
+    config_destroy(&c);
+}
+
+static void test_overrides(void **state) {
+    (void)state;
+    const struct config_override o[] = {
+        {"workers", "3", "--workers"},
+        {"topology", "ps:ssp:2", "--topology"},
+        {"model", "tiny", "--model"},
+        {"data", "123", "--data"},
+        {"data.seq_len", "64", NULL},
+        {"optimizer.params.lr", "2e-3", NULL},
+        {"optimizer.params.betas", "[0, 0.5]", NULL},
+        {"out", "true", "--out"},
+        {"trace", "true", "--trace"},
+        {"parameter_server.servers", "2", "--servers"},
+        {"optimizer.params.lr", "3e-3", NULL},
+        {"gradient_clipping", "0", NULL},
+        {"fp16", "{\"enabled\": true,}", NULL},
+        {"launch", "processes", "--launch"},
+    };
+    struct config *c = load(
+        "{\"data\": {\"path\": \"x\", \"val_path\": \"v\"}, \"model\": \"demo\", \"workers\": 2,"
+        "\"gradient_clipping\": 1}",
+        o, COUNT(o));
+    if (!c) fail_msg("%s", said);
+    assert_string_equal(said, "");
+    assert_int_equal(c->workers, 3);
+    assert_int_equal(c->bound, 2);
+    assert_string_equal(c->model, "tiny");
+    assert_string_equal(c->data, "123");
+    assert_string_equal(c->val_data, "v");
+    assert_int_equal(c->seq, 64);
+    assert_true(c->optimizer.lr == 3e-3f && c->optimizer.beta1 == 0 && c->optimizer.beta2 == 0.5f);
+    assert_string_equal(c->out, "true");
+    assert_true(c->trace && c->clip == 0 && c->dtype == DT_F16);
+    assert_int_equal(c->ps.servers, 2);
+    assert_int_equal(c->launch, LAUNCH_PROCESSES);
+    config_destroy(&c);
+
+    static const struct {
+        struct config_override o;
+        const char *words;
+    } bad[] = {
+        {{"workers", "two", "--workers"}, "--workers: workers: expected an integer|\"two\""},
+        {{"optimizer.params.lr", "fast", NULL}, "--set: optimizer.params.lr: expected a number"},
+        {{"a..b", "1", NULL}, "--set|a..b|no path"},
+        {{"", "1", NULL}, "--set|no path"},
+        {{"steps.x", "1", NULL}, "--set: steps.x|not an object"},
+        {{"topology", "zero:9", "--topology"}, "zero:9|possible are"},
+        {{"optimizer", "3", NULL}, "--set: optimizer: expected an object"},
+        {{"data.seqlen", "3", NULL}, "--set: unknown key data.seqlen|seq_len"},
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        if (load("{\"steps\": 4}", &bad[i].o, 1)) fail_msg("accepted: %s", bad[i].o.path);
+        assert_words(error_last(), bad[i].words, bad[i].o.path);
+    }
+    // A flag for the whole of "data" takes no blame for what the file says below it.
+    const struct config_override data[] = {{"data", "y", "--data"}};
+    c = load("{\"data\": {\"sequence\": 3}}", data, 1);
+    assert_words(said, "warning|unknown key data.sequence is ignored", "data");
+    config_destroy(&c);
+}
+
+static void test_cuda_section(void **state) {
+    (void)state;
+    struct config *c = accept("{}");
+    assert_int_equal(c->cuda.attention, CUDA_ATTENTION_AUTO);
+    assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_AUTO);
+    assert_int_equal(c->cuda.gelu, CUDA_GELU_AUTO);
+    assert_int_equal(c->cuda.bias_grad, CUDA_BIAS_GRAD_AUTO);
+    assert_string_equal(c->products, "auto");
+    assert_null(config_reset_section(c, "cuda"));
+    config_destroy(&c);
+
+    c = accept(
+        "{\"cuda\": {\"attention\": \"cudnn\", \"attention_slice\": 536870912, \"gelu\": \"apart\", "
+        "\"bias_grad\": \"epilogue\", \"products\": \"table.json\"}}");
+    char *text = config_to_json(c);
+    struct config *again = accept(text);
+    free(text);
+    assert_int_equal(again->cuda.attention, CUDA_ATTENTION_CUDNN);
+    assert_int_equal(again->cuda.attention_slice_bytes, 536870912);
+    assert_int_equal(again->cuda.gelu, CUDA_GELU_APART);
+    assert_int_equal(again->cuda.bias_grad, CUDA_BIAS_GRAD_EPILOGUE);
+    assert_string_equal(again->products, "table.json");
+    config_destroy(&again);
+    text = config_reset_section(c, "cuda");
+    assert_string_equal(text,
+                        "cuda.attention cudnn, cuda.attention_slice 536870912, cuda.gelu apart, "
+                        "cuda.bias_grad epilogue, cuda.products table.json");
+    free(text);
+    assert_int_equal(c->cuda.attention, CUDA_ATTENTION_AUTO);
+    assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_AUTO);
+    assert_string_equal(c->products, "auto");
+    assert_null(config_reset_section(c, "cuda"));
+    config_destroy(&c);
+
+    c = accept("{\"cuda\": {\"attention_slice\": \"whole\"}}");
+    assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_WHOLE);
+    text = config_to_json(c);
+    assert_words(text, "\"attention_slice\":\t\"whole\"", "written");
+    free(text);
+    config_destroy(&c);
+
+    refuse("{\"cuda\": {\"attention\": \"flash\"}}", "cuda.attention|\"cudnn\"|\"own\"|flash");
+    refuse("{\"cuda\": {\"attention_slice\": 0}}", "cuda.attention_slice|at least 1");
+    refuse("{\"cuda\": {\"attention_slice\": 1e30}}",
+           "cuda.attention_slice|an integer from 1 to 9007199254740992|number 1e+30");
+    refuse("{\"cuda\": {\"attention_slice\": \"256MB\"}}", "cuda.attention_slice|bytes|\"whole\"");
+    refuse("{\"cuda\": {\"gelu\": true}}", "cuda.gelu|\"fused\"|\"apart\"");
+    refuse("{\"cuda\": {\"bias_grad\": \"fused\"}}", "cuda.bias_grad|\"epilogue\"|\"kernel\"");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_batch_triangle),
+        cmocka_unit_test(test_topologies),
+        cmocka_unit_test(test_topology_and_stage),
+        cmocka_unit_test(test_dtype),
+        cmocka_unit_test(test_optimizer_section),
+        cmocka_unit_test(test_scheduler_section),
+        cmocka_unit_test(test_wrong_types),
+        cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_cuda_section),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

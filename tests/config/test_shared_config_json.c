@@ -1,0 +1,82 @@
+// The relaxed JSON reader: what it accepts, and what its errors name.
+#include "shared/config/relaxed_json.h"
+#include "tests/config/config_helper.h"
+
+static void test_relaxed_forms(void **state) {
+    (void)state;
+    const char *text =
+        "\xef\xbb\xbf# a comment\n{ // another\n"
+        "  \"a\": 5e8, /* over\n two lines */ \"b\": [1, -2.5, [], {},],\n"
+        "  \"c\": {\"d\": null}\n  \"e\": true # no comma before or after\n"
+        "  \"f\": \"x\\n\\u00e9\\ud83d\\ude00\\\"//no comment\"\n"
+        "  \"g\": [1\n 2\n 3]\n}\n// end";
+    cJSON *root = relaxed_json_parse("t", text);
+    assert_non_null(root);
+    assert_true(cJSON_GetObjectItem(root, "a")->valuedouble == 500000000.0);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(root, "b")), 4);
+    assert_true(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "b"), 1)->valuedouble == -2.5);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetObjectItem(root, "c"), "d")));
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(root, "e")));
+    assert_string_equal(cJSON_GetObjectItem(root, "f")->valuestring,
+                        "x\n\xc3\xa9\xf0\x9f\x98\x80\"//no comment");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(root, "g")), 3);
+    assert_int_equal(cJSON_GetArraySize(root), 6);
+    cJSON_Delete(root);
+}
+
+static void test_relaxed_errors(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", "t:1:1|expected a value|end of the text"},
+        {"{\n  \"a\" 1}", "t:2:7|expected ':'|got '1'"},
+        {"{\"a\": 1 \"b\": 2}", "t:1:9|',' or '}'"},
+        {"{\"a\": [1 2]}", "t:1:10|',' or ']'"},
+        {"{\"a\": 1,, \"b\": 2}", "t:1:9|member name|got ','"},
+        {"{a: 1}", "t:1:2|double quotes|got 'a'"},
+        {"{\"a\": tru}", "t:1:7|expected a value|got 't'"},
+        {"{\"a\": truely}", "expected a value|got 't'"},
+        {"{\"a\": 01}", "t:1:7|finite number"},
+        {"{\"a\": 1.}", "finite number"},
+        {"{\"a\": -}", "finite number"},
+        {"{\"a\": 1e999}", "finite number"},
+        {"{\"a\": \"b\n\"}", "t:1:9|end the string|end of the line"},
+        {"{\"a\": \"b", "t:1:9|end the string|end of the text"},
+        {"{\"a\": \"\\q\"}", "t:1:8|an escape"},
+        {"{\"a\": \"\\ud800\"}", "an escape"},
+        {"{\"a\": \"\\u12\"}", "an escape"},
+        {"{\"a\": \"\\u0000\"}", "an escape"},
+        {"{\"a\": 1} x", "t:1:10|nothing more"},
+        {"{\"a\": 1", "',' or '}'|end of the text"},
+        {"{\n/* no end", "'*/'|end of the text"},
+        {"{\n\"a\": 1,\n\n \"a\": 2}", "t:4:2|\"a\" is given twice"},
+        {"{\"a\": \x01}", "byte 0x01"},
+    };
+    error_quiet(1);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        error_clear();
+        cJSON *root = relaxed_json_parse("t", cases[i][0]);
+        if (root) fail_msg("accepted: %s", cases[i][0]);
+        assert_words(error_last(), cases[i][1], cases[i][0]);
+        error_clear();
+        assert_null(relaxed_json_try(cases[i][0]));
+        assert_string_equal(error_last(), "");
+    }
+    char deep[201];
+    memset(deep, '[', 200);
+    deep[200] = 0;
+    assert_null(relaxed_json_parse("t", deep));
+    assert_words(error_last(), "t:1:65|nesting", "deep");
+    assert_null(relaxed_json_load("/nonexistent/x.json"));
+    assert_words(error_last(), "/nonexistent/x.json|cannot open", "missing file");
+    assert_null(relaxed_json_load("/tmp"));
+    assert_words(error_last(), "/tmp|cannot read", "directory");
+    error_quiet(0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_relaxed_forms),
+        cmocka_unit_test(test_relaxed_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

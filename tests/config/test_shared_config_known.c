@@ -1,0 +1,112 @@
+// Keys that DeepSpeed knows and this program does not read: what is refused, and what is said of the others.
+#include "tests/config/config_helper.h"
+
+static void test_known_keys(void **state) {
+    (void)state;
+    static const char *const refused[][2] = {
+        {"{\"prescale_gradients\": true}", "prescale_gradients|worker order"},
+        {"{\"gradient_predivide_factor\": 2.0}", "gradient_predivide_factor"},
+        {"{\"gradient_allreduce_op\": \"sum\"}", "gradient_allreduce_op|mean loss"},
+        {"{\"communication_data_type\": \"fp16\"}", "communication_data_type"},
+        {"{\"amp\": {\"enabled\": true}}", "amp|use bf16 or fp16"},
+        {"{\"sparse_attention\": {\"mode\": \"fixed\"}}", "sparse_attention"},
+        {"{\"compression_training\": {\"weight_quantization\": {\"shared_parameters\": {\"enabled\": "
+         "true}}}}",
+         "compression_training"},
+        {"{\"zero_optimization\": {\"zero_quantized_weights\": true}}", "zero_quantized_weights"},
+        {"{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", "data_types"},
+        {"{\"curriculum_learning\": {\"enabled\": true}}", "curriculum_learning"},
+    };
+    for (size_t i = 0; i < COUNT(refused); i++) {
+        refuse(refused[i][0], refused[i][1]);
+        assert_words(error_last(), "known to DeepSpeed|not supported yet|would change the results",
+                     refused[i][0]);
+    }
+    struct config *c = accept(
+        "{\"gradient_predivide_factor\": 1.0, \"communication_data_type\": null,"
+        "\"amp\": {\"enabled\": false, \"opt_level\": \"O1\"}, \"prescale_gradients\": false}");
+    assert_words(said,
+                 "off, so nothing is lost|: gradient_predivide_factor, communication_data_type, amp, "
+                 "prescale_gradients\n",
+                 "off");
+    assert_null(strstr(said, "warning"));
+    config_destroy(&c);
+    c = accept(
+        "{\"tensorboard\": {\"enabled\": true}, \"activation_checkpointing\": {\"cpu_checkpointing\": true},"
+        "\"zero_optimization\": {\"cpu_offload\": true}}");
+    assert_words(said,
+                 "warning|not supported yet and ignored, the results stay the same: tensorboard\n|"
+                 "not supported yet and ignored, the results stay the same and memory does not: "
+                 "activation_checkpointing, zero_optimization (cpu_offload)\n",
+                 "ignored");
+    config_destroy(&c);
+}
+
+static int lines_of(const char *text) {
+    int n = 0;
+    for (; *text; text++) n += *text == '\n';
+    return n;
+}
+
+// One line for each topic; keys stand with their section once; flags answer for themselves.
+static void test_report(void **state) {
+    (void)state;
+    struct config *c = accept(
+        "{\"zero_optimization\": {\"overlap_comm\": false, \"reduce_scatter\": true, \"sub_group_size\": 1e9,"
+        "\"offload_param\": {\"device\": \"cpu\"}}, \"wall_clock_breakdown\": false, \"memory_breakdown\": "
+        "true,"
+        "\"train_batch_size\": \"auto\", \"optimizer\": {\"params\": {\"lr\": \"auto\", \"eps\": \"auto\"}},"
+        "\"bf16\": {\"immediate_grad_update\": true}}");
+    assert_words(
+        said,
+        "4 keys that tune DeepSpeed's communication and memory are not used here: zero_optimization "
+        "(overlap_comm, reduce_scatter, sub_group_size), bf16 (immediate_grad_update)\n|"
+        "warning|without effect below stage 3, in DeepSpeed as here: zero_optimization (offload_param)\n|"
+        "done here whatever the key says: wall_clock_breakdown, memory_breakdown\n|"
+        "\"auto\" became Hugging Face's defaults: optimizer.params (lr 5e-05, eps 1e-08)\n|"
+        "\"auto\" became what this run gives: train_batch_size 4\n",
+        "report");
+    assert_int_equal(lines_of(said), 5);
+    assert_null(strstr(said, "/tmp/"));  // the file by its name, not with its folders in every line
+    config_destroy(&c);
+    const struct config_override o[] = {{"zero_optimization.overlap_comm", "true", NULL}};
+    c = load("{\"zero_optimization\": {\"reduce_scatter\": true}}", o, 1);
+    assert_words(said,
+                 "starring: --set: 1 key that tunes|is not used here: zero_optimization (overlap_comm)\n",
+                 "--set");
+    assert_int_equal(lines_of(said), 2);
+    config_destroy(&c);
+}
+
+// A folder for NVMe offload must be there; the device is one of three.
+static void test_offload(void **state) {
+    (void)state;
+    refuse("{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\"}}}",
+           "zero_optimization.offload_optimizer|nvme_path is missing|--set|nvme_path=DIR|device=none");
+    refuse("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": null}}}",
+           "zero_optimization.offload_param|nvme_path is missing");
+    refuse(
+        "{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+        "\"/no/such/dir\"}}}",
+        "offload_param|/no/such/dir does not exist");
+    refuse(
+        "{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/dev/null\"}}}",
+        "offload_param|/dev/null is no directory");
+    refuse("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}",
+           "offload_optimizer.device: expected|\"cpu\"|got \"gpu\"");
+    struct config *c = accept(
+        "{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+        "\"/tmp\"},"
+        "\"offload_optimizer\": {\"device\": \"none\", \"nvme_path\": \"/no/such/dir\"}}}");
+    assert_words(said, "warning|not supported yet and ignored|zero_optimization (offload_param)\n", "nvme");
+    config_destroy(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_keys),
+        cmocka_unit_test(test_report),
+        cmocka_unit_test(test_offload),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

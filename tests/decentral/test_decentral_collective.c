@@ -1,0 +1,339 @@
+// The local collectives: every primitive for 1 to 5 ranks with shuffled arrivals, the order of sums, and
+// what happens when ranks disagree, do not come, or give up.
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+
+#include "decentral/ring_source.h"
+#include "shared/core/error.h"
+#include "tests/decentral/collective_cases.h"
+
+// One rank of a test, on a thread of its own with a device and two streams.
+struct rank_thread {
+    int rank, size;
+    struct local_hub *hub;
+    double deadline_s;
+    int (*body)(struct rank_thread *t);
+    pthread_barrier_t *start;  // of all ranks
+    struct device *dev;
+    struct stream *s[2];
+    struct collective *c[2];  // channels 0 and 1 on streams 0 and 1; 1 counts as control
+    struct wire_count wire[2];
+    char error[600];  // of channel 0, after body
+    int rc;
+    pthread_t thread;
+};
+
+static void *rank_main(void *arg) {
+    struct rank_thread *t = arg;
+    error_quiet(1);
+    dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &t->dev);
+    for (int i = 0; i < 2; i++) {
+        struct collective_options o = {.control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s};
+        t->s[i] = stream_create(t->dev, "comm");
+        t->c[i] = collective_local_create(t->hub, t->rank, i, &o);
+    }
+    pthread_barrier_wait(t->start);
+    t->rc = t->body(t);
+    for (int i = 0; i < 2; i++) {
+        stream_destroy(&t->s[i]);
+        if (i == 0) snprintf(t->error, sizeof t->error, "%s", collective_error(t->c[0]));
+        collective_destroy(&t->c[i]);
+    }
+    dev_close(&t->dev);
+    return NULL;
+}
+
+static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*body)(struct rank_thread *)) {
+    struct local_hub *hub = local_hub_create(size);
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, (unsigned)size);
+    memset(t, 0, (size_t)size * sizeof *t);
+    for (int i = 0; i < size; i++) {
+        t[i].rank = i;
+        t[i].size = size;
+        t[i].hub = hub;
+        t[i].deadline_s = deadline_s;
+        t[i].body = body;
+        t[i].start = &start;
+        assert_int_equal(pthread_create(&t[i].thread, NULL, rank_main, &t[i]), 0);
+    }
+    for (int i = 0; i < size; i++) pthread_join(t[i].thread, NULL);
+    pthread_barrier_destroy(&start);
+    local_hub_destroy(&hub);
+    assert_null(hub);
+}
+
+// ---------------------------------------------------------------- results
+
+static int body_cases(struct rank_thread *t) {
+    int rc = cases_run(t->c[0], t->s[0], 1001, 1);
+    if (rc) local_hub_abort(t->hub, "a rank's case failed");
+    return rc;
+}
+
+static void test_all_primitives(void **state) {
+    (void)state;
+    struct rank_thread t[CASES_MAX_RANKS];
+    for (int size = 1; size <= CASES_MAX_RANKS; size++) {
+        run_ranks(t, size, 60, body_cases);
+        for (int i = 0; i < size; i++) assert_int_equal(t[i].rc, 0);
+    }
+}
+
+static int body_control(struct rank_thread *t) {
+    int rc = cases_run(t->c[1], t->s[1], 3, 2);
+    if (rc) local_hub_abort(t->hub, "a rank's case failed");
+    return rc;
+}
+
+static void test_control_bytes_are_counted_apart(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 60, body_control);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(t[i].rc, 0);
+        assert_int_equal(atomic_load(&t[i].wire[1].payload_sent), 0);
+        assert_true(atomic_load(&t[i].wire[1].control_sent) > 0);
+    }
+}
+
+// 1 + 2^-24 + .. in rank order differs from any order that adds the small ones first.
+static int body_order(struct rank_thread *t) {
+    float x = t->rank == 0 ? 1.0f : 0x1p-24f, sum = 0;
+    t->c[0]->ops->all_reduce(t->c[0], t->s[0], &x, &sum, 1, DT_F32);
+    if (stream_sync(t->s[0]) != 0) return -1;
+    return sum == 1.0f ? 0 : -1;
+}
+
+static void test_sums_are_in_rank_order(void **state) {
+    (void)state;
+    struct rank_thread t[4];
+    run_ranks(t, 4, 60, body_order);
+    for (int i = 0; i < 4; i++) assert_int_equal(t[i].rc, 0);
+}
+
+// Many operations in flight on two channels at once: records are reused, channels do not mix.
+#define DEEP 700
+static int body_deep(struct rank_thread *t) {
+    int64_t *x = calloc(2 * DEEP, sizeof *x);
+    int bad = 0;
+    for (int i = 0; i < 2 * DEEP; i++) x[i] = i + t->rank;
+    for (int i = 0; i < 2 * DEEP; i++) {
+        struct collective *c = t->c[i % 2];
+        c->ops->all_reduce(c, t->s[i % 2], &x[i], &x[i], 1, DT_I64);
+    }
+    bad |= stream_sync(t->s[0]) | stream_sync(t->s[1]);
+    for (int i = 0; i < 2 * DEEP; i++) bad |= x[i] != (int64_t)i * t->size + t->size * (t->size - 1) / 2;
+    free(x);
+    return bad ? -1 : 0;
+}
+
+static void test_many_in_flight_on_two_channels(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 60, body_deep);
+    for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, 0);
+}
+
+// ---------------------------------------------------------------- errors
+
+static void assert_mentions(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("\"%s\" does not mention \"%s\"", text, part);
+}
+
+static int body_mismatch_op(struct rank_thread *t) {
+    float x[8] = {0}, y[8];
+    if (t->rank == 2)
+        t->c[0]->ops->reduce_scatter(t->c[0], t->s[0], x, y, 2, DT_F32);
+    else
+        t->c[0]->ops->all_gather(t->c[0], t->s[0], x, y, 2, DT_F32);
+    return stream_sync(t->s[0]);
+}
+
+static int body_mismatch_count(struct rank_thread *t) {
+    float x[8] = {0};
+    t->c[0]->ops->broadcast(t->c[0], t->s[0], x, t->rank == 1 ? 7 : 8, DT_F32, 0);
+    return stream_sync(t->s[0]);
+}
+
+static int body_mismatch_type(struct rank_thread *t) {
+    float x[8] = {0}, y[8];
+    t->c[0]->ops->all_reduce(t->c[0], t->s[0], x, y, 2, t->rank == 1 ? DT_BF16 : DT_F16);
+    return stream_sync(t->s[0]);
+}
+
+static int body_mismatch_mail(struct rank_thread *t) {
+    float x[8] = {0};
+    if (t->rank == 0) t->c[0]->ops->send(t->c[0], t->s[0], x, 5, DT_F32, 1);
+    if (t->rank == 1) t->c[0]->ops->recv(t->c[0], t->s[0], x, 6, DT_F32, 0);
+    return t->rank < 2 ? stream_sync(t->s[0]) : -1;
+}
+
+static void test_differing_calls_are_named(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 60, body_mismatch_op);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(t[i].rc, -1);
+        assert_mentions(t[i].error, "rank 0 called all_gather of 2 fp32");
+        assert_mentions(t[i].error, "rank 2 called reduce_scatter of 2 fp32");
+    }
+    run_ranks(t, 3, 60, body_mismatch_count);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(t[i].rc, -1);
+        assert_mentions(t[i].error, "rank 0 called broadcast of 8");
+        assert_mentions(t[i].error, "rank 1 called broadcast of 7");
+    }
+    run_ranks(t, 3, 60, body_mismatch_type);
+    for (int i = 0; i < 3; i++) assert_mentions(t[i].error, "rank 1 called all_reduce of 2 bf16");
+    run_ranks(t, 3, 60, body_mismatch_mail);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(t[i].rc, -1);
+        assert_mentions(t[i].error, "rank 0 sends 5 fp32, but rank 1 receives 6 fp32");
+    }
+}
+
+static int body_missing(struct rank_thread *t) {
+    float x = 0, y;
+    if (t->rank == 1) return -1;
+    t->c[0]->ops->all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    return stream_sync(t->s[0]);
+}
+
+static int body_missing_sender(struct rank_thread *t) {
+    float x = 0;
+    if (t->rank == 1) t->c[0]->ops->recv(t->c[0], t->s[0], &x, 1, DT_F32, 0);
+    if (t->rank == 2) t->c[0]->ops->send(t->c[0], t->s[0], &x, 1, DT_F32, 0);
+    return t->rank == 0 ? -1 : stream_sync(t->s[0]);
+}
+
+static void test_a_missing_rank_is_named_by_the_deadline(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 1, body_missing);
+    for (int i = 0; i < 3; i += 2) {
+        assert_int_equal(t[i].rc, -1);
+        assert_mentions(t[i].error, "all_reduce");
+        assert_mentions(t[i].error, "rank 1 did not come");
+    }
+    run_ranks(t, 3, 1, body_missing_sender);
+    assert_mentions(t[1].error, "rank 0 did not come");
+    assert_mentions(t[2].error, "rank 0 did not come");
+}
+
+// Rank 0 gives up while the others wait without a deadline, some of them on the other channel.
+static int body_abort(struct rank_thread *t) {
+    float x = 0, y;
+    int i = t->rank % 2;
+    if (t->rank == 0) {
+        usleep(20000);
+        t->c[0]->ops->abort(t->c[0], "rank 0 ran out of patience");
+        return -1;
+    }
+    t->c[i]->ops->all_reduce(t->c[i], t->s[i], &x, &y, 1, DT_F32);
+    int rc = stream_sync(t->s[i]);
+    t->c[0]->ops->barrier(t->c[0], t->s[0]);  // later operations fail at once
+    return rc | stream_sync(t->s[0]);
+}
+
+static void test_abort_ends_every_wait(void **state) {
+    (void)state;
+    struct rank_thread t[4];
+    run_ranks(t, 4, 0, body_abort);
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(t[i].rc, -1);
+        assert_mentions(t[i].error, "rank 0 ran out of patience");
+    }
+}
+
+static int body_sum_of_bytes(struct rank_thread *t) {
+    uint8_t x[4] = {0}, y[4];
+    t->c[0]->ops->all_reduce(t->c[0], t->s[0], x, y, 4, DT_U8);
+    return stream_sync(t->s[0]);
+}
+
+static void test_sums_without_arithmetic_are_refused(void **state) {
+    (void)state;
+    struct rank_thread t[2];
+    run_ranks(t, 2, 60, body_sum_of_bytes);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(t[i].rc, -1);
+        assert_mentions(t[i].error, "uint8");
+    }
+}
+
+static void test_impossible_hubs_are_refused(void **state) {
+    (void)state;
+    error_quiet(1);
+    assert_null(local_hub_create(0));
+    assert_null(local_hub_create(REDUCE_MAX + 1));
+    struct local_hub *h = local_hub_create(2);
+    struct collective_options o = {0};
+    assert_null(collective_local_create(h, 2, 0, &o));
+    assert_null(collective_local_create(h, 0, LOCAL_CHANNELS, &o));
+    assert_mentions(error_last(), "4 channels");
+    local_hub_destroy(&h);
+    error_quiet(0);
+}
+
+// Where NCCL is installed is not this test's to know: the cases do not depend on it.
+static void test_auto_is_what_the_machine_can(void **state) {
+    (void)state;
+    static const struct {
+        struct ring_machine m;
+        enum ring_collective asked, want;
+    } cases[] = {
+        {{.mpi = false, .ranks_here = 4}, RING_AUTO, RING_LOCAL},
+        {{.mpi = true, .ranks_here = 4}, RING_AUTO, RING_MPI},
+        {{.mpi = true, .ranks_here = 1}, RING_AUTO, RING_MPI},
+        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .mpi = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
+        {{.cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.cuda = true, .mpi = true, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
+        {{.mpi = true, .ranks_here = 2}, RING_LOCAL, RING_LOCAL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(ring_collective_resolve(cases[i].asked, &cases[i].m), cases[i].want);
+}
+
+static int body_abort_is_seen(struct rank_thread *t) {
+    char why[64] = "";
+    if (t->c[0]->ops->aborted(t->c[0], why, sizeof why)) return -1;
+    pthread_barrier_wait(t->start);
+    if (t->rank == 0) t->c[1]->ops->abort(t->c[1], "rank 0 has left");
+    pthread_barrier_wait(t->start);
+    return t->c[0]->ops->aborted(t->c[0], why, sizeof why) && strcmp(why, "rank 0 has left") == 0 ? 0 : -1;
+}
+
+static void test_an_abort_can_be_asked_for(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 60, body_abort_is_seen);
+    for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_primitives),
+        cmocka_unit_test(test_control_bytes_are_counted_apart),
+        cmocka_unit_test(test_sums_are_in_rank_order),
+        cmocka_unit_test(test_many_in_flight_on_two_channels),
+        cmocka_unit_test(test_differing_calls_are_named),
+        cmocka_unit_test(test_a_missing_rank_is_named_by_the_deadline),
+        cmocka_unit_test(test_abort_ends_every_wait),
+        cmocka_unit_test(test_sums_without_arithmetic_are_refused),
+        cmocka_unit_test(test_impossible_hubs_are_refused),
+        cmocka_unit_test(test_auto_is_what_the_machine_can),
+        cmocka_unit_test(test_an_abort_can_be_asked_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,311 @@
+// Token streams: files, directories, llm.c's formats, the demo's text, batches.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "shared/core/error.h"
+#include "shared/data/data.h"
+#include "shared/data/data_stream.h"
+
+// A directory with the files that a test wrote.
+struct dir {
+    char path[64];
+    char *files[16];
+    int count;
+};
+
+static int make_dir(void **state) {
+    struct dir *d = calloc(1, sizeof *d);
+    snprintf(d->path, sizeof d->path, "/tmp/starring-data-XXXXXX");
+    assert_non_null(mkdtemp(d->path));
+    *state = d;
+    return 0;
+}
+
+static int remove_dir(void **state) {
+    struct dir *d = *state;
+    for (int i = 0; i < d->count; i++) {
+        unlink(d->files[i]);
+        free(d->files[i]);
+    }
+    rmdir(d->path);
+    free(d);
+    return 0;
+}
+
+static const char *put_file(struct dir *d, const char *name, const void *bytes, size_t n) {
+    char *path = xasprintf("%s/%s", d->path, name);
+    d->files[d->count++] = path;
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+    return path;
+}
+
+// An llm.c file of `count` tokens, token i = (start + i) % modulus.
+struct bin {
+    int32_t magic, version, count;
+    int width, start, modulus;
+    int cut_bytes;  // left out at the end
+};
+
+static const char *put_bin(struct dir *d, const char *name, const struct bin *b) {
+    size_t n = 1024 + (size_t)b->count * (size_t)b->width;
+    unsigned char *bytes = calloc(n, 1);
+    memcpy(bytes, (int32_t[]){b->magic, b->version, b->count}, 12);
+    for (int i = 0; i < b->count; i++) {
+        uint32_t token = (uint32_t)((b->start + i) % b->modulus);
+        memcpy(bytes + 1024 + (size_t)i * (size_t)b->width, &token, (size_t)b->width);
+    }
+    const char *path = put_file(d, name, bytes, n - (size_t)b->cut_bytes);
+    free(bytes);
+    return path;
+}
+
+static struct token_source *open_path(const char *path, int32_t vocab, double val_fraction) {
+    return data_open(
+        &(struct data_options){.path = path, .vocab = vocab, .val_fraction = val_fraction, .seq = 4});
+}
+
+static void expect_error(const struct data_options *o, const char *part, const char *file) {
+    error_clear();
+    error_quiet(1);
+    assert_null(data_open(o));
+    error_quiet(0);
+    if (!strstr(error_last(), part) || !strstr(error_last(), file))
+        fail_msg("\"%s\" should name \"%s\" and say \"%s\"", error_last(), file, part);
+}
+
+static void test_text_file(void **state) {
+    const char *path = put_file(*state, "a.txt", "abracadabra\xff!", 13);
+    struct token_source *s = open_path(path, 256, 0.0);
+    assert_non_null(s);
+    assert_int_equal(data_train_tokens(s), 13);
+    assert_int_equal(data_val_tokens(s), 0);
+    assert_string_equal(data_description(s), "a.txt: 13 bytes, byte tokens");
+    double h = 0.0;
+    static const int counts[] = {5, 2, 2, 1, 1, 1, 1};  // a b r c d 0xff !
+    for (int i = 0; i < 7; i++) h -= counts[i] / 13.0 * log(counts[i] / 13.0);
+    assert_true(fabs(data_unigram_entropy(s) - h) < 1e-12);
+    int32_t tokens[12], targets[12];
+    // One position only fits a sequence of 12.
+    data_batch(s, 1, 0, 0, 1, 12, tokens, targets);
+    for (int i = 0; i < 12; i++) {
+        assert_int_equal(tokens[i], (unsigned char)"abracadabra\xff!"[i]);
+        assert_int_equal(targets[i], (unsigned char)"abracadabra\xff!"[i + 1]);
+    }
+    data_close(&s);
+    assert_null(s);
+}
+
+// The batch of a step is a function of (seed, step, index): slices agree with the whole.
+static void test_batches(void **state) {
+    enum { B = 8, T = 16 };
+    unsigned char text[4000];
+    for (int i = 0; i < 4000; i++) text[i] = (unsigned char)(i * i / 7 + i / 256);
+    const char *path = put_file(*state, "t.txt", text, sizeof text);
+    struct token_source *s = open_path(path, 256, 0.25);
+    assert_int_equal(data_train_tokens(s), 3000);
+    assert_int_equal(data_val_tokens(s), 1000);
+    int32_t a[B * T], at[B * T], b[B * T], bt[B * T];
+    int differing = 0, highest = 0;
+    for (int step = 0; step < 50; step++) {
+        data_batch(s, 42, step, 0, B, T, a, at);
+        for (int w = 0; w < 4; w++)
+            data_batch(s, 42, step, w * B / 4, B / 4, T, b + w * B / 4 * T, bt + w * B / 4 * T);
+        assert_memory_equal(a, b, sizeof a);
+        assert_memory_equal(at, bt, sizeof at);
+        for (int i = 0; i < B; i++) assert_memory_equal(a + i * T + 1, at + i * T, (T - 1) * sizeof *a);
+        data_batch(s, 43, step, 0, B, T, b, bt);
+        differing += memcmp(a, b, sizeof a) != 0;
+        // Where the first sequence came from: inside the training part.
+        int place = -1;
+        for (int p = 0; p + T < 3000 && place < 0; p++) {
+            int equal = 0;
+            while (equal <= T && text[p + equal] == (equal < T ? a[equal] : at[T - 1])) equal++;
+            if (equal == T + 1) place = p;
+        }
+        assert_true(place >= 0);
+        if (place > highest) highest = place;
+    }
+    assert_int_equal(differing, 50);
+    assert_true(highest > 2000);
+    // Held-out windows in order, wrapping after (1000 - 1) / 16 = 62.
+    data_val_batch(s, 61, 2, T, a, at);
+    for (int i = 0; i < T; i++) {
+        assert_int_equal(a[i], text[3000 + 61 * T + i]);
+        assert_int_equal(at[i], text[3000 + 61 * T + i + 1]);
+        assert_int_equal(a[T + i], text[3000 + i]);
+    }
+    data_close(&s);
+}
+
+static void check_counting(struct token_source *s, int64_t total, int modulus) {
+    assert_non_null(s);
+    assert_int_equal(data_train_tokens(s) + data_val_tokens(s), total);
+    int32_t tokens[64], targets[64];
+    for (int step = 0; step < 20; step++) {
+        data_batch(s, 5, step, 0, 1, 64, tokens, targets);
+        for (int i = 0; i < 64; i++) {
+            assert_int_equal(targets[i], (tokens[i] + 1) % modulus);
+            if (i) assert_int_equal(tokens[i], targets[i - 1]);
+        }
+    }
+    data_close(&s);
+}
+
+static void test_bin_files(void **state) {
+    const char *p = put_bin(*state, "g.bin", &(struct bin){20240520, 1, 1000, 2, 0, 50257, 0});
+    check_counting(open_path(p, 50257, 0.1), 1000, 50257);
+    p = put_bin(*state, "l.bin", &(struct bin){20240801, 7, 1000, 4, 100000, 128256, 0});
+    check_counting(open_path(p, 128256, 0.0), 1000, 128256);
+    struct token_source *s = open_path(p, 128256, 0.0);
+    assert_string_equal(data_description(s), "l.bin: 1000 tokens of 32 bits");
+    data_close(&s);
+}
+
+// Shards in the order of their names, read across their borders as one stream.
+static void test_directories(void **state) {
+    struct dir *d = *state;
+    put_bin(d, "s_1.bin", &(struct bin){20240520, 1, 30, 2, 70, 1000, 0});
+    put_bin(d, "s_0.bin", &(struct bin){20240520, 1, 70, 2, 0, 1000, 0});
+    put_bin(d, "s_2.bin", &(struct bin){20240520, 1, 400, 2, 100, 1000, 0});
+    check_counting(open_path(d->path, 1000, 0.0), 500, 1000);
+    struct token_source *s = open_path(d->path, 1000, 0.0);
+    assert_non_null(strstr(data_description(s), "(3 files): 500 tokens"));
+    data_close(&s);
+    put_file(d, "x.txt", "hello", 5);
+    expect_error(&(struct data_options){.path = d->path, .vocab = 1000}, ".txt and .bin", d->path);
+    s = data_open(&(struct data_options){.path = d->path, .tokenizer = "byte", .vocab = 256});
+    assert_int_equal(data_train_tokens(s), 5);
+    data_close(&s);
+    put_bin(d, "s_3.bin", &(struct bin){20240801, 7, 10, 4, 0, 1000, 0});
+    expect_error(&(struct data_options){.path = d->path, .tokenizer = "bin", .vocab = 1000}, "one tokenizer",
+                 "s_3.bin");
+}
+
+static void test_bad_files(void **state) {
+    struct dir *d = *state;
+    struct data_options o = {.vocab = 50257, .seq = 8};
+    expect_error(&(struct data_options){.path = "/nonexistent/x", .vocab = 9}, "No such file",
+                 "/nonexistent/x");
+    expect_error(&(struct data_options){.path = d->path, .vocab = 9}, "has no .txt or .bin", d->path);
+    o.path = put_file(d, "empty.txt", "", 0);
+    expect_error(&o, "empty", "empty.txt");
+    o.path = put_file(d, "short.txt", "12345678", 8);
+    expect_error(&o, "needs 9", "short.txt");
+    o.path = put_file(d, "nine.txt", "123456789", 9);
+    struct token_source *s = data_open(&o);
+    assert_non_null(s);
+    data_close(&s);
+    o.val_path = d->files[1];
+    expect_error(&o, "held-out", "short.txt");
+    o.val_path = NULL;
+    o.path = put_bin(d, "magic.bin", &(struct bin){20240521, 1, 100, 2, 0, 50257, 0});
+    expect_error(&o, "magic", "magic.bin");
+    o.path = put_bin(d, "version.bin", &(struct bin){20240520, 2, 100, 2, 0, 50257, 0});
+    expect_error(&o, "version 2", "version.bin");
+    o.path = put_bin(d, "cut.bin", &(struct bin){20240520, 1, 100, 2, 0, 50257, 1});
+    expect_error(&o, "truncated", "cut.bin");
+    o.path = put_bin(d, "header.bin", &(struct bin){20240520, 1, 100, 2, 0, 50257, 800});
+    expect_error(&o, "truncated", "header.bin");
+    o.path = put_bin(d, "none.bin", &(struct bin){20240520, 1, 0, 2, 0, 50257, 0});
+    expect_error(&o, "announces 0", "none.bin");
+    o.path = put_bin(d, "range.bin", &(struct bin){20240520, 1, 100, 2, 50200, 60000, 0});
+    expect_error(&o, "token 50257 at position 57", "range.bin");
+    o.path = d->files[1];
+    o.tokenizer = "bin";
+    expect_error(&o, "magic", "short.txt");
+    o.tokenizer = "words";
+    expect_error(&o, "words", "short.txt");
+    o.tokenizer = NULL;
+    o.path = d->files[2];
+    o.vocab = 57;  // '9' is 57
+    expect_error(&o, "token 57 at position 8", "nine.txt");
+    o.vocab = 256;
+    o.val_fraction = 1.0;
+    expect_error(&o, "val_fraction", "nine.txt");
+    o.val_fraction = 0.5;
+    expect_error(&o, "needs 9", "nine.txt");
+}
+
+static void test_demo_text(void **state) {
+    struct dir *d = *state;
+    char plain[3000];
+    memset(plain, 'x', sizeof plain);
+    memcpy(plain, "The Jargon File\n\n(version 4.4.7)\n", 33);
+    char *path = d->files[d->count++] = xasprintf("%s/j.gz", d->path);
+    gzFile f = gzopen(path, "wb");
+    assert_int_equal(gzwrite(f, plain, sizeof plain), sizeof plain);
+    gzclose(f);
+    size_t n = 0;
+    char *name = NULL, *text = demo_text(path, &n, &name);
+    assert_non_null(text);
+    assert_int_equal(n, sizeof plain);
+    assert_memory_equal(text, plain, n);
+    assert_string_equal(name, "jargon-text 4.4.7");
+    free(text);
+    free(name);
+    // A copy cut short is an error, never half a text.
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, st.st_size - 9), 0);
+    error_quiet(1);
+    assert_null(demo_text(path, &n, &name));
+    error_quiet(0);
+    assert_non_null(strstr(error_last(), "damaged"));
+}
+
+static void test_generated_text(void **state) {
+    (void)state;
+    size_t n = 0;
+    char *name = NULL, *text = demo_text("/nonexistent/jargon.txt.gz", &n, &name);
+    assert_int_equal(n, 1000000);
+    assert_non_null(strstr(name, "generated"));
+    char *again = generated_text(n);
+    assert_memory_equal(text, again, n);
+    int64_t counts[256] = {0};
+    for (size_t i = 0; i < n; i++) counts[(unsigned char)text[i]]++;
+    for (int c = 0; c < 256; c++)
+        if (counts[c]) assert_true(c == '\n' || (c >= ' ' && c < 127));
+    assert_true(counts[' '] > 100000 && counts['e'] > 50000 && counts['.'] > 5000);
+    free(again);
+    free(text);
+    free(name);
+}
+
+static void test_demo(void **state) {
+    (void)state;
+    struct token_source *s = open_path("demo", 256, 0.05);
+    assert_non_null(s);
+    assert_true(data_train_tokens(s) > 900000);
+    assert_true(data_unigram_entropy(s) > 2.0 && data_unigram_entropy(s) < 4.0);
+    bool real = access(DEMO_TEXT_PATH, R_OK) == 0;
+    assert_int_equal(strncmp(data_description(s), real ? "jargon-text" : "generated", 9), 0);
+    data_close(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_text_file, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_batches, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_bin_files, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_directories, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_bad_files, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_demo_text, make_dir, remove_dir),
+        cmocka_unit_test(test_generated_text),
+        cmocka_unit_test(test_demo),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

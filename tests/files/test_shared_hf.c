@@ -1,0 +1,382 @@
+// Hugging Face directories: round trips to the last bit, names, shards, mismatches, damage.
+#include "tests/files/st_helper.h"
+
+#include "shared/core/rng.h"
+#include "shared/hf/hf_dir.h"
+#include "shared/hf/safetensors.h"
+#include "shared/state/weights_hash.h"
+
+static struct model_spec small_llama(bool bias, bool tied) {
+    return (struct model_spec){.name = "small",
+                               .family = FAMILY_LLAMA,
+                               .hf_type = "llama",
+                               .vocab = 37,
+                               .channels = 24,
+                               .layers = 2,
+                               .heads = 3,
+                               .kv_heads = 1,
+                               .head_size = 8,
+                               .ffn = 40,
+                               .max_positions = 64,
+                               .qkv_bias = bias,
+                               .tied = tied,
+                               .norm_eps = 1e-5f,
+                               .rope_theta = 1e4f,
+                               .init_std = 0.02f,
+                               .bos_token = -1,
+                               .eos_token = -1};
+}
+
+static struct model_spec small_gpt2(bool tied) {
+    return (struct model_spec){.name = "small",
+                               .family = FAMILY_GPT2,
+                               .hf_type = "gpt2",
+                               .vocab = 37,
+                               .channels = 24,
+                               .layers = 2,
+                               .heads = 3,
+                               .kv_heads = 3,
+                               .head_size = 8,
+                               .ffn = 96,
+                               .max_positions = 33,
+                               .qkv_bias = true,
+                               .tied = tied,
+                               .norm_eps = 1e-5f,
+                               .init_std = 0.02f,
+                               .bos_token = -1,
+                               .eos_token = -1};
+}
+
+// Unit u filled with values that differ everywhere and are exact in dt; (n_pad) of dt. What is nobody's,
+// gaps, padding and the rows reserved behind the head's tensor, holds bytes of `nothing`.
+static void *fill_unit(const struct layout *l, int u, enum dtype dt, int nothing) {
+    const struct unit *unit = &l->units[u];
+    void *out = malloc((size_t)unit->n_pad * dtype_size(dt));
+    memset(out, nothing, (size_t)unit->n_pad * dtype_size(dt));
+    for (int i = 0; i < unit->count; i++)
+        for (int64_t k = 0; k < unit->tensors[i].numel; k++)
+            dtype_store(dt, out, (size_t)(unit->tensors[i].offset + k),
+                        rng_normal(99, (uint64_t)(unit->tensors[i].logical_start + k)));
+    return out;
+}
+
+static void write_model(const char *dir, const struct model_spec *s, const struct layout *l, enum dtype dt) {
+    struct hf_writer *w = hf_writer_create(dir, s, l, dt);
+    assert_non_null(w);
+    for (int u = 0; u < l->count; u++) {
+        void *values = fill_unit(l, u, dt, 0x5a);
+        assert_int_equal(hf_write_unit(w, u, values), 0);
+        free(values);
+    }
+    assert_int_equal(hf_writer_finish(&w), 0);
+    assert_null(w);
+}
+
+static void compare_model(struct hf_reader *r, const struct layout *l, enum dtype dt) {
+    for (int u = 0; u < l->count; u++) {
+        int64_t n = l->units[u].n_pad;
+        void *want = fill_unit(l, u, dt, 0);
+        float *got = malloc((size_t)n * sizeof *got);
+        memset(got, 0xff, (size_t)n * sizeof *got);
+        assert_int_equal(hf_read_unit(r, u, got), 0);
+        for (int64_t i = 0; i < n; i++)
+            assert_true(f32_to_bits(got[i]) == f32_to_bits(dtype_load(dt, want, (size_t)i)));
+        free(got);
+        free(want);
+    }
+}
+
+// Written, read back under another world size: the same bits, and zeros where nothing was written from.
+static void round_trip(struct dir *d, struct model_spec s, enum dtype dt) {
+    struct layout *l = model_layout_create(&s, 1), *l3 = model_layout_create(&s, 3);
+    write_model(d->path, &s, l, dt);
+    assert_true(hf_has_weights(d->path));
+    struct model_spec back;
+    assert_int_equal(model_spec_load(d->path, &back), 0);
+    assert_true(back.sliding_window == s.sliding_window && back.head_size == s.head_size);
+    assert_true(back.tied == s.tied && back.qkv_bias == s.qkv_bias && back.family == s.family);
+    struct hf_reader *r = hf_open(d->path, &back, l3);
+    assert_non_null(r);
+    compare_model(r, l3, dt);
+    hf_close(&r);
+    struct st_file *f = st_open(d->file);
+    assert_true((st_find(f, "lm_head.weight") == NULL) == s.tied);
+    st_close(&f);
+    layout_destroy(&l);
+    layout_destroy(&l3);
+}
+
+static void test_round_trips(void **state) {
+    for (enum dtype dt = DT_F32; dt <= DT_F16; dt++)
+        for (int tied = 0; tied < 2; tied++) {
+            round_trip(*state, small_llama(false, tied), dt);
+            round_trip(*state, small_llama(true, tied), dt);
+            round_trip(*state, small_gpt2(tied), dt);
+            struct model_spec mistral = small_llama(false, tied);
+            snprintf(mistral.hf_type, sizeof mistral.hf_type, "mistral");
+            mistral.head_size = 10;
+            mistral.sliding_window = tied ? 0 : 40;
+            round_trip(*state, mistral, dt);
+        }
+}
+
+// Names, shapes and transposes are Hugging Face's.
+static void test_names_and_transposes(void **state) {
+    struct dir *d = *state;
+    struct model_spec s = small_gpt2(true);
+    struct layout *l = model_layout_create(&s, 1);
+    write_model(d->path, &s, l, DT_F32);
+    struct st_file *f = st_open(d->file);
+    const struct st_tensor *t = st_find(f, "transformer.h.1.attn.c_attn.weight");
+    assert_non_null(t);
+    assert_int_equal(t->shape[0], 24);
+    assert_int_equal(t->shape[1], 72);
+    const struct tensor *ours = &l->units[2].tensors[2];
+    assert_string_equal(ours->name, "block.1.wqkv");
+    float *unit = fill_unit(l, 2, DT_F32, 0), theirs[24 * 72];
+    st_to_f32(t, 0, 24 * 72, theirs);
+    for (int r = 0; r < 72; r++)
+        for (int c = 0; c < 24; c++) assert_true(unit[ours->offset + r * 24 + c] == theirs[c * 72 + r]);
+    free(unit);
+    st_close(&f);
+    layout_destroy(&l);
+    s = small_llama(true, false);
+    l = model_layout_create(&s, 1);
+    write_model(d->path, &s, l, DT_F32);
+    f = st_open(d->file);
+    ours = &l->units[1].tensors[1];
+    assert_string_equal(ours->name, "block.0.wqkv");
+    t = st_find(f, "model.layers.0.self_attn.v_proj.weight");
+    assert_int_equal(t->shape[0], 8);
+    unit = fill_unit(l, 1, DT_F32, 0);
+    assert_memory_equal(t->data, unit + ours->offset + (24 + 8) * 24, 8 * 24 * sizeof(float));
+    free(unit);
+    assert_int_equal(st_find(f, "model.layers.1.self_attn.k_proj.bias")->shape[0], 8);
+    assert_int_equal(st_find(f, "model.layers.1.mlp.up_proj.weight")->shape[0], 40);
+    assert_non_null(st_find(f, "lm_head.weight"));
+    st_close(&f);
+    layout_destroy(&l);
+}
+
+// The tensors of a file, some left out, renamed or cut, into another.
+struct edit {
+    const char *skip;    // a tensor left out
+    const char *only;    // names must (not) contain this ...
+    bool without;        // ... not
+    const char *prefix;  // left out in front of every name that has it
+};
+
+static void copy_edited(const char *from, const char *to, const struct edit *e) {
+    struct st_file *f = st_open(from);
+    assert_non_null(f);
+    struct st_entry entries[64];
+    const struct st_tensor *kept[64];
+    int n = 0;
+    for (int i = 0; i < st_count(f); i++) {
+        const struct st_tensor *t = st_at(f, i);
+        if (e->skip && strcmp(t->name, e->skip) == 0) continue;
+        if (e->only && (strstr(t->name, e->only) != NULL) == e->without) continue;
+        const char *name = t->name;
+        if (e->prefix && strncmp(name, e->prefix, strlen(e->prefix)) == 0) name += strlen(e->prefix);
+        entries[n] = (struct st_entry){.name = name, .dtype = (enum dtype)t->dtype, .dims = t->dims};
+        memcpy(entries[n].shape, t->shape, sizeof t->shape);
+        kept[n++] = t;
+    }
+    struct st_writer *w = st_writer_create(to, entries, n);
+    for (int i = 0; i < n; i++) assert_int_equal(st_writer_append(w, kept[i]->data, kept[i]->bytes), 0);
+    assert_int_equal(st_writer_finish(&w), 0);
+    st_close(&f);
+}
+
+static void expect_unreadable(struct dir *d, const struct model_spec *s, const struct layout *l,
+                              const char *a, const char *b) {
+    error_clear();
+    error_quiet(1);
+    assert_null(hf_open(d->path, s, l));
+    error_quiet(0);
+    if (!strstr(error_last(), a) || !strstr(error_last(), b))
+        fail_msg("\"%s\" should say \"%s\" and \"%s\"", error_last(), a, b);
+}
+
+static void test_shards(void **state) {
+    struct dir *d = *state;
+    struct model_spec s = small_llama(false, false);
+    struct layout *l = model_layout_create(&s, 2);
+    write_model(d->path, &s, l, DT_BF16);
+    copy_edited(d->file, d->shard[0], &(struct edit){.only = "layers.1."});
+    copy_edited(d->file, d->shard[1], &(struct edit){.only = "layers.1.", .without = true});
+    unlink(d->file);
+    // Without an index all files of the directory are taken together.
+    struct hf_reader *r = hf_open(d->path, &s, l);
+    assert_non_null(r);
+    compare_model(r, l, DT_BF16);
+    hf_close(&r);
+    const char *good =
+        "{\"metadata\":{},\"weight_map\":{\"model.norm.weight\":\"b.safetensors\","
+        "\"model.layers.1.mlp.up_proj.weight\":\"a.safetensors\"}}";
+    put_file(d->index, good, strlen(good));
+    r = hf_open(d->path, &s, l);
+    assert_non_null(r);
+    compare_model(r, l, DT_BF16);
+    hf_close(&r);
+    const char *wrong = "{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\",\"x\":\"b.safetensors\"}}";
+    put_file(d->index, wrong, strlen(wrong));
+    expect_unreadable(d, &s, l, "model.norm.weight", "a.safetensors");
+    const char *gone = "{\"weight_map\":{\"model.norm.weight\":\"c.safetensors\"}}";
+    put_file(d->index, gone, strlen(gone));
+    expect_unreadable(d, &s, l, "c.safetensors", "No such file");
+    const char *outside = "{\"weight_map\":{\"model.norm.weight\":\"../c.safetensors\"}}";
+    put_file(d->index, outside, strlen(outside));
+    expect_unreadable(d, &s, l, "model.norm.weight", "in this directory");
+    put_file(d->index, "{}", 2);
+    expect_unreadable(d, &s, l, "weight_map", d->index);
+    unlink(d->index);
+    copy_edited(d->shard[0], d->shard[1], &(struct edit){0});
+    expect_unreadable(d, &s, l, "also in", "layers.1.");
+    unlink(d->shard[0]);
+    expect_unreadable(d, &s, l, "model.embed_tokens.weight", "missing");
+    unlink(d->shard[1]);
+    assert_false(hf_has_weights(d->path));
+    expect_unreadable(d, &s, l, "has no weights", d->path);
+    layout_destroy(&l);
+}
+
+static void test_mismatches(void **state) {
+    struct dir *d = *state;
+    struct model_spec s = small_gpt2(true), wide = s;
+    struct layout *l = model_layout_create(&s, 1);
+    write_model(d->path, &s, l, DT_F32);
+    copy_edited(d->file, d->shard[0], &(struct edit){.skip = "transformer.h.1.ln_2.bias"});
+    assert_int_equal(rename(d->shard[0], d->file), 0);
+    expect_unreadable(d, &s, l, "transformer.h.1.ln_2.bias", "missing");
+    wide.ffn = 95;
+    struct layout *lw = model_layout_create(&wide, 1);
+    expect_unreadable(d, &wide, lw, "h.0.mlp.c_fc.weight", "(24,96), but config.json makes it (24,95)");
+    layout_destroy(&lw);
+    // Files of the bare model have no prefix.
+    write_model(d->path, &s, l, DT_F32);
+    copy_edited(d->file, d->shard[0], &(struct edit){.prefix = "transformer."});
+    assert_int_equal(rename(d->shard[0], d->file), 0);
+    struct hf_reader *r = hf_open(d->path, &s, l);
+    assert_non_null(r);
+    compare_model(r, l, DT_F32);
+    hf_close(&r);
+    layout_destroy(&l);
+    // A type that cannot be weights.
+    s = small_llama(false, true);
+    l = model_layout_create(&s, 1);
+    put_header(
+        d->file,
+        "{\"model.embed_tokens.weight\":{\"dtype\":\"I8\",\"shape\":[37,24],\"data_offsets\":[0,888]}}", 888);
+    expect_unreadable(d, &s, l, "model.embed_tokens.weight", "I8");
+    // Untied models need their head.
+    write_model(d->path, &s, l, DT_F32);
+    struct model_spec untied = small_llama(false, false);
+    struct layout *lu = model_layout_create(&untied, 1);
+    expect_unreadable(d, &untied, lu, "lm_head.weight", "missing");
+    layout_destroy(&lu);
+    layout_destroy(&l);
+}
+
+static void test_discarded_writer(void **state) {
+    struct dir *d = *state;
+    struct model_spec s = small_llama(false, true);
+    struct layout *l = model_layout_create(&s, 1);
+    struct hf_writer *w = hf_writer_create(d->path, &s, l, DT_F32);
+    void *values = fill_unit(l, 0, DT_F32, 0);
+    assert_int_equal(hf_write_unit(w, 0, values), 0);
+    hf_writer_discard(&w);
+    assert_null(w);
+    assert_false(hf_has_weights(d->path));
+    // Finished too early: nothing appears, and an error is returned.
+    w = hf_writer_create(d->path, &s, l, DT_F32);
+    assert_int_equal(hf_write_unit(w, 0, values), 0);
+    error_quiet(1);
+    assert_int_equal(hf_writer_finish(&w), -1);
+    error_quiet(0);
+    assert_false(hf_has_weights(d->path));
+    assert_int_not_equal(access(d->config, F_OK), 0);
+    free(values);
+    layout_destroy(&l);
+}
+
+static uint64_t hash_filled(const struct layout *l, enum dtype dt, int64_t flip, int nothing) {
+    struct weights_hash *h = weights_hash_create();
+    for (int u = 0; u < l->count; u++) {
+        unsigned char *values = fill_unit(l, u, dt, nothing);
+        if (flip >= 0 && u == 1) values[flip] ^= 1;
+        weights_hash_unit(h, l, u, values, dt);
+        free(values);
+    }
+    return weights_hash_finish(&h);
+}
+
+static uint64_t hash_model(const struct layout *l, enum dtype dt, int64_t flip) {
+    return hash_filled(l, dt, flip, 0);
+}
+
+// Gaps, padding and reserved rows do not count; every weight does.
+static void test_weights_hash(void **state) {
+    (void)state;
+    struct model_spec s = small_llama(true, false);
+    struct layout *a = model_layout_create(&s, 1), *b = model_layout_create(&s, 4);
+    uint64_t h = hash_model(a, DT_BF16, -1);
+    assert_true(hash_model(b, DT_BF16, -1) == h);
+    assert_true(hash_model(a, DT_F16, -1) != h);
+    assert_true(hash_model(a, DT_BF16, 0) != h);
+    const struct tensor *last = &a->units[1].tensors[a->units[1].count - 1];
+    assert_true(hash_model(a, DT_BF16, 2 * (last->offset + last->numel) - 1) != h);
+    assert_true(hash_model(a, DT_BF16, 2 * a->units[1].tensors[0].numel) == h);  // behind norm1: a gap
+    const struct unit *head = &a->units[a->count - 1];
+    assert_true(head->tensors[head->count - 1].reserved > 0);
+    assert_true(hash_filled(a, DT_BF16, -1, 0x5a) == h);
+    layout_destroy(&a);
+    layout_destroy(&b);
+}
+
+// Damaged at random, a file is refused or read; it never brings the program down.
+static void test_random_damage(void **state) {
+    struct dir *d = *state;
+    struct model_spec s = small_llama(true, false);
+    struct layout *l = model_layout_create(&s, 1);
+    write_model(d->path, &s, l, DT_BF16);
+    size_t n, header = 8;
+    char *good = get_file(d->file, &n), *bad = malloc(n);
+    for (int i = 0; i < 4; i++) header += (size_t)(unsigned char)good[i] << 8 * i;
+    float *values = malloc((size_t)l->units[1].n_pad * sizeof *values);
+    int refused = 0, rounds = 4000;
+    error_quiet(1);
+    for (int round = 0; round < rounds; round++) {
+        memcpy(bad, good, n);
+        size_t size = n;
+        struct philox_out r = philox(1234, (uint64_t)round, 0);
+        for (uint32_t k = 0; k <= r.v[0] % 3; k++) {
+            struct philox_out where = philox(1234, (uint64_t)round, 1 + k);
+            // Digits stay digits half of the time, so that the JSON stays valid and only its numbers lie.
+            size_t at = where.v[0] % header;
+            bool digit = bad[at] >= '0' && bad[at] <= '9' && where.v[2] % 4;
+            bad[at] = digit ? (char)('0' + where.v[1] % 10) : (char)where.v[1];
+        }
+        if (r.v[1] % 4 == 0) size = r.v[2] % n;
+        put_file(d->file, bad, size);
+        struct hf_reader *reader = hf_open(d->path, &s, l);
+        if (reader) assert_int_equal(hf_read_unit(reader, 1, values), 0);
+        refused += !reader;
+        hf_close(&reader);
+    }
+    error_quiet(0);
+    assert_true(refused > rounds / 2);
+    free(values);
+    free(bad);
+    free(good);
+    layout_destroy(&l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        IN_DIR(test_round_trips),   IN_DIR(test_shards),           IN_DIR(test_names_and_transposes),
+        IN_DIR(test_mismatches),    IN_DIR(test_discarded_writer), cmocka_unit_test(test_weights_hash),
+        IN_DIR(test_random_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

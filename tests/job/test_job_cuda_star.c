@@ -1,0 +1,288 @@
+// The star with its workers on the emulated GPU: the bits of the ring on the same device, whatever the number
+// of servers, GPUs, and the timing of streams; predicted memory and bytes to the byte, page-locked twins
+// included; death told as on a CPU; and no CUDA in servers and scheduler.
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "kernels/backend.h"
+#include "shared/core/error.h"
+#include "shared/report/run_dir.h"
+#include "tests/job/job.h"
+
+#define STEPS      4
+#define DELAY_US   "300"  // the longest one
+#define DEADLINE_S 20.0
+
+struct setting {
+    const char *model, *dtype, *clip;
+    int workers, accumulation;
+};
+
+struct outcome {
+    char *curve;
+    char hash[20];
+    cJSON *summary;
+};
+
+static void emulate(const struct job_place *p, int devices) {
+    if (!job_emulate(p, devices)) skip();
+}
+
+// seed 0: no delays.
+static void shake(int seed) {
+    char text[8];
+    snprintf(text, sizeof text, "%d", seed);
+    setenv("EMULATED_CUDA_SEED", text, 1);
+    if (seed)
+        setenv("EMULATED_CUDA_DELAY_US", DELAY_US, 1);
+    else
+        unsetenv("EMULATED_CUDA_DELAY_US");
+}
+
+// fp16 starts with a scale that overflows and is halved at each overflow: skips, then updates.
+static void options_of(char *to, size_t size, const struct setting *s, const char *topology, int servers) {
+    snprintf(
+        to, size,
+        "train --device cuda --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d "
+        "--steps %d --seq 32 --batch 1 --lr 0.01 --threads 1 --set gradient_clipping=%s --set "
+        "gradient_accumulation_steps=%d --set fp16.initial_scale_power=18 --set fp16.loss_scale_window=2 "
+        "--set fp16.hysteresis=1 --set eval_batches=1 --set eval_every=2 --set memory.logits_bytes=9000 "
+        "--set "
+        "parameter_server.partition_bytes=4096",
+        s->model, s->dtype, topology, s->workers, servers, STEPS, s->clip, s->accumulation);
+}
+
+static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology,
+                            int servers) {
+    struct outcome o = {0};
+    char options[1024];
+    options_of(options, sizeof options, s, topology, servers);
+    struct job_output out = job_run(p, "%s --no-weights --quiet --out run --force", options);
+    if (out.status || strstr(out.err, "emulated CUDA:"))
+        fail_msg("%s, N=%d, S=%d, %s: status %d\n%s", topology, s->workers, servers, s->dtype, out.status,
+                 out.err);
+    job_output_free(&out);
+    o.summary = job_summary(p, "run");
+    o.curve = job_curve(p, "run");
+    // 32 rows of 320 classes.
+    const cJSON *head = cJSON_GetObjectItem(o.summary, "head");
+    double rows = strcmp(s->dtype, "fp32") ? 14 : 7;
+    assert_true(cJSON_GetObjectItem(head, "chunk_rows")->valuedouble == rows);
+    assert_true(cJSON_GetObjectItem(head, "chunks")->valuedouble == ceil(32 / rows));
+    assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(head, "apart")), s->accumulation > 1 && rows == 14);
+    snprintf(o.hash, sizeof o.hash, "%s", cJSON_GetObjectItem(o.summary, "weights_hash")->valuestring);
+    return o;
+}
+
+static void outcome_free(struct outcome *o) {
+    cJSON_Delete(o->summary);
+    free(o->curve);
+}
+
+static double number(const cJSON *o, const char *key) {
+    const cJSON *v = cJSON_GetObjectItem(o, key);
+    if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
+    return v->valuedouble;
+}
+
+// Every class of every rank as predicted; a worker's pinned bytes are those of its weights and gradients, of
+// two batches (tokens and targets of --seq 32 --batch 1), and of what its host reads of a step.
+static void assert_counted(const cJSON *summary, int accumulation) {
+    double others = (double)(2 * dev_round((size_t)accumulation * 32 * 2 * sizeof(int32_t)) + DEV_ALIGN);
+    const cJSON *rank, *class;
+    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "memory")) {
+        const cJSON *peak = cJSON_GetObjectItem(rank, "peak");
+        const char *role = cJSON_GetObjectItem(rank, "role")->valuestring;
+        cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) if (class->valuedouble !=
+                                                                              number(peak, class->string))
+            fail_msg("%s %.0f, %s: predicted %.0f, measured %.0f", role, number(rank, "rank"), class->string,
+                     class->valuedouble, number(peak, class->string));
+        bool worker = !strcmp(role, "worker");
+        double twins = worker ? number(peak, "parameter") + number(peak, "gradient") : 0;
+        assert_true(number(peak, "pinned") == (worker ? twins + others : 0) && (!worker || twins > 0));
+        assert_true(number(rank, "late_allocations") == 0);
+    }
+    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "wire")) {
+        assert_true(number(rank, "predicted_sent") == number(rank, "sent_per_step"));
+        assert_true(number(rank, "predicted_received") == number(rank, "received_per_step"));
+        assert_true(number(rank, "sent_per_step") > 0);
+    }
+}
+
+static void assert_same(const struct job_place *p, const struct setting *s, const struct outcome *first,
+                        const char *topology, int servers, const char *when) {
+    struct outcome o = train(p, s, topology, servers);
+    if (strcmp(o.curve, first->curve) != 0 || strcmp(o.hash, first->hash) != 0)
+        fail_msg("%s, %d servers, %s%s:\n%s%s\n-- is not --\n%s%s", topology, servers, s->dtype, when,
+                 o.curve, o.hash, first->curve, first->hash);
+    if (topology[0] == 'p') assert_counted(o.summary, s->accumulation);
+    outcome_free(&o);
+}
+
+static void check(const struct job_place *p, const struct setting *s) {
+    emulate(p, 1);
+    shake(0);
+    struct outcome ring = train(p, s, "zero:1", 1);
+    double skipped = number(ring.summary, "skipped");
+    assert_true(strcmp(s->dtype, "fp16") ? skipped == 0 : skipped > 0 && skipped < STEPS);
+    for (int servers = 1; servers <= 3; servers++) assert_same(p, s, &ring, "ps:sync", servers, "");
+    for (int seed = 1; seed <= 2; seed++) {
+        emulate(p, seed);
+        shake(seed);
+        assert_same(p, s, &ring, "ps:sync", 1 + seed,
+                    seed == 1 ? ", with delays" : ", on 2 GPUs, with delays");
+    }
+    shake(0);
+    outcome_free(&ring);
+}
+
+static void bf16_is_the_ring(void **state) {
+    check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 1});
+}
+static void fp32_is_the_ring(void **state) {
+    check(*state, &(struct setting){"llama.json", "fp32", "0", 2, 1});
+}
+static void fp16_skips_as_the_ring(void **state) {
+    check(*state, &(struct setting){"llama.json", "fp16", "0.5", 2, 1});
+}
+static void accumulation_is_the_ring(void **state) {
+    check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 2});
+}
+
+// One worker is never stale: both stars are the oracle, with and without a norm to wait for.
+static void one_worker_is_local(void **state) {
+    static const char *const clips[] = {"0.5", "0"};
+    for (int i = 0; i < 2; i++) {
+        struct setting s = {"gpt2.json", "bf16", clips[i], 1, 1};
+        emulate(*state, 1);
+        shake(0);
+        struct outcome local = train(*state, &s, "local", 1);
+        shake(1);
+        assert_same(*state, &s, &local, "ps:sync", 2, "");
+        assert_same(*state, &s, &local, "ps:async", 2, "");
+        shake(0);
+        outcome_free(&local);
+    }
+}
+
+static void asynchronous(void **state) {
+    struct setting s = {"llama.json", "bf16", "0.5", 3, 1};
+    emulate(*state, 2);
+    for (int seed = 0; seed < 2; seed++) {
+        shake(seed);
+        struct outcome o = train(*state, &s, "ps:async", 2);
+        const cJSON *loss = cJSON_GetObjectItem(o.summary, "loss");
+        assert_true(number(loss, "last") < number(loss, "first"));
+        assert_counted(o.summary, s.accumulation);
+        outcome_free(&o);
+    }
+    shake(0);
+}
+
+// Predicting needs no device, and says what a run on one measures.
+static void dry_run_without_a_device(void **state) {
+    struct setting s = {"gpt2.json", "bf16", "0.5", 2, 1};
+    char options[1024];
+    emulate(*state, 1);
+    struct outcome o = train(*state, &s, "ps:sync", 2);
+    emulate(*state, 0);
+    options_of(options, sizeof options, &s, "ps:sync", 2);
+    struct job_output out = job_run(*state, "%s --dry-run --json", options);
+    assert_int_equal(out.status, 0);
+    cJSON *dry = cJSON_Parse(out.out);
+    const cJSON *a = cJSON_GetObjectItem(dry, "memory"), *b = cJSON_GetObjectItem(o.summary, "memory");
+    assert_int_equal(cJSON_GetArraySize(a), 4);
+    for (int i = 0; i < 4; i++)
+        assert_true(cJSON_Compare(cJSON_GetObjectItem(cJSON_GetArrayItem(a, i), "predicted"),
+                                  cJSON_GetObjectItem(cJSON_GetArrayItem(b, i), "predicted"), 1));
+    cJSON_Delete(dry);
+    job_output_free(&out);
+    outcome_free(&o);
+    out = job_run(*state, "%s --out run --force", options);
+    if (out.status != EXIT_USAGE || !strstr(out.err, "--device cuda"))
+        fail_msg("%d: %s", out.status, out.err);
+    job_output_free(&out);
+}
+
+// ---------------------------------------------------------------- who has CUDA, and death
+static pid_t start(const struct job_place *p, const char *topology) {
+    job_remove(p, "run");
+    pid_t pid =
+        job_start(p,
+                  "train --device cuda --model %s/gpt2.json --data data.txt --topology %s --workers 2 "
+                  "--servers 2 --steps 1000000 --seq 16 --batch 1 --threads 1 --out %s/run --set "
+                  "parameter_server.deadline_ms=8000",
+                  p->dir, topology, p->dir);
+    double until = now_seconds() + 60;
+    while (job_lines(p, "run") < 3) {
+        if (now_seconds() > until) {
+            struct job_output o = job_wait(p, pid, 0);
+            fail_msg("no step within 60 s:\n%s%s", o.out, o.err);
+        }
+        usleep(10000);
+    }
+    return pid;
+}
+
+static bool has_cuda(pid_t pid) {
+    char dir[32];
+    snprintf(dir, sizeof dir, "/proc/%d", (int)pid);
+    char *maps = run_dir_read(dir, "maps", false);
+    assert_non_null(maps);
+    bool has = strstr(maps, "libcuda.so.1") || strstr(maps, "libstarring_cuda.so");
+    free(maps);
+    return has;
+}
+
+static void kill_one(const struct job_place *p, const char *topology, const char *word, const char *says) {
+    pid_t pids[4];
+    emulate(p, 2);
+    pid_t job = start(p, topology);
+    assert_int_equal(job_processes(p, "starring worker", pids, 4), 2);
+    assert_true(has_cuda(pids[0]) && has_cuda(pids[1]));
+    assert_int_equal(job_processes(p, "starring server", pids, 4), 2);
+    assert_false(has_cuda(pids[0]) || has_cuda(pids[1]));
+    assert_int_equal(job_processes(p, "starring scheduler", pids, 4), 1);
+    assert_false(has_cuda(pids[0]));
+    assert_true(job_processes(p, word, pids, 4) > 0);
+    kill(pids[0], SIGKILL);
+    struct job_output o = job_wait(p, job, DEADLINE_S);
+    if (o.status != 1 || !strstr(o.err, says) || !strstr(o.err, "signal 9") || strstr(o.err, "signal 11") ||
+        strstr(o.err, "emulated CUDA:"))
+        fail_msg("%s: status %d\n%s", word, o.status, o.err);
+    job_output_free(&o);
+    double until = now_seconds() + 5;
+    while (job_processes(p, "", pids, 4) && now_seconds() < until) usleep(10000);
+    assert_int_equal(job_processes(p, "", pids, 4), 0);
+}
+
+static void killed_worker(void **state) {
+    kill_one(*state, "ps:sync", "--rank 1 --threads", "worker 1 (pid");
+}
+static void killed_server(void **state) { kill_one(*state, "ps:sync", "starring server -c", "server "); }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bf16_is_the_ring),
+        cmocka_unit_test(fp32_is_the_ring),
+        cmocka_unit_test(fp16_skips_as_the_ring),
+        cmocka_unit_test(accumulation_is_the_ring),
+        cmocka_unit_test(one_worker_is_local),
+        cmocka_unit_test(asynchronous),
+        cmocka_unit_test(dry_run_without_a_device),
+        cmocka_unit_test(killed_worker),
+        cmocka_unit_test(killed_server),
+    };
+    return cmocka_run_group_tests_name("cuda star", tests, job_setup, job_teardown);
+}

@@ -1,0 +1,157 @@
+// Honest numbers: what was predicted is what was measured, to the byte, in every topology; and
+// --dry-run predicts the same without running.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "tests/job/job.h"
+
+static double number(const cJSON *o, const char *key) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
+    return v->valuedouble;
+}
+
+static void check_memory(const char *what, const cJSON *memory) {
+    const cJSON *rank, *class;
+    cJSON_ArrayForEach(rank, memory) {
+        const cJSON *peak = cJSON_GetObjectItem(rank, "peak");
+        const char *role = cJSON_GetObjectItem(rank, "role")->valuestring;
+        double total = 0;
+        cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) {
+            double measured = number(peak, class->string);
+            if (class->valuedouble != measured)
+                fail_msg("%s, %s %.0f, %s: predicted %.0f, measured %.0f", what, role, number(rank, "rank"),
+                         class->string, class->valuedouble, measured);
+            total += measured;
+        }
+        assert_true(total > number(rank, "formula_bytes") / 4);
+        assert_true(number(rank, "late_allocations") == 0);
+    }
+}
+
+static void check_wire(const char *what, const cJSON *wire, bool silent) {
+    static const char *const pairs[][2] = {{"predicted_sent", "sent_per_step"},
+                                           {"predicted_received", "received_per_step"}};
+    const cJSON *rank;
+    cJSON_ArrayForEach(rank, wire) for (int i = 0; i < 2; i++) {
+        double predicted = number(rank, pairs[i][0]), measured = number(rank, pairs[i][1]);
+        if (predicted != measured)
+            fail_msg("%s, %s %.0f: %s %.0f, %s %.3f", what, cJSON_GetObjectItem(rank, "role")->valuestring,
+                     number(rank, "rank"), pairs[i][0], predicted, pairs[i][1], measured);
+        assert_true(silent ? measured == 0 : measured > 0);
+    }
+}
+
+static void check_dry_run(const struct job_place *p, const char *options, const cJSON *summary,
+                          const char *what) {
+    struct job_output out = job_run(p, "%s --dry-run --json", options);
+    if (out.status) fail_msg("%s --dry-run: %s", what, out.err);
+    cJSON *dry = cJSON_Parse(out.out);
+    const cJSON *a = cJSON_GetObjectItem(dry, "memory"), *b = cJSON_GetObjectItem(summary, "memory");
+    assert_int_equal(cJSON_GetArraySize(a), cJSON_GetArraySize(b));
+    for (int i = 0; i < cJSON_GetArraySize(a); i++)
+        assert_true(cJSON_Compare(cJSON_GetObjectItem(cJSON_GetArrayItem(a, i), "predicted"),
+                                  cJSON_GetObjectItem(cJSON_GetArrayItem(b, i), "predicted"), 1));
+    cJSON_Delete(dry);
+    job_output_free(&out);
+}
+
+static void check_micro(const struct job_place *p, const char *model, const char *topology, int workers,
+                        int servers, const char *dtype, int micro) {
+    char options[512], what[128];
+    bool local = !strcmp(topology, "local");
+    snprintf(what, sizeof what, "%s %s, N=%d, S=%d, %s", model, topology, workers, servers, dtype);
+    snprintf(options, sizeof options,
+             "train --model %s --data data.txt --topology %s --workers %d --servers %d --dtype %s --steps 3 "
+             "--seq 32 "
+             "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set "
+             "parameter_server.partition_bytes=4096 --set gradient_accumulation_steps=%d",
+             model, topology, workers, servers, dtype, micro);
+    struct job_output out = job_run(p, "%s --quiet --out run --force", options);
+    if (out.status) fail_msg("%s: %s", what, out.err);
+    job_output_free(&out);
+    cJSON *s = job_summary(p, "run");
+    assert_null(cJSON_GetObjectItem(s, "missing_reports"));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(s, "memory")),
+                     workers + (!strncmp(topology, "ps", 2) ? servers : 0));
+    check_memory(what, cJSON_GetObjectItem(s, "memory"));
+    check_wire(what, cJSON_GetObjectItem(s, "wire"), local || (workers == 1 && topology[0] == 'z'));
+    check_dry_run(p, options, s, what);
+    cJSON_Delete(s);
+}
+
+static void check(const struct job_place *p, const char *model, const char *topology, int workers,
+                  int servers, const char *dtype) {
+    check_micro(p, model, topology, workers, servers, dtype, 1);
+}
+
+static void local_run(void **state) {
+    check(*state, "gpt2.json", "local", 1, 1, "fp32");
+    check(*state, "llama.json", "local", 1, 1, "bf16");
+}
+
+static void rings(void **state) {
+    check(*state, "gpt2.json", "zero:0", 3, 1, "bf16");
+    check(*state, "llama.json", "zero:1", 2, 1, "fp16");
+    check(*state, "gpt2.json", "zero:2", 3, 1, "bf16");
+    check(*state, "gpt2.json", "zero:3", 2, 1, "bf16");
+    check(*state, "llama.json", "zero:3", 3, 1, "fp32");
+    check(*state, "llama.json", "zero:2", 1, 1, "bf16");
+}
+
+static void stars(void **state) {
+    check(*state, "gpt2.json", "ps:sync", 2, 1, "bf16");
+    check(*state, "llama.json", "ps:sync", 3, 3, "fp16");
+    check(*state, "llama.json", "ps:sync", 2, 2, "fp32");
+    check(*state, "gpt2.json", "ps:async", 2, 2, "bf16");
+}
+
+static void accumulation(void **state) {
+    check_micro(*state, "gpt2.json", "zero:1", 2, 1, "bf16", 3);
+    check_micro(*state, "gpt2.json", "zero:2", 2, 1, "bf16", 3);
+    check_micro(*state, "llama.json", "zero:3", 2, 1, "fp32", 2);
+    check_micro(*state, "gpt2.json", "ps:sync", 2, 2, "bf16", 2);
+}
+
+// What evaluations between the steps compute and wait for is no part of the steps' time.
+static void evaluation_is_aside(void **state) {
+    const struct job_place *p = *state;
+    static const char *const topologies[] = {"ps:sync", "zero:1", "zero:3"};
+    for (int i = 0; i < 3; i++) {
+        struct job_output out =
+            job_run(p,
+                    "train --model llama.json --data data.txt --seq 16 --batch 1 --steps 4 "
+                    "--workers 2 --topology %s --set eval_every=1 --set eval_batches=400 "
+                    "--no-weights --quiet --out aside",
+                    topologies[i]);
+        if (out.status) fail_msg("%s: %s", topologies[i], out.err);
+        cJSON *summary = job_summary(p, "aside");
+        const cJSON *time = cJSON_GetObjectItem(summary, "time");
+        static const char *const parts[] = {"data",      "forward",      "backward",
+                                            "optimizer", "comm_exposed", "wait"};
+        double sum = 0, total = number(time, "total");
+        for (int k = 0; k < 6; k++) sum += number(time, parts[k]);
+        if (sum > 2 * total)
+            fail_msg("%s: the parts of a step are %.4f s, the step %.4f s", topologies[i], sum, total);
+        cJSON_Delete(summary);
+        job_output_free(&out);
+        job_remove(p, "aside");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(local_run),           cmocka_unit_test(rings),        cmocka_unit_test(stars),
+        cmocka_unit_test(evaluation_is_aside), cmocka_unit_test(accumulation),
+    };
+    return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
+}

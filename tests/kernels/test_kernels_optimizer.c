@@ -1,0 +1,348 @@
+// The exact sum, the sum of squares, the step's decision, AdamW: to the bit.
+#include "tests/kernels/kernel_test.h"
+
+// ---------------------------------------------------------------- exact_sum.h
+static void assert_same_sum(const struct exact_sum *a, const struct exact_sum *b) {
+    assert_true(exact_sum_value(a) == exact_sum_value(b));
+    assert_int_equal(a->nonfinite, b->nonfinite);
+}
+
+// Doubles over many powers of two, each a multiple of 2^-298.
+static double wide_term(uint64_t i) {
+    return ldexp((double)(kt_hash(1, i) >> 11), (int)(kt_hash(2, i) % 400) - 298);
+}
+
+static void partitions_give_the_same_sum(void **state) {
+    (void)state;
+    enum { TERMS = 4000, PARTS = 7 };
+    struct exact_sum one = {0};
+    for (uint64_t i = 0; i < TERMS; i++) exact_sum_add(&one, wide_term(i));
+    for (uint64_t seed = 10; seed < 20; seed++) {
+        struct exact_sum part[PARTS] = {{.nonfinite = 0}}, merged = {0};
+        for (uint64_t i = TERMS; i-- > 0;) exact_sum_add(&part[kt_hash(seed, i) % PARTS], wide_term(i));
+        for (int p = 0; p < PARTS; p++) exact_sum_merge(&merged, &part[(p + (int)seed) % PARTS]);
+        assert_memory_equal(&one, &merged, sizeof one);
+        assert_same_sum(&one, &merged);
+    }
+}
+
+// Equal sums whose digits carry differently have equal values.
+static void carries_do_not_matter(void **state) {
+    (void)state;
+    struct exact_sum a = {0}, b = {0};
+    for (int i = 0; i < 1 << 12; i++) exact_sum_add(&a, 4294967295.0);
+    exact_sum_add(&b, 4294967295.0 * (1 << 12));
+    assert_memory_not_equal(&a, &b, sizeof a);
+    assert_true(exact_sum_value(&a) == 4294967295.0 * (1 << 12));
+    assert_same_sum(&a, &b);
+}
+
+static void extremes_are_exact(void **state) {
+    (void)state;
+    double largest = 3.40282346638528859811704183484516925e+38, tiny = 0x1p-298;
+    struct exact_sum s = {0};
+    exact_sum_add(&s, 0.0);
+    assert_true(exact_sum_value(&s) == 0.0);
+    exact_sum_add(&s, tiny);
+    assert_true(exact_sum_value(&s) == tiny);
+    exact_sum_add(&s, largest * largest);
+    assert_true(exact_sum_value(&s) == largest * largest);
+    for (int i = 0; i < 255; i++) exact_sum_add(&s, largest * largest);
+    assert_true(exact_sum_value(&s) == 256.0 * largest * largest);
+    for (int i = 0; i < EXACT_SUM_LIMBS; i++) assert_true(s.limb[i] >= 0);
+    assert_int_equal(s.limb[0], (int64_t)1 << 22);  // the tiny term is still there: 2^-298 = 2^(22-320)
+}
+
+// ---------------------------------------------------------------- sum of squares
+static struct exact_sum *sum_of(struct exact_sum from) { return kt_copy(DT_U8, sizeof from, &from); }
+
+static void sumsq_matches_ref(void **state) {
+    static const int64_t blocks[] = {0, 1, 7, 8, 9, 200, 331};
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+            for (int zero = 0; zero < 2; zero++) {
+                int64_t n = blocks[i] * SUMSQ_BLOCK;
+                void *x = kt_random(kt_dtypes[d], n, i, 3.0f);
+                struct exact_sum *sum = sum_of((struct exact_sum){.limb = {1, 2, 3}, .nonfinite = 4});
+                struct sumsq_args a = {.out = sum, .x = x, .n = n, .zero_out = zero, .dt = kt_dtypes[d]};
+                kt_check(OP_SUMSQ, &a, &(struct kt_out){sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
+                if (zero && n == 0) assert_true(exact_sum_value(sum) == 0.0 && sum->nonfinite == 0);
+                KT_FREE(x, sum);
+            }
+}
+
+// However the blocks are spread over ranks: the same sum. Its value is the plain sum, to rounding.
+static void sumsq_ignores_the_partition(void **state) {
+    (void)state;
+    enum { BLOCKS = 60 };
+    int64_t n = BLOCKS * SUMSQ_BLOCK;
+    float *x = kt_random(DT_F32, n, 1, 1.0f);
+    for (int64_t i = 0; i < n; i++) x[i] = ldexpf(x[i], (int)(i % 150) - 100);
+    struct exact_sum *whole = kt_poisoned(DT_U8, sizeof *whole), *part = kt_poisoned(DT_U8, sizeof *part);
+    kt_run(KT_OPS, OP_SUMSQ, 2,
+           &(struct sumsq_args){.out = whole, .x = x, .n = n, .zero_out = true, .dt = DT_F32});
+    for (int ranks = 2; ranks <= 7; ranks++) {
+        struct exact_sum merged = {0};
+        for (int r = ranks - 1; r >= 0; r--) {
+            int64_t begin = BLOCKS * r / ranks * SUMSQ_BLOCK, end = BLOCKS * (r + 1) / ranks * SUMSQ_BLOCK;
+            kt_run(KT_OPS, OP_SUMSQ, 1 + r % 3,
+                   &(struct sumsq_args){
+                       .out = part, .x = x + begin, .n = end - begin, .zero_out = true, .dt = DT_F32});
+            exact_sum_merge(&merged, part);
+        }
+        assert_memory_equal(whole, &merged, sizeof merged);
+    }
+    double plain = kt_dot(x, x, n);
+    assert_true(fabs(exact_sum_value(whole) - plain) < 1e-12 * plain);
+    KT_FREE(x, whole, part);
+}
+
+// Blocks from the smallest number to the largest, mixed: their sums begin at every digit of the exact sum.
+static void sumsq_of_blocks_of_all_sizes(void **state) {
+    (void)state;
+    int64_t n = 90 * SUMSQ_BLOCK;
+    float *x = kt_random(DT_F32, n, 1, 1.0f);
+    for (int64_t i = 0; i < n; i++) x[i] = ldexpf(x[i], (int)(i / SUMSQ_BLOCK * 37 % 276) - 148);
+    struct exact_sum *sum = kt_poisoned(DT_U8, sizeof *sum);
+    struct sumsq_args a = {.out = sum, .x = x, .n = n, .zero_out = true, .dt = DT_F32};
+    kt_check(OP_SUMSQ, &a, &(struct kt_out){sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
+    KT_FREE(x, sum);
+}
+
+static void sumsq_counts_what_is_not_finite(void **state) {
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++) {
+        enum dtype dt = kt_dtypes[d];
+        int64_t n = 20 * SUMSQ_BLOCK;
+        void *x = kt_alloc(dt, n);
+        for (int64_t i = 0; i < n; i++) dtype_store(dt, x, (size_t)i, 0.5f);
+        dtype_store(dt, x, 3, NAN);
+        dtype_store(dt, x, 255, INFINITY);
+        dtype_store(dt, x, (size_t)n - 1, -INFINITY);
+        struct exact_sum *sum = kt_poisoned(DT_U8, sizeof *sum);
+        struct sumsq_args a = {.out = sum, .x = x, .n = n, .zero_out = true, .dt = dt};
+        kt_run(KT_OPS, OP_SUMSQ, 2, &a);
+        assert_int_equal(sum->nonfinite, 3);
+        assert_true(exact_sum_value(sum) == 18 * SUMSQ_BLOCK * 0.25);
+        kt_check(OP_SUMSQ, &a, &(struct kt_out){sum, EXACT_SUM_WORDS, DT_I64, 0, 0}, 1);
+        KT_FREE(x, sum);
+    }
+}
+
+// ---------------------------------------------------------------- the decision
+static struct update_scalars decide(double sumsq, int64_t nonfinite, float loss_scale, float clip) {
+    struct exact_sum *sum = sum_of((struct exact_sum){.nonfinite = nonfinite});
+    struct update_scalars *out = kt_poisoned(DT_U8, sizeof *out);
+    exact_sum_add(sum, sumsq);
+    struct decide_args a = {.scalars = out, .sum = sum, .loss_scale = loss_scale, .clip = clip};
+    kt_run(KT_OPS, OP_DECIDE, 1, &a);
+    struct update_scalars u = *out;
+    KT_FREE(sum, out);
+    return u;
+}
+
+static void decisions(void **state) {
+    (void)state;
+    struct update_scalars u = decide(16.0, 0, 1.0f, 0.0f);
+    assert_true(!u.skip && u.norm == 4.0 && u.grad_scale == 1.0f);
+    u = decide(16.0, 0, 1.0f, 8.0f);  // under the limit
+    assert_true(!u.skip && u.norm == 4.0 && u.grad_scale == 1.0f);
+    u = decide(16.0, 0, 1.0f, 1.0f);
+    assert_true(!u.skip && u.norm == 4.0 && u.grad_scale == (float)(1.0 / (4.0 + 1e-6)));
+    u = decide(16.0 * 1024 * 1024, 0, 1024.0f, 1.0f);  // unscaled first
+    assert_true(!u.skip && u.norm == 4.0 && u.grad_scale == (float)(1.0 / (4.0 + 1e-6) / 1024.0));
+    u = decide(16.0, 1, 1024.0f, 1.0f);
+    assert_true(u.skip == 1 && !isfinite(u.norm));
+    u = decide(0.0, 0, 2.0f, 1.0f);
+    assert_true(!u.skip && u.norm == 0.0 && u.grad_scale == 0.5f);
+}
+
+// ---------------------------------------------------------------- AdamW
+struct adamw_case {
+    struct adamw_args args;
+    struct update_scalars *scalars;
+    int64_t n;
+};
+
+static void adamw_init(struct adamw_case *t, enum dtype dt, int64_t n) {
+    t->n = n;
+    t->scalars = kt_alloc(DT_U8, sizeof *t->scalars);
+    *t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
+    t->args = (struct adamw_args){.master = kt_random(DT_F32, n, 1, 1.0f),
+                                  .m = kt_random(DT_F32, n, 2, 0.1f),
+                                  .v = kt_random(DT_F32, n, 3, 0.01f),
+                                  .weight = kt_poisoned(dt, n),
+                                  .grad = kt_random(dt, n, 4, 1.0f),
+                                  .scalars = t->scalars,
+                                  .n = n,
+                                  .lr = 1e-2f,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.95f,
+                                  .eps = 1e-8f,
+                                  .ends = {n},
+                                  .weight_decay = {0.1f},
+                                  .groups = 1,
+                                  .inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, 3))),
+                                  .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))),
+                                  .dt = dt};
+    for (int64_t i = 0; i < n; i++) t->args.v[i] = fabsf(t->args.v[i]);
+}
+
+static void adamw_fini(struct adamw_case *t) {
+    KT_FREE(t->args.master, t->args.m, t->args.v, t->args.weight, (void *)t->args.grad, t->scalars);
+}
+
+static void adamw_matches_ref(void **state) {
+    static const int64_t sizes[] = {1, 15, 1024, 1031, 30011};
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int l2 = 0; l2 < 2; l2++) {
+                struct adamw_case t;
+                adamw_init(&t, kt_dtypes[d], sizes[s]);
+                t.args.l2_mode = l2;
+                const struct kt_out outs[] = {{t.args.master, t.n, DT_F32, 0, 0},
+                                              {t.args.m, t.n, DT_F32, 0, 0},
+                                              {t.args.v, t.n, DT_F32, 0, 0},
+                                              {t.args.weight, t.n, kt_dtypes[d], 0, 0}};
+                kt_check(OP_ADAMW, &t.args, outs, 4);
+                void *weight = t.args.weight;
+                t.args.weight = NULL;  // masters only
+                kt_check(OP_ADAMW, &t.args, outs, 4);
+                t.args.weight = weight;
+                adamw_fini(&t);
+            }
+}
+
+// One launch over groups is a launch for each of them, to the bit; their ends may lie anywhere, as those of
+// shards do.
+static void adamw_takes_groups(void **state) {
+    static const struct {
+        int64_t n, step;  // of ends: 4 and its multiples take the wide path of GPUs
+        int groups;
+    } cases[] = {{1031, 4, 3}, {1031, 1, 5}, {30011, 128, ADAMW_GROUPS_MAX}, {30011, 333, 24}, {700, 700, 1}};
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases * 2 * KT_DTYPES; k++) {
+        size_t c = k / (2 * KT_DTYPES);
+        enum dtype dt = kt_dtypes[k % KT_DTYPES];
+        struct adamw_case one, many;
+        adamw_init(&one, dt, cases[c].n);
+        adamw_init(&many, dt, cases[c].n);
+        one.args.l2_mode = many.args.l2_mode = k / KT_DTYPES % 2;
+        one.args.groups = cases[c].groups;
+        struct adamw_args part = many.args;
+        for (int64_t g = 0, at = 0, end; g < cases[c].groups; g++, at = end) {
+            end = g + 1 < cases[c].groups ? cases[c].step * (g + 1) : cases[c].n;
+            one.args.ends[g] = end;
+            one.args.weight_decay[g] = 0.05f * (float)(g % 3);
+            part.n = part.ends[0] = end - at;
+            part.weight_decay[0] = one.args.weight_decay[g];
+            part.master = many.args.master + at;
+            part.m = many.args.m + at;
+            part.v = many.args.v + at;
+            part.weight = (char *)many.args.weight + (size_t)at * dtype_size(dt);
+            part.grad = (const char *)many.args.grad + (size_t)at * dtype_size(dt);
+            kt_run(KT_OPS, OP_ADAMW, 1 + (int)g % 3, &part);
+        }
+        kt_run(KT_OPS, OP_ADAMW, 2, &one.args);
+        assert_memory_equal(one.args.master, many.args.master, (size_t)one.n * 4);
+        assert_memory_equal(one.args.m, many.args.m, (size_t)one.n * 4);
+        assert_memory_equal(one.args.v, many.args.v, (size_t)one.n * 4);
+        assert_memory_equal(one.args.weight, many.args.weight, (size_t)one.n * dtype_size(dt));
+        const struct kt_out outs[] = {{one.args.master, one.n, DT_F32, 0, 0},
+                                      {one.args.m, one.n, DT_F32, 0, 0},
+                                      {one.args.v, one.n, DT_F32, 0, 0},
+                                      {one.args.weight, one.n, dt, 0, 0}};
+        kt_check(OP_ADAMW, &one.args, outs, 4);
+        adamw_fini(&one);
+        adamw_fini(&many);
+    }
+}
+
+// Written from the paper (algorithm 2), in double, over ten steps: the same trajectory to rounding.
+static void adamw_follows_the_paper(void **state) {
+    (void)state;
+    int64_t n = 50;
+    for (int l2 = 0; l2 < 2; l2++) {
+        struct adamw_case t;
+        adamw_init(&t, DT_F32, n);
+        t.args.l2_mode = l2;
+        t.scalars->grad_scale = 1.0f;
+        double p[50], m[50] = {0}, v[50] = {0};
+        for (int64_t i = 0; i < n; i++) {
+            p[i] = (double)t.args.master[i];
+            t.args.m[i] = t.args.v[i] = 0.0f;
+        }
+        for (int step = 1; step <= 10; step++) {
+            float *grad = (void *)t.args.grad;
+            for (int64_t i = 0; i < n; i++) {
+                grad[i] = kt_uniform((uint64_t)step, (uint64_t)i);
+                double g = (double)grad[i] + (l2 ? 0.1 * p[i] : 0.0);
+                m[i] = 0.9 * m[i] + 0.1 * g;
+                v[i] = 0.95 * v[i] + 0.05 * g * g;
+                double u = m[i] / (1 - pow(0.9, step)) / (sqrt(v[i] / (1 - pow(0.95, step))) + 1e-8);
+                p[i] -= 0.01 * (u + (l2 ? 0.0 : 0.1 * p[i]));
+            }
+            t.args.inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, step)));
+            t.args.inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, step)));
+            kt_run(KT_OPS, OP_ADAMW, 2, &t.args);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            assert_true(fabs((double)t.args.master[i] - p[i]) < 5e-6);
+            assert_true(((float *)t.args.weight)[i] == t.args.master[i]);
+        }
+        adamw_fini(&t);
+    }
+}
+
+static void adamw_in_fp32_may_update_the_weight_in_place(void **state) {
+    (void)state;
+    struct adamw_case a, b;
+    adamw_init(&a, DT_F32, 3001);
+    adamw_init(&b, DT_F32, 3001);
+    void *own = b.args.weight;
+    b.args.weight = b.args.master;
+    kt_run(KT_OPS, OP_ADAMW, 2, &a.args);
+    kt_run(KT_OPS, OP_ADAMW, 2, &b.args);
+    assert_memory_equal(a.args.master, b.args.master, 3001 * sizeof(float));
+    assert_memory_equal(a.args.weight, b.args.master, 3001 * sizeof(float));
+    b.args.weight = own;
+    adamw_fini(&a);
+    adamw_fini(&b);
+}
+
+static void a_skipped_step_writes_nothing(void **state) {
+    (void)state;
+    struct adamw_case a, b;
+    adamw_init(&a, DT_BF16, 1000);
+    adamw_init(&b, DT_BF16, 1000);
+    *a.scalars = decide(1.0, 1, 1.0f, 1.0f);
+    ((uint16_t *)a.args.grad)[5] = f32_to_bf16(NAN);
+    kt_run(KT_OPS, OP_ADAMW, 2, &a.args);
+    assert_memory_equal(a.args.master, b.args.master, 4000);
+    assert_memory_equal(a.args.m, b.args.m, 4000);
+    assert_memory_equal(a.args.v, b.args.v, 4000);
+    assert_memory_equal(a.args.weight, b.args.weight, 2000);
+    adamw_fini(&a);
+    adamw_fini(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(partitions_give_the_same_sum),
+        cmocka_unit_test(carries_do_not_matter),
+        cmocka_unit_test(extremes_are_exact),
+        cmocka_unit_test(sumsq_matches_ref),
+        cmocka_unit_test(sumsq_ignores_the_partition),
+        cmocka_unit_test(sumsq_of_blocks_of_all_sizes),
+        cmocka_unit_test(sumsq_counts_what_is_not_finite),
+        cmocka_unit_test(decisions),
+        cmocka_unit_test(adamw_matches_ref),
+        cmocka_unit_test(adamw_takes_groups),
+        cmocka_unit_test(adamw_follows_the_paper),
+        cmocka_unit_test(adamw_in_fp32_may_update_the_weight_in_place),
+        cmocka_unit_test(a_skipped_step_writes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
+}

@@ -1,0 +1,177 @@
+// Ordered sums, casts, zero fill: to the bit, at any alignment.
+#include "tests/kernels/kernel_test.h"
+
+#define INPUTS 5
+
+static void reduce_matches_ref(void **state) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64};
+    static const int64_t sizes[] = {1, 9, 1024, 1027, 30001};
+    (void)state;
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int32_t count = 1; count <= INPUTS; count++) {
+                enum dtype dt = types[d];
+                int64_t n = sizes[s];
+                void *in[INPUTS], *out = kt_poisoned(dt, n);
+                for (int k = 0; k < INPUTS; k++) {
+                    in[k] =
+                        dt == DT_F64 || dt == DT_I64 ? kt_alloc(dt, n) : kt_random(dt, n, (uint64_t)k, 2.0f);
+                    for (int64_t i = 0; dt == DT_F64 && i < n; i++)
+                        ((double *)in[k])[i] = ldexp((double)kt_uniform((uint64_t)k, (uint64_t)i), k * 20);
+                    for (int64_t i = 0; dt == DT_I64 && i < n; i++)
+                        ((uint64_t *)in[k])[i] = kt_hash((uint64_t)k, (uint64_t)i);
+                }
+                struct reduce_args a = {
+                    .out = out, .inputs = (const void *const *)in, .count = count, .n = n, .dt = dt};
+                kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, dt, 0, 0}, 1);
+                a.out = in[count / 2];  // exactly one of the inputs
+                kt_run(KT_OPS, OP_REDUCE, 2, &a);
+                assert_memory_equal(out, in[count / 2], (size_t)n * dtype_size(dt));
+                kt_free(in, INPUTS);
+                KT_FREE(out);
+            }
+}
+
+// The order of the inputs is the order of the additions, in fp32, with one rounding at the end.
+static void reduce_adds_in_order_and_rounds_once(void **state) {
+    (void)state;
+    void *a = kt_copy(DT_F32, 1, &(float){1e8f}), *b = kt_copy(DT_F32, 1, &(float){-1e8f});
+    void *c = kt_copy(DT_F32, 1, &(float){1.0f}), *minus_zero = kt_copy(DT_F32, 1, &(float){-0.0f});
+    void *one = kt_copy(DT_BF16, 1, &(uint16_t){f32_to_bf16(1.0f)});
+    void *small = kt_copy(DT_BF16, 1, &(uint16_t){f32_to_bf16(1.0f / 256)});
+    float *out = kt_poisoned(DT_F32, 1);
+    uint16_t *sum = kt_poisoned(DT_BF16, 1);
+    struct reduce_args r = {
+        .out = out, .inputs = (const void *const[]){a, b, c}, .count = 3, .n = 1, .dt = DT_F32};
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
+    assert_true(*out == 1.0f);
+    r.inputs = (const void *const[]){a, c, b};
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
+    assert_true(*out == 0.0f);
+    r = (struct reduce_args){
+        .out = sum, .inputs = (const void *const[]){one, small, small}, .count = 3, .n = 1, .dt = DT_BF16};
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
+    assert_true(bf16_to_f32(*sum) == 1.0f + 1.0f / 128);
+    r = (struct reduce_args){
+        .out = out, .inputs = (const void *const[]){minus_zero}, .count = 1, .n = 1, .dt = DT_F32};
+    kt_run(KT_OPS, OP_REDUCE, 1, &r);
+    assert_true(signbit(*out));
+    KT_FREE(a, b, c, minus_zero, one, small, out, sum);
+}
+
+static void reduce_takes_the_most_inputs(void **state) {
+    (void)state;
+    int64_t n = 43;
+    void *in[REDUCE_MAX], *out = kt_poisoned(DT_BF16, n);
+    for (int k = 0; k < REDUCE_MAX; k++) in[k] = kt_random(DT_BF16, n, (uint64_t)k, 2.0f);
+    struct reduce_args a = {
+        .out = out, .inputs = (const void *const *)in, .count = REDUCE_MAX, .n = n, .dt = DT_BF16};
+    kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, DT_BF16, 0, 0}, 1);
+    kt_free(in, REDUCE_MAX);
+    KT_FREE(out);
+}
+
+// A received frame starts anywhere: odd addresses are read as they are.
+static void reduce_reads_unaligned_inputs(void **state) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64};
+    (void)state;
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
+        int64_t n = 1037;
+        size_t bytes = (size_t)n * dtype_size(types[d]);
+        unsigned char *a = kt_alloc(types[d], n), *b = kt_alloc(DT_U8, (int64_t)bytes + 1);
+        unsigned char *want = kt_poisoned(types[d], n), *got = kt_poisoned(types[d], n);
+        for (size_t i = 0; i < bytes; i++) a[i] = (unsigned char)(kt_hash(1, i) & 0x3b);
+        memcpy(b + 1, a, bytes);
+        struct reduce_args r = {
+            .out = want, .inputs = (const void *const[]){a, a}, .count = 2, .n = n, .dt = types[d]};
+        kt_run(KT_OPS, OP_REDUCE, 2, &r);
+        r.out = got;
+        r.inputs = (const void *const[]){b + 1, b + 1};
+        kt_run(KT_OPS, OP_REDUCE, 2, &r);
+        assert_memory_equal(want, got, bytes);
+        KT_FREE(a, b, want, got);
+    }
+}
+
+// Every 16-bit pattern, and fp32 patterns of all kinds, through every pair of types.
+static void cast_matches_ref(void **state) {
+    (void)state;
+    for (int f = 0; f < KT_DTYPES; f++)
+        for (int t = 0; t < KT_DTYPES; t++) {
+            enum dtype from = kt_dtypes[f], to = kt_dtypes[t];
+            int64_t n = 65536;
+            unsigned char *in = kt_alloc(from, n), *out = kt_poisoned(to, n);
+            for (int64_t i = 0; i < n; i++) {
+                uint32_t bits = from == DT_F32 ? (uint32_t)kt_hash(7, (uint64_t)i) : (uint32_t)i;
+                if (from == DT_F32 && i % 3 == 0)
+                    bits = (bits & 0x9fffffffu) | 0x20000000u;  // near fp16's range
+                memcpy(in + (size_t)i * dtype_size(from), &bits, dtype_size(from));
+            }
+            struct cast_args a = {.out = out, .in = in, .n = n, .from = from, .to = to};
+            kt_check(OP_CAST, &a, &(struct kt_out){out, n, to, 0, 0}, 1);
+            for (int64_t i = 0; i < n; i++) {
+                float x = dtype_load(from, in, (size_t)i), y = dtype_load(to, out, (size_t)i);
+                assert_int_equal(isnan(x), isnan(y));
+                if (from == to && !isnan(x)) assert_true(x == y);
+            }
+            KT_FREE(in, out);
+        }
+}
+
+// Ties go to even, overflow to infinity, small numbers to subnormals or zero.
+static void cast_rounds_to_nearest_even(void **state) {
+    static const struct {
+        float x, bf16, f16;
+    } rows[] = {{1.0f + 1.0f / 256, 1.0f, 1.0f + 1.0f / 256},
+                {1.0f + 3.0f / 256, 1.0f + 1.0f / 64, 1.0f + 3.0f / 256},
+                {1.0f + 1.0f / 2048, 1.0f, 1.0f},
+                {1.0f + 3.0f / 2048, 1.0f, 1.0f + 1.0f / 512},
+                {65519.0f, 65536.0f, 65504.0f},
+                {65520.0f, 65536.0f, INFINITY},
+                {3.4e38f, INFINITY, INFINITY},
+                {0x1p-24f, 0x1p-24f, 0x1p-24f},
+                {0x1p-25f, 0x1p-25f, 0.0f},
+                {0x1.8p-25f, 0x1.8p-25f, 0x1p-24f}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        float *in = kt_alloc(DT_F32, 16);
+        uint16_t *b = kt_poisoned(DT_BF16, 16), *h = kt_poisoned(DT_F16, 16);
+        for (int j = 0; j < 16; j++) in[j] = j % 2 ? -rows[i].x : rows[i].x;
+        kt_run(KT_OPS, OP_CAST, 1,
+               &(struct cast_args){.out = b, .in = in, .n = 16, .from = DT_F32, .to = DT_BF16});
+        kt_run(KT_OPS, OP_CAST, 1,
+               &(struct cast_args){.out = h, .in = in, .n = 16, .from = DT_F32, .to = DT_F16});
+        for (int j = 0; j < 16; j++) {
+            assert_true(bf16_to_f32(b[j]) == (j % 2 ? -rows[i].bf16 : rows[i].bf16));
+            assert_true(f16_to_f32(h[j]) == (j % 2 ? -rows[i].f16 : rows[i].f16));
+        }
+        KT_FREE(in, b, h);
+    }
+}
+
+static void fill_zero_fills_what_it_was_given(void **state) {
+    static const int64_t sizes[] = {0, 1, 255, 32768, 100003};
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        int64_t n = sizes[s];
+        unsigned char *p = kt_poisoned(DT_U8, n + 1);
+        kt_check(OP_FILL_ZERO, &(struct fill_zero_args){.out = p, .bytes = n},
+                 &(struct kt_out){p, n + 1, DT_U8, 0, 0}, 1);
+        for (int64_t i = 0; i < n; i++) assert_int_equal(p[i], 0);
+        assert_int_equal(p[n], 0xff);
+        KT_FREE(p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reduce_matches_ref),
+        cmocka_unit_test(reduce_adds_in_order_and_rounds_once),
+        cmocka_unit_test(reduce_takes_the_most_inputs),
+        cmocka_unit_test(reduce_reads_unaligned_inputs),
+        cmocka_unit_test(cast_matches_ref),
+        cmocka_unit_test(cast_rounds_to_nearest_even),
+        cmocka_unit_test(fill_zero_fills_what_it_was_given),
+    };
+    return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
+}

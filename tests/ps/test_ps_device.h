@@ -1,0 +1,112 @@
+// A device with memory of its own, for tests without one: the cpu backend's streams over memory that is
+// mapped twice. The addresses that dev_alloc gives out lie in a mapping that nobody may touch, so that a host
+// that reads or writes device memory dies of it; what runs on a stream goes through the other mapping. Every
+// copy and operation is kept waiting for a random while, so that what no event orders comes in any order.
+//
+// Of the operations it knows those that the star's worker launches.
+#ifndef STARRING_TESTS_PS_TEST_PS_DEVICE_H
+#define STARRING_TESTS_PS_TEST_PS_DEVICE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/backend_impl.h"
+
+#define FAR_BYTES    ((size_t)64 << 20)  // of all devices since the program's start: nothing is used twice
+#define FAR_DELAY_US 400
+
+static struct {
+    pthread_once_t once;
+    char *named, *seen;  // two mappings of the same bytes
+    _Atomic size_t used;
+    _Atomic uint64_t random;
+    _Atomic int fail_fetches;  // so many of the next copies to host memory fail
+} far_memory = {.once = PTHREAD_ONCE_INIT};
+
+static inline void far_map(void) {
+    int fd = memfd_create("device", 0);
+    bool good = fd >= 0 && ftruncate(fd, (off_t)FAR_BYTES) == 0;
+    far_memory.named = mmap(NULL, FAR_BYTES, PROT_NONE, MAP_SHARED, fd, 0);
+    far_memory.seen = mmap(NULL, FAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!good || far_memory.named == MAP_FAILED || far_memory.seen == MAP_FAILED) abort();
+    close(fd);
+}
+
+// Where what runs on a stream finds p: device memory in its other mapping, host memory where it is.
+static inline void *far_seen(const void *p) {
+    size_t at = (size_t)((const char *)p - far_memory.named);
+    return far_memory.named && at < FAR_BYTES ? far_memory.seen + at : (void *)p;
+}
+
+static inline void *far_alloc(struct device *d, size_t bytes) {
+    (void)d;
+    pthread_once(&far_memory.once, far_map);
+    size_t at = atomic_fetch_add(&far_memory.used, bytes);
+    if (at + bytes > FAR_BYTES) {
+        fprintf(stderr, "the tests' device is full: raise FAR_BYTES\n");
+        abort();
+    }
+    return far_memory.named + at;
+}
+
+static inline void far_free(struct device *d, void *p, size_t bytes) {
+    (void)d;
+    memset(far_seen(p), 0xee, bytes);
+}
+
+static inline int far_pause(void *arg) {
+    (void)arg;
+    uint64_t x = atomic_fetch_add(&far_memory.random, 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    if (x >> 62) usleep((useconds_t)(x >> 33) % FAR_DELAY_US);
+    return 0;
+}
+
+static inline int far_refuse(void *arg) {
+    (void)arg;
+    return -1;
+}
+
+static inline void far_copy(struct stream *s, void *dst, const void *src, size_t bytes) {
+    bool fetch = far_seen(src) != src && far_seen(dst) == dst;
+    host_host(s, "pause", far_pause, NULL);
+    if (fetch && atomic_load(&far_memory.fail_fetches) > 0 &&
+        atomic_fetch_sub(&far_memory.fail_fetches, 1) > 0)
+        host_host(s, "copy", far_refuse, NULL);
+    host_copy(s, far_seen(dst), far_seen(src), bytes);
+}
+
+static inline void far_launch(struct stream *s, enum op op, const void *args, size_t args_bytes) {
+    struct sumsq_args a = *(const struct sumsq_args *)args;
+    if (op != OP_SUMSQ || args_bytes != sizeof a) abort();
+    a.out = far_seen(a.out);
+    a.x = far_seen(a.x);
+    host_host(s, "pause", far_pause, NULL);
+    host_launch(s, op, &a, sizeof a);
+}
+
+// Opens the device; dev_close closes it. 0 or -1.
+static inline int far_open(const struct device_options *o, struct device **out) {
+    static struct backend far;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!far.name) {
+        far = cpu_backend;
+        far.name = "far";
+        far.host_memory = false;
+        far.alloc = far_alloc;
+        far.free = far_free;
+        far.copy = far_copy;
+        far.launch = far_launch;
+    }
+    pthread_mutex_unlock(&lock);
+    if (dev_open(&cpu_backend, o, out) != 0) return -1;
+    (*out)->backend = &far;
+    return 0;
+}
+
+#endif

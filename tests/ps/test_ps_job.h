@@ -1,0 +1,183 @@
+// One star in one process: every role a thread, real sockets, a toy model whose gradients are computed
+// on a real compute stream. Used by test_ps_net.c (bits, bytes) and test_ps_loss.c (death, as processes).
+#ifndef STARRING_TESTS_PS_TEST_PS_JOB_H
+#define STARRING_TESTS_PS_TEST_PS_JOB_H
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ps/ps.h"
+#include "test_ps_device.h"
+#include "test_ps_toy.h"
+
+// What a gradient is computed from, on the compute stream.
+struct toy_compute {
+    const struct toy_case *t;
+    const struct layout *l;
+    int unit, worker;
+    int64_t step;
+    struct unit_view view;
+};
+
+// An evaluation's use of a unit's weights: they must stay what they are while it lasts.
+struct toy_look {
+    const void *weights;
+    size_t bytes;
+    int *torn;
+};
+
+struct toy_worker_result {
+    int rc, rank;
+    void *weights[TOY_UNITS];
+    struct step_stats last;
+    struct topology_memory memory;
+    struct mem_usage usage;
+    uint64_t sent, received, predicted_sent, predicted_received;
+    struct staleness staleness;
+    double sums[2];
+    int torn;  // evaluations whose weights changed while they were read
+    char error[512];
+    struct toy_compute compute[TOY_UNITS];  // what the stream is given lives until the device is closed
+    struct toy_look looks[TOY_UNITS];
+};
+
+static inline int toy_compute_run(void *arg) {
+    struct toy_compute *x = arg;
+    if (x->t->far) far_pause(NULL);
+    toy_grad(x->t, x->l, x->unit, x->worker, x->step, far_seen(x->view.weights), far_seen(x->view.grad));
+    return 0;
+}
+
+static inline int toy_look_run(void *arg) {
+    struct toy_look *x = arg;
+    void *before = xcalloc(x->bytes, 1);
+    memcpy(before, far_seen(x->weights), x->bytes);
+    usleep(3000);
+    *x->torn += memcmp(before, far_seen(x->weights), x->bytes) != 0;
+    free(before);
+    return 0;
+}
+
+// Enqueues an evaluation; looks holds a task a unit.
+static inline int toy_evaluate(struct topology *t, struct toy_look *looks, int *torn) {
+    struct unit_view view;
+    for (int u = 0; u < TOY_UNITS; u++) {
+        if (topology_acquire(t, u, PASS_EVAL, &view)) return -1;
+        looks[u] =
+            (struct toy_look){view.weights, (size_t)t->layout->units[u].n_pad * dtype_size(t->dtype), torn};
+        stream_host(t->compute, "look", toy_look_run, &looks[u]);
+        if (topology_release(t, u, PASS_EVAL)) return -1;
+    }
+    return 0;
+}
+
+static inline int toy_load(struct topology *t, const struct layout *l) {
+    int rc = 0;
+    for (int u = 0; u < l->count && !rc; u++) {
+        float *values = xcalloc((unsigned long)l->units[u].n_pad, sizeof *values);
+        toy_init(l, u, values);
+        rc = topology_load_unit(t, u, values);
+        free(values);
+    }
+    return rc;
+}
+
+// Forward and backward of one step; x holds a task a unit.
+static inline int toy_pass(const struct toy_case *c, struct topology *t, struct toy_compute *x,
+                           int64_t step) {
+    struct unit_view view;
+    if (topology_begin_micro(t, 0, 1)) return -1;
+    for (int u = 0; u < TOY_UNITS; u++) {
+        topology_prefetch(t, u, PASS_FORWARD);
+        if (topology_acquire(t, u, PASS_FORWARD, &view) || topology_release(t, u, PASS_FORWARD)) return -1;
+    }
+    for (int u = TOY_UNITS - 1; u >= 0; u--) {
+        x[u] = (struct toy_compute){c, t->layout, u, t->rank, step, {0}};
+        if (topology_acquire(t, u, PASS_BACKWARD, &x[u].view)) return -1;
+        stream_host(t->compute, "toy", toy_compute_run, &x[u]);
+        if (topology_grad_ready(t, u)) return -1;
+    }
+    return stream_sync(t->compute);
+}
+
+struct toy_worker_options {
+    const struct toy_case *t;
+    struct ps_role_options role;
+    int (*on_step)(void *ctx, int rank, int64_t step);
+    void *ctx;
+};
+
+// on_step (may be NULL): before each step; non-zero ends the worker as an error. Where role.stop is set the
+// worker leaves as the training loop does.
+static inline int toy_steps(const struct toy_worker_options *o, struct topology *t,
+                            struct toy_worker_result *r) {
+    const struct toy_case *c = o->t;
+    int64_t updates = 0;
+    if (toy_load(t, t->layout)) return -1;
+    for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
+        if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
+        if (toy_pass(c, t, r->compute, step)) return -1;
+        double loss = toy_loss(c, t->rank, step);
+        struct step_input in = {.step = step,
+                                .updates = updates,
+                                .lr = TOY_LR,
+                                .loss_scale = toy_loss_scale(c),
+                                .clip = c->clip,
+                                .loss_sum = &loss,
+                                .loss_tokens = 1,
+                                .stop = o->role.stop && *o->role.stop};
+        if (topology_step(t, &in, &r->last)) return -1;
+        updates += !r->last.skipped;
+    }
+    r->sums[0] = t->rank + 1;
+    r->sums[1] = 0.125;
+    if (topology_sum(t, r->sums, 2) || (c->look && toy_evaluate(t, r->looks, &r->torn))) return -1;
+    return topology_finish(t) || stream_sync(t->compute) ? -1 : 0;
+}
+
+static inline void toy_collect(const struct toy_case *c, struct topology *t, struct toy_worker_result *r) {
+    struct unit_view view;
+    for (int u = 0; u < TOY_UNITS; u++) {
+        size_t bytes = (size_t)t->layout->units[u].n_pad * dtype_size(c->dtype);
+        r->weights[u] = xcalloc(bytes, 1);
+        if (topology_acquire(t, u, PASS_EVAL, &view) == 0)
+            dev_copy(t->compute, r->weights[u], view.weights, bytes);
+    }
+    stream_sync(t->compute);
+    r->rank = t->rank;
+    r->memory = t->memory;
+    r->staleness = t->staleness;
+    r->sent = atomic_load(&t->wire.payload_sent);
+    r->received = atomic_load(&t->wire.payload_received);
+    r->predicted_sent = t->wire_predicted.sent_per_step;
+    r->predicted_received = t->wire_predicted.received_per_step;
+}
+
+static inline void toy_worker_run(const struct toy_worker_options *o, struct toy_worker_result *r) {
+    const char *why = NULL;
+    struct device *dev = NULL;
+    struct device_options d = {.threads = 1, .label = "toy"};
+    r->rc = -1;
+    int rc = o->t->far ? far_open(&d, &dev) : dev_open(backend_find("cpu", &why), &d, &dev);
+    if (rc != 0) return;
+    struct stream *compute = stream_create(dev, "compute");
+    struct ps_worker_options w = {o->role, dev, compute};
+    struct topology *t = ps_worker_create(&w);
+    if (t) {
+        r->rc = toy_steps(o, t, r);
+        if (r->rc) topology_abort(t, error_last());
+        if (!r->rc) toy_collect(o->t, t, r);
+        topology_destroy(&t);
+    }
+    dev_usage(dev, &r->usage);
+    snprintf(r->error, sizeof r->error, "%s", error_last());
+    stream_destroy(&compute);
+    dev_close(&dev);
+}
+
+#endif

@@ -1,0 +1,344 @@
+// The whole star without sockets or threads: cores joined by a network that shuffles, drops, repeats
+// and delays messages as a counter-based generator says, so that every run can be repeated.
+#ifndef STARRING_TESTS_PS_TEST_PS_SIM_H
+#define STARRING_TESTS_PS_TEST_PS_SIM_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ps/scheduler/scheduler_core.h"
+#include "ps/server/server_core.h"
+#include "ps/worker/worker_core.h"
+#include "shared/core/rng.h"
+#include "test_ps_toy.h"
+
+#define SIM_JOB 4711
+
+struct sim_end {  // one port
+    struct sim *sim;
+    enum ps_role role;
+    int index;  // worker rank, shard number
+};
+
+struct sim_packet {
+    struct sim_end from, to;
+    struct wire_header header;
+    void *payload;
+    size_t bytes;
+    _Atomic int *inflight;
+};
+
+enum sim_phase { SIM_LOADING, SIM_BARRIER, SIM_COMPUTE, SIM_PUSHING, SIM_CLOSING, SIM_OVER };
+
+struct sim_worker {
+    struct sim_end end;
+    struct worker_core *core;
+    void *weights[TOY_UNITS], *grads[TOY_UNITS];
+    float *init[TOY_UNITS];
+    enum sim_phase phase;
+    int64_t step, updates;
+    int pushed;
+    struct step_stats last;
+};
+
+struct sim {
+    struct toy_case t;
+    struct layout *l;
+    struct config c;
+    struct shard_map *map;
+    struct server_buffers *buffers;
+    struct sim_worker *workers;
+    struct server_core **shards;
+    struct sim_end *shard_ends;
+    struct sim_end scheduler_end, sender;
+    struct scheduler_core *scheduler;
+    struct sim_packet *packets;
+    int count, capacity;
+    double now;
+    int drop_percent, repeat_percent;
+    bool in_order;
+    uint64_t draws;
+    int frames;  // alive
+};
+
+static inline uint64_t sim_draw(struct sim *s, uint64_t n) { return rng_below(s->t.seed, s->draws++, 99, n); }
+
+static inline void sim_queue(struct sim *s, const struct sim_packet *p) {
+    if (s->count == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 256;
+        s->packets = xrealloc(s->packets, (unsigned long)s->capacity * sizeof *s->packets);
+    }
+    s->packets[s->count++] = *p;
+}
+
+// Numbers of the scheduler's members, the other way round.
+static inline struct sim_end sim_member(const struct sim *s, int i) {
+    if (i < s->t.workers) return s->workers[i].end;
+    i -= s->t.workers;
+    if (i < s->t.servers) return (struct sim_end){(struct sim *)s, PS_SERVER, i};
+    return s->shard_ends[i - s->t.servers];
+}
+
+static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
+    struct sim_end *from = ctx;
+    struct sim *s = from->sim;
+    struct sim_packet p = {.from = *from, .header = m->header, .bytes = m->bytes};
+    if (from->role == PS_SCHEDULER)
+        p.to = peer == PEER_SENDER ? s->sender : sim_member(s, peer);
+    else if (peer == PEER_SCHEDULER)
+        p.to = s->scheduler_end;
+    else
+        p.to = from->role == PS_WORKER ? s->shard_ends[peer] : s->workers[peer].end;
+    if (p.to.role == PS_SERVER) return;  // a server's main thread is not part of the simulation
+    p.header.role = from->role;
+    p.header.rank = from->role == PS_SHARD ? from->index / s->t.threads : from->index;
+    p.header.thread = from->role == PS_SHARD ? from->index % s->t.threads : 0;
+    p.header.job = SIM_JOB;
+    p.header.incarnation = 1000 + (uint64_t)from->index;
+    for (int copies = sim_draw(s, 100) < (uint64_t)s->repeat_percent ? 2 : 1; copies > 0; copies--) {
+        p.payload = NULL;
+        if (m->bytes) {
+            p.payload = xcalloc(m->bytes, 1);
+            memcpy(p.payload, m->payload, m->bytes);
+        }
+        p.inflight = copies == 1 ? m->inflight : NULL;
+        if (p.inflight) atomic_fetch_add(p.inflight, 1);
+        sim_queue(s, &p);
+    }
+}
+
+struct sim_frame {
+    struct ps_frame frame;
+    struct sim *sim;
+};
+
+static inline void sim_frame_release(struct ps_frame *f) {
+    ((struct sim_frame *)f)->sim->frames--;
+    free((void *)f->data);
+    free(f);
+}
+
+static inline struct ps_frame *sim_frame(struct sim *s, void *data, size_t bytes) {
+    if (!bytes) return NULL;
+    struct sim_frame *f = xcalloc(1, sizeof *f);
+    f->frame = (struct ps_frame){data, bytes, sim_frame_release};
+    f->sim = s;
+    s->frames++;
+    return &f->frame;
+}
+
+// Takes one packet off the network: the oldest, or any. Every header passes the codec on its way.
+static inline int sim_deliver(struct sim *s) {
+    int i = s->in_order ? 0 : (int)sim_draw(s, (uint64_t)s->count);
+    struct sim_packet p = s->packets[i];
+    uint8_t bytes[WIRE_HEADER_MAX];
+    memmove(&s->packets[i], &s->packets[i + 1], (size_t)(s->count - i - 1) * sizeof p);
+    s->count--;
+    if (p.inflight) atomic_fetch_sub(p.inflight, 1);
+    if (sim_draw(s, 100) < (uint64_t)s->drop_percent) {
+        free(p.payload);
+        return 0;
+    }
+    struct wire_header h;
+    size_t n = wire_encode(&p.header, bytes);
+    assert_int_equal(wire_decode(bytes, n, p.bytes, &h), 0);
+    struct ps_frame *f = sim_frame(s, p.payload, p.bytes);
+    if (p.to.role == PS_SCHEDULER) {
+        s->sender = p.from;
+        scheduler_core_message(s->scheduler, &h, f, s->now);
+        return scheduler_core_error(s->scheduler)[0] ? -1 : 0;
+    }
+    if (p.to.role == PS_WORKER) {
+        int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
+        return worker_core_message(s->workers[p.to.index].core, peer, &h, f, s->now);
+    }
+    if (p.from.role == PS_SCHEDULER) {
+        ps_frame_release(f);
+        return h.kind == WIRE_DECISION ? server_core_decision(s->shards[p.to.index], &h) : 0;
+    }
+    return server_core_message(s->shards[p.to.index], &h, f, s->now);
+}
+
+static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thread, int index) {
+    struct wire_header h = {.kind = WIRE_HELLO,
+                            .role = role,
+                            .rank = rank,
+                            .thread = thread,
+                            .incarnation = 1000 + (uint64_t)index,
+                            .manifest = 5};
+    struct ps_frame *f = role == PS_SERVER ? sim_frame(s, xstrdup("tcp://x:1\n"), 10) : NULL;
+    s->sender = (struct sim_end){s, PS_SERVER, 0};  // answers go nowhere
+    assert_true(scheduler_core_message(s->scheduler, &h, f, s->now) >= 0);
+}
+
+static inline void sim_add_worker(struct sim *s, int w) {
+    struct sim_worker *x = &s->workers[w];
+    for (int u = 0; u < s->l->count; u++) {
+        unsigned long n = (unsigned long)s->l->units[u].n_pad;
+        x->weights[u] = xcalloc(n, dtype_size(s->t.dtype));
+        x->grads[u] = xcalloc(n, dtype_size(s->t.dtype));
+        x->init[u] = xcalloc(n, sizeof(float));
+        toy_init(s->l, u, x->init[u]);
+        for (unsigned long i = 0; i < n; i++) dtype_store(s->t.dtype, x->weights[u], i, x->init[u][i]);
+    }
+    x->end = (struct sim_end){s, PS_WORKER, w};
+    struct worker_core_options o = {.layout = s->l,
+                                    .map = s->map,
+                                    .dtype = s->t.dtype,
+                                    .weights = x->weights,
+                                    .grads = (const void *const *)x->grads,
+                                    .credit_bytes = 4096,
+                                    .resend_s = 0.2,
+                                    .heartbeat_s = 0.1,
+                                    .lost_s = 1e6,
+                                    .port = {&x->end, sim_send}};
+    x->core = worker_core_create(&o);
+}
+
+static inline void sim_add_shard(struct sim *s, int g) {
+    s->shard_ends[g] = (struct sim_end){s, PS_SHARD, g};
+    struct server_core_options o = {.layout = s->l,
+                                    .map = s->map,
+                                    .shard = g,
+                                    .buffers = s->buffers,
+                                    .rule = ps_rule(&s->c),
+                                    .optimizer = s->c.optimizer,
+                                    .dtype = s->t.dtype,
+                                    .commit_round = ps_commit_round(&s->c),
+                                    .deadline_s = 1e6,
+                                    .resend_s = 0.2,
+                                    .job = SIM_JOB,
+                                    .port = {&s->shard_ends[g], sim_send}};
+    s->shards[g] = server_core_create(&o);
+}
+
+static inline struct sim *sim_create(const struct toy_case *t) {
+    struct sim *s = xcalloc(1, sizeof *s);
+    s->t = *t;
+    s->l = toy_layout(t->workers, 80);
+    s->c = toy_config(t);
+    s->c.ps.deadline_ms = 1000000000;
+    s->map = ps_map_create(&s->c, s->l);
+    s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
+    for (int k = 0; k < s->map->count; k++) {
+        unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);
+        struct server_buffers *b = &s->buffers[k];
+        *b = (struct server_buffers){xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4),
+                                     xcalloc(n, 4)};
+    }
+    s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
+    s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
+    s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
+    s->scheduler_end = (struct sim_end){s, PS_SCHEDULER, 0};
+    struct scheduler_core_options so = {.config = &s->c,
+                                        .map = s->map,
+                                        .manifest = {.hash = 5},
+                                        .job = SIM_JOB,
+                                        .port = {&s->scheduler_end, sim_send}};
+    s->scheduler = scheduler_core_create(&so);
+    for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
+    for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g);
+    for (int w = 0; w < t->workers; w++) sim_login(s, PS_WORKER, w, 0, w);
+    for (int i = 0; i < t->servers; i++) sim_login(s, PS_SERVER, i, 0, i);
+    for (int g = 0; g < s->map->shards; g++) sim_login(s, PS_SHARD, g / t->threads, g % t->threads, g);
+    assert_int_equal(scheduler_core_tick(s->scheduler, 0), 0);
+    return s;
+}
+
+static inline void sim_destroy(struct sim *s) {
+    for (int i = 0; i < s->count; i++) free(s->packets[i].payload);
+    for (int g = 0; g < s->map->shards; g++) server_core_destroy(&s->shards[g]);
+    for (int w = 0; w < s->t.workers; w++) {
+        worker_core_destroy(&s->workers[w].core);
+        for (int u = 0; u < s->l->count; u++) {
+            free(s->workers[w].weights[u]);
+            free(s->workers[w].grads[u]);
+            free(s->workers[w].init[u]);
+        }
+    }
+    for (int k = 0; k < s->map->count; k++) {
+        free(s->buffers[k].master);
+        free(s->buffers[k].m);
+        free(s->buffers[k].v);
+        free(s->buffers[k].weight);
+        free(s->buffers[k].acc);
+    }
+    assert_int_equal(s->frames, 0);  // every received payload was released
+    scheduler_core_destroy(&s->scheduler);
+    shard_map_destroy(&s->map);
+    layout_destroy(&s->l);
+    free(s->packets);
+    free(s->buffers);
+    free(s->workers);
+    free(s->shards);
+    free(s->shard_ends);
+    free(s);
+}
+
+// One turn of a worker's training loop.
+static inline void sim_work(struct sim *s, struct sim_worker *x) {
+    double values[WIRE_VALUES_MAX];
+    int busy = 0;
+    bool landed = true;
+    for (int u = 0; u < s->l->count; u++) {
+        busy += worker_core_busy(x->core, u);
+        landed = landed && worker_core_landed(x->core, u) >= x->step;
+    }
+    if (x->phase == SIM_LOADING && busy == 0) {
+        worker_core_gather(x->core, NULL, 0, s->now);
+        x->phase = SIM_BARRIER;
+    } else if (x->phase == SIM_BARRIER && worker_core_gathers_done(x->core, values) == 1) {
+        x->phase = SIM_COMPUTE;
+    } else if (x->phase == SIM_COMPUTE && landed && busy == 0) {
+        if (x->step == s->t.steps) {
+            x->phase = SIM_OVER;
+            return;
+        }
+        for (int u = 0; u < s->l->count; u++)
+            toy_grad(&s->t, s->l, u, x->end.index, x->step, x->weights[u], x->grads[u]);
+        x->pushed = 0;
+        x->phase = SIM_PUSHING;
+    } else if (x->phase == SIM_PUSHING && x->pushed < s->l->count) {
+        struct push_info p = {.step = x->step, .lr = TOY_LR, .grad_scale = 1.0f};
+        worker_core_push_unit(x->core, s->l->count - 1 - x->pushed++, &p);
+    } else if (x->phase == SIM_PUSHING) {
+        struct step_input in = {
+            .step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)};
+        if (s->t.mode == CONSISTENCY_SYNC)
+            worker_core_report(x->core, &in, toy_loss(&s->t, x->end.index, x->step), s->now);
+        x->phase = SIM_CLOSING;
+    } else if (x->phase == SIM_CLOSING) {
+        if (s->t.mode == CONSISTENCY_SYNC && worker_core_steps_done(x->core, &x->last) <= x->step) return;
+        if (!x->last.skipped) x->updates++;
+        x->step++;
+        x->phase = SIM_COMPUTE;
+    }
+}
+
+static inline bool sim_over(const struct sim *s) {
+    for (int w = 0; w < s->t.workers; w++)
+        if (s->workers[w].phase != SIM_OVER) return false;
+    return true;
+}
+
+// Runs until every worker has finished its steps.
+static inline void sim_run(struct sim *s) {
+    for (int u = 0; u < s->l->count; u++)
+        worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
+    for (int64_t i = 0; !sim_over(s); i++) {
+        assert_true(i < 4000000);
+        s->now += 0.001;
+        if (s->count > 0) assert_int_equal(sim_deliver(s), 0);
+        struct sim_worker *x = &s->workers[sim_draw(s, (uint64_t)s->t.workers)];
+        sim_work(s, x);
+        assert_int_equal(worker_core_tick(x->core, s->now), 0);
+        assert_int_equal(server_core_tick(s->shards[sim_draw(s, (uint64_t)s->map->shards)], s->now), 0);
+        assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
+    }
+}
+
+#endif

@@ -1,0 +1,208 @@
+// A whole star over real sockets in one process, roles as threads, and its comparison with the plain trainer.
+#ifndef STARRING_TESTS_PS_TEST_PS_STAR_H
+#define STARRING_TESTS_PS_TEST_PS_STAR_H
+
+#include "test_ps_job.h"
+
+#define MAX_WORKERS 4
+#define MAX_SERVERS 3
+
+struct job {
+    struct toy_case t;
+    struct config c;
+    struct layout *l;
+    pthread_mutex_t mutex;
+    pthread_cond_t bound;
+    char address[256];
+    int (*on_step)(void *ctx, int rank, int64_t step);  // of each worker, or NULL
+    int scheduler_rc, server_rc[MAX_SERVERS];
+    char scheduler_error[512], server_error[MAX_SERVERS][512];
+    struct rank_report report[MAX_SERVERS];
+    struct toy_worker_result worker[MAX_WORKERS];
+};
+
+struct seat {
+    struct job *job;
+    int rank;
+    const struct config *config;  // NULL: the job's
+    pthread_t thread;
+};
+
+static inline struct ps_role_options role_of(struct seat *s) {
+    return (struct ps_role_options){.config = s->config ? s->config : &s->job->c,
+                                    .layout = s->job->l,
+                                    .scheduler = s->job->address,
+                                    .rank = s->rank};
+}
+
+static inline void on_bound(void *ctx, const char *address) {
+    struct job *j = ctx;
+    pthread_mutex_lock(&j->mutex);
+    snprintf(j->address, sizeof j->address, "%s", address);
+    pthread_cond_signal(&j->bound);
+    pthread_mutex_unlock(&j->mutex);
+}
+
+static inline void *scheduler_main(void *arg) {
+    struct seat *s = arg;
+    struct ps_role_options o = role_of(s);
+    o.scheduler = "tcp://127.0.0.1:*";
+    o.on_bound = on_bound;
+    o.ctx = s->job;
+    error_quiet(1);
+    s->job->scheduler_rc = ps_scheduler_run(&o);
+    snprintf(s->job->scheduler_error, 512, "%s", error_last());
+    return NULL;
+}
+
+static inline void *server_main(void *arg) {
+    struct seat *s = arg;
+    struct ps_role_options o = role_of(s);
+    error_quiet(1);
+    s->job->server_rc[s->rank] = ps_server_run(&o, &s->job->report[s->rank]);
+    snprintf(s->job->server_error[s->rank], 512, "%s", error_last());
+    return NULL;
+}
+
+static inline void *worker_main(void *arg) {
+    struct seat *s = arg;
+    struct toy_worker_options o = {.t = &s->job->t, .role = role_of(s), .on_step = s->job->on_step};
+    error_quiet(1);
+    toy_worker_run(&o, &s->job->worker[s->rank]);
+    return NULL;
+}
+
+static inline struct job *job_create(const struct toy_case *t) {
+    struct job *j = xcalloc(1, sizeof *j);
+    j->t = *t;
+    j->c = toy_config(t);
+    j->l = toy_layout(t->workers, 80);
+    pthread_mutex_init(&j->mutex, NULL);
+    pthread_cond_init(&j->bound, NULL);
+    return j;
+}
+
+static inline void job_destroy(struct job *j) {
+    for (int w = 0; w < MAX_WORKERS; w++)
+        for (int u = 0; u < TOY_UNITS; u++) free(j->worker[w].weights[u]);
+    layout_destroy(&j->l);
+    pthread_mutex_destroy(&j->mutex);
+    pthread_cond_destroy(&j->bound);
+    free(j);
+}
+
+// Runs all roles; `odd` (may be NULL) is the last worker's configuration, `workers` how many really come.
+static inline void job_run(struct job *j, const struct config *odd, int workers) {
+    struct seat scheduler = {.job = j}, server[MAX_SERVERS], worker[MAX_WORKERS];
+    pthread_create(&scheduler.thread, NULL, scheduler_main, &scheduler);
+    pthread_mutex_lock(&j->mutex);
+    while (!j->address[0]) pthread_cond_wait(&j->bound, &j->mutex);
+    pthread_mutex_unlock(&j->mutex);
+    for (int i = 0; i < j->t.servers; i++) {
+        server[i] = (struct seat){.job = j, .rank = i};
+        pthread_create(&server[i].thread, NULL, server_main, &server[i]);
+    }
+    for (int i = 0; i < workers; i++) {
+        worker[i] = (struct seat){.job = j, .rank = i, .config = i == workers - 1 ? odd : NULL};
+        pthread_create(&worker[i].thread, NULL, worker_main, &worker[i]);
+    }
+    for (int i = 0; i < workers; i++) pthread_join(worker[i].thread, NULL);
+    for (int i = 0; i < j->t.servers; i++) pthread_join(server[i].thread, NULL);
+    pthread_join(scheduler.thread, NULL);
+}
+
+static inline void check_honest(const struct job *j) {
+    for (int w = 0; w < j->t.workers; w++) {
+        const struct toy_worker_result *r = &j->worker[w];
+        assert_memory_equal(r->memory.predicted_bytes, r->usage.peak_bytes, sizeof r->usage.peak_bytes);
+        for (int c = 0; c < MEM_CLASSES; c++)
+            assert_int_equal(r->usage.current_bytes[c], 0);  // all given back
+        assert_int_equal(r->torn, 0);
+        assert_int_equal(r->sent, r->predicted_sent * (uint64_t)j->t.steps);
+        assert_int_equal(r->received, r->predicted_received * (uint64_t)j->t.steps);
+        assert_true(r->sums[0] == j->t.workers * (j->t.workers + 1) / 2 &&
+                    r->sums[1] == 0.125 * j->t.workers);
+    }
+    for (int s = 0; s < j->t.servers; s++) {
+        const struct rank_report *r = &j->report[s];
+        assert_memory_equal(r->predicted_bytes, r->peak_bytes, sizeof r->peak_bytes);
+        assert_string_equal(r->role, "server");
+        assert_int_equal(r->rank, s);
+        assert_true(r->sent_per_step == (double)r->predicted_sent);
+        assert_true(r->received_per_step == (double)r->predicted_received);
+        assert_true(r->control_sent_per_step > 0 && r->rss_bytes > 0);
+    }
+}
+
+static inline void check_all_done(const struct job *j) {
+    assert_string_equal(j->scheduler_error, "");
+    assert_int_equal(j->scheduler_rc, 0);
+    for (int s = 0; s < j->t.servers; s++) assert_int_equal(j->server_rc[s], 0);
+    for (int w = 0; w < j->t.workers; w++)
+        if (j->worker[w].rc != 0) fail_msg("worker %d: %s", w, j->worker[w].error);
+}
+
+static inline void sync_case(const struct toy_case *t) {
+    struct job *j = job_create(t);
+    job_run(j, NULL, t->workers);
+    check_all_done(j);
+    check_honest(j);
+    struct toy_ref ref = toy_ref_start(t, j->l);
+    for (int64_t step = 0; step < t->steps; step++) toy_ref_step(t, j->l, &j->c, &ref, step);
+    for (int w = 0; w < t->workers; w++) {
+        for (int u = 0; u < TOY_UNITS; u++)
+            assert_memory_equal(j->worker[w].weights[u], ref.weight[u],
+                                (size_t)j->l->units[u].n_pad * dtype_size(t->dtype));
+        assert_true(j->worker[w].last.loss == ref.last.loss &&
+                    j->worker[w].last.grad_norm == ref.last.grad_norm);
+        assert_int_equal(j->worker[w].last.skipped, ref.last.skipped);
+    }
+    toy_ref_free(&ref);
+    job_destroy(j);
+}
+
+static inline struct toy_case base_case(void) {
+    return (struct toy_case){.dtype = DT_BF16,
+                             .mode = CONSISTENCY_SYNC,
+                             .workers = 3,
+                             .servers = 2,
+                             .threads = 1,
+                             .steps = 5,
+                             .overflow_step = -1,
+                             .seed = 1,
+                             .look = true};
+}
+
+static inline struct toy_case async_of(float clip, enum dtype dtype) {
+    struct toy_case t = base_case();
+    t.mode = CONSISTENCY_ASYNC;
+    t.clip = clip;
+    t.dtype = dtype;
+    t.overflow_step = dtype == DT_F16 ? 1 : -1;
+    return t;
+}
+
+static inline void async_case(const struct toy_case *t) {
+    struct job *j = job_create(t);
+    job_run(j, NULL, t->workers);
+    check_all_done(j);
+    check_honest(j);
+    uint64_t pushes = 0, acknowledged = 0;
+    for (int w = 0; w < t->workers; w++) {
+        for (int u = 0; u < TOY_UNITS; u++)
+            assert_memory_equal(j->worker[w].weights[u], j->worker[0].weights[u],
+                                (size_t)j->l->units[u].n_pad * dtype_size(t->dtype));
+        for (int i = 0; i < 64; i++) acknowledged += j->worker[w].staleness.count[i];
+        assert_true(j->worker[w].last.loss == toy_loss(t, w, t->steps - 1));
+        assert_true(isfinite(j->worker[w].last.grad_norm));
+    }
+    for (int s = 0; s < t->servers; s++)
+        for (int i = 0; i < 64; i++) pushes += j->report[s].staleness.count[i];
+    struct shard_map *map = ps_map_create(&j->c, j->l);
+    assert_int_equal(pushes, (uint64_t)map->count * (uint64_t)(t->workers * t->steps));
+    assert_int_equal(acknowledged, pushes);
+    shard_map_destroy(&map);
+    job_destroy(j);
+}
+
+#endif

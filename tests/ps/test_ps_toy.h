@@ -1,0 +1,189 @@
+// A toy model for the star's tests: odd tensor sizes, gradients that depend on the weights, and the
+// plain in-process trainer that every way of running it must equal to the last bit.
+#ifndef STARRING_TESTS_PS_TEST_PS_TOY_H
+#define STARRING_TESTS_PS_TEST_PS_TOY_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/memory.h"
+#include "ps/net/timing.h"
+#include "ps/ps.h"
+#include "shared/config/config.h"
+#include "shared/core/error.h"
+#include "shared/model/optimizer.h"
+
+#define TOY_UNITS 4
+#define TOY_LR    0.01f
+
+static inline void toy_tensor(struct unit *u, int64_t rows, int64_t cols, bool decay) {
+    struct tensor *t = &u->tensors[u->count];
+    snprintf(t->name, sizeof t->name, "t%d", u->count++);
+    t->shape[0] = rows;
+    t->shape[1] = cols;
+    t->dims = cols > 1 ? 2 : 1;
+    t->decay = decay;
+}
+
+static inline struct layout *toy_layout(int workers, int64_t rows) {
+    struct layout *l = xcalloc(1, sizeof *l);
+    l->count = TOY_UNITS;
+    l->units = xcalloc(TOY_UNITS, sizeof *l->units);
+    for (int u = 0; u < TOY_UNITS; u++) {
+        snprintf(l->units[u].name, sizeof l->units[u].name, u == 0 ? "embedding" : "block.%d", u - 1);
+        toy_tensor(&l->units[u], rows + 3 * u, 17, true);
+        toy_tensor(&l->units[u], 13 + u, 1, false);
+        if (u == 2) toy_tensor(&l->units[u], 5, 7, true);
+    }
+    layout_finish(l, workers);
+    return l;
+}
+
+struct toy_case {
+    enum dtype dtype;
+    enum consistency mode;
+    int workers, servers, threads, steps;
+    float clip;
+    int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
+    uint64_t seed;
+    bool far;   // the workers' device has memory of its own (test_ps_device.h)
+    bool look;  // an evaluation is under way when finish is called
+};
+
+static inline struct config toy_config(const struct toy_case *t) {
+    struct config c = {.kind = TOPOLOGY_PS,
+                       .consistency = t->mode,
+                       .workers = t->workers,
+                       .dtype = t->dtype,
+                       .steps = t->steps,
+                       .clip = t->clip};
+    c.optimizer = (struct optimizer_config){
+        .lr = TOY_LR, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+    c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;
+    c.scaler.enabled = t->dtype == DT_F16;
+    c.ps = (struct ps_config){.servers = t->servers,
+                              .threads = t->threads,
+                              .partition_bytes = 2048,
+                              .deadline_ms = 30000,
+                              .heartbeat_ms = 100,
+                              .credit_bytes = 16384,
+                              .bind = (char *)"tcp://127.0.0.1:*"};
+    return c;
+}
+
+static inline uint64_t toy_hash(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdULL;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53ULL;
+    return x ^ (x >> 33);
+}
+
+static inline float toy_noise(uint64_t a, uint64_t b) {
+    return (float)((double)(int64_t)toy_hash(a * 0x9e3779b97f4a7c15ULL + b) / 9.3e18);
+}
+
+static inline void toy_init(const struct layout *l, int u, float *out) {
+    for (int i = 0; i < l->units[u].count; i++) {
+        const struct tensor *t = &l->units[u].tensors[i];
+        for (int64_t j = 0; j < t->numel; j++)
+            out[t->offset + j] = toy_noise((uint64_t)(77 + u), (uint64_t)(t->offset + j));
+    }
+}
+
+static inline float toy_loss_scale(const struct toy_case *t) { return t->dtype == DT_F16 ? 256.0f : 1.0f; }
+
+// Worker's gradient of unit u at `step` on these weights; zeros in gaps.
+static inline void toy_grad(const struct toy_case *t, const struct layout *l, int u, int worker, int64_t step,
+                            const void *weights, void *out) {
+    float scale = toy_loss_scale(t) / (float)t->workers;
+    for (int i = 0; i < l->units[u].count; i++) {
+        const struct tensor *x = &l->units[u].tensors[i];
+        for (int64_t j = 0; j < x->numel; j++) {
+            int64_t at = x->offset + j;
+            float w = dtype_load(t->dtype, weights, (size_t)at);
+            float noise = toy_noise((uint64_t)(1000 * step + 10 * worker + u), (uint64_t)at);
+            dtype_store(t->dtype, out, (size_t)at, scale * (0.3f * w + noise));
+        }
+    }
+    if (step == t->overflow_step && worker == t->workers - 1 && u == 1)
+        dtype_store(t->dtype, out, 3, INFINITY);
+}
+
+static inline double toy_loss(const struct toy_case *t, int worker, int64_t step) {
+    return (1.0 + 0.1 * worker) / ((double)t->workers * (double)(step + 1));
+}
+
+// ---------------------------------------------------------------- the plain trainer
+struct toy_ref {
+    void *weight[TOY_UNITS];
+    float *master[TOY_UNITS], *m[TOY_UNITS], *v[TOY_UNITS];
+    int64_t updates;
+    struct step_stats last;
+};
+
+static inline struct toy_ref toy_ref_start(const struct toy_case *t, const struct layout *l) {
+    struct toy_ref r = {.updates = 0};
+    for (int u = 0; u < l->count; u++) {
+        unsigned long n = (unsigned long)l->units[u].n_pad;
+        r.weight[u] = xcalloc(n, dtype_size(t->dtype));
+        r.master[u] = xcalloc(n, 4);
+        r.m[u] = xcalloc(n, 4);
+        r.v[u] = xcalloc(n, 4);
+        toy_init(l, u, r.master[u]);
+        for (unsigned long i = 0; i < n; i++) dtype_store(t->dtype, r.weight[u], i, r.master[u][i]);
+    }
+    return r;
+}
+
+static inline void toy_ref_free(struct toy_ref *r) {
+    for (int u = 0; u < TOY_UNITS; u++) {
+        free(r->weight[u]);
+        free(r->master[u]);
+        free(r->m[u]);
+        free(r->v[u]);
+    }
+}
+
+// One synchronous step: OP_REDUCE over workers, OP_SUMSQ over all, the decision, AdamW.
+static inline void toy_ref_step(const struct toy_case *t, const struct layout *l, const struct config *c,
+                                struct toy_ref *r, int64_t step) {
+    struct exact_sum sum = {{0}, 0};
+    void *total[TOY_UNITS];
+    const char *why = "";
+    for (int u = 0; u < l->count; u++) {
+        unsigned long n = (unsigned long)l->units[u].n_pad;
+        void *inputs[8];
+        total[u] = xcalloc(n, dtype_size(t->dtype));
+        for (int w = 0; w < t->workers; w++) {
+            inputs[w] = xcalloc(n, dtype_size(t->dtype));
+            toy_grad(t, l, u, w, step, r->weight[u], inputs[w]);
+        }
+        struct reduce_args a = {total[u], (const void *const *)inputs, t->workers, (int64_t)n, t->dtype};
+        cpu_ops[OP_REDUCE](1, &a, &why);
+        struct sumsq_args s = {.out = &sum, .x = total[u], .n = (int64_t)n, .dt = t->dtype};
+        cpu_ops[OP_SUMSQ](1, &s, &why);
+        for (int w = 0; w < t->workers; w++) free(inputs[w]);
+    }
+    struct update_scalars scalars = update_decide(&sum, toy_loss_scale(t), t->clip);
+    for (int u = 0; u < l->count; u++) {
+        struct update_range range = {.unit = &l->units[u],
+                                     .end = l->units[u].n_pad,
+                                     .master = r->master[u],
+                                     .m = r->m[u],
+                                     .v = r->v[u],
+                                     .weight = r->weight[u],
+                                     .grad = total[u],
+                                     .dtype = t->dtype};
+        if (!scalars.skip) optimizer_apply(&c->optimizer, &range, TOY_LR, r->updates + 1, &scalars, 1);
+        free(total[u]);
+    }
+    if (!scalars.skip) r->updates++;
+    r->last = (struct step_stats){.grad_norm = scalars.norm, .skipped = scalars.skip != 0};
+    r->last.loss = toy_loss(t, 0, step);
+    for (int w = 1; w < t->workers; w++) r->last.loss += toy_loss(t, w, step);
+}
+
+#endif

@@ -1,0 +1,192 @@
+// Headers: what is written is what is read; what was not written by us is refused, whatever it is.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/net/wire.h"
+#include "shared/core/rng.h"
+
+static struct wire_header sample(enum wire_kind kind) {
+    struct wire_header h = {.kind = kind,
+                            .role = PS_SHARD,
+                            .rank = 3,
+                            .thread = 2,
+                            .job = 0xfedcba9876543210u,
+                            .incarnation = 77,
+                            .manifest = ~0ull,
+                            .key = 123456,
+                            .step = 1ll << 40,
+                            .version = 9,
+                            .seq = 8,
+                            .staleness = 5,
+                            .flags = WIRE_HELD | WIRE_FINAL,
+                            .lr = 0.1f,
+                            .loss_scale = 65536.0f,
+                            .clip = 1.0f,
+                            .grad_scale = 1e-5f,
+                            .loss = 3.25,
+                            .norm = 0.125};
+    if (kind == WIRE_SHARD_SUM) {
+        h.has_sum = true;
+        for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = (1ll << 55) + i;
+        h.sum.nonfinite = 17;
+    }
+    return h;
+}
+
+static bool carries(enum wire_kind k) {
+    return k == WIRE_START || k == WIRE_INIT || k == WIRE_PUSH || k == WIRE_PULL_REPLY;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    for (int k = WIRE_HELLO; k < WIRE_KINDS; k++) {
+        uint8_t bytes[WIRE_HEADER_MAX];
+        struct wire_header h = sample((enum wire_kind)k), back;
+        if (k == WIRE_GATHER)
+            for (h.count = 0; h.count < WIRE_VALUES_MAX; h.count++) h.values[h.count] = 1.0 / (h.count + 1);
+        if (k == WIRE_ABORT) memset(h.text, 'x', sizeof h.text - 1);
+        size_t n = wire_encode(&h, bytes);
+        assert_in_range(n, 1, WIRE_HEADER_MAX);
+        assert_int_equal(wire_decode(bytes, n, carries((enum wire_kind)k) ? 4 : 0, &back), 0);
+        assert_memory_equal(&back.job, &h.job, sizeof h.job);
+        assert_int_equal(back.kind, h.kind);
+        assert_int_equal(back.role, h.role);
+        assert_int_equal(back.rank, h.rank);
+        assert_int_equal(back.thread, h.thread);
+        assert_int_equal(back.incarnation, h.incarnation);
+        assert_int_equal(back.manifest, h.manifest);
+        assert_int_equal(back.key, h.key);
+        assert_int_equal(back.step, h.step);
+        assert_int_equal(back.version, h.version);
+        assert_int_equal(back.seq, h.seq);
+        assert_int_equal(back.staleness, h.staleness);
+        assert_int_equal(back.flags, h.flags);
+        assert_true(back.lr == h.lr && back.loss_scale == h.loss_scale && back.clip == h.clip);
+        assert_true(back.grad_scale == h.grad_scale && back.loss == h.loss && back.norm == h.norm);
+        assert_int_equal(back.has_sum, h.has_sum);
+        assert_memory_equal(&back.sum, &h.sum, sizeof h.sum);
+        assert_int_equal(back.count, h.count);
+        assert_memory_equal(back.values, h.values, sizeof h.values);
+        assert_string_equal(back.text, h.text);
+        assert_string_not_equal(wire_kind_name((enum wire_kind)k), "unknown");
+    }
+}
+
+static void test_small(void **state) {
+    (void)state;
+    uint8_t bytes[WIRE_HEADER_MAX];
+    struct wire_header h = {
+        .kind = WIRE_PUSH, .role = PS_WORKER, .rank = 1, .key = 5, .step = 100, .job = 1, .incarnation = 2};
+    assert_in_range(wire_encode(&h, bytes), 1, 48);
+}
+
+static int decode_of(struct wire_header h, size_t payload) {
+    uint8_t bytes[WIRE_HEADER_MAX];
+    struct wire_header back;
+    size_t n = wire_encode(&h, bytes);
+    assert_true(n > 0);
+    return wire_decode(bytes, n, payload, &back);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    struct wire_header h = sample(WIRE_PULL);
+    assert_int_equal(decode_of(h, 0), 0);
+    assert_int_equal(decode_of(h, 1), -1);  // a payload that nothing announces
+    h = sample(WIRE_PUSH);
+    assert_int_equal(decode_of(h, 0), -1);  // a push of nothing
+    h.step = -1;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.key = -5;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.version = -1;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.flags = 64;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.role = (enum ps_role)PS_ROLES;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.rank = -2;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample((enum wire_kind)WIRE_KINDS);
+    assert_int_equal(decode_of(h, 0), -1);
+    h = sample(WIRE_SHARD_SUM);
+    h.sum.limb[3] = -1;
+    assert_int_equal(decode_of(h, 0), -1);
+    h = sample(WIRE_SHARD_SUM);
+    h.has_sum = false;
+    assert_int_equal(decode_of(h, 0), -1);
+}
+
+// The longest text and the longest values do not fit one header, and the encoder says so.
+static void test_too_large(void **state) {
+    (void)state;
+    uint8_t bytes[WIRE_HEADER_MAX];
+    struct wire_header h = sample(WIRE_SHARD_SUM);
+    memset(h.text, 'y', sizeof h.text - 1);
+    h.count = WIRE_VALUES_MAX;
+    assert_int_equal(wire_encode(&h, bytes), 0);
+}
+
+// Truncations, single flipped bits and noise: never a crash (run under the sanitizers), and a header
+// that is accepted holds only values in range.
+static void check_range(const struct wire_header *h) {
+    assert_in_range(h->kind, 1, WIRE_KINDS - 1);
+    assert_in_range(h->role, 0, PS_ROLES - 1);
+    assert_true(h->rank >= -1 && h->key >= 0 && h->step >= 0 && h->version >= 0 && h->staleness >= 0);
+    assert_in_range(h->count, 0, WIRE_VALUES_MAX);
+    assert_true(strnlen(h->text, WIRE_TEXT_MAX) < WIRE_TEXT_MAX);
+}
+
+static void test_fuzz(void **state) {
+    (void)state;
+    int accepted = 0, refused = 0;
+    for (uint64_t i = 0; i < 60000; i++) {
+        uint8_t bytes[WIRE_HEADER_MAX + 1];
+        struct wire_header h = sample((enum wire_kind)(1 + i % (WIRE_KINDS - 1))), back;
+        size_t n = wire_encode(&h, bytes), payload = carries(h.kind) ? 4 : 0;
+        switch (i % 4) {
+            case 0:
+                n = (size_t)rng_below(1, i, 0, n);
+                break;
+            case 1:
+                bytes[rng_below(2, i, 0, n)] ^= (uint8_t)(1u << rng_below(3, i, 0, 8));
+                break;
+            case 2:
+                for (int k = 0; k < 8; k++)
+                    bytes[rng_below(4, i, (uint64_t)k, n)] = (uint8_t)rng_below(5, i, (uint64_t)k, 256);
+                break;
+            default:
+                n = 1 + (size_t)rng_below(6, i, 0, sizeof bytes);
+                for (size_t k = 0; k < n; k++) bytes[k] = (uint8_t)rng_below(7, i, k, 256);
+        }
+        uint8_t *exact = malloc(n ? n : 1);  // reads past the end are seen by the address sanitizer
+        memcpy(exact, bytes, n);
+        if (wire_decode(exact, n, payload, &back) == 0) {
+            check_range(&back);
+            accepted++;
+        } else {
+            refused++;
+        }
+        free(exact);
+    }
+    assert_true(accepted > 100 && refused > 10000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_small), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_too_large),  cmocka_unit_test(test_fuzz),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,331 @@
+// The launcher, the command-line parser, rank variables and run directories, without a training job.
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shared/command/cli.h"
+#include "shared/command/commands.h"
+#include "shared/core/error.h"
+#include "shared/launch/launch.h"
+#include "shared/launch/rank_env.h"
+
+static int64_t seven(void *ctx) { return ctx ? 7 : 7; }
+
+static struct launcher *launcher(void) {
+    return launcher_create(&(struct launch_options){.grace_s = 0.5, .last_step = seven});
+}
+
+static void start(struct launcher *l, const char *role, int rank, const char *script) {
+    char *argv[] = {"sh", "-c", (char *)script, NULL};
+    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0}), 0);
+}
+
+static void all_end_well(void **state) {
+    (void)state;
+    struct launcher *l = launcher();
+    start(l, "server", 0, "exit 0");
+    start(l, "worker", 0, "sleep 0.1");
+    assert_int_equal(launcher_wait(l), 0);
+    launcher_destroy(&l);
+    assert_null(l);
+}
+
+static void first_death_is_named(void **state) {
+    (void)state;
+    struct launcher *l = launcher();
+    error_quiet(1);
+    start(l, "server", 0, "exec sleep 60");
+    start(l, "worker", 1, "exit 3");
+    assert_int_equal(launcher_wait(l), 1);
+    assert_non_null(strstr(error_last(), "worker 1"));
+    assert_non_null(strstr(error_last(), "exit status 3"));
+    assert_non_null(strstr(error_last(), "after step 7"));
+    launcher_destroy(&l);
+    error_quiet(0);
+}
+
+static void usage_errors_keep_their_status(void **state) {
+    (void)state;
+    struct launcher *l = launcher();
+    error_quiet(1);
+    start(l, "worker", 0, "exit 2");
+    assert_int_equal(launcher_wait(l), 2);
+    launcher_destroy(&l);
+    error_quiet(0);
+}
+
+static void signals_are_named(void **state) {
+    (void)state;
+    struct launcher *l = launcher();
+    error_quiet(1);
+    start(l, "scheduler", -1, "kill -9 $$");
+    start(l, "worker", 0, "exec sleep 60");
+    assert_int_equal(launcher_wait(l), 1);
+    assert_non_null(strstr(error_last(), "scheduler (pid"));
+    assert_non_null(strstr(error_last(), "signal 9"));
+    launcher_destroy(&l);
+    error_quiet(0);
+}
+
+// A child that ignores SIGTERM is killed once its grace is over; nobody is left behind.
+static void the_deaf_are_killed(void **state) {
+    (void)state;
+    int ends[2];
+    char line[32];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    struct launcher *l = launcher();
+    error_quiet(1);
+    char script[128];
+    snprintf(script, sizeof script, "trap '' TERM; echo $$ >&%d; while :; do sleep 0.05; done", ends[1]);
+    char *argv[] = {"sh", "-c", script, NULL};
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", argv, ends[1], 0}), 0);
+    close(ends[1]);
+    assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
+    pid_t pid = (pid_t)atoi(line);
+    assert_int_equal(kill(pid, 0), 0);
+    start(l, "server", 0, "exit 1");
+    assert_int_equal(launcher_wait(l), 1);
+    assert_int_equal(kill(pid, 0), -1);
+    close(ends[0]);
+    launcher_destroy(&l);
+    error_quiet(0);
+}
+
+static void interrupt_ends_all(void **state) {
+    (void)state;
+    struct launcher *l = launcher();
+    error_quiet(1);
+    start(l, "worker", 0, "exec sleep 60");
+    start(l, "worker", 1, "exec sleep 60");
+    kill(getpid(), SIGINT);
+    assert_int_equal(launcher_wait(l), 128 + SIGINT);
+    launcher_destroy(&l);
+    error_quiet(0);
+}
+
+static void line_of_a_child(void **state) {
+    (void)state;
+    int ends[2];
+    char line[32], script[64];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    struct launcher *l = launcher();
+    snprintf(script, sizeof script, "echo tcp://127.0.0.1:5555 >&%d", ends[1]);
+    char *argv[] = {"sh", "-c", script, NULL};
+    assert_int_equal(launcher_start(l, &(struct launch_child){"scheduler", -1, "/bin/sh", argv, ends[1], 0}),
+                     0);
+    close(ends[1]);
+    assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
+    assert_string_equal(line, "tcp://127.0.0.1:5555");
+    // The writer has gone: an error, no wait for the deadline.
+    error_quiet(1);
+    assert_int_equal(launcher_read_line(l, ends[0], 600, line, sizeof line), -1);
+    error_quiet(0);
+    close(ends[0]);
+    assert_int_equal(launcher_wait(l), 0);
+    launcher_destroy(&l);
+}
+
+static void a_program_that_is_not_there(void **state) {
+    (void)state;
+    struct launcher *l = launcher();
+    char *argv[] = {"no-such-program", NULL};
+    error_quiet(1);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"server", 2, "/nonexistent/x", argv, 0, 0}),
+                     -1);
+    assert_non_null(strstr(error_last(), "server 2"));
+    error_quiet(0);
+    launcher_destroy(&l);
+}
+
+// ---------------------------------------------------------------- the command line
+static enum cli_outcome parse(struct cli_args *a, int argc, char **argv) {
+    error_quiet(1);
+    enum cli_outcome outcome = cli_parse(&command_train, argc, argv, a);
+    error_quiet(0);
+    return outcome;
+}
+
+static void options_become_overrides(void **state) {
+    (void)state;
+    struct cli_args a;
+    char *argv[] = {"-c", "x.json", "--workers=3", "--set", "fp16.loss_scale=4=5", "--trace", "--steps", "9"};
+    assert_int_equal(parse(&a, 8, argv), CLI_RUN);
+    assert_string_equal(cli_get(&a, "config"), "x.json");
+    assert_int_equal(a.override_count, 4);
+    assert_string_equal(a.overrides[0].path, "workers");
+    assert_string_equal(a.overrides[0].value, "3");
+    assert_string_equal(a.overrides[0].flag, "--workers");
+    assert_string_equal(a.overrides[1].path, "fp16.loss_scale");
+    assert_string_equal(a.overrides[1].value, "4=5");
+    assert_string_equal(a.overrides[2].path, "trace");
+    assert_string_equal(a.overrides[2].value, "true");
+    assert_string_equal(a.overrides[3].value, "9");
+    assert_null(cli_get(&a, "dry-run"));
+    cli_args_free(&a);
+}
+
+static void wrong_options_are_named(void **state) {
+    (void)state;
+    struct {
+        char *argv[2];
+        int argc;
+        const char *says;
+    } cases[] = {
+        {{"--wrokers", "2"}, 2, "did you mean --workers"},
+        {{"--workers", NULL}, 1, "--workers needs a value"},
+        {{"--trace=1", NULL}, 1, "--trace takes no value"},
+        {{"--set", "novalue"}, 2, "KEY=VALUE"},
+        {{"-x", NULL}, 1, "unknown option -x"},
+        {{"word", NULL}, 1, "unexpected word \"word\""},
+        {{"--qqqqqqqqqqqqqq", NULL}, 1, "--help"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cli_args a;
+        assert_int_equal(parse(&a, cases[i].argc, cases[i].argv), CLI_WRONG);
+        if (!strstr(error_last(), cases[i].says)) fail_msg("case %zu says: %s", i, error_last());
+        cli_args_free(&a);
+    }
+}
+
+static void whole_numbers(void **state) {
+    (void)state;
+    struct cli_args a;
+    long value = 77;
+    char *good[] = {"--rank", "3"}, *bad[] = {"--rank", "3x"};
+    assert_int_equal(cli_parse(&command_server, 2, good, &a), CLI_RUN);
+    assert_int_equal(cli_integer(&a, "rank", 0, 3, -1, &value), 0);
+    assert_int_equal(value, 3);
+    error_quiet(1);
+    assert_int_equal(cli_integer(&a, "rank", 0, 2, -1, &value), -1);
+    assert_non_null(strstr(error_last(), "--rank 3"));
+    cli_args_free(&a);
+    assert_int_equal(cli_parse(&command_server, 2, bad, &a), CLI_RUN);
+    assert_int_equal(cli_integer(&a, "rank", 0, 9, -1, &value), -1);
+    error_quiet(0);
+    cli_args_free(&a);
+    assert_int_equal(cli_parse(&command_server, 0, NULL, &a), CLI_RUN);
+    assert_int_equal(cli_integer(&a, "rank", 0, 9, -1, &value), 0);
+    assert_int_equal(value, -1);
+    cli_args_free(&a);
+}
+
+// ---------------------------------------------------------------- rank variables
+static void forget_ranks(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_WORLD_SIZE",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS",
+                                        "PMIX_RANK",
+                                        "PMI_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+}
+
+static void rank_variables(void **state) {
+    (void)state;
+    struct rank_env e;
+    forget_ranks();
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_NONE);
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "4", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_TORCHRUN);
+    assert_int_equal(e.rank, 1);
+    assert_int_equal(e.size, 4);
+    assert_false(e.mpi_ready);
+    setenv("OMPI_COMM_WORLD_RANK", "2", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_MPIRUN);
+    assert_true(e.mpi_ready);
+    assert_int_equal(e.local_rank, 0);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.local_rank, 1);
+    setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+    error_quiet(1);
+    assert_int_equal(rank_env_read(&e), -1);
+    setenv("OMPI_COMM_WORLD_RANK", "two", 1);
+    assert_int_equal(rank_env_read(&e), -1);
+    assert_non_null(strstr(error_last(), "OMPI_COMM_WORLD_RANK=two"));
+    error_quiet(0);
+    forget_ranks();
+    setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURM_NTASKS", "2", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_SLURM);
+    assert_false(e.mpi_ready);
+    setenv("PMIX_RANK", "0", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_true(e.mpi_ready);
+    setenv("SLURM_NTASKS", "1", 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_NONE);
+    forget_ranks();
+}
+
+// The table of rank_env.h, row by row.
+static void what_was_told_wins(void **state) {
+    (void)state;
+    static const struct {
+        const char *variables[6];
+        bool rank[4];  // told nothing, threads, processes, mpi
+    } rows[] = {
+        {{NULL}, {false, false, false, false}},
+        {{"SLURM_PROCID", "SLURM_NTASKS", NULL}, {true, false, false, false}},
+        {{"RANK", "WORLD_SIZE", NULL}, {true, false, false, false}},
+        {{"SLURM_PROCID", "SLURM_NTASKS", "PMIX_RANK", NULL}, {true, false, false, true}},
+        {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL}, {true, false, false, true}},
+        {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", NULL},
+         {true, false, false, true}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct rank_env e;
+        forget_ranks();
+        for (int v = 0; rows[i].variables[v]; v++) {
+            bool count = strstr(rows[i].variables[v], "SIZE") || strstr(rows[i].variables[v], "NTASKS");
+            setenv(rows[i].variables[v], count ? "4" : "1", 1);
+        }
+        assert_int_equal(rank_env_read(&e), 0);
+        for (int told = LAUNCH_DEFAULT; told <= LAUNCH_MPI; told++) {
+            struct rank_env is = rank_env_told(&e, told);
+            if ((is.kind != RANK_ENV_NONE) != rows[i].rank[told])
+                fail_msg("row %zu, told %d: kind %d", i, told, (int)is.kind);
+            assert_int_equal(is.size, rows[i].rank[told] ? 4 : 1);
+        }
+    }
+    forget_ranks();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_end_well),
+        cmocka_unit_test(first_death_is_named),
+        cmocka_unit_test(usage_errors_keep_their_status),
+        cmocka_unit_test(signals_are_named),
+        cmocka_unit_test(the_deaf_are_killed),
+        cmocka_unit_test(interrupt_ends_all),
+        cmocka_unit_test(line_of_a_child),
+        cmocka_unit_test(a_program_that_is_not_there),
+        cmocka_unit_test(options_become_overrides),
+        cmocka_unit_test(wrong_options_are_named),
+        cmocka_unit_test(whole_numbers),
+        cmocka_unit_test(rank_variables),
+        cmocka_unit_test(what_was_told_wins),
+    };
+    return cmocka_run_group_tests_name("launch", tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+// Who may take a run directory, and what its state.json says.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/run_state.h"
+
+#define STARTS_AT_ONCE 8
+
+static int make_base(void **state) {
+    char *base = xstrdup("/tmp/starring-run-XXXXXX");
+    *state = base;
+    return mkdtemp(base) ? 0 : -1;
+}
+
+static int remove_base(void **state) {
+    char *command = xasprintf("rm -r %s", (char *)*state);
+    int rc = system(command);
+    free(command);
+    free(*state);
+    return rc;
+}
+
+static void put(const char *dir, const char *name, const char *text) {
+    assert_int_equal(run_dir_write(dir, name, text), 0);
+}
+
+static bool there(const char *dir, const char *name) {
+    char *path = xasprintf("%s/%s", dir, name);
+    bool is = !access(path, F_OK);
+    free(path);
+    return is;
+}
+
+static enum run_phase phase(const char *dir) {
+    struct run_state s;
+    run_state_read(dir, &s);
+    return s.phase;
+}
+
+// Refused, with a message that holds `says`.
+static void refused(const char *dir, bool force, const char *says) {
+    error_quiet(1);
+    assert_int_equal(run_dir_prepare(dir, force), -1);
+    error_quiet(0);
+    if (!strstr(error_last(), says)) fail_msg("\"%s\" is not in: %s", says, error_last());
+}
+
+// Another process takes dir and lives until it is killed.
+static pid_t taken_by_another(const char *dir) {
+    int ready[2];
+    char c;
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    if (!pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (run_dir_prepare(dir, false)) _exit(1);
+        if (write(ready[1], "x", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static void end(pid_t pid) {
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static void earlier_runs_are_kept(void **state) {
+    char *dir = xasprintf("%s/a/b", (char *)*state);
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    assert_int_equal(phase(dir), RUN_RUNNING);
+    put(dir, "config.json", "{}\n");
+    put(dir, "metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2.5}\n");
+    put(dir, "ranks/worker-0.json", "{}\n");
+    put(dir, "notes.txt", "mine");
+    assert_int_equal(run_state_end(dir, RUN_COMPLETE, NULL), 0);
+    assert_int_equal(phase(dir), RUN_COMPLETE);
+    refused(dir, false, "2 steps of an earlier run (complete)");
+    char *text = run_dir_read(dir, "config.json", false);
+    assert_string_equal(text, "{}\n");
+    free(text);
+    assert_int_equal(run_dir_prepare(dir, true), 0);
+    assert_false(there(dir, "config.json") || there(dir, "metrics.jsonl") ||
+                 there(dir, "ranks/worker-0.json"));
+    assert_true(there(dir, "notes.txt"));
+    free(dir);
+}
+
+static void no_step_no_obstacle(void **state) {
+    const char *dir = *state;
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    put(dir, "config.json", "{}\n");
+    put(dir, "metrics.jsonl", "{\"step\":1,\"lo");  // a torn line is no step
+    put(dir, "ranks/worker-1.json", "{}\n");
+    assert_int_equal(run_state_end(dir, RUN_FAILED, "no weights"), 0);
+    struct run_state s;
+    run_state_read(dir, &s);
+    assert_string_equal(s.why, "no weights");
+    assert_true(s.ended[0]);
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    assert_false(there(dir, "config.json") || there(dir, "metrics.jsonl") ||
+                 there(dir, "ranks/worker-1.json"));
+    assert_int_equal(phase(dir), RUN_RUNNING);
+}
+
+// A directory without a state.json may hold somebody's model.
+static void strangers_are_kept(void **state) {
+    put(*state, "config.json", "{\"model_type\":\"gpt2\"}\n");
+    refused(*state, false, "config.json is there");
+    assert_true(there(*state, "config.json"));
+    assert_int_equal(run_dir_prepare(*state, true), 0);
+}
+
+static void the_living_keep_theirs(void **state) {
+    const char *dir = *state;
+    pid_t pid = taken_by_another(dir);
+    char *number = xasprintf("process %d", (int)pid);
+    assert_int_equal(phase(dir), RUN_RUNNING);
+    refused(dir, false, number);
+    refused(dir, true, number);
+    assert_int_equal(run_state_end(dir, RUN_COMPLETE, NULL), 0);
+    assert_int_equal(phase(dir), RUN_RUNNING);  // not ours to end
+    end(pid);
+    assert_int_equal(phase(dir), RUN_DEAD);
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    free(number);
+}
+
+// state.json of a living process, with one member changed.
+static void forge(const char *dir, const char *key, cJSON *value) {
+    char *text = run_dir_read(dir, "state.json", false);
+    cJSON *o = cJSON_Parse(text);
+    free(text);
+    cJSON_ReplaceItemInObject(o, key, value);
+    text = cJSON_Print(o);
+    put(dir, "state.json", text);
+    free(text);
+    cJSON_Delete(o);
+}
+
+static void a_number_used_again_is_another_process(void **state) {
+    const char *dir = *state;
+    struct run_state s;
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    forge(dir, "start_ticks", cJSON_CreateNumber(1));
+    assert_int_equal(phase(dir), RUN_DEAD);
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    forge(dir, "boot_id", cJSON_CreateString("another boot"));
+    assert_int_equal(phase(dir), RUN_DEAD);
+    assert_int_equal(run_dir_prepare(dir, false), 0);
+    forge(dir, "host", cJSON_CreateString("another-machine"));
+    run_state_read(dir, &s);
+    assert_true(s.phase == RUN_RUNNING && s.elsewhere && !s.own);
+    put(dir, "config.json", "{}\n");
+    refused(dir, false, "another-machine");
+    assert_int_equal(run_dir_prepare(dir, true), 0);
+    put(dir, "state.json", "{\"state\":\"run");
+    assert_int_equal(phase(dir), RUN_UNKNOWN);
+}
+
+static void one_of_many_wins(void **state) {
+    const char *dir = *state;
+    int won = 0;
+    pid_t pids[STARTS_AT_ONCE];
+    int gate[2], done[2];
+    assert_int_equal(pipe(gate) | pipe(done), 0);
+    for (int i = 0; i < STARTS_AT_ONCE; i++) {
+        if ((pids[i] = fork())) continue;
+        char c;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        error_quiet(1);
+        close(gate[1]);
+        ssize_t n = read(gate[0], &c, 1);  // all begin when the gate closes
+        bool mine = !run_dir_prepare(dir, false);
+        if (n != 0 || write(done[1], mine ? "1" : "0", 1) != 1) _exit(1);
+        for (;;) pause();  // a dead winner's directory is free
+    }
+    close(gate[1]);
+    for (int i = 0; i < STARTS_AT_ONCE; i++) {
+        char c;
+        assert_int_equal(read(done[0], &c, 1), 1);
+        won += c == '1';
+    }
+    for (int i = 0; i < STARTS_AT_ONCE; i++) end(pids[i]);
+    close(gate[0]);
+    close(done[0]);
+    close(done[1]);
+    assert_int_equal(won, 1);
+}
+
+static void names_do_not_collide(void **state) {
+    char before[4096];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(*state), 0);
+    struct config *c = config_load(NULL, NULL, 0);
+    char *names[4];
+    for (int i = 0; i < 4; i++) {
+        assert_non_null(names[i] = run_dir_make(c));
+        struct stat about;
+        assert_int_equal(stat(names[i], &about), 0);
+        for (int j = 0; j < i; j++) assert_string_not_equal(names[i], names[j]);
+    }
+    for (int i = 0; i < 4; i++) free(names[i]);
+    config_destroy(&c);
+    assert_int_equal(chdir(before), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(earlier_runs_are_kept, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(no_step_no_obstacle, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(strangers_are_kept, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(the_living_keep_theirs, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(a_number_used_again_is_another_process, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(one_of_many_wins, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(names_do_not_collide, make_base, remove_base),
+    };
+    return cmocka_run_group_tests_name("run_dir", tests, NULL, NULL);
+}

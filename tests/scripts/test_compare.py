@@ -1,0 +1,411 @@
+#!/usr/bin/env python3
+"""experiments/compare.py over made-up run directories, and over a made-up program."""
+import csv
+import html.parser
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+COMPARE = os.path.join(TOP, "experiments", "compare.py")
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from comparison import equality, svg, table
+from comparison.runs import RunError, load, split_values
+
+LOSSES = ["5.5451774597167969", "5.5", "5.25", "5.125"]
+HASH = "0x0123456789abcdef"
+
+
+def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None, **summary):
+    """A finished run as the program leaves it; losses are written as the texts given."""
+    os.makedirs(directory, exist_ok=True)
+    star = topology.startswith("ps:")
+    classes = {"parameter": 1 << 20, "gradient": 1 << 20, "activation": 3 << 20}
+    worker = {"rank": 0, "role": "worker", "predicted": classes, "peak": dict(classes), "formula_bytes": 4 << 20,
+              "rss_bytes": 9 << 20, "transport_peak_bytes": 0}
+    wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 3 << 20,
+            "predicted_sent": 3 << 20, "predicted_received": 3 << 20}
+    full = {"topology": topology, "workers": 1 if topology == "local" else 2, "servers": 1 if star else 0,
+            "dtype": "bf16", "device": "cpu", "params": 3000000, "steps": len(losses), "tokens_per_step": 1024,
+            "model": "demo", "data": "demo", "seed": 1, "skipped": 0, "train_batch_size": 8,
+            "tokens_per_second": 2000.0, "step_seconds": {"median": 0.5, "p5": 0.4, "p95": 0.6},
+            "loss": {"first": float(losses[0]), "last": float(losses[-1])}, "val_loss": 2.5, "unigram_entropy": 3.25,
+            "weights_hash": weights_hash, "memory": [worker], "wire": [wire],
+            "time": {"data": 0.1, "forward": 0.5, "backward": 1.0, "comm_exposed": 0.1, "comm_overlapped": 0.2,
+                     "optimizer": 0.1, "wait": 0.05, "total": 2.0}}
+    if star:
+        full["memory"] = [worker, {"rank": 0, "role": "server", "predicted": {"master": 6 << 20}, "peak": {"master": 6 << 20},
+                                   "formula_bytes": 6 << 20, "rss_bytes": 9 << 20, "transport_peak_bytes": 1 << 19}]
+        full["staleness"] = {"histogram": [4, 2], "max": 1, "mean": 1 / 3}
+    full.update(summary)
+    with open(os.path.join(directory, "summary.json"), "w", encoding="utf-8") as f:
+        json.dump(full, f)
+    with open(os.path.join(directory, "config.json"), "w", encoding="utf-8") as f:
+        json.dump({"topology": topology, "gradient_clipping": 1.0, **(config or {})}, f)
+    with open(os.path.join(directory, "metrics.jsonl"), "w", encoding="utf-8") as f:
+        for i, loss in enumerate(losses):
+            f.write(f'{{"step": {i + 1}, "loss": {loss}, "grad_norm": 1.0, "lr": 0.001, "loss_scale": 1, '
+                    f'"tokens": 1024, "seconds": 0.5, "skipped": false}}\n')
+    with open(os.path.join(directory, "evals.jsonl"), "w", encoding="utf-8") as f:
+        f.write(f'{{"step": {len(losses)}, "val_loss": 2.5, "unigram_entropy": 3.25, "seconds": 0.5}}\n')
+    return directory
+
+
+PROGRAM = """#!{python}
+import os, sys
+sys.path.insert(0, {tests!r})
+from test_compare import LOSSES, make_run
+argv = sys.argv[1:]
+value = lambda flag, other=None: argv[argv.index(flag) + 1] if flag in argv else other
+with open(os.path.join(os.path.dirname(os.path.abspath(value("--out"))), "order.txt"), "a") as f:
+    f.write(" ".join(argv) + "\\n")
+if value("--topology") == "zero:3" and os.environ.get("BREAK") == "1":
+    print("starring: error: [rank 1] could not gather unit 3")
+    sys.exit(1)
+losses = list(LOSSES)
+if value("--topology") == "zero:3" and os.environ.get("BREAK") == "bit":
+    losses[2] = "5.2500000000000009"
+make_run(value("--out"), value("--topology"), losses, seed=int(value("--seed", 1)),
+         workers=1 if value("--topology") == "local" else int(value("--workers", 2)))
+"""
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.out = self.at("out")
+
+    def at(self, *names):
+        return os.path.join(self.folder.name, *names)
+
+    def run_it(self, *argv, env=None):
+        return subprocess.run([sys.executable, COMPARE, *argv, "--out", self.out], capture_output=True, text=True,
+                              cwd=self.folder.name, env={**os.environ, **(env or {})}, check=False)
+
+    def two(self, **second):
+        make_run(self.at("a"), "ps:sync")
+        make_run(self.at("b"), "zero:2", **second)
+        return ["--runs", self.at("a"), self.at("b")]
+
+
+class FinishedRuns(Case):
+    def test_equal_runs_are_called_equal(self):
+        p = self.run_it(*self.two(), "--assert-equal")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("ps:sync = zero:2: equal to the last bit", p.stdout)
+
+    def test_one_bit_of_one_loss(self):
+        p = self.run_it(*self.two(losses=LOSSES[:2] + ["5.2500000000000009"] + LOSSES[3:]), "--assert-equal")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("ps:sync and zero:2 differ at step 3: loss 5.25 in ps:sync, 5.2500000000000009 in zero:2", p.stderr)
+        self.assertIn("BROKEN PROMISE", p.stdout)
+
+    def test_digits_that_a_double_would_lose_count(self):
+        p = self.run_it(*self.two(losses=LOSSES[:3] + ["5.12500000000000000001"]), "--assert-equal")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("step 4", p.stderr)
+
+    def test_equal_losses_but_other_weights(self):
+        p = self.run_it(*self.two(weights_hash="0x0123456789abcdee"), "--assert-equal")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("equal losses, but weights", p.stderr)
+
+    def test_pinned_host_memory_is_no_device_memory(self):
+        classes = {"parameter": 2 << 20, "pinned": 5 << 20}
+        gpu = {"name": "some GPU", "host": "here", "bus_id": "0000:01:00.0", "driver": "13.1", "runtime": "13.0",
+               "cublaslt": 130000, "cudnn": None, "used_bytes": 9 << 20, "ledger_bytes": 4 << 20,
+               "workspace_bytes": 1 << 20, "other_bytes": 4 << 20}
+        memory = [{"rank": 0, "role": "worker", "predicted": classes, "peak": dict(classes), "formula_bytes": 1 << 20}]
+        p = self.run_it(*self.two(memory=memory, devices=[gpu]))
+        self.assertEqual(p.returncode, 0, p.stderr)
+        cells = [re.split(r"\s{2,}", line.strip()) for line in p.stdout.splitlines()]
+        lines = {name: " ".join(rest).split() for name, *rest in cells}
+        self.assertEqual(lines["worker"], ["5.00", "=", "2.00", "="])
+        self.assertEqual(lines["pinned host memory"], ["-", "5.00", "="])
+        self.assertEqual(lines["GPU, in use by everything"], ["-", "9.00"])
+        self.assertEqual(lines["of which context and others"], ["-", "4.00"])
+        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
+            first, second = csv.DictReader(f)
+        self.assertEqual(second["worker_bytes_measured"], str(2 << 20))
+        self.assertEqual(second["worker_pinned_bytes_measured"], str(5 << 20))
+        self.assertEqual((first["worker_pinned_bytes_measured"], first["gpu_name"]), ("0", ""))
+        self.assertEqual((second["gpu_name"], second["gpu_used_bytes"]), ("some GPU", str(9 << 20)))
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            report = f.read()
+        self.assertIn("some GPU, 0000:01:00.0, driver 13.1", report)
+        self.assertIn("Page-locked host memory", report)
+
+    def test_a_missing_step_is_a_difference(self):
+        p = self.run_it(*self.two(losses=LOSSES[:3]), "--assert-equal")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("at step 4", p.stderr)
+
+    def test_without_assert_a_difference_is_only_told(self):
+        p = self.run_it(*self.two(losses=LOSSES[:3] + ["5.0"]))
+        self.assertEqual(p.returncode, 0, p.stderr)
+
+    def test_only_what_is_promised_must_be_equal(self):
+        argv = self.two() + [make_run(self.at("c"), "ps:async", LOSSES[:3] + ["5.0"], weights_hash="0x2"),
+                             make_run(self.at("d"), "local", LOSSES[:3] + ["5.124"], weights_hash="0x3")]
+        p = self.run_it(*argv, "--assert-equal", "promised")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("ps:async is not equal to ps:sync: first at step 4", p.stdout)
+        self.assertIn("the moment it arrives", p.stdout)
+        self.assertIn("it is one worker", p.stdout)
+        make_run(self.at("b"), "zero:2", LOSSES[:3] + ["5.0"])
+        p = self.run_it(*argv, "--assert-equal", "promised")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("BROKEN PROMISE: ps:sync and zero:2 differ at step 4", p.stderr)
+
+    def test_nothing_is_promised_across_configurations(self):
+        argv = self.two(losses=LOSSES[:3] + ["5.0"], config={"gradient_clipping": 0.5})
+        p = self.run_it(*argv, "--assert-equal", "promised")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("configured differently: gradient_clipping", p.stdout)
+
+    def test_unlike_runs_are_refused_unless_forced(self):
+        for key, value in (("tokens_per_step", 2048), ("model", "tiny"), ("seed", 2), ("data", "other.txt")):
+            argv = self.two(**{key: value})
+            self.out = self.at("out-" + key)
+            p = self.run_it(*argv)
+            self.assertEqual(p.returncode, 1, key)
+            self.assertIn(f"unequal {key}", p.stderr)
+            self.assertFalse(os.path.exists(os.path.join(self.out, "report.html")))
+            p = self.run_it(*argv, "--force")
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertIn(f"warning: the runs are not comparable: unequal {key}", p.stderr)
+
+    def test_matrix_products_of_two_kinds_are_refused(self):
+        pairs, fma = ({"product": p, "built_for": "AVX-512"} for p in ("bf16-pairs", "fma"))
+        argv = self.two(cpu_kernel=fma)  # the other run says nothing: from before it was recorded, or of a GPU
+        self.assertEqual(self.run_it(*argv).returncode, 0)
+        make_run(self.at("a"), "ps:sync", LOSSES, cpu_kernel=pairs)
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("unequal cpu_kernel", p.stderr)
+        self.assertIn("--set cpu.kernel=fma", p.stderr)
+        make_run(self.at("a"), "ps:sync", LOSSES, cpu_kernel={"product": "fma", "built_for": "SSE2"})
+        self.assertEqual(self.run_it(*argv).returncode, 0)  # what they were built for does not matter
+
+    def test_matrix_products_by_two_tables_are_refused(self):
+        def products(value):
+            return {"file": "a table", "hash": value, "ignored": 0, "shapes": 2, "chosen": 2, "unknown": 0, "refused": 0}
+        argv = self.two(products=products("12ab"))  # the other run says nothing: of a CPU
+        self.assertEqual(self.run_it(*argv).returncode, 0)
+        for other in ("34cd", None):
+            make_run(self.at("a"), "ps:sync", LOSSES, products=products(other))
+            p = self.run_it(*argv)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("unequal products", p.stderr)
+            self.assertIn("cuda.products=FILE, or none", p.stderr)
+        make_run(self.at("a"), "ps:sync", LOSSES, products=dict(products("12ab"), file="a copy", unknown=1))
+        self.assertEqual(self.run_it(*argv).returncode, 0)
+
+    def test_broken_directories_are_named(self):
+        argv = self.two()
+        with open(self.at("b", "metrics.jsonl"), "a", encoding="utf-8") as f:
+            f.write('{"step": 5, "lo')
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("metrics.jsonl:5", p.stderr)
+        with open(self.at("a", "evals.jsonl"), "a", encoding="utf-8") as f:
+            f.write('{"step": 5}\n')
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("evals.jsonl:2", p.stderr)
+        os.remove(self.at("a", "evals.jsonl"))
+        os.remove(self.at("b", "summary.json"))
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("summary.json: not there", p.stderr)
+
+    def test_interrupted_runs_are_named(self):
+        argv = ["--runs", make_run(self.at("a"), "zero:1", LOSSES),
+                make_run(self.at("b"), "zero:2", LOSSES, state="interrupted", steps_planned=9, weights_hash=None)]
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("interrupted after step 4 of 9", p.stderr)
+
+    def test_diverged_losses_are_compared_and_drawn(self):
+        losses = LOSSES[:3] + ["null"]
+        argv = ["--runs", make_run(self.at("a"), "zero:1", LOSSES), make_run(self.at("b"), "zero:2", LOSSES)]
+        for name in "ab":
+            path = self.at(name, "metrics.jsonl")
+            with open(path, encoding="utf-8") as f:
+                text = f.read().replace("5.125", losses[3])
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+        p = self.run_it(*argv, "--assert-equal")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("zero:1 = zero:2", p.stdout)
+
+
+class Results(Case):
+    def test_table_and_csv(self):
+        p = self.run_it(*self.two(), "--markdown")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertRegex(p.stdout, r"worker +5\.00 = +5\.00 =")
+        self.assertRegex(p.stdout, r"server +6\.00 = +-")
+        self.assertRegex(p.stdout, r"waiting for peers +12\.5 +12\.5")
+        self.assertRegex(p.stdout, r"weights hash +01234567 +01234567")
+        self.assertIn("| tokens/s | 2,000 | 2,000 |", p.stdout)
+        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+        self.assertEqual([r["topology"] for r in rows], ["ps:sync", "zero:2"])
+        self.assertEqual(rows[0]["loss_first"], LOSSES[0])
+        self.assertEqual(rows[0]["server_master_bytes_measured"], str(6 << 20))
+        self.assertEqual(rows[1]["worker_wire_sent_per_step"], str(3 << 20))
+
+    def test_a_prediction_that_is_off_by_a_byte_is_shown(self):
+        argv = self.two()
+        path = self.at("b", "summary.json")
+        with open(path, encoding="utf-8") as f:
+            summary = json.load(f)
+        summary["memory"][0]["peak"]["gradient"] += 1
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(summary, f)
+        p = self.run_it(*argv)
+        self.assertRegex(p.stdout, r"worker +5\.00 = +5\.00/5\.00")
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            self.assertIn("do not agree to the byte everywhere", f.read())
+
+    def test_report_is_one_offline_file(self):
+        argv = ["--runs"] + [make_run(self.at(t.replace(":", "-")), t) for t in
+                             ("local", "ps:sync", "zero:3")] + ["--title", "A <b>title</b> & more"]
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            text = f.read()
+        self.assertIn("A &lt;b&gt;title&lt;/b&gt; &amp; more", text)
+        self.assertNotRegex(text, r"<script|<link|<img|@import|url\((?!#)|src=")
+        self.assertEqual(set(re.findall(r"https?://[^\"' )<]+", text)) - {"http://www.w3.org/2000/svg"}, set())
+        self.assertGreaterEqual(text.count("<figure>"), 5)
+        checker = Balanced()
+        checker.feed(text)
+        self.assertEqual(checker.open, [])
+
+    def test_exact_equality_is_judged_without_rounding(self):
+        a = load("a", make_run(self.at("a"), "zero:0"))
+        b = load("b", make_run(self.at("b"), "zero:1", [LOSSES[0], "5.50", *LOSSES[2:]]))
+        self.assertEqual(equality.first_difference(a, b)[0], 2)
+        self.assertIsNone(equality.first_difference(a, a))
+
+    def test_time_parts_add_up(self):
+        part = table.time_per_step(load("a", make_run(self.at("a"), "zero:0")))
+        self.assertAlmostEqual(sum(part[k] for k, _ in table.TIMES), part["total"])
+
+    def test_ticks_are_round_and_inside(self):
+        for low, high in ((0, 1), (2.31, 5.54), (0, 12345), (1e-4, 2e-4), (3, 3)):
+            marks = svg.ticks(low, high)
+            self.assertGreaterEqual(len(marks), 1)
+            self.assertTrue(all(low - 1e-9 <= t <= max(high, low + 1) + 1e-9 for t in marks))
+
+        self.assertEqual(svg.ticks(1, 20, 8, whole=True), [5, 10, 15, 20])
+        self.assertEqual(svg.ticks(1, 4, 8, whole=True), [1, 2, 3, 4])
+
+    def test_values_of_a_sweep(self):
+        self.assertEqual(split_values('1,[2,3],{"a":"b,c"},"x,y"'), ["1", "[2,3]", '{"a":"b,c"}', '"x,y"'])
+
+
+class Balanced(html.parser.HTMLParser):
+    VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            raise AssertionError(f"</{tag}> closes nothing that is open")
+
+
+class FakeProgram(Case):
+    """A program that leaves a run directory and the order in which it was called."""
+
+    def setUp(self):
+        super().setUp()
+        self.program = self.at("program")
+        with open(self.program, "w", encoding="utf-8") as f:
+            f.write(PROGRAM.format(python=sys.executable, tests=os.path.dirname(os.path.abspath(__file__))))
+        os.chmod(self.program, os.stat(self.program).st_mode | stat.S_IXUSR)
+
+    def order(self):
+        with open(os.path.join(self.out, "order.txt"), encoding="utf-8") as f:
+            return f.read().splitlines()
+
+
+class Running(FakeProgram):
+    def test_two_topologies(self):
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--workers", "2", "--steps", "4",
+                        "--seed", "1", "--dtype", "bf16", "--assert-equal")
+        self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
+        self.assertTrue(self.order()[0].startswith("train --topology ps:sync --workers 2 --steps 4 --dtype bf16 --seed 1"))
+        self.assertTrue(os.path.exists(os.path.join(self.out, "zero-3", "output.txt")))
+
+    def test_a_difference_fails_the_assertion(self):
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--assert-equal", env={"BREAK": "bit"})
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("ps:sync and zero:3 differ at step 3", p.stderr)
+
+    def test_the_end_of_a_failed_run_is_shown(self):
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", env={"BREAK": "1"})
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("could not gather unit 3", p.stderr)
+        self.assertIn("exit status 1", p.stderr)
+
+    def test_repeats_are_interleaved(self):
+        p = self.run_it("--program", self.program, "--topologies", "ps:sync,zero:1", "--repeat", "2", "--assert-equal")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual([line.split()[2] for line in self.order()], ["ps:sync", "zero:1", "ps:sync", "zero:1"])
+        self.assertIn("tokens/s (median)", p.stdout)
+
+    def test_sweep(self):
+        p = self.run_it("--program", self.program, "--a", "zero:1", "--sweep", "workers=2,3", "--workers", "9",
+                        "--sweep", "gradient_clipping=0.5,1")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        lines = self.order()
+        self.assertEqual(len(lines), 4)
+        self.assertIn("--workers 3 --set gradient_clipping=0.5", lines[2])
+        self.assertNotIn("--workers 9", " ".join(lines))
+
+    def test_sweeping_the_seed_is_refused_at_once(self):
+        p = self.run_it("--program", self.program, "--a", "zero:1", "--sweep", "seed=1,2,3")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("unequal seed", p.stderr)
+        self.assertEqual(len(self.order()), 2)
+
+    def test_a_directory_of_somebody_else_is_left_alone(self):
+        os.makedirs(os.path.join(self.out, "zero-1"))
+        path = os.path.join(self.out, "zero-1", "thesis.tex")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("precious")
+        p = self.run_it("--program", self.program, "--a", "zero:1")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("no comparison wrote", p.stderr)
+        self.assertTrue(os.path.exists(path))
+
+    def test_wrong_command_lines(self):
+        for argv in ((), ("--a", "local", "--runs", "x"), ("--a", "local", "--repeat", "0"), ("--nonsense",)):
+            self.assertEqual(self.run_it(*argv).returncode, 2, argv)
+        p = self.run_it("--program", self.at("nothing"), "--a", "local")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("build it with make", p.stderr)
+        with self.assertRaises(RunError):
+            load("x", self.at("nowhere"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""docs/files.md against the files that small runs leave: every key found is documented with its type, every documented
+key is found, every file is listed; every line of a .jsonl file has the same keys and types."""
+import fnmatch
+import glob
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+EMULATED = os.path.join(os.path.dirname(PROGRAM), "tests", "emulated")
+PAGE = os.path.join(TOP, "docs", "files.md")
+SMALL = ["--model", "tiny", "--steps", "3", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet"]
+STAR = ["--workers", "2", "--servers", "2", "--trace"]
+EVALS = ["--set", "eval_every=2", "--set", "eval_batches=1"]
+WARMUP = ["--set", "scheduler.params.warmup_num_steps=2"]
+RUNS = {
+    "local": ["--topology", "local", "--dtype", "fp16", *EVALS],
+    "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0"],
+    "async": ["--topology", "ps:async", *STAR, *EVALS],
+    "zero": ["--topology", "zero:2", "--workers", "2", "--dtype", "bf16", "--trace", *EVALS,
+             "--set", "data.val_path=held.txt"],
+    "decay": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupDecayLR",
+              "--set", "scheduler.params.total_num_steps=3", *WARMUP],
+    "cosine": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupCosineLR",
+               "--set", "scheduler.params.total_num_steps=3", *WARMUP],
+}
+GPU = ["--topology", "zero:1", "--workers", "2", "--device", "cuda", "--dtype", "bf16", "--set", "eval_batches=0"]
+TYPES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "integer", float: "number",
+         type(None): "null"}
+
+
+class Row:
+    """A documented key: its pattern, its types, and when it is there."""
+
+    def __init__(self, cells):
+        self.key = cells[0].strip("`")
+        self.types = set(re.split(r",\s*|\s+or\s+", cells[1]))
+        self.when = cells[3]
+        self.pattern = re.compile(re.escape(self.key).replace(r"\*", r"[^.\[\]]+") + "$")
+
+    def takes(self, kind):
+        return kind in self.types or (kind == "integer" and "number" in self.types)
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def read_page():
+    """{file: [Row]} of the chapters, and the file names of the table at the head."""
+    chapters, listed, chapter = {}, [], None
+    with open(PAGE, encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("## "):
+                chapter = line[3:].strip()
+                chapters[chapter] = []
+            elif line.startswith("| `") and chapter:
+                chapters[chapter].append(Row(cells_of(line)))
+            elif line.startswith("| `"):
+                listed.append(cells_of(line)[0].strip("`"))
+    return chapters, listed
+
+
+def walk(value, path, found):
+    """Adds (path, type) of everything in a JSON value."""
+    if path:
+        found.append((path, TYPES[type(value)]))
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            walk(inner, path + "." + key if path else key, found)
+    if isinstance(value, list):
+        for inner in value:
+            walk(inner, path + "[]", found)
+
+
+def documents(path):
+    """The JSON documents of a file: one, or one per line."""
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    return [json.loads(line) for line in text.splitlines()] if path.endswith("l") else [json.loads(text)]
+
+
+class Files(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.chapters, cls.listed = read_page()
+        with open(os.path.join(cls.folder.name, "held.txt"), "w", encoding="utf-8") as f:
+            f.write("to be held out, or not to be held out\n" * 20)
+        for name, more in RUNS.items():
+            cls.train(name, more)
+        cls.has_gpu = os.path.exists(os.path.join(EMULATED, "libstarring_cuda.so"))
+        if cls.has_gpu:
+            cls.train("gpu", GPU, {"STARRING_CUDA_SO": os.path.join(EMULATED, "libstarring_cuda.so"),
+                                   "LD_LIBRARY_PATH": EMULATED, "EMULATED_CUDA_DEVICES": "1"})
+        os.remove(os.path.join(cls.folder.name, "async", "ranks", "server-1.json"))
+        os.remove(os.path.join(cls.folder.name, "async", "summary.json"))
+        told = subprocess.run([PROGRAM, "summary", "async", "--json"], cwd=cls.folder.name, timeout=60, check=False,
+                              capture_output=True, text=True)
+        assert told.returncode == 0, told.stderr
+
+    @classmethod
+    def train(cls, name, more, env=None):
+        p = subprocess.run([PROGRAM, "train", *SMALL, *more, "--out", name], cwd=cls.folder.name, timeout=120,
+                           check=False, capture_output=True, text=True, env={**os.environ, **(env or {})})
+        if p.returncode:
+            raise AssertionError(f"{name}: exit status {p.returncode}\n{p.stderr}")
+
+    def of_kind(self, kind):
+        found = sorted(glob.glob(os.path.join(self.folder.name, "*", kind)))
+        self.assertTrue(found, kind)
+        return [os.path.relpath(path, self.folder.name) for path in found]
+
+    def found_in(self, path):
+        found = []
+        for document in documents(os.path.join(self.folder.name, path)):
+            walk(document, "", found)
+        return found
+
+    def test_every_key_found_is_documented(self):
+        for kind, rows in self.chapters.items():
+            for path in self.of_kind(kind):
+                for key, is_type in self.found_in(path):
+                    row = next((r for r in rows if r.pattern.match(key)), None)
+                    self.assertIsNotNone(row, f"{path}: {key} is not in docs/files.md")
+                    self.assertTrue(row.takes(is_type), f"{path}: {key} is {is_type}, docs/files.md says {row.types}")
+
+    def test_every_key_documented_is_found(self):
+        for kind, rows in self.chapters.items():
+            files = {path: {key for key, _ in self.found_in(path)} for path in self.of_kind(kind)}
+            for row in rows:
+                holders = [path for path, keys in files.items() if any(row.pattern.match(key) for key in keys)]
+                if row.when == "always":
+                    self.assertEqual(holders, list(files), f"{kind}: {row.key} is not always there")
+                elif self.has_gpu or not row.when.startswith("GPU"):
+                    self.assertTrue(holders, f"{kind}: {row.key} is in no file")
+                    only_cpus = row.when == "CPU" and not self.has_gpu
+                    self.assertTrue(len(holders) < len(files) or "[]" in row.key or len(files) == 1 or only_cpus,
+                                    f"{kind}: {row.key} is there always")
+
+    def test_every_file_is_listed(self):
+        paths = [os.path.relpath(os.path.join(folder, name), os.path.join(self.folder.name, run))
+                 for run in os.listdir(self.folder.name)
+                 for folder, _, names in os.walk(os.path.join(self.folder.name, run)) for name in names]
+        for path in paths:
+            self.assertTrue(any(fnmatch.fnmatch(path, pattern) for pattern in self.listed), f"{path} is not listed")
+        for pattern in self.listed:
+            self.assertTrue(any(fnmatch.fnmatch(path, pattern) for path in paths), f"{pattern} is nowhere")
+
+    def test_lines_of_a_file_are_alike(self):
+        for kind in ("metrics.jsonl", "evals.jsonl"):
+            for path in self.of_kind(kind):
+                lines = documents(os.path.join(self.folder.name, path))
+                self.assertGreater(len(lines), 1)
+                first = [(key, type(value)) for key, value in lines[0].items()]
+                self.assertIs(type(lines[0]["step"]), int)
+                for line in lines:
+                    alike = [(key, was) if value is None else (key, type(value))
+                             for (key, value), (_, was) in zip(line.items(), first)]
+                    self.assertEqual(alike, first, path)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""tests/run.py: what it counts, and that neither a crash nor a hang passes for success."""
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, HERE)
+import run as runner
+
+CMOCKA = """[==========] Running 3 test(s).
+[ RUN      ] a
+[       OK ] a
+[==========] 3 test(s) run.
+[  PASSED  ] 2 test(s).
+[  FAILED  ] 1 test(s), listed below:
+[  FAILED  ] b
+
+ 1 FAILED TEST(S)
+"""
+
+
+# The same program - a group of one test that passes, one that is skipped, one that fails, then a group of which the
+# only test is skipped - with cmocka 1.1.5 (Debian 12) and 1.1.7 (Ubuntu 24.04), which puts the group's name first.
+CMOCKA_1_1_5 = """[==========] Running 3 test(s).
+[ RUN      ] a
+[       OK ] a
+[ RUN      ] b
+[  SKIPPED ] b
+[ RUN      ] c
+[  ERROR   ] --- 0x1 != 0x2
+[   LINE   ] --- t.c:8: error: Failure!
+[  FAILED  ] c
+[==========] 3 test(s) run.
+[  PASSED  ] 1 test(s).
+[  SKIPPED ] 1 test(s), listed below:
+[  SKIPPED ] b
+
+ 1 SKIPPED TEST(S)
+[  FAILED  ] 1 test(s), listed below:
+[  FAILED  ] c
+
+ 1 FAILED TEST(S)
+[==========] Running 1 test(s).
+[ RUN      ] b
+[  SKIPPED ] b
+[==========] 1 test(s) run.
+[  PASSED  ] 0 test(s).
+[  SKIPPED ] 1 test(s), listed below:
+[  SKIPPED ] b
+
+ 1 SKIPPED TEST(S)
+"""
+CMOCKA_1_1_7 = """[==========] all: Running 3 test(s).
+[ RUN      ] a
+[       OK ] a
+[ RUN      ] b
+[  SKIPPED ] b
+[ RUN      ] c
+[  ERROR   ] --- 0x1 != 0x2
+[   LINE   ] --- t.c:8: error: Failure!
+[  FAILED  ] c
+[==========] all: 3 test(s) run.
+[  PASSED  ] 1 test(s).
+[  SKIPPED ] all: 1 test(s), listed below:
+[  SKIPPED ] b
+
+ 1 SKIPPED TEST(S)
+[  FAILED  ] all: 1 test(s), listed below:
+[  FAILED  ] c
+
+ 1 FAILED TEST(S)
+[==========] skips: Running 1 test(s).
+[ RUN      ] b
+[  SKIPPED ] b
+[==========] skips: 1 test(s) run.
+[  PASSED  ] 0 test(s).
+[  SKIPPED ] skips: 1 test(s), listed below:
+[  SKIPPED ] b
+
+ 1 SKIPPED TEST(S)
+"""
+
+
+class Counting(unittest.TestCase):
+    def test_cmocka(self):
+        self.assertEqual(runner.count(CMOCKA), (2, 1))
+        self.assertEqual(runner.count(CMOCKA + "[  PASSED  ] 4 test(s).\n"), (6, 1))
+
+    def test_cmocka_with_groups_named(self):
+        named = CMOCKA.replace("[  FAILED  ] 1 test(s)", "[  FAILED  ] group: 1 test(s)")
+        self.assertEqual(runner.count(named), (2, 1))
+
+    def test_skipped_tests_are_neither(self):
+        for text in (CMOCKA_1_1_5, CMOCKA_1_1_7):
+            self.assertEqual((runner.count(text), runner.skipped(text)), ((1, 1), 2))
+            self.assertEqual(len([line for line in runner.closing_lines(text) if "SKIPPED ]" in line and "(s)" in line]), 2)
+        text = "Ran 5 tests in 0.1s\n\nOK (skipped=2)\n"
+        self.assertEqual((runner.count(text), runner.skipped(text)), ((3, 0), 2))
+
+    def test_unittest(self):
+        self.assertEqual(runner.count("Ran 5 tests in 0.1s\n\nOK\n"), (5, 0))
+        self.assertEqual(runner.count("Ran 5 tests in 0.1s\n\nFAILED (failures=1, errors=2)\n"), (2, 3))
+
+
+class Running(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.program = os.path.join(folder.name, "test_program")
+
+    def result(self, body, *options):
+        with open(self.program, "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\n" + body)
+        os.chmod(self.program, os.stat(self.program).st_mode | stat.S_IXUSR)
+        p = subprocess.run([sys.executable, os.path.join(HERE, "run.py"), *options, self.program],
+                           capture_output=True, text=True, check=False)
+        return p.returncode, p.stdout.splitlines()[-1], p.stdout
+
+    def test_success(self):
+        status, last, _ = self.result("echo '[  PASSED  ] 3 test(s).' >&2\n")
+        self.assertEqual((status, last), (0, "3 passed, 0 failed"))
+
+    def test_a_program_whose_tests_are_all_skipped(self):
+        for group in ("", "tests: "):
+            status, last, out = self.result(f"echo '[  PASSED  ] 0 test(s).'\n"
+                                            f"echo '[  SKIPPED ] {group}1 test(s), listed below:'\n")
+            self.assertEqual((status, last), (0, "0 passed, 0 failed"))
+            self.assertIn("1 skipped, for the reasons printed above", out)
+
+    def test_a_hang_is_killed_with_its_children(self):
+        status, last, out = self.result("echo '[  PASSED  ] 3 test(s).'\nsleep 600 & sleep 600\n", "--limit", "0.5")
+        self.assertEqual((status, last), (1, "3 passed, 1 failed"))
+        self.assertIn("killed: still running after 0.5 s", out)
+
+    def test_a_crash_after_the_closing_lines(self):
+        status, last, out = self.result("echo '[  PASSED  ] 3 test(s).'\nkill -SEGV $$\n")
+        self.assertEqual((status, last), (1, "3 passed, 1 failed"))
+        self.assertIn("SIGSEGV", out)
+
+    def test_a_status_that_no_test_explains(self):
+        self.assertEqual(self.result("echo '[  PASSED  ] 3 test(s).'\nexit 3\n")[:2], (1, "3 passed, 1 failed"))
+
+    def test_ctrl_c_reaches_tests_of_a_background_job(self):
+        with open(self.program, "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\necho '[  PASSED  ] 1 test(s).'\nkill -INT $$\n")
+        os.chmod(self.program, 0o755)
+        p = subprocess.run(["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, os.path.join(HERE, "run.py"), self.program],
+                           capture_output=True, text=True, check=False)
+        self.assertIn("SIGINT", p.stdout)
+        self.assertEqual(p.stdout.splitlines()[-1], "1 passed, 1 failed")
+
+    def test_silence_is_no_success(self):
+        self.assertEqual(self.result("exit 0\n")[:2], (1, "0 passed, 1 failed"))
+
+    def test_a_program_that_was_not_built(self):
+        p = subprocess.run([sys.executable, os.path.join(HERE, "run.py"), self.program], capture_output=True, text=True,
+                           check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("was not built", p.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

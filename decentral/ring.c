@@ -33,7 +33,7 @@ void ring_resolve(struct config *c, bool mpi, int ranks_here) {
 
 // A library's own sum needs a library that has one, for this type.
 static int check_native(const struct config *c) {
-    if (c->workers > 1 && c->collective == RING_LOCAL)
+    if (c->workers > 1 && c->collective == RING_THREADS)
         return fail(
             "\"reduce\": \"native\": ranks that are threads have no library whose sum could be taken; use "
             "--launch "
@@ -108,16 +108,16 @@ static void *thread_main(void *arg) {
     if (!r->rc) return NULL;
     r->why = xstrdup(error_last());
     r->failed_s = now_seconds();
-    local_hub_abort(r->place.hub, r->why);  // the others must not wait for this rank
+    threads_hub_abort(r->place.hub, r->why);  // the others must not wait for this rank
     return NULL;
 }
 
 // The rank whose failure the others' are consequences of, or NULL. It told them why before it left; where
 // none did in these words, the first to leave.
-static const struct rank *first_to_fail(const struct rank *ranks, int count, struct local_hub *hub) {
+static const struct rank *first_to_fail(const struct rank *ranks, int count, struct threads_hub *hub) {
     const struct rank *first = NULL;
     char why[512] = "";
-    bool told = local_hub_aborted(hub, why, sizeof why);
+    bool told = threads_hub_aborted(hub, why, sizeof why);
     for (int i = 0; i < count; i++) {
         if (!ranks[i].rc) continue;
         if (told && !strncmp(ranks[i].why, why, sizeof why - 1)) return &ranks[i];
@@ -128,7 +128,7 @@ static const struct rank *first_to_fail(const struct rank *ranks, int count, str
 
 int ring_run_threads(const struct job *j) {
     int n = j->config->workers, started = 0, rc = 0;
-    struct local_hub *hub = local_hub_create(n);
+    struct threads_hub *hub = threads_hub_create(n);
     struct rank *ranks = xcalloc((size_t)n, sizeof *ranks);
     for (; started < n; started++) {
         struct rank *r = &ranks[started];
@@ -137,7 +137,7 @@ int ring_run_threads(const struct job *j) {
     }
     if (started < n) {
         rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
-        local_hub_abort(hub, error_last());
+        threads_hub_abort(hub, error_last());
     }
     for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
     const struct rank *first = first_to_fail(ranks, started, hub);
@@ -145,6 +145,6 @@ int ring_run_threads(const struct job *j) {
     if (first) rc = -1;
     for (int i = 0; i < started; i++) free(ranks[i].why);
     free(ranks);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
     return rc;
 }

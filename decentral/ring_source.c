@@ -17,7 +17,7 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
     bool alone = !m->mpi && m->ranks_here == 1, shared = m->gpus > 0 && m->ranks_here > m->gpus;
     if (asked != RING_AUTO) return asked;
     if (m->cuda && !alone && !shared && (m->gpus == 0 || nccl_available(&why))) return RING_NCCL;
-    return m->mpi ? RING_MPI : RING_LOCAL;
+    return m->mpi ? RING_MPI : RING_THREADS;
 }
 
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
@@ -29,7 +29,7 @@ static struct collective_source source_of(enum ring_collective kind, bool device
         s = (device_memory ? collective_source_mpi_staged : collective_source_mpi)(p->world, p->rank,
                                                                                    p->size);
     else
-        s = collective_source_local(p->hub, p->rank);
+        s = collective_source_threads(p->hub, p->rank);
     s.size = p->size;
     return s;
 }
@@ -65,7 +65,7 @@ int ring_source_open(struct ring_source **out, enum ring_collective kind, const 
     int rc = 0;
     *out = NULL;
     if (kind == RING_NCCL || (processes && device_memory)) {
-        struct collective_source under = source_of(processes ? RING_MPI : RING_LOCAL, false, p, NULL);
+        struct collective_source under = source_of(processes ? RING_MPI : RING_THREADS, false, p, NULL);
         rc = nccl_meeting_open(&r->meeting, &under, p->deadline_s);
         if (rc == 0 && processes) rc = agree(r, kind, p);
     }

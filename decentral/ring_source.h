@@ -25,7 +25,7 @@ struct ring_machine {
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m);
 
 struct ring_place {
-    struct local_hub *hub;    // of ranks that are threads, or NULL
+    struct threads_hub *hub;  // of ranks that are threads, or NULL
     struct mpi_world *world;  // of ranks that are processes, or NULL
     int rank, size;
     struct device *dev;

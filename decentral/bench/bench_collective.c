@@ -66,7 +66,7 @@ struct bench {
 
 struct bench_thread {
     struct bench *b;
-    struct local_hub *hub;
+    struct threads_hub *hub;
     pthread_t thread;
     int rank, rc;
     int64_t wrong;
@@ -144,7 +144,7 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     if (kind < 0) return -1;
     if (kind == RING_MPI && !mpi)
         return fail("--collective mpi: start the ranks with mpirun -n N starring bench collective ..");
-    if (kind == RING_LOCAL && mpi)
+    if (kind == RING_THREADS && mpi)
         return fail("--collective local: its ranks are threads of one process; start it without mpirun");
     if (kind == RING_NCCL && !cuda)
         return fail("--collective nccl: NCCL is for GPUs; use --device cuda, or --collective %s",
@@ -300,7 +300,7 @@ static int run_source(struct bench *b, const struct collective_source *src, stru
     return 0;
 }
 
-static int run_rank(struct bench *b, struct local_hub *hub, int rank, int local_rank, int64_t *wrong) {
+static int run_rank(struct bench *b, struct threads_hub *hub, int rank, int local_rank, int64_t *wrong) {
     char label[32];
     struct device *dev = NULL;
     struct ring_source *source = NULL;
@@ -325,14 +325,14 @@ static int run_rank(struct bench *b, struct local_hub *hub, int rank, int local_
 static void *thread_main(void *arg) {
     struct bench_thread *t = arg;
     t->rc = run_rank(t->b, t->hub, t->rank, t->rank, &t->wrong);
-    if (t->rc) local_hub_abort(t->hub, error_last());  // the others must not wait for this rank
+    if (t->rc) threads_hub_abort(t->hub, error_last());  // the others must not wait for this rank
     return NULL;
 }
 
 // Elements that are wrong, or -1.
 static int64_t run_threads(struct bench *b) {
     int started = 0, rc = 0;
-    struct local_hub *hub = local_hub_create(b->ranks);
+    struct threads_hub *hub = threads_hub_create(b->ranks);
     struct bench_thread *ranks = xcalloc((size_t)b->ranks, sizeof *ranks);
     for (; started < b->ranks; started++) {
         ranks[started] = (struct bench_thread){.b = b, .hub = hub, .rank = started};
@@ -340,7 +340,7 @@ static int64_t run_threads(struct bench *b) {
     }
     if (started < b->ranks) {
         rc = fail("cannot start the thread of rank %d of %d: lower --ranks", started, b->ranks);
-        local_hub_abort(hub, error_last());
+        threads_hub_abort(hub, error_last());
     }
     for (int r = 0; r < started; r++) {
         pthread_join(ranks[r].thread, NULL);
@@ -348,7 +348,7 @@ static int64_t run_threads(struct bench *b) {
     }
     int64_t wrong = rc ? -1 : ranks[0].wrong;
     free(ranks);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
     return wrong;
 }
 

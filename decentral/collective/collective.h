@@ -1,5 +1,5 @@
 // Collectives: eleven primitives over streams, behind one const table. Implementations:
-// collective_local (ranks are threads of one process), collective_mpi (processes), collective_nccl.
+// collective_threads (ranks are threads of one process), collective_mpi (processes), collective_nccl.
 //
 // Ownership   One struct collective per rank and communicator; destroyed by its rank. Operations of one
 //             communicator run in the order enqueued, and every rank enqueues the same sequence. What
@@ -66,7 +66,7 @@ struct collective {
 };
 
 // Bytes of device memory an implementation wants for staging reductions of up to max_count elements a
-// rank; given at creation by whoever plans memory (0 for collective_local).
+// rank; given at creation by whoever plans memory (0 for collective_threads).
 struct collective_options {
     enum reduce_mode mode;
     bool control;
@@ -81,18 +81,18 @@ struct collective_options {
 const char *collective_error(struct collective *c);  // "" while nothing has failed
 void collective_destroy(struct collective **c);
 
-// ---- collective_local: a hub shared by the threads, one collective per rank and channel. Native order is
+// ---- collective_threads: a hub shared by the threads, one collective per rank and channel. Native order is
 // the same as ordered. A failure of one rank aborts the whole hub.
-// Channels 0..LOCAL_CHANNELS-1 are independent communicators.
-#define LOCAL_CHANNELS 4
-struct local_hub;
-struct local_hub *local_hub_create(int size);
-void local_hub_destroy(struct local_hub **h);  // after every collective of it
-int local_hub_size(const struct local_hub *h);
-void local_hub_abort(struct local_hub *h, const char *why);
-bool local_hub_aborted(struct local_hub *h, char *why, size_t why_bytes);  // why is written when true
-struct collective *collective_local_create(struct local_hub *h, int rank, int channel,
-                                           const struct collective_options *o);
+// Channels 0..COLLECTIVE_CHANNELS-1 are independent communicators.
+#define COLLECTIVE_CHANNELS 4
+struct threads_hub;
+struct threads_hub *threads_hub_create(int size);
+void threads_hub_destroy(struct threads_hub **h);  // after every collective of it
+int threads_hub_size(const struct threads_hub *h);
+void threads_hub_abort(struct threads_hub *h, const char *why);
+bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes);  // why is written when true
+struct collective *collective_threads_create(struct threads_hub *h, int rank, int channel,
+                                             const struct collective_options *o);
 
 // ---- collective_mpi: MPI_Init_thread(MULTIPLE) once, then one duplicate of MPI_COMM_WORLD a channel;
 // every rank creates its channels in the same order. Buffers in device memory that is not the host's pass
@@ -116,10 +116,10 @@ struct collective_source {
     size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel; NULL: none
     struct collective *(*create)(const struct collective_source *src, int channel,
                                  const struct collective_options *o);
-    void *impl;               // struct local_hub * or struct mpi_world *
+    void *impl;               // struct threads_hub * or struct mpi_world *
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
-struct collective_source collective_source_local(struct local_hub *h, int rank);
+struct collective_source collective_source_threads(struct threads_hub *h, int rank);
 struct collective_source collective_source_mpi(struct mpi_world *w, int rank, int size);
 // For ranks whose device memory is not the host's.
 struct collective_source collective_source_mpi_staged(struct mpi_world *w, int rank, int size);

@@ -8,18 +8,18 @@ static size_t no_staging(int size, size_t max_count, enum dtype dt) {
 
 // ---------------------------------------------------------------- threads of one process
 
-static struct collective *create_local(const struct collective_source *src, int channel,
-                                       const struct collective_options *o) {
-    return collective_local_create(src->impl, src->rank, channel, o);
+static struct collective *create_threads(const struct collective_source *src, int channel,
+                                         const struct collective_options *o) {
+    return collective_threads_create(src->impl, src->rank, channel, o);
 }
 
-struct collective_source collective_source_local(struct local_hub *h, int rank) {
+struct collective_source collective_source_threads(struct threads_hub *h, int rank) {
     return (struct collective_source){
         .name = "local",
         .rank = rank,
-        .size = h ? local_hub_size(h) : 0,
+        .size = h ? threads_hub_size(h) : 0,
         .staging_bytes = no_staging,
-        .create = create_local,
+        .create = create_threads,
         .impl = h,
     };
 }

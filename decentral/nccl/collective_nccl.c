@@ -323,7 +323,7 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
                                           const struct collective_options *o) {
     struct collective_nccl *c = xcalloc(1, sizeof *c);
     struct creation x = {.c = c};
-    assert(channel >= 0 && channel < LOCAL_CHANNELS);
+    assert(channel >= 0 && channel < COLLECTIVE_CHANNELS);
     pthread_condattr_t monotonic;
     collective_impl_init(&c->impl, &nccl_ops, w->o.rank, w->o.size, o);
     c->world = w;
@@ -413,7 +413,7 @@ static int prepare_order(struct nccl_world *w) {
         warn(LAUNCH_ORDER "=%s is set: NCCL's operations run one after the other", getenv(LAUNCH_ORDER));
     w->order = event_create(w->o.device);
     bool made = w->order != NULL;
-    for (int i = 0; i < LOCAL_CHANNELS * NCCL_ENTRIES; i++) {
+    for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
         struct nccl_event_pair *e = &w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES];
         e->start = event_create(w->o.device);
         e->done = event_create(w->o.device);
@@ -427,7 +427,7 @@ void nccl_world_close(struct nccl_world **world) {
     if (!w) return;
     stream_destroy(&w->setup);
     event_destroy(&w->order);
-    for (int i = 0; i < LOCAL_CHANNELS * NCCL_ENTRIES; i++) {
+    for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
         event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].start);
         event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].done);
     }

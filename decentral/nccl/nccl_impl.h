@@ -23,7 +23,7 @@ struct nccl_world {
     bool serial;          // the device, too, runs one step after the other
     struct nccl_event_pair {
         struct event *start, *done;
-    } events[LOCAL_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator
+    } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator
 };
 
 enum step_kind { STEP_PLAIN, STEP_PIECES, STEP_BACK };

@@ -9,7 +9,7 @@ static int check_collective(const struct config *c) {
         return fail(
             "--collective mpi: with --launch threads the ranks share one process's memory; use --collective "
             "local, or --launch mpi");
-    if (c->collective == RING_LOCAL && c->launch == LAUNCH_MPI)
+    if (c->collective == RING_THREADS && c->launch == LAUNCH_MPI)
         return fail(
             "--collective local: with --launch mpi the ranks are processes of their own; use --collective "
             "mpi, "
@@ -59,7 +59,7 @@ int launch_check_rank(const struct config *c, const struct rank_env *e) {
             c->workers);
     if (e->kind == RANK_ENV_NONE) return 0;
     const char *by = rank_env_name(e->kind);
-    if (ring && c->collective == RING_LOCAL)
+    if (ring && c->collective == RING_THREADS)
         return fail(
             "--collective local: started by %s, the ranks are processes of their own; use --collective mpi, "
             "or "

@@ -210,9 +210,9 @@ typedef struct collective *(*create_fn)(const struct collective_source *src, int
 // Runs the ranks; all must agree on how many elements are wrong, or all fail (-1).
 static int64_t run_threads(int ranks, const struct bench_rank_options *o, create_fn create) {
     struct bench_thread t[8] = {0};
-    struct local_hub *hub = local_hub_create(ranks);
+    struct threads_hub *hub = threads_hub_create(ranks);
     for (int r = 0; r < ranks; r++) {
-        t[r] = (struct bench_thread){.source = collective_source_local(hub, r), .o = o};
+        t[r] = (struct bench_thread){.source = collective_source_threads(hub, r), .o = o};
         if (create) t[r].source.create = create;
         assert_int_equal(pthread_create(&t[r].thread, NULL, run_rank, &t[r]), 0);
     }
@@ -221,7 +221,7 @@ static int64_t run_threads(int ranks, const struct bench_rank_options *o, create
         assert_int_equal(t[r].rc, t[0].rc);
         if (!t[0].rc) assert_int_equal(t[r].wrong, t[0].wrong);
     }
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
     return t[0].rc ? -1 : t[0].wrong;
 }
 
@@ -291,8 +291,8 @@ static struct collective *create_with(const struct collective_source *src, int c
                                       void (*all_reduce)(struct collective *c, struct stream *s,
                                                          const void *send, void *recv, size_t count,
                                                          enum dtype dt)) {
-    static struct collective_ops broken[8][LOCAL_CHANNELS];  // each rank its own
-    struct collective *c = collective_local_create(src->impl, src->rank, channel, o);
+    static struct collective_ops broken[8][COLLECTIVE_CHANNELS];  // each rank its own
+    struct collective *c = collective_threads_create(src->impl, src->rank, channel, o);
     struct collective_ops *mine = &broken[src->rank][channel];
     *mine = *c->ops;
     mine->all_reduce = all_reduce;

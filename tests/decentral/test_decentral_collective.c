@@ -16,7 +16,7 @@
 // One rank of a test, on a thread of its own with a device and two streams.
 struct rank_thread {
     int rank, size;
-    struct local_hub *hub;
+    struct threads_hub *hub;
     double deadline_s;
     int (*body)(struct rank_thread *t);
     pthread_barrier_t *start;  // of all ranks
@@ -36,7 +36,7 @@ static void *rank_main(void *arg) {
     for (int i = 0; i < 2; i++) {
         struct collective_options o = {.control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s};
         t->s[i] = stream_create(t->dev, "comm");
-        t->c[i] = collective_local_create(t->hub, t->rank, i, &o);
+        t->c[i] = collective_threads_create(t->hub, t->rank, i, &o);
     }
     pthread_barrier_wait(t->start);
     t->rc = t->body(t);
@@ -50,7 +50,7 @@ static void *rank_main(void *arg) {
 }
 
 static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*body)(struct rank_thread *)) {
-    struct local_hub *hub = local_hub_create(size);
+    struct threads_hub *hub = threads_hub_create(size);
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)size);
     memset(t, 0, (size_t)size * sizeof *t);
@@ -65,7 +65,7 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
     }
     for (int i = 0; i < size; i++) pthread_join(t[i].thread, NULL);
     pthread_barrier_destroy(&start);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
     assert_null(hub);
 }
 
@@ -73,7 +73,7 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
 
 static int body_cases(struct rank_thread *t) {
     int rc = cases_run(t->c[0], t->s[0], 1001, 1);
-    if (rc) local_hub_abort(t->hub, "a rank's case failed");
+    if (rc) threads_hub_abort(t->hub, "a rank's case failed");
     return rc;
 }
 
@@ -88,7 +88,7 @@ static void test_all_primitives(void **state) {
 
 static int body_control(struct rank_thread *t) {
     int rc = cases_run(t->c[1], t->s[1], 3, 2);
-    if (rc) local_hub_abort(t->hub, "a rank's case failed");
+    if (rc) threads_hub_abort(t->hub, "a rank's case failed");
     return rc;
 }
 
@@ -271,14 +271,14 @@ static void test_sums_without_arithmetic_are_refused(void **state) {
 static void test_impossible_hubs_are_refused(void **state) {
     (void)state;
     error_quiet(1);
-    assert_null(local_hub_create(0));
-    assert_null(local_hub_create(REDUCE_MAX + 1));
-    struct local_hub *h = local_hub_create(2);
+    assert_null(threads_hub_create(0));
+    assert_null(threads_hub_create(REDUCE_MAX + 1));
+    struct threads_hub *h = threads_hub_create(2);
     struct collective_options o = {0};
-    assert_null(collective_local_create(h, 2, 0, &o));
-    assert_null(collective_local_create(h, 0, LOCAL_CHANNELS, &o));
+    assert_null(collective_threads_create(h, 2, 0, &o));
+    assert_null(collective_threads_create(h, 0, COLLECTIVE_CHANNELS, &o));
     assert_mentions(error_last(), "4 channels");
-    local_hub_destroy(&h);
+    threads_hub_destroy(&h);
     error_quiet(0);
 }
 
@@ -289,17 +289,17 @@ static void test_auto_is_what_the_machine_can(void **state) {
         struct ring_machine m;
         enum ring_collective asked, want;
     } cases[] = {
-        {{.mpi = false, .ranks_here = 4}, RING_AUTO, RING_LOCAL},
+        {{.mpi = false, .ranks_here = 4}, RING_AUTO, RING_THREADS},
         {{.mpi = true, .ranks_here = 4}, RING_AUTO, RING_MPI},
         {{.mpi = true, .ranks_here = 1}, RING_AUTO, RING_MPI},
-        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_LOCAL},
-        {{.cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_LOCAL},
-        {{.cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_LOCAL},
+        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_THREADS},
+        {{.cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_THREADS},
+        {{.cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_THREADS},
         {{.cuda = true, .mpi = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
         {{.cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
         {{.cuda = true, .mpi = true, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
         {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
-        {{.mpi = true, .ranks_here = 2}, RING_LOCAL, RING_LOCAL},
+        {{.mpi = true, .ranks_here = 2}, RING_THREADS, RING_THREADS},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(ring_collective_resolve(cases[i].asked, &cases[i].m), cases[i].want);

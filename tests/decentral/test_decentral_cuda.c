@@ -22,7 +22,7 @@
 #define STAGING ((size_t)64 << 10)
 
 struct gpu_rank {
-    struct local_hub *hub;
+    struct threads_hub *hub;
     int rank, size, gpus;  // rank r computes on GPU r % gpus
     enum ring_collective kind;
     const char *backend;
@@ -82,7 +82,7 @@ static void *rank_main(void *arg) {
 }
 
 static void run_ranks(struct gpu_rank *r, struct gpu_rank like) {
-    struct local_hub *hub = local_hub_create(like.size);
+    struct threads_hub *hub = threads_hub_create(like.size);
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)like.size);
     if (!like.deadline_s) like.deadline_s = 60;
@@ -96,7 +96,7 @@ static void run_ranks(struct gpu_rank *r, struct gpu_rank like) {
     }
     for (int i = 0; i < like.size; i++) pthread_join(r[i].thread, NULL);
     pthread_barrier_destroy(&start);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
 }
 
 static void assert_all(const struct gpu_rank *r, int size, int rc) {
@@ -116,7 +116,7 @@ static void test_local_on_one_gpu(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
     for (int size = 1; size <= RANKS; size++) {
-        run_ranks(r, (struct gpu_rank){.size = size, .gpus = 1, .kind = RING_LOCAL, .body = body_cases});
+        run_ranks(r, (struct gpu_rank){.size = size, .gpus = 1, .kind = RING_THREADS, .body = body_cases});
         assert_all(r, size, 0);
     }
 }
@@ -124,9 +124,9 @@ static void test_local_on_one_gpu(void **state) {
 static void test_local_on_several_gpus(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 2, .gpus = 2, .kind = RING_LOCAL, .body = body_cases});
+    run_ranks(r, (struct gpu_rank){.size = 2, .gpus = 2, .kind = RING_THREADS, .body = body_cases});
     assert_all(r, 2, 0);
-    run_ranks(r, (struct gpu_rank){.size = 4, .gpus = 3, .kind = RING_LOCAL, .body = body_cases});
+    run_ranks(r, (struct gpu_rank){.size = 4, .gpus = 3, .kind = RING_THREADS, .body = body_cases});
     assert_all(r, 4, 0);
 }
 
@@ -184,9 +184,9 @@ static int body_chain(struct gpu_rank *r) {
 static void test_operations_follow_one_another(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 4, .gpus = 1, .kind = RING_LOCAL, .body = body_chain});
+    run_ranks(r, (struct gpu_rank){.size = 4, .gpus = 1, .kind = RING_THREADS, .body = body_chain});
     assert_all(r, 4, 0);
-    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_LOCAL, .body = body_chain});
+    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_THREADS, .body = body_chain});
     assert_all(r, 3, 0);
     run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_NCCL, .body = body_chain});
     assert_all(r, 3, 0);
@@ -255,7 +255,7 @@ static int body_mail(struct gpu_rank *r) {
 static void test_mail_is_ordered(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 4, .gpus = 3, .kind = RING_LOCAL, .body = body_mail});
+    run_ranks(r, (struct gpu_rank){.size = 4, .gpus = 3, .kind = RING_THREADS, .body = body_mail});
     assert_all(r, 4, 0);
 }
 
@@ -283,7 +283,7 @@ static int body_leaves_early(struct gpu_rank *r) {
 static void test_buffers_are_free_after_a_sync(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_LOCAL, .body = body_leaves_early});
+    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_THREADS, .body = body_leaves_early});
     assert_all(r, 3, 0);
 }
 
@@ -312,7 +312,7 @@ static int body_barrier(struct gpu_rank *r) {
 static void test_a_barrier_orders_devices(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 1, .kind = RING_LOCAL, .body = body_barrier});
+    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 1, .kind = RING_THREADS, .body = body_barrier});
     assert_all(r, 3, 0);
 }
 
@@ -347,12 +347,13 @@ static int body_one_device_fails_last(struct gpu_rank *r) {
 static void test_a_failed_device_fails_all(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_LOCAL, .body = body_one_device_fails});
+    run_ranks(r,
+              (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_THREADS, .body = body_one_device_fails});
     assert_all(r, 3, -1);
     for (int i = 0; i < 3; i++) assert_mentions(r[i].error, "all_reduce on channel 0");
     assert_mentions(r[0].error, "aborted: ");
     run_ranks(
-        r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_LOCAL, .body = body_one_device_fails_last});
+        r, (struct gpu_rank){.size = 3, .gpus = 3, .kind = RING_THREADS, .body = body_one_device_fails_last});
     assert_all(r, 3, -1);
 }
 
@@ -368,7 +369,7 @@ static int body_sum_of_bytes(struct gpu_rank *r) {
 static void test_one_rank_refuses(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
-    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 1, .kind = RING_LOCAL, .body = body_sum_of_bytes});
+    run_ranks(r, (struct gpu_rank){.size = 3, .gpus = 1, .kind = RING_THREADS, .body = body_sum_of_bytes});
     assert_all(r, 3, -1);
     for (int i = 0; i < 3; i++) assert_mentions(r[i].error, "no sum of uint8");
 }
@@ -385,7 +386,7 @@ static void test_a_missing_rank_is_named(void **state) {
     (void)state;
     struct gpu_rank r[RANKS];
     run_ranks(r, (struct gpu_rank){
-                     .size = 3, .gpus = 1, .kind = RING_LOCAL, .body = body_missing, .deadline_s = 0.5});
+                     .size = 3, .gpus = 1, .kind = RING_THREADS, .body = body_missing, .deadline_s = 0.5});
     for (int i = 0; i < 3; i += 2) {
         assert_int_equal(r[i].rc, -1);
         assert_mentions(r[i].error, "rank 1 did not come within 0.5 s");
@@ -408,7 +409,7 @@ static int body_gives_up(struct gpu_rank *r) {
 
 static void test_an_abort_reaches_everyone(void **state) {
     (void)state;
-    static const enum ring_collective kinds[] = {RING_LOCAL, RING_NCCL};
+    static const enum ring_collective kinds[] = {RING_THREADS, RING_NCCL};
     struct gpu_rank r[RANKS];
     for (int k = 0; k < 2; k++) {
         double start = now_seconds();

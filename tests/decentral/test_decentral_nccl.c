@@ -113,7 +113,7 @@ static void test_needs_cuda(void **state) {
 
 #define RANKS 3
 struct meeting_rank {
-    struct local_hub *hub;
+    struct threads_hub *hub;
     int rank;
     pthread_t thread;
     char seen[RANKS][16];
@@ -122,7 +122,7 @@ struct meeting_rank {
 
 static void *meeting_main(void *arg) {
     struct meeting_rank *m = arg;
-    struct collective_source under = collective_source_local(m->hub, m->rank);
+    struct collective_source under = collective_source_threads(m->hub, m->rank);
     struct nccl_meeting *meeting = NULL;
     m->rc = nccl_meeting_open(&meeting, &under, 10);
     if (m->rc != 0) return NULL;
@@ -138,7 +138,7 @@ static void *meeting_main(void *arg) {
 static void test_meeting_shares(void **state) {
     (void)state;
     struct meeting_rank m[RANKS];
-    struct local_hub *hub = local_hub_create(RANKS);
+    struct threads_hub *hub = threads_hub_create(RANKS);
     for (int i = 0; i < RANKS; i++) {
         m[i] = (struct meeting_rank){.hub = hub, .rank = i};
         assert_int_equal(pthread_create(&m[i].thread, NULL, meeting_main, &m[i]), 0);
@@ -152,13 +152,13 @@ static void test_meeting_shares(void **state) {
             assert_string_equal(m[i].seen[root], want);
         }
     }
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
 }
 
 static void test_meeting_misses_a_rank(void **state) {
     (void)state;
-    struct local_hub *hub = local_hub_create(2);
-    struct collective_source under = collective_source_local(hub, 0);
+    struct threads_hub *hub = threads_hub_create(2);
+    struct collective_source under = collective_source_threads(hub, 0);
     struct nccl_meeting *meeting = NULL;
     char bytes[8] = "x";
     error_quiet(1);
@@ -168,7 +168,7 @@ static void test_meeting_misses_a_rank(void **state) {
     assert_non_null(strstr(error_last(), "rank 1"));
     error_quiet(0);
     nccl_meeting_close(&meeting);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
 }
 
 int main(void) {

@@ -21,7 +21,7 @@
 #include "tests/decentral/collective_cases.h"
 
 struct nccl_rank {
-    struct local_hub *hub;
+    struct threads_hub *hub;
     int rank, size;
     enum reduce_mode mode;
     size_t staging_bytes;
@@ -52,7 +52,7 @@ static struct nccl_world *fake_world(const struct nccl_rank *r, const struct ncc
 
 static void *rank_main(void *arg) {
     struct nccl_rank *r = arg;
-    struct collective_source under = collective_source_local(r->hub, r->rank);
+    struct collective_source under = collective_source_threads(r->hub, r->rank);
     struct nccl_meeting *meeting = NULL;
     error_quiet(1);
     r->rc = -1;
@@ -80,7 +80,7 @@ static void *rank_main(void *arg) {
 }
 
 static void run_ranks(struct nccl_rank *r, const struct nccl_rank *like) {
-    struct local_hub *hub = local_hub_create(like->size);
+    struct threads_hub *hub = threads_hub_create(like->size);
     for (int i = 0; i < like->size; i++) {
         r[i] = *like;
         r[i].hub = hub;
@@ -88,7 +88,7 @@ static void run_ranks(struct nccl_rank *r, const struct nccl_rank *like) {
         assert_int_equal(pthread_create(&r[i].thread, NULL, rank_main, &r[i]), 0);
     }
     for (int i = 0; i < like->size; i++) pthread_join(r[i].thread, NULL);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
     assert_int_equal(atomic_load(&fake.live_events), 0);
     assert_int_equal(atomic_load(&fake.live_streams), 0);
     assert_int_equal(atomic_load(&fake.live_buffers), 0);

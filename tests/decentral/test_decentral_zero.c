@@ -38,19 +38,19 @@ static void *ring_main(void *arg) {
 }
 
 static void run_ring(struct ring_thread *t, const struct zero_case *c, int (*body)(struct ring_thread *)) {
-    struct local_hub *hub = local_hub_create(c->world);
+    struct threads_hub *hub = threads_hub_create(c->world);
     struct zero_reference *ref = zero_reference_create(c);
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)c->world);
     for (int i = 0; i < c->world; i++) {
         t[i] = (struct ring_thread){.c = c, .ref = ref, .body = body, .start = &start};
-        t[i].source = collective_source_local(hub, i);
+        t[i].source = collective_source_threads(hub, i);
         assert_int_equal(pthread_create(&t[i].thread, NULL, ring_main, &t[i]), 0);
     }
     for (int i = 0; i < c->world; i++) pthread_join(t[i].thread, NULL);
     pthread_barrier_destroy(&start);
     zero_reference_destroy(&ref);
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
 }
 
 static int body_train(struct ring_thread *t) { return zero_case_rank(t->c, t->ref, &t->source); }
@@ -136,8 +136,8 @@ static void test_textbook_memory(void **state) {
         units[u].tensors[0] = (struct tensor){.name = "w", .shape = {62500, 60000}, .dims = 2};
     layout_finish(&l, 64);
     assert_int_equal(l.params, 7500000000);
-    struct local_hub *hub = local_hub_create(64);
-    struct collective_source src = collective_source_local(hub, 63);
+    struct threads_hub *hub = threads_hub_create(64);
+    struct collective_source src = collective_source_threads(hub, 63);
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
@@ -153,15 +153,15 @@ static void test_textbook_memory(void **state) {
         assert_int_equal(wire.sent_per_step, (stage == 3 ? 3 : 2) * volume);
         assert_int_equal(wire.received_per_step, wire.sent_per_step);
     }
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
 }
 
 static void test_fp32_formula_counts_no_master(void **state) {
     (void)state;
     static const double per_parameter[4] = {16, 8 + 8 / 4.0, 4 + 12 / 4.0, 16 / 4.0};
     struct layout *l = zero_case_layout(4, false);
-    struct local_hub *hub = local_hub_create(4);
-    struct collective_source src = collective_source_local(hub, 0);
+    struct threads_hub *hub = threads_hub_create(4);
+    struct collective_source src = collective_source_threads(hub, 0);
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
@@ -170,7 +170,7 @@ static void test_fp32_formula_counts_no_master(void **state) {
         assert_true(fabs((double)mem.formula_bytes - per_parameter[stage] * (double)l->params) < 1);
         assert_int_equal(mem.predicted_bytes[MEM_MASTER], 0);
     }
-    local_hub_destroy(&hub);
+    threads_hub_destroy(&hub);
     layout_destroy(&l);
 }
 
@@ -178,8 +178,9 @@ static void test_impossible_options_are_refused(void **state) {
     (void)state;
     error_quiet(1);
     struct layout *l = zero_case_layout(2, false);
-    struct local_hub *hub = local_hub_create(2), *three = local_hub_create(3);
-    struct collective_source src = collective_source_local(hub, 0), other = collective_source_local(three, 0);
+    struct threads_hub *hub = threads_hub_create(2), *three = threads_hub_create(3);
+    struct collective_source src = collective_source_threads(hub, 0),
+                             other = collective_source_threads(three, 0);
     struct zero_options good = {.stage = 1, .layout = l, .dtype = DT_BF16, .source = &src}, o = good;
     struct topology_memory mem;
     struct wire_prediction wire;
@@ -203,8 +204,8 @@ static void test_impossible_options_are_refused(void **state) {
     assert_non_null(strstr(error_last(), "natively"));
     o.dtype = DT_F32;
     assert_int_equal(zero_predict(&o, &mem, &wire), 0);
-    local_hub_destroy(&hub);
-    local_hub_destroy(&three);
+    threads_hub_destroy(&hub);
+    threads_hub_destroy(&three);
     layout_destroy(&l);
     error_quiet(0);
 }

@@ -184,7 +184,7 @@ static struct memory_need need_of(const char *topology, const char *more, const 
     struct config *c = config_load(NULL, set, 6);
     assert_non_null(c);
     c->device = device;
-    c->collective = RING_LOCAL;
+    c->collective = RING_THREADS;
     j = (struct job){.ranks_here = 3};
     assert_int_equal(job_open(&j, c, true), 0);
     assert_int_equal(memory_need_of(&j, predict_hundred, part, &need), 0);

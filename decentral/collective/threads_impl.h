@@ -1,4 +1,4 @@
-// Inside of collective_local: the hub that ranks share, how they meet, and the two ways of moving bytes.
+// Inside of collective_threads: the hub that ranks share, how they meet, and the two ways of moving bytes.
 //
 // Host memory    A rank loads and adds on its stream's thread: when a meeting is over, so are the loads
 //                before it. Nothing else orders them.
@@ -18,20 +18,20 @@
 //                that ran an operation has been synchronised.
 // Owners         The hub owns channels, slots and mail; a collective its events. Peers touch them until they
 //                have left the operation, and destroying waits for that.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_LOCAL_IMPL_H
-#define STARRING_DECENTRAL_COLLECTIVE_LOCAL_IMPL_H
+#ifndef STARRING_DECENTRAL_COLLECTIVE_THREADS_IMPL_H
+#define STARRING_DECENTRAL_COLLECTIVE_THREADS_IMPL_H
 
 #include "decentral/collective/collective_impl.h"
 
-enum local_point { LOCAL_READY, LOCAL_SUMMED, LOCAL_DONE, LOCAL_POINTS };
+enum threads_point { THREADS_READY, THREADS_SUMMED, THREADS_DONE, THREADS_POINTS };
 
-struct collective_local;
+struct collective_threads;
 
 // What a rank shows its peers during one operation.
-struct local_slot {
+struct threads_slot {
     struct collective_call call;
     uint64_t sequence;  // operations of this rank on this channel
-    struct collective_local *owner;
+    struct collective_threads *owner;
     bool present;        // arrived at the meeting under way
     atomic_bool failed;  // for good
     uint64_t passed;     // operations whose first meeting is behind this rank, of all its collectives here
@@ -40,81 +40,81 @@ struct local_slot {
 enum mail_state { MAIL_EMPTY, MAIL_FULL, MAIL_READING, MAIL_TAKEN };
 
 // send/recv from one rank to another: the receiver loads from the sender's buffer.
-struct local_mail {
+struct threads_mail {
     enum mail_state state;
     struct collective_call call;
-    struct collective_local *sender, *receiver;
+    struct collective_threads *sender, *receiver;
     bool failed;  // by the receiver, while reading
 };
 
-struct local_channel {
+struct threads_channel {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     int arrived;
     uint64_t generation;
-    _Atomic uint64_t left;     // how often a rank has followed the last points of an operation
-    struct local_slot *slots;  // (size)
-    struct local_mail *mail;   // (size,size): from, to
+    _Atomic uint64_t left;       // how often a rank has followed the last points of an operation
+    struct threads_slot *slots;  // (size)
+    struct threads_mail *mail;   // (size,size): from, to
 };
 
-struct local_hub {
+struct threads_hub {
     int size;
-    struct local_channel channels[LOCAL_CHANNELS];
+    struct threads_channel channels[COLLECTIVE_CHANNELS];
     pthread_mutex_t lock;  // guards why until `aborted`
     atomic_bool aborted;
     char why[COLLECTIVE_ERROR_BYTES];
 };
 
-struct collective_local {
+struct collective_threads {
     struct collective_impl impl;
-    struct local_hub *hub;
-    struct local_channel *channel;
+    struct threads_hub *hub;
+    struct threads_channel *channel;
     int index;  // of the channel
     uint64_t sequence;
-    const void **inputs;              // (size) of the sum under way
-    const struct local_moves *moves;  // by the first operation's stream
+    const void **inputs;                // (size) of the sum under way
+    const struct threads_moves *moves;  // by the first operation's stream
     // Device memory only:
     struct stream *stream;  // of the operation under way
     struct device *dev;
-    struct event *points[LOCAL_POINTS];
+    struct event *points[THREADS_POINTS];
     bool greeted;
     int unreachable;  // the first rank whose memory kernels of this one cannot read; -1: none
 };
 
 // Called by the stream's thread, inside of an operation.
-struct local_moves {
-    bool waits;                                 // points are more than names
-    void (*greet)(struct collective_local *l);  // behind the first meeting, before anything else
-    void (*copy)(struct collective_local *l, void *dst, const void *src, size_t bytes);
-    // out(n) = l->inputs added in rank order. 0, or -1 after keeping the error.
-    int (*sum)(struct collective_local *l, void *out, size_t n, enum dtype dt);
+struct threads_moves {
+    bool waits;                                   // points are more than names
+    void (*greet)(struct collective_threads *t);  // behind the first meeting, before anything else
+    void (*copy)(struct collective_threads *t, void *dst, const void *src, size_t bytes);
+    // out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
+    int (*sum)(struct collective_threads *t, void *out, size_t n, enum dtype dt);
     // Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
-    int (*mark)(struct collective_local *l, const struct collective_call *call, enum local_point p);
+    int (*mark)(struct collective_threads *t, const struct collective_call *call, enum threads_point p);
     // What is enqueued from now on comes after the peer's point.
-    void (*follow)(struct collective_local *l, struct collective_local *peer, enum local_point p);
+    void (*follow)(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
     // Of a rank that has failed, whose stream waits for nothing any more: until what it has enqueued in the
     // operation is over; until a peer's point has passed.
-    void (*drain)(struct collective_local *l);
-    void (*await)(struct collective_local *peer, enum local_point p);
+    void (*drain)(struct collective_threads *t);
+    void (*await)(struct collective_threads *peer, enum threads_point p);
 };
-// local_moves.c: chooses l->moves by the stream's device; 0, or -1 after keeping the error.
-int local_moves_open(struct collective_local *l, struct stream *s);
+// threads_moves.c: chooses t->moves by the stream's device; 0, or -1 after keeping the error.
+int threads_moves_open(struct collective_threads *t, struct stream *s);
 // Waits until every peer has left the operations that this rank has been in; then the events go.
-void local_moves_close(struct collective_local *l);
+void threads_moves_close(struct collective_threads *t);
 
-// local_hub.c. The first meeting publishes the call and waits for all peers; it can be left by the deadline
+// threads_hub.c. The first meeting publishes the call and waits for all peers; it can be left by the deadline
 // or an abort: 0, or -1 after keeping the error.
-int local_meet_begin(struct collective_local *l, const struct collective_call *call);
+int threads_meet_begin(struct collective_threads *t, const struct collective_call *call);
 // The later meetings cannot be left. rc: of this rank; -1 when any rank has failed, after keeping the error.
-int local_meet_again(struct collective_local *l, const struct collective_call *call, int rc);
+int threads_meet_again(struct collective_threads *t, const struct collective_call *call, int rc);
 // Waits, with the channel locked, until the mail is in the wanted state; -1 with the channel unlocked.
-int local_mail_wait(struct collective_local *l, struct local_mail *m, enum mail_state want,
-                    const struct collective_call *call);
-void local_mail_set(struct collective_local *l, struct local_mail *m, enum mail_state state);
-int local_fail_aborted(struct collective_local *l, enum collective_op op);
+int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
+                      const struct collective_call *call);
+void threads_mail_set(struct collective_threads *t, struct threads_mail *m, enum mail_state state);
+int threads_fail_aborted(struct collective_threads *t, enum collective_op op);
 // The own failure aborts everyone else. No channel may be locked. -1.
-int local_fail_and_abort(struct collective_local *l, const char *text);
-// Says why without waking anyone: what follows is local_hub_abort, when no channel is locked.
-void local_hub_mark(struct local_hub *h, const char *why);
+int threads_fail_and_abort(struct collective_threads *t, const char *text);
+// Says why without waking anyone: what follows is threads_hub_abort, when no channel is locked.
+void threads_hub_mark(struct threads_hub *h, const char *why);
 
 #endif

@@ -1,4 +1,4 @@
-// The hub of the local collectives: how ranks meet, wait for mail, and give up. See local_impl.h.
+// The hub of the local collectives: how ranks meet, wait for mail, and give up. See threads_impl.h.
 //
 // Meeting     A generation barrier per channel. The first meeting of an operation can be left: by the
 //             deadline (then the whole hub is aborted) or by an abort. Whoever leaves it has not begun
@@ -11,25 +11,25 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "decentral/collective/local_impl.h"
+#include "decentral/collective/threads_impl.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- life
 
-struct local_hub *local_hub_create(int size) {
+struct threads_hub *threads_hub_create(int size) {
     if (size < 1 || size > REDUCE_MAX) {
         fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
         return NULL;
     }
-    struct local_hub *h = xcalloc(1, sizeof *h);
+    struct threads_hub *h = xcalloc(1, sizeof *h);
     h->size = size;
     pthread_mutex_init(&h->lock, NULL);
     atomic_init(&h->aborted, false);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    for (int i = 0; i < LOCAL_CHANNELS; i++) {
-        struct local_channel *ch = &h->channels[i];
+    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
+        struct threads_channel *ch = &h->channels[i];
         pthread_mutex_init(&ch->lock, NULL);
         pthread_cond_init(&ch->moved, &attr);
         ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
@@ -39,10 +39,10 @@ struct local_hub *local_hub_create(int size) {
     return h;
 }
 
-void local_hub_destroy(struct local_hub **hub) {
-    struct local_hub *h = *hub;
+void threads_hub_destroy(struct threads_hub **hub) {
+    struct threads_hub *h = *hub;
     if (!h) return;
-    for (int i = 0; i < LOCAL_CHANNELS; i++) {
+    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
         pthread_mutex_destroy(&h->channels[i].lock);
         pthread_cond_destroy(&h->channels[i].moved);
         free(h->channels[i].slots);
@@ -53,9 +53,9 @@ void local_hub_destroy(struct local_hub **hub) {
     *hub = NULL;
 }
 
-int local_hub_size(const struct local_hub *h) { return h->size; }
+int threads_hub_size(const struct threads_hub *h) { return h->size; }
 
-void local_hub_mark(struct local_hub *h, const char *why) {
+void threads_hub_mark(struct threads_hub *h, const char *why) {
     pthread_mutex_lock(&h->lock);
     if (!atomic_load(&h->aborted)) {
         snprintf(h->why, sizeof h->why, "%s", why);
@@ -65,16 +65,16 @@ void local_hub_mark(struct local_hub *h, const char *why) {
 }
 
 // No channel may be locked: waiters are woken through each channel's lock.
-void local_hub_abort(struct local_hub *h, const char *why) {
-    local_hub_mark(h, why);
-    for (int i = 0; i < LOCAL_CHANNELS; i++) {
+void threads_hub_abort(struct threads_hub *h, const char *why) {
+    threads_hub_mark(h, why);
+    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
         pthread_mutex_lock(&h->channels[i].lock);
         pthread_cond_broadcast(&h->channels[i].moved);
         pthread_mutex_unlock(&h->channels[i].lock);
     }
 }
 
-bool local_hub_aborted(struct local_hub *h, char *why, size_t why_bytes) {
+bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes) {
     if (!atomic_load(&h->aborted)) return false;
     snprintf(why, why_bytes, "%s", h->why);
     return true;
@@ -92,19 +92,19 @@ static struct timespec deadline_after(double seconds) {
 }
 
 // Sleeps until the channel moves; ETIMEDOUT at the deadline. deadline_s <= 0: none.
-static int channel_sleep(struct collective_local *l, const struct timespec *until) {
-    if (l->impl.head.deadline_s <= 0) return pthread_cond_wait(&l->channel->moved, &l->channel->lock);
-    return pthread_cond_timedwait(&l->channel->moved, &l->channel->lock, until);
+static int channel_sleep(struct collective_threads *t, const struct timespec *until) {
+    if (t->impl.head.deadline_s <= 0) return pthread_cond_wait(&t->channel->moved, &t->channel->lock);
+    return pthread_cond_timedwait(&t->channel->moved, &t->channel->lock, until);
 }
 
-int local_fail_aborted(struct collective_local *l, enum collective_op op) {
-    return collective_impl_fail(&l->impl, "%s on channel %d: aborted: %s", collective_op_name(op), l->index,
-                                l->hub->why);
+int threads_fail_aborted(struct collective_threads *t, enum collective_op op) {
+    return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_op_name(op), t->index,
+                                t->hub->why);
 }
 
-int local_fail_and_abort(struct collective_local *l, const char *text) {
-    collective_impl_fail(&l->impl, "%s", text);
-    local_hub_abort(l->hub, text);
+int threads_fail_and_abort(struct collective_threads *t, const char *text) {
+    collective_impl_fail(&t->impl, "%s", text);
+    threads_hub_abort(t->hub, text);
     return -1;
 }
 
@@ -112,104 +112,104 @@ int local_fail_and_abort(struct collective_local *l, const char *text) {
 
 // With the channel locked; unlocks it. The hub is marked before this rank withdraws: another one that times
 // out at the same moment must not take it for missing.
-static int meet_timed_out(struct collective_local *l, const struct collective_call *call) {
-    struct local_channel *ch = l->channel;
+static int meet_timed_out(struct collective_threads *t, const struct collective_call *call) {
+    struct threads_channel *ch = t->channel;
     bool missing[REDUCE_MAX] = {false};
     char ranks[128], text[COLLECTIVE_ERROR_BYTES];
-    for (int i = 0; i < l->hub->size; i++) missing[i] = !ch->slots[i].present;
+    for (int i = 0; i < t->hub->size; i++) missing[i] = !ch->slots[i].present;
     snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
-             collective_op_name(call->op), l->index, (unsigned long long)l->sequence,
-             collective_rank_list(ranks, sizeof ranks, missing, l->hub->size), l->impl.head.deadline_s);
-    local_hub_mark(l->hub, text);
+             collective_op_name(call->op), t->index, (unsigned long long)t->sequence,
+             collective_rank_list(ranks, sizeof ranks, missing, t->hub->size), t->impl.head.deadline_s);
+    threads_hub_mark(t->hub, text);
     ch->arrived--;
-    ch->slots[l->impl.head.rank].present = false;
+    ch->slots[t->impl.head.rank].present = false;
     pthread_mutex_unlock(&ch->lock);
-    return local_fail_and_abort(l, text);
+    return threads_fail_and_abort(t, text);
 }
 
 // Called with the channel locked by the rank that completes a meeting.
-static void let_everyone_through(struct local_channel *ch, int size) {
+static void let_everyone_through(struct threads_channel *ch, int size) {
     ch->arrived = 0;
     for (int i = 0; i < size; i++) ch->slots[i].present = false;
     ch->generation++;
     pthread_cond_broadcast(&ch->moved);
 }
 
-int local_meet_begin(struct collective_local *l, const struct collective_call *call) {
-    struct local_channel *ch = l->channel;
-    struct local_slot *mine = &ch->slots[l->impl.head.rank];
-    struct timespec until = deadline_after(l->impl.head.deadline_s);
-    l->sequence++;
+int threads_meet_begin(struct collective_threads *t, const struct collective_call *call) {
+    struct threads_channel *ch = t->channel;
+    struct threads_slot *mine = &ch->slots[t->impl.head.rank];
+    struct timespec until = deadline_after(t->impl.head.deadline_s);
+    t->sequence++;
     pthread_mutex_lock(&ch->lock);
-    if (atomic_load(&l->hub->aborted)) {
+    if (atomic_load(&t->hub->aborted)) {
         pthread_mutex_unlock(&ch->lock);
-        return local_fail_aborted(l, call->op);
+        return threads_fail_aborted(t, call->op);
     }
     mine->call = *call;
-    mine->sequence = l->sequence;
-    if (mine->owner != l) mine->owner = l;  // once: peers leaving the operation before still read it
+    mine->sequence = t->sequence;
+    if (mine->owner != t) mine->owner = t;  // once: peers leaving the operation before still read it
     mine->present = true;
     uint64_t generation = ch->generation;
-    if (++ch->arrived == l->hub->size) let_everyone_through(ch, l->hub->size);
+    if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
     while (ch->generation == generation) {
-        if (atomic_load(&l->hub->aborted)) {
+        if (atomic_load(&t->hub->aborted)) {
             ch->arrived--;
             mine->present = false;
             pthread_mutex_unlock(&ch->lock);
-            return local_fail_aborted(l, call->op);
+            return threads_fail_aborted(t, call->op);
         }
-        if (channel_sleep(l, &until) == ETIMEDOUT && ch->generation == generation &&
-            !atomic_load(&l->hub->aborted))
-            return meet_timed_out(l, call);
+        if (channel_sleep(t, &until) == ETIMEDOUT && ch->generation == generation &&
+            !atomic_load(&t->hub->aborted))
+            return meet_timed_out(t, call);
     }
     pthread_mutex_unlock(&ch->lock);
     mine->passed++;
     return 0;
 }
 
-int local_meet_again(struct collective_local *l, const struct collective_call *call, int rc) {
-    struct local_channel *ch = l->channel;
+int threads_meet_again(struct collective_threads *t, const struct collective_call *call, int rc) {
+    struct threads_channel *ch = t->channel;
     if (rc != 0) {
-        local_hub_mark(l->hub, l->impl.error);
-        atomic_store(&ch->slots[l->impl.head.rank].failed, true);
+        threads_hub_mark(t->hub, t->impl.error);
+        atomic_store(&ch->slots[t->impl.head.rank].failed, true);
     }
     pthread_mutex_lock(&ch->lock);
     uint64_t generation = ch->generation;
-    if (++ch->arrived == l->hub->size) let_everyone_through(ch, l->hub->size);
+    if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
     while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
     pthread_mutex_unlock(&ch->lock);
-    for (int i = 0; i < l->hub->size && rc == 0; i++)
-        if (atomic_load(&ch->slots[i].failed)) rc = local_fail_aborted(l, call->op);
+    for (int i = 0; i < t->hub->size && rc == 0; i++)
+        if (atomic_load(&ch->slots[i].failed)) rc = threads_fail_aborted(t, call->op);
     return rc;
 }
 
 // ---------------------------------------------------------------- mail
 
 // A mail that is being read is waited for whatever happens: the reader only copies memory.
-int local_mail_wait(struct collective_local *l, struct local_mail *m, enum mail_state want,
-                    const struct collective_call *call) {
-    struct timespec until = deadline_after(l->impl.head.deadline_s);
+int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
+                      const struct collective_call *call) {
+    struct timespec until = deadline_after(t->impl.head.deadline_s);
     bool late = false;
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
-        if (!busy && (late || atomic_load(&l->hub->aborted))) {
+        if (!busy && (late || atomic_load(&t->hub->aborted))) {
             if (call->op == COLLECTIVE_SEND && want == MAIL_TAKEN) m->state = MAIL_EMPTY;
-            pthread_mutex_unlock(&l->channel->lock);
-            if (atomic_load(&l->hub->aborted)) return local_fail_aborted(l, call->op);
+            pthread_mutex_unlock(&t->channel->lock);
+            if (atomic_load(&t->hub->aborted)) return threads_fail_aborted(t, call->op);
             char text[COLLECTIVE_ERROR_BYTES];
             snprintf(text, sizeof text, "%s on channel %d: rank %d did not come within %g s",
-                     collective_op_name(call->op), l->index, call->root, l->impl.head.deadline_s);
-            return local_fail_and_abort(l, text);
+                     collective_op_name(call->op), t->index, call->root, t->impl.head.deadline_s);
+            return threads_fail_and_abort(t, text);
         }
         if (busy)
-            pthread_cond_wait(&l->channel->moved, &l->channel->lock);
+            pthread_cond_wait(&t->channel->moved, &t->channel->lock);
         else
-            late = channel_sleep(l, &until) == ETIMEDOUT;
+            late = channel_sleep(t, &until) == ETIMEDOUT;
     }
     return 0;
 }
 
-void local_mail_set(struct collective_local *l, struct local_mail *m, enum mail_state state) {
+void threads_mail_set(struct collective_threads *t, struct threads_mail *m, enum mail_state state) {
     m->state = state;
-    pthread_cond_broadcast(&l->channel->moved);
+    pthread_cond_broadcast(&t->channel->moved);
 }

@@ -1,0 +1,291 @@
+// Collectives between threads of one process: no copies through an engine, each rank loads straight
+// from its peers' buffers. Native order is the same as ordered here.
+//
+//     publish slot | meet | load from peers' buffers | meet | next operation
+//
+// Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load
+//             the other pieces: piece r of any buffer is read by rank r alone until the second meeting.
+// Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer.
+// Devices     In device memory the same operations are enqueued, ordered by events (threads_impl.h). The
+//             deadline is that of the meetings: a device that hangs is not noticed.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "decentral/collective/threads_impl.h"
+#include "shared/core/error.h"
+
+// ---------------------------------------------------------------- whether all mean the same
+
+static void describe(char *buf, size_t bytes, int rank, const struct threads_slot *s) {
+    const struct collective_call *c = &s->call;
+    int n = snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
+                     collective_op_name(c->op), c->count, dtype_name(c->dt), (unsigned long long)s->sequence);
+    if (c->root >= 0) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", c->root);
+    if (s->owner->dev && !dev_host_memory(s->owner->dev))
+        snprintf(buf + n, bytes - (size_t)n, " on device memory");
+}
+
+// After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
+static int check_signatures(struct collective_threads *t) {
+    const struct threads_slot *s = t->channel->slots;
+    for (int i = 1; i < t->hub->size; i++) {
+        if (s[i].call.op == s[0].call.op && s[i].call.count == s[0].call.count &&
+            s[i].call.dt == s[0].call.dt && s[i].call.root == s[0].call.root &&
+            s[i].sequence == s[0].sequence && s[i].owner->moves == s[0].owner->moves)
+            continue;
+        char first[200], other[200], text[COLLECTIVE_ERROR_BYTES];
+        describe(first, sizeof first, 0, &s[0]);
+        describe(other, sizeof other, i, &s[i]);
+        snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, first, other);
+        return collective_impl_fail(&t->impl, "%s", text);
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- what a rank does once all are there
+
+static struct collective_threads *peer_of(const struct collective_threads *t, int rank) {
+    return t->channel->slots[rank].owner;
+}
+
+static void count_load(struct collective_threads *t, int from, size_t bytes) {
+    if (from == t->impl.head.rank) return;
+    collective_count(t->impl.head.wire, t->impl.head.control, 0, bytes);
+    collective_count(peer_of(t, from)->impl.head.wire, t->impl.head.control, bytes, 0);
+}
+
+// What follows in this operation reads what the peer had before the point.
+static void follow(struct collective_threads *t, int from, enum threads_point p) {
+    if (from != t->impl.head.rank) t->moves->follow(t, peer_of(t, from), p);
+}
+
+static void load(struct collective_threads *t, void *dst, const void *src, size_t bytes, int from) {
+    if (dst != src && bytes) t->moves->copy(t, dst, src, bytes);
+    count_load(t, from, bytes);
+}
+
+// out = ordered sum of everyone's send[offset, offset + n).
+static int load_sum(struct collective_threads *t, const struct collective_call *c, void *out, size_t offset,
+                    size_t n) {
+    size_t e = dtype_size(c->dt);
+    for (int i = 0; i < t->hub->size; i++) {
+        follow(t, i, THREADS_READY);
+        t->inputs[i] = (const char *)t->channel->slots[i].call.send + offset * e;
+        count_load(t, i, n * e);
+    }
+    return t->moves->sum(t, out, n, c->dt);
+}
+
+static int load_all_reduce(struct collective_threads *t, const struct collective_call *c) {
+    int size = t->hub->size, rank = t->impl.head.rank;
+    size_t e = dtype_size(c->dt), begin = collective_piece_begin(c->count, size, rank);
+    size_t end = collective_piece_begin(c->count, size, rank + 1);
+    int rc = load_sum(t, c, (char *)c->recv + begin * e, begin, end - begin);
+    if (rc == 0) rc = t->moves->mark(t, c, THREADS_SUMMED);
+    if (threads_meet_again(t, c, rc) != 0) return -1;
+    for (int i = 0; i < size; i++) {
+        if (i == rank) continue;
+        size_t at = collective_piece_begin(c->count, size, i) * e;
+        size_t bytes = collective_piece_begin(c->count, size, i + 1) * e - at;
+        follow(t, i, THREADS_SUMMED);
+        load(t, (char *)c->recv + at, (const char *)t->channel->slots[i].call.recv + at, bytes, i);
+    }
+    return 0;
+}
+
+static int load_pieces(struct collective_threads *t, const struct collective_call *c) {
+    const struct threads_slot *peers = t->channel->slots;
+    int rank = t->impl.head.rank;
+    size_t bytes = c->count * dtype_size(c->dt);
+    switch (c->op) {
+        case COLLECTIVE_BROADCAST:
+            follow(t, c->root, THREADS_READY);
+            load(t, c->recv, peers[c->root].call.send, bytes, c->root);
+            return 0;
+        case COLLECTIVE_SCATTER:
+            follow(t, c->root, THREADS_READY);
+            load(t, c->recv, (const char *)peers[c->root].call.send + (size_t)rank * bytes, bytes, c->root);
+            return 0;
+        case COLLECTIVE_REDUCE:
+            return rank == c->root ? load_sum(t, c, c->recv, 0, c->count) : 0;
+        case COLLECTIVE_ALL_REDUCE:
+            return load_all_reduce(t, c);
+        case COLLECTIVE_REDUCE_SCATTER:
+            return load_sum(t, c, c->recv, (size_t)rank * c->count, c->count);
+        case COLLECTIVE_GATHER:
+            if (rank != c->root) return 0;
+            break;
+        case COLLECTIVE_ALL_GATHER:
+        case COLLECTIVE_ALL_TO_ALL:
+            break;
+        case COLLECTIVE_SEND:
+        case COLLECTIVE_RECV:
+        case COLLECTIVE_BARRIER:
+        case COLLECTIVE_OPS:
+            return 0;
+    }
+    size_t mine = c->op == COLLECTIVE_ALL_TO_ALL ? (size_t)rank * bytes : 0;
+    for (int i = 0; i < t->hub->size; i++) {
+        follow(t, i, THREADS_READY);
+        load(t, (char *)c->recv + (size_t)i * bytes, (const char *)peers[i].call.send + mine, bytes, i);
+    }
+    return 0;
+}
+
+// A rank that has failed has nothing under way any more; its points say nothing.
+static int finish(struct collective_threads *t, const struct collective_call *c, enum threads_point p,
+                  int rc) {
+    if (rc == 0) rc = t->moves->mark(t, c, p);
+    if (rc != 0) t->moves->drain(t);
+    return rc;
+}
+
+// The last meeting, and behind it the points: nobody's later work comes before what peers still do.
+static int leave(struct collective_threads *t, const struct collective_call *c, int rc) {
+    int own = finish(t, c, THREADS_DONE, rc);
+    rc = threads_meet_again(t, c, own);
+    for (int i = 0; i < t->hub->size; i++) {
+        if (i == t->impl.head.rank || atomic_load(&t->channel->slots[i].failed)) continue;
+        if (own == 0)
+            t->moves->follow(t, peer_of(t, i), THREADS_DONE);
+        else
+            t->moves->await(peer_of(t, i), THREADS_DONE);
+    }
+    atomic_fetch_add(&t->channel->left, 1);
+    return rc;
+}
+
+// ---------------------------------------------------------------- send and recv
+
+// Ends when the receiver has taken the bytes, or its device will have before anything that follows here.
+static int run_send(struct collective_threads *t, const struct collective_call *call) {
+    struct threads_mail *m = &t->channel->mail[t->impl.head.rank * t->hub->size + call->root];
+    if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, t->impl.error);
+    pthread_mutex_lock(&t->channel->lock);
+    m->call = *call;
+    m->sender = t;
+    m->failed = false;
+    threads_mail_set(t, m, MAIL_FULL);
+    if (threads_mail_wait(t, m, MAIL_TAKEN, call) != 0) return -1;
+    bool failed = m->failed;
+    pthread_mutex_unlock(&t->channel->lock);
+    if (!failed) t->moves->follow(t, m->receiver, THREADS_DONE);
+    pthread_mutex_lock(&t->channel->lock);
+    threads_mail_set(t, m, MAIL_EMPTY);
+    pthread_mutex_unlock(&t->channel->lock);
+    return failed ? threads_fail_aborted(t, call->op) : 0;
+}
+
+// The bytes of a mail that is there; its sender stays until they are taken.
+static int take_mail(struct collective_threads *t, struct threads_mail *m,
+                     const struct collective_call *call) {
+    size_t bytes = call->count * dtype_size(call->dt);
+    t->moves->follow(t, m->sender, THREADS_READY);
+    if (bytes) t->moves->copy(t, call->recv, m->call.send, bytes);
+    collective_count(t->impl.head.wire, t->impl.head.control, 0, bytes);
+    collective_count(m->sender->impl.head.wire, t->impl.head.control, bytes, 0);
+    int rc = finish(t, call, THREADS_DONE, 0);
+    if (rc != 0) threads_hub_mark(t->hub, t->impl.error);
+    pthread_mutex_lock(&t->channel->lock);
+    m->receiver = t;
+    m->failed = rc != 0;
+    threads_mail_set(t, m, MAIL_TAKEN);
+    // Until the sender has followed the own point, which is then free to be marked again.
+    while (m->state == MAIL_TAKEN && t->moves->waits)
+        pthread_cond_wait(&t->channel->moved, &t->channel->lock);
+    pthread_mutex_unlock(&t->channel->lock);
+    if (rc != 0) threads_hub_abort(t->hub, t->impl.error);
+    return rc;
+}
+
+static int run_recv(struct collective_threads *t, const struct collective_call *call) {
+    int rank = t->impl.head.rank;
+    struct threads_mail *m = &t->channel->mail[call->root * t->hub->size + rank];
+    pthread_mutex_lock(&t->channel->lock);
+    if (threads_mail_wait(t, m, MAIL_FULL, call) != 0) return -1;
+    const char *differs = NULL;
+    if (m->call.count != call->count || m->call.dt != call->dt) differs = "";
+    if (m->sender->moves != t->moves) differs = ", one of them in device memory";
+    if (differs) {
+        char text[COLLECTIVE_ERROR_BYTES];
+        snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s",
+                 t->index, call->root, m->call.count, dtype_name(m->call.dt), rank, call->count,
+                 dtype_name(call->dt), differs);
+        pthread_mutex_unlock(&t->channel->lock);
+        return threads_fail_and_abort(t, text);
+    }
+    m->state = MAIL_READING;
+    pthread_mutex_unlock(&t->channel->lock);
+    return take_mail(t, m, call);
+}
+
+// ---------------------------------------------------------------- the table
+
+static int threads_run(struct collective_impl *impl, struct stream *s, const struct collective_call *call) {
+    struct collective_threads *t = (struct collective_threads *)impl;
+    if (threads_moves_open(t, s) != 0) return threads_fail_and_abort(t, impl->error);
+    if (call->op == COLLECTIVE_SEND) return run_send(t, call);
+    if (call->op == COLLECTIVE_RECV) return run_recv(t, call);
+    if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, impl->error);
+    if (threads_meet_begin(t, call) != 0) return -1;
+    int rc = check_signatures(t);
+    if (rc == 0) {
+        t->moves->greet(t);
+        rc = load_pieces(t, call);
+    }
+    rc = leave(t, call, rc);
+    if (rc != 0) threads_hub_abort(t->hub, impl->error);
+    return rc;
+}
+
+static void threads_abort(struct collective *c, const char *why) {
+    threads_hub_abort(((struct collective_threads *)c)->hub, why);
+}
+
+static bool threads_aborted(struct collective *c, char *why, size_t why_bytes) {
+    return threads_hub_aborted(((struct collective_threads *)c)->hub, why, why_bytes);
+}
+
+static void threads_destroy(struct collective *c) {
+    struct collective_threads *t = (struct collective_threads *)c;
+    threads_moves_close(t);
+    collective_impl_fini(&t->impl);
+    free(t->inputs);
+    free(t);
+}
+
+static const struct collective_ops threads_ops = {
+    .name = "local",
+    .broadcast = collective_enqueue_broadcast,
+    .scatter = collective_enqueue_scatter,
+    .reduce = collective_enqueue_reduce,
+    .all_reduce = collective_enqueue_all_reduce,
+    .gather = collective_enqueue_gather,
+    .all_gather = collective_enqueue_all_gather,
+    .reduce_scatter = collective_enqueue_reduce_scatter,
+    .all_to_all = collective_enqueue_all_to_all,
+    .send = collective_enqueue_send,
+    .recv = collective_enqueue_recv,
+    .barrier = collective_enqueue_barrier,
+    .abort = threads_abort,
+    .aborted = threads_aborted,
+    .destroy = threads_destroy,
+};
+
+struct collective *collective_threads_create(struct threads_hub *h, int rank, int channel,
+                                             const struct collective_options *o) {
+    if (rank < 0 || rank >= h->size || channel < 0 || channel >= COLLECTIVE_CHANNELS) {
+        fail("local collectives: rank %d, channel %d: there are %d ranks and %d channels", rank, channel,
+             h->size, COLLECTIVE_CHANNELS);
+        return NULL;
+    }
+    struct collective_threads *t = xcalloc(1, sizeof *t);
+    collective_impl_init(&t->impl, &threads_ops, rank, h->size, o);
+    t->impl.run = threads_run;
+    t->impl.enqueue = stream_submit;
+    t->hub = h;
+    t->channel = &h->channels[channel];
+    t->index = channel;
+    t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
+    return &t->impl.head;
+}

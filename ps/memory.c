@@ -38,15 +38,14 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }
 
-void server_carve_key(struct arena *a, const struct partition *p, enum dtype dtype,
+void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct server_buffers *out) {
     size_t n = (size_t)(p->end - p->begin);
     out->master = arena_take(a, MEM_MASTER, n * sizeof(float));
-    out->m = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
-    out->v = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
+    optimizer_carve(a, c->optimizer.row, p->end - p->begin, out->state);
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
     out->weight = out->master;
-    if (dtype != DT_F32) out->weight = arena_take(a, MEM_PARAMETER, n * dtype_size(dtype));
+    if (c->dtype != DT_F32) out->weight = arena_take(a, MEM_PARAMETER, n * dtype_size(c->dtype));
 }
 
 struct shard_map *ps_map_create(const struct config *c, const struct layout *l) {
@@ -93,9 +92,9 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     arena_init(&a, NULL);
     struct server_buffers unused;
     for (int key = 0; key < map->count; key++)
-        if (map->parts[key].shard / map->threads == rank)
-            server_carve_key(&a, &map->parts[key], c->dtype, &unused);
-    *mem = (struct topology_memory){.formula_bytes = 12 * (size_t)l->params / (size_t)map->servers};
+        if (map->parts[key].shard / map->threads == rank) server_carve_key(&a, c, &map->parts[key], &unused);
+    *mem = (struct topology_memory){.formula_bytes = optimizer_bytes(c->optimizer.row, true) *
+                                                     (size_t)l->params / (size_t)map->servers};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
     uint64_t bytes =
         (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;

@@ -28,7 +28,7 @@ static inline bool ps_is_staged(const struct config *c) { return c->device == DE
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l,
                   struct worker_buffers *out);
 // Buffers of one key of a server.
-void server_carve_key(struct arena *a, const struct partition *p, enum dtype dtype,
+void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct server_buffers *out);
 
 // The partition map a configuration means; NULL after logging.

@@ -32,19 +32,17 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
-size_t zero_formula_bytes(const struct zero_policy *p, int64_t params, int world, enum dtype dt);
+size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options *o);
 // Payload of a step (zero.h): U = sum over units of (N-1) * n_pad/N * bytes.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 
 struct zero_unit {
-    void *weights;       // (n_pad), or NULL where weights are sharded
-    void *weight_shard;  // (S): the own place in weights, or apart
-    void *grad;          // (n_pad), or NULL where gradients are sharded
-    void *grad_shard;    // (S)
-    float *master;       // of the update's range; fp32: the weights themselves
-    float *m, *v;        // of the update's range
-    int64_t begin, end;  // the update's range: the unit, or this rank's shard of it
-    int shape;           // the first unit with the same gaps between tensors
+    void *weights;               // (n_pad), or NULL where weights are sharded
+    void *weight_shard;          // (S): the own place in weights, or apart
+    void *grad;                  // (n_pad), or NULL where gradients are sharded
+    void *grad_shard;            // (S)
+    struct update_range update;  // the unit, or this rank's shard of it; fp32: the weights are the master
+    int shape;                   // the first unit with the same gaps between tensors
     struct event *updated, *gathered, *grad_done;
 };
 

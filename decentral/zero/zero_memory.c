@@ -17,13 +17,10 @@
 static void carve_unit(struct zero *z, int u) {
     struct zero_unit *zu = &z->units[u];
     const struct zero_policy *p = z->policy;
-    int64_t n = z->opt.layout->units[u].n_pad, shard = unit_shard(z->opt.layout, u),
-            at = shard * z->source.rank;
+    const struct unit *unit = &z->opt.layout->units[u];
+    int64_t n = unit->n_pad, shard = unit_shard(z->opt.layout, u), at = shard * z->source.rank;
     size_t e = dtype_size(z->opt.dtype);
     bool whole = p->optimizer == RESIDENT_FULL;
-    zu->begin = whole ? 0 : at;
-    zu->end = whole ? n : at + shard;
-    size_t states_bytes = (size_t)(zu->end - zu->begin) * sizeof(float);
 
     void *w = arena_take(&z->arena, MEM_PARAMETER, (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
     zu->weights = p->weights == RESIDENT_FULL ? w : NULL;
@@ -31,12 +28,21 @@ static void carve_unit(struct zero *z, int u) {
     void *g = arena_take(&z->arena, MEM_GRADIENT, (size_t)(p->grads == RESIDENT_FULL ? n : shard) * e);
     zu->grad = p->grads == RESIDENT_FULL ? g : NULL;
     zu->grad_shard = p->grads == RESIDENT_FULL ? zero_at(z, g, at) : g;
-    if (z->opt.dtype == DT_F32)
-        zu->master = whole ? zu->weights : zu->weight_shard;
-    else
-        zu->master = arena_take(&z->arena, MEM_MASTER, states_bytes);
-    zu->m = arena_take(&z->arena, MEM_OPTIMIZER, states_bytes);
-    zu->v = arena_take(&z->arena, MEM_OPTIMIZER, states_bytes);
+
+    struct update_range *r = &zu->update;
+    *r = (struct update_range){.unit = unit,
+                               .begin = whole ? 0 : at,
+                               .end = whole ? n : at + shard,
+                               .weight = whole ? zu->weights : zu->weight_shard,
+                               .grad = whole ? zu->grad : zu->grad_shard,
+                               .dtype = z->opt.dtype};
+    if (z->opt.dtype == DT_F32) {
+        r->master = r->weight;
+        r->weight = NULL;  // the update of the master is the weight
+    } else {
+        r->master = arena_take(&z->arena, MEM_MASTER, (size_t)(r->end - r->begin) * sizeof(float));
+    }
+    optimizer_carve(&z->arena, z->opt.optimizer.row, r->end - r->begin, r->state);
 }
 
 static void carve_slots(struct zero *z, struct zero_slot *slots) {
@@ -105,7 +111,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     arena_init(&z.arena, NULL);
     zero_carve(&z);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
-    mem->formula_bytes = zero_formula_bytes(z.policy, o->layout->params, o->source->size, o->dtype);
+    mem->formula_bytes = zero_formula_bytes(z.policy, o);
     *wire = zero_wire(z.policy, o);
     arena_release(&z.arena);
     free(z.units);

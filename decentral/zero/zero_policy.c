@@ -24,12 +24,13 @@ const struct zero_policy *zero_policy_of(int stage) {
     return stage >= 0 && stage < ZERO_STAGES ? &policies[stage] : NULL;
 }
 
-size_t zero_formula_bytes(const struct zero_policy *p, int64_t params, int world, enum dtype dt) {
-    size_t e = dtype_size(dt), optimizer = dt == DT_F32 ? 8 : 12, full = 0, shard = 0;
+size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options *o) {
+    size_t e = dtype_size(o->dtype), full = 0, shard = 0, params = (size_t)o->layout->params;
     *(p->weights == RESIDENT_FULL ? &full : &shard) += e;
     *(p->grads == RESIDENT_FULL ? &full : &shard) += e;
-    *(p->optimizer == RESIDENT_FULL ? &full : &shard) += optimizer;
-    return full * (size_t)params + shard * (size_t)params / (size_t)world;
+    *(p->optimizer == RESIDENT_FULL ? &full : &shard) +=
+        optimizer_bytes(o->optimizer.row, o->dtype != DT_F32);
+    return full * params + shard * params / (size_t)o->source->size;
 }
 
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {

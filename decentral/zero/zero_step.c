@@ -75,22 +75,10 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
 }
 
 static void launch_update(struct zero *z, const struct step_input *in) {
-    bool whole = z->policy->optimizer == RESIDENT_FULL;
+    const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
         struct zero_unit *zu = &z->units[u];
-        struct update_range r = {
-            .unit = &z->opt.layout->units[u],
-            .begin = zu->begin,
-            .end = zu->end,
-            .master = zu->master,
-            .m = zu->m,
-            .v = zu->v,
-            .weight = whole ? zu->weights : zu->weight_shard,
-            .grad = whole ? zu->grad : zu->grad_shard,
-            .dtype = z->opt.dtype,
-        };
-        if (r.weight == (void *)r.master) r.weight = NULL;  // fp32: the update of the master is the weight
-        optimizer_launch(z->opt.compute, &z->opt.optimizer, &r, in->lr, in->updates + 1, z->scalars);
+        optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
         event_record(zu->updated, z->opt.compute);
         if (!z->policy->gather_weights) continue;
         stream_wait_event(z->gather_stream, zu->updated);
@@ -193,8 +181,8 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     for (int64_t i = 0; i < n; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
     dev_copy(z->opt.compute, whole ? zu->weights : zu->weight_shard, rounded, bytes);
     if (t->dtype != DT_F32)
-        dev_copy(z->opt.compute, zu->master, values + zu->begin,
-                 (size_t)(zu->end - zu->begin) * sizeof(float));
+        dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
+                 (size_t)(zu->update.end - zu->update.begin) * sizeof(float));
     event_record(zu->updated, z->opt.compute);
     forget_slots(z);
     int rc = stream_sync(z->opt.compute);

@@ -183,7 +183,7 @@ static int server_allocate(struct server *s) {
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
     for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
         if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
-        server_carve_key(&s->arena, &s->map->parts[key], s->c->dtype, &s->buffers[key]);
+        server_carve_key(&s->arena, s->c, &s->map->parts[key], &s->buffers[key]);
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
         if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
         beat_s = now_seconds();

@@ -77,13 +77,13 @@ static int apply(struct server_core *c, struct server_key *k, const void *grad, 
                              .begin = k->part->begin,
                              .end = k->part->end,
                              .master = k->buf.master,
-                             .m = k->buf.m,
-                             .v = k->buf.v,
                              .weight = k->buf.weight,
                              .grad = grad,
                              .dtype = c->o.dtype};
+    const struct update_step step = {.lr = lr, .t = k->version + 1, .scalars = scalars};
+    memcpy(r.state, k->buf.state, sizeof r.state);
     if (scalars->skip) return 0;
-    if (optimizer_apply(&c->o.optimizer, &r, lr, k->version + 1, scalars, 1) != 0)
+    if (optimizer_apply(&c->o.optimizer, &r, &step, 1) != 0)
         return server_fail(c, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
                            (long long)k->version + 1);
     k->version++;

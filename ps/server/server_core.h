@@ -30,9 +30,10 @@
 
 // A key's memory; carved by ps/memory.c, elements n = end - begin.
 struct server_buffers {
-    float *master, *m, *v;  // (n)
-    void *weight;           // (n) of dtype; = master in fp32
-    float *acc;             // (n): the running sum, then the rounded gradient from its start
+    float *master;                       // (n)
+    float *state[OPTIMIZER_STATES_MAX];  // (n) each
+    void *weight;                        // (n) of dtype; = master in fp32
+    float *acc;                          // (n): the running sum, then the rounded gradient from its start
 };
 
 struct server_core_options {

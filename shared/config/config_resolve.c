@@ -23,15 +23,15 @@ static const char *type_in(const cJSON *root, const char *section) {
 }
 
 int config_check_types(const struct reading *r, const cJSON *root) {
-    static const char *const optimizers[] = {
-        "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",      "FusedLamb", "Lion",    "Muon",
-        "MuAdam",     "MuAdamW",     "MuSGD",      "Adagrad",   "SGD",       "RMSprop", "Adadelta",
-        "Adamax",     "NAdam",       "RAdam",      "Adafactor", "CPUAdam"};
+    static const char *const refused[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb",
+                                          "Lion",       "Muon",        "MuAdam",     "MuAdamW",  "MuSGD",
+                                          "Adagrad",    "SGD",         "RMSprop",    "Adadelta", "Adamax",
+                                          "NAdam",      "RAdam",       "Adafactor",  "CPUAdam"};
     static const char *const schedules[] = {"OneCycle", "LRRangeTest"};
     const char *type = type_in(root, "optimizer"), *schedule = type_in(root, "scheduler");
     char from[128];
-    for (size_t i = 0; type && i < sizeof optimizers / sizeof *optimizers; i++)
-        if (!strcasecmp(type, optimizers[i])) return refuse_type(r, "optimizer.type", type, "Adam, AdamW");
+    for (size_t i = 0; type && i < sizeof refused / sizeof *refused; i++)
+        if (!strcasecmp(type, refused[i])) return refuse_type(r, "optimizer.type", type, "Adam, AdamW");
     for (size_t i = 0; schedule && i < 2; i++)
         if (!strcmp(schedule, schedules[i]))
             return refuse_type(r, "scheduler.type", schedule, "WarmupLR, WarmupDecayLR, WarmupCosineLR");
@@ -133,9 +133,10 @@ static int resolve_batch(struct reading *r) {
 static void resolve_optimizer(struct reading *r) {
     struct config *c = &r->d->c;
     char from[128];
-    bool adamw = !strcasecmp(c->optimizer_type, "AdamW");
+    c->optimizer.row = optimizer_find(c->optimizer_type);
     free(c->optimizer_type);
-    c->optimizer_type = xstrdup(adamw ? "AdamW" : "Adam");
+    c->optimizer_type = xstrdup(c->optimizer.row->name);
+    bool adamw = !strcmp(c->optimizer_type, "AdamW");
     // torch.optim.AdamW's default, where FusedAdam's is 0.
     if (r->d->torch_adam && (adamw || !c->optimizer.l2_mode) &&
         config_state(r, "optimizer.params.weight_decay") == FIELD_ABSENT) {

@@ -2,10 +2,12 @@
 
 #include <assert.h>
 #include <math.h>
+#include <strings.h>
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
 
+static_assert(sizeof(union update_args) <= OP_ARGS_MAX_BYTES, "a queue's slot holds any row's arguments");
 static_assert(UNIT_MAX_TENSORS <= ADAMW_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
 // Does the element at `at` decay? *end = where the answer may change: the start of the next tensor of
@@ -20,28 +22,31 @@ static bool decay_run(const struct unit *unit, int64_t at, int64_t *end) {
     return decay;
 }
 
-// The range's runs of equal decay, as elements of the range.
-static void set_groups(struct adamw_args *a, const struct optimizer_config *c, const struct update_range *r) {
+// The range's runs of equal decay, as elements of the range; returns how many there are.
+static int32_t find_groups(const struct optimizer_config *c, const struct update_range *r, int64_t *ends,
+                           float *weight_decay) {
+    int32_t groups = 0;
     for (int64_t at = r->begin, end; at < r->end; at = end) {
         bool decay = decay_run(r->unit, at, &end);
         if (c->weight_decay == 0 || end > r->end) end = r->end;
-        a->weight_decay[a->groups] = decay ? c->weight_decay : 0;
-        a->ends[a->groups++] = end - r->begin;
+        weight_decay[groups] = decay ? c->weight_decay : 0;
+        ends[groups++] = end - r->begin;
     }
+    return groups;
 }
 
-static struct adamw_args update_args(const struct optimizer_config *c, const struct update_range *r, float lr,
-                                     int64_t t, const struct update_scalars *scalars) {
-    assert(t >= 1 && r->begin >= 0 && r->begin <= r->end && r->end <= r->unit->n_pad);
-    struct adamw_args a = {
+static void set_adamw(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
+                      const struct update_step *step) {
+    struct adamw_args *a = &args->adamw;
+    *a = (struct adamw_args){
         .master = r->master,
-        .m = r->m,
-        .v = r->v,
+        .m = r->state[0],
+        .v = r->state[1],
         .weight = r->weight,
         .grad = r->grad,
-        .scalars = scalars,
+        .scalars = step->scalars,
         .n = r->end - r->begin,
-        .lr = lr,
+        .lr = step->lr,
         .beta1 = c->beta1,
         .beta2 = c->beta2,
         .eps = c->eps,
@@ -51,24 +56,51 @@ static struct adamw_args update_args(const struct optimizer_config *c, const str
         .dt = r->dtype,
     };
     if (!c->no_bias_correction) {
-        a.inv_bc1 = (float)(1 / (1 - exact_pow(c->beta1, (double)t)));
-        a.inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(c->beta2, (double)t)));
+        a->inv_bc1 = (float)(1 / (1 - exact_pow(c->beta1, (double)step->t)));
+        a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(c->beta2, (double)step->t)));
     }
-    set_groups(&a, c, r);
-    return a;
+    a->groups = find_groups(c, r, a->ends, a->weight_decay);
+}
+
+const struct optimizer optimizers[] = {
+    {"Adam", 2, {"exp_avg", "exp_avg_sq"}, OP_ADAMW, set_adamw},
+    {"AdamW", 2, {"exp_avg", "exp_avg_sq"}, OP_ADAMW, set_adamw},
+    {NULL},
+};
+
+const struct optimizer *optimizer_find(const char *name) {
+    const struct optimizer *o = optimizers;
+    while (o->name && strcasecmp(o->name, name)) o++;
+    return o->name ? o : NULL;
+}
+
+// False: the range is empty.
+static bool set_args(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
+                     const struct update_step *step) {
+    assert(step->t >= 1 && r->begin >= 0 && r->begin <= r->end && r->end <= r->unit->n_pad);
+    if (r->begin < r->end) c->row->set_args(a, c, r, step);
+    return r->begin < r->end;
 }
 
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
-                      float lr, int64_t t, const struct update_scalars *scalars) {
-    struct adamw_args a = update_args(c, r, lr, t, scalars);
-    if (a.n > 0) op_adamw(s, &a);
+                      const struct update_step *step) {
+    union update_args a;
+    if (set_args(&a, c, r, step)) dev_launch(s, c->row->op, &a, sizeof a);
 }
 
-int optimizer_apply(const struct optimizer_config *c, const struct update_range *r, float lr, int64_t t,
-                    const struct update_scalars *scalars, int threads) {
-    struct adamw_args a = update_args(c, r, lr, t, scalars);
+int optimizer_apply(const struct optimizer_config *c, const struct update_range *r,
+                    const struct update_step *step, int threads) {
+    union update_args a;
     const char *why = "";
-    if (a.n > 0 && cpu_ops[OP_ADAMW](threads, &a, &why))
-        return fail("%s: update %lld: %s", r->unit->name, (long long)t, why);
+    if (set_args(&a, c, r, step) && cpu_ops[c->row->op](threads, &a, &why))
+        return fail("%s: update %lld: %s", r->unit->name, (long long)step->t, why);
     return 0;
+}
+
+void optimizer_carve(struct arena *a, const struct optimizer *o, int64_t n, float **state) {
+    for (int i = 0; i < o->states; i++) state[i] = arena_take(a, MEM_OPTIMIZER, (size_t)n * sizeof(float));
+}
+
+size_t optimizer_bytes(const struct optimizer *o, bool own_master) {
+    return ((size_t)o->states + own_master) * sizeof(float);
 }

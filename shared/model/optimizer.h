@@ -1,12 +1,22 @@
-// The update, shared by every topology: AdamW over any range of a unit, parameter groups, learning
+// The update, shared by every topology: an optimizer over any range of a unit, parameter groups, learning
 // rate schedules and the dynamic loss scaler. Pure functions and small state; no rank, no message.
+//
+// An optimizer is a row of `optimizers` in optimizer.c. Whoever holds its states (the local topology, the
+// ring's ranks, the star's servers) holds `state[]` and asks the row how many there are.
 #ifndef STARRING_SHARED_MODEL_OPTIMIZER_H
 #define STARRING_SHARED_MODEL_OPTIMIZER_H
 
 #include "kernels/backend.h"
+#include "shared/core/arena.h"
 #include "shared/core/unit.h"
 
+#define OPTIMIZER_STATES_MAX 2
+
+struct optimizer;
+
+// The settings: a row reads those that are its own.
 struct optimizer_config {
+    const struct optimizer *row;
     float lr, beta1, beta2, eps, weight_decay;
     bool l2_mode;             // "adam_w_mode": false
     bool no_bias_correction;  // "bias_correction": false
@@ -15,22 +25,49 @@ struct optimizer_config {
 // Range [begin, end) of a unit, with buffers that hold only that range (element 0 = begin).
 struct update_range {
     const struct unit *unit;
-    int64_t begin, end;     // elements of the unit, pads allowed
-    float *master, *m, *v;  // (end - begin)
-    void *weight;           // (end - begin) of dtype, or NULL
-    const void *grad;       // (end - begin) of dtype
+    int64_t begin, end;                  // elements of the unit, pads allowed
+    float *master;                       // (end - begin)
+    float *state[OPTIMIZER_STATES_MAX];  // (end - begin) each
+    void *weight;                        // (end - begin) of dtype, or NULL
+    const void *grad;                    // (end - begin) of dtype
     enum dtype dtype;
 };
 
-// One OP_ADAMW for the whole range, its runs of equal weight decay as groups; a range may begin and end
+struct update_step {
+    float lr;
+    int64_t t;  // 1-based number of this update
+    const struct update_scalars *scalars;
+};
+
+// The arguments of any row's operation.
+union update_args {
+    struct adamw_args adamw;
+};
+
+struct optimizer {
+    const char *name;  // "optimizer.type"
+    int states;        // per parameter, fp32 each, beside the master
+    const char *state_names[OPTIMIZER_STATES_MAX];
+    enum op op;  // the update
+    void (*set_args)(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
+                     const struct update_step *step);
+};
+extern const struct optimizer optimizers[];                // ends with a row without a name
+const struct optimizer *optimizer_find(const char *name);  // any case; NULL: there is none
+
+// One operation for the whole range, its runs of equal weight decay as groups; a range may begin and end
 // anywhere, also inside a tensor, a gap or the pad. Gaps belong to the run before them: they are zero and
-// stay zero whatever the decay, because eps > 0. An empty range launches nothing. t = 1-based number of this
-// update.
+// stay zero whatever the decay. An empty range launches nothing.
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
-                      float lr, int64_t t, const struct update_scalars *scalars);
+                      const struct update_step *step);
 // The same, now, on the calling thread and `threads` threads (servers). 0, or -1 after fail().
-int optimizer_apply(const struct optimizer_config *c, const struct update_range *r, float lr, int64_t t,
-                    const struct update_scalars *scalars, int threads);
+int optimizer_apply(const struct optimizer_config *c, const struct update_range *r,
+                    const struct update_step *step, int threads);
+
+// Takes the states of n elements.
+void optimizer_carve(struct arena *a, const struct optimizer *o, int64_t n, float **state);
+// Bytes per parameter of the states and, where the weights are not the fp32 masters, of the master.
+size_t optimizer_bytes(const struct optimizer *o, bool own_master);
 
 // Learning rate of the update that follows `updates` applied ones, as DeepSpeed's engine and
 // runtime/lr_schedules.py give it: the scheduler's last_batch_iteration is updates - 1 (it starts at -1

@@ -7,8 +7,8 @@
 #include "shared/core/error.h"
 
 struct buffers {
-    void *weight, *grad;
-    float *master, *m, *v;  // in fp32 the weights are their own master
+    void *grad;
+    struct update_range update;  // of the whole unit; in fp32 the weights are their own master
 };
 
 // What the host learns of a step, in one copy.
@@ -33,14 +33,15 @@ struct local {
 static void carve(const struct local_options *o, struct arena *a, struct local *t) {
     size_t e = dtype_size(o->dtype);
     for (int u = 0; u < o->layout->count; u++) {
-        size_t n = (size_t)o->layout->units[u].n_pad;
-        struct buffers b;
-        b.weight = arena_take(a, MEM_PARAMETER, n * e);
-        b.grad = arena_take(a, MEM_GRADIENT, n * e);
-        b.master = o->dtype == DT_F32 ? b.weight : arena_take(a, MEM_MASTER, n * sizeof(float));
-        b.m = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
-        b.v = arena_take(a, MEM_OPTIMIZER, n * sizeof(float));
-        if (t) t->units[u] = b;
+        const struct unit *unit = &o->layout->units[u];
+        size_t n = (size_t)unit->n_pad;
+        void *grad;
+        struct update_range r = {.unit = unit, .end = unit->n_pad, .dtype = o->dtype};
+        r.weight = arena_take(a, MEM_PARAMETER, n * e);
+        r.grad = grad = arena_take(a, MEM_GRADIENT, n * e);
+        r.master = o->dtype == DT_F32 ? r.weight : arena_take(a, MEM_MASTER, n * sizeof(float));
+        optimizer_carve(a, o->optimizer.row, unit->n_pad, r.state);
+        if (t) t->units[u] = (struct buffers){grad, r};
     }
     void *sum = arena_take(a, MEM_WORKSPACE, sizeof(struct exact_sum));
     void *outcome = arena_take(a, MEM_WORKSPACE, sizeof(struct outcome));
@@ -57,8 +58,9 @@ int local_predict(const struct local_options *o, struct topology_memory *mem) {
     arena_init(&a, NULL);
     carve(o, &a, NULL);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = a.bytes[c];
-    // 16P: weights and gradients 2P each, master and two moments 4P each; in fp32 4 + 4 + 8 is 16P too.
-    mem->formula_bytes = 16 * (size_t)o->layout->params;
+    // With Adam 16P: weights and gradients 2P each, master and two states 4P each; in fp32 4 + 4 + 8.
+    mem->formula_bytes = (2 * dtype_size(o->dtype) + optimizer_bytes(o->optimizer.row, o->dtype != DT_F32)) *
+                         (size_t)o->layout->params;
     return 0;
 }
 
@@ -66,7 +68,7 @@ static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t,
 
 static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
     struct local *t = (struct local *)base;
-    *view = (struct unit_view){t->units[u].weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
+    *view = (struct unit_view){t->units[u].update.weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
                                t->accumulate};
     return 0;
 }
@@ -105,23 +107,11 @@ static void launch_decision(struct local *t, const struct step_input *in) {
 
 static int local_step(struct topology *base, const struct step_input *in, struct step_stats *out) {
     struct local *t = (struct local *)base;
-    const struct layout *l = base->layout;
     stream_phase(base->compute, PHASE_OPTIMIZER);
     launch_decision(t, in);
-    for (int u = 0; u < l->count; u++) {
-        const struct buffers *b = &t->units[u];
-        optimizer_launch(base->compute, &t->optimizer,
-                         &(struct update_range){.unit = &l->units[u],
-                                                .begin = 0,
-                                                .end = l->units[u].n_pad,
-                                                .master = b->master,
-                                                .m = b->m,
-                                                .v = b->v,
-                                                .weight = b->weight,
-                                                .grad = b->grad,
-                                                .dtype = base->dtype},
-                         in->lr, in->updates + 1, &t->outcome->scalars);
-    }
+    const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = &t->outcome->scalars};
+    for (int u = 0; u < base->layout->count; u++)
+        optimizer_launch(base->compute, &t->optimizer, &t->units[u].update, &update);
     stream_phase(base->compute, PHASE_OTHER);
     // The updates go on meanwhile, and the next forward pass queues behind them.
     if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
@@ -147,11 +137,11 @@ static int local_finish(struct topology *base) {
 
 static int local_load_unit(struct topology *base, int u, const float *values) {
     struct local *t = (struct local *)base;
-    const struct buffers *b = &t->units[u];
+    const struct update_range *r = &t->units[u].update;
     int64_t n = base->layout->units[u].n_pad;
-    dev_copy(base->compute, b->master, values, (size_t)n * sizeof(float));
+    dev_copy(base->compute, r->master, values, (size_t)n * sizeof(float));
     if (base->dtype != DT_F32)
-        op_cast(base->compute, &(struct cast_args){b->weight, b->master, n, DT_F32, base->dtype});
+        op_cast(base->compute, &(struct cast_args){r->weight, r->master, n, DT_F32, base->dtype});
     return stream_sync(base->compute)
                ? fail("loading unit %s: %s", base->layout->units[u].name, dev_error(base->dev))
                : 0;

@@ -141,7 +141,11 @@ static void test_textbook_memory(void **state) {
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
-        struct zero_options o = {.stage = stage, .layout = &l, .dtype = DT_BF16, .source = &src};
+        struct zero_options o = {.stage = stage,
+                                 .layout = &l,
+                                 .dtype = DT_BF16,
+                                 .source = &src,
+                                 .optimizer = zero_case_optimizer()};
         assert_int_equal(zero_predict(&o, &mem, &wire), 0);
         double gb = (double)mem.formula_bytes / 1e9;
         assert_true(fabs(gb - fp16_gb[stage]) < 0.05);
@@ -165,7 +169,8 @@ static void test_fp32_formula_counts_no_master(void **state) {
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
-        struct zero_options o = {.stage = stage, .layout = l, .dtype = DT_F32, .source = &src};
+        struct zero_options o = {
+            .stage = stage, .layout = l, .dtype = DT_F32, .source = &src, .optimizer = zero_case_optimizer()};
         assert_int_equal(zero_predict(&o, &mem, &wire), 0);
         assert_true(fabs((double)mem.formula_bytes - per_parameter[stage] * (double)l->params) < 1);
         assert_int_equal(mem.predicted_bytes[MEM_MASTER], 0);
@@ -181,7 +186,12 @@ static void test_impossible_options_are_refused(void **state) {
     struct threads_hub *hub = threads_hub_create(2), *three = threads_hub_create(3);
     struct collective_source src = collective_source_threads(hub, 0),
                              other = collective_source_threads(three, 0);
-    struct zero_options good = {.stage = 1, .layout = l, .dtype = DT_BF16, .source = &src}, o = good;
+    struct zero_options good = {.stage = 1,
+                                .layout = l,
+                                .dtype = DT_BF16,
+                                .source = &src,
+                                .optimizer = zero_case_optimizer()},
+                        o = good;
     struct topology_memory mem;
     struct wire_prediction wire;
     assert_int_equal(zero_predict(&good, &mem, &wire), 0);
@@ -217,6 +227,7 @@ static struct topology *open_ring(struct ring_thread *t, struct device **dev, st
     dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, dev);
     *compute = stream_create(*dev, "compute");
     struct zero_options o = {.stage = t->c->stage,
+                             .optimizer = zero_case_optimizer(),
                              .layout = t->ref->layout,
                              .dtype = t->c->dtype,
                              .dev = *dev,

@@ -99,8 +99,8 @@ static inline void zero_case_init(const struct unit *unit, int u, float *out) {
 }
 
 static inline struct optimizer_config zero_case_optimizer(void) {
-    return (struct optimizer_config){
-        .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    return (struct optimizer_config){optimizers,     .lr = 0.01f,  .beta1 = 0.9f,
+                                     .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
 }
 
 // This rank's share of the loss; the input has the sum of ZERO_CASE_TOKENS losses instead, in *loss_sum.

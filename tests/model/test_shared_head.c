@@ -129,7 +129,7 @@ static void rig_open(struct rig *r, const struct backend *b, struct model_spec s
         .dtype = dt,
         .dev = r->dev,
         .compute = r->compute,
-        .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f}});
+        .optimizer = {optimizers, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f}});
     r->model = model_create(&(struct model_options){.spec = &r->spec,
                                                     .layout = r->layout,
                                                     .dev = r->dev,

@@ -61,8 +61,8 @@ static void rig_open(struct rig *r, const char *backend, struct model_spec spec,
         dev_open(backend_find(backend, &why), &(struct device_options){.threads = 1, .label = "t"}, &r->dev),
         0);
     r->compute = stream_create(r->dev, "compute");
-    r->topology = local_create(
-        &(struct local_options){.layout = r->layout, .dtype = dt, .dev = r->dev, .compute = r->compute});
+    r->topology = local_create(&(struct local_options){
+        .layout = r->layout, .dtype = dt, .dev = r->dev, .compute = r->compute, .optimizer = {optimizers}});
     assert_non_null(r->topology);
     r->model = model_create(&(struct model_options){.spec = &r->spec,
                                                     .layout = r->layout,

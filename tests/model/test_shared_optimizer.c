@@ -66,8 +66,7 @@ static struct update_range range_of(const struct unit *u, struct state *s, int64
                                  .begin = begin,
                                  .end = end,
                                  .master = s->master + begin,
-                                 .m = s->m + begin,
-                                 .v = s->v + begin,
+                                 .state = {s->m + begin, s->v + begin},
                                  .weight = (char *)s->weight + skip,
                                  .grad = (char *)s->grad + skip,
                                  .dtype = dt};
@@ -93,10 +92,12 @@ static void expect(struct state *s, const struct unit *u, const struct optimizer
 }
 
 static const struct optimizer_config configs[] = {
-    {.lr = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
-    {.lr = 1, .beta1 = 0.8f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.3f, .l2_mode = true},
-    {.lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .no_bias_correction = true},
-    {.lr = 1, .beta1 = 0, .beta2 = 0, .eps = 1e-8f},
+    {&optimizers[0], .lr = 1, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
+    {&optimizers[0], .lr = 1, .beta1 = 0.8f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.3f,
+     .l2_mode = true},
+    {&optimizers[0], .lr = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+     .no_bias_correction = true},
+    {&optimizers[0], .lr = 1, .beta1 = 0, .beta2 = 0, .eps = 1e-8f},
 };
 static const enum dtype dtypes[] = {DT_F32, DT_BF16, DT_F16};
 
@@ -126,7 +127,7 @@ static void test_ranges(void **unused) {
                     end = round ? at + 1 + (int64_t)rng_below(round, (uint64_t)at, (uint64_t)t, 900) : N;
                     if (end > N) end = N;
                     struct update_range r = range_of(&u, got, at, end, dt);
-                    assert_int_equal(optimizer_apply(c, &r, 0.01f, t, &scalars, 1), 0);
+                    assert_int_equal(optimizer_apply(c, &r, &(struct update_step){0.01f, t, &scalars}, 1), 0);
                 }
             assert_same(got, want, dt);
         }
@@ -144,9 +145,12 @@ static void test_first_step(void **unused) {
     u.tensors[0] = (struct tensor){.name = "w", .numel = 1, .decay = true};
     u.tensors[1] = (struct tensor){.name = "b", .numel = 1, .offset = 128};
     float master[256] = {[0] = 2, [128] = 2}, m[256] = {0}, v[256] = {0}, grad[256] = {[0] = 4, [128] = -4};
-    struct update_range r = {.unit = &u, .end = 256, .master = master, .m = m, .v = v, .grad = grad};
+    struct update_range r = {.unit = &u, .end = 256, .master = master, .state = {m, v}, .grad = grad};
     const struct optimizer_config *c = &configs[0];
-    assert_int_equal(optimizer_apply(c, &r, 0.5f, 1, &(struct update_scalars){.grad_scale = 0.25f}, 1), 0);
+    assert_int_equal(
+        optimizer_apply(c, &r, &(struct update_step){0.5f, 1, &(struct update_scalars){.grad_scale = 0.25f}},
+                        1),
+        0);
     assert_float_equal(master[0], 2 - 0.5 * (1 + 0.1 * 2), 1e-5);
     assert_float_equal(master[128], 2 + 0.5, 1e-5);
     assert_float_equal(m[0], 0.1, 1e-6);
@@ -161,10 +165,15 @@ static void test_skip_and_empty(void **unused) {
     fill(before, &u, DT_F16);
     fill(after, &u, DT_F16);
     struct update_range r = range_of(&u, after, 0, N, DT_F16);
-    assert_int_equal(optimizer_apply(&configs[0], &r, 1, 1, &(struct update_scalars){.skip = 1}, 1), 0);
+    assert_int_equal(
+        optimizer_apply(&configs[0], &r, &(struct update_step){1, 1, &(struct update_scalars){.skip = 1}}, 1),
+        0);
     assert_same(after, before, DT_F16);
     r = range_of(&u, after, 700, 700, DT_F16);
-    assert_int_equal(optimizer_apply(&configs[0], &r, 1, 1, &(struct update_scalars){.grad_scale = 1}, 1), 0);
+    assert_int_equal(
+        optimizer_apply(&configs[0], &r,
+                        &(struct update_step){1, 1, &(struct update_scalars){.grad_scale = 1}}, 1),
+        0);
     assert_same(after, before, DT_F16);
     free(before);
     free(after);
@@ -186,7 +195,7 @@ static void test_launch(void **unused) {
     expect(want, &u, &configs[0], 0.125f, 7, 2, DT_BF16);
     for (int64_t at = 0; at < N; at += N / 4) {
         struct update_range r = range_of(&u, got, at, at + N / 4, DT_BF16);
-        optimizer_launch(s, &configs[0], &r, 0.125f, 7, &scalars);
+        optimizer_launch(s, &configs[0], &r, &(struct update_step){0.125f, 7, &scalars});
     }
     assert_int_equal(stream_sync(s), 0);
     assert_same(got, want, DT_BF16);
@@ -211,7 +220,7 @@ static void test_one_launch_a_range(void **unused) {
     fill(state, &u, DT_BF16);
     for (size_t i = 0; i < COUNT(ranges); i++) {
         struct update_range r = range_of(&u, state, ranges[i][0], ranges[i][1], DT_BF16);
-        optimizer_launch(s, &configs[0], &r, 0.125f, 7, &scalars);
+        optimizer_launch(s, &configs[0], &r, &(struct update_step){0.125f, 7, &scalars});
     }
     assert_int_equal(stream_sync(s), 0);
     char *text = NULL;

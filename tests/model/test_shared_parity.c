@@ -92,12 +92,13 @@ static void rig_open(struct rig *r, const char *backend, const char *name, enum 
     read_expected(r);
     assert_int_equal(dev_open(b, &(struct device_options){.threads = 1, .label = "test"}, &r->dev), 0);
     r->compute = stream_create(r->dev, "compute");
-    r->topology = local_create(&(struct local_options){
-        .layout = r->layout,
-        .dtype = dt,
-        .dev = r->dev,
-        .compute = r->compute,
-        .optimizer = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f}});
+    r->topology = local_create(
+        &(struct local_options){.layout = r->layout,
+                                .dtype = dt,
+                                .dev = r->dev,
+                                .compute = r->compute,
+                                .optimizer = {optimizers, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f,
+                                              .eps = 1e-8f, .weight_decay = 0.1f}});
     assert_non_null(r->topology);
     r->model = model_create(&(struct model_options){.spec = &r->spec,
                                                     .layout = r->layout,

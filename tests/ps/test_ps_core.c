@@ -11,8 +11,8 @@ static void check_weights(const struct sim *s, const struct toy_ref *r) {
             const struct partition *p = &s->map->parts[k];
             size_t n = (size_t)(p->end - p->begin) * sizeof(float);
             assert_memory_equal(s->buffers[k].master, r->master[u] + p->begin, n);
-            assert_memory_equal(s->buffers[k].m, r->m[u] + p->begin, n);
-            assert_memory_equal(s->buffers[k].v, r->v[u] + p->begin, n);
+            assert_memory_equal(s->buffers[k].state[0], r->m[u] + p->begin, n);
+            assert_memory_equal(s->buffers[k].state[1], r->v[u] + p->begin, n);
             assert_int_equal(server_core_version(s->shards[p->shard], k), r->updates);
         }
     }

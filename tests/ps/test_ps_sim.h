@@ -227,8 +227,8 @@ static inline struct sim *sim_create(const struct toy_case *t) {
     for (int k = 0; k < s->map->count; k++) {
         unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);
         struct server_buffers *b = &s->buffers[k];
-        *b = (struct server_buffers){xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4), xcalloc(n, 4),
-                                     xcalloc(n, 4)};
+        *b = (struct server_buffers){
+            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, xcalloc(n, 4), xcalloc(n, 4)};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -262,8 +262,7 @@ static inline void sim_destroy(struct sim *s) {
     }
     for (int k = 0; k < s->map->count; k++) {
         free(s->buffers[k].master);
-        free(s->buffers[k].m);
-        free(s->buffers[k].v);
+        for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->buffers[k].state[i]);
         free(s->buffers[k].weight);
         free(s->buffers[k].acc);
     }

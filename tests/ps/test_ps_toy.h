@@ -59,8 +59,8 @@ static inline struct config toy_config(const struct toy_case *t) {
                        .dtype = t->dtype,
                        .steps = t->steps,
                        .clip = t->clip};
-    c.optimizer = (struct optimizer_config){
-        .lr = TOY_LR, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+    c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
+                                            .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
     c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;
     c.scaler.enabled = t->dtype == DT_F16;
     c.ps = (struct ps_config){.servers = t->servers,
@@ -172,12 +172,12 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
         struct update_range range = {.unit = &l->units[u],
                                      .end = l->units[u].n_pad,
                                      .master = r->master[u],
-                                     .m = r->m[u],
-                                     .v = r->v[u],
+                                     .state = {r->m[u], r->v[u]},
                                      .weight = r->weight[u],
                                      .grad = total[u],
                                      .dtype = t->dtype};
-        if (!scalars.skip) optimizer_apply(&c->optimizer, &range, TOY_LR, r->updates + 1, &scalars, 1);
+        const struct update_step update = {TOY_LR, r->updates + 1, &scalars};
+        if (!scalars.skip) optimizer_apply(&c->optimizer, &range, &update, 1);
         free(total[u]);
     }
     if (!scalars.skip) r->updates++;

@@ -4,28 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/edit_distance.h"
 #include "shared/core/error.h"
-
-#define NEAR_MAX 64  // longer words are compared by their first NEAR_MAX characters
-
-// Edit distance (Wagner & Fischer 1974) with two rows.
-static size_t edit_distance(const char *a, const char *b) {
-    size_t row[NEAR_MAX + 1];
-    size_t n = strnlen(b, NEAR_MAX);
-    for (size_t j = 0; j <= n; j++) row[j] = j;
-    for (size_t i = 0; i < NEAR_MAX && a[i]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n; j++) {
-            size_t best = diagonal + (a[i] != b[j]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
-            diagonal = row[j + 1];
-            row[j + 1] = best;
-        }
-    }
-    return row[n];
-}
 
 const char *cli_nearest(const char *word, const char *const *names, size_t count) {
     const char *best = NULL;
@@ -93,7 +73,7 @@ static int unknown_option(const struct cli_command *cmd, const char *name, size_
     for (size_t i = 0; count < 63 && (o = option_at(cmd, i)); i++)
         if (o->help) names[count++] = o->name;
     names[count++] = "help";
-    char word[NEAR_MAX + 1];
+    char word[65];
     snprintf(word, sizeof word, "%.*s", (int)length, name);
     const char *near = cli_nearest(word, names, count);
     if (near) return fail("unknown option --%s: did you mean --%s?", word, near);

@@ -6,6 +6,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/shortest.h"
 
 #define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
 #define FLOAT_MAX 3.4028234663852886e38
@@ -238,13 +239,6 @@ int field_store(const struct field *f, struct draft *d, const cJSON *v, const ch
     return 0;
 }
 
-void shortest_f32(char text[32], float v) {
-    int digits = 1;
-    do {
-        snprintf(text, 32, "%.*g", digits++, (double)v);
-    } while ((float)strtod(text, NULL) != v && digits <= 9);
-}
-
 static cJSON *load_f32(float v) {
     char text[32];
     shortest_f32(text, v);
@@ -254,10 +248,7 @@ static cJSON *load_f32(float v) {
 // cJSON's own printing may lose the last bit.
 static cJSON *load_f64(double v) {
     char text[32];
-    int digits = 1;
-    do {
-        snprintf(text, sizeof text, "%.*g", digits++, v);
-    } while (strtod(text, NULL) != v && digits <= 17);
+    shortest_f64(text, v);
     return cJSON_CreateRaw(text);
 }
 

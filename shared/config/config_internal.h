@@ -57,8 +57,6 @@ const struct field *field_find(const char *path);  // NULL: none
 int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin);
 // The value as a new JSON item; NULL: an unset text.
 cJSON *field_load(const struct field *f, const struct draft *d);
-// The shortest decimal text that reads back as exactly v.
-void shortest_f32(char text[32], float v);
 
 // Why a key that is there has no effect, in the order of the report.
 enum note_topic {

@@ -9,6 +9,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/config/relaxed_json.h"
+#include "shared/core/edit_distance.h"
 #include "shared/core/error.h"
 
 static size_t path_count(void) { return field_count() + known_count(); }
@@ -45,46 +46,30 @@ enum field_state config_state(const struct reading *r, const char *path) {
     return r->state[field_find(path) - field_at(0)];
 }
 
-// Levenshtein's distance, ignoring case; names longer than 63 characters are cut.
-static int edit_distance(const char *a, const char *b) {
-    int row[64], n = (int)strlen(b);
-    if (n > 63) n = 63;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int change = corner + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
-            corner = row[j];
-            row[j] = change;
-            if (corner + 1 < row[j]) row[j] = corner + 1;
-            if (row[j - 1] + 1 < row[j]) row[j] = row[j - 1] + 1;
-        }
-    }
-    return row[n];
-}
-
 struct nearest {
     char name[128];
-    int distance;
+    size_t distance;
 };
 
 static void consider(struct nearest *best, const char *name, const char *candidate, int length,
                      const char *shown) {
     char part[128];
     snprintf(part, sizeof part, "%.*s", length, candidate);
-    int d = edit_distance(name, part);
+    size_t d = edit_distance(name, part);
     if (d >= best->distance) return;
     best->distance = d;
     snprintf(best->name, sizeof best->name, "%s", shown ? shown : part);
 }
 
-// The known name nearest to `name`: on its own level when one is close, else a key of that name (or one
-// that ends in it) anywhere, else the nearest of the level whatever it is.
-static void find_nearest(const char *level, const char *name, char out[128]) {
+// The known name nearest to `given`: on its own level when one is close, else a key of that name (or one
+// that ends in it) anywhere, else the nearest of the level whatever it is. All known names are lower-case.
+static void find_nearest(const char *level, const char *given, char out[128]) {
+    char *lower = xstrdup(given);
+    for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
+    const char *name = lower;
     size_t skip = level[0] ? strlen(level) + 1 : 0;
-    int close = (int)strlen(name) / 3 > 2 ? (int)strlen(name) / 3 : 2;
-    struct nearest here = {.distance = 1 << 20}, elsewhere = {.distance = 1 << 20};
+    size_t close = strlen(name) / 3 > 2 ? strlen(name) / 3 : 2;
+    struct nearest here = {.distance = SIZE_MAX}, elsewhere = {.distance = SIZE_MAX};
     for (size_t i = 0; i < path_count(); i++) {
         const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
         if (!skip || covers(level, path)) {
@@ -93,10 +78,11 @@ static void find_nearest(const char *level, const char *name, char out[128]) {
         }
         const char *tail = strlen(leaf) > strlen(name) ? leaf + strlen(leaf) - strlen(name) : leaf;
         consider(&elsewhere, name, leaf, (int)strlen(leaf), path);
-        if (!strcmp(tail, name)) consider(&elsewhere, name, tail, (int)strlen(tail), path);
+        if (!strcmp(tail, given)) consider(&elsewhere, name, tail, (int)strlen(tail), path);
     }
     bool prefer_here = here.distance <= close || elsewhere.distance > close;
     snprintf(out, 128, "%s", prefer_here ? here.name : elsewhere.name);
+    free(lower);
 }
 
 static int unknown_key(const struct reading *r, const char *level, const char *name, const char *path) {

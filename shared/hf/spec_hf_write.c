@@ -1,21 +1,18 @@
 // Writing a config.json that transformers loads. The keys are the ones LlamaConfig, MistralConfig,
 // Qwen2Config and GPT2Config read; what they would default to otherwise is written all the same.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 
 #include "shared/core/error.h"
+#include "shared/core/shortest.h"
 #include "shared/hf/spec_hf.h"
 
 // The double with the fewest decimal digits that still rounds to x: 1e-5f is written 1e-05.
 static double shortest(float x) {
     char text[32];
-    for (int digits = 1; digits < 10; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)x);
-        if (strtof(text, NULL) == x) break;
-    }
+    shortest_f32(text, x);
     return strtod(text, NULL);
 }
 

@@ -1,5 +1,5 @@
-// The head of every device and the names of operations: no state of its own, so the CUDA object carries a
-// copy instead of calling back into the program.
+// The head of every device. It has no state of its own, so that the CUDA object carries a copy instead of
+// calling back into the program.
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,35 +8,6 @@
 #include <unistd.h>
 
 #include "kernels/backend_impl.h"
-
-const char *op_name(enum op op) {
-    static const char *const names[OP_COUNT] = {
-        [OP_MATMUL] = "matmul",
-        [OP_BIAS_GRAD] = "bias_grad",
-        [OP_EMBED_FWD] = "embed_fwd",
-        [OP_EMBED_BWD] = "embed_bwd",
-        [OP_NORM_FWD] = "norm_fwd",
-        [OP_NORM_BWD] = "norm_bwd",
-        [OP_ROPE] = "rope",
-        [OP_ATTN_FWD] = "attn_fwd",
-        [OP_ATTN_BWD] = "attn_bwd",
-        [OP_GELU_FWD] = "gelu_fwd",
-        [OP_GELU_BWD] = "gelu_bwd",
-        [OP_SWIGLU_FWD] = "swiglu_fwd",
-        [OP_SWIGLU_BWD] = "swiglu_bwd",
-        [OP_ADD] = "add",
-        [OP_XENT] = "xent",
-        [OP_LOSS_SUM] = "loss_sum",
-        [OP_SUMSQ] = "sumsq",
-        [OP_DECIDE] = "decide",
-        [OP_ADAMW] = "adamw",
-        [OP_REDUCE] = "reduce",
-        [OP_CAST] = "cast",
-        [OP_FILL_ZERO] = "fill_zero",
-    };
-    assert(op >= 0 && op < OP_COUNT);
-    return names[op];
-}
 
 void device_init(struct device *d, const struct backend *b, const struct device_options *opt) {
     d->backend = b;

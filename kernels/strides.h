@@ -1,8 +1,8 @@
-// Distances between rows, as kernels/backend.h's arguments give them: 0 stands for rows without gaps.
+// Distances between rows, as kernels/operations.h's arguments give them: 0 stands for rows without gaps.
 #ifndef STARRING_KERNELS_STRIDES_H
 #define STARRING_KERNELS_STRIDES_H
 
-#include "kernels/backend.h"
+#include "kernels/operations.h"
 
 static inline int64_t matmul_lda(const struct matmul_args *g) {
     return g->lda ? g->lda : g->trans_a ? g->m : g->k;
@@ -15,7 +15,7 @@ static inline int64_t matmul_ldc(const struct matmul_args *g) { return g->ldc ? 
 static inline struct bias_grad_args matmul_bias_grad(const struct matmul_args *g) {
     return (struct bias_grad_args){g->bias_grad, g->a, g->k, g->m, g->accumulate, g->dt};
 }
-// Whether the arguments are within backend.h's contract.
+// Whether the arguments are within operations.h's contract.
 static inline bool matmul_valid(const struct matmul_args *g) {
     bool gelu = g->epilogue == EPILOGUE_GELU || g->epilogue == EPILOGUE_GELU_GRAD;
     bool grad = g->epilogue == EPILOGUE_BIAS_GRAD;

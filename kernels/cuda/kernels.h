@@ -1,5 +1,5 @@
-// The CUDA operations written by hand: one function for each operation of kernels/backend.h but
-// OP_MATMUL (cuBLASLt), and a part of that. Shapes, types and meaning of args are backend.h's.
+// The CUDA operations written by hand: one function for each operation of kernels/operations.h but
+// OP_MATMUL (cuBLASLt), and a part of that. Shapes, types and meaning of args are operations.h's.
 //
 // Ownership   The context belongs to the caller (one a stream); pointers in args are device memory,
 //             but reduce_args.inputs, a host array of device pointers.
@@ -52,30 +52,13 @@ struct cuda_ctx {
 // constant text in *why.
 int cuda_kernels_load(const char **why);
 
-int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args);
+// cuda_op_attn_fwd and cuda_op_attn_bwd are the fallback where cuDNN has no plan: fp32 arithmetic, even head
+// sizes up to 128.
+#define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const void *args);
+OPERATIONS_BUT_MATMUL(DECLARE_OPERATION)
+#undef DECLARE_OPERATION
 // struct matmul_args: each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args);
-int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_norm_fwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_rope(struct cuda_ctx *ctx, const void *args);
-// The fallback where cuDNN has no plan: fp32 arithmetic, even head sizes up to 128.
-int cuda_op_attn_fwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_attn_bwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_swiglu_fwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_swiglu_bwd(struct cuda_ctx *ctx, const void *args);
-int cuda_op_add(struct cuda_ctx *ctx, const void *args);
-int cuda_op_xent(struct cuda_ctx *ctx, const void *args);
-int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args);
-int cuda_op_sumsq(struct cuda_ctx *ctx, const void *args);
-int cuda_op_decide(struct cuda_ctx *ctx, const void *args);
-int cuda_op_adamw(struct cuda_ctx *ctx, const void *args);
-int cuda_op_reduce(struct cuda_ctx *ctx, const void *args);
-int cuda_op_cast(struct cuda_ctx *ctx, const void *args);
-int cuda_op_fill_zero(struct cuda_ctx *ctx, const void *args);
 
 // No operation of the model: what two buffers of n elements differ in, as a sum for each block; the caller
 // adds the blocks up. Sums of squares are double, in an order that n alone decides; not a number where an

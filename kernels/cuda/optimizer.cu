@@ -191,7 +191,7 @@ __device__ static inline float group_decay(const struct adamw_args &a, int64_t i
     return a.weight_decay[g];
 }
 
-// One element, in backend.h's order of operations.
+// One element, in operations.h's order of operations.
 template <bool L2>
 __device__ static inline void adamw_element(const struct adamw_args &a, struct adamw_factors f, float grad,
                                             float *p, float *m, float *v) {

@@ -5,7 +5,7 @@
 //
 //     login     HELLO --> manifest equal? rank free? --> WELCOME {rank, job} ; all there --> START to all
 //     step t    REPORT of every worker + SHARD_SUM of every shard with keys
-//                  --> update_decide (kernels/backend.h), losses added in worker order
+//                  --> update_decide (kernels/operations.h), losses added in worker order
 //                  --> DECISION to the shards, STEP_DONE to the workers
 //     gather    GATHER of every worker --> values added in worker order --> GATHER_DONE
 //     end       GOODBYE of every worker --> SHUTDOWN to servers --> GOODBYE of every server

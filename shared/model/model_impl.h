@@ -8,7 +8,7 @@
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
 // What stands in brackets passes through scratch; everything else is kept for the backward. GELU is part of
-// the products around it (kernels/backend.h, EPILOGUE_GELU): `act` leaves the first with `up` beside it, and
+// the products around it (kernels/operations.h, EPILOGUE_GELU): `act` leaves the first with `up` beside it, and
 // the gradient of `up` leaves the second's backward.
 // `carry` is the gradient of the residual stream on its way down.
 //

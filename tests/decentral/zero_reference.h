@@ -2,7 +2,7 @@
 // step, micro-batch, element).
 //
 // The reference is one loop over whole units: the ranks' gradients added in fp32 in rank order and rounded
-// once, the exact sum of squares, the decision, AdamW as kernels/backend.h writes it. Weights are kept for
+// once, the exact sum of squares, the decision, AdamW as kernels/operations.h writes it. Weights are kept for
 // every step, so that each acquired view can be compared to the bit where a model would read it.
 #ifndef STARRING_TESTS_DECENTRAL_ZERO_REFERENCE_H
 #define STARRING_TESTS_DECENTRAL_ZERO_REFERENCE_H
@@ -198,7 +198,7 @@ static inline void zero_reference_norm(const struct zero_case *c, const void *gr
     }
 }
 
-// AdamW of one element, as kernels/backend.h orders it.
+// AdamW of one element, as kernels/operations.h orders it.
 static inline void zero_reference_adamw(const struct step_input *in, const struct update_scalars *s,
                                         float decay, float gradient, float *p, float *m, float *v) {
     struct optimizer_config o = zero_case_optimizer();

@@ -27,27 +27,6 @@ static int emulated(int threads, const void *args, const char **why) {
     return rc;
 }
 
-extern "C" const op_fn emu_ops[OP_COUNT] = {
-    NULL,  // OP_MATMUL
-    emulated<cuda_op_bias_grad>,
-    emulated<cuda_op_embed_fwd>,
-    emulated<cuda_op_embed_bwd>,
-    emulated<cuda_op_norm_fwd>,
-    emulated<cuda_op_norm_bwd>,
-    emulated<cuda_op_rope>,
-    emulated<cuda_op_attn_fwd>,
-    emulated<cuda_op_attn_bwd>,
-    emulated<cuda_op_gelu_fwd>,
-    emulated<cuda_op_gelu_bwd>,
-    emulated<cuda_op_swiglu_fwd>,
-    emulated<cuda_op_swiglu_bwd>,
-    emulated<cuda_op_add>,
-    emulated<cuda_op_xent>,
-    emulated<cuda_op_loss_sum>,
-    emulated<cuda_op_sumsq>,
-    emulated<cuda_op_decide>,
-    emulated<cuda_op_adamw>,
-    emulated<cuda_op_reduce>,
-    emulated<cuda_op_cast>,
-    emulated<cuda_op_fill_zero>,
-};
+#define EMULATED(OP, name, args_t) emulated<cuda_op_##name>,
+
+extern "C" const op_fn emu_ops[OP_COUNT] = {NULL /* OP_MATMUL, the first */, OPERATIONS_BUT_MATMUL(EMULATED)};

@@ -72,7 +72,7 @@ static struct update_range range_of(const struct unit *u, struct state *s, int64
                                  .dtype = dt};
 }
 
-// backend.h's formula, element by element, with the decay of the element's own tensor.
+// operations.h's formula, element by element, with the decay of the element's own tensor.
 static void expect(struct state *s, const struct unit *u, const struct optimizer_config *c, float lr,
                    int64_t t, float grad_scale, enum dtype dt) {
     float bc1 = c->no_bias_correction ? 1 : (float)(1 / (1 - pow(c->beta1, (double)t)));

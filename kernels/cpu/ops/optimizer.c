@@ -59,7 +59,7 @@ int cpu_op_decide(int threads, const void *args, const char **why) {
 }
 
 // ---------------------------------------------------------------- AdamW
-// Elements [at, at + n) of group g. The order of operations is backend.h's, to the letter. Always inlined
+// Elements [at, at + n) of group g. The order of operations is operations.h's, to the letter. Always inlined
 // with a constant l2: GCC 12 does not vectorise a loop that tests an invariant flag.
 static inline __attribute__((always_inline)) void adamw_block(const struct adamw_args *a, const float *grad,
                                                               int64_t at, int64_t n, int g, const bool l2) {

@@ -1,5 +1,15 @@
-// What one optimizer step does with a gradient of known norm: the one formula of every topology.
-#include "kernels/backend.h"
+// The operations' names, and the decision that hosts take too. No state: the CUDA object carries a copy.
+#include "kernels/operations.h"
+
+const char *op_name(enum op op) {
+    static const char *const names[OP_COUNT] = {
+#define OP_NAME(OP, name, args_t) [OP] = #name,
+        OPERATIONS(OP_NAME)
+#undef OP_NAME
+    };
+    assert(op >= 0 && op < OP_COUNT);
+    return names[op];
+}
 
 struct update_scalars update_decide(const struct exact_sum *sum, float loss_scale, float clip) {
     struct update_scalars u = {.grad_scale = 0.0f, .skip = 1, .norm = INFINITY};

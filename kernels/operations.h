@@ -1,0 +1,361 @@
+// The operations of the model, the optimizer and the reductions: a line each in OPERATIONS, from which the
+// enumeration, the names, the launches and the backends' tables follow; then what each of them computes.
+//
+// To add one   its line and its arguments here; ref_op_NAME in kernels/ref, the definition in the simplest
+//              loops; cpu_op_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda; a row of `bench kernels`
+//              in shared/bench/bench_table.c. tests/scripts/test_operations.py says what is missing.
+#ifndef STARRING_KERNELS_OPERATIONS_H
+#define STARRING_KERNELS_OPERATIONS_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+#include "kernels/exact_sum.h"
+
+// The matrix product has a line of its own because each backend has another way to choose its function.
+// clang-format off
+//                enumerator     name         arguments
+#define OPERATIONS(OPERATION) \
+    OPERATION(OP_MATMUL,     matmul,     matmul_args) \
+    OPERATIONS_BUT_MATMUL(OPERATION)
+#define OPERATIONS_BUT_MATMUL(OPERATION) \
+    OPERATION(OP_BIAS_GRAD,  bias_grad,  bias_grad_args) \
+    OPERATION(OP_EMBED_FWD,  embed_fwd,  embed_fwd_args) \
+    OPERATION(OP_EMBED_BWD,  embed_bwd,  embed_bwd_args) \
+    OPERATION(OP_NORM_FWD,   norm_fwd,   norm_fwd_args)  \
+    OPERATION(OP_NORM_BWD,   norm_bwd,   norm_bwd_args)  \
+    OPERATION(OP_ROPE,       rope,       rope_args)      \
+    OPERATION(OP_ATTN_FWD,   attn_fwd,   attn_fwd_args)  \
+    OPERATION(OP_ATTN_BWD,   attn_bwd,   attn_bwd_args)  \
+    OPERATION(OP_GELU_FWD,   gelu_fwd,   gelu_args)      \
+    OPERATION(OP_GELU_BWD,   gelu_bwd,   gelu_args)      \
+    OPERATION(OP_SWIGLU_FWD, swiglu_fwd, swiglu_args)    \
+    OPERATION(OP_SWIGLU_BWD, swiglu_bwd, swiglu_args)    \
+    OPERATION(OP_ADD,        add,        add_args)       \
+    OPERATION(OP_XENT,       xent,       xent_args)      \
+    OPERATION(OP_LOSS_SUM,   loss_sum,   loss_sum_args)  \
+    OPERATION(OP_SUMSQ,      sumsq,      sumsq_args)     \
+    OPERATION(OP_DECIDE,     decide,     decide_args)    \
+    OPERATION(OP_ADAMW,      adamw,      adamw_args)     \
+    OPERATION(OP_REDUCE,     reduce,     reduce_args)    \
+    OPERATION(OP_CAST,       cast,       cast_args)      \
+    OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args)
+// clang-format on
+
+#define OP_ENUMERATOR(OP, name, args_t) OP,
+enum op { OPERATIONS(OP_ENUMERATOR) OP_COUNT };
+#undef OP_ENUMERATOR
+const char *op_name(enum op op);  // "matmul", ...
+
+// ---------------------------------------------------------------- arguments
+// Each operation takes one struct of arguments, copied at launch: pointers are device memory and
+// must stay valid until the operation has run. dt is the storage type (fp32, bf16, fp16); arithmetic
+// is fp32 with one rounding at the store. "=" overwrites its output, "+=" adds to it (in 16 bits:
+// load, add in fp32, round once). R = rows = B*T; C channels; V vocabulary; H query heads; KV
+// key/value heads; D head size.
+
+// What becomes of p, the product with its bias. GELU: aux = round(p), c = gelu(p). GELU_GRAD, without bias:
+// c = p * gelu'(aux). Neither of them accumulates; gelu is gelu_args', round is to dt. Host backends take
+// round(p) for p, so that their bits are those of the product and then OP_GELU_FWD or _BWD; a device may use
+// p as its accumulator holds it. BIAS_GRAD, without bias: beside c, bias_grad(M) = (accumulate: +=) sum over
+// K of op(a), which is the bias gradient where c is a weight gradient, a the gradient dy(R,M) and trans_a.
+// Host backends: the product, then OP_BIAS_GRAD, to the bit.
+enum matmul_epilogue { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_GRAD, EPILOGUE_BIAS_GRAD };
+
+// c(M,N) = op(a) op(b) + bias          accumulate: c += op(a) op(b)
+// op(a) is a(M,K), or a(K,M) transposed when trans_a; op(b) is b(K,N), or b(N,K) transposed when
+// trans_b. All row-major, all of type dt. bias (N) or NULL; not with accumulate.
+struct matmul_args {
+    void *c;  // (M,N)
+    const void *a, *b;
+    const void *bias;  // (N) or NULL
+    void *aux;         // (M,N) of the GELU epilogues, without gaps as c is then; else NULL
+    void *bias_grad;   // (M) of EPILOGUE_BIAS_GRAD, with trans_a and no gaps in a; else NULL
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc;  // elements from a row, as stored, to the next; 0: no gaps. Gaps stay untouched
+    bool trans_a, trans_b, accumulate;
+    enum matmul_epilogue epilogue;
+    enum dtype dt;
+};
+
+// dbias(N) = or += sum over rows of dy(R,N).
+struct bias_grad_args {
+    void *dbias;     // (N)
+    const void *dy;  // (R,N)
+    int64_t rows, n;
+    bool accumulate;
+    enum dtype dt;
+};
+
+// out(B,T,C) = wte[tokens] + wpe[t]    (wpe NULL: no learned positions)
+struct embed_fwd_args {
+    void *out;              // (B,T,C)
+    const int32_t *tokens;  // (B,T), each in [0,V)
+    const void *wte;        // (V,C)
+    const void *wpe;        // (>=T,C) or NULL
+    int64_t batch, seq, channels;
+    enum dtype dt;
+};
+
+// dwte(V,C) += scatter of dout by token; dwpe(P,C): rows [0,T) = or += sum over the batch, rows
+// [T,P) = 0 unless accumulating. zero_dwte: set dwte to 0 first (untied embeddings on the first
+// micro-batch; a tied one already holds the head's gradient). Each row of dwte is summed in fp32, added to
+// what it held, and rounded once. Host backends add in the order of the positions; a device may add in
+// another that depends on tokens and shape alone, so that a frequent token need not be one chain of
+// additions.
+struct embed_bwd_args {
+    void *dwte;             // (V,C)
+    void *dwpe;             // (P,C) or NULL
+    const void *dout;       // (B,T,C)
+    const int32_t *tokens;  // (B,T)
+    void *scratch;          // embed_bwd_scratch_bytes(...)
+    int64_t batch, seq, channels, vocab, positions;
+    bool zero_dwte, accumulate_dwpe;
+    enum dtype dt;
+};
+size_t embed_bwd_scratch_bytes(int64_t batch, int64_t seq, int64_t channels, int64_t vocab);
+
+enum norm_kind { NORM_RMS, NORM_LAYER };
+
+// sum(R,C) = x + residual   (residual NULL: x is the input itself and sum is not written)
+// y(R,C) = norm(sum) * weight + bias
+// RMSNorm (Zhang & Sennrich 2019): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); no bias, no mean.
+// LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b.
+struct norm_fwd_args {
+    void *y;               // (R,C)
+    void *sum;             // (R,C) or NULL
+    float *mean;           // (R), LayerNorm only, else NULL
+    float *rstd;           // (R)
+    const void *x;         // (R,C)
+    const void *residual;  // (R,C) or NULL
+    const void *weight;    // (C)
+    const void *bias;      // (C), LayerNorm only
+    int64_t rows, channels;
+    float eps;
+    enum norm_kind kind;
+    enum dtype dt;
+};
+
+// dx(R,C) = gradient through the norm + dresidual (NULL: nothing added; may alias dx)
+// dweight(C), dbias(C): = or +=, summed over rows in fp32 in a fixed order.
+struct norm_bwd_args {
+    void *dx;               // (R,C)
+    void *dweight;          // (C)
+    void *dbias;            // (C) or NULL
+    const void *dy;         // (R,C)
+    const void *dresidual;  // (R,C) or NULL
+    const void *x;          // (R,C) the norm's input (sum of the forward)
+    const float *mean;      // (R) or NULL
+    const float *rstd;      // (R)
+    const void *weight;     // (C)
+    void *scratch;          // norm_bwd_scratch_bytes(channels)
+    int64_t rows, channels;
+    bool accumulate;
+    enum norm_kind kind;
+    enum dtype dt;
+};
+size_t norm_bwd_scratch_bytes(int64_t channels);
+
+// Rotary embedding (Su et al. 2021) in place on the q and k heads of qkv(B,T,(H+2KV)*D), row =
+// | q: H*D | k: KV*D | v: KV*D |. Half-split pairs (i, i+D/2), as in Hugging Face's LLaMA.
+// cos_sin(T, D/2, 2) fp32, computed by the model. inverse: rotate back (the backward). dbias: also the
+// gradient of qkv's bias, = or += the sum over rows of qkv as it becomes (and v as it is), as OP_BIAS_GRAD.
+struct rope_args {
+    void *qkv;
+    const float *cos_sin;
+    void *dbias;  // ((H+2KV)*D) or NULL
+    int64_t batch, seq;
+    int32_t heads, kv_heads, head_size;
+    bool inverse, accumulate;  // accumulate: dbias +=
+    enum dtype dt;
+};
+
+// Causal attention with grouped queries; query head h reads key/value head h / (H/KV).
+// out(B,T,H*D) = softmax(scale * q k^T, causal) v ; lse(B,H,T) = log-sum-exp of each row, for the
+// backward. The T x T matrix is never stored (Dao et al. 2022, algorithm 1).
+struct attn_fwd_args {
+    void *out;        // (B,T,H*D)
+    float *lse;       // (B,H,T)
+    const void *qkv;  // (B,T,(H+2KV)*D)
+    void *scratch;    // attn_scratch_bytes(...)
+    int64_t batch, seq;
+    int32_t heads, kv_heads, head_size;
+    float scale;
+    enum dtype dt;
+};
+
+// dqkv = ; every element is written.
+struct attn_bwd_args {
+    void *dqkv;        // (B,T,(H+2KV)*D)
+    const void *dout;  // (B,T,H*D)
+    const void *qkv, *out;
+    const float *lse;
+    void *scratch;  // attn_scratch_bytes(...)
+    int64_t batch, seq;
+    int32_t heads, kv_heads, head_size;
+    float scale;
+    enum dtype dt;
+};
+size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_heads, int32_t head_size);
+
+// GELU, tanh form (Hendrycks & Gimpel 2016, as GPT-2): y = 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
+// forward: y = gelu(x). backward: dx = dy * gelu'(x); dx may alias dy.
+struct gelu_args {
+    void *y;         // forward: y ; backward: dx      (n)
+    const void *x;   // (n)
+    const void *dy;  // backward only
+    int64_t n;
+    enum dtype dt;
+};
+
+// SwiGLU (Shazeer 2020): gate_up(R,2F), row = | gate: F | up: F |; y(R,F) = silu(gate) * up.
+// backward: dgate_up(R,2F) from dy(R,F); may be gate_up itself: each pair is read before it is written.
+struct swiglu_args {
+    void *y;              // forward: y(R,F) ; backward: dgate_up(R,2F)
+    const void *gate_up;  // (R,2F)
+    const void *dy;       // backward only, (R,F)
+    int64_t rows, width;  // R, F
+    enum dtype dt;
+};
+
+// y = a + b   (n); y may alias a or b.
+struct add_args {
+    void *y;
+    const void *a, *b;
+    int64_t n;
+    enum dtype dt;
+};
+
+// Cross-entropy over logits(R,V): loss[r] = log sum exp - logit[target], in fp32; and, when
+// want_grad, logits become their gradient in place: (softmax - onehot) * grad_scale, rounded once.
+// A target < 0 is ignored: loss 0, gradient row 0. Columns V and up are no classes: they are never read, and
+// want_grad writes zeros to those below `padded`, so that products may run over them.
+struct xent_args {
+    void *logits;            // (R,V)
+    float *loss;             // (R)
+    const int32_t *targets;  // (R)
+    int64_t rows, vocab;
+    int64_t row_stride;  // as ldc above
+    int64_t padded;      // 0: none; else vocab <= padded <= row_stride
+    float grad_scale;
+    bool want_grad;
+    enum dtype dt;
+};
+
+// out = sum of loss(R) in double, in an order that depends on R alone; accumulate: out +=. Host backends add
+// in row order.
+struct loss_sum_args {
+    double *out;  // (1)
+    const float *loss;
+    int64_t rows;
+    bool accumulate;
+};
+
+// out += exact sum of squares of x(n) and its number of non-finite elements (kernels/exact_sum.h).
+// n is a multiple of SUMSQ_BLOCK; block sums are taken in double, in index order within a block.
+// Blocks that hold a non-finite element add only to the count.
+struct sumsq_args {
+    struct exact_sum *out;
+    const void *x;
+    int64_t n;
+    bool zero_out;  // start from zero instead of what out holds
+    enum dtype dt;
+};
+
+// What one step's update is to do; decided once, the same on every rank (ARCHITECTURE.md, Numerics 4).
+struct update_scalars {
+    float grad_scale;  // multiply gradients by this: clip / loss_scale
+    int32_t skip;      // 1: a gradient was not finite; leave everything as it is
+    double norm;       // of the unscaled gradient, before clipping; not finite when skip
+};
+
+// scalars = update_decide(*sum, loss_scale, clip).
+struct decide_args {
+    struct update_scalars *scalars;
+    const struct exact_sum *sum;
+    float loss_scale, clip;  // clip 0: none
+};
+// The one formula, for hosts that decide themselves (the star's scheduler):
+// norm = sqrt(sum)/loss_scale; factor = clip > 0 && norm > clip ? clip/(norm + 1e-6) : 1, as
+// torch.nn.utils.clip_grad_norm_ and DeepSpeed; grad_scale = (float)(factor/loss_scale).
+struct update_scalars update_decide(const struct exact_sum *sum, float loss_scale, float clip);
+
+// AdamW (Loshchilov & Hutter 2019, algorithm 2) over n elements, elementwise, in this order, with
+// explicit fma and correctly rounded / and sqrt, the same bits on every device:
+//     g = (float)grad * grad_scale
+//     l2_mode: g = fma(weight_decay, p, g)                     ("Adam" with adam_w_mode false)
+//     m = fma(beta1, m, (1-beta1)*g)            v = fma(beta2, v, ((1-beta2)*g)*g)
+//     denom = sqrt(v) * inv_sqrt_bc2 + eps      (a product, then a sum: two roundings)
+//     u = (m * inv_bc1) / denom
+//     !l2_mode: u = fma(weight_decay, p, u)
+//     p = fma(-lr, u, p)                        weight = round(p)
+// where 1-beta is computed in fp32, inv_bc1 = 1/(1-beta1^t), inv_sqrt_bc2 = 1/sqrt(1-beta2^t) in
+// double, then rounded. scalars->skip: nothing is written. Parameter groups are runs of elements: group g is
+// [ends[g-1], ends[g]), the first begins at 0; one launch covers them all.
+#define ADAMW_GROUPS_MAX 24
+struct adamw_args {
+    float *master, *m, *v;  // (n)
+    void *weight;           // (n) of type dt; may equal master in fp32; NULL: not written
+    const void *grad;       // (n) of type dt
+    const struct update_scalars *scalars;
+    int64_t n;
+    int64_t ends[ADAMW_GROUPS_MAX];        // (groups) rising; the last is n
+    float weight_decay[ADAMW_GROUPS_MAX];  // (groups)
+    int32_t groups;                        // at least 1
+    float lr, beta1, beta2, eps, inv_bc1, inv_sqrt_bc2;
+    bool l2_mode;
+    enum dtype dt;
+};
+
+#define REDUCE_MAX 256
+// out(n) = round(sum over i = 0..count-1 of (float)in[i]): fp32, in index order, one rounding.
+// out may alias one of the inputs exactly. DT_I64: integer sums. DT_F64: double, in index order.
+// The array inputs is read between the launch and the operation's end, and must stay as it is until then.
+struct reduce_args {
+    void *out;
+    const void *const *inputs;  // (count) host array of device pointers
+    int32_t count;
+    int64_t n;
+    enum dtype dt;
+};
+
+// out(n) of type to = in(n) of type from, one rounding. from/to: fp32, bf16, fp16.
+struct cast_args {
+    void *out;
+    const void *in;
+    int64_t n;
+    enum dtype from, to;
+};
+
+struct fill_zero_args {
+    void *out;
+    int64_t bytes;
+};
+
+// ---------------------------------------------------------------- running them
+struct stream;
+
+// What a stream's queue keeps of an operation's arguments.
+#define OP_ARGS_MAX_BYTES 416
+// Enqueues an operation; args are copied.
+void dev_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
+
+// Typed launches: op_matmul(stream, &(struct matmul_args){...}).
+#define OP_LAUNCH(OP, name, args_t)                                                           \
+    static_assert(sizeof(struct args_t) <= OP_ARGS_MAX_BYTES, "a queue's slot is too small"); \
+    static inline void op_##name(struct stream *s, const struct args_t *a) {                  \
+        dev_launch(s, OP, a, sizeof *a);                                                      \
+    }
+OPERATIONS(OP_LAUNCH)
+#undef OP_LAUNCH
+
+// The functions of ref and cpu, callable directly (tests, the star's servers): fn(threads, args)
+// runs op now, on the calling thread and `threads` threads. Returns 0, or -1 with *why set.
+typedef int (*op_fn)(int threads, const void *args, const char **why);
+extern const op_fn ref_ops[OP_COUNT];
+extern const op_fn cpu_ops[OP_COUNT];
+
+#endif

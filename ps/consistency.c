@@ -1,46 +1,60 @@
 #include "ps/consistency.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "shared/core/error.h"
 
 #define STALENESS_BINS (sizeof((struct staleness *)0)->count / sizeof(uint64_t))
 
-int consistency_supported(const struct consistency_rule *r) {
-    switch (r->kind) {
-        case CONSISTENCY_SYNC:
-        case CONSISTENCY_ASYNC:
-            return 0;
-        case CONSISTENCY_SSP:
-            return fail("topology ps:ssp:%d is not supported yet; use ps:sync or ps:async", r->bound);
-        case CONSISTENCY_BACKUP:
-            return fail("topology ps:backup:%d is not supported yet; use ps:sync or ps:async", r->bound);
-    }
-    return fail("topology: unknown consistency %d", (int)r->kind);
+// Update t commits when all workers have contributed to it, and step t+1 computes on it.
+static void resolve_sync(struct consistency_rule *c) { c->needs = c->workers; }
+
+static void resolve_async(struct consistency_rule *c) {
+    c->needs = 1;
+    c->delay = INT64_MAX;
 }
 
-bool consistency_applies_on_arrival(const struct consistency_rule *r) {
-    return r->kind == CONSISTENCY_ASYNC || r->kind == CONSISTENCY_SSP;
+static int check_backup(const struct consistency_rule *c, const char *origin, const char *topology) {
+    if (c->argument < c->workers) return 0;
+    return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d", origin,
+                topology, c->workers, c->workers);
 }
 
-bool consistency_may_commit(const struct consistency_rule *r, int contributed) {
-    switch (r->kind) {
-        case CONSISTENCY_SYNC:
-            return contributed == r->workers;
-        case CONSISTENCY_BACKUP:
-            return contributed >= r->workers - r->bound;
-        default:
-            return contributed >= 1;
-    }
+// ssp: bounded delay by clock (Ho et al. 2013; Li et al. 2014). backup: the first N-B workers (Chen et al. 2016).
+static const struct consistency_row rows[] = {
+    {.name = "sync", .resolve = resolve_sync},
+    {.name = "async", .on_arrival = true, .resolve = resolve_async},
+    {.name = "ssp", .argument = "S"},
+    {.name = "backup", .argument = "B", .check = check_backup},
+};
+#define ROWS ((int)(sizeof rows / sizeof *rows))
+
+const struct consistency_row *consistency_row(int index) {
+    return index >= 0 && index < ROWS ? &rows[index] : NULL;
 }
 
-bool consistency_may_read(const struct consistency_rule *r, int64_t slowest_clock, int64_t reader_clock) {
-    switch (r->kind) {
-        case CONSISTENCY_SYNC:
-            return slowest_clock >= reader_clock;
-        case CONSISTENCY_SSP:
-            return slowest_clock >= reader_clock - r->bound;
-        default:
-            return true;
+int consistency_parse(const char *text, int *argument) {
+    size_t n = strcspn(text, ":"), digits = text[n] ? strspn(text + n + 1, "0123456789") : 0;
+    bool number = digits > 0 && digits < 10 && !text[n + 1 + digits];
+    for (int i = 0; i < ROWS; i++) {
+        if (strlen(rows[i].name) != n || strncmp(rows[i].name, text, n)) continue;
+        if (rows[i].argument ? !number : text[n]) return -1;
+        *argument = number ? atoi(text + n + 1) : 0;
+        return i;
     }
+    return -1;
+}
+
+struct consistency_rule consistency_of(const struct config *config) {
+    struct consistency_rule c = {
+        .row = &rows[config->consistency], .argument = config->bound, .workers = config->workers};
+    if (c.row->resolve) c.row->resolve(&c);
+    return c;
+}
+
+int consistency_check(const struct consistency_rule *c, const char *origin, const char *topology) {
+    return c->row->check ? c->row->check(c, origin, topology) : 0;
 }
 
 static uint64_t staleness_total(const struct staleness *s) {

@@ -1,32 +1,62 @@
-// Consistency of one key as pure functions of counts and clocks. version = updates applied.
+// Consistency: when a worker's push becomes an update of the weights, and which weights it may compute on. What a
+// consistency is stands in one row of consistency.c. The cores ask the questions below and know no row by name.
 //
-//     sync      update t commits when all workers have contributed (in worker order)
-//     async     every push is an update of its own, on arrival
-//     ssp:s     every push on arrival; a worker at clock c reads iff the slowest clock >= c - s (Ho et al.
-//     2013) backup:b  commits on the first N-b workers (Chen et al. 2016)
+//     version   updates applied to a key
+//     clock     steps: of a key those that are over, of a worker those that it has pushed
+//     delay     by how much a worker's clock is ahead of the key's, or the version that it computed on
+//               behind the newest
 //
-// The rules of ssp and backup are stated here; the roles do not run them yet and refuse them by name.
+// Everything here is a pure function of counts.
 #ifndef STARRING_PS_CONSISTENCY_H
 #define STARRING_PS_CONSISTENCY_H
 
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
 
-struct consistency_rule {
-    enum consistency kind;
-    int bound;    // ssp: s; backup: b
-    int workers;  // N
+struct consistency_rule;
+
+struct consistency_row {
+    const char *name;      // ps:NAME, or ps:NAME:NUMBER where there is an argument
+    const char *argument;  // what texts call the number ("S"); NULL: the name takes none
+    // Each push is an update of its own, applied on arrival; its worker alone decides whether to clip or skip
+    // it, and nobody waits for a global end of step. Otherwise the pushes of a step are summed in worker order
+    // and the scheduler decides for all workers.
+    bool on_arrival;
+    // Sets needs and delay from argument and workers. NULL: known by name and refused, nothing runs it yet.
+    void (*resolve)(struct consistency_rule *c);
+    // 0, or -1 after saying why the argument is impossible. NULL: every argument is possible.
+    int (*check)(const struct consistency_rule *c, const char *origin, const char *topology);
 };
 
-// 0, or -1 after naming the mode that is not supported yet.
-int consistency_supported(const struct consistency_rule *r);
-// Whether a push is applied when it arrives, as an update of its own.
-bool consistency_applies_on_arrival(const struct consistency_rule *r);
-// Whether a step with this many contributions may commit.
-bool consistency_may_commit(const struct consistency_rule *r, int contributed);
-// Whether a reader that has finished reader_clock steps may read, when the slowest worker has finished
-// slowest_clock.
-bool consistency_may_read(const struct consistency_rule *r, int64_t slowest_clock, int64_t reader_clock);
+// What a job runs: a row and its numbers.
+struct consistency_rule {
+    const struct consistency_row *row;
+    int argument;   // 0 where the row takes none
+    int workers;    // N
+    int needs;      // pushes that complete a step of a key
+    int64_t delay;  // the largest one allowed
+};
+
+// Row number `index`; NULL behind the last one.
+const struct consistency_row *consistency_row(int index);
+// The number of the row that `text` names ("sync", "ssp:3") and the number behind the name; -1: there is none.
+int consistency_parse(const char *text, int *argument);
+struct consistency_rule consistency_of(const struct config *c);
+// 0, or -1 after logging why this argument is impossible. origin: the key or flag that names it.
+int consistency_check(const struct consistency_rule *c, const char *origin, const char *topology);
+
+// Whether a step with this many pushes is complete: a key may commit it, the scheduler may close it.
+static inline bool consistency_completes(const struct consistency_rule *c, int pushes) {
+    return pushes >= c->needs;
+}
+// Whether a step with this many pushes waits for others, and is overdue when they do not come.
+static inline bool consistency_waits(const struct consistency_rule *c, int pushes) {
+    return pushes > 0 && pushes < c->needs;
+}
+// Whether a worker may read, push or go on to its next step with this delay.
+static inline bool consistency_allows(const struct consistency_rule *c, int64_t delay) {
+    return delay <= c->delay;
+}
 
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);

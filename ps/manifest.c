@@ -4,6 +4,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "ps/consistency.h"
+
 static uint64_t mix(uint64_t h, const void *p, size_t bytes) { return XXH64(p, bytes, h); }
 static uint64_t mix_int(uint64_t h, int64_t v) { return mix(h, &v, sizeof v); }
 static uint64_t mix_real(uint64_t h, double v) { return mix(h, &v, sizeof v); }
@@ -37,12 +39,11 @@ struct manifest manifest_make(const struct config *c, const struct layout *l, co
                             s->cos_min_ratio};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) h = mix_real(h, reals[i]);
     struct manifest out = {.hash = h};
-    static const char *const modes[] = {"sync", "async", "ssp", "backup"};
     snprintf(out.text, sizeof out.text,
              "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, lr %g, "
              "betas %g %g, eps %g, decay %g, clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps",
              (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
-             m->count, modes[c->consistency], (double)o->lr, (double)o->beta1, (double)o->beta2,
+             m->count, consistency_of(c).row->name, (double)o->lr, (double)o->beta1, (double)o->beta2,
              (double)o->eps, (double)o->weight_decay, (double)c->clip, c->scaler.enabled ? "on" : "off",
              (unsigned long long)c->seed, (long long)c->train_batch, (long long)c->seq, (long long)c->steps);
     return out;

@@ -24,7 +24,6 @@ void worker_buffers_free(struct worker_buffers *b) {
 
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l,
                   struct worker_buffers *out) {
-    struct consistency_rule rule = ps_rule(c);
     bool staged = ps_is_staged(c);
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
@@ -33,8 +32,7 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
         out->wire_weights[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->weights[u];
         out->wire_grads[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->grads[u];
     }
-    bool own_norm = consistency_applies_on_arrival(&rule);
-    out->words = own_norm ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
+    out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }
 
@@ -60,15 +58,9 @@ struct shard_map *ps_map_create(const struct config *c, const struct layout *l) 
     return shard_map_create(l, &o);
 }
 
-struct consistency_rule ps_rule(const struct config *c) {
-    return (struct consistency_rule){.kind = c->consistency, .bound = c->bound, .workers = c->workers};
-}
-
 int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
                       struct wire_prediction *wire) {
-    struct consistency_rule rule = ps_rule(c);
     struct arena a;
-    if (consistency_supported(&rule) != 0) return -1;
     arena_init(&a, NULL);
     struct worker_buffers b;
     worker_buffers_init(&b, l);
@@ -84,9 +76,7 @@ int ps_worker_predict(const struct config *c, const struct layout *l, struct top
 
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
-    struct consistency_rule rule = ps_rule(c);
     struct arena a;
-    if (consistency_supported(&rule) != 0) return -1;
     struct shard_map *map = ps_map_create(c, l);
     if (!map) return -1;
     arena_init(&a, NULL);

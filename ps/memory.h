@@ -33,6 +33,5 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
 
 // The partition map a configuration means; NULL after logging.
 struct shard_map *ps_map_create(const struct config *c, const struct layout *l);
-struct consistency_rule ps_rule(const struct config *c);
 
 #endif

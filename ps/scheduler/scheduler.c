@@ -92,9 +92,7 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
 
 int ps_scheduler_run(const struct ps_role_options *o) {
     struct scheduler s = {.o = o};
-    struct consistency_rule rule = ps_rule(o->config);
     error_set_label("scheduler");
-    if (consistency_supported(&rule) != 0) return -1;
     struct shard_map *map = ps_map_create(o->config, o->layout);
     if (!map) return -1;
     int rc = scheduler_open(&s, map);

@@ -181,7 +181,8 @@ static int decide(struct scheduler_core *c) {
 }
 
 static int close_round(struct scheduler_core *c) {
-    return c->round.reports == c->workers && c->round.sums == c->full_shards ? decide(c) : 0;
+    return consistency_completes(&c->rule, c->round.reports) && c->round.sums == c->full_shards ? decide(c)
+                                                                                                : 0;
 }
 
 static int on_report(struct scheduler_core *c, int w, const struct wire_header *h, double now) {
@@ -399,7 +400,7 @@ static int overdue_tick(struct scheduler_core *c, double now) {
     double limit = ps_overdue_s(c->o.config);
     struct missing x = {.count = 0};
     if (r->reports || r->sums) missing_workers(c, &x, r->reported, r->first_s, now);
-    if (r->reports == c->workers && now - r->last_s > limit)
+    if (consistency_completes(&c->rule, r->reports) && now - r->last_s > limit)
         for (int i = 0; i < c->shards; i++)
             if (c->o.map->shard_keys[i] && !r->summed[i]) missing_add(c, &x, c->workers + c->servers + i);
     if (x.count)

@@ -18,6 +18,7 @@ bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *ser
 struct scheduler_core *scheduler_core_create(const struct scheduler_core_options *o) {
     struct scheduler_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
+    c->rule = consistency_of(o->config);
     c->workers = o->config->workers;
     c->servers = o->map->servers;
     c->shards = o->map->shards;

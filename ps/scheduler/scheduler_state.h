@@ -3,6 +3,7 @@
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_STATE_H
 #define STARRING_PS_SCHEDULER_SCHEDULER_STATE_H
 
+#include "ps/consistency.h"
 #include "ps/scheduler/scheduler_core.h"
 
 struct member {
@@ -38,6 +39,7 @@ struct gather {
 
 struct scheduler_core {
     struct scheduler_core_options o;
+    struct consistency_rule rule;
     int workers, servers, shards, members;
     int full_shards;   // shards that own keys
     struct member *m;  // (members)

@@ -199,7 +199,7 @@ static int server_start_shards(struct server *s) {
                                         .map = s->map,
                                         .shard = s->id.rank * s->map->threads + t,
                                         .buffers = s->buffers,
-                                        .rule = ps_rule(s->c),
+                                        .rule = consistency_of(s->c),
                                         .optimizer = s->c->optimizer,
                                         .dtype = s->c->dtype,
                                         .commit_round = ps_commit_round(s->c),
@@ -339,9 +339,7 @@ static int server_run(struct server *s) {
 
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     struct server s = {.o = o, .c = o->config};
-    struct consistency_rule rule = ps_rule(o->config);
     error_set_label("server");
-    if (consistency_supported(&rule) != 0) return -1;
     if (!(s.map = ps_map_create(o->config, o->layout))) return -1;
     s.manifest = manifest_make(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);

@@ -45,7 +45,7 @@ static void acknowledge(struct server_core *c, const struct server_key *k, int w
 // where they lie. Asynchronous updates come at any time: then the reply is a copy.
 static void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
-    bool stands_still = !consistency_applies_on_arrival(&c->o.rule);
+    bool stands_still = !c->o.rule.row->on_arrival;
     struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
                                       .key = k->key,
                                       .step = pull->want,
@@ -62,8 +62,7 @@ static void answer_pull(struct server_core *c, struct server_key *k, int worker)
 
 static bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
     const struct server_pull *p = &k->pulls[worker];
-    if (consistency_applies_on_arrival(&c->o.rule)) return k->pushed[worker] >= p->want;
-    return consistency_may_read(&c->o.rule, k->step, p->want);
+    return k->pushed[worker] >= p->want && consistency_allows(&c->o.rule, p->want - k->step);
 }
 
 static void answer_pulls(struct server_core *c, struct server_key *k) {
@@ -162,8 +161,8 @@ static void take_turn(struct server_core *c, struct server_key *k, struct ps_fra
     k->turn++;
 }
 
-static int push_sync(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                     struct ps_frame *frame, double now) {
+static int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                         struct ps_frame *frame, double now) {
     int w = h->rank;
     // A worker begins step t+1 only after the scheduler has closed step t, and with all weights of it:
     // the closing word to this shard is merely late.
@@ -200,15 +199,15 @@ static int push_sync(struct server_core *c, struct server_key *k, const struct w
         c->totals.held_bytes -= held->bytes;
         take_turn(c, k, held);
     }
-    if (!consistency_may_commit(&c->o.rule, k->turn)) return 0;
+    if (!consistency_completes(&c->o.rule, k->turn)) return 0;
     if (close_key(c, k, now) != 0 || commit_key(c, k) != 0) return -1;
     end_round(c);
     return 0;
 }
 
 // ---------------------------------------------------------------- async
-static int push_async(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                      struct ps_frame *frame) {
+static int push_on_arrival(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                           struct ps_frame *frame) {
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
     uint64_t tau = (uint64_t)(k->version - h->version);
     int rc = apply(c, k, frame->data, h->lr, &scalars);
@@ -228,7 +227,7 @@ static int push_async(struct server_core *c, struct server_key *k, const struct 
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame, double now) {
     int64_t expected = k->pushed[h->rank];
-    bool async = consistency_applies_on_arrival(&c->o.rule);
+    const struct consistency_rule *rule = &c->o.rule;
     const char *why = NULL;
     if (h->step < expected) {
         bool held = k->held[h->rank] != NULL;
@@ -241,16 +240,16 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
         why = "its initial weights have not been loaded";
     else if (frame->bytes != (size_t)k->n * dtype_size(c->o.dtype))
         why = "the payload's size is not the partition's";
-    else if (h->step > expected || (!async && h->step != k->step))
+    else if (h->step > expected || !consistency_allows(rule, h->step - k->step))
         why = "an earlier step is not over";
-    else if (h->version > k->version || (!async && h->version != k->version))
+    else if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
         why = "it was computed on a version the server does not have";
     if (why) {
         ps_frame_release(frame);
         refuse(c, h, why);
         return 0;
     }
-    return async ? push_async(c, k, h, frame) : push_sync(c, k, h, frame, now);
+    return rule->row->on_arrival ? push_on_arrival(c, k, h, frame) : push_in_order(c, k, h, frame, now);
 }
 
 static void on_pull(struct server_core *c, struct server_key *k, const struct wire_header *h) {
@@ -373,8 +372,8 @@ int server_core_tick(struct server_core *c, double now) {
     if (c->round.reported && !c->round.decided && now - c->round.sent_s > c->o.resend_s) report_sum(c, now);
     for (int i = 0; i < c->count; i++) {
         struct server_key *k = &c->keys[i];
-        bool partial = k->contributed > 0 && k->contributed < c->o.rule.workers;
-        if (partial && now - k->first_s > c->o.deadline_s) return overdue(c, k, now);
+        bool waits = consistency_waits(&c->o.rule, k->contributed);
+        if (waits && now - k->first_s > c->o.deadline_s) return overdue(c, k, now);
     }
     return 0;
 }

@@ -11,7 +11,8 @@
 #define PARTING_S     2.0  // for the scheduler's answer to a goodbye
 #define LAST_WORDS_MS 500  // for an abort to leave
 
-static bool is_async(const struct worker *w) { return consistency_applies_on_arrival(&w->rule); }
+// The worker decides about its step alone.
+static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
 // ---------------------------------------------------------------- conditions, under the mutex
 static bool has_landed(const struct worker *w, int u) { return w->now.landed[u] >= w->step; }
@@ -27,7 +28,7 @@ static bool is_gathered(const struct worker *w, int u) {
 }
 static bool is_done(const struct worker *w, int u) {
     (void)u;
-    return w->now.steps_done > w->step;
+    return consistency_allows(&w->rule, w->step + 1 - w->now.steps_done);
 }
 
 // What the loop may read without a lock, after a wait. What compute stood still for are copies of weights.
@@ -121,7 +122,7 @@ static int worker_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
     if (w->micro + 1 < w->micro_count) return 0;
     staging_fetch_grad(w->staging, u);
-    if (is_async(w)) {
+    if (is_alone(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
                                                   .x = w->buffers.grads[u],
                                                   .n = t->layout->units[u].n_pad,
@@ -150,7 +151,7 @@ static int read_words(struct worker *w, const struct step_input *in, struct work
     return 0;
 }
 
-static int step_sync(struct worker *w, const struct step_input *in, struct step_stats *out) {
+static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
     struct command c = {.kind = COMMAND_REPORT, .report = *in, .loss = words.loss_sum / in->loss_tokens};
@@ -165,7 +166,7 @@ static int step_sync(struct worker *w, const struct step_input *in, struct step_
 
 // The whole gradient is this worker's own: norm, clip and skip are decided here. loss and norm in the
 // stats are this worker's.
-static int step_async(struct worker *w, const struct step_input *in, struct step_stats *out) {
+static int step_alone(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
     struct update_scalars s = update_decide(&words.sum, in->loss_scale, in->clip);
@@ -189,7 +190,7 @@ static int step_async(struct worker *w, const struct step_input *in, struct step
 }
 
 // Asynchronous steps have no exchange with the scheduler: heartbeats carry the word.
-static bool stop_async(struct worker *w, bool own) {
+static bool stop_alone(struct worker *w, bool own) {
     struct command c = {.kind = COMMAND_STOP};
     if (own) worker_command(w, &c);
     pthread_mutex_lock(&w->mutex);
@@ -205,10 +206,10 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (f32_to_bits(in->lr) != f32_to_bits(lr_now(w)))
         return fail("step %lld: gradients went out with the schedule's learning rate %.9g, the loop has %.9g",
                     (long long)in->step, (double)lr_now(w), (double)in->lr);
-    int rc = is_async(w) ? step_async(w, in, out) : step_sync(w, in, out);
+    int rc = is_alone(w) ? step_alone(w, in, out) : step_together(w, in, out);
     refresh(w);
     if (rc != 0) return -1;
-    if (is_async(w)) out->stop = stop_async(w, in->stop);
+    if (is_alone(w)) out->stop = stop_alone(w, in->stop);
     w->step++;
     if (!out->skipped) w->updates++;
     return 0;
@@ -231,7 +232,7 @@ static int worker_finish(struct topology *t) {
         if (worker_wait(w, &landed) != 0 || worker_wait(w, &released) != 0) return -1;
     }
     if (barrier(w) != 0) return -1;
-    if (is_async(w)) {
+    if (is_alone(w)) {
         // These pulls follow no push, which would say that the weights they replace have come and been read.
         for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u);
         if (stream_sync(t->compute) != 0)
@@ -425,8 +426,8 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .size = c->workers};
     w->c = c;
     w->role = o->role;
-    w->rule = ps_rule(c);
-    w->t.mean_per_worker = is_async(w);
+    w->rule = consistency_of(c);
+    w->t.mean_per_worker = is_alone(w);
     w->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
     w->waited_unit = -1;
     w->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

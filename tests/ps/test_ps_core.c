@@ -39,7 +39,7 @@ static void compare(const struct toy_case *t, int drop, int repeat, bool in_orde
 
 static struct toy_case base_case(void) {
     return (struct toy_case){.dtype = DT_BF16,
-                             .mode = CONSISTENCY_SYNC,
+                             .consistency = "sync",
                              .workers = 3,
                              .servers = 2,
                              .threads = 1,
@@ -86,7 +86,7 @@ static void test_async_exactly_once(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 25; seed++) {
         struct toy_case t = base_case();
-        t.mode = CONSISTENCY_ASYNC;
+        t.consistency = "async";
         t.seed = seed;
         t.steps = 6;
         struct sim *s = sim_create(&t);
@@ -120,7 +120,7 @@ static void test_async_alone(void **state) {
     struct config c = toy_config(&t);
     struct toy_ref r = toy_ref_start(&t, l);
     for (int64_t step = 0; step < t.steps; step++) toy_ref_step(&t, l, &c, &r, step);
-    t.mode = CONSISTENCY_ASYNC;
+    t.consistency = "async";
     struct sim *s = sim_create(&t);
     s->repeat_percent = 20;
     s->drop_percent = 10;

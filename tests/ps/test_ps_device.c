@@ -39,7 +39,7 @@ static void test_async_alone(void **state) {
     for (int clip = 0; clip < 2; clip++) {
         struct toy_case t = base_case();
         t.far = true;
-        t.mode = CONSISTENCY_ASYNC;
+        t.consistency = "async";
         t.workers = 1;
         t.steps = 8;
         t.clip = clip ? 0.5f : 0.0f;
@@ -50,9 +50,10 @@ static void test_async_alone(void **state) {
 // Each weight and each gradient has its page-locked twin, and nothing else changes.
 static void test_memory(void **state) {
     (void)state;
-    static const enum consistency modes[] = {CONSISTENCY_SYNC, CONSISTENCY_ASYNC};
+    static const char *const modes[] = {"sync", "async"};
     for (int i = 0; i < 2; i++) {
-        struct toy_case near = {.dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 1, .mode = modes[i]};
+        struct toy_case near = {
+            .dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 1, .consistency = modes[i]};
         struct toy_case far = near;
         far.far = true;
         struct layout *l = toy_layout(3, 2000);

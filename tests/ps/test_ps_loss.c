@@ -76,7 +76,7 @@ static void role_run(struct stage *s, int i) {
 
 static void stage_start(struct stage *s, float clip, int64_t steps) {
     s->t = (struct toy_case){.dtype = DT_BF16,
-                             .mode = CONSISTENCY_SYNC,
+                             .consistency = "sync",
                              .workers = WORKERS,
                              .servers = SERVERS,
                              .threads = 1,

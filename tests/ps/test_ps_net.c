@@ -83,10 +83,6 @@ static void test_no_scheduler(void **state) {
     assert_int_equal(ps_server_run(&o.role, NULL), -1);
     assert_non_null(strstr(error_last(), "nonsense"));
     assert_int_equal(ps_scheduler_run(&o.role), -1);
-    j->c.consistency = CONSISTENCY_SSP;
-    o.role.scheduler = "tcp://127.0.0.1:*";
-    assert_int_equal(ps_scheduler_run(&o.role), -1);
-    assert_non_null(strstr(error_last(), "not supported yet"));
     error_quiet(0);
     job_destroy(j);
 }

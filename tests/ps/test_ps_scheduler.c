@@ -10,7 +10,7 @@ struct desk {
 
 static struct desk *desk_create(void) {
     struct toy_case t = {.dtype = DT_F16,
-                         .mode = CONSISTENCY_SYNC,
+                         .consistency = "sync",
                          .workers = 2,
                          .servers = 1,
                          .threads = 1,

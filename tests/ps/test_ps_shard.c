@@ -11,9 +11,9 @@ struct bench {
     size_t bytes;  // of key 0
 };
 
-static struct bench bench_create(enum consistency mode) {
+static struct bench bench_create(const char *consistency) {
     struct bench b = {.t = {.dtype = DT_BF16,
-                            .mode = mode,
+                            .consistency = consistency,
                             .workers = 2,
                             .servers = 1,
                             .threads = 1,
@@ -29,7 +29,7 @@ static void bench_open(struct bench *b, bool round) {
                                     .map = b->sim->map,
                                     .shard = 0,
                                     .buffers = b->sim->buffers,
-                                    .rule = ps_rule(&b->sim->c),
+                                    .rule = consistency_of(&b->sim->c),
                                     .optimizer = b->sim->c.optimizer,
                                     .dtype = DT_BF16,
                                     .commit_round = round,
@@ -73,7 +73,7 @@ static void bench_load(struct bench *b) {
 
 static void test_order_of_pulls(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     bench_open(&b, false);
     bench_load(&b);
     // Worker 1 comes first: held. Its pull waits, and so does worker 0's, sent before its push.
@@ -107,7 +107,7 @@ static void test_order_of_pulls(void **state) {
 // A reply still in the transport keeps its buffer still: the next commit waits for it.
 static void test_commit_waits_for_transport(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     bench_open(&b, false);
     bench_load(&b);
     give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
@@ -135,7 +135,7 @@ static void test_commit_waits_for_transport(void **state) {
 // With a commit round nothing moves until the decision; a skip ends the step but counts no update.
 static void test_round_and_skip(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     bench_open(&b, true);
     bench_load(&b);
     int sums = 0;
@@ -169,7 +169,7 @@ static void expect_refused(struct bench *b, struct wire_header h, size_t bytes, 
 
 static void test_refusals(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     bench_open(&b, false);
     expect_refused(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, "not been loaded");
     expect_refused(&b, from(0, WIRE_PULL, 0, 0), 0, "not been loaded");
@@ -200,7 +200,7 @@ static void test_refusals(void **state) {
 
 static void test_different_lr(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     bench_open(&b, false);
     bench_load(&b);
     give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
@@ -214,7 +214,7 @@ static void test_different_lr(void **state) {
 
 static void test_overdue_key(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     bench_open(&b, false);
     bench_load(&b);
     give(&b, from(0, WIRE_PUSH, 1, 0), b.bytes, 10.0);
@@ -228,7 +228,7 @@ static void test_overdue_key(void **state) {
 // Worker 1 computes on version 0 while worker 0 pushes twice: tau 0, 0, then 2.
 static void test_staleness(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_ASYNC);
+    struct bench b = bench_create("async");
     bench_open(&b, false);
     bench_load(&b);
     struct wire_header h = from(0, WIRE_PUSH, 0, 0);
@@ -266,7 +266,7 @@ static void test_staleness(void **state) {
 // 4096 bytes of credit: a second key goes only when the first was taken, and unit 0 goes first.
 static void test_credits_and_urgency(void **state) {
     (void)state;
-    struct bench b = bench_create(CONSISTENCY_SYNC);
+    struct bench b = bench_create("sync");
     struct worker_core_options o = {.layout = b.sim->l,
                                     .map = b.sim->map,
                                     .dtype = DT_BF16,

@@ -205,7 +205,7 @@ static inline void sim_add_shard(struct sim *s, int g) {
                                     .map = s->map,
                                     .shard = g,
                                     .buffers = s->buffers,
-                                    .rule = ps_rule(&s->c),
+                                    .rule = consistency_of(&s->c),
                                     .optimizer = s->c.optimizer,
                                     .dtype = s->t.dtype,
                                     .commit_round = ps_commit_round(&s->c),
@@ -282,7 +282,7 @@ static inline void sim_destroy(struct sim *s) {
 static inline void sim_work(struct sim *s, struct sim_worker *x) {
     double values[WIRE_VALUES_MAX];
     int busy = 0;
-    bool landed = true;
+    bool landed = true, alone = consistency_of(&s->c).row->on_arrival;
     for (int u = 0; u < s->l->count; u++) {
         busy += worker_core_busy(x->core, u);
         landed = landed && worker_core_landed(x->core, u) >= x->step;
@@ -307,11 +307,10 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
     } else if (x->phase == SIM_PUSHING) {
         struct step_input in = {
             .step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)};
-        if (s->t.mode == CONSISTENCY_SYNC)
-            worker_core_report(x->core, &in, toy_loss(&s->t, x->end.index, x->step), s->now);
+        if (!alone) worker_core_report(x->core, &in, toy_loss(&s->t, x->end.index, x->step), s->now);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
-        if (s->t.mode == CONSISTENCY_SYNC && worker_core_steps_done(x->core, &x->last) <= x->step) return;
+        if (!alone && worker_core_steps_done(x->core, &x->last) <= x->step) return;
         if (!x->last.skipped) x->updates++;
         x->step++;
         x->phase = SIM_COMPUTE;

@@ -163,7 +163,7 @@ static inline void sync_case(const struct toy_case *t) {
 
 static inline struct toy_case base_case(void) {
     return (struct toy_case){.dtype = DT_BF16,
-                             .mode = CONSISTENCY_SYNC,
+                             .consistency = "sync",
                              .workers = 3,
                              .servers = 2,
                              .threads = 1,
@@ -175,7 +175,7 @@ static inline struct toy_case base_case(void) {
 
 static inline struct toy_case async_of(float clip, enum dtype dtype) {
     struct toy_case t = base_case();
-    t.mode = CONSISTENCY_ASYNC;
+    t.consistency = "async";
     t.clip = clip;
     t.dtype = dtype;
     t.overflow_step = dtype == DT_F16 ? 1 : -1;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/consistency.h"
 #include "ps/memory.h"
 #include "ps/net/timing.h"
 #include "ps/ps.h"
@@ -43,7 +44,7 @@ static inline struct layout *toy_layout(int workers, int64_t rows) {
 
 struct toy_case {
     enum dtype dtype;
-    enum consistency mode;
+    const char *consistency;  // as behind "ps:"
     int workers, servers, threads, steps;
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
@@ -53,12 +54,9 @@ struct toy_case {
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
-    struct config c = {.kind = TOPOLOGY_PS,
-                       .consistency = t->mode,
-                       .workers = t->workers,
-                       .dtype = t->dtype,
-                       .steps = t->steps,
-                       .clip = t->clip};
+    struct config c = {
+        .kind = TOPOLOGY_PS, .workers = t->workers, .dtype = t->dtype, .steps = t->steps, .clip = t->clip};
+    c.consistency = consistency_parse(t->consistency, &c.bound);
     c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
                                             .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
     c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;

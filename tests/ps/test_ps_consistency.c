@@ -1,0 +1,104 @@
+// The rows of consistency: names, numbers, and what each answers.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "ps/consistency.h"
+#include "shared/core/error.h"
+
+static struct consistency_rule rule_of(const char *text, int workers) {
+    struct config c = {.workers = workers};
+    int row = consistency_parse(text, &c.bound);
+    assert_true(row >= 0);
+    c.consistency = row;
+    return consistency_of(&c);
+}
+
+// Each row is found by its name, with a number where it takes one and not without.
+static void test_names(void **state) {
+    (void)state;
+    const struct consistency_row *row;
+    int count = 0, number = -1;
+    for (; (row = consistency_row(count)); count++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s%s", row->name, row->argument ? ":7" : "");
+        assert_int_equal(consistency_parse(text, &number), count);
+        assert_int_equal(number, row->argument ? 7 : 0);
+        snprintf(text, sizeof text, "%s%s", row->name, row->argument ? "" : ":7");
+        assert_int_equal(consistency_parse(text, &number), -1);
+        snprintf(text, sizeof text, "%sx%s", row->name, row->argument ? ":7" : "");
+        assert_int_equal(consistency_parse(text, &number), -1);
+    }
+    assert_true(count >= 2);
+    assert_null(consistency_row(-1));
+    static const char *const wrong[] = {"",        ":",      "sync:",          "ssp:", "ssp:a",
+                                        "ssp:1:2", "ssp:-1", "ssp:1234567890", "syn"};
+    for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++)
+        assert_int_equal(consistency_parse(wrong[i], &number), -1);
+}
+
+static void test_impossible_arguments(void **state) {
+    (void)state;
+    struct consistency_rule two = rule_of("backup:2", 3), three = rule_of("backup:3", 3),
+                            sync = rule_of("sync", 1);
+    error_quiet(1);
+    assert_int_equal(consistency_check(&sync, "--topology", "ps:sync"), 0);
+    assert_int_equal(consistency_check(&two, "--topology", "ps:backup:2"), 0);
+    assert_int_equal(consistency_check(&three, "--topology", "ps:backup:3"), -1);
+    assert_string_equal(error_last(),
+                        "--topology: topology ps:backup:3: a step needs at least one of the 3 workers: "
+                        "B must be below 3");
+    error_quiet(0);
+}
+
+// What holds for every row that runs, whatever its numbers.
+static void test_every_row(void **state) {
+    (void)state;
+    const struct consistency_row *row;
+    for (int i = 0; (row = consistency_row(i)); i++)
+        for (int workers = 1; workers <= 3 && row->resolve; workers++) {
+            char text[64];
+            snprintf(text, sizeof text, "%s%s", row->name, row->argument ? ":0" : "");
+            struct consistency_rule c = rule_of(text, workers);
+            assert_false(consistency_completes(&c, 0));
+            assert_false(consistency_waits(&c, 0));  // what nobody has begun is not overdue
+            assert_true(consistency_completes(&c, workers));
+            for (int pushes = 1; pushes <= workers; pushes++)
+                assert_true(consistency_waits(&c, pushes) != consistency_completes(&c, pushes));
+            assert_true(consistency_allows(&c, 0));
+        }
+}
+
+static void test_sync_and_async(void **state) {
+    (void)state;
+    struct consistency_rule sync = rule_of("sync", 3), async = rule_of("async", 3);
+    assert_true(async.row->on_arrival && !sync.row->on_arrival);
+    assert_true(consistency_waits(&sync, 2) && consistency_completes(&sync, 3));
+    assert_true(consistency_completes(&async, 1));
+    assert_false(consistency_allows(&sync, 1));
+    assert_true(consistency_allows(&async, INT64_MAX));
+}
+
+static void test_staleness(void **state) {
+    (void)state;
+    struct staleness a = {{0}, 0, 0}, b = {{0}, 0, 0};
+    staleness_count(&a, 1);
+    staleness_count(&a, 3);
+    staleness_count(&b, 500);
+    assert_true(a.mean == 2.0 && a.max == 3 && a.count[1] == 1 && a.count[3] == 1);
+    staleness_merge(&a, &b);
+    assert_true(a.max == 500 && a.count[63] == 1 && a.mean == 168.0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_impossible_arguments),
+        cmocka_unit_test(test_every_row), cmocka_unit_test(test_sync_and_async),
+        cmocka_unit_test(test_staleness),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -8,53 +8,10 @@
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 
-static void set_defaults(struct draft *d) {
-    *d = (struct draft){
-        .last_iteration = -1,
-        .c =
-            {
-                .model = xstrdup("demo"),
-                .data = xstrdup("demo"),
-                .tokenizer = xstrdup("auto"),
-                .val_fraction = 0.05,
-                .seq = 256,
-                .steps = 100,
-                .seed = 1,
-                .eval_batches = 8,
-                .steps_per_print = 10,
-                .clip = 1,  // as in DeepSpeed 0.19.6
-                .optimizer_type = xstrdup("AdamW"),
-                // FusedAdam's defaults.
-                .optimizer = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
-                .schedule = {.warmup_steps = 1000, .cos_min_ratio = 1e-4},
-                .scaler = {.initial_power = 16, .window = 1000, .hysteresis = 2, .min_scale = 1},
-                .ps = {.servers = 1,
-                       .threads = 1,
-                       .partition_bytes = 1 << 20,
-                       .deadline_ms = 30000,
-                       .heartbeat_ms = 500,
-                       .credit_bytes = 64 << 20,
-                       .bind = xstrdup("tcp://127.0.0.1:*")},
-                .products = xstrdup("auto"),
-            },
-    };
-}
-
-static void free_texts(struct config *c) {
-    free(c->topology);
-    free(c->model);
-    free(c->data);
-    free(c->val_data);
-    free(c->tokenizer);
-    free(c->out);
-    free(c->optimizer_type);
-    free(c->products);
-    free(c->ps.bind);
-}
-
 void config_destroy(struct config **c) {
     if (!*c) return;
-    free_texts(*c);
+    struct draft d = {.c = **c};
+    draft_fini(&d);
     free(*c);
     *c = NULL;
 }
@@ -112,14 +69,6 @@ static void normalise(cJSON *root) {
         cJSON_AddItemToObject(root, "bf16", cJSON_DetachItemFromObjectCaseSensitive(root, "bfloat16"));
 }
 
-// What a flag's value is: JSON where it is JSON, else a bare string; texts are taken as they are.
-static cJSON *override_value(const char *path, const char *value) {
-    const struct field *f = field_find(path);
-    if (f && f->type == FIELD_TEXT && value[0] != '"') return cJSON_CreateString(value);
-    cJSON *v = relaxed_json_try(value);
-    return v ? v : cJSON_CreateString(value);
-}
-
 // The path an override sets: "model" and "data" alone mean their name and path.
 static char *effective_path(const struct config_override *o) {
     bool whole = o->value[strspn(o->value, " \t\n")] == '{';
@@ -138,7 +87,7 @@ static int apply_override(cJSON *root, const struct config_override *o) {
     if (n >= (int)sizeof path || !path[0] || path[0] == '.' || path[n - 1] == '.' || strstr(path, ".."))
         return fail("%s: \"%s\" is no path: write names joined by dots, as in optimizer.params.lr", flag,
                     path);
-    cJSON *value = override_value(path, o->value), *at = root;
+    cJSON *value = field_parse(field_find(path), o->value), *at = root;
     char *name = path;
     for (char *dot = strchr(name, '.'); dot; dot = strchr(name, '.')) {
         *dot = 0;
@@ -171,14 +120,14 @@ char *config_reset_section(struct config *c, const char *section) {
     struct draft standard, now = {.c = *c};
     size_t n = strlen(section);
     char *said = NULL;
-    set_defaults(&standard);
+    draft_init(&standard);
     for (size_t i = 0; i < field_count(); i++) {
         const struct field *f = field_at(i);
         if (strncmp(f->path, section, n) != 0 || f->path[n] != '.') continue;
         char *has = value_text(f, &now), *usual = value_text(f, &standard);
         if (strcmp(has, usual) != 0) {
             char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
-            cJSON *v = override_value(f->path, usual);
+            cJSON *v = field_parse(f, usual);
             field_store(f, &now, v, section);
             cJSON_Delete(v);
             free(said);
@@ -188,7 +137,7 @@ char *config_reset_section(struct config *c, const char *section) {
         free(usual);
     }
     *c = now.c;
-    free_texts(&standard.c);
+    draft_fini(&standard);
     return said;
 }
 
@@ -205,7 +154,7 @@ struct config *config_load(const char *path, const struct config_override *o, si
     cJSON *root = path ? relaxed_json_load(path) : cJSON_CreateObject();
     if (!root) return NULL;
     struct draft d;
-    set_defaults(&d);
+    draft_init(&d);
     struct config_override *set = xcalloc(count, sizeof *set);
     for (size_t i = 0; i < count; i++)
         set[i] = (struct config_override){effective_path(&o[i]), o[i].value, o[i].flag};
@@ -217,7 +166,7 @@ struct config *config_load(const char *path, const struct config_override *o, si
     config_notes_free(&r);
     cJSON_Delete(root);
     if (rc) {
-        free_texts(&d.c);
+        draft_fini(&d);
         return NULL;
     }
     struct config *c = xcalloc(1, sizeof *c);

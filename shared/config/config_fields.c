@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "shared/config/config_internal.h"
+#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/shortest.h"
 
 #define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
 #define FLOAT_MAX 3.4028234663852886e38
-#define HF        "Hugging Face's defaults"
 
 static const char *const launch_names[] = {"auto", "threads", "processes", "mpi", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
@@ -33,94 +33,104 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
                   offsetof(struct optimizer_config, beta1) + sizeof(float),
               "FIELD_PAIR stores both");
 
-#define AT(member) offsetof(struct draft, member)
-#define TEXT(path, member) \
-    { path, FIELD_TEXT, AT(member), 0, 0, NULL, NULL, NULL }
-#define BOOL(path, member) \
-    { path, FIELD_BOOL, AT(member), 0, 0, NULL, NULL, NULL }
-#define ENUM(path, member, names) \
-    { path, FIELD_ENUM, AT(member), 0, 0, names, NULL, NULL }
-#define SIZE(path, member, names) \
-    { path, FIELD_SIZE, AT(member), 1, EXACT_MAX, names, NULL, NULL }
-#define I64(path, member, low) \
-    { path, FIELD_I64, AT(member), low, EXACT_MAX, NULL, NULL, NULL }
-#define PLAIN(path, type, member, low, high) \
-    { path, type, AT(member), low, high, NULL, NULL, NULL }
-#define AUTO(path, type, member, low, high, value) \
-    { path, type, AT(member), low, high, NULL, value, HF }
-#define LATER(path, type, member, low, high) \
-    { path, type, AT(member), low, high, NULL, "", NULL }
+#define FIELD(name, kind, member, ...) \
+    { .path = name, .type = kind, .offset = offsetof(struct draft, member), __VA_ARGS__ }
+#define TEXT(path, member, ...)       FIELD(path, FIELD_TEXT, member, __VA_ARGS__)
+#define BOOL(path, member, ...)       FIELD(path, FIELD_BOOL, member, __VA_ARGS__)
+#define ENUM(path, member, list, ...) FIELD(path, FIELD_ENUM, member, .names = list, __VA_ARGS__)
+#define SIZE(path, member, list)      FIELD(path, FIELD_SIZE, member, .low = 1, .high = EXACT_MAX, .names = list)
+#define NUMBER(path, type, member, least, most, ...) \
+    FIELD(path, type, member, .low = least, .high = most, __VA_ARGS__)
+#define DEFAULT(text) .default_value = text
+#define AUTO(text)    .auto_value = text, .auto_why = "Hugging Face's defaults"
+#define LATER         .auto_value = ""
+#define OF(types)     .schedules = types
+
+// The schedules that take a parameter, as the constructors of DeepSpeed's lr_schedules.py do.
+#define W (1u << SCHEDULE_WARMUP)
+#define D (1u << SCHEDULE_WARMUP_DECAY)
+#define C (1u << SCHEDULE_WARMUP_COSINE)
 
 // In the order in which config_to_json writes them.
 static const struct field fields[] = {
-    TEXT("model.name", c.model),
-    TEXT("data.path", c.data),
+    TEXT("model.name", c.model, DEFAULT("demo")),
+    TEXT("data.path", c.data, DEFAULT("demo")),
     TEXT("data.val_path", c.val_data),
-    TEXT("data.tokenizer", c.tokenizer),
-    PLAIN("data.val_fraction", FIELD_F64, c.val_fraction, 0, 0.9),
-    PLAIN("data.seq_len", FIELD_I64, c.seq, 1, 1 << 24),
+    TEXT("data.tokenizer", c.tokenizer, DEFAULT("auto")),
+    NUMBER("data.val_fraction", FIELD_F64, c.val_fraction, 0, 0.9, DEFAULT("0.05")),
+    NUMBER("data.seq_len", FIELD_I64, c.seq, 1, 1 << 24, DEFAULT("256")),
     TEXT("topology", c.topology),
-    PLAIN("workers", FIELD_INT, c.workers, 1, 65536),
+    NUMBER("workers", FIELD_INT, c.workers, 1, 65536),
     ENUM("launch", c.launch, launch_names),
     ENUM("device", c.device, device_names),
-    PLAIN("threads", FIELD_INT, c.threads, 0, 4096),
+    NUMBER("threads", FIELD_INT, c.threads, 0, 4096),
     ENUM("cpu.kernel", c.cpu_kernel, kernel_names),
     ENUM("cuda.attention", c.cuda.attention, attention_names),
     SIZE("cuda.attention_slice", c.cuda.attention_slice_bytes, slice_names),
     ENUM("cuda.gelu", c.cuda.gelu, gelu_names),
     ENUM("cuda.bias_grad", c.cuda.bias_grad, bias_grad_names),
-    TEXT("cuda.products", c.products),
+    TEXT("cuda.products", c.products, DEFAULT("auto")),
     ENUM("dtype", c.dtype, dtype_names),
-    I64("steps", c.steps, 1),
-    I64("seed", c.seed, 0),
+    NUMBER("steps", FIELD_I64, c.steps, 1, EXACT_MAX, DEFAULT("100")),
+    NUMBER("seed", FIELD_I64, c.seed, 0, EXACT_MAX, DEFAULT("1")),
     TEXT("out", c.out),
-    I64("eval_every", c.eval_every, 0),
-    I64("eval_batches", c.eval_batches, 0),
+    NUMBER("eval_every", FIELD_I64, c.eval_every, 0, EXACT_MAX),
+    NUMBER("eval_batches", FIELD_I64, c.eval_batches, 0, EXACT_MAX, DEFAULT("8")),
     BOOL("trace", c.trace),
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
     ENUM("memory.check", c.memory_check, memory_check_names),
     SIZE("memory.logits_bytes", c.logits_bytes, logits_names),
-    LATER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30),
-    LATER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30),
-    LATER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30),
-    TEXT("optimizer.type", c.optimizer_type),
-    AUTO("optimizer.params.lr", FIELD_F32, c.optimizer.lr, 0, FLOAT_MAX, "5e-05"),
-    AUTO("optimizer.params.betas", FIELD_PAIR, c.optimizer.beta1, 0, 0.9999999, "[0.9,0.999]"),
-    AUTO("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, "1e-08"),
-    AUTO("optimizer.params.weight_decay", FIELD_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, "0"),
-    PLAIN("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode, 0, 0),
+    NUMBER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30, LATER),
+    NUMBER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30, LATER),
+    NUMBER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30, LATER),
+    // The defaults of optimizer.params are FusedAdam's.
+    TEXT("optimizer.type", c.optimizer_type, DEFAULT("AdamW")),
+    NUMBER("optimizer.params.lr", FIELD_F32, c.optimizer.lr, 0, FLOAT_MAX, DEFAULT("1e-3"), AUTO("5e-05")),
+    NUMBER("optimizer.params.betas", FIELD_PAIR, c.optimizer.beta1, 0, 0.9999999, DEFAULT("[0.9,0.999]"),
+           AUTO("[0.9,0.999]")),
+    NUMBER("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, DEFAULT("1e-8"), AUTO("1e-08")),
+    NUMBER("optimizer.params.weight_decay", FIELD_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, AUTO("0")),
+    FIELD("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode),
     BOOL("optimizer.params.torch_adam", torch_adam),
-    PLAIN("optimizer.params.bias_correction", FIELD_NOT, c.optimizer.no_bias_correction, 0, 0),
-    ENUM("scheduler.type", c.schedule.type, schedule_names),
-    AUTO("scheduler.params.warmup_min_lr", FIELD_F64, c.schedule.min_lr, 0, FLOAT_MAX, "0"),
-    LATER("scheduler.params.warmup_max_lr", FIELD_F64, c.schedule.max_lr, 0, FLOAT_MAX),
-    LATER("scheduler.params.warmup_num_steps", FIELD_I64, c.schedule.warmup_steps, 1, EXACT_MAX),
-    LATER("scheduler.params.total_num_steps", FIELD_I64, c.schedule.total_steps, 1, EXACT_MAX),
-    ENUM("scheduler.params.warmup_type", c.schedule.warmup, warmup_names),
-    PLAIN("scheduler.params.warmup_min_ratio", FIELD_F64, c.schedule.warmup_min_ratio, 0, 1),
-    PLAIN("scheduler.params.cos_min_ratio", FIELD_F64, c.schedule.cos_min_ratio, 0, 1),
-    PLAIN("scheduler.params.last_batch_iteration", FIELD_I64, last_iteration, -1, -1),
-    LATER("fp16.enabled", FIELD_BOOL, fp16, 0, 0),
-    PLAIN("fp16.loss_scale", FIELD_F64, c.scaler.static_scale, 0, FLOAT_MAX),
-    PLAIN("fp16.initial_scale_power", FIELD_INT, c.scaler.initial_power, 0, 120),
-    PLAIN("fp16.loss_scale_window", FIELD_INT, c.scaler.window, 1, 1 << 30),
-    PLAIN("fp16.hysteresis", FIELD_INT, c.scaler.hysteresis, 1, 1 << 30),
+    FIELD("optimizer.params.bias_correction", FIELD_NOT, c.optimizer.no_bias_correction),
+    ENUM("scheduler.type", c.schedule.type, schedule_names, OF(W | D | C)),
+    NUMBER("scheduler.params.warmup_min_lr", FIELD_F64, c.schedule.min_lr, 0, FLOAT_MAX, AUTO("0"),
+           OF(W | D)),
+    NUMBER("scheduler.params.warmup_max_lr", FIELD_F64, c.schedule.max_lr, 0, FLOAT_MAX, LATER, OF(W | D)),
+    NUMBER("scheduler.params.warmup_num_steps", FIELD_I64, c.schedule.warmup_steps, 1, EXACT_MAX,
+           DEFAULT("1000"), LATER, OF(W | D | C)),
+    NUMBER("scheduler.params.total_num_steps", FIELD_I64, c.schedule.total_steps, 1, EXACT_MAX, LATER,
+           OF(D | C)),
+    ENUM("scheduler.params.warmup_type", c.schedule.warmup, warmup_names, OF(W | D | C)),
+    NUMBER("scheduler.params.warmup_min_ratio", FIELD_F64, c.schedule.warmup_min_ratio, 0, 1, OF(C)),
+    NUMBER("scheduler.params.cos_min_ratio", FIELD_F64, c.schedule.cos_min_ratio, 0, 1, DEFAULT("1e-4"),
+           OF(C)),
+    NUMBER("scheduler.params.last_batch_iteration", FIELD_I64, last_iteration, -1, -1, DEFAULT("-1"),
+           OF(W | D | C)),
+    BOOL("fp16.enabled", fp16, LATER),
+    NUMBER("fp16.loss_scale", FIELD_F64, c.scaler.static_scale, 0, FLOAT_MAX),
+    NUMBER("fp16.initial_scale_power", FIELD_INT, c.scaler.initial_power, 0, 120, DEFAULT("16")),
+    NUMBER("fp16.loss_scale_window", FIELD_INT, c.scaler.window, 1, 1 << 30, DEFAULT("1000")),
+    NUMBER("fp16.hysteresis", FIELD_INT, c.scaler.hysteresis, 1, 1 << 30, DEFAULT("2")),
     BOOL("fp16.consecutive_hysteresis", c.scaler.consecutive_hysteresis),
-    PLAIN("fp16.min_loss_scale", FIELD_F64, c.scaler.min_scale, 1e-30, FLOAT_MAX),
-    LATER("bf16.enabled", FIELD_BOOL, bf16, 0, 0),
-    AUTO("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, "1"),
-    I64("steps_per_print", c.steps_per_print, 1),
-    PLAIN("zero_optimization.stage", FIELD_INT, stage, 0, 3),
-    {"reduce", FIELD_SWITCH, AT(c.reduce_native), 0, 0, reduce_names, NULL, NULL},
+    NUMBER("fp16.min_loss_scale", FIELD_F64, c.scaler.min_scale, 1e-30, FLOAT_MAX, DEFAULT("1")),
+    BOOL("bf16.enabled", bf16, LATER),
+    NUMBER("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"),
+           AUTO("1")),  // DeepSpeed 0.19.6's
+    NUMBER("steps_per_print", FIELD_I64, c.steps_per_print, 1, EXACT_MAX, DEFAULT("10")),
+    NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
+    FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     ENUM("ring.collective", c.collective, collective_names),
-    PLAIN("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096),
-    PLAIN("parameter_server.threads", FIELD_INT, c.ps.threads, 1, 1024),
-    PLAIN("parameter_server.partition_bytes", FIELD_I64, c.ps.partition_bytes, 1024, 1 << 30),
-    PLAIN("parameter_server.deadline_ms", FIELD_I64, c.ps.deadline_ms, 1, 1 << 30),
-    PLAIN("parameter_server.heartbeat_ms", FIELD_I64, c.ps.heartbeat_ms, 1, 1 << 30),
-    I64("parameter_server.credit_bytes", c.ps.credit_bytes, 1024),
-    TEXT("parameter_server.bind", c.ps.bind),
+    NUMBER("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096, DEFAULT("1")),
+    NUMBER("parameter_server.threads", FIELD_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
+    NUMBER("parameter_server.partition_bytes", FIELD_I64, c.ps.partition_bytes, 1024, 1 << 30,
+           DEFAULT("1048576")),
+    NUMBER("parameter_server.deadline_ms", FIELD_I64, c.ps.deadline_ms, 1, 1 << 30, DEFAULT("30000")),
+    NUMBER("parameter_server.heartbeat_ms", FIELD_I64, c.ps.heartbeat_ms, 1, 1 << 30, DEFAULT("500")),
+    NUMBER("parameter_server.credit_bytes", FIELD_I64, c.ps.credit_bytes, 1024, EXACT_MAX,
+           DEFAULT("67108864")),
+    TEXT("parameter_server.bind", c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),
 };
 static_assert(sizeof fields / sizeof *fields <= FIELDS_MAX, "struct reading has a state for each");
 
@@ -250,6 +260,38 @@ static cJSON *load_f64(double v) {
     char text[32];
     shortest_f64(text, v);
     return cJSON_CreateRaw(text);
+}
+
+cJSON *field_parse(const struct field *f, const char *value) {
+    if (f && f->type == FIELD_TEXT && value[0] != '"') return cJSON_CreateString(value);
+    cJSON *v = relaxed_json_try(value);
+    return v ? v : cJSON_CreateString(value);
+}
+
+void draft_init(struct draft *d) {
+    *d = (struct draft){0};
+    for (size_t i = 0; i < field_count(); i++) {
+        if (!fields[i].default_value) continue;
+        cJSON *v = field_parse(&fields[i], fields[i].default_value);
+        int rc = field_store(&fields[i], d, v, "defaults");
+        assert(rc == 0 && "a default is a value of its field");
+        (void)rc;
+        cJSON_Delete(v);
+    }
+}
+
+void draft_fini(struct draft *d) {
+    for (size_t i = 0; i < field_count(); i++)
+        if (fields[i].type == FIELD_TEXT) free(*(char **)((char *)d + fields[i].offset));
+}
+
+void field_clear(const struct field *f, struct draft *d) {
+    static const size_t sizes[] = {
+        [FIELD_BOOL] = sizeof(bool),   [FIELD_NOT] = sizeof(bool),       [FIELD_INT] = sizeof(int),
+        [FIELD_I64] = sizeof(int64_t), [FIELD_F32] = sizeof(float),      [FIELD_F64] = sizeof(double),
+        [FIELD_ENUM] = sizeof(int),    [FIELD_PAIR] = 2 * sizeof(float), [FIELD_SIZE] = sizeof(int64_t),
+        [FIELD_SWITCH] = sizeof(bool)};
+    memset((char *)d + f->offset, 0, sizes[f->type]);
 }
 
 cJSON *field_load(const struct field *f, const struct draft *d) {

@@ -40,11 +40,13 @@ enum field_type {
 struct field {
     const char *path;  // "optimizer.params.lr"
     enum field_type type;
-    size_t offset;             // in struct draft
-    double low, high;          // of numbers, inclusive
-    const char *const *names;  // of FIELD_ENUM, FIELD_SIZE and FIELD_SWITCH, NULL at the end
-    const char *auto_value;    // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
-    const char *auto_why;      // where auto_value comes from
+    size_t offset;              // in struct draft
+    double low, high;           // of numbers, inclusive
+    const char *const *names;   // of FIELD_ENUM, FIELD_SIZE and FIELD_SWITCH, NULL at the end
+    const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text
+    const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
+    const char *auto_why;       // where auto_value comes from
+    unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
 };
 
 enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
@@ -53,10 +55,19 @@ enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
 size_t field_count(void);
 const struct field *field_at(size_t i);
 const struct field *field_find(const char *path);  // NULL: none
+// What a flag's value is: JSON where it is JSON, else a bare string; texts are taken as they are. f may be NULL.
+cJSON *field_parse(const struct field *f, const char *value);
 // Stores v in its place in d. -1 after fail("origin: path: expected .., got ..").
 int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin);
 // The value as a new JSON item; NULL: an unset text.
 cJSON *field_load(const struct field *f, const struct draft *d);
+// Whether the schedule has the field: false for another schedule's parameter alone.
+static inline bool field_serves(const struct field *f, enum schedule_type type) {
+    return !f->schedules || f->schedules >> type & 1;
+}
+void field_clear(const struct field *f, struct draft *d);  // zero; not of a text
+void draft_init(struct draft *d);                          // every field's default
+void draft_fini(struct draft *d);                          // frees the texts
 
 // Why a key that is there has no effect, in the order of the report.
 enum note_topic {
@@ -110,8 +121,6 @@ void config_notes_free(struct reading *r);
 
 // Optimizers and schedulers that exist elsewhere: refused before their parameters are looked at.
 int config_check_types(const struct reading *r, const cJSON *root);
-// Does the schedule have the key (a full path below "scheduler")?
-bool config_schedule_has(enum schedule_type type, const char *path);
 // Visits every member of root. 0, or -1 after fail().
 int config_walk(struct reading *r, const cJSON *root);
 void config_report(struct reading *r);  // says the notes, a line for each topic and reason

@@ -157,38 +157,15 @@ static void resolve_optimizer(struct reading *r) {
     c->optimizer.l2_mode = false;
 }
 
-// Which parameters belong to which schedule, as the constructors of lr_schedules.py take them.
-#define W (1 << SCHEDULE_WARMUP)
-#define D (1 << SCHEDULE_WARMUP_DECAY)
-#define C (1 << SCHEDULE_WARMUP_COSINE)
-static const struct {
-    const char *path;
-    int schedules;
-} schedule_keys[] = {
-    {"scheduler.type", W | D | C},
-    {"scheduler.params.warmup_min_lr", W | D},
-    {"scheduler.params.warmup_max_lr", W | D},
-    {"scheduler.params.warmup_num_steps", W | D | C},
-    {"scheduler.params.warmup_type", W | D | C},
-    {"scheduler.params.last_batch_iteration", W | D | C},
-    {"scheduler.params.total_num_steps", D | C},
-    {"scheduler.params.warmup_min_ratio", C},
-    {"scheduler.params.cos_min_ratio", C},
-};
-
-bool config_schedule_has(enum schedule_type type, const char *path) {
-    for (size_t i = 0; i < sizeof schedule_keys / sizeof *schedule_keys; i++)
-        if (!strcmp(schedule_keys[i].path, path)) return schedule_keys[i].schedules >> type & 1;
-    return false;
-}
-
 // warmup_max_lr: "auto" is the optimizer's lr; absent, it is so in WarmupLR alone, and 0.001 in
 // WarmupDecayLR. total_num_steps: "auto" is the steps of the run.
-static int resolve_max_and_total(struct reading *r, bool uses_max, bool uses_total) {
+static int resolve_max_and_total(struct reading *r) {
     struct config *c = &r->d->c;
     static const char max_key[] = "scheduler.params.warmup_max_lr",
                       total_key[] = "scheduler.params.total_num_steps";
     char text[32], from[128];
+    bool uses_max = field_serves(field_find(max_key), c->schedule.type);
+    bool uses_total = field_serves(field_find(total_key), c->schedule.type);
     enum field_state max_state = config_state(r, max_key);
     if (uses_max && max_state != FIELD_GIVEN) {
         shortest_f32(text, c->optimizer.lr);
@@ -222,38 +199,23 @@ static int resolve_schedule(struct reading *r) {
     static const char warmup_key[] = "scheduler.params.warmup_num_steps";
     struct schedule_config *s = &r->d->c.schedule;
     char from[128];
-    for (size_t i = 1; i < sizeof schedule_keys / sizeof *schedule_keys; i++) {
-        const char *path = schedule_keys[i].path;
-        if (config_state(r, path) == FIELD_ABSENT || config_schedule_has(s->type, path)) continue;
-        const char *origin = config_origin(r, path, from);
-        if (s->type == SCHEDULE_NONE) return fail("%s: %s: scheduler.type is missing", origin, path);
-        return fail("%s: %s is no parameter of the schedule in scheduler.type: remove it", origin, path);
+    for (size_t i = 0; i < field_count(); i++) {
+        const struct field *f = field_at(i);
+        if (!strcmp(f->path, "scheduler.type") || field_serves(f, s->type)) continue;
+        if (config_state(r, f->path) != FIELD_ABSENT) {
+            const char *origin = config_origin(r, f->path, from);
+            if (s->type == SCHEDULE_NONE) return fail("%s: %s: scheduler.type is missing", origin, f->path);
+            return fail("%s: %s is no parameter of the schedule in scheduler.type: remove it", origin,
+                        f->path);
+        }
+        field_clear(f, r->d);  // so that equal schedules are equal structs
     }
     if (config_state(r, warmup_key) == FIELD_AUTO) {
         // Hugging Face's default of 0 is refused by DeepSpeed, whose schedules make 2 steps of 1.
         s->warmup_steps = 2;
         config_say_auto(r, warmup_key, "2", "DeepSpeed's least");
     }
-    bool uses_max = config_schedule_has(s->type, "scheduler.params.warmup_max_lr");
-    bool uses_total = config_schedule_has(s->type, "scheduler.params.total_num_steps");
-    if (resolve_max_and_total(r, uses_max, uses_total)) return -1;
-    // What the schedule does not use is zero, so that equal schedules are equal structs.
-    struct schedule_config used = {.type = s->type};
-    if (s->type != SCHEDULE_NONE) {
-        used.warmup_steps = s->warmup_steps;
-        used.warmup = s->warmup;
-    }
-    if (uses_max) {
-        used.min_lr = s->min_lr;
-        used.max_lr = s->max_lr;
-    }
-    if (uses_total) used.total_steps = s->total_steps;
-    if (s->type == SCHEDULE_WARMUP_COSINE) {
-        used.warmup_min_ratio = s->warmup_min_ratio;
-        used.cos_min_ratio = s->cos_min_ratio;
-    }
-    *s = used;
-    return 0;
+    return resolve_max_and_total(r);
 }
 
 static int check_rest(struct reading *r) {

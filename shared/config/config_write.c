@@ -31,7 +31,7 @@ char *config_to_json(const struct config *c) {
         bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strcmp(f->path, "ring.collective");
         if (of_ring && c->kind != TOPOLOGY_ZERO) continue;
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;  // it only chose a default
-        if (!strncmp(f->path, "scheduler.", 10) && !config_schedule_has(c->schedule.type, f->path)) continue;
+        if (!field_serves(f, c->schedule.type)) continue;
         cJSON *item = field_load(f, &d);
         if (item) put(root, f->path, item);
     }

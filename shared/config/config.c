@@ -55,59 +55,6 @@ int config_parse_topology(struct config *c, const char *text) {
     return 0;
 }
 
-// "model": "X" means {"name": "X"}, "data": "X" means {"path": "X"}, "bfloat16" is the old "bf16".
-static void normalise(cJSON *root) {
-    static const char *const whole[][2] = {{"model", "name"}, {"data", "path"}};
-    for (int i = 0; i < 2; i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, whole[i][0]);
-        if (!v || cJSON_IsObject(v) || cJSON_IsNull(v)) continue;
-        cJSON *section = cJSON_CreateObject();
-        cJSON_AddItemToObject(section, whole[i][1], cJSON_Duplicate(v, true));
-        cJSON_ReplaceItemInObjectCaseSensitive(root, whole[i][0], section);
-    }
-    if (!cJSON_GetObjectItemCaseSensitive(root, "bf16") && cJSON_GetObjectItemCaseSensitive(root, "bfloat16"))
-        cJSON_AddItemToObject(root, "bf16", cJSON_DetachItemFromObjectCaseSensitive(root, "bfloat16"));
-}
-
-// The path an override sets: "model" and "data" alone mean their name and path.
-static char *effective_path(const struct config_override *o) {
-    bool whole = o->value[strspn(o->value, " \t\n")] == '{';
-    const char *tail = whole                       ? ""
-                       : !strcmp(o->path, "model") ? ".name"
-                       : !strcmp(o->path, "data")  ? ".path"
-                                                   : "";
-    return xasprintf("%s%s", o->path, tail);
-}
-
-// Puts one override into the tree, creating the sections above it.
-static int apply_override(cJSON *root, const struct config_override *o) {
-    const char *flag = o->flag ? o->flag : "--set";
-    char path[256];
-    int n = snprintf(path, sizeof path, "%s", o->path);
-    if (n >= (int)sizeof path || !path[0] || path[0] == '.' || path[n - 1] == '.' || strstr(path, ".."))
-        return fail("%s: \"%s\" is no path: write names joined by dots, as in optimizer.params.lr", flag,
-                    path);
-    cJSON *value = field_parse(field_find(path), o->value), *at = root;
-    char *name = path;
-    for (char *dot = strchr(name, '.'); dot; dot = strchr(name, '.')) {
-        *dot = 0;
-        cJSON *next = cJSON_GetObjectItemCaseSensitive(at, name);
-        if (next && !cJSON_IsObject(next) && !cJSON_IsNull(next)) {
-            cJSON_Delete(value);
-            return fail("%s: %s: \"%s\" is not an object: nothing can be set below it", flag, o->path, name);
-        }
-        if (!cJSON_IsObject(next)) {
-            cJSON_DeleteItemFromObjectCaseSensitive(at, name);
-            next = cJSON_AddObjectToObject(at, name);
-        }
-        at = next;
-        name = dot + 1;
-    }
-    cJSON_DeleteItemFromObjectCaseSensitive(at, name);
-    cJSON_AddItemToObject(at, name, value);
-    return 0;
-}
-
 // A field's value as text: a JSON string without its quotes. Every field here has one.
 static char *value_text(const struct field *f, const struct draft *d) {
     cJSON *v = field_load(f, d);
@@ -142,10 +89,8 @@ char *config_reset_section(struct config *c, const char *section) {
 }
 
 static int read_all(struct reading *r, cJSON *root) {
-    normalise(root);
-    for (size_t i = 0; i < r->override_count; i++)
-        if (apply_override(root, &r->overrides[i])) return -1;
-    if (config_check_types(r, root) || config_walk(r, root) || config_resolve(r)) return -1;
+    if (config_merge(r, root) || config_check_types(r, root) || config_walk(r, root) || config_resolve(r))
+        return -1;
     config_report(r);
     return 0;
 }
@@ -157,7 +102,7 @@ struct config *config_load(const char *path, const struct config_override *o, si
     draft_init(&d);
     struct config_override *set = xcalloc(count, sizeof *set);
     for (size_t i = 0; i < count; i++)
-        set[i] = (struct config_override){effective_path(&o[i]), o[i].value, o[i].flag};
+        set[i] = (struct config_override){config_override_path(&o[i]), o[i].value, o[i].flag};
     struct reading r = {.d = &d, .file = path ? path : "defaults", .overrides = set, .override_count = count};
     int rc =
         cJSON_IsObject(root) ? read_all(&r, root) : fail("%s: expected an object {..} at the top", r.file);

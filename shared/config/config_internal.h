@@ -1,12 +1,14 @@
 // What the files of the configuration reader share; nobody else includes this.
 //
-//   config.c          config_load: merge file and overrides, walk, resolve; defaults, topology strings
+//   config.c          config_load: merge, walk, resolve, report
+//   config_merge.c    the file's tree of members, and the overrides put into it
 //   config_walk.c     visits every member of the tree: reads it, notes it, or refuses it
-//   config_report.c   what is said in the end of what was noted: a line for each topic
-//   config_fields.c   the table of keys that are read, and how a value gets into its place
-//   config_known.c    the table of keys that DeepSpeed knows and that are not read, and why
 //   config_resolve.c  what depends on more than one key: topology, dtype, batch triangle, schedule
-//   config_write.c    the resolved configuration as JSON, from the same table of fields
+//   config_report.c   what is said in the end of what was noted: a line for each topic
+//   config_write.c    the resolved configuration as JSON
+//   config_reading.c  who set a key, and the notes
+//   config_fields.c   the table of keys that are read: a row says all there is to say of a key
+//   config_known.c    the table of keys that DeepSpeed knows and that are not read, and why
 #ifndef STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 #define STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 
@@ -115,21 +117,32 @@ struct reading {
     size_t note_count;
 };
 
-// Keeps a copy for the report, with the key's origin.
-void config_note(struct reading *r, const struct note *n);
-void config_notes_free(struct reading *r);
-
-// Optimizers and schedulers that exist elsewhere: refused before their parameters are looked at.
-int config_check_types(const struct reading *r, const cJSON *root);
-// Visits every member of root. 0, or -1 after fail().
-int config_walk(struct reading *r, const cJSON *root);
-void config_report(struct reading *r);  // says the notes, a line for each topic and reason
+// ---- config_reading.c
 // Who set the key: the file, a flag, or "--set a.b"; valid until text is reused.
 const char *config_origin(const struct reading *r, const char *path, char text[128]);
 enum field_state config_state(const struct reading *r, const char *path);
+// Keeps a copy for the report, with the key's origin.
+void config_note(struct reading *r, const struct note *n);
 // Notes what "auto" became in this run, and why when that is not plain (else NULL).
 void config_say_auto(struct reading *r, const char *path, const char *value, const char *why);
-// Fills what depends on several keys and checks the whole. 0, or -1 after fail().
+void config_notes_free(struct reading *r);
+
+// ---- config_merge.c
+// The path an override sets: "model" and "data" alone mean their name and path. malloc'd.
+char *config_override_path(const struct config_override *o);
+// Puts the overrides into the tree and writes its short forms out. 0, or -1 after fail().
+int config_merge(const struct reading *r, cJSON *root);
+// The object that the last name of a dotted path belongs in, made where it is missing; *name: that last name.
+// path is cut at its dots. NULL: *name is in the way, since it is there and no object.
+cJSON *config_parent(cJSON *root, char *path, const char **name);
+
+// ---- the steps of config_load that follow, each 0, or -1 after fail()
+// Visits every member of root.
+int config_walk(struct reading *r, const cJSON *root);
+// Optimizers and schedulers that exist elsewhere: refused before their parameters are looked at.
+int config_check_types(const struct reading *r, const cJSON *root);
+// Fills what depends on several keys and checks the whole.
 int config_resolve(struct reading *r);
+void config_report(struct reading *r);  // says the notes, a line for each topic and reason
 
 #endif

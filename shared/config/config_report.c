@@ -5,34 +5,6 @@
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 
-void config_note(struct reading *r, const struct note *n) {
-    char from[128];
-    const char *origin = config_origin(r, n->path, from);
-    if (origin == r->file && strrchr(origin, '/')) origin = strrchr(origin, '/') + 1;
-    r->notes = xrealloc(r->notes, (r->note_count + 1) * sizeof *r->notes);
-    r->notes[r->note_count++] = (struct note){.topic = n->topic,
-                                              .path = xstrdup(n->path),
-                                              .value = n->value ? xstrdup(n->value) : NULL,
-                                              .why = n->why,
-                                              .origin = xstrdup(origin)};
-}
-
-void config_say_auto(struct reading *r, const char *path, const char *value, const char *why) {
-    static const char from_run[] = "what this run gives";
-    char *text = xasprintf("%s%s%s", value, why ? " = " : "", why ? why : "");
-    config_note(r, &(struct note){.topic = NOTE_AUTO, .path = path, .value = text, .why = from_run});
-    free(text);
-}
-
-void config_notes_free(struct reading *r) {
-    for (size_t i = 0; i < r->note_count; i++) {
-        free((char *)r->notes[i].path);
-        free((char *)r->notes[i].value);
-        free((char *)r->notes[i].origin);
-    }
-    free(r->notes);
-}
-
 static bool same_line(const struct note *a, const struct note *b) {
     return a->topic == b->topic && !strcmp(a->origin, b->origin) &&
            (a->why == b->why || (a->why && b->why && !strcmp(a->why, b->why)));

@@ -17,33 +17,15 @@ static const char *path_at(size_t i) {
     return i < field_count() ? field_at(i)->path : known_at(i - field_count())->path;
 }
 
-// Is path the same as, or above, `full`?
-static bool covers(const char *path, const char *full) {
-    size_t n = strlen(path);
-    return !strncmp(path, full, n) && (full[n] == 0 || full[n] == '.');
+static bool is_below(const char *path, const char *section) {
+    size_t n = strlen(section);
+    return !strncmp(path, section, n) && path[n] == '.';
 }
 
 static bool is_section(const char *path) {
     for (size_t i = 0; i < path_count(); i++)
-        if (covers(path, path_at(i)) && path_at(i)[strlen(path)] == '.') return true;
+        if (is_below(path_at(i), path)) return true;
     return false;
-}
-
-static const struct config_override *override_of(const struct reading *r, const char *path) {
-    for (size_t i = r->override_count; i > 0; i--)
-        if (covers(r->overrides[i - 1].path, path)) return &r->overrides[i - 1];
-    return NULL;
-}
-
-const char *config_origin(const struct reading *r, const char *path, char text[128]) {
-    const struct config_override *o = override_of(r, path);
-    if (!o) return r->file;
-    snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
-    return text;
-}
-
-enum field_state config_state(const struct reading *r, const char *path) {
-    return r->state[field_find(path) - field_at(0)];
 }
 
 struct nearest {
@@ -72,7 +54,7 @@ static void find_nearest(const char *level, const char *given, char out[128]) {
     struct nearest here = {.distance = SIZE_MAX}, elsewhere = {.distance = SIZE_MAX};
     for (size_t i = 0; i < path_count(); i++) {
         const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
-        if (!skip || covers(level, path)) {
+        if (!skip || is_below(path, level)) {
             const char *part = path + skip;
             consider(&here, name, part, (int)strcspn(part, "."), NULL);
         }
@@ -87,11 +69,11 @@ static void find_nearest(const char *level, const char *given, char out[128]) {
 
 static int unknown_key(const struct reading *r, const char *level, const char *name, const char *path) {
     char from[128], near[128];
+    const char *origin = config_origin(r, path, from);
     find_nearest(level, name, near);
     // A flag is typed for this run: a slip there is a mistake; files are shared with other programs.
-    if (override_of(r, path))
-        return fail("%s: unknown key %s; the nearest known name is %s", config_origin(r, path, from), path,
-                    near);
+    if (origin != r->file)
+        return fail("%s: unknown key %s; the nearest known name is %s", origin, path, near);
     const char *slash = strrchr(r->file, '/');
     warn("%s: unknown key %s is ignored; the nearest known name is %s", slash ? slash + 1 : r->file, path,
          near);

@@ -1,22 +1,7 @@
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "shared/config/config_internal.h"
-#include "shared/core/error.h"
-
-// Adds item at "a.b.c", creating the sections on the way.
-static void put(cJSON *root, const char *path, cJSON *item) {
-    char *copy = xstrdup(path), *name = copy;
-    cJSON *at = root;
-    for (char *dot = strchr(name, '.'); dot; dot = strchr(name, '.')) {
-        *dot = 0;
-        cJSON *next = cJSON_GetObjectItemCaseSensitive(at, name);
-        at = next ? next : cJSON_AddObjectToObject(at, name);
-        name = dot + 1;
-    }
-    cJSON_AddItemToObject(at, name, item);
-    free(copy);
-}
 
 char *config_to_json(const struct config *c) {
     // Reading a draft's texts does not take them over.
@@ -33,7 +18,12 @@ char *config_to_json(const struct config *c) {
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;  // it only chose a default
         if (!field_serves(f, c->schedule.type)) continue;
         cJSON *item = field_load(f, &d);
-        if (item) put(root, f->path, item);
+        if (!item) continue;
+        char path[128];
+        const char *name;
+        snprintf(path, sizeof path, "%s", f->path);
+        cJSON *parent = config_parent(root, path, &name);
+        cJSON_AddItemToObject(parent, name, item);
     }
     char *text = cJSON_Print(root);
     cJSON_Delete(root);

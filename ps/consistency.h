@@ -58,6 +58,9 @@ static inline bool consistency_allows(const struct consistency_rule *c, int64_t 
     return delay <= c->delay;
 }
 
+// Whether clip factor and skip must be known before a gradient may be applied: the commit round.
+static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
+
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);
 void staleness_merge(struct staleness *into, const struct staleness *from);

@@ -98,6 +98,18 @@ struct shard_map *shard_map_create(const struct layout *l, const struct shard_ma
     return m;
 }
 
+struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
+    struct shard_map_options o = {.dtype = c->dtype,
+                                  .partition_bytes = c->ps.partition_bytes,
+                                  .servers = c->ps.servers,
+                                  .threads = c->ps.threads};
+    if (l->world != c->workers) {
+        fail("the layout is padded for %d workers, the configuration has %d", l->world, c->workers);
+        return NULL;
+    }
+    return shard_map_create(l, &o);
+}
+
 void shard_map_destroy(struct shard_map **m) {
     if (!*m) return;
     free((*m)->parts);

@@ -9,7 +9,7 @@
 #ifndef STARRING_PS_SHARD_MAP_H
 #define STARRING_PS_SHARD_MAP_H
 
-#include "kernels/dtype.h"
+#include "shared/config/config.h"
 #include "shared/core/unit.h"
 
 struct partition {
@@ -36,6 +36,8 @@ struct shard_map_options {
 
 // NULL after logging which option is impossible.
 struct shard_map *shard_map_create(const struct layout *l, const struct shard_map_options *o);
+// The map that a configuration means; NULL after logging.
+struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
 void shard_map_destroy(struct shard_map **m);
 // xxh64 over every partition and its shard.
 uint64_t shard_map_hash(const struct shard_map *m);

@@ -3,12 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/memory.h"
-#include "ps/net/client.h"
-#include "ps/net/timing.h"
-#include "ps/net/waiting.h"
+#include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/scheduler/scheduler_core.h"
+#include "ps/timing.h"
+#include "ps/waiting.h"
 #include "shared/core/error.h"
 
 #define POLL_MS        20
@@ -93,7 +92,7 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
 int ps_scheduler_run(const struct ps_role_options *o) {
     struct scheduler s = {.o = o};
     error_set_label("scheduler");
-    struct shard_map *map = ps_map_create(o->config, o->layout);
+    struct shard_map *map = shard_map_of(o->config, o->layout);
     if (!map) return -1;
     int rc = scheduler_open(&s, map);
     if (rc == 0) {

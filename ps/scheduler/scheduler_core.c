@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/net/timing.h"
 #include "ps/scheduler/scheduler_state.h"
+#include "ps/timing.h"
 #include "shared/core/error.h"
 
 static const char *member_name(const struct scheduler_core *c, int i, char out[48]) {
@@ -163,7 +163,7 @@ static int decide(struct scheduler_core *c) {
     struct update_scalars s = update_decide(&r->sum, r->loss_scale, r->clip);
     double loss = r->loss[0];
     for (int w = 1; w < c->workers; w++) loss += r->loss[w];
-    if (s.skip && !ps_commit_round(c->o.config))
+    if (s.skip && !commit_round(c->o.config))
         return fatal(c,
                      "step %lld: %lld gradient elements are not finite, and without gradient_clipping the "
                      "servers had nothing to wait for; lower the learning rate or set gradient_clipping",

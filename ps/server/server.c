@@ -6,11 +6,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ps/memory.h"
-#include "ps/net/client.h"
-#include "ps/net/timing.h"
+#include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/server/server_core.h"
+#include "ps/timing.h"
 #include "shared/core/error.h"
 
 #define POLL_MS        20
@@ -202,7 +201,7 @@ static int server_start_shards(struct server *s) {
                                         .rule = consistency_of(s->c),
                                         .optimizer = s->c->optimizer,
                                         .dtype = s->c->dtype,
-                                        .commit_round = ps_commit_round(s->c),
+                                        .commit_round = commit_round(s->c),
                                         .deadline_s = ps_overdue_s(s->c),
                                         .resend_s = ps_resend_s(s->c),
                                         .port = {shard, shard_send}};
@@ -340,7 +339,7 @@ static int server_run(struct server *s) {
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     struct server s = {.o = o, .c = o->config};
     error_set_label("server");
-    if (!(s.map = ps_map_create(o->config, o->layout))) return -1;
+    if (!(s.map = shard_map_of(o->config, o->layout))) return -1;
     s.manifest = manifest_make(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);
     s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank, .incarnation = ps_random_id()};

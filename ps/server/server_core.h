@@ -25,16 +25,8 @@
 
 #include "ps/consistency.h"
 #include "ps/net/port.h"
-#include "ps/shard_map.h"
+#include "ps/server/server_memory.h"
 #include "shared/model/optimizer.h"
-
-// A key's memory; carved by ps/memory.c, elements n = end - begin.
-struct server_buffers {
-    float *master;                       // (n)
-    float *state[OPTIMIZER_STATES_MAX];  // (n) each
-    void *weight;                        // (n) of dtype; = master in fp32
-    float *acc;                          // (n): the running sum, then the rounded gradient from its start
-};
 
 struct server_core_options {
     const struct layout *layout;

@@ -30,7 +30,7 @@
 #ifndef STARRING_PS_WORKER_STAGING_H
 #define STARRING_PS_WORKER_STAGING_H
 
-#include "ps/memory.h"
+#include "ps/worker/worker_memory.h"
 
 struct staging_options {
     struct device *dev;

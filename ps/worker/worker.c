@@ -129,7 +129,7 @@ static int worker_grad_ready(struct topology *t, int u) {
                                                   .zero_out = !w->sum_started,
                                                   .dt = t->dtype});
         w->sum_started = true;
-        if (ps_commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
+        if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
     w->tasks[u].push = (struct push_info){.step = w->step, .lr = lr_now(w), .grad_scale = 1.0f};
     push_unit(w, u);
@@ -172,7 +172,7 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
     struct update_scalars s = update_decide(&words.sum, in->loss_scale, in->clip);
     *out = (struct step_stats){
         .loss = words.loss_sum / in->loss_tokens, .grad_norm = s.norm, .skipped = s.skip != 0};
-    if (ps_commit_round(w->c)) {
+    if (commit_round(w->c)) {
         struct push_info push = {
             .step = in->step, .lr = in->lr, .grad_scale = s.grad_scale, .skip = s.skip != 0};
         for (int u = 0; u < w->t.layout->count; u++) {
@@ -346,7 +346,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     bool staged = ps_is_staged(w->c);
     assert(staged == !dev_host_memory(o->dev) && "the configuration names the device that is used");
     if (ps_worker_predict(w->c, l, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
-    if (!(w->map = ps_map_create(w->c, l))) return -1;
+    if (!(w->map = shard_map_of(w->c, l))) return -1;
     worker_buffers_init(&w->buffers, l);
     w->now.landed = xcalloc(units, sizeof *w->now.landed);
     w->now.busy = xcalloc(units, sizeof *w->now.busy);

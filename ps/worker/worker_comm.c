@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ps/net/client.h"
+#include "ps/net/login.h"
 #include "ps/worker/worker_state.h"
 
 #define POLL_MS        20

@@ -12,12 +12,13 @@
 
 #include <pthread.h>
 
-#include "ps/memory.h"
-#include "ps/net/client.h"
-#include "ps/net/timing.h"
+#include "ps/consistency.h"
+#include "ps/net/login.h"
 #include "ps/ps.h"
+#include "ps/timing.h"
 #include "ps/worker/staging.h"
 #include "ps/worker/worker_core.h"
+#include "ps/worker/worker_memory.h"
 #include "shared/core/error.h"
 
 enum command_kind {

@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
-#include "ps/net/waiting.h"
+#include "ps/waiting.h"
 #include "shared/core/error.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "ps/worker/worker_core.h"
+#include "ps/worker/worker_memory.h"
 #include "test_ps_star.h"
 
 static void test_sync_bits(void **state) {
@@ -118,7 +119,7 @@ static void test_repeated_push(void **state) {
     struct toy_case t = base_case();
     struct config c = toy_config(&t);
     struct layout *l = toy_layout(t.workers, 8);
-    struct shard_map *map = ps_map_create(&c, l);
+    struct shard_map *map = shard_map_of(&c, l);
     struct worker_buffers b;
     struct arena a;
     _Atomic int *inflight = NULL;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "kernels/exact_sum.h"
+#include "ps/shard_map.h"
 #include "test_ps_toy.h"
 
 static void check_cover(const struct layout *l, const struct shard_map *m, int64_t max_bytes, size_t size) {

@@ -208,7 +208,7 @@ static inline void sim_add_shard(struct sim *s, int g) {
                                     .rule = consistency_of(&s->c),
                                     .optimizer = s->c.optimizer,
                                     .dtype = s->t.dtype,
-                                    .commit_round = ps_commit_round(&s->c),
+                                    .commit_round = commit_round(&s->c),
                                     .deadline_s = 1e6,
                                     .resend_s = 0.2,
                                     .job = SIM_JOB,
@@ -222,7 +222,7 @@ static inline struct sim *sim_create(const struct toy_case *t) {
     s->l = toy_layout(t->workers, 80);
     s->c = toy_config(t);
     s->c.ps.deadline_ms = 1000000000;
-    s->map = ps_map_create(&s->c, s->l);
+    s->map = shard_map_of(&s->c, s->l);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
     for (int k = 0; k < s->map->count; k++) {
         unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);

@@ -2,6 +2,7 @@
 #ifndef STARRING_TESTS_PS_TEST_PS_STAR_H
 #define STARRING_TESTS_PS_TEST_PS_STAR_H
 
+#include "ps/shard_map.h"
 #include "test_ps_job.h"
 
 #define MAX_WORKERS 4
@@ -198,7 +199,7 @@ static inline void async_case(const struct toy_case *t) {
     }
     for (int s = 0; s < t->servers; s++)
         for (int i = 0; i < 64; i++) pushes += j->report[s].staleness.count[i];
-    struct shard_map *map = ps_map_create(&j->c, j->l);
+    struct shard_map *map = shard_map_of(&j->c, j->l);
     assert_int_equal(pushes, (uint64_t)map->count * (uint64_t)(t->workers * t->steps));
     assert_int_equal(acknowledged, pushes);
     shard_map_destroy(&map);

@@ -9,9 +9,8 @@
 #include <string.h>
 
 #include "ps/consistency.h"
-#include "ps/memory.h"
-#include "ps/net/timing.h"
 #include "ps/ps.h"
+#include "ps/timing.h"
 #include "shared/config/config.h"
 #include "shared/core/error.h"
 #include "shared/model/optimizer.h"

@@ -1,7 +1,7 @@
 // A role's side of the login, shared by workers, servers and shards: say HELLO until the scheduler
 // answers, be given a rank and the job's number, wait for everyone else.
-#ifndef STARRING_PS_NET_CLIENT_H
-#define STARRING_PS_NET_CLIENT_H
+#ifndef STARRING_PS_NET_LOGIN_H
+#define STARRING_PS_NET_LOGIN_H
 
 #include "ps/manifest.h"
 #include "ps/net/net.h"

@@ -1,7 +1,7 @@
 // One place for how the configured times divide: a loss is noticed, named and told to everyone before
 // the deadline of whoever waits has passed.
-#ifndef STARRING_PS_NET_TIMING_H
-#define STARRING_PS_NET_TIMING_H
+#ifndef STARRING_PS_TIMING_H
+#define STARRING_PS_TIMING_H
 
 #include "shared/config/config.h"
 
@@ -15,7 +15,5 @@ static inline double ps_lost_s(const struct config *c) {
 }
 static inline double ps_resend_s(const struct config *c) { return 0.25 * ps_deadline_s(c); }
 static inline double ps_heartbeat_s(const struct config *c) { return (double)c->ps.heartbeat_ms * 1e-3; }
-// Whether an update waits for the scheduler's decision (clip, loss scale): the commit round.
-static inline bool ps_commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
 
 #endif

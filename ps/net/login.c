@@ -1,11 +1,11 @@
-#include "ps/net/client.h"
+#include "ps/net/login.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "ps/net/waiting.h"
+#include "ps/waiting.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 

@@ -1,7 +1,7 @@
 // When a line about a wait is due: at once, a second after it last spoke when its text has changed, and every
 // ten seconds while it stays the same.
-#ifndef STARRING_PS_NET_WAITING_H
-#define STARRING_PS_NET_WAITING_H
+#ifndef STARRING_PS_WAITING_H
+#define STARRING_PS_WAITING_H
 
 #include <stdbool.h>
 #include <stdio.h>

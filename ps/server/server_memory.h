@@ -1,0 +1,19 @@
+// A server's memory and wire, predicted by the code that takes it: the same carving runs against a measuring
+// arena and an allocating one.
+#ifndef STARRING_PS_SERVER_SERVER_MEMORY_H
+#define STARRING_PS_SERVER_SERVER_MEMORY_H
+
+#include "ps/shard_map.h"
+#include "shared/core/arena.h"
+
+// A key's memory, elements n = end - begin.
+struct server_buffers {
+    float *master;                       // (n)
+    float *state[OPTIMIZER_STATES_MAX];  // (n) each
+    void *weight;                        // (n) of dtype; = master in fp32
+    float *acc;                          // (n): the running sum, then the rounded gradient from its start
+};
+void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
+                      struct server_buffers *out);
+
+#endif

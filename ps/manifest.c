@@ -11,40 +11,25 @@ static uint64_t mix_int(uint64_t h, int64_t v) { return mix(h, &v, sizeof v); }
 static uint64_t mix_real(uint64_t h, double v) { return mix(h, &v, sizeof v); }
 
 struct manifest manifest_make(const struct config *c, const struct layout *l, const struct shard_map *m) {
-    const struct optimizer_config *o = &c->optimizer;
     const struct schedule_config *s = &c->schedule;
     uint64_t h = layout_hash(l, (int)c->dtype);
     h = mix_int(h, (int64_t)shard_map_hash(m));
-    const int64_t ints[] = {c->consistency,
-                            c->bound,
-                            c->workers,
-                            m->servers,
-                            m->threads,
-                            o->l2_mode,
-                            o->no_bias_correction,
-                            s->type,
-                            s->warmup,
-                            s->warmup_steps,
-                            s->total_steps,
-                            c->scaler.enabled,
-                            (int64_t)c->dtype,
-                            (int64_t)c->seed,
-                            c->train_batch,
-                            c->seq,
-                            c->steps};
+    const int64_t ints[] = {
+        c->consistency,    c->bound,         c->workers,      m->servers,     m->threads,
+        s->type,           s->warmup,        s->warmup_steps, s->total_steps, c->scaler.enabled,
+        (int64_t)c->dtype, (int64_t)c->seed, c->train_batch,  c->seq,         c->steps};
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);
-    const double reals[] = {o->lr,           o->beta1,        o->beta2,
-                            o->eps,          o->weight_decay, c->clip,
-                            s->min_lr,       s->max_lr,       s->warmup_min_ratio,
-                            s->cos_min_ratio};
+    const double reals[] = {c->clip, s->min_lr, s->max_lr, s->warmup_min_ratio, s->cos_min_ratio};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) h = mix_real(h, reals[i]);
-    struct manifest out = {.hash = h};
+    struct manifest out = {.hash = optimizer_hash(&c->optimizer, h)};
+    char optimizer[96];
+    c->optimizer.row->describe(optimizer, sizeof optimizer, &c->optimizer);
     snprintf(out.text, sizeof out.text,
-             "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, lr %g, "
-             "betas %g %g, eps %g, decay %g, clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps",
+             "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, %s, "
+             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps",
              (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
-             m->count, consistency_of(c).row->name, (double)o->lr, (double)o->beta1, (double)o->beta2,
-             (double)o->eps, (double)o->weight_decay, (double)c->clip, c->scaler.enabled ? "on" : "off",
-             (unsigned long long)c->seed, (long long)c->train_batch, (long long)c->seq, (long long)c->steps);
+             m->count, consistency_of(c).row->name, optimizer, (double)c->clip,
+             c->scaler.enabled ? "on" : "off", (unsigned long long)c->seed, (long long)c->train_batch,
+             (long long)c->seq, (long long)c->steps);
     return out;
 }

@@ -89,7 +89,7 @@ char *config_reset_section(struct config *c, const char *section) {
 }
 
 static int read_all(struct reading *r, cJSON *root) {
-    if (config_merge(r, root) || config_check_types(r, root) || config_walk(r, root) || config_resolve(r))
+    if (config_merge(r, root) || config_read_types(r, root) || config_walk(r, root) || config_resolve(r))
         return -1;
     config_report(r);
     return 0;

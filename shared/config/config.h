@@ -49,6 +49,8 @@
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
 #include "shared/model/optimizer.h"
+#include "shared/model/scaler.h"
+#include "shared/model/schedule.h"
 
 enum topology_kind { TOPOLOGY_LOCAL, TOPOLOGY_PS, TOPOLOGY_ZERO };
 enum consistency { CONSISTENCY_SYNC, CONSISTENCY_ASYNC, CONSISTENCY_SSP, CONSISTENCY_BACKUP };

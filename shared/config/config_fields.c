@@ -84,12 +84,11 @@ static const struct field fields[] = {
     NUMBER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30, LATER),
     NUMBER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30, LATER),
     NUMBER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30, LATER),
-    // The defaults of optimizer.params are FusedAdam's.
+    // The defaults of optimizer.params are in the optimizer's row.
     TEXT("optimizer.type", c.optimizer_type, DEFAULT("AdamW")),
-    NUMBER("optimizer.params.lr", FIELD_F32, c.optimizer.lr, 0, FLOAT_MAX, DEFAULT("1e-3"), AUTO("5e-05")),
-    NUMBER("optimizer.params.betas", FIELD_PAIR, c.optimizer.beta1, 0, 0.9999999, DEFAULT("[0.9,0.999]"),
-           AUTO("[0.9,0.999]")),
-    NUMBER("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, DEFAULT("1e-8"), AUTO("1e-08")),
+    NUMBER("optimizer.params.lr", FIELD_F32, c.optimizer.lr, 0, FLOAT_MAX, AUTO("5e-05")),
+    NUMBER("optimizer.params.betas", FIELD_PAIR, c.optimizer.beta1, 0, 0.9999999, AUTO("[0.9,0.999]")),
+    NUMBER("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, AUTO("1e-08")),
     NUMBER("optimizer.params.weight_decay", FIELD_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, AUTO("0")),
     FIELD("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode),
     BOOL("optimizer.params.torch_adam", torch_adam),
@@ -268,16 +267,38 @@ cJSON *field_parse(const struct field *f, const char *value) {
     return v ? v : cJSON_CreateString(value);
 }
 
+static void store_default(const struct field *f, struct draft *d, const char *value) {
+    cJSON *v = field_parse(f, value);
+    int rc = field_store(f, d, v, "defaults");
+    assert(rc == 0 && "a default is a value of its field");
+    (void)rc;
+    cJSON_Delete(v);
+}
+
 void draft_init(struct draft *d) {
     *d = (struct draft){0};
+    for (size_t i = 0; i < field_count(); i++)
+        if (fields[i].default_value) store_default(&fields[i], d, fields[i].default_value);
+}
+
+// What the optimizer says of the field's key below "optimizer.params": its default there; "": the field is
+// no such parameter; NULL: it is one of others.
+static const char *optimizer_says(const struct field *f, const struct optimizer *row) {
+    static const char params[] = "optimizer.params.";
+    bool param = !strncmp(f->path, params, sizeof params - 1);
+    return param ? optimizer_default(row, f->path + sizeof params - 1) : "";
+}
+
+void draft_set_optimizer(struct draft *d, const struct optimizer *row) {
+    d->c.optimizer = (struct optimizer_config){.row = row};
     for (size_t i = 0; i < field_count(); i++) {
-        if (!fields[i].default_value) continue;
-        cJSON *v = field_parse(&fields[i], fields[i].default_value);
-        int rc = field_store(&fields[i], d, v, "defaults");
-        assert(rc == 0 && "a default is a value of its field");
-        (void)rc;
-        cJSON_Delete(v);
+        const char *value = optimizer_says(&fields[i], row);
+        if (value && *value) store_default(&fields[i], d, value);
     }
+}
+
+bool field_serves(const struct field *f, const struct config *c) {
+    return (!f->schedules || f->schedules >> c->schedule.type & 1) && optimizer_says(f, c->optimizer.row);
 }
 
 void draft_fini(struct draft *d) {

@@ -63,13 +63,12 @@ cJSON *field_parse(const struct field *f, const char *value);
 int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin);
 // The value as a new JSON item; NULL: an unset text.
 cJSON *field_load(const struct field *f, const struct draft *d);
-// Whether the schedule has the field: false for another schedule's parameter alone.
-static inline bool field_serves(const struct field *f, enum schedule_type type) {
-    return !f->schedules || f->schedules >> type & 1;
-}
-void field_clear(const struct field *f, struct draft *d);  // zero; not of a text
-void draft_init(struct draft *d);                          // every field's default
-void draft_fini(struct draft *d);                          // frees the texts
+// Whether the field is used: false for a parameter of another schedule or optimizer alone.
+bool field_serves(const struct field *f, const struct config *c);
+void field_clear(const struct field *f, struct draft *d);                // zero; not of a text
+void draft_init(struct draft *d);                                        // every field's default
+void draft_set_optimizer(struct draft *d, const struct optimizer *row);  // with its parameters' defaults
+void draft_fini(struct draft *d);                                        // frees the texts
 
 // Why a key that is there has no effect, in the order of the report.
 enum note_topic {
@@ -139,8 +138,9 @@ cJSON *config_parent(cJSON *root, char *path, const char **name);
 // ---- the steps of config_load that follow, each 0, or -1 after fail()
 // Visits every member of root.
 int config_walk(struct reading *r, const cJSON *root);
-// Optimizers and schedulers that exist elsewhere: refused before their parameters are looked at.
-int config_check_types(const struct reading *r, const cJSON *root);
+// Refuses optimizers and schedulers that only exist elsewhere, before their parameters are looked at, and
+// sets the defaults of the optimizer's.
+int config_read_types(const struct reading *r, const cJSON *root);
 // Fills what depends on several keys and checks the whole.
 int config_resolve(struct reading *r);
 void config_report(struct reading *r);  // says the notes, a line for each topic and reason

@@ -23,22 +23,25 @@ static const char *type_in(const cJSON *root, const char *section) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s, "type"));
 }
 
-int config_check_types(const struct reading *r, const cJSON *root) {
+int config_read_types(const struct reading *r, const cJSON *root) {
     static const char *const refused[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb",
                                           "Lion",       "Muon",        "MuAdam",     "MuAdamW",  "MuSGD",
                                           "Adagrad",    "SGD",         "RMSprop",    "Adadelta", "Adamax",
                                           "NAdam",      "RAdam",       "Adafactor",  "CPUAdam"};
     static const char *const schedules[] = {"OneCycle", "LRRangeTest"};
     const char *type = type_in(root, "optimizer"), *schedule = type_in(root, "scheduler");
-    char from[128];
-    for (size_t i = 0; type && i < sizeof refused / sizeof *refused; i++)
-        if (!strcasecmp(type, refused[i])) return refuse_type(r, "optimizer.type", type, "Adam, AdamW");
+    const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);
+    char from[128], names[128];
+    for (size_t i = 0; !row && i < sizeof refused / sizeof *refused; i++)
+        if (!strcasecmp(type, refused[i]))
+            return refuse_type(r, "optimizer.type", type, optimizer_names(names));
     for (size_t i = 0; schedule && i < 2; i++)
         if (!strcmp(schedule, schedules[i]))
             return refuse_type(r, "scheduler.type", schedule, "WarmupLR, WarmupDecayLR, WarmupCosineLR");
-    if (type && strcasecmp(type, "Adam") && strcasecmp(type, "AdamW"))
-        return fail("%s: optimizer.type: unknown optimizer \"%.60s\": possible are Adam, AdamW",
-                    config_origin(r, "optimizer.type", from), type);
+    if (!row)
+        return fail("%s: optimizer.type: unknown optimizer \"%.60s\": possible are %s",
+                    config_origin(r, "optimizer.type", from), type, optimizer_names(names));
+    draft_set_optimizer(r->d, row);
     return 0;
 }
 
@@ -131,29 +134,48 @@ static int resolve_batch(struct reading *r) {
     return 0;
 }
 
+// Parameters of another optimizer or schedule than the run's.
+static int check_parameters(struct reading *r) {
+    const struct config *c = &r->d->c;
+    char from[128];
+    for (size_t i = 0; i < field_count(); i++) {
+        const struct field *f = field_at(i);
+        if (!strcmp(f->path, "scheduler.type") || field_serves(f, c)) continue;
+        if (config_state(r, f->path) == FIELD_ABSENT) {
+            field_clear(f, r->d);  // so that equal schedules are equal structs
+            continue;
+        }
+        const char *origin = config_origin(r, f->path, from);
+        if (!f->schedules)
+            return fail("%s: %s is no parameter of %s: remove it", origin, f->path, c->optimizer.row->name);
+        if (c->schedule.type == SCHEDULE_NONE)
+            return fail("%s: %s: scheduler.type is missing", origin, f->path);
+        return fail("%s: %s is no parameter of the schedule in scheduler.type: remove it", origin, f->path);
+    }
+    return 0;
+}
+
 static void resolve_optimizer(struct reading *r) {
     struct config *c = &r->d->c;
+    const struct optimizer *row = c->optimizer.row;
     char from[128];
-    c->optimizer.row = optimizer_find(c->optimizer_type);
     free(c->optimizer_type);
-    c->optimizer_type = xstrdup(c->optimizer.row->name);
-    bool adamw = !strcmp(c->optimizer_type, "AdamW");
+    c->optimizer_type = xstrdup(row->name);
     // torch.optim.AdamW's default, where FusedAdam's is 0.
-    if (r->d->torch_adam && (adamw || !c->optimizer.l2_mode) &&
+    if (r->d->torch_adam && (row->decoupled || !c->optimizer.l2_mode) &&
         config_state(r, "optimizer.params.weight_decay") == FIELD_ABSENT) {
         c->optimizer.weight_decay = 0.01f;
         warn(
             "%s: optimizer.params.weight_decay is absent: 0.01, the default of torch.optim.AdamW, which "
-            "torch_adam "
-            "asks for (without torch_adam it is 0)",
+            "torch_adam asks for (without torch_adam it is 0)",
             config_origin(r, "optimizer.params.torch_adam", from));
     }
-    if (!adamw || !c->optimizer.l2_mode) return;
+    if (!row->decoupled || !c->optimizer.l2_mode) return;
     // DeepSpeed's engine: the name AdamW forces decoupled decay.
     warn(
-        "%s: optimizer.params.adam_w_mode false does not go with type AdamW, which always decouples the "
+        "%s: optimizer.params.adam_w_mode false does not go with type %s, which always decouples the "
         "decay: adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
-        config_origin(r, "optimizer.params.adam_w_mode", from));
+        config_origin(r, "optimizer.params.adam_w_mode", from), row->name);
     c->optimizer.l2_mode = false;
 }
 
@@ -164,8 +186,8 @@ static int resolve_max_and_total(struct reading *r) {
     static const char max_key[] = "scheduler.params.warmup_max_lr",
                       total_key[] = "scheduler.params.total_num_steps";
     char text[32], from[128];
-    bool uses_max = field_serves(field_find(max_key), c->schedule.type);
-    bool uses_total = field_serves(field_find(total_key), c->schedule.type);
+    bool uses_max = field_serves(field_find(max_key), c);
+    bool uses_total = field_serves(field_find(total_key), c);
     enum field_state max_state = config_state(r, max_key);
     if (uses_max && max_state != FIELD_GIVEN) {
         shortest_f32(text, c->optimizer.lr);
@@ -198,18 +220,6 @@ static int resolve_max_and_total(struct reading *r) {
 static int resolve_schedule(struct reading *r) {
     static const char warmup_key[] = "scheduler.params.warmup_num_steps";
     struct schedule_config *s = &r->d->c.schedule;
-    char from[128];
-    for (size_t i = 0; i < field_count(); i++) {
-        const struct field *f = field_at(i);
-        if (!strcmp(f->path, "scheduler.type") || field_serves(f, s->type)) continue;
-        if (config_state(r, f->path) != FIELD_ABSENT) {
-            const char *origin = config_origin(r, f->path, from);
-            if (s->type == SCHEDULE_NONE) return fail("%s: %s: scheduler.type is missing", origin, f->path);
-            return fail("%s: %s is no parameter of the schedule in scheduler.type: remove it", origin,
-                        f->path);
-        }
-        field_clear(f, r->d);  // so that equal schedules are equal structs
-    }
     if (config_state(r, warmup_key) == FIELD_AUTO) {
         // Hugging Face's default of 0 is refused by DeepSpeed, whose schedules make 2 steps of 1.
         s->warmup_steps = 2;
@@ -243,6 +253,6 @@ static int check_rest(struct reading *r) {
 int config_resolve(struct reading *r) {
     if (resolve_dtype(r) || resolve_topology(r) || resolve_batch(r)) return -1;
     resolve_optimizer(r);
-    if (resolve_schedule(r)) return -1;
+    if (check_parameters(r) || resolve_schedule(r)) return -1;
     return check_rest(r);
 }

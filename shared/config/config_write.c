@@ -16,7 +16,7 @@ char *config_to_json(const struct config *c) {
         bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strcmp(f->path, "ring.collective");
         if (of_ring && c->kind != TOPOLOGY_ZERO) continue;
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;  // it only chose a default
-        if (!field_serves(f, c->schedule.type)) continue;
+        if (!field_serves(f, c)) continue;
         cJSON *item = field_load(f, &d);
         if (!item) continue;
         char path[128];

@@ -2,11 +2,17 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include <strings.h>
+#include <xxhash.h>
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
 
+union update_args {
+    struct adamw_args adamw;
+};
 static_assert(sizeof(union update_args) <= OP_ARGS_MAX_BYTES, "a queue's slot holds any row's arguments");
 static_assert(UNIT_MAX_TENSORS <= ADAMW_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
@@ -62,16 +68,49 @@ static void set_adamw(union update_args *args, const struct optimizer_config *c,
     a->groups = find_groups(c, r, a->ends, a->weight_decay);
 }
 
+static void describe_adamw(char *text, size_t size, const struct optimizer_config *c) {
+    snprintf(text, size, "lr %g, betas %g %g, eps %g, decay %g", (double)c->lr, (double)c->beta1,
+             (double)c->beta2, (double)c->eps, (double)c->weight_decay);
+}
+
+// Keys and defaults of DeepSpeed's FusedAdam; the states' names are torch's.
+// clang-format off
+#define ADAM                                                                                        \
+    .states = 2, .state_names = {"exp_avg", "exp_avg_sq"},                                          \
+    .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"eps", "1e-8"}, {"weight_decay", "0"},    \
+               {"adam_w_mode", "true"}, {"bias_correction", "true"}, {"torch_adam", "false"}},      \
+    .op = OP_ADAMW, .set_args = set_adamw, .describe = describe_adamw
+// clang-format on
+
 const struct optimizer optimizers[] = {
-    {"Adam", 2, {"exp_avg", "exp_avg_sq"}, OP_ADAMW, set_adamw},
-    {"AdamW", 2, {"exp_avg", "exp_avg_sq"}, OP_ADAMW, set_adamw},
-    {NULL},
+    {.name = "Adam", ADAM},
+    {.name = "AdamW", ADAM, .decoupled = true},
+    {.name = NULL},
 };
 
 const struct optimizer *optimizer_find(const char *name) {
     const struct optimizer *o = optimizers;
     while (o->name && strcasecmp(o->name, name)) o++;
     return o->name ? o : NULL;
+}
+
+const char *optimizer_names(char text[128]) {
+    size_t n = 0;
+    for (const struct optimizer *o = optimizers; o->name && n < 128; o++)
+        n += (size_t)snprintf(text + n, 128 - n, "%s%s", n ? ", " : "", o->name);
+    return text;
+}
+
+const char *optimizer_default(const struct optimizer *o, const char *key) {
+    for (int i = 0; i < OPTIMIZER_PARAMS_MAX && o->params[i].key; i++)
+        if (!strcmp(o->params[i].key, key)) return o->params[i].value;
+    return NULL;
+}
+
+uint64_t optimizer_hash(const struct optimizer_config *c, uint64_t seed) {
+    const float settings[] = {
+        c->lr, c->beta1, c->beta2, c->eps, c->weight_decay, c->l2_mode, c->no_bias_correction};
+    return XXH64(settings, sizeof settings, XXH64(&c->row->op, sizeof c->row->op, seed));
 }
 
 // False: the range is empty.

@@ -1,7 +1,8 @@
+#include "shared/model/scaler.h"
+
 #include <math.h>
 
 #include "shared/core/error.h"
-#include "shared/model/optimizer.h"
 
 void scaler_init(struct scaler *s, const struct scaler_config *c) {
     *s = (struct scaler){.scale = 1, .last_overflow = -1, .hysteresis_left = c->hysteresis};

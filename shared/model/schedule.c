@@ -1,7 +1,8 @@
+#include "shared/model/schedule.h"
+
 #include <math.h>
 
 #include "kernels/exact_math.h"
-#include "shared/model/optimizer.h"
 
 // Share of the way from the lowest to the highest learning rate, i steps into a warm-up of w.
 static double ramp(const struct schedule_config *c, double i, double w) {

@@ -8,6 +8,7 @@
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/ring_source.h"
 #include "decentral/zero/zero.h"
+#include "decentral/zero/zero_memory.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
 

@@ -8,9 +8,12 @@
 //
 // A pass gathers each unit once: contents are valid for (unit, pass). The last units of the forward pass are
 // gathered again for the backward pass, as the 3U of the formula counts it.
+#include "decentral/zero/zero.h"
+
 #include <stdlib.h>
 
-#include "decentral/zero/zero_impl.h"
+#include "decentral/zero/zero_memory.h"
+#include "decentral/zero/zero_step.h"
 #include "shared/core/error.h"
 
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }

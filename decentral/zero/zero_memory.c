@@ -1,17 +1,7 @@
-// The ring's memory: one function that measures and carves, and the predictions that come of it.
-//
-//   class       what                                                              elements
-//   parameter   weights, or their shard                                           n_pad | S   of the run's
-//   type gradient    gradients, or their shard                                         n_pad | S   of the
-//   run's type master      fp32 masters (16-bit runs; in fp32 the weights are the masters)   n_pad | S   fp32
-//   optimizer   two moments                                                       n_pad | S   fp32
-//   comm        slots of what is sharded but used whole, staging of reductions
-//   workspace   norm, decision, losses
-//   pinned      what the host reads of these, and what a device's collectives over the host pass through;
-//               none where the device's memory is the host's
+#include "decentral/zero/zero_memory.h"
+
 #include <stdlib.h>
 
-#include "decentral/zero/zero_impl.h"
 #include "shared/core/error.h"
 
 static void carve_unit(struct zero *z, int u) {

@@ -1,5 +1,4 @@
-// What is resident when, per stage, and the textbook formulas that follow from it.
-#include "decentral/zero/zero_impl.h"
+#include "decentral/zero/zero_policy.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:0",

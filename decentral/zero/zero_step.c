@@ -9,11 +9,11 @@
 //
 // The host waits once, for the copy of these words and of the decision: updates and gathers go on while it
 // prepares the next step.
-#include <math.h>
-#include <stdio.h>
+#include "decentral/zero/zero_step.h"
+
 #include <stdlib.h>
 
-#include "decentral/zero/zero_impl.h"
+#include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
 // Of z->shares, per rank: sum of its losses, stop.
@@ -34,7 +34,8 @@ const char *zero_why(struct topology *t) {
     return why;
 }
 
-int zero_fail(struct zero *z, const char *doing) {
+// Logs what failed and where, and tells the other ranks. -1.
+static int fail_all(struct zero *z, const char *doing) {
     const char *why = topology_why(&z->base);
     fail("%s, rank %d, step %lld: %s: %s", z->policy->name, z->base.rank, (long long)z->step, doing, why);
     zero_abort(&z->base, error_last());
@@ -105,7 +106,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     launch_decision(z, in);
     launch_update(z, in);
     forget_slots(z);
-    if (event_sync(z->stats) != 0) return zero_fail(z, "the step failed");
+    if (event_sync(z->stats) != 0) return fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
     for (int i = 0; i < t->size; i++) {
         out->loss += z->host_shares[STEP_WORDS * i] / in->loss_tokens;
@@ -145,7 +146,7 @@ int zero_sum(struct topology *t, double *values, int count) {
         dev_copy(z->reduce_stream, mine, values + done, (size_t)n * sizeof(double));
         z->control->ops->all_gather(z->control, z->reduce_stream, mine, z->shares, (size_t)n, DT_F64);
         dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(n * t->size) * sizeof(double));
-        if (stream_sync(z->reduce_stream) != 0) return zero_fail(z, "a sum over the ranks failed");
+        if (stream_sync(z->reduce_stream) != 0) return fail_all(z, "a sum over the ranks failed");
         for (int i = 0; i < n; i++) {
             values[done + i] = 0;
             for (int r = 0; r < t->size; r++) values[done + i] += z->host_shares[r * n + i];
@@ -153,7 +154,7 @@ int zero_sum(struct topology *t, double *values, int count) {
     }
     // Other streams still write their times.
     if (stream_sync(z->opt.compute) | stream_sync(z->gather_stream))
-        return zero_fail(z, "a sum over the ranks failed");
+        return fail_all(z, "a sum over the ranks failed");
     update_times(z);
     return 0;
 }
@@ -163,7 +164,7 @@ int zero_finish(struct topology *t) {
     int rc = stream_sync(z->opt.compute);
     rc |= stream_sync(z->gather_stream);
     rc |= stream_sync(z->reduce_stream);
-    if (rc != 0) return zero_fail(z, "finishing failed");
+    if (rc != 0) return fail_all(z, "finishing failed");
     update_times(z);
     return 0;
 }
@@ -187,5 +188,5 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     forget_slots(z);
     int rc = stream_sync(z->opt.compute);
     free(rounded);
-    return rc == 0 ? 0 : zero_fail(z, "loading the weights failed");
+    return rc == 0 ? 0 : fail_all(z, "loading the weights failed");
 }

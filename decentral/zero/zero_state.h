@@ -1,4 +1,4 @@
-// Inside of the ring's topology: the policy of the stages, the buffers and who waits for what.
+// What a rank of the ring holds, and which stream waits for which.
 //
 // Streams     compute (the loop's)   model, norm, decision, updates
 //             gather                 all-gathers of weights, own communicator (channel 0)
@@ -10,31 +10,11 @@
 //     gradient      unit.grad_done (compute -> reduce)
 //     grad slot     slot.idle (reduce -> compute): free to be written again
 //     step          norm_done (compute -> reduce), decided (reduce -> compute), stats (compute -> host)
-#ifndef STARRING_DECENTRAL_ZERO_ZERO_IMPL_H
-#define STARRING_DECENTRAL_ZERO_ZERO_IMPL_H
+#ifndef STARRING_DECENTRAL_ZERO_ZERO_STATE_H
+#define STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 
-#include "decentral/zero/zero.h"
+#include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
-
-#define ZERO_STAGES 4
-
-enum residency { RESIDENT_FULL, RESIDENT_SHARD };
-
-// One row a stage; nothing else in decentral/ asks which stage it is. What is RESIDENT_SHARD and used by the
-// model passes through two slots (and one for a tied unit 0).
-struct zero_policy {
-    const char *name;
-    enum residency weights, grads, optimizer;
-    bool gather_grads;    // after the reduction every rank gets the whole reduced gradient
-    bool gather_weights;  // after the update every rank gets the whole updated weights
-};
-const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
-// The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
-// and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
-// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
-size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options *o);
-// Payload of a step (zero.h): U = sum over units of (N-1) * n_pad/N * bytes.
-struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
@@ -95,17 +75,5 @@ static inline size_t zero_words_bytes(const struct zero *z) {
     return sizeof *z->scalars + (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
 }
 static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
-
-// zero_memory.c: takes every buffer through z->arena; called once measuring and once live.
-void zero_carve(struct zero *z);
-// zero_step.c
-int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
-int zero_sum(struct topology *t, double *values, int count);
-int zero_finish(struct topology *t);
-int zero_load_unit(struct topology *t, int u, const float *values);
-// Logs what failed and where, tells the other ranks, returns -1.
-int zero_fail(struct zero *z, const char *doing);
-void zero_abort(struct topology *t, const char *why);
-const char *zero_why(struct topology *t);
 
 #endif

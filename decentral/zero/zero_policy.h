@@ -1,0 +1,54 @@
+// The ring's stages as rows of one table, and the textbook formulas that follow from them.
+//
+// What is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the payload
+// that it sends a step and receives:
+//     stage   w                 g                 o       payload
+//     0       full              full              full    2U   reduce-scatter + all-gather of g
+//     1       full              full              shard   2U   reduce-scatter of g + all-gather of w
+//     2       full              2 slots + shard   shard   2U   the same
+//     3       2 slots + shard   2 slots + shard   shard   3U   all-gather of w twice + reduce-scatter of g
+// U = (N-1)/N x padded bytes. With A micro-batches a step what is sharded moves for each of them: stage 2
+// (1+A)U, stage 3 3AU. Slots alternate by the unit's parity; each is as large as the largest unit of that
+// parity. A tied unit 0 has a slot of its own.
+#ifndef STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
+#define STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
+
+#include "decentral/collective/collective.h"
+#include "shared/core/topology.h"
+#include "shared/model/optimizer.h"
+
+struct zero_options {
+    int stage;  // 0..3
+    const struct layout *layout;
+    enum dtype dtype;
+    struct device *dev;
+    bool device_memory;  // its memory is not the host's: for zero_predict, zero_create asks dev
+    struct stream *compute;
+    struct optimizer_config optimizer;
+    enum reduce_mode reduce;
+    double deadline_s;
+    const struct collective_source *source;  // rank, size
+    int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one
+};
+
+#define ZERO_STAGES 4
+
+enum residency { RESIDENT_FULL, RESIDENT_SHARD };
+
+// One row a stage; nothing else in decentral/ asks which stage it is. What is RESIDENT_SHARD and used by the
+// model passes through two slots (and one for a tied unit 0).
+struct zero_policy {
+    const char *name;
+    enum residency weights, grads, optimizer;
+    bool gather_grads;    // after the reduction every rank gets the whole reduced gradient
+    bool gather_weights;  // after the update every rank gets the whole updated weights
+};
+const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
+// The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
+// and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
+// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
+size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options *o);
+// Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes.
+struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
+
+#endif

@@ -3,102 +3,63 @@
 #include <math.h>
 #include <string.h>
 
-const struct bench_case bench_cases[BENCH_CASES] = {
-    {.name = "broadcast", .op = COLLECTIVE_BROADCAST, .rooted = true, .in_place = true},
-    {.name = "scatter",
-     .op = COLLECTIVE_SCATTER,
-     .rooted = true,
-     .out_of_place = true,
-     .in_place = true,
-     .pieces = true,
-     .factor = 1},
-    {.name = "reduce",
-     .op = COLLECTIVE_REDUCE,
-     .rooted = true,
-     .reduces = true,
-     .out_of_place = true,
-     .in_place = true},
-    {.name = "all_reduce",
-     .op = COLLECTIVE_ALL_REDUCE,
-     .reduces = true,
-     .out_of_place = true,
-     .in_place = true,
-     .factor = 2},
-    {.name = "gather",
-     .op = COLLECTIVE_GATHER,
-     .rooted = true,
-     .out_of_place = true,
-     .in_place = true,
-     .pieces = true,
-     .factor = 1},
-    {.name = "all_gather",
-     .op = COLLECTIVE_ALL_GATHER,
-     .out_of_place = true,
-     .in_place = true,
-     .pieces = true,
-     .factor = 1},
-    {.name = "reduce_scatter",
-     .op = COLLECTIVE_REDUCE_SCATTER,
-     .reduces = true,
-     .out_of_place = true,
-     .in_place = true,
-     .pieces = true,
-     .factor = 1},
-    {.name = "all_to_all", .op = COLLECTIVE_ALL_TO_ALL, .out_of_place = true, .pieces = true, .factor = 1},
-    {.name = "send_recv", .op = COLLECTIVE_SEND, .out_of_place = true},
-    {.name = "barrier", .op = COLLECTIVE_BARRIER, .out_of_place = true},
-};
-
-const struct bench_case *bench_case_find(const char *name) {
-    for (int i = 0; i < BENCH_CASES; i++)
-        if (!strcmp(bench_cases[i].name, name)) return &bench_cases[i];
-    return NULL;
-}
-
 // ---------------------------------------------------------------- shapes
 
-struct bench_shape bench_shape_of(const struct bench_case *what, int ranks, enum dtype dt, size_t bytes) {
+const char *bench_name(enum collective_primitive p) {
+    return p == COLLECTIVE_SEND ? "send_recv" : collective_name(p);
+}
+
+bool bench_in_place(enum collective_primitive p) {
+    const struct collective_row *r = &collective_rows[p];
+    bool together = r->senders == HOLDER_ALL || r->senders == HOLDER_ROOT;
+    return together && !(r->n_sent && r->n_received);
+}
+
+bool bench_out_of_place(enum collective_primitive p) { return !collective_in_one_buffer(p); }
+
+// The larger buffer's blocks.
+static size_t blocks(enum collective_primitive p, int ranks) {
+    return collective_rows[p].n_sent || collective_rows[p].n_received ? (size_t)ranks : 1;
+}
+
+double bench_bus_factor(enum collective_primitive p, int ranks) {
+    int twice = collective_rows[p].result == RESULT_SUMMED_IN_PIECES ? 2 : 1;
+    return twice == 1 && blocks(p, 2) == 1 ? 1.0 : (double)twice * (double)(ranks - 1) / (double)ranks;
+}
+
+struct bench_shape bench_shape_of(enum collective_primitive what, int ranks, enum dtype dt, size_t bytes) {
     struct bench_shape s = {.what = what, .ranks = ranks, .dt = dt};
-    if (what->op == COLLECTIVE_BARRIER) return s;
-    s.count = bytes / dtype_size(dt) / (what->pieces ? (size_t)ranks : 1);
+    if (what == COLLECTIVE_BARRIER) return s;
+    s.count = bytes / dtype_size(dt) / blocks(what, ranks);
     if (!s.count) s.count = 1;
     return s;
 }
 
 size_t bench_shape_bytes(const struct bench_shape *s) {
-    return s->count * dtype_size(s->dt) * (s->what->pieces ? (size_t)s->ranks : 1);
+    return s->count * dtype_size(s->dt) * blocks(s->what, s->ranks);
+}
+
+struct collective_call bench_call(const struct bench_shape *s, enum collective_primitive what, int rank) {
+    struct collective_call c = {.primitive = what, .count = s->count, .dt = s->dt};
+    if (what == COLLECTIVE_SEND) c.peer = (rank + 1) % s->ranks;
+    if (what == COLLECTIVE_RECV) c.peer = (rank + s->ranks - 1) % s->ranks;
+    return c;
+}
+
+// The call by which a rank gets what it must have in the end.
+static struct collective_call receiving(const struct bench_shape *s, int rank) {
+    return bench_call(s, s->what == COLLECTIVE_SEND ? COLLECTIVE_RECV : s->what, rank);
 }
 
 size_t bench_send_count(const struct bench_shape *s, int rank) {
-    switch (s->what->op) {
-        case COLLECTIVE_SCATTER:
-            return rank == 0 ? s->count * (size_t)s->ranks : 0;
-        case COLLECTIVE_BROADCAST:
-            return rank == 0 ? s->count : 0;
-        case COLLECTIVE_REDUCE_SCATTER:
-        case COLLECTIVE_ALL_TO_ALL:
-            return s->count * (size_t)s->ranks;
-        default:
-            return s->count;
-    }
+    struct collective_call c = bench_call(s, s->what, rank);
+    return collective_plan_of(&c, rank, s->ranks).send_blocks * s->count;
 }
 
 size_t bench_recv_count(const struct bench_shape *s, int rank) {
-    switch (s->what->op) {
-        case COLLECTIVE_GATHER:
-            return rank == 0 ? s->count * (size_t)s->ranks : 0;
-        case COLLECTIVE_REDUCE:
-            return rank == 0 ? s->count : 0;
-        case COLLECTIVE_ALL_GATHER:
-        case COLLECTIVE_ALL_TO_ALL:
-            return s->count * (size_t)s->ranks;
-        default:
-            return s->count;
-    }
-}
-
-double bench_bus_factor(const struct bench_case *what, int ranks) {
-    return what->factor ? (double)what->factor * (double)(ranks - 1) / (double)ranks : 1.0;
+    struct collective_call c = receiving(s, rank);
+    if (collective_in_one_buffer(s->what)) return s->count;
+    return collective_plan_of(&c, rank, s->ranks).recv_blocks * s->count;
 }
 
 // ---------------------------------------------------------------- what goes in
@@ -166,7 +127,7 @@ void bench_input(const struct bench_data *d, const struct bench_shape *s, int ra
 // ---------------------------------------------------------------- what must come out
 
 size_t bench_scratch_bytes(const struct bench_shape *s, size_t n) {
-    return s->what->reduces ? (size_t)s->ranks * n * dtype_size(s->dt) : 0;
+    return collective_reduces(s->what) ? (size_t)s->ranks * n * dtype_size(s->dt) : 0;
 }
 
 static void expected_sum(const struct bench_data *d, const struct bench_shape *s, size_t offset, size_t n,
@@ -184,33 +145,19 @@ static void expected_sum(const struct bench_data *d, const struct bench_shape *s
 
 void bench_expected(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset,
                     size_t n, void *out, void *scratch) {
-    size_t before = (size_t)rank * s->count;
-    switch (s->what->op) {
-        case COLLECTIVE_BROADCAST:
-            bench_input(d, s, 0, offset, n, out);
-            return;
-        case COLLECTIVE_SCATTER:
-            bench_input(d, s, 0, before + offset, n, out);
-            return;
-        case COLLECTIVE_REDUCE:
-        case COLLECTIVE_ALL_REDUCE:
-            expected_sum(d, s, offset, n, out, scratch);
-            return;
-        case COLLECTIVE_REDUCE_SCATTER:
-            expected_sum(d, s, before + offset, n, out, scratch);
-            return;
-        case COLLECTIVE_SEND:
-            bench_input(d, s, (rank + s->ranks - 1) % s->ranks, offset, n, out);
-            return;
-        default:
-            break;
+    struct collective_call c = receiving(s, rank);
+    struct collective_plan p = collective_plan_of(&c, rank, s->ranks);
+    size_t before = p.row->n_sent ? (size_t)rank * s->count : 0;  // the block for this rank
+    if (collective_reduces(s->what)) {
+        expected_sum(d, s, before + offset, n, out, scratch);
+        return;
     }
-    // Every rank's piece after the other.
-    for (size_t done = 0; done < n;) {
+    for (int r = 0; r < s->ranks && !p.row->n_received; r++)
+        if (collective_sends(&p, r)) bench_input(d, s, r, before + offset, n, out);
+    for (size_t done = 0; done < n && p.row->n_received;) {  // every rank's block after the other
         size_t from = (offset + done) / s->count, at = (offset + done) % s->count;
         size_t part = s->count - at < n - done ? s->count - at : n - done;
-        bench_input(d, s, (int)from, (s->what->op == COLLECTIVE_ALL_TO_ALL ? before : 0) + at, part,
-                    (char *)out + done * dtype_size(s->dt));
+        bench_input(d, s, (int)from, before + at, part, (char *)out + done * dtype_size(s->dt));
         done += part;
     }
 }

@@ -13,35 +13,31 @@
 #ifndef STARRING_DECENTRAL_BENCH_BENCH_CASES_H
 #define STARRING_DECENTRAL_BENCH_BENCH_CASES_H
 
-#include "decentral/collective/collective_impl.h"
+#include "decentral/collective/collective_plan.h"
 
-struct bench_case {
-    const char *name;
-    enum collective_op op;  // COLLECTIVE_SEND: to the next rank, from the one before
-    bool reduces, rooted;
-    bool out_of_place, in_place;  // what there is of the two
-    bool pieces;                  // count is the size's N-th
-    int factor;                   // of the bus bandwidth: this many (N-1) / N; 0: one
-};
-#define BENCH_CASES 10
-extern const struct bench_case bench_cases[BENCH_CASES];
-// NULL: no such name.
-const struct bench_case *bench_case_find(const char *name);
+// The rows of the bench are the primitives but COLLECTIVE_RECV: COLLECTIVE_SEND stands for both, to the next
+// rank and from the one before.
+static inline bool bench_has(enum collective_primitive p) { return p != COLLECTIVE_RECV; }
+const char *bench_name(enum collective_primitive p);
+bool bench_in_place(enum collective_primitive p);      // there is such a call
+bool bench_out_of_place(enum collective_primitive p);  // likewise
+double bench_bus_factor(enum collective_primitive p, int ranks);
 
-// One call: count elements of type dt as in struct collective_ops, root 0 where there is one.
+// Calls of count elements a block, root 0 where there is one.
 struct bench_shape {
-    const struct bench_case *what;
+    enum collective_primitive what;
     int ranks;
     enum dtype dt;
     size_t count;
 };
 // The shape whose larger buffer has so many bytes, rounded down to whole counts, at least one element.
-struct bench_shape bench_shape_of(const struct bench_case *what, int ranks, enum dtype dt, size_t bytes);
+struct bench_shape bench_shape_of(enum collective_primitive what, int ranks, enum dtype dt, size_t bytes);
 size_t bench_shape_bytes(const struct bench_shape *s);  // the larger buffer's
+// A rank's call, without stream and buffers.
+struct collective_call bench_call(const struct bench_shape *s, enum collective_primitive what, int rank);
 // Elements that a rank reads and writes; 0 where it does neither (reduce: the others receive nothing).
 size_t bench_send_count(const struct bench_shape *s, int rank);
 size_t bench_recv_count(const struct bench_shape *s, int rank);
-double bench_bus_factor(const struct bench_case *what, int ranks);
 
 // What is sent. exact: small integers, whose sum is the same in any order of adding and in 16 bits too (for
 // reductions in a library's own order); else values of many magnitudes, whose sum depends on the order.

@@ -91,26 +91,36 @@ static int read_bytes(const struct cli_args *a, const char *name, size_t fallbac
     return 0;
 }
 
+static int read_op(const char *word, const char *list, struct bench_rank_options *o) {
+    const char *names[COLLECTIVE_PRIMITIVES];
+    int count = 0;
+    for (int i = 0; i < COLLECTIVE_PRIMITIVES; i++) {
+        enum collective_primitive p = (enum collective_primitive)i;
+        if (!bench_has(p)) continue;
+        names[count++] = bench_name(p);
+        if (strcmp(word, bench_name(p)) != 0) continue;
+        o->wanted[p] = true;
+        if (collective_reduces(p) && o->dt == DT_U8)
+            return fail("--op %s: there is no sum of uint8; use --dtype int64", word);
+        return 0;
+    }
+    const char *near = cli_nearest(word, names, count);
+    return near ? fail("--op %s: no such primitive; did you mean %s?", word, near)
+                : fail("--op %s: no primitive \"%s\"; starring bench collective --help lists them", list,
+                       word);
+}
+
 static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
-    const char *names[BENCH_CASES], *list = cli_get(a, "op");
-    for (int i = 0; i < BENCH_CASES; i++) names[i] = bench_cases[i].name;
+    const char *list = cli_get(a, "op");
     bool all = !list || !strcmp(list, "all");
-    for (int i = 0; i < BENCH_CASES; i++) o->wanted[i] = all && !(bench_cases[i].reduces && o->dt == DT_U8);
+    for (int i = 0; i < COLLECTIVE_PRIMITIVES; i++) {
+        enum collective_primitive p = (enum collective_primitive)i;
+        o->wanted[i] = all && bench_has(p) && !(collective_reduces(p) && o->dt == DT_U8);
+    }
     if (all) return 0;
     char *words = xstrdup(list), *rest = words;
     int rc = 0;
-    for (char *word; !rc && (word = strsep(&rest, ","));) {
-        const struct bench_case *c = bench_case_find(word);
-        const char *near = c ? NULL : cli_nearest(word, names, BENCH_CASES);
-        if (!c)
-            rc = near ? fail("--op %s: no such primitive; did you mean %s?", word, near)
-                      : fail("--op %s: no primitive \"%s\"; starring bench collective --help lists them",
-                             list, word);
-        else if (c->reduces && o->dt == DT_U8)
-            rc = fail("--op %s: there is no sum of uint8; use --dtype int64", word);
-        else
-            o->wanted[c - bench_cases] = true;
-    }
+    for (char *word; !rc && (word = strsep(&rest, ","));) rc = read_op(word, list, o);
     free(words);
     return rc;
 }
@@ -213,8 +223,9 @@ static void print_head(const struct bench *b) {
 static void print_row(const struct bench_row *r) {
     const struct bench_shape *s = &r->shape;
     bool bytes = s->count > 0;
-    printf("  %-14s %12zu %12zu %6s %6s %5d", s->what->name, bench_shape_bytes(s), s->count,
-           bytes ? dtype_name(s->dt) : "none", s->what->reduces ? "sum" : "none", s->what->rooted ? 0 : -1);
+    printf("  %-14s %12zu %12zu %6s %6s %5d", bench_name(s->what), bench_shape_bytes(s), s->count,
+           bytes ? dtype_name(s->dt) : "none", collective_reduces(s->what) ? "sum" : "none",
+           collective_rooted(s->what) ? 0 : -1);
     for (int i = 0; i < BENCH_PLACES; i++) {
         const struct bench_figure *f = &r->figure[i];
         if (!f->there)
@@ -243,12 +254,12 @@ static void put_figure(cJSON *row, const char *key, const struct bench_row *r, e
 static cJSON *row_json(const struct bench_row *r) {
     const struct bench_shape *s = &r->shape;
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "operation", s->what->name);
+    cJSON_AddStringToObject(o, "operation", bench_name(s->what));
     cJSON_AddNumberToObject(o, "size", (double)bench_shape_bytes(s));
     cJSON_AddNumberToObject(o, "count", (double)s->count);
     cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
-    cJSON_AddStringToObject(o, "redop", s->what->reduces ? "sum" : "none");
-    cJSON_AddNumberToObject(o, "root", s->what->rooted ? 0 : -1);
+    cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? "sum" : "none");
+    cJSON_AddNumberToObject(o, "root", collective_rooted(s->what) ? 0 : -1);
     put_figure(o, "out_of_place", r, OUT_OF_PLACE);
     put_figure(o, "in_place", r, IN_PLACE);
     return o;

@@ -45,8 +45,9 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 // Of the larger buffer of any shape.
 static size_t most_bytes(const struct rank *x) {
     size_t most = 0;
-    for (int i = 0; i < BENCH_CASES; i++) {
-        struct bench_shape s = bench_shape_of(&bench_cases[i], x->size, x->o->dt, x->o->max_bytes);
+    for (int i = 0; i < COLLECTIVE_PRIMITIVES; i++) {
+        struct bench_shape s =
+            bench_shape_of((enum collective_primitive)i, x->size, x->o->dt, x->o->max_bytes);
         if (x->o->wanted[i]) most = larger(most, bench_shape_bytes(&s));
     }
     return larger(most, DEV_ALIGN);
@@ -98,8 +99,8 @@ static int fail_rank(struct rank *x, const char *what) {
     if (!*why) why = collective_error(x->control);
     if (!*why) why = dev_error(x->dev);
     fail("bench collective: rank %d: %s: %s", x->rank, what, *why ? why : "no reason given");
-    x->tested->ops->abort(x->tested, error_last());
-    x->control->ops->abort(x->control, error_last());
+    collective_abort(x->tested, error_last());
+    collective_abort(x->control, error_last());
     return -1;
 }
 
@@ -109,79 +110,41 @@ static int wait_for(struct rank *x, const char *what) { return stream_sync(x->s)
 
 static struct places places_of(const struct rank *x, const struct bench_shape *s, enum bench_place place) {
     struct places p = {x->send, x->recv, x->send};
+    struct collective_call c = bench_call(s, s->what, x->rank);
+    struct collective_plan plan = collective_plan_of(&c, x->rank, x->size);
+    bool both = plan.send_blocks && plan.recv_blocks;
+    if (place == OUT_OF_PLACE || !(both || collective_in_one_buffer(s->what))) return p;
     size_t own = (size_t)x->rank * s->count * dtype_size(s->dt);
-    bool root = x->rank == 0;
-    if (place == OUT_OF_PLACE) return p;
-    switch (s->what->op) {
-        case COLLECTIVE_BROADCAST:
-        case COLLECTIVE_ALL_REDUCE:
-            return (struct places){x->recv, x->recv, x->recv};
-        case COLLECTIVE_REDUCE_SCATTER:
-            return (struct places){x->recv, x->recv + own, x->recv};
-        case COLLECTIVE_ALL_GATHER:
-            return (struct places){x->recv + own, x->recv, x->recv + own};
-        case COLLECTIVE_SCATTER:
-        case COLLECTIVE_GATHER:  // rank 0's own place is the first
-        case COLLECTIVE_REDUCE:
-            return root ? (struct places){x->recv, x->recv, x->recv} : p;
-        default:
-            return p;
-    }
+    p.send = p.data = x->recv + (plan.row->n_received ? own : 0);
+    p.recv = x->recv + (plan.row->n_sent ? own : 0);
+    return p;
 }
 
-// Ranks in a circle: even ones send first, as who sends may have to wait for who receives.
-static void enqueue_send_recv(struct rank *x, const struct bench_shape *s, const struct places *p) {
-    struct collective *c = x->tested;
-    int to = (x->rank + 1) % x->size, from = (x->rank + x->size - 1) % x->size;
-    if (x->rank % 2 == 0) c->ops->send(c, x->s, p->send, s->count, s->dt, to);
-    c->ops->recv(c, x->s, p->recv, s->count, s->dt, from);
-    if (x->rank % 2 == 1) c->ops->send(c, x->s, p->send, s->count, s->dt, to);
+static void enqueue_one(struct rank *x, const struct bench_shape *s, enum collective_primitive what,
+                        const struct places *p) {
+    struct collective_call c = bench_call(s, what, x->rank);
+    struct collective_plan plan = collective_plan_of(&c, x->rank, x->size);
+    bool one = collective_in_one_buffer(what);
+    c.stream = x->s;
+    c.send = plan.send_blocks || one ? p->send : NULL;
+    c.recv = plan.recv_blocks || one ? p->recv : NULL;
+    collective_enqueue(x->tested, &c);
 }
 
+// Of ranks in a circle that send and receive even ones send first: who sends may have to wait for who
+// receives.
 static void enqueue(struct rank *x, const struct bench_shape *s, const struct places *p) {
-    struct collective *c = x->tested;
-    const struct collective_ops *ops = c->ops;
-    bool root = x->rank == 0;
-    switch (s->what->op) {
-        case COLLECTIVE_BROADCAST:
-            ops->broadcast(c, x->s, p->recv, s->count, s->dt, 0);
-            break;
-        case COLLECTIVE_SCATTER:
-            ops->scatter(c, x->s, root ? p->send : NULL, p->recv, s->count, s->dt, 0);
-            break;
-        case COLLECTIVE_REDUCE:
-            ops->reduce(c, x->s, p->send, root ? p->recv : NULL, s->count, s->dt, 0);
-            break;
-        case COLLECTIVE_ALL_REDUCE:
-            ops->all_reduce(c, x->s, p->send, p->recv, s->count, s->dt);
-            break;
-        case COLLECTIVE_GATHER:
-            ops->gather(c, x->s, p->send, root ? p->recv : NULL, s->count, s->dt, 0);
-            break;
-        case COLLECTIVE_ALL_GATHER:
-            ops->all_gather(c, x->s, p->send, p->recv, s->count, s->dt);
-            break;
-        case COLLECTIVE_REDUCE_SCATTER:
-            ops->reduce_scatter(c, x->s, p->send, p->recv, s->count, s->dt);
-            break;
-        case COLLECTIVE_ALL_TO_ALL:
-            ops->all_to_all(c, x->s, p->send, p->recv, s->count, s->dt);
-            break;
-        case COLLECTIVE_SEND:
-        case COLLECTIVE_RECV:
-            enqueue_send_recv(x, s, p);
-            break;
-        case COLLECTIVE_BARRIER:
-        case COLLECTIVE_OPS:
-            ops->barrier(c, x->s);
-            break;
-    }
+    bool circle = s->what == COLLECTIVE_SEND, odd = circle && x->rank % 2 == 1;
+    if (odd) enqueue_one(x, s, COLLECTIVE_RECV, p);
+    enqueue_one(x, s, s->what, p);
+    if (circle && !odd) enqueue_one(x, s, COLLECTIVE_RECV, p);
 }
 
 // ---------------------------------------------------------------- data
 
 static struct bench_data data_of(const struct rank *x, const struct bench_shape *s) {
-    return (struct bench_data){.seed = x->seed, .exact = s->what->reduces && x->o->mode == REDUCE_NATIVE};
+    return (struct bench_data){.seed = x->seed,
+                               .exact = collective_reduces(s->what) && x->o->mode == REDUCE_NATIVE};
 }
 
 // Everything else, where a result will lie too, holds other bits.
@@ -222,7 +185,7 @@ static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const st
 static int share(struct rank *x, struct bench_figure *f) {
     double mine[2] = {f->seconds, (double)f->wrong}, all[2 * REDUCE_MAX];
     dev_copy(x->s, x->own, mine, sizeof mine);
-    x->control->ops->all_gather(x->control, x->s, x->own, x->all, 2, DT_F64);
+    collective_all_gather(x->control, x->s, x->own, x->all, 2, DT_F64);
     dev_copy(x->s, all, x->all, 2 * (size_t)x->size * sizeof *all);
     if (wait_for(x, "sharing the figures")) return -1;
     double seconds = 0, wrong = 0;
@@ -236,12 +199,12 @@ static int share(struct rank *x, struct bench_figure *f) {
 
 static int time_calls(struct rank *x, const struct bench_shape *s, const struct places *p, double *seconds) {
     for (int i = 0; i < x->o->warmup; i++) enqueue(x, s, p);
-    if (wait_for(x, s->what->name)) return -1;
-    x->control->ops->barrier(x->control, x->s);
+    if (wait_for(x, bench_name(s->what))) return -1;
+    collective_barrier(x->control, x->s);
     if (wait_for(x, "barrier")) return -1;
     double start = now_seconds();
     for (int i = 0; i < x->o->iterations; i++) enqueue(x, s, p);
-    if (wait_for(x, s->what->name)) return -1;
+    if (wait_for(x, bench_name(s->what))) return -1;
     *seconds = (now_seconds() - start) / x->o->iterations;
     return 0;
 }
@@ -255,16 +218,16 @@ static int measure(struct rank *x, const struct bench_shape *s, enum bench_place
     if (s->count) {
         if (fill(x, s, &p)) return -1;
         enqueue(x, s, &p);
-        if (wait_for(x, s->what->name)) return -1;
+        if (wait_for(x, bench_name(s->what))) return -1;
         f->wrong = count_wrong(x, s, &p);
         if (f->wrong < 0) return -1;
     }
     return share(x, f);
 }
 
-static int run_row(struct rank *x, const struct bench_case *what, size_t bytes, int64_t *wrong) {
+static int run_row(struct rank *x, enum collective_primitive what, size_t bytes, int64_t *wrong) {
     struct bench_row row = {.shape = bench_shape_of(what, x->size, x->o->dt, bytes)};
-    bool there[BENCH_PLACES] = {[OUT_OF_PLACE] = what->out_of_place, [IN_PLACE] = what->in_place};
+    bool there[BENCH_PLACES] = {[OUT_OF_PLACE] = bench_out_of_place(what), [IN_PLACE] = bench_in_place(what)};
     for (int place = 0; place < BENCH_PLACES; place++) {
         if (there[place] && measure(x, &row.shape, place, &row.figure[place])) return -1;
         *wrong += row.figure[place].wrong;
@@ -274,11 +237,11 @@ static int run_row(struct rank *x, const struct bench_case *what, size_t bytes, 
 }
 
 // A barrier has no size; nobody sends to itself.
-static int run_case(struct rank *x, const struct bench_case *what, int64_t *wrong) {
-    if (what->op == COLLECTIVE_SEND && x->size < 2) return 0;
+static int run_case(struct rank *x, enum collective_primitive what, int64_t *wrong) {
+    if (what == COLLECTIVE_SEND && x->size < 2) return 0;
     for (size_t bytes = x->o->min_bytes; bytes <= x->o->max_bytes; bytes *= x->o->factor) {
         if (run_row(x, what, bytes, wrong)) return -1;
-        if (what->op == COLLECTIVE_BARRIER || bytes > SIZE_MAX / x->o->factor) break;
+        if (what == COLLECTIVE_BARRIER || bytes > SIZE_MAX / x->o->factor) break;
     }
     return 0;
 }
@@ -289,8 +252,8 @@ int bench_rank_run(const struct bench_rank_options *o, const struct collective_s
     *wrong = 0;
     arena_init(&x.arena, dev);
     int rc = open_rank(&x, source);
-    for (int i = 0; i < BENCH_CASES && !rc; i++)
-        if (o->wanted[i]) rc = run_case(&x, &bench_cases[i], wrong);
+    for (int i = 0; i < COLLECTIVE_PRIMITIVES && !rc; i++)
+        if (o->wanted[i]) rc = run_case(&x, (enum collective_primitive)i, wrong);
     close_rank(&x);
     return rc;
 }

@@ -31,7 +31,7 @@ double bench_algorithm_rate(const struct bench_row *r, enum bench_place place);
 double bench_bus_rate(const struct bench_row *r, enum bench_place place);
 
 struct bench_rank_options {
-    bool wanted[BENCH_CASES];
+    bool wanted[COLLECTIVE_PRIMITIVES];
     size_t min_bytes, max_bytes, factor;  // sizes: min, min * factor, .. up to max; factor at least 2
     int iterations, warmup;
     enum dtype dt;  // no reductions of uint8

@@ -1,5 +1,4 @@
-// The common half of the collectives: enqueuing, the pool of call records, errors, counting.
-#include <assert.h>
+// What the engines share: enqueuing, the pool of call records, errors, counting.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,6 @@
 // A call in flight: what the stream's function gets.
 struct call_record {
     struct collective_call call;
-    struct stream *stream;
     struct collective_impl *owner;
     struct call_record *next;
 };
@@ -21,14 +19,6 @@ struct call_block {
     struct call_block *next;
     struct call_record records[RECORDS_PER_BLOCK];
 };
-
-const char *collective_op_name(enum collective_op op) {
-    static const char *const names[COLLECTIVE_OPS] = {
-        "broadcast",      "scatter",    "reduce", "all_reduce", "gather",  "all_gather",
-        "reduce_scatter", "all_to_all", "send",   "recv",       "barrier",
-    };
-    return names[op];
-}
 
 // ---------------------------------------------------------------- life
 
@@ -115,15 +105,13 @@ const char *collective_rank_list(char *buf, size_t buf_bytes, const bool *missin
     return buf;
 }
 
-int collective_sum(struct collective_impl *c, void *out, const void *const *inputs, int64_t n,
-                   enum dtype dt) {
-    if (n == 0) return 0;
-    if (dt == DT_U8) return collective_impl_fail(c, "there is no sum of uint8; use int64");
+int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
+    if (a->n == 0) return 0;
+    if (a->dt == DT_U8) return collective_impl_fail(c, "there is no sum of uint8; use int64");
     const char *why = "no reason given";
-    struct reduce_args a = {.out = out, .inputs = inputs, .count = c->head.size, .n = n, .dt = dt};
-    if (cpu_ops[OP_REDUCE](1, &a, &why) == 0) return 0;
-    return collective_impl_fail(c, "sum of %lld %s over %d ranks failed: %s", (long long)n, dtype_name(dt),
-                                c->head.size, why);
+    if (cpu_ops[OP_REDUCE](1, a, &why) == 0) return 0;
+    return collective_impl_fail(c, "sum of %lld %s over %d ranks failed: %s", (long long)a->n,
+                                dtype_name(a->dt), c->head.size, why);
 }
 
 // ---------------------------------------------------------------- enqueuing
@@ -133,7 +121,7 @@ static int run_record(void *arg) {
     struct call_record *r = arg;
     struct collective_impl *c = r->owner;
     double start = now_seconds();
-    int rc = atomic_load(&c->failed) ? -1 : c->run(c, r->stream, &r->call);
+    int rc = atomic_load(&c->failed) ? -1 : c->run(c, &r->call);
     c->head.busy_s += now_seconds() - start;
     pthread_mutex_lock(&c->lock);
     r->next = c->idle;
@@ -143,72 +131,13 @@ static int run_record(void *arg) {
 }
 
 // A stream that has failed never runs its records: they stay out until the collective is destroyed.
-static void enqueue(struct collective *head, struct stream *s, const struct collective_call *call) {
+void collective_impl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_impl *c = (struct collective_impl *)head;
-    assert(call->root < head->size);
     pthread_mutex_lock(&c->lock);
     if (!c->idle) add_block(c);
     struct call_record *r = c->idle;
     c->idle = r->next;
     pthread_mutex_unlock(&c->lock);
     r->call = *call;
-    r->stream = s;
-    c->enqueue(s, collective_op_name(call->op), run_record, r);
-}
-
-void collective_enqueue_broadcast(struct collective *c, struct stream *s, void *buf, size_t count,
-                                  enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_BROADCAST, dt, root, count, buf, buf});
-}
-
-void collective_enqueue_scatter(struct collective *c, struct stream *s, const void *send, void *recv,
-                                size_t count, enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_SCATTER, dt, root, count, send, recv});
-}
-
-void collective_enqueue_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
-                               size_t count, enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_REDUCE, dt, root, count, send, recv});
-}
-
-void collective_enqueue_all_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
-                                   size_t count, enum dtype dt) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_ALL_REDUCE, dt, -1, count, send, recv});
-}
-
-void collective_enqueue_gather(struct collective *c, struct stream *s, const void *send, void *recv,
-                               size_t count, enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_GATHER, dt, root, count, send, recv});
-}
-
-void collective_enqueue_all_gather(struct collective *c, struct stream *s, const void *send, void *recv,
-                                   size_t count, enum dtype dt) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_ALL_GATHER, dt, -1, count, send, recv});
-}
-
-void collective_enqueue_reduce_scatter(struct collective *c, struct stream *s, const void *send, void *recv,
-                                       size_t count, enum dtype dt) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, dt, -1, count, send, recv});
-}
-
-void collective_enqueue_all_to_all(struct collective *c, struct stream *s, const void *send, void *recv,
-                                   size_t count, enum dtype dt) {
-    assert(send != recv);
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, dt, -1, count, send, recv});
-}
-
-void collective_enqueue_send(struct collective *c, struct stream *s, const void *buf, size_t count,
-                             enum dtype dt, int to) {
-    assert(to >= 0 && to != c->rank);
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_SEND, dt, to, count, buf, NULL});
-}
-
-void collective_enqueue_recv(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt,
-                             int from) {
-    assert(from >= 0 && from != c->rank);
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_RECV, dt, from, count, NULL, buf});
-}
-
-void collective_enqueue_barrier(struct collective *c, struct stream *s) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_BARRIER, DT_U8, -1, 0, NULL, NULL});
+    c->enqueue(call->stream, collective_name(call->primitive), run_record, r);
 }

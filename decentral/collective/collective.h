@@ -1,5 +1,6 @@
-// Collectives: eleven primitives over streams, behind one const table. Implementations:
-// collective_threads (ranks are threads of one process), collective_mpi (processes), collective_nccl.
+// Collectives: eleven primitives over streams. A collective is a call: one struct, which an engine carries
+// out. The engines are collective_threads (ranks are threads of one process), collective_mpi (processes) and
+// collective_nccl (GPUs); what a call means is the same for all of them: collective_plan.h.
 //
 // Ownership   One struct collective per rank and communicator; destroyed by its rank. Operations of one
 //             communicator run in the order enqueued, and every rank enqueues the same sequence. What
@@ -18,8 +19,49 @@
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 
+#include <assert.h>
+
 #include "kernels/backend.h"
 #include "shared/core/wire_count.h"
+
+// The primitives, one line each: which ranks have a send buffer and which a receive buffer, how many blocks
+// of `count` elements these hold (1, or one for each of the N ranks in rank order), and what arrives:
+//
+//     from rank a to rank b:  a's block for b, or its only one  ->  b's block from a, or its only one
+//
+// MOVED as it is; SUMMED over all a; SUMMED_IN_PIECES, of which every rank sums one and then gets them all.
+// OTHERS: all but the root. Of send and recv CALLER is the rank that calls and PEER the one that it names.
+//
+// clang-format off
+//      primitive       name            senders  blocks  receivers  blocks  what arrives
+#define COLLECTIVE_LIST(ROW)                                                                \
+    ROW(BROADCAST,      broadcast,      ROOT,    1,      OTHERS,    1,      MOVED)            \
+    ROW(SCATTER,        scatter,        ROOT,    N,      ALL,       1,      MOVED)            \
+    ROW(REDUCE,         reduce,         ALL,     1,      ROOT,      1,      SUMMED)           \
+    ROW(ALL_REDUCE,     all_reduce,     ALL,     1,      ALL,       1,      SUMMED_IN_PIECES) \
+    ROW(GATHER,         gather,         ALL,     1,      ROOT,      N,      MOVED)            \
+    ROW(ALL_GATHER,     all_gather,     ALL,     1,      ALL,       N,      MOVED)            \
+    ROW(REDUCE_SCATTER, reduce_scatter, ALL,     N,      ALL,       1,      SUMMED)           \
+    ROW(ALL_TO_ALL,     all_to_all,     ALL,     N,      ALL,       N,      MOVED)            \
+    ROW(SEND,           send,           CALLER,  1,      PEER,      1,      MOVED)            \
+    ROW(RECV,           recv,           PEER,    1,      CALLER,    1,      MOVED)            \
+    ROW(BARRIER,        barrier,        NOBODY,  1,      NOBODY,    1,      MOVED)
+// clang-format on
+
+#define COLLECTIVE_ENUM(primitive, ...) COLLECTIVE_##primitive,
+enum collective_primitive { COLLECTIVE_LIST(COLLECTIVE_ENUM) COLLECTIVE_PRIMITIVES };
+#undef COLLECTIVE_ENUM
+
+// All but the buffers, the stream and the peer must agree on all ranks.
+struct collective_call {
+    enum collective_primitive primitive;
+    struct stream *stream;
+    const void *send;  // NULL where the rank sends nothing
+    void *recv;        // NULL where the rank receives nothing
+    size_t count;      // elements of a block
+    enum dtype dt;
+    int root, peer;  // of the primitives that have one; else 0
+};
 
 enum reduce_mode { REDUCE_ORDERED, REDUCE_NATIVE };
 
@@ -27,31 +69,9 @@ struct collective;
 
 struct collective_ops {
     const char *name;
-    // Shapes: size = N ranks, count elements of type dt. In place where send == the rank's own place in recv.
-    void (*broadcast)(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt,
-                      int root);
-    void (*scatter)(struct collective *c, struct stream *s, const void *send /*(N*count) at root*/,
-                    void *recv /*(count)*/, size_t count, enum dtype dt, int root);
-    void (*reduce)(struct collective *c, struct stream *s, const void *send, void *recv /*at root*/,
-                   size_t count, enum dtype dt, int root);
-    void (*all_reduce)(struct collective *c, struct stream *s, const void *send, void *recv, size_t count,
-                       enum dtype dt);
-    void (*gather)(struct collective *c, struct stream *s, const void *send, void *recv /*(N*count) at root*/,
-                   size_t count, enum dtype dt, int root);
-    void (*all_gather)(struct collective *c, struct stream *s, const void *send /*(count)*/,
-                       void *recv /*(N*count)*/, size_t count, enum dtype dt);
-    void (*reduce_scatter)(struct collective *c, struct stream *s, const void *send /*(N*count)*/,
-                           void *recv /*(count); may be the rank's own place in send*/, size_t count,
-                           enum dtype dt);
-    void (*all_to_all)(struct collective *c, struct stream *s, const void *send /*(N*count)*/,
-                       void *recv /*(N*count), not send*/, size_t count, enum dtype dt);
-    void (*send)(struct collective *c, struct stream *s, const void *buf, size_t count, enum dtype dt,
-                 int to);
-    void (*recv)(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt, int from);
-    void (*barrier)(struct collective *c, struct stream *s);
-    void (*abort)(struct collective *c, const char *why);  // any thread; every rank's waits fail soon
-    // Whether any rank has aborted, and why. Any thread; never blocks. NULL: cannot be told.
-    bool (*aborted)(struct collective *c, char *why, size_t why_bytes);
+    void (*enqueue)(struct collective *c, const struct collective_call *call);
+    void (*abort)(struct collective *c, const char *why);
+    bool (*aborted)(struct collective *c, char *why, size_t why_bytes);  // NULL: cannot be told
     void (*destroy)(struct collective *c);
 };
 
@@ -80,6 +100,90 @@ struct collective_options {
 
 const char *collective_error(struct collective *c);  // "" while nothing has failed
 void collective_destroy(struct collective **c);
+// Any thread; every rank's waits fail soon.
+static inline void collective_abort(struct collective *c, const char *why) { c->ops->abort(c, why); }
+// Whether any rank has aborted, and why; false where the engine cannot tell. Any thread; never blocks.
+static inline bool collective_aborted(struct collective *c, char *why, size_t why_bytes) {
+    return c->ops->aborted && c->ops->aborted(c, why, why_bytes);
+}
+
+// ---------------------------------------------------------------- the primitives
+// N ranks, count elements of type dt. In place where send is the rank's own place in recv.
+
+static inline void collective_enqueue(struct collective *c, const struct collective_call *call) {
+    assert(call->root >= 0 && call->root < c->size && call->peer >= 0 && call->peer < c->size);
+    c->ops->enqueue(c, call);
+}
+
+// The root's buf (count) to all.
+static inline void collective_broadcast(struct collective *c, struct stream *s, void *buf, size_t count,
+                                        enum dtype dt, int root) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_BROADCAST, s, buf, buf, count, dt, root, 0});
+}
+
+// recv (count) is the rank's block of the root's send (N*count).
+static inline void collective_scatter(struct collective *c, struct stream *s, const void *send, void *recv,
+                                      size_t count, enum dtype dt, int root) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_SCATTER, s, send, recv, count, dt, root, 0});
+}
+
+// The root's recv (count) is the sum of all ranks' send (count).
+static inline void collective_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
+                                     size_t count, enum dtype dt, int root) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_REDUCE, s, send, recv, count, dt, root, 0});
+}
+
+// Every rank's recv (count) is the sum of all ranks' send (count).
+static inline void collective_all_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
+                                         size_t count, enum dtype dt) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_ALL_REDUCE, s, send, recv, count, dt, 0, 0});
+}
+
+// The root's recv (N*count) is all ranks' send (count).
+static inline void collective_gather(struct collective *c, struct stream *s, const void *send, void *recv,
+                                     size_t count, enum dtype dt, int root) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_GATHER, s, send, recv, count, dt, root, 0});
+}
+
+// Every rank's recv (N*count) is all ranks' send (count).
+static inline void collective_all_gather(struct collective *c, struct stream *s, const void *send, void *recv,
+                                         size_t count, enum dtype dt) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_ALL_GATHER, s, send, recv, count, dt, 0, 0});
+}
+
+// recv (count) is the sum of the rank's blocks of all ranks' send (N*count). In place: recv is the rank's own
+// place in send.
+static inline void collective_reduce_scatter(struct collective *c, struct stream *s, const void *send,
+                                             void *recv, size_t count, enum dtype dt) {
+    collective_enqueue(c,
+                       &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, s, send, recv, count, dt, 0, 0});
+}
+
+// recv (N*count) is the rank's blocks of all ranks' send (N*count). Never in place.
+static inline void collective_all_to_all(struct collective *c, struct stream *s, const void *send, void *recv,
+                                         size_t count, enum dtype dt) {
+    assert(send != recv);
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, s, send, recv, count, dt, 0, 0});
+}
+
+// buf (count) to rank `to`, which receives it.
+static inline void collective_send(struct collective *c, struct stream *s, const void *buf, size_t count,
+                                   enum dtype dt, int to) {
+    assert(to != c->rank);
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_SEND, s, buf, NULL, count, dt, 0, to});
+}
+
+// buf (count) from rank `from`, which sends it.
+static inline void collective_recv(struct collective *c, struct stream *s, void *buf, size_t count,
+                                   enum dtype dt, int from) {
+    assert(from != c->rank);
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_RECV, s, NULL, buf, count, dt, 0, from});
+}
+
+// The stream goes on when every rank's has come here.
+static inline void collective_barrier(struct collective *c, struct stream *s) {
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0});
+}
 
 // ---- collective_threads: a hub shared by the threads, one collective per rank and channel. Native order is
 // the same as ordered. A failure of one rank aborts the whole hub.

@@ -1,15 +1,10 @@
-// The collectives as exchanges of byte ranges between peers: for engines that can only send and receive.
-// Knows no engine; collective_mpi supplies one.
-//
-// Ordered reductions are an all-to-all of pieces into staging, chunk by chunk, and a local sum in rank order:
-//
-//     staging | chunk of one peer | chunk of the next | ..     size-1 slots; the own piece is read in place
+// The collectives as exchanges of bytes between peers: for engines that can only send and receive. Knows no
+// engine; collective_mpi supplies one. The steps of a call are its plan's (collective_plan.h).
 //
 // Device memory that is not the host's passes through page-locked host memory, chunk by chunk of every block
-// of a call; reductions are those above, in what a call leaves of it:
+// of a call; the sum's staging is what a call leaves of it (2*size blocks are enough for any call):
 //
-//     host | blocks to send | blocks received | staging of the sum        2*size blocks are enough for any
-//     call
+//     host | blocks to send | blocks received | staging of the sum |
 //
 // Ownership   struct exchanger follows collective_impl's pattern: first member of the engine's own struct.
 //             transfers and inputs belong to it; staging and host belong to whoever gave them.
@@ -18,20 +13,13 @@
 
 #include "decentral/collective/collective_impl.h"
 
-// What one exchange sends to and receives from one peer; lengths may be 0.
-struct transfer {
-    const void *send;
-    void *recv;
-    size_t send_bytes, recv_bytes;
-};
-
 struct exchanger {
     struct collective_impl impl;
     // Carries out x->transfers (the own entry is empty) and counts their bytes. 0, or -1 after failing.
     // Blocks.
-    int (*exchange)(struct exchanger *x, enum collective_op op);
-    struct transfer *transfers;  // (size)
-    const void **inputs;         // (size) of the sum under way
+    int (*exchange)(struct exchanger *x, enum collective_primitive p);
+    struct collective_transfer *transfers;  // (size)
+    const void **inputs;                    // (size) of the sum under way
     char *staging;
     size_t staging_bytes;  // at least exchange_staging_bytes of one element
     char *host;            // NULL: only host memory can be moved
@@ -45,10 +33,10 @@ size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt);
 // Bytes of page-locked memory that let calls of max_count elements a block run in few chunks: at most 1 MiB a
 // block.
 size_t exchange_host_bytes(int size, size_t max_count, enum dtype dt);
-// Runs any of the eleven primitives; the barrier exchanges one byte with everybody. 0 or -1.
+// Runs a call of any primitive; the barrier exchanges one byte with everybody. 0 or -1.
 int exchange_run(struct exchanger *x, const struct collective_call *c);
-// collective_staged.c: runs a call on device memory by run on host memory. Inside of a host function of s.
-int exchange_staged(struct exchanger *x, struct stream *s, const struct collective_call *c,
+// Runs a call on device memory by run on host memory. Inside of a host function of the call's stream.
+int exchange_staged(struct exchanger *x, const struct collective_call *c,
                     int (*run)(struct exchanger *x, const struct collective_call *c));
 
 #endif

@@ -25,7 +25,7 @@
 
 #define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
 #define ABORT_BYTES   256
-#define TAG_ABORT     COLLECTIVE_OPS
+#define TAG_ABORT     COLLECTIVE_PRIMITIVES
 #define YIELD_S       200e-6  // then sleep between tests
 #define SLEEP_NS      20000
 
@@ -142,7 +142,7 @@ static int wait_timed_out(struct collective_mpi *m, const char *what, bool messa
     snprintf(text, sizeof text, "rank %s did not come within %g s", messages ? ranks : "(some other)",
              m->x.impl.head.deadline_s);
     fail_broken(m, what, text);
-    m->x.impl.head.ops->abort(&m->x.impl.head, m->x.impl.error);
+    collective_abort(&m->x.impl.head, m->x.impl.error);
     return -1;
 }
 
@@ -204,23 +204,23 @@ static size_t message_bytes(size_t total, size_t at) {
 }
 
 // What is sent by send is received by recv.
-static int tag_of(enum collective_op op) { return op == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)op; }
+static int tag_of(enum collective_primitive p) { return p == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)p; }
 
 // Posts the messages that begin at byte `at` of every transfer. An MPI error code.
-static int post_messages(struct collective_mpi *m, enum collective_op op, size_t at, size_t *expected) {
+static int post_messages(struct collective_mpi *m, enum collective_primitive p, size_t at, size_t *expected) {
     int size = m->x.impl.head.size, rank = m->x.impl.head.rank;
     for (int i = 0; i < 2 * size; i++) m->requests[i] = MPI_REQUEST_NULL;
     for (int k = 1; k < size; k++) {
         int to = (rank + k) % size, from = (rank + size - k) % size;  // nobody is everyone's first
-        const struct transfer *in = &m->x.transfers[from], *out = &m->x.transfers[to];
+        const struct collective_transfer *in = &m->x.transfers[from], *out = &m->x.transfers[to];
         size_t in_bytes = message_bytes(in->recv_bytes, at), out_bytes = message_bytes(out->send_bytes, at);
         int rc = MPI_SUCCESS;
         expected[from] = in_bytes;
         if (in_bytes)
-            rc = MPI_Irecv((char *)in->recv + at, (int)in_bytes, MPI_BYTE, from, tag_of(op), m->comm,
+            rc = MPI_Irecv((char *)in->recv + at, (int)in_bytes, MPI_BYTE, from, tag_of(p), m->comm,
                            &m->requests[from]);
         if (rc == MPI_SUCCESS && out_bytes)
-            rc = MPI_Isend((const char *)out->send + at, (int)out_bytes, MPI_BYTE, to, tag_of(op), m->comm,
+            rc = MPI_Isend((const char *)out->send + at, (int)out_bytes, MPI_BYTE, to, tag_of(p), m->comm,
                            &m->requests[size + to]);
         if (rc != MPI_SUCCESS) return rc;
     }
@@ -228,15 +228,15 @@ static int post_messages(struct collective_mpi *m, enum collective_op op, size_t
 }
 
 // A barrier's bytes are no payload and not counted.
-static void count_messages(struct collective_mpi *m, enum collective_op op, size_t at) {
-    if (op == COLLECTIVE_BARRIER) return;
+static void count_messages(struct collective_mpi *m, enum collective_primitive p, size_t at) {
+    if (p == COLLECTIVE_BARRIER) return;
     for (int i = 0; i < m->x.impl.head.size; i++)
         collective_count(m->x.impl.head.wire, m->x.impl.head.control,
                          message_bytes(m->x.transfers[i].send_bytes, at),
                          message_bytes(m->x.transfers[i].recv_bytes, at));
 }
 
-static int mpi_exchange(struct exchanger *x, enum collective_op op) {
+static int mpi_exchange(struct exchanger *x, enum collective_primitive p) {
     struct collective_mpi *m = (struct collective_mpi *)x;
     size_t longest = 0, expected[REDUCE_MAX] = {0};
     for (int i = 0; i < x->impl.head.size; i++) {
@@ -244,13 +244,13 @@ static int mpi_exchange(struct exchanger *x, enum collective_op op) {
         if (x->transfers[i].recv_bytes > longest) longest = x->transfers[i].recv_bytes;
     }
     for (size_t at = 0; at < longest; at += MESSAGE_BYTES) {
-        int rc = post_messages(m, op, at, expected);
-        if (rc != MPI_SUCCESS) fail_mpi(m, collective_op_name(op), rc);
-        if (rc != MPI_SUCCESS || wait_all(m, collective_op_name(op), expected) != 0) {
+        int rc = post_messages(m, p, at, expected);
+        if (rc != MPI_SUCCESS) fail_mpi(m, collective_name(p), rc);
+        if (rc != MPI_SUCCESS || wait_all(m, collective_name(p), expected) != 0) {
             give_up_requests(m);
             return -1;
         }
-        count_messages(m, op, at);
+        count_messages(m, p, at);
     }
     return 0;
 }
@@ -271,11 +271,11 @@ static MPI_Datatype native_type(enum dtype dt) {
     }
 }
 
-static int wait_native(struct collective_mpi *m, enum collective_op op, int rc, MPI_Request request) {
+static int wait_native(struct collective_mpi *m, enum collective_primitive p, int rc, MPI_Request request) {
     for (int i = 1; i < 2 * m->x.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
-    if (rc != MPI_SUCCESS) return fail_mpi(m, collective_op_name(op), rc);
+    if (rc != MPI_SUCCESS) return fail_mpi(m, collective_name(p), rc);
     m->requests[0] = request;
-    return wait_all(m, collective_op_name(op), NULL);
+    return wait_all(m, collective_name(p), NULL);
 }
 
 // The library's blocks must be contiguous and may not overlap its result, which ours does in place: chunks of
@@ -292,7 +292,7 @@ static int native_reduce_scatter(struct collective_mpi *m, const struct collecti
         MPI_Request request = MPI_REQUEST_NULL;
         int rc = MPI_Ireduce_scatter_block(m->x.staging, m->x.staging + size * n * e, (int)n, type, MPI_SUM,
                                            m->comm, &request);
-        if (wait_native(m, c->op, rc, request) != 0) return -1;
+        if (wait_native(m, c->primitive, rc, request) != 0) return -1;
         memcpy((char *)c->recv + done * e, m->x.staging + size * n * e, n * e);
     }
     return 0;
@@ -300,18 +300,18 @@ static int native_reduce_scatter(struct collective_mpi *m, const struct collecti
 
 static int native_all_reduce(struct collective_mpi *m, const struct collective_call *c, MPI_Datatype type) {
     size_t e = dtype_size(c->dt), most = MESSAGE_BYTES / e;
-    bool root = m->x.impl.head.rank == c->root, in_place = c->send == c->recv;
+    bool all = c->primitive == COLLECTIVE_ALL_REDUCE, root = m->x.impl.head.rank == c->root;
+    bool in_place = c->send == c->recv && (all || root);
     for (size_t done = 0; done < c->count; done += most) {
         int n = (int)(c->count - done < most ? c->count - done : most), rc;
-        const void *send =
-            in_place && (c->root < 0 || root) ? MPI_IN_PLACE : (const char *)c->send + done * e;
+        const void *send = in_place ? MPI_IN_PLACE : (const char *)c->send + done * e;
         void *recv = c->recv ? (char *)c->recv + done * e : NULL;
         MPI_Request request = MPI_REQUEST_NULL;
-        if (c->op == COLLECTIVE_REDUCE)
-            rc = MPI_Ireduce(send, recv, n, type, MPI_SUM, c->root, m->comm, &request);
-        else
+        if (all)
             rc = MPI_Iallreduce(send, recv, n, type, MPI_SUM, m->comm, &request);
-        if (wait_native(m, c->op, rc, request) != 0) return -1;
+        else
+            rc = MPI_Ireduce(send, recv, n, type, MPI_SUM, c->root, m->comm, &request);
+        if (wait_native(m, c->primitive, rc, request) != 0) return -1;
     }
     return 0;
 }
@@ -323,43 +323,32 @@ static int run_native(struct collective_mpi *m, const struct collective_call *c)
         return collective_impl_fail(&m->x.impl,
                                     "%s: MPI reduces no %s natively; use the ordered reduction (\"reduce\": "
                                     "\"ordered\") or fp32",
-                                    collective_op_name(c->op), dtype_name(c->dt));
-    size_t size = (size_t)m->x.impl.head.size, bytes = c->count * dtype_size(c->dt);
-    bool root = m->x.impl.head.rank == c->root;
-    int rc;
-    size_t out, in;
-    if (c->op == COLLECTIVE_REDUCE_SCATTER) {
-        out = in = (size - 1) * bytes;
-        rc = native_reduce_scatter(m, c, type);
-    } else {
-        out = c->op == COLLECTIVE_REDUCE ? (root ? 0 : bytes) : 2 * (size - 1) * bytes / size;
-        in = c->op == COLLECTIVE_REDUCE ? (root ? (size - 1) * bytes : 0) : out;
-        rc = native_all_reduce(m, c, type);
-    }
-    if (rc == 0) collective_count(m->x.impl.head.wire, m->x.impl.head.control, out, in);
-    return rc;
+                                    collective_name(c->primitive), dtype_name(c->dt));
+    int rc = c->primitive == COLLECTIVE_REDUCE_SCATTER ? native_reduce_scatter(m, c, type)
+                                                       : native_all_reduce(m, c, type);
+    if (rc != 0) return rc;
+    struct collective_plan p = collective_plan_of(c, m->x.impl.head.rank, m->x.impl.head.size);
+    struct collective_volume v = collective_native_volume(&p);
+    collective_count(m->x.impl.head.wire, m->x.impl.head.control, v.sent, v.received);
+    return 0;
 }
 
 // ---------------------------------------------------------------- the table
 
-static bool reduces(const struct collective_call *call) {
-    return call->op == COLLECTIVE_REDUCE || call->op == COLLECTIVE_ALL_REDUCE ||
-           call->op == COLLECTIVE_REDUCE_SCATTER;
-}
-
 // On host memory.
 static int run_here(struct exchanger *x, const struct collective_call *call) {
-    bool native = reduces(call) && x->impl.head.mode == REDUCE_NATIVE && x->impl.head.size > 1;
+    bool native =
+        collective_reduces(call->primitive) && x->impl.head.mode == REDUCE_NATIVE && x->impl.head.size > 1;
     return native ? run_native((struct collective_mpi *)x, call) : exchange_run(x, call);
 }
 
-static int mpi_run(struct collective_impl *impl, struct stream *s, const struct collective_call *call) {
+static int mpi_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_mpi *m = (struct collective_mpi *)impl;
-    bool staged = !dev_host_memory(stream_device(s));
-    if (staged && m->x.host) return exchange_staged(&m->x, s, call, run_here);
-    if (staged || (reduces(call) && !m->x.staging && impl->head.size > 1))
+    bool staged = !dev_host_memory(stream_device(call->stream));
+    if (staged && m->x.host) return exchange_staged(&m->x, call, run_here);
+    if (staged || (collective_reduces(call->primitive) && !m->x.staging && impl->head.size > 1))
         return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
-                                    collective_op_name(call->op), m->channel, staged ? "host " : "");
+                                    collective_name(call->primitive), m->channel, staged ? "host " : "");
     return run_here(&m->x, call);
 }
 
@@ -403,17 +392,7 @@ static void mpi_destroy(struct collective *c) {
 
 static const struct collective_ops mpi_ops = {
     .name = "mpi",
-    .broadcast = collective_enqueue_broadcast,
-    .scatter = collective_enqueue_scatter,
-    .reduce = collective_enqueue_reduce,
-    .all_reduce = collective_enqueue_all_reduce,
-    .gather = collective_enqueue_gather,
-    .all_gather = collective_enqueue_all_gather,
-    .reduce_scatter = collective_enqueue_reduce_scatter,
-    .all_to_all = collective_enqueue_all_to_all,
-    .send = collective_enqueue_send,
-    .recv = collective_enqueue_recv,
-    .barrier = collective_enqueue_barrier,
+    .enqueue = collective_impl_enqueue,
     .abort = mpi_abort,
     .aborted = mpi_aborted,
     .destroy = mpi_destroy,

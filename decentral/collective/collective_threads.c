@@ -18,9 +18,10 @@
 
 static void describe(char *buf, size_t bytes, int rank, const struct threads_slot *s) {
     const struct collective_call *c = &s->call;
-    int n = snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
-                     collective_op_name(c->op), c->count, dtype_name(c->dt), (unsigned long long)s->sequence);
-    if (c->root >= 0) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", c->root);
+    int n =
+        snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
+                 collective_name(c->primitive), c->count, dtype_name(c->dt), (unsigned long long)s->sequence);
+    if (collective_rooted(c->primitive)) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", c->root);
     if (s->owner->dev && !dev_host_memory(s->owner->dev))
         snprintf(buf + n, bytes - (size_t)n, " on device memory");
 }
@@ -29,7 +30,7 @@ static void describe(char *buf, size_t bytes, int rank, const struct threads_slo
 static int check_signatures(struct collective_threads *t) {
     const struct threads_slot *s = t->channel->slots;
     for (int i = 1; i < t->hub->size; i++) {
-        if (s[i].call.op == s[0].call.op && s[i].call.count == s[0].call.count &&
+        if (s[i].call.primitive == s[0].call.primitive && s[i].call.count == s[0].call.count &&
             s[i].call.dt == s[0].call.dt && s[i].call.root == s[0].call.root &&
             s[i].sequence == s[0].sequence && s[i].owner->moves == s[0].owner->moves)
             continue;
@@ -64,70 +65,45 @@ static void load(struct collective_threads *t, void *dst, const void *src, size_
     count_load(t, from, bytes);
 }
 
-// out = ordered sum of everyone's send[offset, offset + n).
-static int load_sum(struct collective_threads *t, const struct collective_call *c, void *out, size_t offset,
-                    size_t n) {
-    size_t e = dtype_size(c->dt);
-    for (int i = 0; i < t->hub->size; i++) {
+// The sum of the own piece of everyone's send.
+static int load_sum(struct collective_threads *t, const struct collective_plan *p) {
+    struct collective_span mine = collective_piece(p, p->rank);
+    size_t e = dtype_size(p->call->dt);
+    for (int i = 0; i < p->size; i++) {
         follow(t, i, THREADS_READY);
-        t->inputs[i] = (const char *)t->channel->slots[i].call.send + offset * e;
-        count_load(t, i, n * e);
+        t->inputs[i] = (const char *)t->channel->slots[i].call.send + mine.at * e;
+        count_load(t, i, mine.count * e);
     }
-    return t->moves->sum(t, out, n, c->dt);
+    return t->moves->sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
 }
 
-static int load_all_reduce(struct collective_threads *t, const struct collective_call *c) {
-    int size = t->hub->size, rank = t->impl.head.rank;
-    size_t e = dtype_size(c->dt), begin = collective_piece_begin(c->count, size, rank);
-    size_t end = collective_piece_begin(c->count, size, rank + 1);
-    int rc = load_sum(t, c, (char *)c->recv + begin * e, begin, end - begin);
-    if (rc == 0) rc = t->moves->mark(t, c, THREADS_SUMMED);
-    if (threads_meet_again(t, c, rc) != 0) return -1;
-    for (int i = 0; i < size; i++) {
-        if (i == rank) continue;
-        size_t at = collective_piece_begin(c->count, size, i) * e;
-        size_t bytes = collective_piece_begin(c->count, size, i + 1) * e - at;
+// The others' pieces, once they are summed.
+static int load_summed(struct collective_threads *t, const struct collective_plan *p, int rc) {
+    size_t e = dtype_size(p->call->dt);
+    if (rc == 0) rc = t->moves->mark(t, p->call, THREADS_SUMMED);
+    if (threads_meet_again(t, p->call, rc) != 0) return -1;
+    for (int i = 0; i < p->size; i++) {
+        if (i == p->rank) continue;
+        struct collective_span theirs = collective_piece(p, i);
         follow(t, i, THREADS_SUMMED);
-        load(t, (char *)c->recv + at, (const char *)t->channel->slots[i].call.recv + at, bytes, i);
+        load(t, (char *)p->call->recv + theirs.at * e,
+             (const char *)t->channel->slots[i].call.recv + theirs.at * e, theirs.count * e, i);
     }
     return 0;
 }
 
 static int load_pieces(struct collective_threads *t, const struct collective_call *c) {
-    const struct threads_slot *peers = t->channel->slots;
-    int rank = t->impl.head.rank;
-    size_t bytes = c->count * dtype_size(c->dt);
-    switch (c->op) {
-        case COLLECTIVE_BROADCAST:
-            follow(t, c->root, THREADS_READY);
-            load(t, c->recv, peers[c->root].call.send, bytes, c->root);
-            return 0;
-        case COLLECTIVE_SCATTER:
-            follow(t, c->root, THREADS_READY);
-            load(t, c->recv, (const char *)peers[c->root].call.send + (size_t)rank * bytes, bytes, c->root);
-            return 0;
-        case COLLECTIVE_REDUCE:
-            return rank == c->root ? load_sum(t, c, c->recv, 0, c->count) : 0;
-        case COLLECTIVE_ALL_REDUCE:
-            return load_all_reduce(t, c);
-        case COLLECTIVE_REDUCE_SCATTER:
-            return load_sum(t, c, c->recv, (size_t)rank * c->count, c->count);
-        case COLLECTIVE_GATHER:
-            if (rank != c->root) return 0;
-            break;
-        case COLLECTIVE_ALL_GATHER:
-        case COLLECTIVE_ALL_TO_ALL:
-            break;
-        case COLLECTIVE_SEND:
-        case COLLECTIVE_RECV:
-        case COLLECTIVE_BARRIER:
-        case COLLECTIVE_OPS:
-            return 0;
-    }
-    size_t mine = c->op == COLLECTIVE_ALL_TO_ALL ? (size_t)rank * bytes : 0;
-    for (int i = 0; i < t->hub->size; i++) {
+    struct collective_plan p = collective_plan_of(c, t->impl.head.rank, t->hub->size);
+    struct collective_span mine = collective_piece(&p, p.rank);
+    size_t e = dtype_size(c->dt);
+    if (p.recv_blocks == 0) return 0;
+    if (p.row->result == RESULT_SUMMED) return load_sum(t, &p);
+    if (p.row->result == RESULT_SUMMED_IN_PIECES) return load_summed(t, &p, load_sum(t, &p));
+    for (int i = 0; i < p.size; i++) {
+        if (!collective_sends(&p, i)) continue;
         follow(t, i, THREADS_READY);
-        load(t, (char *)c->recv + (size_t)i * bytes, (const char *)peers[i].call.send + mine, bytes, i);
+        load(t, (char *)c->recv + collective_place(&p, i) * e,
+             (const char *)t->channel->slots[i].call.send + mine.at * e, mine.count * e, i);
     }
     return 0;
 }
@@ -159,7 +135,7 @@ static int leave(struct collective_threads *t, const struct collective_call *c, 
 
 // Ends when the receiver has taken the bytes, or its device will have before anything that follows here.
 static int run_send(struct collective_threads *t, const struct collective_call *call) {
-    struct threads_mail *m = &t->channel->mail[t->impl.head.rank * t->hub->size + call->root];
+    struct threads_mail *m = &t->channel->mail[t->impl.head.rank * t->hub->size + call->peer];
     if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, t->impl.error);
     pthread_mutex_lock(&t->channel->lock);
     m->call = *call;
@@ -173,7 +149,7 @@ static int run_send(struct collective_threads *t, const struct collective_call *
     pthread_mutex_lock(&t->channel->lock);
     threads_mail_set(t, m, MAIL_EMPTY);
     pthread_mutex_unlock(&t->channel->lock);
-    return failed ? threads_fail_aborted(t, call->op) : 0;
+    return failed ? threads_fail_aborted(t, call->primitive) : 0;
 }
 
 // The bytes of a mail that is there; its sender stays until they are taken.
@@ -200,7 +176,7 @@ static int take_mail(struct collective_threads *t, struct threads_mail *m,
 
 static int run_recv(struct collective_threads *t, const struct collective_call *call) {
     int rank = t->impl.head.rank;
-    struct threads_mail *m = &t->channel->mail[call->root * t->hub->size + rank];
+    struct threads_mail *m = &t->channel->mail[call->peer * t->hub->size + rank];
     pthread_mutex_lock(&t->channel->lock);
     if (threads_mail_wait(t, m, MAIL_FULL, call) != 0) return -1;
     const char *differs = NULL;
@@ -209,7 +185,7 @@ static int run_recv(struct collective_threads *t, const struct collective_call *
     if (differs) {
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s",
-                 t->index, call->root, m->call.count, dtype_name(m->call.dt), rank, call->count,
+                 t->index, call->peer, m->call.count, dtype_name(m->call.dt), rank, call->count,
                  dtype_name(call->dt), differs);
         pthread_mutex_unlock(&t->channel->lock);
         return threads_fail_and_abort(t, text);
@@ -221,11 +197,11 @@ static int run_recv(struct collective_threads *t, const struct collective_call *
 
 // ---------------------------------------------------------------- the table
 
-static int threads_run(struct collective_impl *impl, struct stream *s, const struct collective_call *call) {
+static int threads_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_threads *t = (struct collective_threads *)impl;
-    if (threads_moves_open(t, s) != 0) return threads_fail_and_abort(t, impl->error);
-    if (call->op == COLLECTIVE_SEND) return run_send(t, call);
-    if (call->op == COLLECTIVE_RECV) return run_recv(t, call);
+    if (threads_moves_open(t, call->stream) != 0) return threads_fail_and_abort(t, impl->error);
+    if (call->primitive == COLLECTIVE_SEND) return run_send(t, call);
+    if (call->primitive == COLLECTIVE_RECV) return run_recv(t, call);
     if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, impl->error);
     if (threads_meet_begin(t, call) != 0) return -1;
     int rc = check_signatures(t);
@@ -256,17 +232,7 @@ static void threads_destroy(struct collective *c) {
 
 static const struct collective_ops threads_ops = {
     .name = "local",
-    .broadcast = collective_enqueue_broadcast,
-    .scatter = collective_enqueue_scatter,
-    .reduce = collective_enqueue_reduce,
-    .all_reduce = collective_enqueue_all_reduce,
-    .gather = collective_enqueue_gather,
-    .all_gather = collective_enqueue_all_gather,
-    .reduce_scatter = collective_enqueue_reduce_scatter,
-    .all_to_all = collective_enqueue_all_to_all,
-    .send = collective_enqueue_send,
-    .recv = collective_enqueue_recv,
-    .barrier = collective_enqueue_barrier,
+    .enqueue = collective_impl_enqueue,
     .abort = threads_abort,
     .aborted = threads_aborted,
     .destroy = threads_destroy,

@@ -97,8 +97,8 @@ static int channel_sleep(struct collective_threads *t, const struct timespec *un
     return pthread_cond_timedwait(&t->channel->moved, &t->channel->lock, until);
 }
 
-int threads_fail_aborted(struct collective_threads *t, enum collective_op op) {
-    return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_op_name(op), t->index,
+int threads_fail_aborted(struct collective_threads *t, enum collective_primitive p) {
+    return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_name(p), t->index,
                                 t->hub->why);
 }
 
@@ -118,7 +118,7 @@ static int meet_timed_out(struct collective_threads *t, const struct collective_
     char ranks[128], text[COLLECTIVE_ERROR_BYTES];
     for (int i = 0; i < t->hub->size; i++) missing[i] = !ch->slots[i].present;
     snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
-             collective_op_name(call->op), t->index, (unsigned long long)t->sequence,
+             collective_name(call->primitive), t->index, (unsigned long long)t->sequence,
              collective_rank_list(ranks, sizeof ranks, missing, t->hub->size), t->impl.head.deadline_s);
     threads_hub_mark(t->hub, text);
     ch->arrived--;
@@ -143,7 +143,7 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
     pthread_mutex_lock(&ch->lock);
     if (atomic_load(&t->hub->aborted)) {
         pthread_mutex_unlock(&ch->lock);
-        return threads_fail_aborted(t, call->op);
+        return threads_fail_aborted(t, call->primitive);
     }
     mine->call = *call;
     mine->sequence = t->sequence;
@@ -156,7 +156,7 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
             ch->arrived--;
             mine->present = false;
             pthread_mutex_unlock(&ch->lock);
-            return threads_fail_aborted(t, call->op);
+            return threads_fail_aborted(t, call->primitive);
         }
         if (channel_sleep(t, &until) == ETIMEDOUT && ch->generation == generation &&
             !atomic_load(&t->hub->aborted))
@@ -179,7 +179,7 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
     while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
     pthread_mutex_unlock(&ch->lock);
     for (int i = 0; i < t->hub->size && rc == 0; i++)
-        if (atomic_load(&ch->slots[i].failed)) rc = threads_fail_aborted(t, call->op);
+        if (atomic_load(&ch->slots[i].failed)) rc = threads_fail_aborted(t, call->primitive);
     return rc;
 }
 
@@ -193,12 +193,12 @@ int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
         if (!busy && (late || atomic_load(&t->hub->aborted))) {
-            if (call->op == COLLECTIVE_SEND && want == MAIL_TAKEN) m->state = MAIL_EMPTY;
+            if (call->primitive == COLLECTIVE_SEND && want == MAIL_TAKEN) m->state = MAIL_EMPTY;
             pthread_mutex_unlock(&t->channel->lock);
-            if (atomic_load(&t->hub->aborted)) return threads_fail_aborted(t, call->op);
+            if (atomic_load(&t->hub->aborted)) return threads_fail_aborted(t, call->primitive);
             char text[COLLECTIVE_ERROR_BYTES];
             snprintf(text, sizeof text, "%s on channel %d: rank %d did not come within %g s",
-                     collective_op_name(call->op), t->index, call->root, t->impl.head.deadline_s);
+                     collective_name(call->primitive), t->index, call->peer, t->impl.head.deadline_s);
             return threads_fail_and_abort(t, text);
         }
         if (busy)

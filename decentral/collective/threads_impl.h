@@ -111,7 +111,7 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call);
 void threads_mail_set(struct collective_threads *t, struct threads_mail *m, enum mail_state state);
-int threads_fail_aborted(struct collective_threads *t, enum collective_op op);
+int threads_fail_aborted(struct collective_threads *t, enum collective_primitive p);
 // The own failure aborts everyone else. No channel may be locked. -1.
 int threads_fail_and_abort(struct collective_threads *t, const char *text);
 // Says why without waking anyone: what follows is threads_hub_abort, when no channel is locked.

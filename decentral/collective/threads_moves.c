@@ -5,6 +5,11 @@
 
 #include "decentral/collective/threads_impl.h"
 
+static struct reduce_args sum_of(const struct collective_threads *t, void *out, size_t n, enum dtype dt) {
+    return (struct reduce_args){
+        .out = out, .inputs = t->inputs, .count = t->impl.head.size, .n = (int64_t)n, .dt = dt};
+}
+
 // ---------------------------------------------------------------- host memory
 
 static void host_greet(struct collective_threads *t) { (void)t; }
@@ -15,7 +20,8 @@ static void host_copy(struct collective_threads *t, void *dst, const void *src, 
 }
 
 static int host_sum(struct collective_threads *t, void *out, size_t n, enum dtype dt) {
-    return collective_sum(&t->impl, out, t->inputs, (int64_t)n, dt);
+    struct reduce_args a = sum_of(t, out, n, dt);
+    return collective_sum(&t->impl, &a);
 }
 
 static int host_mark(struct collective_threads *t, const struct collective_call *call, enum threads_point p) {
@@ -61,9 +67,8 @@ static int device_sum(struct collective_threads *t, void *out, size_t n, enum dt
                                     t->index, t->impl.head.rank, t->unreachable);
     if (n == 0) return 0;
     if (dt == DT_U8) return collective_impl_fail(&t->impl, "there is no sum of uint8; use int64");
-    op_reduce(t->stream,
-              &(struct reduce_args){
-                  .out = out, .inputs = t->inputs, .count = t->impl.head.size, .n = (int64_t)n, .dt = dt});
+    struct reduce_args a = sum_of(t, out, n, dt);
+    op_reduce(t->stream, &a);
     return 0;
 }
 
@@ -73,7 +78,7 @@ static int device_mark(struct collective_threads *t, const struct collective_cal
     event_record(t->points[p], t->stream);
     const char *why = dev_error(t->dev);
     if (!*why) return 0;
-    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_op_name(call->op), t->index,
+    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(call->primitive), t->index,
                                 why);
 }
 

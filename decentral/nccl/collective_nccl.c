@@ -97,61 +97,27 @@ static void keep_first(ncclResult_t *r, ncclResult_t next) {
     if (*r == ncclSuccess || (*r == ncclInProgress && next != ncclSuccess)) *r = next;
 }
 
-// What one step sends to and receives from peer i, in elements; NULL for nothing.
-struct exchange {
-    const char *send;
-    char *recv;
-    size_t send_count, recv_count;
-};
-
-static struct exchange exchange_with(const struct collective_nccl *c, const struct nccl_step *step, int i) {
-    const struct collective_call *k = &step->entry->call;
-    int size = c->impl.head.size, rank = c->impl.head.rank;
-    size_t e = dtype_size(k->dt), bytes = k->count * e, at = (size_t)i;
-    char *recv = k->recv;
-    const char *send = k->send;
-    bool root = rank == k->root, with_root = i == k->root;
-    if (step->kind == STEP_PIECES) {
-        size_t slot = nccl_slot(c->staging_bytes, size, k->dt), place = (size_t)(i < rank ? i : i - 1);
-        struct nccl_piece theirs = nccl_piece_of(k, size, i), mine = nccl_piece_of(k, size, rank);
-        return (struct exchange){send + (theirs.begin + step->done) * e, c->staging + place * slot * e,
-                                 nccl_chunk(theirs, step->done, slot), nccl_chunk(mine, step->done, slot)};
-    }
-    if (step->kind == STEP_BACK) {
-        struct nccl_piece theirs = nccl_piece_of(k, size, i), mine = nccl_piece_of(k, size, rank);
-        return (struct exchange){recv + mine.begin * e, recv + theirs.begin * e, mine.end - mine.begin,
-                                 theirs.end - theirs.begin};
-    }
-    switch (k->op) {
-        case COLLECTIVE_SCATTER:
-            return root ? (struct exchange){send + at * bytes, NULL, k->count, 0}
-                        : (struct exchange){NULL, recv, 0, with_root ? k->count : 0};
-        case COLLECTIVE_GATHER:
-            return root ? (struct exchange){NULL, recv + at * bytes, 0, k->count}
-                        : (struct exchange){send, NULL, with_root ? k->count : 0, 0};
-        case COLLECTIVE_ALL_TO_ALL:
-            return (struct exchange){send + at * bytes, recv + at * bytes, k->count, k->count};
-        case COLLECTIVE_SEND:
-            return (struct exchange){send, NULL, with_root ? k->count : 0, 0};
-        default:
-            return (struct exchange){NULL, recv, 0, with_root ? k->count : 0};  // recv
-    }
-}
-
 static ncclResult_t exchange_all(struct collective_nccl *c, const struct nccl_step *step,
                                  struct CUstream_st *stream) {
     const struct nccl_api *api = c->world->api;
-    ncclDataType_t type = type_of(step->entry->call.dt);
+    const struct collective_plan *p = &step->entry->plan;
+    ncclDataType_t type = type_of(p->call->dt);
+    size_t e = dtype_size(p->call->dt);
     ncclResult_t r = api->GroupStart();
     if (r != ncclSuccess) return r;
-    for (int k = 1; k < c->impl.head.size; k++) {
-        int i = (c->impl.head.rank + k) % c->impl.head.size;
-        struct exchange x = exchange_with(c, step, i);
-        if (x.send_count) keep_first(&r, api->Send(x.send, x.send_count, type, i, c->comm, stream));
-        if (x.recv_count) keep_first(&r, api->Recv(x.recv, x.recv_count, type, i, c->comm, stream));
+    for (int k = 1; k < p->size; k++) {
+        int i = (p->rank + k) % p->size;
+        struct collective_transfer x = collective_step(p, step->index, i);
+        if (x.send_bytes) keep_first(&r, api->Send(x.send, x.send_bytes / e, type, i, c->comm, stream));
+        if (x.recv_bytes) keep_first(&r, api->Recv(x.recv, x.recv_bytes / e, type, i, c->comm, stream));
     }
     keep_first(&r, api->GroupEnd());
     return r;
+}
+
+bool nccl_has(enum collective_primitive p) {
+    return p == COLLECTIVE_BROADCAST || p == COLLECTIVE_ALL_GATHER || p == COLLECTIVE_BARRIER ||
+           collective_reduces(p);
 }
 
 static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step *step,
@@ -159,8 +125,8 @@ static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step 
     const struct nccl_api *api = c->world->api;
     const struct collective_call *k = &step->entry->call;
     ncclDataType_t type = type_of(k->dt);
-    if (step->kind != STEP_PLAIN) return exchange_all(c, step, stream);
-    switch (k->op) {
+    if (!step->entry->library) return exchange_all(c, step, stream);
+    switch (k->primitive) {
         case COLLECTIVE_BROADCAST:
             return api->Broadcast(k->send, k->recv, k->count, type, k->root, c->comm, stream);
         case COLLECTIVE_ALL_GATHER:
@@ -174,18 +140,19 @@ static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step 
         case COLLECTIVE_BARRIER:
             return api->AllReduce(c->world->one, c->world->one, 1, ncclUint8, ncclSum, c->comm, stream);
         default:
-            return exchange_all(c, step, stream);
+            return ncclInvalidUsage;  // nccl_has says which it has
     }
 }
 
 int nccl_run_step(void *arg, void *cuda_stream) {
     struct nccl_step *step = arg;
     struct collective_nccl *c = step->entry->owner;
-    const char *what = collective_op_name(step->entry->call.op);
+    const char *what = collective_name(step->entry->call.primitive);
     int rc = -1;
     pthread_mutex_lock(&c->comm_lock);
     if (c->comm)
-        rc = settle(c, step->entry->stream, c->impl.head.deadline_s, what, call_nccl(c, step, cuda_stream));
+        rc = settle(c, step->entry->call.stream, c->impl.head.deadline_s, what,
+                    call_nccl(c, step, cuda_stream));
     pthread_mutex_unlock(&c->comm_lock);
     return rc;
 }
@@ -237,7 +204,7 @@ static void *watch(void *arg) {
             struct nccl_entry *e = &c->ring[i % NCCL_ENTRIES];
             if (c->world->so->event_passed(e->done) != 0) continue;
             if (gone_wrong(c, e, why, sizeof why))
-                nccl_give_up(c, e->stream, collective_op_name(e->call.op), why);
+                nccl_give_up(c, e->call.stream, collective_name(e->call.primitive), why);
             break;
         }
     }

@@ -1,12 +1,13 @@
 // The enqueuing half of collective_nccl: entries, the steps of a call, the table. Knows nothing of NCCL.
-#include <assert.h>
 #include <stdlib.h>
 
 #include "decentral/nccl/nccl_impl.h"
 #include "shared/core/error.h"
 
+#define CHUNK_BYTES ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
+
 // Frees the entries that are done and adds their time; waits for the oldest when there is no room.
-static struct nccl_entry *take_entry(struct collective_nccl *c, struct stream *s) {
+static struct nccl_entry *take_entry(struct collective_nccl *c, const struct collective_call *call) {
     const struct cuda_so *so = c->world->so;
     if (c->begun - c->ended == NCCL_ENTRIES) event_sync(c->ring[c->ended % NCCL_ENTRIES].done);
     pthread_mutex_lock(&c->lock);
@@ -19,7 +20,7 @@ static struct nccl_entry *take_entry(struct collective_nccl *c, struct stream *s
     struct nccl_entry *e = &c->ring[c->begun % NCCL_ENTRIES];
     pthread_mutex_unlock(&c->lock);
     e->owner = c;
-    e->stream = s;
+    e->call = *call;
     e->waiting_since_s = 0;
     return e;
 }
@@ -54,172 +55,80 @@ static void follow_order(struct nccl_world *w, struct stream *s) {
         w->so->follow(s, w->order);
 }
 
-static void submit(struct nccl_entry *e, size_t index, enum step_kind kind, size_t done) {
-    e->steps[index] = (struct nccl_step){.entry = e, .kind = kind, .done = done};
-    e->owner->world->so->submit(e->stream, collective_op_name(e->call.op), nccl_run_step, &e->steps[index]);
-    event_record(e->owner->world->order, e->stream);
+static void submit(struct nccl_entry *e, size_t index) {
+    struct stream *s = e->call.stream;
+    e->steps[index] = (struct nccl_step){.entry = e, .index = index};
+    e->owner->world->so->submit(s, e->plan.row->name, nccl_run_step, &e->steps[index]);
+    event_record(e->owner->world->order, s);
 }
 
-// Chunks of everyone's pieces into staging, each followed by the sum of the own chunk in rank order.
-static void enqueue_ordered(struct nccl_entry *e) {
-    struct collective_nccl *c = e->owner;
-    const struct collective_call *k = &e->call;
-    int size = c->impl.head.size, rank = c->impl.head.rank;
-    size_t b = dtype_size(k->dt), slot = nccl_slot(c->staging_bytes, size, k->dt),
-           chunks = nccl_chunks(k, size, slot);
-    bool back = k->op == COLLECTIVE_ALL_REDUCE;
-    struct nccl_piece mine = nccl_piece_of(k, size, rank);
-    char *out = back ? (char *)k->recv + mine.begin * b : k->recv;
-    need_room(e, chunks + 1, chunks * (size_t)size);
-    for (size_t j = 0; j < chunks; j++) {
-        size_t done = j * slot, n = nccl_chunk(mine, done, slot);
-        const void **inputs = e->inputs + j * (size_t)size;
-        submit(e, j, STEP_PIECES, done);
-        if (n == 0) continue;
-        for (int i = 0; i < size; i++)
-            inputs[i] = i == rank ? (const char *)k->send + (mine.begin + done) * b
-                                  : c->staging + (size_t)(i < rank ? i : i - 1) * slot * b;
-        op_reduce(e->stream,
-                  &(struct reduce_args){
-                      .out = out + done * b, .inputs = inputs, .count = size, .n = (int64_t)n, .dt = k->dt});
+// The plan's steps by NCCL's sends and receives, each followed by its sum.
+static void enqueue_steps(struct nccl_entry *e) {
+    const struct collective_plan *p = &e->plan;
+    struct collective_transfer own = collective_own_copy(p);
+    need_room(e, p->steps, p->chunks * (size_t)p->size);
+    if (own.recv_bytes) dev_copy(e->call.stream, own.recv, own.send, own.recv_bytes);
+    for (size_t j = 0; j < p->steps; j++) {
+        submit(e, j);
+        struct reduce_args sum = collective_step_sum(p, j, e->inputs + j * (size_t)p->size);
+        if (sum.n) op_reduce(e->call.stream, &sum);
     }
-    if (back) submit(e, chunks, STEP_BACK, 0);
-}
-
-// The rank's own piece, where NCCL's exchanges leave it out.
-static void copy_own(struct nccl_entry *e) {
-    const struct collective_call *k = &e->call;
-    int rank = e->owner->impl.head.rank;
-    size_t bytes = k->count * dtype_size(k->dt), at = (size_t)rank * bytes;
-    const char *send = k->send;
-    char *recv = k->recv;
-    if (k->op == COLLECTIVE_ALL_TO_ALL || (k->op == COLLECTIVE_SCATTER && rank == k->root)) send += at;
-    if (k->op == COLLECTIVE_ALL_TO_ALL || (k->op == COLLECTIVE_GATHER && rank == k->root)) recv += at;
-    bool moves = k->op == COLLECTIVE_ALL_TO_ALL ||
-                 ((k->op == COLLECTIVE_SCATTER || k->op == COLLECTIVE_GATHER) && rank == k->root);
-    if (moves && send != recv) dev_copy(e->stream, recv, send, bytes);
 }
 
 // NULL, or why the call cannot be.
 static const char *refusal(const struct collective_nccl *c, const struct collective_call *k, bool ordered) {
     if (!ordered) return NULL;
     if (k->dt == DT_U8) return "there is no sum of uint8; use int64";
-    if (c->impl.head.size > 1 && nccl_slot(c->staging_bytes, c->impl.head.size, k->dt) == 0)
+    if (collective_slot(c->staging_bytes, c->impl.head.size, k->dt) == 0)
         return "this channel was created without staging for ordered reductions";
     return NULL;
 }
 
-static void enqueue(struct collective *head, struct stream *s, const struct collective_call *call) {
+static void enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
-    bool reduces = call->op == COLLECTIVE_REDUCE || call->op == COLLECTIVE_ALL_REDUCE ||
-                   call->op == COLLECTIVE_REDUCE_SCATTER,
-         ordered = reduces && head->mode == REDUCE_ORDERED;
-    assert(call->root < head->size);
+    struct stream *s = call->stream;
+    bool ordered = collective_reduces(call->primitive) && head->mode == REDUCE_ORDERED;
     if (atomic_load(&c->impl.failed)) {
         c->world->so->fail(s, c->impl.error);
         return;
     }
     const char *why = refusal(c, call, ordered);
     if (why) {
-        nccl_give_up(c, s, collective_op_name(call->op), why);
+        nccl_give_up(c, s, collective_name(call->primitive), why);
         return;
     }
-    struct nccl_entry *e = take_entry(c, s);
-    e->call = *call;
+    struct nccl_entry *e = take_entry(c, call);
+    e->library = nccl_has(call->primitive) && !ordered;
+    e->plan = e->library
+                  ? collective_plan_of(&e->call, head->rank, head->size)
+                  : collective_plan_steps(&e->call, head->rank, head->size, c->staging, c->staging_bytes);
     if (head->size > 1) follow_order(c->world, s);
     event_record(e->start, s);
     if (head->size == 1) {
         if (call->send != call->recv && call->send && call->recv)
             dev_copy(s, call->recv, call->send, call->count * dtype_size(call->dt));
-    } else if (ordered) {
-        enqueue_ordered(e);
-    } else {
+    } else if (e->library) {
         need_room(e, 1, 0);
-        copy_own(e);
-        submit(e, 0, STEP_PLAIN, 0);
+        submit(e, 0);
+    } else {
+        enqueue_steps(e);
     }
     event_record(e->done, s);
-    size_t sent, received;
-    (ordered ? nccl_volume : nccl_native_volume)(call, head->rank, head->size, &sent, &received);
-    collective_count(head->wire, head->control, sent, received);
+    struct collective_volume v = (ordered ? collective_volume : collective_native_volume)(&e->plan);
+    collective_count(head->wire, head->control, v.sent, v.received);
     pthread_mutex_lock(&c->lock);
     c->begun++;
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }
 
-// ---------------------------------------------------------------- the table
-
-static void nccl_broadcast(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt,
-                           int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_BROADCAST, dt, root, count, buf, buf});
-}
-
-static void nccl_scatter(struct collective *c, struct stream *s, const void *send, void *recv, size_t count,
-                         enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_SCATTER, dt, root, count, send, recv});
-}
-
-static void nccl_reduce(struct collective *c, struct stream *s, const void *send, void *recv, size_t count,
-                        enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_REDUCE, dt, root, count, send, recv});
-}
-
-static void nccl_all_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
-                            size_t count, enum dtype dt) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_ALL_REDUCE, dt, -1, count, send, recv});
-}
-
-static void nccl_gather(struct collective *c, struct stream *s, const void *send, void *recv, size_t count,
-                        enum dtype dt, int root) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_GATHER, dt, root, count, send, recv});
-}
-
-static void nccl_all_gather(struct collective *c, struct stream *s, const void *send, void *recv,
-                            size_t count, enum dtype dt) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_ALL_GATHER, dt, -1, count, send, recv});
-}
-
-static void nccl_reduce_scatter(struct collective *c, struct stream *s, const void *send, void *recv,
-                                size_t count, enum dtype dt) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, dt, -1, count, send, recv});
-}
-
-static void nccl_all_to_all(struct collective *c, struct stream *s, const void *send, void *recv,
-                            size_t count, enum dtype dt) {
-    assert(send != recv);
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, dt, -1, count, send, recv});
-}
-
-static void nccl_send(struct collective *c, struct stream *s, const void *buf, size_t count, enum dtype dt,
-                      int to) {
-    assert(to >= 0 && to != c->rank);
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_SEND, dt, to, count, buf, NULL});
-}
-
-static void nccl_recv(struct collective *c, struct stream *s, void *buf, size_t count, enum dtype dt,
-                      int from) {
-    assert(from >= 0 && from != c->rank);
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_RECV, dt, from, count, NULL, buf});
-}
-
-static void nccl_barrier(struct collective *c, struct stream *s) {
-    enqueue(c, s, &(struct collective_call){COLLECTIVE_BARRIER, DT_U8, -1, 0, NULL, NULL});
+size_t collective_nccl_staging_bytes(int size, size_t max_count, enum dtype dt) {
+    return collective_staging_bytes(size, max_count, dt, CHUNK_BYTES);
 }
 
 const struct collective_ops nccl_ops = {
     .name = "nccl",
-    .broadcast = nccl_broadcast,
-    .scatter = nccl_scatter,
-    .reduce = nccl_reduce,
-    .all_reduce = nccl_all_reduce,
-    .gather = nccl_gather,
-    .all_gather = nccl_all_gather,
-    .reduce_scatter = nccl_reduce_scatter,
-    .all_to_all = nccl_all_to_all,
-    .send = nccl_send,
-    .recv = nccl_recv,
-    .barrier = nccl_barrier,
+    .enqueue = enqueue,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
 };

@@ -1,5 +1,4 @@
-// Inside of collective_nccl: its objects, and what moves where as pure functions of a call (tested without a
-// GPU). NCCL's own types stay in collective_nccl.c.
+// Inside of collective_nccl: its objects. NCCL's own types stay in collective_nccl.c.
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 #define STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 
@@ -26,20 +25,18 @@ struct nccl_world {
     } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator
 };
 
-enum step_kind { STEP_PLAIN, STEP_PIECES, STEP_BACK };
-
 struct nccl_entry;
 
 struct nccl_step {
     struct nccl_entry *entry;
-    enum step_kind kind;
-    size_t done;  // STEP_PIECES: elements of each piece that earlier chunks took
+    size_t index;  // of the plan's steps
 };
 
 struct nccl_entry {
     struct collective_nccl *owner;
     struct collective_call call;
-    struct stream *stream;
+    struct collective_plan plan;  // of call
+    bool library;                 // NCCL has a call for it: one step
     struct event *start, *done;
     struct nccl_step *steps;  // (step_room)
     const void **inputs;      // (input_room): chunk after chunk
@@ -63,21 +60,8 @@ struct collective_nccl {
     pthread_t watcher;
 };
 
-// Elements [begin, end) of everyone's send buffer that rank i adds up.
-struct nccl_piece {
-    size_t begin, end;
-};
-struct nccl_piece nccl_piece_of(const struct collective_call *c, int size, int i);
-// Elements of [done, done + slot) that lie in a piece.
-size_t nccl_chunk(struct nccl_piece p, size_t done, size_t slot);
-// Elements of one rank's place in staging, and how many chunks a reduction takes; slot 0: staging is too
-// small.
-size_t nccl_slot(size_t staging_bytes, int size, enum dtype dt);
-size_t nccl_chunks(const struct collective_call *c, int size, size_t slot);
-// Payload of a call, in bytes; of a native reduction the formula's, because NCCL moves the bytes itself.
-void nccl_volume(const struct collective_call *c, int rank, int size, size_t *sent, size_t *received);
-void nccl_native_volume(const struct collective_call *c, int rank, int size, size_t *sent, size_t *received);
-
+// Whether NCCL has a call for the primitive; what it lacks is made of its sends and receives.
+bool nccl_has(enum collective_primitive p);
 // collective_nccl.c: ends the communicator and everything that waits for it. s: a stream to fail, or NULL.
 // -1.
 int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why);
@@ -86,7 +70,7 @@ void nccl_abort(struct collective *c, const char *why);
 void nccl_destroy(struct collective *c);
 // nccl_enqueue.c
 extern const struct collective_ops nccl_ops;
-// nccl_plan.c: whether every rank has a GPU of its own, or this NCCL lets them share. 0, or -1 after logging.
+// nccl_devices.c: whether every rank has a GPU of its own, or this NCCL lets them share. 0, or -1 after logging.
 int nccl_check_devices(const struct nccl_world *w, int nccl_version);
 
 #endif

@@ -16,7 +16,7 @@ static int share(void *ctx, int root, void *bytes, size_t size) {
     void *buf = dev_alloc(m->cpu, MEM_COMM, size);
     if (!buf) return fail("NCCL's rendezvous: no memory for %zu bytes", size);
     memcpy(buf, bytes, size);
-    m->under->ops->broadcast(m->under, m->stream, buf, size, DT_U8, root);
+    collective_broadcast(m->under, m->stream, buf, size, DT_U8, root);
     int rc = stream_sync(m->stream);
     if (rc == 0)
         memcpy(bytes, buf, size);
@@ -28,12 +28,12 @@ static int share(void *ctx, int root, void *bytes, size_t size) {
 
 static void meeting_abort(void *ctx, const char *why) {
     struct nccl_meeting *m = ctx;
-    m->under->ops->abort(m->under, why);
+    collective_abort(m->under, why);
 }
 
 static bool meeting_aborted(void *ctx, char *why, size_t why_bytes) {
     struct nccl_meeting *m = ctx;
-    return m->under->ops->aborted && m->under->ops->aborted(m->under, why, why_bytes);
+    return collective_aborted(m->under, why, why_bytes);
 }
 
 int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source *under, double deadline_s) {

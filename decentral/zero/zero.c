@@ -26,8 +26,8 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     stream_wait_event(z->gather_stream, s->idle);
     stream_wait_event(z->gather_stream, z->units[u].updated);
     struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
-    c->ops->all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
-                       (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    collective_all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
+                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
     event_record(s->ready, z->gather_stream);
     s->unit = u;
     s->pass = pass;
@@ -115,11 +115,9 @@ static void reduce_full(struct zero *z, int u) {
     size_t shard = (size_t)unit_shard(z->opt.layout, u);
     if (z->micro_index != z->micro_count - 1) return;
     stream_wait_event(z->reduce_stream, zu->grad_done);
-    z->reduce->ops->reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard,
-                                   z->opt.dtype);
+    collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
     if (z->policy->gather_grads)
-        z->reduce->ops->all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard,
-                                   z->opt.dtype);
+        collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
 }
 
 // The slot is reduced after every micro-batch: the first into the shard, later ones into the slot's own
@@ -131,7 +129,7 @@ static void reduce_slot(struct zero *z, int u) {
     bool first = z->micro_index == 0;
     void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
     stream_wait_event(z->reduce_stream, zu->grad_done);
-    z->reduce->ops->reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
+    collective_reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
     if (!first)
         op_add(z->reduce_stream,
                &(struct add_args){

@@ -22,7 +22,7 @@
 void zero_abort(struct topology *t, const char *why) {
     struct zero *z = (struct zero *)t;
     struct collective *all[] = {z->gather, z->reduce, z->control, z->aside};
-    for (int i = 0; i < 4; i++) all[i]->ops->abort(all[i], why);
+    for (int i = 0; i < 4; i++) collective_abort(all[i], why);
 }
 
 // A collective's text says more than the device's, which only knows that a host function failed.
@@ -62,9 +62,9 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank + 1, mine + 1, sizeof(double));
     event_record(z->norm_done, z->opt.compute);
     stream_wait_event(z->reduce_stream, z->norm_done);
-    z->control->ops->all_reduce(z->control, z->reduce_stream, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
-    z->control->ops->all_gather(z->control, z->reduce_stream, z->shares + STEP_WORDS * rank, z->shares,
-                                STEP_WORDS, DT_F64);
+    collective_all_reduce(z->control, z->reduce_stream, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
+    collective_all_gather(z->control, z->reduce_stream, z->shares + STEP_WORDS * rank, z->shares, STEP_WORDS,
+                          DT_F64);
     event_record(z->decided, z->reduce_stream);
     stream_wait_event(z->opt.compute, z->decided);
     op_decide(z->opt.compute,
@@ -83,8 +83,8 @@ static void launch_update(struct zero *z, const struct step_input *in) {
         event_record(zu->updated, z->opt.compute);
         if (!z->policy->gather_weights) continue;
         stream_wait_event(z->gather_stream, zu->updated);
-        z->gather->ops->all_gather(z->gather, z->gather_stream, zu->weight_shard, zu->weights,
-                                   (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+        collective_all_gather(z->gather, z->gather_stream, zu->weight_shard, zu->weights,
+                              (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
         event_record(zu->gathered, z->gather_stream);
     }
 }
@@ -144,7 +144,7 @@ int zero_sum(struct topology *t, double *values, int count) {
         int n = count - done < ZERO_SUM_CHUNK ? count - done : ZERO_SUM_CHUNK;
         double *mine = z->shares + t->rank * n;
         dev_copy(z->reduce_stream, mine, values + done, (size_t)n * sizeof(double));
-        z->control->ops->all_gather(z->control, z->reduce_stream, mine, z->shares, (size_t)n, DT_F64);
+        collective_all_gather(z->control, z->reduce_stream, mine, z->shares, (size_t)n, DT_F64);
         dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(n * t->size) * sizeof(double));
         if (stream_sync(z->reduce_stream) != 0) return fail_all(z, "a sum over the ranks failed");
         for (int i = 0; i < n; i++) {

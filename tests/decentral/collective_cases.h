@@ -142,7 +142,7 @@ static inline int case_rooted(struct case_env *e, size_t n, enum dtype dt, int r
     if (rank == root) case_input(e, root, e->out, n, dt);
     case_input(e, root, e->want, n, dt);
     case_wire(e, w);
-    e->c->ops->broadcast(e->c, e->s, case_at(e, e->out), n, dt, root);
+    collective_broadcast(e->c, e->s, case_at(e, e->out), n, dt, root);
     if (case_sync(e, "broadcast") ||
         case_end(e, "broadcast", n, dt, w, rank == root ? others : 0, rank == root ? 0 : b))
         return -1;
@@ -151,7 +151,7 @@ static inline int case_rooted(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, root, e->in, n * (size_t)N, dt);
     memcpy(e->want, e->in + (size_t)rank * b, b);
     case_wire(e, w);
-    e->c->ops->scatter(e->c, e->s, case_at(e, rank == root ? e->in : NULL), case_at(e, e->out), n, dt, root);
+    collective_scatter(e->c, e->s, case_at(e, rank == root ? e->in : NULL), case_at(e, e->out), n, dt, root);
     if (case_sync(e, "scatter") ||
         case_end(e, "scatter", n, dt, w, rank == root ? others : 0, rank == root ? 0 : b))
         return -1;
@@ -160,7 +160,7 @@ static inline int case_rooted(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, rank, e->in, n, dt);
     for (int r = 0; r < N && rank == root; r++) case_input(e, r, e->want + (size_t)r * b, n, dt);
     case_wire(e, w);
-    e->c->ops->gather(e->c, e->s, case_at(e, e->in), case_at(e, rank == root ? e->out : NULL), n, dt, root);
+    collective_gather(e->c, e->s, case_at(e, e->in), case_at(e, rank == root ? e->out : NULL), n, dt, root);
     if (case_sync(e, "gather")) return -1;
     return case_end(e, "gather", n, dt, w, rank == root ? 0 : b, rank == root ? others : 0);
 }
@@ -174,7 +174,7 @@ static inline int case_all_gather(struct case_env *e, size_t n, enum dtype dt, b
     case_input(e, rank, send, n, dt);
     for (int r = 0; r < N; r++) case_input(e, r, e->want + (size_t)r * b, n, dt);
     case_wire(e, w);
-    e->c->ops->all_gather(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
+    collective_all_gather(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
     return case_sync(e, "all_gather") ? -1 : case_end(e, "all_gather", n, dt, w, others, others);
 }
 
@@ -191,7 +191,7 @@ static inline int case_all_to_all(struct case_env *e, size_t n, enum dtype dt) {
     }
     free(all);
     case_wire(e, w);
-    e->c->ops->all_to_all(e->c, e->s, case_at(e, e->in), case_at(e, e->out), n, dt);
+    collective_all_to_all(e->c, e->s, case_at(e, e->in), case_at(e, e->out), n, dt);
     return case_sync(e, "all_to_all") ? -1 : case_end(e, "all_to_all", n, dt, w, others, others);
 }
 
@@ -201,16 +201,16 @@ static inline int case_send_recv(struct case_env *e, size_t n, enum dtype dt) {
     size_t b = n * dtype_size(dt);
     uint64_t w[4];
     if (N == 1) return 0;
-    e->c->ops->barrier(e->c, e->s);  // nobody's counters move while they are read
+    collective_barrier(e->c, e->s);  // nobody's counters move while they are read
     if (case_sync(e, "barrier")) return -1;
     case_begin(e);
     case_input(e, rank, e->in, n, dt);
     case_input(e, from, e->want, n, dt);
     case_wire(e, w);
-    e->c->ops->barrier(e->c, e->s);
-    if (rank % 2 == 0) e->c->ops->send(e->c, e->s, case_at(e, e->in), n, dt, to);
-    e->c->ops->recv(e->c, e->s, case_at(e, e->out), n, dt, from);
-    if (rank % 2 == 1) e->c->ops->send(e->c, e->s, case_at(e, e->in), n, dt, to);
+    collective_barrier(e->c, e->s);
+    if (rank % 2 == 0) collective_send(e->c, e->s, case_at(e, e->in), n, dt, to);
+    collective_recv(e->c, e->s, case_at(e, e->out), n, dt, from);
+    if (rank % 2 == 1) collective_send(e->c, e->s, case_at(e, e->in), n, dt, to);
     return case_sync(e, "send and recv") ? -1 : case_end(e, "send and recv", n, dt, w, b, b);
 }
 
@@ -225,7 +225,7 @@ static inline int case_reduce(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, rank, send, n, dt);
     if (rank == root) case_sum(e, e->want, 0, n, n, dt);
     case_wire(e, w);
-    e->c->ops->reduce(e->c, e->s, case_at(e, send), case_at(e, rank == root ? e->out : NULL), n, dt, root);
+    collective_reduce(e->c, e->s, case_at(e, send), case_at(e, rank == root ? e->out : NULL), n, dt, root);
     if (case_sync(e, "reduce")) return -1;
     return case_end(e, "reduce", n, dt, w, rank == root ? 0 : b, rank == root ? (size_t)(N - 1) * b : 0);
 }
@@ -241,7 +241,7 @@ static inline int case_all_reduce(struct case_env *e, size_t n, enum dtype dt, b
     case_input(e, (int)rank, send, n, dt);
     case_sum(e, e->want, 0, n, n, dt);
     case_wire(e, w);
-    e->c->ops->all_reduce(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
+    collective_all_reduce(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
     return case_sync(e, "all_reduce") ? -1 : case_end(e, "all_reduce", n, dt, w, moved, moved);
 }
 
@@ -254,7 +254,7 @@ static inline int case_reduce_scatter(struct case_env *e, size_t n, enum dtype d
     if (in_place) memcpy(e->want, send, N * b);  // other ranks' pieces stay as they are
     case_sum(e, e->want + (recv - e->out), rank * n, n, n * N, dt);
     case_wire(e, w);
-    e->c->ops->reduce_scatter(e->c, e->s, case_at(e, send), case_at(e, recv), n, dt);
+    collective_reduce_scatter(e->c, e->s, case_at(e, send), case_at(e, recv), n, dt);
     if (case_sync(e, "reduce_scatter")) return -1;
     return case_end(e, "reduce_scatter", n, dt, w, (N - 1) * b, (N - 1) * b);
 }

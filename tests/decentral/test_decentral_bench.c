@@ -13,12 +13,14 @@
 #include <cmocka.h>
 
 #include "decentral/bench/bench_rank.h"
+#include "decentral/collective/collective_impl.h"
 #include "shared/core/error.h"
 
-static const struct bench_case *named(const char *name) {
-    const struct bench_case *c = bench_case_find(name);
-    assert_non_null(c);
-    return c;
+static enum collective_primitive named(const char *name) {
+    enum collective_primitive p = 0;
+    while (p < COLLECTIVE_PRIMITIVES && !(bench_has(p) && !strcmp(bench_name(p), name))) p++;
+    assert_int_not_equal(p, COLLECTIVE_PRIMITIVES);
+    return p;
 }
 
 // ---------------------------------------------------------------- shapes
@@ -53,7 +55,6 @@ static void shapes_are_those_of_nccl_tests(void **state) {
     struct bench_shape least = bench_shape_of(named("all_gather"), 4, DT_F64, 1);
     assert_int_equal(least.count, 1);
     assert_int_equal(bench_shape_bytes(&least), 32);
-    assert_null(bench_case_find("allreduce"));
 
     struct bench_row row = {.shape = bench_shape_of(named("all_reduce"), 4, DT_F32, 4000)};
     row.figure[OUT_OF_PLACE] = (struct bench_figure){.there = true, .seconds = 1e-6};
@@ -131,8 +132,9 @@ static void exact_data_fit_every_type(void **state) {
 static void a_part_is_part_of_the_whole(void **state) {
     static double whole[N], part[N];
     (void)state;
-    for (int c = 0; c < BENCH_CASES; c++) {
-        struct bench_shape s = bench_shape_of(&bench_cases[c], 3, DT_F64, 3000 * 8);
+    for (enum collective_primitive p = 0; p < COLLECTIVE_PRIMITIVES; p++) {
+        if (!bench_has(p)) continue;
+        struct bench_shape s = bench_shape_of(p, 3, DT_F64, 3000 * 8);
         struct bench_data d = {.seed = 9};
         for (int rank = 0; rank < 3; rank++) {
             size_t n = bench_recv_count(&s, rank);
@@ -253,7 +255,8 @@ static void all_primitives_of_all_types_are_right(void **state) {
             o.mode = cases[k].mode;
             o.dt = dt;
             o.max_bytes = dt == DT_BF16 ? cases[k].max_bytes : 1 << 10;
-            for (int i = 0; i < BENCH_CASES; i++) o.wanted[i] = dt != DT_U8 || !bench_cases[i].reduces;
+            for (enum collective_primitive p = 0; p < COLLECTIVE_PRIMITIVES; p++)
+                o.wanted[p] = bench_has(p) && (dt != DT_U8 || !collective_reduces(p));
             assert_int_equal(run_threads(cases[k].ranks, &o, NULL), 0);
             assert_int_equal(seen.wrong, 0);
             if (dt != DT_BF16) continue;
@@ -263,9 +266,7 @@ static void all_primitives_of_all_types_are_right(void **state) {
     }
 }
 
-static void only(struct bench_rank_options *o, const char *name) {
-    o->wanted[named(name) - bench_cases] = true;
-}
+static void only(struct bench_rank_options *o, const char *name) { o->wanted[named(name)] = true; }
 
 static int flip_two(void *recv) {
     ((uint32_t *)recv)[1] ^= 1;
@@ -273,29 +274,30 @@ static int flip_two(void *recv) {
     return 0;
 }
 
-static void all_reduce_that_flips(struct collective *c, struct stream *s, const void *send, void *recv,
-                                  size_t count, enum dtype dt) {
-    collective_enqueue_all_reduce(c, s, send, recv, count, dt);
-    if (c->rank == 1) stream_host(s, "flip", flip_two, recv);
+static void all_reduce_that_flips(struct collective *c, const struct collective_call *call) {
+    collective_impl_enqueue(c, call);
+    if (call->primitive == COLLECTIVE_ALL_REDUCE && c->rank == 1)
+        stream_host(call->stream, "flip", flip_two, call->recv);
 }
 
 // Adds nothing: whoever asks gets its own.
-static void all_reduce_that_copies(struct collective *c, struct stream *s, const void *send, void *recv,
-                                   size_t count, enum dtype dt) {
-    collective_enqueue_barrier(c, s);
-    if (send != recv) dev_copy(s, recv, send, count * dtype_size(dt));
+static void all_reduce_that_copies(struct collective *c, const struct collective_call *call) {
+    struct collective_call barrier = {.primitive = COLLECTIVE_BARRIER, .stream = call->stream};
+    bool copies = call->primitive == COLLECTIVE_ALL_REDUCE;
+    collective_impl_enqueue(c, copies ? &barrier : call);
+    if (copies && call->send != call->recv)
+        dev_copy(call->stream, call->recv, call->send, call->count * dtype_size(call->dt));
 }
 
 static struct collective *create_with(const struct collective_source *src, int channel,
                                       const struct collective_options *o,
-                                      void (*all_reduce)(struct collective *c, struct stream *s,
-                                                         const void *send, void *recv, size_t count,
-                                                         enum dtype dt)) {
+                                      void (*enqueue)(struct collective *c,
+                                                      const struct collective_call *call)) {
     static struct collective_ops broken[8][COLLECTIVE_CHANNELS];  // each rank its own
     struct collective *c = collective_threads_create(src->impl, src->rank, channel, o);
     struct collective_ops *mine = &broken[src->rank][channel];
     *mine = *c->ops;
-    mine->all_reduce = all_reduce;
+    mine->enqueue = enqueue;
     c->ops = mine;
     return c;
 }
@@ -319,7 +321,7 @@ static void a_broken_reduction_is_caught(void **state) {
     // Two elements of one rank, for two sizes, in and out of place.
     assert_int_equal(run_threads(3, &o, create_flipping), 2 * 2 * 2);
     assert_int_equal(seen.wrong, 8);
-    assert_string_equal(seen.last.shape.what->name, "all_gather");
+    assert_string_equal(bench_name(seen.last.shape.what), "all_gather");
     assert_int_equal(seen.last.figure[OUT_OF_PLACE].wrong + seen.last.figure[IN_PLACE].wrong, 0);
     o.on_row = NULL;
     assert_int_equal(run_threads(1, &o, create_copying), 0);  // alone it is right to copy
@@ -332,12 +334,11 @@ static int refuse(void *arg) {
     return -1;
 }
 
-static void all_reduce_that_fails(struct collective *c, struct stream *s, const void *send, void *recv,
-                                  size_t count, enum dtype dt) {
-    if (c->rank == 1)
-        stream_host(s, "refuse", refuse, NULL);
+static void all_reduce_that_fails(struct collective *c, const struct collective_call *call) {
+    if (call->primitive == COLLECTIVE_ALL_REDUCE && c->rank == 1)
+        stream_host(call->stream, "refuse", refuse, NULL);
     else
-        collective_enqueue_all_reduce(c, s, send, recv, count, dt);
+        collective_impl_enqueue(c, call);
 }
 
 static struct collective *create_failing(const struct collective_source *src, int channel,

@@ -106,7 +106,7 @@ static void test_control_bytes_are_counted_apart(void **state) {
 // 1 + 2^-24 + .. in rank order differs from any order that adds the small ones first.
 static int body_order(struct rank_thread *t) {
     float x = t->rank == 0 ? 1.0f : 0x1p-24f, sum = 0;
-    t->c[0]->ops->all_reduce(t->c[0], t->s[0], &x, &sum, 1, DT_F32);
+    collective_all_reduce(t->c[0], t->s[0], &x, &sum, 1, DT_F32);
     if (stream_sync(t->s[0]) != 0) return -1;
     return sum == 1.0f ? 0 : -1;
 }
@@ -126,7 +126,7 @@ static int body_deep(struct rank_thread *t) {
     for (int i = 0; i < 2 * DEEP; i++) x[i] = i + t->rank;
     for (int i = 0; i < 2 * DEEP; i++) {
         struct collective *c = t->c[i % 2];
-        c->ops->all_reduce(c, t->s[i % 2], &x[i], &x[i], 1, DT_I64);
+        collective_all_reduce(c, t->s[i % 2], &x[i], &x[i], 1, DT_I64);
     }
     bad |= stream_sync(t->s[0]) | stream_sync(t->s[1]);
     for (int i = 0; i < 2 * DEEP; i++) bad |= x[i] != (int64_t)i * t->size + t->size * (t->size - 1) / 2;
@@ -150,28 +150,28 @@ static void assert_mentions(const char *text, const char *part) {
 static int body_mismatch_op(struct rank_thread *t) {
     float x[8] = {0}, y[8];
     if (t->rank == 2)
-        t->c[0]->ops->reduce_scatter(t->c[0], t->s[0], x, y, 2, DT_F32);
+        collective_reduce_scatter(t->c[0], t->s[0], x, y, 2, DT_F32);
     else
-        t->c[0]->ops->all_gather(t->c[0], t->s[0], x, y, 2, DT_F32);
+        collective_all_gather(t->c[0], t->s[0], x, y, 2, DT_F32);
     return stream_sync(t->s[0]);
 }
 
 static int body_mismatch_count(struct rank_thread *t) {
     float x[8] = {0};
-    t->c[0]->ops->broadcast(t->c[0], t->s[0], x, t->rank == 1 ? 7 : 8, DT_F32, 0);
+    collective_broadcast(t->c[0], t->s[0], x, t->rank == 1 ? 7 : 8, DT_F32, 0);
     return stream_sync(t->s[0]);
 }
 
 static int body_mismatch_type(struct rank_thread *t) {
     float x[8] = {0}, y[8];
-    t->c[0]->ops->all_reduce(t->c[0], t->s[0], x, y, 2, t->rank == 1 ? DT_BF16 : DT_F16);
+    collective_all_reduce(t->c[0], t->s[0], x, y, 2, t->rank == 1 ? DT_BF16 : DT_F16);
     return stream_sync(t->s[0]);
 }
 
 static int body_mismatch_mail(struct rank_thread *t) {
     float x[8] = {0};
-    if (t->rank == 0) t->c[0]->ops->send(t->c[0], t->s[0], x, 5, DT_F32, 1);
-    if (t->rank == 1) t->c[0]->ops->recv(t->c[0], t->s[0], x, 6, DT_F32, 0);
+    if (t->rank == 0) collective_send(t->c[0], t->s[0], x, 5, DT_F32, 1);
+    if (t->rank == 1) collective_recv(t->c[0], t->s[0], x, 6, DT_F32, 0);
     return t->rank < 2 ? stream_sync(t->s[0]) : -1;
 }
 
@@ -202,14 +202,14 @@ static void test_differing_calls_are_named(void **state) {
 static int body_missing(struct rank_thread *t) {
     float x = 0, y;
     if (t->rank == 1) return -1;
-    t->c[0]->ops->all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
     return stream_sync(t->s[0]);
 }
 
 static int body_missing_sender(struct rank_thread *t) {
     float x = 0;
-    if (t->rank == 1) t->c[0]->ops->recv(t->c[0], t->s[0], &x, 1, DT_F32, 0);
-    if (t->rank == 2) t->c[0]->ops->send(t->c[0], t->s[0], &x, 1, DT_F32, 0);
+    if (t->rank == 1) collective_recv(t->c[0], t->s[0], &x, 1, DT_F32, 0);
+    if (t->rank == 2) collective_send(t->c[0], t->s[0], &x, 1, DT_F32, 0);
     return t->rank == 0 ? -1 : stream_sync(t->s[0]);
 }
 
@@ -233,12 +233,12 @@ static int body_abort(struct rank_thread *t) {
     int i = t->rank % 2;
     if (t->rank == 0) {
         usleep(20000);
-        t->c[0]->ops->abort(t->c[0], "rank 0 ran out of patience");
+        collective_abort(t->c[0], "rank 0 ran out of patience");
         return -1;
     }
-    t->c[i]->ops->all_reduce(t->c[i], t->s[i], &x, &y, 1, DT_F32);
+    collective_all_reduce(t->c[i], t->s[i], &x, &y, 1, DT_F32);
     int rc = stream_sync(t->s[i]);
-    t->c[0]->ops->barrier(t->c[0], t->s[0]);  // later operations fail at once
+    collective_barrier(t->c[0], t->s[0]);  // later operations fail at once
     return rc | stream_sync(t->s[0]);
 }
 
@@ -254,7 +254,7 @@ static void test_abort_ends_every_wait(void **state) {
 
 static int body_sum_of_bytes(struct rank_thread *t) {
     uint8_t x[4] = {0}, y[4];
-    t->c[0]->ops->all_reduce(t->c[0], t->s[0], x, y, 4, DT_U8);
+    collective_all_reduce(t->c[0], t->s[0], x, y, 4, DT_U8);
     return stream_sync(t->s[0]);
 }
 
@@ -307,11 +307,11 @@ static void test_auto_is_what_the_machine_can(void **state) {
 
 static int body_abort_is_seen(struct rank_thread *t) {
     char why[64] = "";
-    if (t->c[0]->ops->aborted(t->c[0], why, sizeof why)) return -1;
+    if (collective_aborted(t->c[0], why, sizeof why)) return -1;
     pthread_barrier_wait(t->start);
-    if (t->rank == 0) t->c[1]->ops->abort(t->c[1], "rank 0 has left");
+    if (t->rank == 0) collective_abort(t->c[1], "rank 0 has left");
     pthread_barrier_wait(t->start);
-    return t->c[0]->ops->aborted(t->c[0], why, sizeof why) && strcmp(why, "rank 0 has left") == 0 ? 0 : -1;
+    return collective_aborted(t->c[0], why, sizeof why) && strcmp(why, "rank 0 has left") == 0 ? 0 : -1;
 }
 
 static void test_an_abort_can_be_asked_for(void **state) {

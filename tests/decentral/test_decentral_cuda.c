@@ -68,7 +68,7 @@ static void *rank_main(void *arg) {
     if (ring_source_open(&source, r->kind, &place) == 0 && open_channels(r, ring_source_get(source)) == 0) {
         pthread_barrier_wait(r->start);
         r->rc = r->body(r);
-        if (r->rc == -1) r->c[0]->ops->abort(r->c[0], "a rank of the test failed");
+        if (r->rc == -1) collective_abort(r->c[0], "a rank of the test failed");
     }
     for (int i = 0; i < 2; i++) {
         stream_destroy(&r->s[i]);
@@ -141,7 +141,7 @@ static void test_nccl(void **state) {
 
 // Freeing memory waits for the device, and so for what peers no longer come to.
 static void give_up(struct gpu_rank *r) {
-    for (int c = 0; c < 2; c++) r->c[c]->ops->abort(r->c[c], "a rank of the test failed");
+    for (int c = 0; c < 2; c++) collective_abort(r->c[c], "a rank of the test failed");
 }
 
 // Operations follow one another on the same buffers without a word from the host: x becomes the sum of all,
@@ -162,12 +162,12 @@ static int body_chain(struct gpu_rank *r) {
     for (int c = 0; c < 2; c++) {
         x[c] = dev_alloc(r->dev, MEM_ACTIVATION, bytes);
         dev_copy(r->s[c], x[c], host[c], bytes);
-        for (int i = 0; i <= CHAIN; i++) r->c[c]->ops->all_reduce(r->c[c], r->s[c], x[c], x[c], WIDE, DT_I64);
+        for (int i = 0; i <= CHAIN; i++) collective_all_reduce(r->c[c], r->s[c], x[c], x[c], WIDE, DT_I64);
         dev_copy(r->s[c], got[c], x[c], bytes);
     }
-    r->c[0]->ops->all_gather(r->c[0], r->s[0], x[0], parts, WIDE, DT_I64);
+    collective_all_gather(r->c[0], r->s[0], x[0], parts, WIDE, DT_I64);
     dev_copy(r->s[0], x[0], own, bytes);
-    r->c[0]->ops->all_gather(r->c[0], r->s[0], x[0], parts, WIDE, DT_I64);
+    collective_all_gather(r->c[0], r->s[0], x[0], parts, WIDE, DT_I64);
     op_fill_zero(r->s[0], &(struct fill_zero_args){.out = x[0], .bytes = (int64_t)bytes});
     dev_copy(r->s[0], all, parts, (size_t)r->size * bytes);
     bad |= stream_sync(r->s[0]) | stream_sync(r->s[1]);
@@ -204,7 +204,7 @@ static int body_in_turn(struct gpu_rank *r) {
         usleep((unsigned)rand_r(&seed) % 300);
         if (rand_r(&seed) % 4 == 0)
             op_fill_zero(r->s[c], &(struct fill_zero_args){.out = x[c], .bytes = (int64_t)bytes});
-        r->c[c]->ops->all_reduce(r->c[c], r->s[c], x[c], x[c], WIDE, DT_I64);
+        collective_all_reduce(r->c[c], r->s[c], x[c], x[c], WIDE, DT_I64);
     }
     int rc = stream_sync(r->s[0]) | stream_sync(r->s[1]);
     if (rc) give_up(r);
@@ -234,13 +234,13 @@ static int body_mail(struct gpu_rank *r) {
     for (int i = 0; i < CHAIN; i++) {
         for (int half = 0; half < 2; half++) {
             if (r->rank % 2 != half) {
-                r->c[0]->ops->recv(r->c[0], r->s[0], in, WIDE, DT_I64, from);
+                collective_recv(r->c[0], r->s[0], in, WIDE, DT_I64, from);
                 dev_copy(r->s[0], got[i], in, sizeof host);
                 op_fill_zero(r->s[0], &(struct fill_zero_args){.out = in, .bytes = sizeof host});
                 continue;
             }
             dev_copy(r->s[0], out, host, sizeof host);
-            r->c[0]->ops->send(r->c[0], r->s[0], out, WIDE, DT_I64, to);
+            collective_send(r->c[0], r->s[0], out, WIDE, DT_I64, to);
             op_fill_zero(r->s[0], &(struct fill_zero_args){.out = out, .bytes = sizeof host});
         }
     }
@@ -267,12 +267,12 @@ static int body_leaves_early(struct gpu_rank *r) {
     for (int i = 0; i < 8 && rc == 0; i++) {
         char *from = dev_alloc(r->dev, MEM_ACTIVATION, bytes);
         char *to = dev_alloc(r->dev, MEM_ACTIVATION, RANKS * bytes);
-        r->c[0]->ops->all_gather(r->c[0], r->s[0], from, to, bytes, DT_U8);
-        r->c[0]->ops->barrier(r->c[0], r->s[0]);
+        collective_all_gather(r->c[0], r->s[0], from, to, bytes, DT_U8);
+        collective_barrier(r->c[0], r->s[0]);
         if (r->rank == i % r->size)
             for (int k = 0; k < r->size; k++)
-                if (k != r->rank) r->c[0]->ops->send(r->c[0], r->s[0], from, bytes, DT_U8, k);
-        if (r->rank != i % r->size) r->c[0]->ops->recv(r->c[0], r->s[0], to, bytes, DT_U8, i % r->size);
+                if (k != r->rank) collective_send(r->c[0], r->s[0], from, bytes, DT_U8, k);
+        if (r->rank != i % r->size) collective_recv(r->c[0], r->s[0], to, bytes, DT_U8, i % r->size);
         rc = stream_sync(r->s[0]);
         dev_free(r->dev, MEM_ACTIVATION, from, bytes);
         dev_free(r->dev, MEM_ACTIVATION, to, RANKS * bytes);
@@ -294,13 +294,13 @@ static int body_barrier(struct gpu_rank *r) {
     void *addresses = dev_alloc(r->dev, MEM_ACTIVATION, RANKS * sizeof x);
     dev_copy(r->s[1], addresses, &x, sizeof x);
     int64_t *all = dev_alloc(r->dev, MEM_ACTIVATION, RANKS * sizeof x);
-    r->c[1]->ops->all_gather(r->c[1], r->s[1], addresses, all, 1, DT_I64);
+    collective_all_gather(r->c[1], r->s[1], addresses, all, 1, DT_I64);
     dev_copy(r->s[1], shared, all, (size_t)r->size * sizeof x);
     int rc = stream_sync(r->s[1]);
     dev_copy(r->s[0], x, &mine, sizeof mine);
-    r->c[0]->ops->barrier(r->c[0], r->s[0]);
+    collective_barrier(r->c[0], r->s[0]);
     for (int i = 0; i < r->size; i++) dev_copy(r->s[0], &got[i], shared[i], sizeof mine);
-    r->c[0]->ops->barrier(r->c[0], r->s[0]);
+    collective_barrier(r->c[0], r->s[0]);
     rc |= stream_sync(r->s[0]);
     for (int i = 0; i < r->size; i++) rc |= got[i] != i + 7;
     dev_free(r->dev, MEM_ACTIVATION, x, sizeof mine);
@@ -323,8 +323,8 @@ static void test_a_barrier_orders_devices(void **state) {
 static int body_one_device_fails(struct gpu_rank *r) {
     static float nowhere[WIDE];
     float *x = dev_alloc(r->dev, MEM_ACTIVATION, sizeof nowhere);
-    r->c[0]->ops->all_reduce(r->c[0], r->s[0], x, r->rank == 1 ? nowhere : x, WIDE, DT_F32);
-    r->c[0]->ops->all_reduce(r->c[0], r->s[0], x, x, WIDE, DT_F32);
+    collective_all_reduce(r->c[0], r->s[0], x, r->rank == 1 ? nowhere : x, WIDE, DT_F32);
+    collective_all_reduce(r->c[0], r->s[0], x, x, WIDE, DT_F32);
     int rc = stream_sync(r->s[0]);
     stream_destroy(&r->s[0]);
     dev_free(r->dev, MEM_ACTIVATION, x, sizeof nowhere);
@@ -337,7 +337,7 @@ static int body_one_device_fails_last(struct gpu_rank *r) {
     static float nowhere[WIDE];
     size_t bytes = (size_t)r->size * sizeof nowhere;
     float *x = dev_alloc(r->dev, MEM_ACTIVATION, bytes), *y = dev_alloc(r->dev, MEM_ACTIVATION, bytes);
-    r->c[0]->ops->reduce_scatter(r->c[0], r->s[0], x, r->rank == 1 ? nowhere : y, WIDE, DT_F32);
+    collective_reduce_scatter(r->c[0], r->s[0], x, r->rank == 1 ? nowhere : y, WIDE, DT_F32);
     int rc = stream_sync(r->s[0]);
     dev_free(r->dev, MEM_ACTIVATION, x, bytes);
     dev_free(r->dev, MEM_ACTIVATION, y, bytes);
@@ -359,7 +359,7 @@ static void test_a_failed_device_fails_all(void **state) {
 
 static int body_sum_of_bytes(struct gpu_rank *r) {
     uint8_t *x = dev_alloc(r->dev, MEM_ACTIVATION, 64);
-    r->c[0]->ops->reduce(r->c[0], r->s[0], x, x, 64, DT_U8, 1);
+    collective_reduce(r->c[0], r->s[0], x, x, 64, DT_U8, 1);
     int rc = stream_sync(r->s[0]);
     dev_free(r->dev, MEM_ACTIVATION, x, 64);
     return rc;
@@ -376,7 +376,7 @@ static void test_one_rank_refuses(void **state) {
 
 static int body_missing(struct gpu_rank *r) {
     float *x = dev_alloc(r->dev, MEM_ACTIVATION, 256);
-    if (r->rank != 1) r->c[0]->ops->all_reduce(r->c[0], r->s[0], x, x, 64, DT_F32);
+    if (r->rank != 1) collective_all_reduce(r->c[0], r->s[0], x, x, 64, DT_F32);
     int rc = r->rank == 1 ? -3 : stream_sync(r->s[0]);
     dev_free(r->dev, MEM_ACTIVATION, x, 256);
     return rc;
@@ -398,9 +398,9 @@ static int body_gives_up(struct gpu_rank *r) {
     float *x = dev_alloc(r->dev, MEM_ACTIVATION, 256);
     if (r->rank == 1) {
         usleep(50000);
-        r->c[0]->ops->abort(r->c[0], "rank 1 gives up");
+        collective_abort(r->c[0], "rank 1 gives up");
     } else {
-        r->c[0]->ops->all_reduce(r->c[0], r->s[0], x, x, 64, DT_F32);
+        collective_all_reduce(r->c[0], r->s[0], x, x, 64, DT_F32);
     }
     int rc = stream_sync(r->s[0]);
     dev_free(r->dev, MEM_ACTIVATION, x, 256);

@@ -88,7 +88,7 @@ static int job_staged(struct mpi_rank *r) {
     }
     struct collective *bare = open_channel(r, 2, (struct collective_options){.deadline_s = 60});
     float x = 0;
-    bare->ops->broadcast(bare, s, &x, 1, DT_F32, 0);
+    collective_broadcast(bare, s, &x, 1, DT_F32, 0);
     if (!rc) rc = expect_failure(bare, s, "without host staging");
     stream_destroy(&s);
     collective_destroy(&bare);
@@ -101,7 +101,7 @@ static int refused(struct mpi_rank *r, struct collective_options o, const char *
     uint16_t x[8] = {0};
     o.deadline_s = 60;
     struct collective *c = open_channel(r, 0, o);
-    c->ops->all_reduce(c, r->s, x, x, 8, DT_BF16);
+    collective_all_reduce(c, r->s, x, x, 8, DT_BF16);
     int rc = expect_failure(c, r->s, why);
     stream_destroy(&r->s);
     collective_destroy(&c);
@@ -125,18 +125,18 @@ static int job_missing(struct mpi_rank *r) {
     struct collective *c =
         open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 1 ? 30 : 1});
     if (r->rank == 1) {
-        c->ops->barrier(c, r->s);
+        collective_barrier(c, r->s);
         usleep(2000000);
         return expect_failure(c, r->s, "aborted by rank");
     }
-    c->ops->all_gather(c, r->s, &x, y, 1, DT_F32);
+    collective_all_gather(c, r->s, &x, y, 1, DT_F32);
     return expect_failure(c, r->s, "did not come");
 }
 
 static int job_mismatch(struct mpi_rank *r) {
     float x[8] = {0};
     struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 2});
-    c->ops->broadcast(c, r->s, x, r->rank == 1 ? 7 : 6, DT_F32, 0);
+    collective_broadcast(c, r->s, x, r->rank == 1 ? 7 : 6, DT_F32, 0);
     if (r->rank == 1) return expect_failure(c, r->s, "rank 0 sent 24 bytes where rank 1 expects 28");
     (void)stream_sync(r->s);  // x must outlive the message
     return 0;
@@ -147,11 +147,11 @@ static int job_abort(struct mpi_rank *r) {
     struct collective *c = open_channel(r, 0, (struct collective_options){0});  // no deadline
     if (r->rank == 2) {
         usleep(50000);
-        c->ops->abort(c, "rank 2 gives up");
-        c->ops->barrier(c, r->s);
+        collective_abort(c, "rank 2 gives up");
+        collective_barrier(c, r->s);
         return expect_failure(c, r->s, "rank 2 gives up");
     }
-    c->ops->all_gather(c, r->s, &x, y, 1, DT_F32);
+    collective_all_gather(c, r->s, &x, y, 1, DT_F32);
     return expect_failure(c, r->s, "aborted by rank 2: rank 2 gives up");
 }
 
@@ -159,10 +159,10 @@ static int job_abort(struct mpi_rank *r) {
 static int job_dead(struct mpi_rank *r) {
     float x = 0, y[3];
     struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 1});
-    c->ops->barrier(c, r->s);
+    collective_barrier(c, r->s);
     if (stream_sync(r->s) != 0) return -1;
     if (r->rank == 1) _exit(7);
-    c->ops->all_gather(c, r->s, &x, y, 1, DT_F32);
+    collective_all_gather(c, r->s, &x, y, 1, DT_F32);
     return expect_failure(c, r->s, "rank 1 did not come");
 }
 

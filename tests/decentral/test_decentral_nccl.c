@@ -1,5 +1,4 @@
-// NCCL's collectives without a GPU: what moves where (pieces, chunks, bytes), the rendezvous, and the errors.
-#include <math.h>
+// NCCL's collectives without a GPU: their staging, the rendezvous, and the errors.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,90 +8,14 @@
 
 #include <cmocka.h>
 
-#include "decentral/nccl/nccl_impl.h"
+#include "decentral/nccl/collective_nccl.h"
 #include "shared/core/error.h"
-
-static struct collective_call call_of(enum collective_op op, size_t count, enum dtype dt, int root) {
-    return (struct collective_call){.op = op, .dt = dt, .root = root, .count = count};
-}
-
-// Every element of what is summed belongs to exactly one rank, in rank order.
-static void test_pieces_cover(void **state) {
-    (void)state;
-    const enum collective_op ops[] = {COLLECTIVE_REDUCE, COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE_SCATTER};
-    const size_t counts[] = {0, 1, 2, 7, 1000, 4097};
-    for (size_t o = 0; o < 3; o++)
-        for (size_t n = 0; n < 6; n++)
-            for (int size = 1; size <= 5; size++) {
-                struct collective_call c =
-                    call_of(ops[o], counts[n], DT_BF16, ops[o] == COLLECTIVE_REDUCE ? size - 1 : -1);
-                size_t total = ops[o] == COLLECTIVE_REDUCE_SCATTER ? counts[n] * (size_t)size : counts[n],
-                       at = 0;
-                for (int i = 0; i < size; i++) {
-                    struct nccl_piece p = nccl_piece_of(&c, size, i);
-                    if (p.end == p.begin) continue;
-                    assert_int_equal(p.begin, at);
-                    at = p.end;
-                }
-                assert_int_equal(at, total);
-            }
-}
-
-static void test_chunks_cover(void **state) {
-    (void)state;
-    struct collective_call c = call_of(COLLECTIVE_REDUCE_SCATTER, 1000, DT_BF16, -1);
-    size_t slot = nccl_slot(3 * 512, 4, DT_BF16);  // three peers, 256 elements each
-    assert_int_equal(slot, 256);
-    assert_int_equal(nccl_chunks(&c, 4, slot), 4);
-    struct nccl_piece p = nccl_piece_of(&c, 4, 2);
-    size_t sum = 0;
-    for (size_t j = 0; j < 4; j++) sum += nccl_chunk(p, j * slot, slot);
-    assert_int_equal(sum, 1000);
-    assert_int_equal(nccl_chunk(p, 3 * slot, slot), 1000 - 3 * 256);
-    assert_int_equal(nccl_chunk(p, 4 * slot, slot), 0);
-    assert_int_equal(nccl_slot(0, 4, DT_BF16), 0);  // no staging: refused
-    assert_int_equal(nccl_slot(3 * 255, 4, DT_F32), 0);
-    c.count = 0;
-    assert_int_equal(nccl_chunks(&c, 4, slot), 0);
-}
 
 static void test_staging(void **state) {
     (void)state;
     assert_int_equal(collective_nccl_staging_bytes(1, 1 << 20, DT_BF16), 0);
     assert_int_equal(collective_nccl_staging_bytes(4, 100, DT_BF16), 3 * 256);
     assert_int_equal(collective_nccl_staging_bytes(2, (size_t)1 << 30, DT_F32), (size_t)32 << 20);
-    // What it gives is enough for one chunk, or for chunks of its maximum.
-    assert_true(nccl_slot(collective_nccl_staging_bytes(5, 12345, DT_F32), 5, DT_F32) >= 12345);
-}
-
-// Everything sent is received, and the totals are the formulas'.
-static void test_volumes(void **state) {
-    (void)state;
-    for (int op = 0; op < COLLECTIVE_OPS; op++) {
-        if (op == COLLECTIVE_SEND || op == COLLECTIVE_RECV) continue;
-        bool rooted = op == COLLECTIVE_BROADCAST || op == COLLECTIVE_SCATTER || op == COLLECTIVE_REDUCE ||
-                      op == COLLECTIVE_GATHER;
-        struct collective_call c = call_of((enum collective_op)op, 1001, DT_BF16, rooted ? 1 : -1);
-        size_t out = 0, in = 0, sent, received;
-        for (int r = 0; r < 3; r++) {
-            nccl_volume(&c, r, 3, &sent, &received);
-            out += sent;
-            in += received;
-        }
-        assert_int_equal(out, in);
-        size_t each = 1001 * 2, want = op == COLLECTIVE_BARRIER ? 0 : rooted ? 2 * each : 6 * each;
-        if (op == COLLECTIVE_ALL_REDUCE) want = 4 * each;  // 2 (N-1)/N of the buffer, on each of N
-        assert_int_equal(out, want);
-    }
-    size_t sent, received;
-    struct collective_call s = call_of(COLLECTIVE_SEND, 10, DT_F64, 1),
-                           r = call_of(COLLECTIVE_RECV, 10, DT_F64, 0);
-    nccl_volume(&s, 0, 2, &sent, &received);
-    assert_int_equal(sent, 80);
-    assert_int_equal(received, 0);
-    nccl_volume(&r, 1, 2, &sent, &received);
-    assert_int_equal(sent, 0);
-    assert_int_equal(received, 80);
 }
 
 static void test_needs_cuda(void **state) {
@@ -173,10 +96,7 @@ static void test_meeting_misses_a_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces_cover),
-        cmocka_unit_test(test_chunks_cover),
         cmocka_unit_test(test_staging),
-        cmocka_unit_test(test_volumes),
         cmocka_unit_test(test_needs_cuda),
         cmocka_unit_test(test_meeting_shares),
         cmocka_unit_test(test_meeting_misses_a_rank),

@@ -122,8 +122,8 @@ static int body_many(struct nccl_rank *r) {
     float *x = calloc(64, sizeof *x);
     x[0] = 1;
     for (int i = 0; i < 200; i++)  // more than can be in flight
-        r->c->ops->all_reduce(r->c, r->s, x, x, 64, DT_F32);
-    r->c->ops->barrier(r->c, r->s);
+        collective_all_reduce(r->c, r->s, x, x, 64, DT_F32);
+    collective_barrier(r->c, r->s);
     int rc = stream_sync(r->s);
     if (rc == 0 && !(x[0] > 1e30f)) rc = -1;  // 2^200 overflows fp32: infinity
     free(x);
@@ -140,10 +140,10 @@ static void test_many_in_flight(void **state) {
 static int body_native(struct nccl_rank *r) {
     float x[12], y[12];
     for (int i = 0; i < 12; i++) x[i] = (float)(i + r->rank);
-    r->c->ops->reduce_scatter(r->c, r->s, x, y, 4, DT_F32);
+    collective_reduce_scatter(r->c, r->s, x, y, 4, DT_F32);
     int rc = stream_sync(r->s);
     for (int i = 0; i < 4 && rc == 0; i++) rc = y[i] == (float)(3 * (4 * r->rank + i) + 3) ? 0 : -1;
-    r->c->ops->reduce(r->c, r->s, x, y, 12, DT_F32, 1);
+    collective_reduce(r->c, r->s, x, y, 12, DT_F32, 1);
     if (stream_sync(r->s) != 0) return -1;
     for (int i = 0; i < 12 && rc == 0 && r->rank == 1; i++) rc = y[i] == (float)(3 * i + 3) ? 0 : -1;
     return rc;
@@ -162,7 +162,7 @@ static void test_native(void **state) {
 static int body_one_missing(struct nccl_rank *r) {
     float x[4] = {0};
     if (r->rank == 1) return -2;
-    r->c->ops->broadcast(r->c, r->s, x, 4, DT_F32, 1);
+    collective_broadcast(r->c, r->s, x, 4, DT_F32, 1);
     return stream_sync(r->s);
 }
 
@@ -180,7 +180,7 @@ static int body_hangs(struct nccl_rank *r) {
     float x[4] = {0};
     if (r->rank != 0) return 0;
     struct event *e = event_create(r->dev);
-    r->c->ops->broadcast(r->c, r->s, x, 4, DT_F32, 0);
+    collective_broadcast(r->c, r->s, x, 4, DT_F32, 0);
     event_record(e, r->s);
     int rc = event_sync(e) == -1 && stream_sync(r->s) == -1 ? -1 : -2;
     event_destroy(&e);
@@ -199,8 +199,8 @@ static void test_a_hanging_device_ends_at_the_deadline(void **state) {
 
 static int body_abort(struct nccl_rank *r) {
     float x[4] = {0};
-    r->c->ops->abort(r->c, "enough");
-    r->c->ops->broadcast(r->c, r->s, x, 4, DT_F32, 0);
+    collective_abort(r->c, "enough");
+    collective_broadcast(r->c, r->s, x, 4, DT_F32, 0);
     return stream_sync(r->s);
 }
 
@@ -216,7 +216,7 @@ static void test_abort(void **state) {
 
 static int body_reduce(struct nccl_rank *r) {
     uint8_t x[4] = {0};
-    r->c->ops->all_reduce(r->c, r->s, x, x, 4, r->staging_bytes ? DT_U8 : DT_BF16);
+    collective_all_reduce(r->c, r->s, x, x, 4, r->staging_bytes ? DT_U8 : DT_BF16);
     return stream_sync(r->s);
 }
 

@@ -1,0 +1,176 @@
+// The plan of each primitive, from its line in COLLECTIVE_LIST.
+#include "decentral/collective/collective_plan.h"
+
+#define BLOCKS_1 false
+#define BLOCKS_N true
+#define ROW(primitive, text, sends, sent, receives, received, arrives) \
+    [COLLECTIVE_##primitive] = {.name = #text,                         \
+                                .senders = HOLDER_##sends,             \
+                                .receivers = HOLDER_##receives,        \
+                                .n_sent = BLOCKS_##sent,               \
+                                .n_received = BLOCKS_##received,       \
+                                .result = RESULT_##arrives},
+const struct collective_row collective_rows[COLLECTIVE_PRIMITIVES] = {COLLECTIVE_LIST(ROW)};
+
+// ---------------------------------------------------------------- who has what
+
+static bool holds(const struct collective_plan *p, enum collective_holder who, int rank) {
+    switch (who) {
+        case HOLDER_NOBODY:
+            return false;
+        case HOLDER_ALL:
+            return true;
+        case HOLDER_ROOT:
+            return rank == p->call->root;
+        case HOLDER_OTHERS:
+            return rank != p->call->root;
+        case HOLDER_CALLER:
+            return rank == p->rank;
+        case HOLDER_PEER:
+            return rank == p->call->peer;
+    }
+    return false;
+}
+
+bool collective_sends(const struct collective_plan *p, int rank) { return holds(p, p->row->senders, rank); }
+
+struct collective_plan collective_plan_of(const struct collective_call *c, int rank, int size) {
+    struct collective_plan p = {.call = c, .row = &collective_rows[c->primitive], .rank = rank, .size = size};
+    if (holds(&p, p.row->senders, rank)) p.send_blocks = p.row->n_sent ? (size_t)size : 1;
+    if (holds(&p, p.row->receivers, rank)) p.recv_blocks = p.row->n_received ? (size_t)size : 1;
+    return p;
+}
+
+// Where piece i begins when count elements are cut into size nearly equal ones.
+static size_t cut(size_t count, size_t size, size_t i) { return count / size * i + count % size * i / size; }
+
+struct collective_span collective_piece(const struct collective_plan *p, int rank) {
+    size_t count = p->call->count, size = (size_t)p->size, i = (size_t)rank;
+    if (!holds(p, p->row->receivers, rank)) return (struct collective_span){0};
+    if (p->row->result == RESULT_SUMMED_IN_PIECES) {
+        size_t at = cut(count, size, i);
+        return (struct collective_span){at, cut(count, size, i + 1) - at};
+    }
+    return (struct collective_span){p->row->n_sent ? i * count : 0, count};
+}
+
+size_t collective_place(const struct collective_plan *p, int from) {
+    return p->row->n_received ? (size_t)from * p->call->count : 0;
+}
+
+size_t collective_sum_place(const struct collective_plan *p) {
+    return p->row->result == RESULT_SUMMED_IN_PIECES ? collective_piece(p, p->rank).at : 0;
+}
+
+// ---------------------------------------------------------------- steps
+
+size_t collective_slot(size_t staging_bytes, int size, enum dtype dt) {
+    if (size < 2) return SIZE_MAX;
+    return staging_bytes / (size_t)(size - 1) / DEV_ALIGN * DEV_ALIGN / dtype_size(dt);
+}
+
+size_t collective_staging_bytes(int size, size_t max_count, enum dtype dt, size_t chunk_bytes) {
+    size_t bytes = dev_round(max_count * dtype_size(dt));
+    return (size_t)(size - 1) * (bytes < chunk_bytes ? bytes : chunk_bytes);
+}
+
+struct collective_plan collective_plan_steps(const struct collective_call *c, int rank, int size,
+                                             void *staging, size_t staging_bytes) {
+    struct collective_plan p = collective_plan_of(c, rank, size);
+    size_t longest = 0;
+    p.steps = 1;
+    if (p.row->result == RESULT_MOVED) return p;
+    p.staging = staging;
+    p.slot = collective_slot(staging_bytes, size, c->dt);
+    for (int i = 0; i < size; i++) {
+        size_t n = collective_piece(&p, i).count;
+        if (n > longest) longest = n;
+    }
+    p.chunks = longest ? (longest - 1) / p.slot + 1 : 0;
+    p.steps = p.chunks + (p.row->result == RESULT_SUMMED_IN_PIECES);
+    return p;
+}
+
+// Elements of a piece in a chunk that begins behind `done` of them.
+static size_t chunk(struct collective_span piece, size_t done, size_t slot) {
+    if (piece.count <= done) return 0;
+    return piece.count - done < slot ? piece.count - done : slot;
+}
+
+static void *slot_of(const struct collective_plan *p, int peer) {
+    size_t i = (size_t)(peer < p->rank ? peer : peer - 1);
+    return p->staging + i * p->slot * dtype_size(p->call->dt);
+}
+
+// Element i of a buffer, or NULL where there is none.
+static void *element(const struct collective_plan *p, const void *buf, size_t i) {
+    return buf ? (char *)(uintptr_t)buf + i * dtype_size(p->call->dt) : NULL;
+}
+
+// What is moved between the rank and a peer, or itself.
+static struct collective_transfer moved(const struct collective_plan *p, int peer) {
+    struct collective_span mine = collective_piece(p, p->rank), theirs = collective_piece(p, peer);
+    size_t e = dtype_size(p->call->dt);
+    return (struct collective_transfer){.send = element(p, p->call->send, theirs.at),
+                                        .recv = element(p, p->call->recv, collective_place(p, peer)),
+                                        .send_bytes = p->send_blocks ? theirs.count * e : 0,
+                                        .recv_bytes = collective_sends(p, peer) ? mine.count * e : 0};
+}
+
+struct collective_transfer collective_own_copy(const struct collective_plan *p) {
+    struct collective_transfer own = moved(p, p->rank);
+    bool copied = p->row->result == RESULT_MOVED && own.send != own.recv;
+    return copied ? own : (struct collective_transfer){0};
+}
+
+struct collective_transfer collective_step(const struct collective_plan *p, size_t step, int peer) {
+    const struct collective_call *c = p->call;
+    struct collective_span mine = collective_piece(p, p->rank), theirs = collective_piece(p, peer);
+    size_t e = dtype_size(c->dt), done = step * p->slot;
+    if (p->row->result == RESULT_MOVED) return moved(p, peer);
+    if (step < p->chunks)
+        return (struct collective_transfer){.send = element(p, c->send, theirs.at + done),
+                                            .recv = slot_of(p, peer),
+                                            .send_bytes = chunk(theirs, done, p->slot) * e,
+                                            .recv_bytes = chunk(mine, done, p->slot) * e};
+    return (struct collective_transfer){.send = element(p, c->recv, mine.at),
+                                        .recv = element(p, c->recv, theirs.at),
+                                        .send_bytes = mine.count * e,
+                                        .recv_bytes = theirs.count * e};
+}
+
+struct reduce_args collective_step_sum(const struct collective_plan *p, size_t step, const void **inputs) {
+    const struct collective_call *c = p->call;
+    struct collective_span mine = collective_piece(p, p->rank);
+    size_t done = step * p->slot, n = step < p->chunks ? chunk(mine, done, p->slot) : 0;
+    if (n == 0) return (struct reduce_args){0};
+    for (int i = 0; i < p->size; i++)
+        inputs[i] = i == p->rank ? element(p, c->send, mine.at + done) : slot_of(p, i);
+    return (struct reduce_args){.out = element(p, c->recv, collective_sum_place(p) + done),
+                                .inputs = inputs,
+                                .count = p->size,
+                                .n = (int64_t)n,
+                                .dt = c->dt};
+}
+
+// ---------------------------------------------------------------- bytes
+
+struct collective_volume collective_volume(const struct collective_plan *p) {
+    struct collective_volume v = {0};
+    size_t e = dtype_size(p->call->dt), mine = collective_piece(p, p->rank).count * e;
+    bool back = p->row->result == RESULT_SUMMED_IN_PIECES;
+    for (int i = 0; i < p->size; i++) {
+        size_t theirs = collective_piece(p, i).count * e;
+        if (i == p->rank) continue;
+        if (p->send_blocks) v.sent += theirs + (back ? mine : 0);
+        if (collective_sends(p, i)) v.received += mine + (back ? theirs : 0);
+    }
+    return v;
+}
+
+struct collective_volume collective_native_volume(const struct collective_plan *p) {
+    size_t bytes = p->call->count * dtype_size(p->call->dt), size = (size_t)p->size;
+    if (p->row->result != RESULT_SUMMED_IN_PIECES) return collective_volume(p);
+    bytes = 2 * (size - 1) * bytes / size;
+    return (struct collective_volume){bytes, bytes};
+}

@@ -1,0 +1,104 @@
+// What a call of a collective means, for every engine and for predictions: who sends how many elements to
+// whom, in which steps, and how many bytes that makes. Everything follows from the primitive's line in
+// COLLECTIVE_LIST. Pure: moves nothing.
+//
+// Piece       What a rank gets of every sender's buffer, or, of a sum, the part that it adds up.
+// Place       Where in a rank's recv the piece from a sender arrives.
+// Steps       Engines that only send and receive exchange with every peer at once, step by step:
+//
+//                 moved    | pieces to their places |
+//                 summed   | a chunk of each piece to who sums it, into staging | the next chunk | ..
+//                          and, summed in pieces, | the sums to all |
+//
+//                 staging  | slot of one peer | slot of the next | ..    size-1 slots, of a chunk each;
+//                                                                        the own piece is read in place
+//
+//             Behind each step with a chunk of the own piece lies a sum in rank order.
+#ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PLAN_H
+#define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PLAN_H
+
+#include "decentral/collective/collective.h"
+
+enum collective_holder {
+    HOLDER_NOBODY,
+    HOLDER_ALL,
+    HOLDER_ROOT,
+    HOLDER_OTHERS,  // all but the root
+    HOLDER_CALLER,
+    HOLDER_PEER
+};
+enum collective_result { RESULT_MOVED, RESULT_SUMMED, RESULT_SUMMED_IN_PIECES };
+
+// A line of COLLECTIVE_LIST.
+struct collective_row {
+    const char *name;
+    enum collective_holder senders, receivers;
+    bool n_sent, n_received;  // a block for each rank, else one
+    enum collective_result result;
+};
+extern const struct collective_row collective_rows[COLLECTIVE_PRIMITIVES];
+
+static inline const char *collective_name(enum collective_primitive p) { return collective_rows[p].name; }
+static inline bool collective_reduces(enum collective_primitive p) {
+    return collective_rows[p].result != RESULT_MOVED;
+}
+static inline bool collective_rooted(enum collective_primitive p) {
+    return collective_rows[p].senders == HOLDER_ROOT || collective_rows[p].receivers == HOLDER_ROOT;
+}
+// The root sends from the buffer that the others receive into.
+static inline bool collective_in_one_buffer(enum collective_primitive p) {
+    return collective_rows[p].receivers == HOLDER_OTHERS;
+}
+
+// A call as one rank sees it.
+struct collective_plan {
+    const struct collective_call *call;  // not owned
+    const struct collective_row *row;
+    int rank, size;
+    size_t send_blocks, recv_blocks;  // of count elements, in this rank's buffers; 0: it has no such buffer
+    // Of the steps alone:
+    char *staging;
+    size_t slot;    // elements of a peer's in staging
+    size_t chunks;  // of a sum
+    size_t steps;
+};
+struct collective_plan collective_plan_of(const struct collective_call *c, int rank, int size);
+// With steps. staging_bytes: enough for a slot of one element or more (collective_slot), if c sums.
+struct collective_plan collective_plan_steps(const struct collective_call *c, int rank, int size,
+                                             void *staging, size_t staging_bytes);
+
+// Elements [at, at + count) of a buffer.
+struct collective_span {
+    size_t at, count;
+};
+bool collective_sends(const struct collective_plan *p, int rank);
+struct collective_span collective_piece(const struct collective_plan *p, int rank);
+size_t collective_place(const struct collective_plan *p, int from);
+size_t collective_sum_place(const struct collective_plan *p);  // of the own sum, in recv
+
+// What the rank sends to and receives from a peer in one step. A barrier's is empty.
+struct collective_transfer {
+    const void *send;
+    void *recv;
+    size_t send_bytes, recv_bytes;  // 0: nothing; the pointer does not matter
+};
+struct collective_transfer collective_step(const struct collective_plan *p, size_t step, int peer);
+// What the rank sends to itself and has to copy; nothing of a sum, and in place.
+struct collective_transfer collective_own_copy(const struct collective_plan *p);
+// The sum behind a step: n = 0 when there is none. Sets inputs (size), to which the result refers.
+struct reduce_args collective_step_sum(const struct collective_plan *p, size_t step, const void **inputs);
+
+// Elements of a slot; 0: the staging is too small.
+size_t collective_slot(size_t staging_bytes, int size, enum dtype dt);
+// Bytes of staging for sums of up to max_count elements a piece, in chunks of at most so many bytes.
+size_t collective_staging_bytes(int size, size_t max_count, enum dtype dt, size_t chunk_bytes);
+
+// Payload that the rank sends and receives, in bytes.
+struct collective_volume {
+    size_t sent, received;
+};
+struct collective_volume collective_volume(const struct collective_plan *p);
+// Of a reduction that a library carries out: the formula's, because it moves the bytes itself.
+struct collective_volume collective_native_volume(const struct collective_plan *p);
+
+#endif

@@ -21,7 +21,8 @@ static int check_backup(const struct consistency_rule *c, const char *origin, co
                 topology, c->workers, c->workers);
 }
 
-// ssp: bounded delay by clock (Ho et al. 2013; Li et al. 2014). backup: the first N-B workers (Chen et al. 2016).
+// ssp     bounded delay by clock (Ho et al. 2013; Li et al. 2014)
+// backup  the first N-B workers (Chen et al. 2016)
 static const struct consistency_row rows[] = {
     {.name = "sync", .resolve = resolve_sync},
     {.name = "async", .on_arrival = true, .resolve = resolve_async},

@@ -1,5 +1,6 @@
-// Consistency: when a worker's push becomes an update of the weights, and which weights it may compute on. What a
-// consistency is stands in one row of consistency.c. The cores ask the questions below and know no row by name.
+// Consistency: when a worker's push becomes an update of the weights, and which weights it may compute on.
+// What a consistency is stands in one row of consistency.c. The cores ask the questions below and know no row by
+// name.
 //
 //     version   updates applied to a key
 //     clock     steps: of a key those that are over, of a worker those that it has pushed
@@ -19,8 +20,8 @@ struct consistency_row {
     const char *name;      // ps:NAME, or ps:NAME:NUMBER where there is an argument
     const char *argument;  // what texts call the number ("S"); NULL: the name takes none
     // Each push is an update of its own, applied on arrival; its worker alone decides whether to clip or skip
-    // it, and nobody waits for a global end of step. Otherwise the pushes of a step are summed in worker order
-    // and the scheduler decides for all workers.
+    // it, and nobody waits for a global end of step. Otherwise the pushes of a step are summed in worker
+    // order and the scheduler decides for all workers.
     bool on_arrival;
     // Sets needs and delay from argument and workers. NULL: known by name and refused, nothing runs it yet.
     void (*resolve)(struct consistency_rule *c);
@@ -39,7 +40,7 @@ struct consistency_rule {
 
 // Row number `index`; NULL behind the last one.
 const struct consistency_row *consistency_row(int index);
-// The number of the row that `text` names ("sync", "ssp:3") and the number behind the name; -1: there is none.
+// The number of the row that `text` names ("sync", "ssp:3") and the number behind the name; -1: no such row.
 int consistency_parse(const char *text, int *argument);
 struct consistency_rule consistency_of(const struct config *c);
 // 0, or -1 after logging why this argument is impossible. origin: the key or flag that names it.

@@ -1,5 +1,5 @@
-// Between the state machines and the wire: how a core receives a payload and sends a message. The
-// cores know peers by number alone; ps/net/net.c and the tests supply what is behind.
+// Between the state machines (the cores) and the wire: how a core receives a payload, sends a message and
+// fails. A core knows its peers by number alone; ps/net/net.c and the tests supply what is behind the numbers.
 #ifndef STARRING_PS_NET_PORT_H
 #define STARRING_PS_NET_PORT_H
 
@@ -35,5 +35,13 @@ struct ps_port {
     void *ctx;
     void (*send)(void *ctx, int peer, const struct ps_message *m);
 };
+
+// A message of a header alone.
+static inline void port_tell(const struct ps_port *p, int peer, const struct wire_header *h) {
+    p->send(p->ctx, peer, &(struct ps_message){.header = *h});
+}
+
+// Writes a core's error, which ends it. The first one is kept. Always -1.
+int core_fail(char error[WIRE_TEXT_MAX], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -76,12 +76,12 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
     if (!s->net || !(s->router = net_router(s->net, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
-    struct scheduler_core_options co = {.config = c,
-                                        .map = map,
-                                        .manifest = manifest_make(c, s->o->layout, map),
-                                        .job = s->id.job,
-                                        .start_s = now_seconds(),
-                                        .port = {s, scheduler_send}};
+    struct scheduler_options co = {.config = c,
+                                   .map = map,
+                                   .manifest = manifest_make(c, s->o->layout, map),
+                                   .job = s->id.job,
+                                   .start_s = now_seconds(),
+                                   .port = {s, scheduler_send}};
     s->core = scheduler_core_create(&co);
     s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
     snprintf(s->address, sizeof s->address, "%s", bound);

@@ -1,27 +1,68 @@
 #include "ps/server/server_core.h"
 
-#include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/server/server_state.h"
 #include "ps/server/sum.h"
+#include "shared/core/error.h"
 
-int server_fail(struct server_core *c, const char *fmt, ...) {
-    va_list args;
-    if (c->error[0]) return -1;
-    va_start(args, fmt);
-    vsnprintf(c->error, sizeof c->error, fmt, args);
-    va_end(args);
-    return -1;
-}
+// The pull of one worker that waits for its step, or the last one answered.
+struct server_pull {
+    bool pending, final;
+    int64_t want;  // the key's clock it waits for
+    uint64_t seq;  // 0: none yet
+    double answered_s;
+};
 
-static void reply(struct server_core *c, int worker, const struct wire_header *h) {
-    struct ps_message m = {.header = *h};
-    c->o.port.send(c->o.port.ctx, worker, &m);
-}
+struct server_key {
+    int key;
+    const struct partition *part;
+    const struct unit *unit;
+    int64_t n;  // elements
+    struct server_buffers buf;
+    bool loaded;
+    uint64_t load_seq;
+    int64_t version;  // updates applied
+    int64_t step;     // the key's clock: steps committed
+    // Of the open step, where pushes are summed in worker order:
+    int turn;         // the worker whose gradient is added next
+    int contributed;  // gradients taken, held ones included
+    bool complete;    // summed and rounded, not yet committed
+    float lr;
+    int lr_worker;
+    double first_s;             // when the first gradient came
+    struct ps_frame **held;     // (N)
+    int64_t *pushed;            // (N) pushes taken; the next step expected
+    int64_t *staleness;         // (N) of the last push
+    struct server_pull *pulls;  // (N)
+    _Atomic int inflight;       // replies that the transport still reads from buf.weight
+};
+
+// A shard's part in the commit round of one step.
+struct server_round {
+    int64_t step;
+    int keys;  // complete so far
+    bool reported, decided;
+    double sent_s;
+    struct exact_sum sum;
+    struct update_scalars scalars;
+};
+
+struct server_core {
+    struct server_core_options o;
+    int count;  // keys of this shard
+    struct server_key *keys;
+    int *index;             // (map->count): key -> place in keys, -1: not ours
+    uint64_t *incarnation;  // (N); 0: not heard yet
+    double now;             // of the last message or tick
+    struct server_round round;
+    int uncommitted;  // complete keys
+    bool waiting_for_transport;
+    uint64_t applied;  // pushes, where each is applied on arrival
+    struct server_totals totals;
+    char error[WIRE_TEXT_MAX];
+};
 
 // Tells a sender why its message was not taken. The text is the worker's error.
 static void refuse(struct server_core *c, const struct wire_header *h, const char *why) {
@@ -29,7 +70,7 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
     snprintf(r.text, sizeof r.text, "%s of key %d, step %lld: %s", wire_kind_name(h->kind), h->key,
              (long long)h->step, why);
     c->totals.refused++;
-    reply(c, h->rank, &r);
+    port_tell(&c->o.port, h->rank, &r);
 }
 
 static void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held) {
@@ -38,14 +79,14 @@ static void acknowledge(struct server_core *c, const struct server_key *k, int w
                             .step = k->pushed[worker] - 1,
                             .staleness = k->staleness[worker],
                             .flags = held ? WIRE_HELD : 0};
-    reply(c, worker, &r);
+    port_tell(&c->o.port, worker, &r);
 }
 
-// In sync the weights stand still from here until every worker has pushed again, so they are sent from
-// where they lie. Asynchronous updates come at any time: then the reply is a copy.
+// Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
+// lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy.
 static void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
-    bool stands_still = !c->o.rule.row->on_arrival;
+    bool zero_copy = !c->o.rule.row->on_arrival;
     struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
                                       .key = k->key,
                                       .step = pull->want,
@@ -54,7 +95,7 @@ static void answer_pull(struct server_core *c, struct server_key *k, int worker)
                                       .flags = pull->final ? WIRE_FINAL : 0},
                            .payload = k->buf.weight,
                            .bytes = (size_t)k->n * dtype_size(c->o.dtype),
-                           .inflight = stands_still ? &k->inflight : NULL};
+                           .inflight = zero_copy ? &k->inflight : NULL};
     pull->pending = false;
     pull->answered_s = c->now;
     c->o.port.send(c->o.port.ctx, worker, &m);
@@ -83,18 +124,18 @@ static int apply(struct server_core *c, struct server_key *k, const void *grad, 
     memcpy(r.state, k->buf.state, sizeof r.state);
     if (scalars->skip) return 0;
     if (optimizer_apply(&c->o.optimizer, &r, &step, 1) != 0)
-        return server_fail(c, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
-                           (long long)k->version + 1);
+        return core_fail(c->error, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
+                         (long long)k->version + 1);
     k->version++;
     return 0;
 }
 
-// ---------------------------------------------------------------- sync
+// ---------------------------------------------------------------- pushes summed in worker order
 static void report_sum(struct server_core *c, double now) {
     struct wire_header h = {
         .kind = WIRE_SHARD_SUM, .step = c->round.step, .has_sum = true, .sum = c->round.sum};
     c->round.sent_s = now;
-    reply(c, PEER_SCHEDULER, &h);
+    port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
 
 // A complete key joins the shard's sum; the last one closes the shard's step.
@@ -103,7 +144,8 @@ static int close_key(struct server_core *c, struct server_key *k, double now) {
     const char *why = "";
     sum_round(k->buf.acc, k->n, c->o.dtype);
     if (cpu_ops[OP_SUMSQ](1, &a, &why) != 0)
-        return server_fail(c, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step, why);
+        return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
+                         why);
     k->complete = true;
     c->uncommitted++;
     if (++c->round.keys == c->count) {
@@ -164,8 +206,8 @@ static void take_turn(struct server_core *c, struct server_key *k, struct ps_fra
 static int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
                          struct ps_frame *frame, double now) {
     int w = h->rank;
-    // A worker begins step t+1 only after the scheduler has closed step t, and with all weights of it:
-    // the closing word to this shard is merely late.
+    // A worker begins step t+1 only after the scheduler has closed step t, and with all weights of it: the
+    // scheduler's decision, which only ends the round here, is still on its way to this shard.
     if (h->step > c->round.step && c->round.reported && !c->o.commit_round) {
         c->round.decided = true;
         end_round(c);
@@ -176,9 +218,9 @@ static int push_in_order(struct server_core *c, struct server_key *k, const stru
         k->first_s = now;
     } else if (f32_to_bits(k->lr) != f32_to_bits(h->lr)) {
         ps_frame_release(frame);
-        return server_fail(c,
-                           "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
-                           k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
+        return core_fail(c->error,
+                         "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
+                         k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
     }
     k->pushed[w] = h->step + 1;
     k->contributed++;
@@ -205,7 +247,7 @@ static int push_in_order(struct server_core *c, struct server_key *k, const stru
     return 0;
 }
 
-// ---------------------------------------------------------------- async
+// ---------------------------------------------------------------- pushes applied on arrival
 static int push_on_arrival(struct server_core *c, struct server_key *k, const struct wire_header *h,
                            struct ps_frame *frame) {
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
@@ -259,10 +301,9 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         return;
     }
     if (h->seq < p->seq || h->step > k->step + 1 + k->pushed[h->rank]) return;
-    // A repetition that crossed its answer on the way: the next repetition tells whether that was lost.
+    // This repetition crossed its answer on the way. Only the next one would tell that the answer was lost.
     if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
-    // A repeated pull asks after its push too: that acknowledgement may be what was lost, and credits with
-    // it.
+    // A repeated pull repeats the acknowledgement of its push too: it may have been lost, and credits with it.
     if (h->seq == p->seq && k->pushed[h->rank] == h->step && h->step > 0)
         acknowledge(c, k, h->rank, k->held[h->rank] != NULL);
     *p = (struct server_pull){
@@ -270,8 +311,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
 }
 
-// Masters as fp32, from worker 0; weights are their one rounding. A repetition of the same request is
-// acknowledged and dropped, and so is a late one.
+// Worker 0 loads the masters in fp32; the weights are rounded from them once. A repeated or late request is
+// acknowledged and dropped.
 static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     struct ps_frame *frame) {
     bool started = k->version > 0 || k->contributed > 0 || k->step > 0;
@@ -290,13 +331,12 @@ static void on_init(struct server_core *c, struct server_key *k, const struct wi
             k->loaded = true;
         }
         struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
-        reply(c, h->rank, &r);
+        port_tell(&c->o.port, h->rank, &r);
     }
     ps_frame_release(frame);
 }
 
-// Who speaks: a worker of this job, always the same process. Anything else is dropped in silence: the
-// routing id behind it may be anyone's.
+// Anything else is dropped without an answer: the routing id behind it may be anyone's.
 bool server_core_knows(struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
@@ -356,10 +396,10 @@ static int overdue(struct server_core *c, const struct server_key *k, double now
     for (int w = 0; w < c->o.rule.workers && at + 16 < sizeof missing; w++)
         if (k->pushed[w] <= k->step)
             at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", at ? ", " : "", w);
-    return server_fail(
-        c, "step %lld: no gradient of key %d (%s, elements %lld to %lld) from worker %s for %.1f s",
-        (long long)k->step, k->key, k->unit->name, (long long)k->part->begin, (long long)k->part->end,
-        missing, now - k->first_s);
+    return core_fail(c->error,
+                     "step %lld: no gradient of key %d (%s, elements %lld to %lld) from worker %s for %.1f s",
+                     (long long)k->step, k->key, k->unit->name, (long long)k->part->begin,
+                     (long long)k->part->end, missing, now - k->first_s);
 }
 
 int server_core_tick(struct server_core *c, double now) {
@@ -376,4 +416,62 @@ int server_core_tick(struct server_core *c, double now) {
         if (waits && now - k->first_s > c->o.deadline_s) return overdue(c, k, now);
     }
     return 0;
+}
+
+// ---------------------------------------------------------------- create, destroy, state
+static void key_init(struct server_core *c, struct server_key *k, int key) {
+    unsigned long workers = (unsigned long)c->o.rule.workers;
+    k->key = key;
+    k->part = &c->o.map->parts[key];
+    k->unit = &c->o.layout->units[k->part->unit];
+    k->n = k->part->end - k->part->begin;
+    k->buf = c->o.buffers[key];
+    k->held = xcalloc(workers, sizeof *k->held);
+    k->pushed = xcalloc(workers, sizeof *k->pushed);
+    k->staleness = xcalloc(workers, sizeof *k->staleness);
+    k->pulls = xcalloc(workers, sizeof *k->pulls);
+}
+
+struct server_core *server_core_create(const struct server_core_options *o) {
+    struct server_core *c = xcalloc(1, sizeof *c);
+    c->o = *o;
+    c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);
+    c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
+    c->incarnation = xcalloc((unsigned long)o->rule.workers, sizeof *c->incarnation);
+    for (int key = 0; key < o->map->count; key++) {
+        c->index[key] = -1;
+        if (o->map->parts[key].shard != o->shard) continue;
+        c->index[key] = c->count;
+        key_init(c, &c->keys[c->count++], key);
+    }
+    return c;
+}
+
+void server_core_destroy(struct server_core **core) {
+    struct server_core *c = *core;
+    if (!c) return;
+    for (int i = 0; i < c->count; i++) {
+        struct server_key *k = &c->keys[i];
+        for (int w = 0; w < c->o.rule.workers; w++) ps_frame_release(k->held[w]);
+        free(k->held);
+        free(k->pushed);
+        free(k->staleness);
+        free(k->pulls);
+    }
+    free(c->keys);
+    free(c->index);
+    free(c->incarnation);
+    free(c);
+    *core = NULL;
+}
+
+void server_core_set_job(struct server_core *c, uint64_t job) { c->o.job = job; }
+
+const char *server_core_error(const struct server_core *c) { return c->error; }
+
+void server_core_totals(const struct server_core *c, struct server_totals *out) { *out = c->totals; }
+
+int64_t server_core_version(const struct server_core *c, int key) {
+    int i = key >= 0 && key < c->o.map->count ? c->index[key] : -1;
+    return i < 0 ? -1 : c->keys[i].version;
 }

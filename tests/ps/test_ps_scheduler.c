@@ -1,4 +1,5 @@
 // Single messages to the scheduler: logins, steps, gathers, who is missing, who is lost.
+#include "ps/scheduler/rounds.h"
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- the scheduler
@@ -19,11 +20,11 @@ static struct desk *desk_create(void) {
     struct desk *d = xcalloc(1, sizeof *d);
     d->sim = sim_create(&t);
     d->sim->c.ps.deadline_ms = 4000;
-    struct scheduler_core_options o = {.config = &d->sim->c,
-                                       .map = d->sim->map,
-                                       .manifest = {.hash = 5, .text = "ours"},
-                                       .job = SIM_JOB,
-                                       .port = {&d->log, log_send}};
+    struct scheduler_options o = {.config = &d->sim->c,
+                                  .map = d->sim->map,
+                                  .manifest = {.hash = 5, .text = "ours"},
+                                  .job = SIM_JOB,
+                                  .port = {&d->log, log_send}};
     d->core = scheduler_core_create(&o);
     return d;
 }
@@ -85,9 +86,78 @@ static void test_login(void **state) {
     desk_destroy(d);
 }
 
+// Each half on its own. Who is there:
+static void test_membership_alone(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    struct scheduler_options o = {.config = &d->sim->c,
+                                  .map = d->sim->map,
+                                  .manifest = {.hash = 5},
+                                  .job = SIM_JOB,
+                                  .port = {&d->log, log_send}};
+    struct membership *m = membership_create(&o);
+    static const struct wire_header who[] = {{.role = PS_WORKER, .rank = 0},
+                                             {.role = PS_WORKER, .rank = 1},
+                                             {.role = PS_SERVER, .rank = 0},
+                                             {.role = PS_SHARD, .rank = 0}};
+    for (int i = 0; i < 4; i++) {
+        struct wire_header h = who[i];
+        struct ps_frame *f = h.role == PS_SERVER ? sim_frame(d->sim, xstrdup("tcp://y:1\n"), 10) : NULL;
+        h.manifest = 5;
+        h.incarnation = 9;
+        assert_int_equal(membership_heard(m, &h, 0), -1);  // not before its login
+        assert_int_equal(membership_hello(m, &h, f, 0), i);
+        ps_frame_release(f);
+        h.job = SIM_JOB;
+        assert_int_equal(membership_heard(m, &h, 0), i);
+        h.job = 1;
+        assert_int_equal(membership_heard(m, &h, 0), -1);
+        assert_false(m->started);
+    }
+    assert_int_equal(membership_tick(m, 0, 1.0), 0);
+    assert_true(m->started);
+    assert_int_equal(membership_tick(m, 3, 3.5), -1);
+    assert_string_equal(m->error, "worker 0 was lost at step 3: silent for 2.5 s");
+    membership_destroy(&m);
+    assert_null(m);
+    desk_destroy(d);
+}
+
 static struct wire_header report(int64_t step, double loss, float scale) {
     return (struct wire_header){
         .kind = WIRE_REPORT, .step = step, .loss = loss, .lr = 0.5f, .loss_scale = scale, .clip = 1.0f};
+}
+
+// And what they do together: nobody needs to have logged in.
+static void test_rounds_alone(void **state) {
+    (void)state;
+    struct desk *d = desk_create();
+    struct scheduler_options o = {
+        .config = &d->sim->c, .map = d->sim->map, .job = SIM_JOB, .port = {&d->log, log_send}};
+    struct membership *m = membership_create(&o);
+    struct rounds *r = rounds_create(&o, m);
+    struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true}, first = report(0, 0.25, 1.0f);
+    for (int64_t step = 0; step < 3; step++) {
+        assert_int_equal(rounds_step(r), step);
+        sum.step = first.step = step;
+        d->log.count = 0;
+        assert_int_equal(rounds_report(r, 1, &first, 0), 0);
+        assert_int_equal(rounds_report(r, 0, &first, 0), 0);
+        assert_int_equal(d->log.count, 0);
+        assert_int_equal(rounds_sum(r, 0, &sum, 0), 0);
+        assert_int_equal(logged(&d->log, 3, WIRE_DECISION), 1);
+        assert_int_equal(logged(&d->log, 0, WIRE_STEP_DONE) + logged(&d->log, 1, WIRE_STEP_DONE), 2);
+        assert_true(d->log.sent[1].h.loss == 0.5);
+        assert_int_equal(rounds_tick(r, 100.0), 0);  // nobody is awaited between two rounds
+    }
+    first.step = 3;
+    assert_int_equal(rounds_report(r, 1, &first, 100.0), 0);
+    assert_int_equal(rounds_tick(r, 102.9), 0);
+    assert_int_equal(rounds_tick(r, 103.1), -1);
+    assert_string_equal(rounds_error(r), "step 3: nothing from worker 0 for 3.1 s");
+    rounds_destroy(&r);
+    membership_destroy(&m);
+    desk_destroy(d);
 }
 
 static void test_step(void **state) {
@@ -211,6 +281,8 @@ static void test_not_finite_without_round(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_membership_alone),
+        cmocka_unit_test(test_rounds_alone),
         cmocka_unit_test(test_login),
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_lost_and_overdue),

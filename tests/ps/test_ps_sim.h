@@ -234,7 +234,7 @@ static inline struct sim *sim_create(const struct toy_case *t) {
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
     s->scheduler_end = (struct sim_end){s, PS_SCHEDULER, 0};
-    struct scheduler_core_options so = {.config = &s->c,
+    struct scheduler_options so = {.config = &s->c,
                                         .map = s->map,
                                         .manifest = {.hash = 5},
                                         .job = SIM_JOB,

@@ -1,0 +1,230 @@
+#include "ps/scheduler/rounds.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/consistency.h"
+#include "ps/timing.h"
+#include "shared/core/error.h"
+
+// What the workers and shards said of one step, and the answer.
+struct round {
+    int64_t step;
+    bool *reported;  // (N)
+    bool *summed;    // (shards)
+    int reports, sums;
+    double *loss;  // (N)
+    float lr, loss_scale, clip;
+    int first_worker;
+    struct exact_sum sum;
+    double first_s, last_s;  // when the first and the last report or sum of this step came
+};
+
+struct gather {
+    uint64_t seq;
+    bool *have;        // (N)
+    int count, words;  // workers heard; values each
+    double *values;    // (N, WIRE_VALUES_MAX)
+    double first_s;
+};
+
+struct rounds {
+    struct scheduler_options o;
+    const struct membership *members;
+    struct consistency_rule rule;
+    int workers, shards;
+    int full_shards;  // shards that own keys
+    struct round round;
+    struct gather gather;
+    struct wire_header step_done, decision, gathered;  // last answers; kind NONE: none yet
+    char error[WIRE_TEXT_MAX];
+};
+
+static void tell(const struct rounds *c, int peer, const struct wire_header *h) {
+    port_tell(&c->o.port, peer, h);
+}
+
+// ---------------------------------------------------------------- one step
+static void round_clear(struct rounds *c, int64_t step) {
+    struct round *r = &c->round;
+    memset(r->reported, 0, (size_t)c->workers * sizeof *r->reported);
+    memset(r->summed, 0, (size_t)c->shards * sizeof *r->summed);
+    memset(&r->sum, 0, sizeof r->sum);
+    r->step = step;
+    r->reports = r->sums = 0;
+}
+
+static int decide(struct rounds *c) {
+    struct round *r = &c->round;
+    struct update_scalars s = update_decide(&r->sum, r->loss_scale, r->clip);
+    double loss = r->loss[0];
+    for (int w = 1; w < c->workers; w++) loss += r->loss[w];
+    if (s.skip && !commit_round(c->o.config))
+        return core_fail(
+            c->error,
+            "step %lld: %lld gradient elements are not finite, and without gradient_clipping the "
+            "servers had nothing to wait for; lower the learning rate or set gradient_clipping",
+            (long long)r->step, (long long)r->sum.nonfinite);
+    uint32_t flags = s.skip ? WIRE_SKIP : 0;
+    c->decision = (struct wire_header){
+        .kind = WIRE_DECISION, .step = r->step, .grad_scale = s.grad_scale, .norm = s.norm, .flags = flags};
+    c->step_done = (struct wire_header){.kind = WIRE_STEP_DONE,
+                                        .step = r->step,
+                                        .loss = loss,
+                                        .norm = s.norm,
+                                        .flags = flags | membership_stop_flag(c->members)};
+    for (int i = 0; i < c->shards; i++)
+        if (c->o.map->shard_keys[i]) tell(c, membership_shard(c->members, i), &c->decision);
+    for (int w = 0; w < c->workers; w++) tell(c, w, &c->step_done);
+    round_clear(c, r->step + 1);
+    return 0;
+}
+
+static int close_round(struct rounds *c) {
+    bool complete = consistency_completes(&c->rule, c->round.reports);
+    return complete && c->round.sums == c->full_shards ? decide(c) : 0;
+}
+
+int rounds_report(struct rounds *c, int w, const struct wire_header *h, double now) {
+    struct round *r = &c->round;
+    if (h->step < r->step) {  // a repetition: its answer was lost
+        if (h->step == c->step_done.step && c->step_done.kind) tell(c, w, &c->step_done);
+        return 0;
+    }
+    if (h->step > r->step)
+        return core_fail(c->error, "worker %d reported step %lld while the job is at step %lld", w,
+                         (long long)h->step, (long long)r->step);
+    if (r->reported[w]) return 0;
+    if (!r->reports) {
+        r->first_worker = w;
+        r->lr = h->lr;
+        r->loss_scale = h->loss_scale;
+        r->clip = h->clip;
+    } else if (f32_to_bits(r->lr) != f32_to_bits(h->lr) ||
+               f32_to_bits(r->loss_scale) != f32_to_bits(h->loss_scale) ||
+               f32_to_bits(r->clip) != f32_to_bits(h->clip)) {
+        return core_fail(
+            c->error,
+            "step %lld: worker %d has lr %.9g, loss scale %.9g, clip %.9g, worker %d has %.9g, %.9g, %.9g",
+            (long long)r->step, w, (double)h->lr, (double)h->loss_scale, (double)h->clip, r->first_worker,
+            (double)r->lr, (double)r->loss_scale, (double)r->clip);
+    }
+    if (!r->reports && !r->sums) r->first_s = now;
+    r->last_s = now;
+    r->reported[w] = true;
+    r->loss[w] = h->loss;
+    r->reports++;
+    return close_round(c);
+}
+
+int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now) {
+    struct round *r = &c->round;
+    if (h->step < r->step) {
+        if (h->step == c->decision.step && c->decision.kind)
+            tell(c, membership_shard(c->members, shard), &c->decision);
+        return 0;
+    }
+    if (h->step > r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
+    if (!r->reports && !r->sums) r->first_s = now;
+    r->last_s = now;
+    r->summed[shard] = true;
+    exact_sum_merge(&r->sum, &h->sum);
+    r->sums++;
+    return close_round(c);
+}
+
+// ---------------------------------------------------------------- gathers
+int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double now) {
+    struct gather *g = &c->gather;
+    if (h->seq < g->seq) {
+        if (c->gathered.kind && h->seq == c->gathered.seq) tell(c, w, &c->gathered);
+        return 0;
+    }
+    if (h->seq > g->seq)
+        return core_fail(c->error, "worker %d is %llu gathers ahead of the job", w,
+                         (unsigned long long)(h->seq - g->seq));
+    if (g->have[w]) return 0;
+    if (g->count && g->words != h->count)
+        return core_fail(c->error, "gather %llu: worker %d sent %d values, another worker %d",
+                         (unsigned long long)h->seq, w, h->count, g->words);
+    if (!g->count) g->first_s = now;
+    g->have[w] = true;
+    g->words = h->count;
+    memcpy(g->values + (size_t)w * WIRE_VALUES_MAX, h->values, sizeof h->values);
+    if (++g->count < c->workers) return 0;
+    c->gathered = (struct wire_header){.kind = WIRE_GATHER_DONE, .seq = g->seq, .count = g->words};
+    for (int i = 0; i < g->words; i++) {
+        double total = g->values[i];
+        for (int r = 1; r < c->workers; r++) total += g->values[(size_t)r * WIRE_VALUES_MAX + i];
+        c->gathered.values[i] = total;
+    }
+    for (int i = 0; i < c->workers; i++) tell(c, i, &c->gathered);
+    memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
+    g->count = 0;
+    g->seq++;
+    return 0;
+}
+
+// ---------------------------------------------------------------- time
+// Missing workers that got nothing done for too long. One that still pushes is slow, not missing: workers that
+// decide alone may be far apart when they come to a barrier.
+static void missing_workers(const struct rounds *c, struct member_names *x, const bool *have, double since_s,
+                            double now) {
+    for (int w = 0; w < c->workers; w++) {
+        double since = c->members->m[w].progress_s > since_s ? c->members->m[w].progress_s : since_s;
+        if (!have[w] && now - since > ps_overdue_s(c->o.config)) member_names_add(c->members, x, w);
+    }
+}
+
+int rounds_tick(struct rounds *c, double now) {
+    const struct round *r = &c->round;
+    const struct gather *g = &c->gather;
+    double limit = ps_overdue_s(c->o.config);
+    struct member_names x = {.count = 0};
+    if (r->reports || r->sums) missing_workers(c, &x, r->reported, r->first_s, now);
+    if (consistency_completes(&c->rule, r->reports) && now - r->last_s > limit)
+        for (int i = 0; i < c->shards; i++)
+            if (c->o.map->shard_keys[i] && !r->summed[i])
+                member_names_add(c->members, &x, membership_shard(c->members, i));
+    if (x.count)
+        return core_fail(c->error, "step %lld: nothing from %s for %.1f s", (long long)r->step, x.text,
+                         now - r->first_s);
+    if (g->count) missing_workers(c, &x, g->have, g->first_s, now);
+    if (x.count)
+        return core_fail(c->error, "barrier %llu after step %lld: %s did not come for %.1f s",
+                         (unsigned long long)g->seq, (long long)r->step, x.text, now - g->first_s);
+    return 0;
+}
+
+int64_t rounds_step(const struct rounds *c) { return c->round.step; }
+const char *rounds_error(const struct rounds *c) { return c->error; }
+
+// ---------------------------------------------------------------- create and destroy
+struct rounds *rounds_create(const struct scheduler_options *o, const struct membership *members) {
+    struct rounds *c = xcalloc(1, sizeof *c);
+    c->o = *o;
+    c->members = members;
+    c->rule = consistency_of(o->config);
+    c->workers = members->workers;
+    c->shards = members->shards;
+    for (int i = 0; i < c->shards; i++) c->full_shards += o->map->shard_keys[i] > 0;
+    unsigned long n = (unsigned long)c->workers;
+    c->round.reported = xcalloc(n, sizeof(bool));
+    c->round.summed = xcalloc((unsigned long)c->shards, sizeof(bool));
+    c->round.loss = xcalloc(n, sizeof(double));
+    c->gather.have = xcalloc(n, sizeof(bool));
+    c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
+    return c;
+}
+
+void rounds_destroy(struct rounds **at) {
+    struct rounds *c = *at;
+    if (!c) return;
+    free(c->round.reported);
+    free(c->round.summed);
+    free(c->round.loss);
+    free(c->gather.have);
+    free(c->gather.values);
+    free(c);
+    *at = NULL;
+}

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "ps/ps.h"
-#include "test_ps_device.h"
+#include "test_ps_far.h"
 #include "test_ps_toy.h"
 
 // What a gradient is computed from, on the compute stream.

@@ -48,7 +48,7 @@ struct toy_case {
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
-    bool far;   // the workers' device has memory of its own (test_ps_device.h)
+    bool far;   // the workers' device has memory of its own (test_ps_far.h)
     bool look;  // an evaluation is under way when finish is called
 };
 

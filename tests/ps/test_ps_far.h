@@ -4,8 +4,8 @@
 // copy and operation is kept waiting for a random while, so that what no event orders comes in any order.
 //
 // Of the operations it knows those that the star's worker launches.
-#ifndef STARRING_TESTS_PS_TEST_PS_DEVICE_H
-#define STARRING_TESTS_PS_TEST_PS_DEVICE_H
+#ifndef STARRING_TESTS_PS_TEST_PS_FAR_H
+#define STARRING_TESTS_PS_TEST_PS_FAR_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -9,6 +9,8 @@
 
 #include "kernels/backend.h"
 
+struct queue;  // kernels/queue/queue.h
+
 struct device {
     const struct backend *backend;
     char label[64];
@@ -24,6 +26,8 @@ struct device {
         char *text;
     } notes[DEV_NOTES_MAX];
     int note_count;
+    struct queue *queues;  // of every stream ever created, newest first; freed by close. lock
+    int live_queues;       // not stopped. lock
 };
 
 struct stream {
@@ -44,33 +48,7 @@ void device_fail(struct device *d, const char *fmt, ...) __attribute__((format(p
 void device_note(struct device *d, enum dev_note_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-// cpu and ref: one host implementation (kernels/cpu/device.c, stream.c) with two tables of operations.
+// cpu and ref: one host implementation (kernels/cpu/device.c) with two tables of operations.
 extern const struct backend cpu_backend, ref_backend;
-
-struct host_stream;
-
-struct host_device {
-    struct device head;
-    const op_fn *ops;             // (OP_COUNT)
-    struct host_stream *streams;  // every stream ever created, newest first; freed by close. head.lock
-    int live_streams;             // created and not destroyed
-};
-
-struct stream *host_stream_create(struct device *d, const char *name);
-void host_stream_destroy(struct stream *s);
-void host_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
-void host_copy(struct stream *s, void *dst, const void *src, size_t bytes);
-void host_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
-void host_phase(struct stream *s, enum phase phase);
-int host_sync(struct stream *s);
-void host_times(struct stream *s, struct stream_times *out);
-struct event *host_event_create(struct device *d);
-void host_event_destroy(struct event *e);
-void host_event_record(struct event *e, struct stream *s);
-void host_wait_event(struct stream *s, struct event *e);
-int host_event_sync(struct event *e);
-int host_event_passed(struct event *e);
-int host_trace_write(struct device *d, int pid, void *file);
-void host_streams_free(struct host_device *d);  // after every stream has been destroyed
 
 #endif

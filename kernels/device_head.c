@@ -21,6 +21,8 @@ void device_init(struct device *d, const struct backend *b, const struct device_
     atomic_init(&d->host_waits, 0);
     d->error[0] = 0;
     d->note_count = 0;
+    d->queues = NULL;
+    d->live_queues = 0;
 }
 
 void device_fini(struct device *d) {

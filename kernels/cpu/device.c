@@ -1,6 +1,7 @@
 // Host memory and the two host backends: cpu (fast) and ref (the oracle), which differ in their table
 // of operations alone.
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,8 +9,16 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/queue/event.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+struct host_device {
+    struct device head;
+    const op_fn *ops;  // (OP_COUNT)
+};
+
+// ---------------------------------------------------------------- life
 
 static int host_open(struct device **out, const struct device_options *opt, const struct backend *b,
                      const op_fn *ops) {
@@ -37,12 +46,41 @@ static int ref_open(struct device **out, const struct device_options *opt) {
 }
 
 static void host_close(struct device *head) {
-    struct host_device *d = (struct host_device *)head;
-    assert(d->live_streams == 0 && "destroy the streams before the device");
-    host_streams_free(d);
-    device_fini(&d->head);
-    free(d);
+    queues_free(head);
+    device_fini(head);
+    free(head);
 }
+
+// ---------------------------------------------------------------- streams: queues whose thread does the work
+
+static int run_slot(struct queue *q, const struct slot *slot) {
+    const struct host_device *d = (const struct host_device *)q->head.dev;
+    const char *why = NULL;
+    if (slot->kind == SLOT_COPY) {
+        memcpy(slot->copy.dst, slot->copy.src, slot->copy.bytes);
+        return 0;
+    }
+    assert(slot->kind == SLOT_OP);
+    if (d->ops[slot->op.op](d->head.threads, slot->op.args, &why) == 0) return 0;
+    device_fail(q->head.dev, "stream %s: %s failed: %s", q->name, slot_name(slot),
+                why ? why : "no reason given");
+    return -1;
+}
+
+static struct stream *host_stream_create(struct device *d, const char *name) {
+    static const struct queue_ops ops = {.thread = queue_run, .run = run_slot};
+    struct queue *q = calloc(1, sizeof *q);
+    if (!q) return NULL;
+    queue_init(q, d, name, &ops);
+    if (queue_start(q) == 0) return &q->head;
+    device_fail(d, "stream %s: cannot start its thread; raise the limit of threads (ulimit -u)", q->name);
+    free(q);
+    return NULL;
+}
+
+static void host_stream_destroy(struct stream *s) { queue_stop((struct queue *)s); }
+
+// ---------------------------------------------------------------- memory
 
 // Large buffers get 2 MiB pages where the kernel gives them (streaming operations spend a third of
 // their time in TLB misses otherwise). All pages are touched here, so that no step pays for faults
@@ -74,16 +112,18 @@ static int host_reach(struct device *d, struct device *peer) {
     return 0;
 }
 
-#define HOST_BACKEND(backend_name, open_fn)                                                                \
-    {                                                                                                      \
-        .name = backend_name, .host_memory = true, .devices = one_device, .open = open_fn,                 \
-        .close = host_close, .alloc = host_alloc, .free = host_free, .host_alloc = host_alloc,             \
-        .host_free = host_free, .reach = host_reach, .submit = host_host,                                  \
-        .stream_create = host_stream_create, .stream_destroy = host_stream_destroy, .launch = host_launch, \
-        .copy = host_copy, .host = host_host, .phase = host_phase, .sync = host_sync, .times = host_times, \
-        .event_create = host_event_create, .event_destroy = host_event_destroy,                            \
-        .event_record = host_event_record, .wait_event = host_wait_event, .event_sync = host_event_sync,   \
-        .event_passed = host_event_passed, .trace_write = host_trace_write,                                \
+// ---------------------------------------------------------------- the tables
+
+#define HOST_BACKEND(backend_name, open_fn)                                                                 \
+    {                                                                                                       \
+        .name = backend_name, .host_memory = true, .devices = one_device, .open = open_fn,                  \
+        .close = host_close, .alloc = host_alloc, .free = host_free, .host_alloc = host_alloc,              \
+        .host_free = host_free, .reach = host_reach, .stream_create = host_stream_create,                   \
+        .stream_destroy = host_stream_destroy, .launch = queue_launch, .copy = queue_copy,                  \
+        .host = queue_host, .submit = queue_host, .phase = queue_phase, .sync = queue_sync,                 \
+        .times = queue_times, .event_create = queue_event_create, .event_destroy = queue_event_destroy,     \
+        .event_record = queue_event_record, .wait_event = queue_wait_event, .event_sync = queue_event_sync, \
+        .event_passed = queue_event_passed, .trace_write = queue_trace_write,                               \
     }
 
 const struct backend cpu_backend = HOST_BACKEND("cpu", cpu_open);

@@ -51,7 +51,7 @@ static int open_rig(void **state) {
     fake_dnn.workspace_bytes = 1000;
     device_init(&r->d.head, NULL, NULL);
     r->d.cudnn = fake_cudnn;
-    r->s.head.dev = &r->d.head;
+    r->s.queue.head.dev = &r->d.head;
     *state = r;
     return 0;
 }

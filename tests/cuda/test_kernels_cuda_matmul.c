@@ -33,7 +33,7 @@ static int open_rig(void **state) {
     device_init(&r->d.head, &cpu_backend, NULL);
     pthread_mutex_init(&r->d.matmul_lock, NULL);
     r->d.sm_version = 90;
-    r->s.head.dev = &r->d.head;
+    r->s.queue.head.dev = &r->d.head;
     *state = r;
     return 0;
 }

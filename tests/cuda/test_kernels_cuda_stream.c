@@ -7,11 +7,13 @@
 #include "tests/cuda/cuda_fake.h"
 #include "tests/kernels/kernel_test.h"
 
+#include "kernels/cuda/host/check.c"
 #include "kernels/cuda/host/clock.c"
 #include "kernels/cuda/host/device.c"
-#include "kernels/cuda/host/event.c"
+#include "kernels/cuda/host/mark.c"
 #include "kernels/cuda/host/operations.c"
 #include "kernels/cuda/host/stream.c"
+#include "kernels/cuda/host/workspace.c"
 
 static struct device *open_fake(bool trace) {
     struct device *d = NULL;
@@ -283,7 +285,7 @@ static void test_enqueuing_does_not_wait(void **state) {
     event_record(e, a);
     stream_wait_event(b, e);
     dev_copy(b, &to, &from, sizeof to);
-    while (cuda_enqueued_state((struct cuda_stream *)b, 2) == 0) give_way();
+    while (queue_state((struct queue *)b, 2) == 0) give_way();
     assert_int_equal(atomic_load(&fake.device_syncs), syncs);
     assert_int_equal(starring_cuda_so.event_passed(e), 0);
     fake_hold(false);
@@ -360,7 +362,7 @@ static void test_failed_from_outside(void **state) {
     starring_cuda_so.submit(a, "collective", count_submit, &ran);
     event_record(e, a);
     stream_wait_event(b, e);
-    while (cuda_enqueued_state((struct cuda_stream *)b, 1) == 0) give_way();
+    while (queue_state((struct queue *)b, 1) == 0) give_way();
     (starring_cuda_so.fail)(a, "a peer did not come");
     fake_hold(false);
     assert_int_equal(event_sync(e), -1);

@@ -56,7 +56,7 @@ static int64_t slice_of(const struct attention_shape *s, int64_t bytes) {
 #define WHY_TEXT GRAPH_WHY_TEXT
 
 static bool cudnn_ready(struct cuda_stream *s, char why[WHY_TEXT]) {
-    struct cuda_device *d = cuda_device_of(&s->head);
+    struct cuda_device *d = cuda_device_of(s);
     char said[CUDNN_WHY_TEXT];
     const char *call = "cudnnCreate";
     if (d->cudnn_missing) snprintf(why, WHY_TEXT, "%s", d->cudnn_missing);
@@ -89,7 +89,7 @@ static bool plan_by_cudnn(struct cuda_stream *s, struct attention_plan *p, char 
     }
     if (!cudnn_ready(s, why)) return false;
     sliced.batch = p->slice;
-    graph_init(&g, &cuda_device_of(&s->head)->cudnn);
+    graph_init(&g, &cuda_device_of(s)->cudnn);
     attention_graph(&g, &sliced);
     bool has = graph_plan(&g, s->dnn, NULL, &p->plan) == 0;
     if (!has) graph_why(&g, why);
@@ -106,7 +106,7 @@ static void describe(const struct attention_shape *s, char text[160]) {
 
 // Says what became of the plan. -1 with ctx.why where cuDNN was demanded.
 static int tell(struct cuda_stream *s, const struct attention_plan *p, const char *why) {
-    struct cuda_device *d = cuda_device_of(&s->head);
+    struct cuda_device *d = cuda_device_of(s);
     char shape[160];
     describe(&p->shape, shape);
     if (p->own && d->wanted.attention == CUDA_ATTENTION_CUDNN) {
@@ -157,7 +157,7 @@ static void did(atomic_uint *what, const struct attention_plan *p) {
 }
 
 void cuda_attentions_free(struct cuda_stream *s) {
-    const struct cudnn_api *api = &cuda_device_of(&s->head)->cudnn;
+    const struct cudnn_api *api = &cuda_device_of(s)->cudnn;
     for (struct attention_plan *p = s->attentions, *next; p; p = next) {
         next = p->next;
         if (!p->own) cudnn_plan_fini(api, &p->plan);
@@ -176,7 +176,7 @@ static int no_workspace(struct cuda_stream *s) {
 }
 
 static int run(struct cuda_stream *s, const struct attention_plan *p, struct cudnn_run *r) {
-    const struct cudnn_api *api = &cuda_device_of(&s->head)->cudnn;
+    const struct cudnn_api *api = &cuda_device_of(s)->cudnn;
     char said[CUDNN_WHY_TEXT];
     if (p->plan.workspace_bytes == 0) r->workspace = NULL;
     r->handle = s->dnn;
@@ -196,7 +196,7 @@ static size_t stride_bytes(const struct attention_shape *s, int64_t heads) {
 // What masked scores become. Engines before 9.10 subtract it from itself where a tile is all masked, which
 // infinity does not survive (cuDNN's own front end makes the same difference).
 static float masked_score(struct cuda_stream *s) {
-    return cuda_device_of(&s->head)->cudnn.version() < 91000 ? -FLT_MAX : -INFINITY;
+    return cuda_device_of(s)->cudnn.version() < 91000 ? -FLT_MAX : -INFINITY;
 }
 
 static char *at(const void *p, size_t bytes) { return (char *)(uintptr_t)p + bytes; }
@@ -205,7 +205,7 @@ int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a)
     struct attention_shape shape = {a->batch, a->seq, a->heads, a->kv_heads, a->head_size, a->dt, false};
     struct attention_plan *p = plan_of(s, &shape);
     if (!p) return -1;
-    did(&cuda_device_of(&s->head)->did.attention_forward, p);
+    did(&cuda_device_of(s)->did.attention_forward, p);
     if (p->own) return cuda_op_attn_fwd(&s->ctx, a);
     size_t head_bytes = (size_t)a->head_size * dtype_size(a->dt), k = (size_t)a->heads * head_bytes,
            v = k + (size_t)a->kv_heads * head_bytes;
@@ -256,7 +256,7 @@ int cuda_attention_backward(struct cuda_stream *s, const struct attn_bwd_args *a
     struct attention_shape shape = {a->batch, a->seq, a->heads, a->kv_heads, a->head_size, a->dt, true};
     struct attention_plan *p = plan_of(s, &shape);
     if (!p) return -1;
-    did(&cuda_device_of(&s->head)->did.attention_backward, p);
+    did(&cuda_device_of(s)->did.attention_backward, p);
     if (p->own) return cuda_op_attn_bwd(&s->ctx, a);
     for (int64_t begin = 0; begin < a->batch; begin += p->slice)
         if (backward_slice(s, a, p, begin) != 0) return -1;

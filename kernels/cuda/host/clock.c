@@ -8,15 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/cuda/host/cuda_impl.h"
-
-int64_t cuda_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 // ---------------------------------------------------------------- life
 
@@ -28,12 +21,12 @@ int cuda_clock_init(struct cuda_stream *s) {
         if (cuda_check(s, cudaEventCreate(&c->ring[i].start), "cudaEventCreate") != 0 ||
             cuda_check(s, cudaEventCreate(&c->ring[i].end), "cudaEventCreate") != 0)
             return -1;
-    if (!s->head.dev->trace) return 0;
+    if (!s->queue.head.dev->trace) return 0;
     if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0 ||
         cuda_check(s, cudaEventRecord(c->anchor, s->stream), "event record") != 0 ||
         cuda_check(s, cudaEventSynchronize(c->anchor), "the first event") != 0)
         return -1;
-    c->anchor_ns = (double)cuda_now_ns();
+    c->anchor_ns = (double)queue_now_ns();
     return 0;
 }
 
@@ -47,11 +40,7 @@ void cuda_clock_fini(struct cuda_stream *s) {
     }
     if (c->anchor) cuda_check(s, cudaEventDestroy(c->anchor), "cudaEventDestroy");
     c->anchor = NULL;
-}
-
-void cuda_clock_free(struct cuda_stream *s) {
-    pthread_mutex_destroy(&s->clock.lock);
-    trace_free(&s->clock.kept);
+    pthread_mutex_destroy(&c->lock);
 }
 
 // ---------------------------------------------------------------- reading what has passed
@@ -65,20 +54,20 @@ static cudaEvent_t last_event(const struct cuda_clock *c) {
 static int read_span(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     const struct cuda_span *p = &c->ring[c->read % CUDA_SPANS];
+    struct trace_span span = {.phase = p->phase};
     float ms = 0, gap_ms = 0;
     if (cuda_check(s, cudaEventElapsedTime(&ms, p->start, p->end), "a span's time") != 0) return -1;
-    (p->wait ? c->times.wait_s : c->times.busy_s)[p->phase] += (double)ms * 1e-3;
-    if (s->head.dev->trace) {
+    span.duration_ns = (int64_t)((double)ms * 1e6);
+    if (s->queue.head.dev->trace) {
         // Milliseconds are given in fp32: short intervals from span to span keep their digits.
         if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
             return -1;
         double start_ns = c->anchor_ns + (double)gap_ms * 1e6;
-        struct trace_span span = {
-            .start_ns = (int64_t)start_ns, .duration_ns = (int64_t)((double)ms * 1e6), .phase = p->phase};
+        span.start_ns = (int64_t)start_ns;
         memcpy(span.name, p->name, sizeof span.name);
-        trace_keep(&c->kept, &span);
         c->anchor_ns = start_ns + (double)ms * 1e6;
     }
+    queue_span(&s->queue, &span, p->wait);
     c->read++;
     return 0;
 }
@@ -124,9 +113,9 @@ static int close_span(struct cuda_stream *s) {
 // with splinters and then wait for the device.
 static bool reopen_span(struct cuda_stream *s, bool wait) {
     struct cuda_clock *c = &s->clock;
-    if (s->head.dev->trace || wait || c->written == c->read) return false;
+    if (s->queue.head.dev->trace || wait || c->written == c->read) return false;
     const struct cuda_span *p = &c->ring[(c->written - 1) % CUDA_SPANS];
-    if (p->wait || p->phase != s->phase || cudaEventQuery(p->end) != cudaErrorNotReady) return false;
+    if (p->wait || p->phase != s->queue.phase || cudaEventQuery(p->end) != cudaErrorNotReady) return false;
     cudaGetLastError();  // not an error, but kept as one
     c->written--;
     c->open = true;
@@ -142,7 +131,7 @@ static int open_span(struct cuda_stream *s, bool wait, const char *name) {
     if (read_passed(s, full) != 0) return -1;
     struct cuda_span *p = &c->ring[c->written % CUDA_SPANS];
     if (cuda_check(s, cudaEventRecord(p->start, s->stream), "event record") != 0) return -1;
-    p->phase = s->phase;
+    p->phase = s->queue.phase;
     p->wait = wait;
     snprintf(p->name, sizeof p->name, "%s", name);
     c->open = true;
@@ -152,7 +141,7 @@ static int open_span(struct cuda_stream *s, bool wait, const char *name) {
 int cuda_clock_begin(struct cuda_stream *s, bool wait, const char *name) {
     int rc = 0;
     pthread_mutex_lock(&s->clock.lock);
-    if (s->head.dev->trace || wait) rc = close_span(s);
+    if (s->queue.head.dev->trace || wait) rc = close_span(s);
     if (rc == 0 && !s->clock.open) rc = open_span(s, wait, name);
     pthread_mutex_unlock(&s->clock.lock);
     return rc;
@@ -163,36 +152,4 @@ int cuda_clock_end(struct cuda_stream *s) {
     int rc = close_span(s);
     pthread_mutex_unlock(&s->clock.lock);
     return rc;
-}
-
-void cuda_clock_add_host(struct cuda_stream *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    struct trace_span span = {.start_ns = start_ns, .duration_ns = end_ns - start_ns, .phase = s->phase};
-    snprintf(span.name, sizeof span.name, "%s", name);
-    pthread_mutex_lock(&s->clock.lock);
-    s->clock.times.busy_s[s->phase] += (double)(end_ns - start_ns) * 1e-9;
-    if (s->head.dev->trace) trace_keep(&s->clock.kept, &span);
-    pthread_mutex_unlock(&s->clock.lock);
-}
-
-void cuda_times(struct stream *head, struct stream_times *out) {
-    struct cuda_stream *s = (struct cuda_stream *)head;
-    pthread_mutex_lock(&s->clock.lock);
-    *out = s->clock.times;
-    pthread_mutex_unlock(&s->clock.lock);
-}
-
-// ---------------------------------------------------------------- trace
-
-int cuda_trace_write(struct device *head, int pid, void *file) {
-    struct cuda_device *d = (struct cuda_device *)head;
-    trace_write_process(file, pid, head->label);
-    pthread_mutex_lock(&head->lock);
-    int tid = 0;
-    for (struct cuda_stream *s = d->streams; s; s = s->next) {
-        pthread_mutex_lock(&s->clock.lock);
-        trace_write_thread(file, pid, ++tid, s->name, &s->clock.kept);
-        pthread_mutex_unlock(&s->clock.lock);
-    }
-    pthread_mutex_unlock(&head->lock);
-    return ferror((FILE *)file) ? -1 : 0;
 }

@@ -8,19 +8,6 @@
 
 #define SM_VERSION_MIN 80
 
-int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what) {
-    if (e == cudaSuccess) return 0;
-    device_fail(s->head.dev, "stream %s: %s: %s (%s)", s->name, what, cudaGetErrorString(e),
-                cudaGetErrorName(e));
-    return -1;
-}
-
-int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what) {
-    if (e == cudaSuccess) return 0;
-    device_fail(&d->head, "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
-    return -1;
-}
-
 // ---------------------------------------------------------------- what is there
 
 static int sm_version_of(int index) {
@@ -70,16 +57,13 @@ static int device_count(void) {
 
 // ---------------------------------------------------------------- life
 
+static const struct backend cuda_backend;
+
 static void cuda_close(struct device *head) {
     struct cuda_device *d = (struct cuda_device *)head;
-    assert(d->live_streams == 0 && "destroy the streams before the device");
     cudaSetDevice(d->index);
-    cuda_streams_free(d);
-    for (struct cuda_record *r = d->idle, *next; r; r = next) {
-        next = r->next;
-        cudaEventDestroy(r->event);
-        free(r);
-    }
+    queues_free(head);
+    cuda_marks_free(d);
     cuda_matmuls_free(d);
     if (d->blas) cublasLtDestroy(d->blas);
     if (d->setup) cudaStreamDestroy(d->setup);
@@ -220,41 +204,6 @@ static int reach(struct device *head, struct device *peer_head) {
     return can && (e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled) ? 0 : -1;
 }
 
-// An outgrown workspace stays until the stream ends: what is queued still uses it, and freeing waits for the
-// whole device, so for transfers of other streams that wait for peers, who may be about to free likewise.
-void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
-    struct cuda_device *d = cuda_device_of(&s->head);
-    if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;
-    bytes = dev_round(bytes);
-    struct cuda_workspace *w = calloc(1, sizeof *w);
-    cudaError_t e = w ? cudaMalloc(&w->memory, bytes) : cudaErrorMemoryAllocation;
-    if (e != cudaSuccess) {
-        device_fail(s->head.dev, "stream %s: no %zu MiB for the workspace: %s; use a smaller batch", s->name,
-                    bytes >> 20, cudaGetErrorString(e));
-        cudaGetLastError();
-        free(w);
-        return NULL;
-    }
-    w->bytes = bytes;
-    w->before = s->workspaces;
-    s->workspaces = w;
-    s->ctx.workspace = w->memory;
-    s->ctx.workspace_bytes = bytes;
-    atomic_fetch_add(&d->workspace_bytes, bytes);
-    return w->memory;
-}
-
-void cuda_workspaces_free(struct cuda_stream *s) {
-    struct cuda_device *d = cuda_device_of(&s->head);
-    for (struct cuda_workspace *w = s->workspaces, *before; w; w = before) {
-        before = w->before;
-        cuda_check(s, cudaFree(w->memory), "freeing the workspace");
-        atomic_fetch_sub(&d->workspace_bytes, w->bytes);
-        free(w);
-    }
-    s->workspaces = NULL;
-}
-
 // ---------------------------------------------------------------- the tables
 
 static int facts(struct device *head, struct device_facts *out) {
@@ -292,7 +241,7 @@ static int facts(struct device *head, struct device_facts *out) {
 
 static int device_index(struct device *d) { return ((struct cuda_device *)d)->index; }
 
-const struct backend cuda_backend = {
+static const struct backend cuda_backend = {
     .name = "cuda",
     .devices = device_count,
     .open = cuda_open,
@@ -305,20 +254,20 @@ const struct backend cuda_backend = {
     .facts = facts,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
-    .launch = cuda_launch,
-    .copy = cuda_copy,
-    .host = cuda_host,
-    .submit = cuda_submit,
-    .phase = cuda_phase,
-    .sync = cuda_sync,
-    .times = cuda_times,
+    .launch = queue_launch,
+    .copy = queue_copy,
+    .host = queue_host,
+    .submit = queue_submit,
+    .phase = queue_phase,
+    .sync = queue_sync,
+    .times = queue_times,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
-    .event_record = cuda_event_record,
-    .wait_event = cuda_wait_event,
-    .event_sync = cuda_event_sync,
-    .event_passed = cuda_event_passed,
-    .trace_write = cuda_trace_write,
+    .event_record = queue_event_record,
+    .wait_event = queue_wait_event,
+    .event_sync = queue_event_sync,
+    .event_passed = queue_event_passed,
+    .trace_write = queue_trace_write,
     .choose_products = cuda_choose_products,
     .products = cuda_products,
     .tune_product = cuda_tune_product,
@@ -330,10 +279,10 @@ __attribute__((visibility("default"))) const struct cuda_so starring_cuda_so = {
     .device_bytes = sizeof(struct device),
     .backend = &cuda_backend,
     .probe = probe,
-    .submit = cuda_submit_raw,
-    .follow = cuda_follow_event,
-    .fail = cuda_stream_fail,
-    .event_passed = cuda_event_passed,
+    .submit = queue_submit_native,
+    .follow = queue_follow_event,
+    .fail = queue_fail,
+    .event_passed = queue_event_passed,
     .event_seconds = cuda_event_seconds,
     .device_index = device_index,
 };

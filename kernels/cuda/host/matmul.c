@@ -24,7 +24,7 @@ enum outcome { RUN_DONE, RUN_ABSENT, RUN_FAILED };
 // shape, *status (constant) is what it says. RUN_FAILED: ctx.why is set. The plan's description carries the
 // pointers of the call, so one call at a time uses it.
 static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, const char **status) {
-    struct cuda_device *d = cuda_device_of(&s->head);
+    struct cuda_device *d = cuda_device_of(s);
     void *workspace = cuda_workspace(s, MATMUL_WORKSPACE_BYTES);
     if (!workspace) {
         s->ctx.why = "no memory for cuBLASLt's workspace";
@@ -56,7 +56,7 @@ static void tell(struct cuda_stream *s, const struct matmul_args *m, const char 
                  const char *status) {
     char shape[SHAPE_TEXT];
     device_note(
-        s->head.dev, DEV_NOTE_WARNING,
+        s->queue.head.dev, DEV_NOTE_WARNING,
         "product %s: cuBLASLt has no algorithm with %s in its epilogue (%s); a kernel of our own does "
         "it apart, one more pass over memory",
         shape_of(shape, m), epilogue, status);
@@ -99,13 +99,13 @@ static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
     product.epilogue = EPILOGUE_NONE;
     product.aux = NULL;
     if (forward) product.c = m->aux;
-    did(&cuda_device_of(&s->head)->did.gelu, DEVICE_BY_OWN);
+    did(&cuda_device_of(s)->did.gelu, DEVICE_BY_OWN);
     if (biased(s, &product) != 0) return -1;
     return forward ? cuda_op_gelu_fwd(&s->ctx, &gelu) : cuda_op_gelu_bwd(&s->ctx, &gelu);
 }
 
 static int gelu(struct cuda_stream *s, const struct matmul_args *m) {
-    struct cuda_device *d = cuda_device_of(&s->head);
+    struct cuda_device *d = cuda_device_of(s);
     const char *status = "rows of N elements that are no multiple of 8";
     if (!fuses(d, m)) return gelu_apart(s, m);
     enum outcome o = m->n % 8 == 0 ? run(s, m, &status) : RUN_ABSENT;
@@ -125,7 +125,7 @@ static int bias_grad_apart(struct cuda_stream *s, const struct matmul_args *m) {
     const char *status = "";
     product.epilogue = EPILOGUE_NONE;
     product.bias_grad = NULL;
-    did(&cuda_device_of(&s->head)->did.bias_grad, DEVICE_BY_OWN);
+    did(&cuda_device_of(s)->did.bias_grad, DEVICE_BY_OWN);
     if (run(s, &product, &status) != RUN_DONE) return -1;
     return cuda_op_bias_grad(&s->ctx, &sums);
 }
@@ -137,7 +137,7 @@ static int bias_grad(struct cuda_stream *s, const struct matmul_args *m) {
     const char *status = "";
     if (cuda_choices_of(s)->bias_grad != CUDA_BIAS_GRAD_EPILOGUE) return bias_grad_apart(s, m);
     if (m->accumulate) {
-        device_note(s->head.dev, DEV_NOTE_FACT,
+        device_note(s->queue.head.dev, DEV_NOTE_FACT,
                     "cuda.bias_grad epilogue: cuBLASLt's epilogue overwrites, so gradients that accumulate "
                     "(gradient_accumulation_steps) take our own kernel");
         return bias_grad_apart(s, m);
@@ -147,7 +147,7 @@ static int bias_grad(struct cuda_stream *s, const struct matmul_args *m) {
         tell(s, m, "the bias gradient", status);
         return bias_grad_apart(s, m);
     }
-    did(&cuda_device_of(&s->head)->did.bias_grad, DEVICE_BY_LIBRARY);
+    did(&cuda_device_of(s)->did.bias_grad, DEVICE_BY_LIBRARY);
     return o == RUN_DONE ? 0 : -1;
 }
 

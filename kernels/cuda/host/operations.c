@@ -29,10 +29,10 @@ int cuda_run_op(struct cuda_stream *s, enum op op, const void *args) {
     cudaError_t e = cudaGetLastError();
     if (rc == 0) return cuda_check(s, e, op_name(op));
     if (e == cudaSuccess)
-        device_fail(s->head.dev, "stream %s: %s failed: %s", s->name, op_name(op),
+        device_fail(s->queue.head.dev, "stream %s: %s failed: %s", s->queue.name, op_name(op),
                     s->ctx.why ? s->ctx.why : "?");
     else
-        device_fail(s->head.dev, "stream %s: %s failed: %s (%s)", s->name, op_name(op),
+        device_fail(s->queue.head.dev, "stream %s: %s failed: %s (%s)", s->queue.name, op_name(op),
                     s->ctx.why ? s->ctx.why : "?", cudaGetErrorString(e));
     return -1;
 }

@@ -391,8 +391,8 @@ int cuda_tune_product(struct stream *s, const struct product_key *key, int round
                         .rounds = rounds,
                         .out = out};
     memset(out, 0, sizeof *out);
-    cuda_submit(s, "tune", tune, t);
-    int rc = cuda_sync(s);
+    queue_submit(s, "tune", tune, t);
+    int rc = queue_sync(s);
     free(t);
     return rc;
 }

@@ -1,0 +1,39 @@
+// Scratch of a stream's operations, outside of the ledger.
+#include <stdlib.h>
+
+#include "kernels/cuda/host/cuda_impl.h"
+
+// An outgrown workspace stays until the stream ends: what is queued still uses it, and freeing waits for the
+// whole device, so for transfers of other streams that wait for peers, who may be about to free likewise.
+void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
+    struct cuda_device *d = cuda_device_of(s);
+    if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;
+    bytes = dev_round(bytes);
+    struct cuda_workspace *w = calloc(1, sizeof *w);
+    cudaError_t e = w ? cudaMalloc(&w->memory, bytes) : cudaErrorMemoryAllocation;
+    if (e != cudaSuccess) {
+        device_fail(s->queue.head.dev, "stream %s: no %zu MiB for the workspace: %s; use a smaller batch",
+                    s->queue.name, bytes >> 20, cudaGetErrorString(e));
+        cudaGetLastError();
+        free(w);
+        return NULL;
+    }
+    w->bytes = bytes;
+    w->before = s->workspaces;
+    s->workspaces = w;
+    s->ctx.workspace = w->memory;
+    s->ctx.workspace_bytes = bytes;
+    atomic_fetch_add(&d->workspace_bytes, bytes);
+    return w->memory;
+}
+
+void cuda_workspaces_free(struct cuda_stream *s) {
+    struct cuda_device *d = cuda_device_of(s);
+    for (struct cuda_workspace *w = s->workspaces, *before; w; w = before) {
+        before = w->before;
+        cuda_check(s, cudaFree(w->memory), "freeing the workspace");
+        atomic_fetch_sub(&d->workspace_bytes, w->bytes);
+        free(w);
+    }
+    s->workspaces = NULL;
+}

@@ -1,0 +1,395 @@
+#include "kernels/queue/queue.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int64_t queue_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+const char *slot_name(const struct slot *slot) {
+    switch (slot->kind) {
+        case SLOT_OP:
+            return op_name(slot->op.op);
+        case SLOT_COPY:
+            return "copy";
+        case SLOT_HOST:
+        case SLOT_SUBMIT:
+        case SLOT_NATIVE:
+            return slot->call.name;
+        case SLOT_WAIT:
+            return "wait";
+        case SLOT_PHASE:
+        case SLOT_RECORD:
+        case SLOT_FLUSH:
+            break;
+    }
+    return "";
+}
+
+// ---------------------------------------------------------------- progress, as others see it
+
+int queue_await(struct queue *q, uint64_t count) {
+    assert(!pthread_equal(pthread_self(), q->thread) && "a stream cannot wait for itself");
+    pthread_mutex_lock(&q->lock);
+    q->watchers++;
+    while (q->done < count) pthread_cond_wait(&q->progress, &q->lock);
+    q->watchers--;
+    int rc = q->failed_at <= count ? -1 : 0;
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+int queue_state(struct queue *q, uint64_t count) {
+    pthread_mutex_lock(&q->lock);
+    int state = q->failed_at <= count ? -1 : q->done >= count;
+    pthread_mutex_unlock(&q->lock);
+    return state;
+}
+
+void queue_fail(struct stream *head, const char *text) {
+    device_fail(head->dev, "stream %s: %s", ((struct queue *)head)->name, text);
+    pthread_mutex_lock(&head->dev->lock);
+    for (struct queue *q = head->dev->queues; q; q = q->next) {
+        pthread_mutex_lock(&q->lock);
+        q->failed_at = 0;
+        pthread_mutex_unlock(&q->lock);
+    }
+    pthread_mutex_unlock(&head->dev->lock);
+}
+
+// ---------------------------------------------------------------- times and trace
+
+// With the lock held. Tracing may allocate; without it nothing here does.
+static void account(struct queue *q, const struct trace_span *span, bool wait) {
+    (wait ? q->times.wait_s : q->times.busy_s)[span->phase] += (double)span->duration_ns * 1e-9;
+    if (q->head.dev->trace) trace_keep(&q->kept, span);
+}
+
+void queue_span(struct queue *q, const struct trace_span *span, bool wait) {
+    pthread_mutex_lock(&q->lock);
+    account(q, span, wait);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void queue_times(struct stream *head, struct stream_times *out) {
+    struct queue *q = (struct queue *)head;
+    pthread_mutex_lock(&q->lock);
+    *out = q->times;
+    pthread_mutex_unlock(&q->lock);
+}
+
+int queue_trace_write(struct device *d, int pid, void *file) {
+    trace_write_process(file, pid, d->label);
+    pthread_mutex_lock(&d->lock);
+    int tid = 0;
+    for (struct queue *q = d->queues; q; q = q->next) {
+        pthread_mutex_lock(&q->lock);
+        trace_write_thread(file, pid, ++tid, q->name, &q->kept);
+        pthread_mutex_unlock(&q->lock);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return ferror((FILE *)file) ? -1 : 0;
+}
+
+// ---------------------------------------------------------------- the thread
+
+static int interval_end(struct queue *q, bool idle) {
+    return q->ops->behind ? q->ops->behind->pause(q, idle) : 0;
+}
+
+static int run_function(struct queue *q, const struct slot *slot) {
+    if (slot->call.fn(slot->call.arg) == 0) return 0;
+    device_fail(q->head.dev, "stream %s: %s failed", q->name, slot->call.name);
+    return -1;
+}
+
+static int run_wait(struct queue *q, const struct slot *slot) {
+    const struct queue *on = slot->at.on;
+    if (interval_end(q, false) != 0) return -1;
+    if (queue_await(slot->at.on, slot->at.count) == 0) return slot->at.mark ? q->ops->run(q, slot) : 0;
+    device_fail(q->head.dev, "stream %s: waited for an event of stream %s [%s], which has failed", q->name,
+                on->name, on->head.dev->label);
+    return -1;
+}
+
+// Runs one slot without the lock; 0, or -1 after keeping the error's text.
+static int run_slot(struct queue *q, const struct slot *slot) {
+    switch (slot->kind) {
+        case SLOT_HOST:
+            return run_function(q, slot);
+        case SLOT_WAIT:
+            return run_wait(q, slot);
+        case SLOT_FLUSH:
+            return interval_end(q, false);
+        case SLOT_PHASE:
+            if (slot->phase == q->phase) return 0;
+            if (interval_end(q, false) != 0) return -1;
+            q->phase = slot->phase;
+            return 0;
+        case SLOT_OP:
+        case SLOT_COPY:
+        case SLOT_SUBMIT:
+        case SLOT_NATIVE:
+        case SLOT_RECORD:
+            break;
+    }
+    return q->ops->run(q, slot);
+}
+
+// Whether the thread does the slot's work itself and so times it; what a device does the backend times.
+static bool timed_here(const struct queue *q, const struct slot *slot) {
+    return slot->kind == SLOT_HOST || (!q->ops->behind && slot->kind != SLOT_PHASE);
+}
+
+static int run_timed(struct queue *q, const struct slot *slot, struct trace_span *span) {
+    const struct queue_device *behind = q->ops->behind;
+    if (behind && (interval_end(q, false) != 0 || behind->drain(q, slot_name(slot)) != 0)) return -1;
+    span->phase = q->phase;
+    span->start_ns = queue_now_ns();
+    int rc = run_slot(q, slot);
+    span->duration_ns = queue_now_ns() - span->start_ns;
+    if (q->head.dev->trace) snprintf(span->name, sizeof span->name, "%s", slot_name(slot));
+    return rc;
+}
+
+void moment_drop(const struct moment *m) {
+    if (m->mark) m->on->ops->behind->drop(m->mark);
+}
+
+static void drop_mark(const struct slot *slot) {
+    if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) moment_drop(&slot->at);
+}
+
+// With the lock held, while there is nothing to do. What stands idle is not busy.
+static void stand_idle(struct queue *q) {
+    if (q->ops->behind && q->failed_at == QUEUE_NEVER) {
+        pthread_mutex_unlock(&q->lock);
+        bool failed = interval_end(q, true) != 0;
+        pthread_mutex_lock(&q->lock);
+        if (failed && q->failed_at == QUEUE_NEVER) q->failed_at = q->done;
+    }
+    while (q->done == q->queued && !q->closing) pthread_cond_wait(&q->work, &q->lock);
+}
+
+void *queue_run(void *queue) {
+    struct queue *q = queue;
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        if (q->done == q->queued && !q->closing) stand_idle(q);
+        if (q->done == q->queued) break;
+        const struct slot *slot = &q->ring[q->done % QUEUE_SLOTS];
+        bool run = q->failed_at == QUEUE_NEVER, timed = run && timed_here(q, slot);
+        struct trace_span span = {.duration_ns = 0};
+        // The slot stays the thread's until done moves on: the enqueuer writes to free slots only.
+        pthread_mutex_unlock(&q->lock);
+        int rc = timed ? run_timed(q, slot, &span) : run ? run_slot(q, slot) : 0;
+        if (q->failed_inside) rc = -1;
+        drop_mark(slot);
+        pthread_mutex_lock(&q->lock);
+        if (span.start_ns) account(q, &span, slot->kind == SLOT_WAIT);
+        q->done++;
+        if (rc != 0 && q->failed_at == QUEUE_NEVER) q->failed_at = q->done;
+        if (q->watchers) pthread_cond_broadcast(&q->progress);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+// ---------------------------------------------------------------- creation and the end
+
+void queue_init(struct queue *q, struct device *dev, const char *name, const struct queue_ops *ops) {
+    q->head.dev = dev;
+    q->ops = ops;
+    q->failed_at = QUEUE_NEVER;
+    snprintf(q->name, sizeof q->name, "%s", name);
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->work, NULL);
+    pthread_cond_init(&q->progress, NULL);
+}
+
+int queue_start(struct queue *q) {
+    struct device *d = q->head.dev;
+    q->ring = malloc(QUEUE_SLOTS * sizeof *q->ring);
+    if (!q->ring || pthread_create(&q->thread, NULL, q->ops->thread, q) != 0) {
+        free(q->ring);
+        return -1;
+    }
+    pthread_mutex_lock(&d->lock);
+    q->next = d->queues;
+    d->queues = q;
+    d->live_queues++;
+    pthread_mutex_unlock(&d->lock);
+    return 0;
+}
+
+void queue_stop(struct queue *q) {
+    pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    pthread_cond_signal(&q->work);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+    free(q->ring);
+    q->ring = NULL;
+    pthread_mutex_lock(&q->head.dev->lock);
+    q->head.dev->live_queues--;
+    pthread_mutex_unlock(&q->head.dev->lock);
+}
+
+void queues_free(struct device *d) {
+    assert(d->live_queues == 0 && "destroy the streams before the device");
+    for (struct queue *q = d->queues, *next; q; q = next) {
+        next = q->next;
+        pthread_mutex_destroy(&q->lock);
+        pthread_cond_destroy(&q->work);
+        pthread_cond_destroy(&q->progress);
+        trace_free(&q->kept);
+        free(q);
+    }
+    d->queues = NULL;
+}
+
+// ---------------------------------------------------------------- enqueuing
+
+// Whether the caller is a function that the queue itself is running: then what it asks for happens now.
+static bool inside(const struct queue *q) { return pthread_equal(pthread_self(), q->thread); }
+
+// A free slot to fill, with the lock held; blocks while the ring is full.
+static struct slot *slot_free(struct queue *q, enum slot_kind kind) {
+    pthread_mutex_lock(&q->lock);
+    if (q->queued - q->done == QUEUE_SLOTS) {
+        q->watchers++;
+        while (q->queued - q->done == QUEUE_SLOTS) pthread_cond_wait(&q->progress, &q->lock);
+        q->watchers--;
+    }
+    struct slot *slot = &q->ring[q->queued % QUEUE_SLOTS];
+    slot->kind = kind;
+    return slot;
+}
+
+static uint64_t slot_queue(struct queue *q) {
+    bool idle = q->queued++ == q->done;
+    uint64_t count = q->queued;
+    if (idle) pthread_cond_signal(&q->work);
+    pthread_mutex_unlock(&q->lock);
+    return count;
+}
+
+// The slot to fill for what also acts inside: a free one of the ring, or the caller's own, which slot_end
+// then runs.
+static struct slot *slot_begin(struct queue *q, enum slot_kind kind, struct slot *own) {
+    if (!inside(q)) return slot_free(q, kind);
+    own->kind = kind;
+    return own;
+}
+
+// How many slots must be done for all that the caller has asked for so far. Inside, what came before has been
+// done; what has failed is known when the function's own slot is done.
+static uint64_t count_now(struct queue *q) {
+    pthread_mutex_lock(&q->lock);
+    uint64_t count = inside(q) ? q->done + q->failed_inside : q->queued;
+    pthread_mutex_unlock(&q->lock);
+    return count;
+}
+
+static uint64_t slot_end(struct queue *q, const struct slot *slot, const struct slot *own) {
+    if (slot != own) return slot_queue(q);
+    if (!q->failed_inside && run_slot(q, slot) != 0) q->failed_inside = true;
+    drop_mark(slot);
+    return count_now(q);
+}
+
+void queue_launch(struct stream *head, enum op op, const void *args, size_t args_bytes) {
+    struct queue *q = (struct queue *)head;
+    struct slot own, *slot = slot_begin(q, SLOT_OP, &own);
+    assert(args_bytes <= OP_ARGS_MAX_BYTES);
+    slot->op.op = op;
+    memcpy(slot->op.args, args, args_bytes);
+    slot_end(q, slot, &own);
+}
+
+void queue_copy(struct stream *head, void *dst, const void *src, size_t bytes) {
+    struct queue *q = (struct queue *)head;
+    struct slot own, *slot = slot_begin(q, SLOT_COPY, &own);
+    slot->copy.dst = dst;
+    slot->copy.src = src;
+    slot->copy.bytes = bytes;
+    slot_end(q, slot, &own);
+}
+
+uint64_t queue_record(struct queue *q, struct mark *mark) {
+    if (!mark) return count_now(q);
+    struct slot own, *slot = slot_begin(q, SLOT_RECORD, &own);
+    slot->at = (struct moment){.on = q, .mark = mark};
+    return slot_end(q, slot, &own);
+}
+
+void queue_wait(struct queue *q, const struct moment *m) {
+    struct slot own, *slot = slot_begin(q, SLOT_WAIT, &own);
+    slot->at = *m;
+    slot_end(q, slot, &own);
+}
+
+static void enqueue_function(struct stream *head, enum slot_kind kind, const char *name, int (*fn)(void *arg),
+                             void *arg) {
+    struct queue *q = (struct queue *)head;
+    struct slot *slot = slot_free(q, kind);
+    slot->call.fn = fn;
+    slot->call.arg = arg;
+    snprintf(slot->call.name, sizeof slot->call.name, "%s", name);
+    slot_queue(q);
+}
+
+void queue_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
+    enqueue_function(s, SLOT_HOST, name, fn, arg);
+}
+
+void queue_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
+    enqueue_function(s, SLOT_SUBMIT, name, fn, arg);
+}
+
+void queue_submit_native(struct stream *head, const char *name, int (*fn)(void *arg, void *native_stream),
+                         void *arg) {
+    struct queue *q = (struct queue *)head;
+    struct slot *slot = slot_free(q, SLOT_NATIVE);
+    slot->call.native = fn;
+    slot->call.arg = arg;
+    snprintf(slot->call.name, sizeof slot->call.name, "%s", name);
+    slot_queue(q);
+}
+
+void queue_phase(struct stream *head, enum phase phase) {
+    struct queue *q = (struct queue *)head;
+    slot_free(q, SLOT_PHASE)->phase = phase;
+    slot_queue(q);
+}
+
+// What the function under way has asked for has been through the device; also what it had before it failed.
+static int sync_inside(struct queue *q) {
+    const struct queue_device *behind = q->ops->behind;
+    if (interval_end(q, false) != 0) q->failed_inside = true;
+    if (behind && behind->drain(q, "the stream's work") != 0) q->failed_inside = true;
+    return q->failed_inside ? -1 : 0;
+}
+
+int queue_sync(struct stream *head) {
+    struct queue *q = (struct queue *)head;
+    const struct queue_device *behind = q->ops->behind;
+    if (inside(q)) return sync_inside(q);
+    if (behind) slot_free(q, SLOT_FLUSH);
+    uint64_t count = behind ? slot_queue(q) : count_now(q);
+    if (queue_await(q, count) != 0) return -1;
+    if (behind && behind->sync(q) != 0) {
+        pthread_mutex_lock(&q->lock);
+        if (q->failed_at > count) q->failed_at = count;
+        pthread_mutex_unlock(&q->lock);
+        return -1;
+    }
+    // A failure from outside (queue_fail) may have come while the device was still at work.
+    return queue_state(q, count) < 0 ? -1 : 0;
+}

@@ -1,0 +1,153 @@
+// A stream's queue, which all backends share: a bounded ring of slots and a thread that runs them in order.
+//
+//     ring   | done .. | running | queued .. | free ..      capacity QUEUE_SLOTS
+//                      ^ done                ^ queued       counts of slots since creation
+//
+// Backend  A backend's stream begins with a struct queue; its queue_ops say how the thread runs a slot. On a
+//          host the thread does the work itself. On a GPU a device works behind the thread: a slot is done
+//          when it has been given to the device, and a mark in the device's own queue tells when the device
+//          has passed that place. Most functions here stand in the backends' tables as they are.
+// Owner    The caller until queue_stop; then the device keeps the queue (not the ring) until it closes, so
+//          that a wait captured earlier can still ask how far the queue got.
+// Threads  One enqueuing thread at a time, one thread of the queue.
+// Moments  A moment is (queue, count of slots queued then, mark). It has passed when that queue's `done` has
+//          reached the count and the device has passed the mark. A device is told to wait only after the mark
+//          has been given to its own device: it never waits for what has not been given to a device,
+//          whatever hardware queues streams share.
+// Inside   A function that the queue runs and that calls on its own stream (backend.h, Inside) is on the
+//          queue's thread: slots are run at once instead of queued.
+// Failure  `failed_at` is the number of the first slot that failed. Later slots still count as done (so
+//          nothing hangs) but do not run; who waits for a count >= failed_at fails as well.
+#ifndef STARRING_KERNELS_QUEUE_QUEUE_H
+#define STARRING_KERNELS_QUEUE_QUEUE_H
+
+#include "kernels/backend_impl.h"
+#include "kernels/queue/trace.h"
+
+#define QUEUE_SLOTS 1024
+#define QUEUE_NEVER UINT64_MAX  // failed_at while nothing has failed
+
+struct queue;
+struct mark;  // a place in the queue of the device behind; the backend's
+
+struct moment {
+    struct queue *on;  // NULL: an event that was never recorded
+    uint64_t count;
+    struct mark *mark;  // with a reference; NULL: `count` alone tells
+};
+
+enum slot_kind {
+    SLOT_OP,
+    SLOT_COPY,
+    SLOT_HOST,    // a function, when the device is through with what came before
+    SLOT_SUBMIT,  // a function, at once
+    SLOT_NATIVE,  // the same, given the stream as the device's library knows it
+    SLOT_PHASE,
+    SLOT_RECORD,
+    SLOT_WAIT,
+    SLOT_FLUSH  // nothing; an interval that is being measured ends
+};
+
+struct slot {
+    enum slot_kind kind;
+    union {
+        struct {
+            enum op op;
+            _Alignas(16) unsigned char args[OP_ARGS_MAX_BYTES];
+        } op;
+        struct {
+            void *dst;
+            const void *src;
+            size_t bytes;
+        } copy;
+        struct {
+            union {
+                int (*fn)(void *arg);
+                int (*native)(void *arg, void *native_stream);
+            };
+            void *arg;
+            char name[TRACE_NAME_BYTES];
+        } call;
+        struct moment at;  // record and wait
+        enum phase phase;
+    };
+};
+const char *slot_name(const struct slot *slot);  // "matmul", "copy", ...; "" for what takes no time
+
+// What a device behind the thread can do. All return 0, or -1 after device_fail, where nothing else is said.
+struct queue_device {
+    // On the queue's thread. pause: nothing follows at once, so the interval that is being measured ends;
+    // idle: nothing is queued at all. drain: blocks until the device is through; what: named in the error.
+    int (*pause)(struct queue *q, bool idle);
+    int (*drain)(struct queue *q, const char *what);
+    // On any thread. sync: drain for the host.
+    int (*sync)(struct queue *q);
+    struct mark *(*take)(struct queue *q);  // one reference; NULL after queue_fail
+    void (*hold)(struct mark *m);
+    void (*drop)(struct mark *m);
+    int (*passed)(struct queue *q, struct mark *m, bool wait);  // 1; 0: not yet, unless wait; -1
+};
+
+struct queue_ops {
+    void *(*thread)(void *queue);  // queue_run, or the same with a beginning and an end of the backend's own
+    // Runs a slot of a kind that is the backend's: SLOT_OP, SLOT_COPY, and with a device behind SLOT_SUBMIT,
+    // SLOT_NATIVE, SLOT_RECORD and the device's part of SLOT_WAIT. 0, or -1 after device_fail.
+    int (*run)(struct queue *q, const struct slot *slot);
+    const struct queue_device *behind;  // NULL: the thread does the work itself
+};
+
+struct queue {
+    struct stream head;
+    const struct queue_ops *ops;
+    struct queue *next;  // the device's list
+    char name[TRACE_NAME_BYTES];
+    pthread_t thread;
+    pthread_mutex_t lock;     // guards the fields down to kept
+    pthread_cond_t work;      // the queue's thread sleeps here
+    pthread_cond_t progress;  // hosts and other queues sleep here
+    int watchers;             // how many sleep on progress
+    struct slot *ring;        // (QUEUE_SLOTS); NULL once stopped
+    uint64_t queued, done, failed_at;
+    bool closing;
+    struct stream_times times;
+    struct trace_list kept;  // device options' trace only
+    // The thread's own:
+    enum phase phase;
+    bool failed_inside;  // the function under way failed in what it called on its own stream
+};
+
+// ---------------------------------------------------------------- for backends
+int64_t queue_now_ns(void);  // the monotonic clock
+// q is zeroed. queue_start starts the thread; -1: it cannot (no text is kept), and q is the caller's to free.
+void queue_init(struct queue *q, struct device *dev, const char *name, const struct queue_ops *ops);
+int queue_start(struct queue *q);
+void *queue_run(void *queue);        // runs slots until queue_stop
+void queue_stop(struct queue *q);    // runs what is queued, then joins
+void queues_free(struct device *d);  // at the device's end, after every queue has been stopped
+// Accounts an interval to its phase and, when the device traces, keeps it.
+void queue_span(struct queue *q, const struct trace_span *span, bool wait);
+int queue_await(struct queue *q,
+                uint64_t count);  // blocks until so many are done; -1 when one of them failed
+int queue_state(struct queue *q, uint64_t count);  // 1 done, 0 not yet, -1 one of them failed
+void moment_drop(const struct moment *m);          // gives its reference back
+// The two slots of events. Both take the mark's reference. record: the count that tells when it is done; mark
+// NULL: nothing is queued.
+uint64_t queue_record(struct queue *q, struct mark *mark);
+void queue_wait(struct queue *q, const struct moment *until);
+
+// ---------------------------------------------------------------- for the backends' tables (backend.h)
+void queue_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
+void queue_copy(struct stream *s, void *dst, const void *src, size_t bytes);
+void queue_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
+void queue_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
+void queue_submit_native(struct stream *s, const char *name, int (*fn)(void *arg, void *native_stream),
+                         void *arg);
+void queue_phase(struct stream *s, enum phase phase);
+int queue_sync(struct stream *s);
+void queue_times(struct stream *s, struct stream_times *out);
+int queue_trace_write(struct device *d, int pid, void *file);
+// Fails every queue of the stream's device from outside; others may have been told already to go on after
+// what has failed.
+void queue_fail(struct stream *s, const char *text);
+
+#endif

@@ -194,6 +194,31 @@ static void test_optimizer_section(void **state) {
     refuse("{\"optimizer\": {\"params\": {\"max_grad_norm\": 1.0}}}", "max_grad_norm|gradient_clipping");
 }
 
+// Every optimizer takes its own keys, with the defaults that its row says, and no others'.
+static void test_every_optimizer(void **state) {
+    (void)state;
+    for (const struct optimizer *o = optimizers; o->name; o++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"optimizer\": {\"type\": \"%s\"}}", o->name);
+        struct config *c = accept(text), *given;
+        assert_ptr_equal(c->optimizer.row, o);
+        for (const struct optimizer *of = optimizers; of->name; of++)
+            for (int i = 0; i < OPTIMIZER_PARAMS_MAX && of->params[i].key; i++) {
+                snprintf(text, sizeof text, "{\"optimizer\": {\"type\": \"%s\", \"params\": {\"%s\": %s}}}",
+                         o->name, of->params[i].key, of->params[i].value);
+                if (!optimizer_default(o, of->params[i].key)) {
+                    refuse(text, "is no parameter of|remove it");
+                    continue;
+                }
+                given = accept(text);
+                assert_true(of != o ||
+                            optimizer_hash(&given->optimizer, 1) == optimizer_hash(&c->optimizer, 1));
+                config_destroy(&given);
+            }
+        config_destroy(&c);
+    }
+}
+
 static void test_scheduler_section(void **state) {
     (void)state;
     struct config *c =
@@ -440,17 +465,12 @@ static void test_cuda_section(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_batch_triangle),
-        cmocka_unit_test(test_topologies),
-        cmocka_unit_test(test_topology_and_stage),
-        cmocka_unit_test(test_dtype),
-        cmocka_unit_test(test_optimizer_section),
-        cmocka_unit_test(test_scheduler_section),
-        cmocka_unit_test(test_wrong_types),
-        cmocka_unit_test(test_unknown_keys),
-        cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_batch_triangle),
+        cmocka_unit_test(test_topologies),      cmocka_unit_test(test_topology_and_stage),
+        cmocka_unit_test(test_dtype),           cmocka_unit_test(test_optimizer_section),
+        cmocka_unit_test(test_every_optimizer), cmocka_unit_test(test_scheduler_section),
+        cmocka_unit_test(test_wrong_types),     cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_collectives),     cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_cuda_section),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

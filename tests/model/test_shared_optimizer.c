@@ -140,6 +140,77 @@ static void test_ranges(void **unused) {
     free(got);
 }
 
+// Whatever the optimizer: the same bits in one range and in pieces, and gaps stay zero.
+static void test_every_optimizer_over_ranges(void **unused) {
+    (void)unused;
+    struct unit u = make_unit();
+    struct state *whole = xcalloc(1, sizeof *whole), *pieces = xcalloc(1, sizeof *pieces);
+    const struct update_scalars scalars = {.grad_scale = 0.37f};
+    for (const struct optimizer *o = optimizers; o->name; o++) {
+        struct optimizer_config c = configs[0];
+        c.row = o;
+        fill(whole, &u, DT_BF16);
+        fill(pieces, &u, DT_BF16);
+        for (int64_t t = 1; t <= 3; t++) {
+            const struct update_step step = {0.01f, t, &scalars};
+            struct update_range r = range_of(&u, whole, 0, N, DT_BF16);
+            assert_int_equal(optimizer_apply(&c, &r, &step, 1), 0);
+            for (int64_t at = 0, end; at < N; at = end) {
+                end = at + 700 < N ? at + 700 : N;
+                r = range_of(&u, pieces, at, end, DT_BF16);
+                assert_int_equal(optimizer_apply(&c, &r, &step, 1), 0);
+            }
+        }
+        assert_same(pieces, whole, DT_BF16);
+        for (int64_t i = 0; i < N; i++) {
+            const struct tensor *owner = tensor_at(&u, i);
+            assert_true(owner || whole->master[i] == 0);
+            assert_true(!owner || whole->master[i] != rng_normal(1, (uint64_t)i));
+        }
+    }
+    free(whole);
+    free(pieces);
+}
+
+// What is carved and what the formulas count follow from the row's number of states.
+static void test_every_optimizer_in_memory(void **unused) {
+    (void)unused;
+    for (const struct optimizer *o = optimizers; o->name; o++) {
+        struct arena a;
+        float *state[OPTIMIZER_STATES_MAX];
+        arena_init(&a, NULL);
+        optimizer_carve(&a, o, 1 << 20, state);
+        assert_int_equal(a.bytes[MEM_OPTIMIZER], (size_t)o->states << 22);
+        assert_int_equal(optimizer_bytes(o, false), 4 * o->states);
+        assert_int_equal(optimizer_bytes(o, true), 4 * o->states + 4);
+        for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) assert_true(!o->state_names[i] == (i >= o->states));
+        arena_release(&a);
+    }
+}
+
+// The star's processes compare hashes, and say what differs in words.
+static void test_settings_are_told_apart(void **unused) {
+    (void)unused;
+    struct optimizer_config same = configs[0], others[] = {same, same, same, same, same, same, same};
+    char words[96], other_words[96];
+    others[0].lr = 2;
+    others[1].beta1 = 0.5f;
+    others[2].beta2 = 0.5f;
+    others[3].eps = 1;
+    others[4].weight_decay = 1;
+    others[5].l2_mode = true;
+    others[6].no_bias_correction = true;
+    same.row->describe(words, sizeof words, &same);
+    assert_string_equal(words, "lr 1, betas 0.9 0.999, eps 1e-08, decay 0.1");
+    assert_true(optimizer_hash(&same, 1) == optimizer_hash(&configs[0], 1));
+    assert_true(optimizer_hash(&same, 1) != optimizer_hash(&same, 2));
+    for (size_t i = 0; i < COUNT(others); i++) {
+        assert_true(optimizer_hash(&same, 1) != optimizer_hash(&others[i], 1));
+        same.row->describe(other_words, sizeof other_words, &others[i]);
+        assert_true(!strcmp(words, other_words) == (i >= 5));
+    }
+}
+
 static void test_first_step(void **unused) {
     (void)unused;
     // With m = v = 0 and t = 1 both corrections cancel: p - lr (sign(g) + decay p), Kingma & Ba 2015.
@@ -280,6 +351,9 @@ static void test_minimum_scale(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_every_optimizer_over_ranges),
+        cmocka_unit_test(test_every_optimizer_in_memory),
+        cmocka_unit_test(test_settings_are_told_apart),
         cmocka_unit_test(test_first_step),
         cmocka_unit_test(test_skip_and_empty),
         cmocka_unit_test(test_launch),

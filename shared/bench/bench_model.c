@@ -1,7 +1,9 @@
 // The sizes of a model's training step, for `starring bench kernels --model`.
 #include "shared/bench/bench_table.h"
 #include "shared/core/error.h"
+#include "shared/hf/presets.h"
 #include "shared/model/head_plan.h"
+#include "shared/model/layout.h"
 
 #define SEQ        1024
 #define BATCH_HOST 1
@@ -10,13 +12,8 @@
 #define COPY_HOST (INT64_C(1) << 24)
 #define COPY_GPU  (INT64_C(1) << 27)
 
-// The tokens a sequence may have, 0 where nothing limits them.
-static int64_t longest_sequence(const struct model_spec *s) {
-    return s->family == FAMILY_GPT2 ? s->max_positions : s->sliding_window;
-}
-
 static int set_rows(const struct bench_request *q, const struct model_spec *s, struct bench_sizes *out) {
-    int64_t longest = longest_sequence(s);
+    int64_t longest = model_longest_seq(s);
     out->batch = q->batch ? q->batch : q->gpu ? BATCH_GPU : BATCH_HOST;
     out->seq = q->seq ? q->seq : longest && longest < SEQ ? longest : SEQ;
     out->rows = out->wide_rows = out->batch * out->seq;
@@ -27,16 +24,26 @@ static int set_rows(const struct bench_request *q, const struct model_spec *s, s
 }
 
 static void set_linears(const struct model_spec *s, struct bench_sizes *out) {
-    bool gpt2 = s->family == FAMILY_GPT2;
+    const struct model_traits *t = &s->traits;
+    bool gelu = t->mlp == MLP_GELU;
     int64_t attention = (int64_t)s->heads * s->head_size;
     int64_t qkv = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_size;
-    out->linear[0] = (struct bench_linear){"qkv", qkv, s->channels, gpt2 || s->qkv_bias, false};
-    out->linear[1] = (struct bench_linear){"attention's", s->channels, attention, gpt2, false};
+    out->linear[0] = (struct bench_linear){"qkv", qkv, s->channels, t->qkv_bias, false};
+    out->linear[1] = (struct bench_linear){"attention's", s->channels, attention, t->out_bias, false};
     out->linear[2] =
-        gpt2 ? (struct bench_linear){"up", s->ffn, s->channels, true, true}
-             : (struct bench_linear){"gate and up", 2 * (int64_t)s->ffn, s->channels, false, false};
-    out->linear[3] = (struct bench_linear){"down", s->channels, s->ffn, gpt2, false};
+        (struct bench_linear){gelu ? "up" : "gate and up", model_up_width(s), s->channels, t->mlp_bias, gelu};
+    out->linear[3] = (struct bench_linear){"down", s->channels, s->ffn, t->mlp_bias, false};
     out->linears = BENCH_LINEARS;
+}
+
+static int parts_of(const struct model_spec *s) {
+    const struct model_traits *t = &s->traits;
+    bool rotary = t->positions == POSITIONS_ROTARY;
+    return (t->norm == NORM_RMS ? BENCH_RMS : BENCH_LAYER) |
+           (t->mlp == MLP_SWIGLU ? BENCH_SWIGLU : BENCH_GELU) | (rotary ? BENCH_ROPE : BENCH_POSITIONS) |
+           (rotary && t->qkv_bias ? BENCH_ROPE_BIAS : 0) |
+           (t->out_bias || t->mlp_bias || (t->qkv_bias && !rotary) ? BENCH_BIASES : 0) |
+           (s->tied ? BENCH_TIED : 0);
 }
 
 int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out) {
@@ -53,11 +60,8 @@ int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out)
                                                       : 2048};
     if (set_rows(q, &s, out)) return -1;
     set_linears(&s, out);
-    out->parts = s.family == FAMILY_GPT2 ? BENCH_LAYER | BENCH_GELU | BENCH_POSITIONS | BENCH_BIASES
-                                         : BENCH_RMS | BENCH_SWIGLU | BENCH_ROPE;
-    if (s.family == FAMILY_LLAMA) out->width = s.ffn;
-    if (s.family == FAMILY_LLAMA && s.qkv_bias) out->parts |= BENCH_ROPE_BIAS;
-    if (s.tied) out->parts |= BENCH_TIED;
+    out->parts = parts_of(&s);
+    if (s.traits.mlp == MLP_SWIGLU) out->width = s.ffn;
     out->classes = q->gpu ? model_classes_padded(s.vocab) : s.vocab;
     out->logit_rows =
         head_plan_of(

@@ -7,7 +7,7 @@
 #define STARRING_SHARED_BENCH_BENCH_TABLE_H
 
 #include "shared/bench/bench_work.h"
-#include "shared/model/spec.h"
+#include "shared/model/layout.h"
 
 // What of the operations there is: a model has one of each pair, the table without a model both.
 enum bench_part {

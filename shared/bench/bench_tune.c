@@ -13,6 +13,7 @@
 #include "shared/device/product_table.h"
 #include "shared/device/products.h"
 #include "shared/memory/memory_check.h"
+#include "shared/hf/presets.h"
 #include "shared/model/model.h"
 #include "shared/train/local.h"
 #include "shared/train/train.h"

@@ -30,11 +30,10 @@ static const char *pass_of(const struct linear *l, const struct product_key *k) 
 const char *product_purpose(char text[PRODUCT_PURPOSE_BYTES], const struct model_spec *s,
                             const struct product_key *k) {
     int64_t c = s->channels, heads = (int64_t)s->heads * s->head_size;
-    int64_t up = s->family == FAMILY_GPT2 ? s->ffn : 2 * (int64_t)s->ffn;
     const struct linear linears[] = {
         {"qkv", c, heads + 2 * (int64_t)s->kv_heads * s->head_size},
         {"attention out", heads, c},
-        {s->family == FAMILY_GPT2 ? "mlp up" : "mlp gate, up", c, up},
+        {s->traits.mlp == MLP_GELU ? "mlp up" : "mlp gate, up", c, model_up_width(s)},
         {"mlp down", s->ffn, c},
         {"head", c, s->vocab},
     };

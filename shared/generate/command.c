@@ -17,6 +17,7 @@
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/hf/presets.h"
 #include "shared/memory/memory_check.h"
 
 #define DEFAULT_TOKENS      100
@@ -177,9 +178,10 @@ static int read_prompt(struct run *r) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Tokens that the model can see at once: its positions, or, of a Mistral, its sliding window.
+// Tokens that the model can see at once, and has seen in training.
 static long longest_window(const struct model_spec *s) {
-    return s->sliding_window ? (long)least(s->sliding_window, s->max_positions) : s->max_positions;
+    int64_t longest = model_longest_seq(s);
+    return (long)(longest ? least(longest, s->max_positions) : s->max_positions);
 }
 
 static int choose_window(struct run *r) {

@@ -3,13 +3,13 @@
 //     wqkv ((H+2KV)D, C)  =  rows of  q_proj (HD, C) | k_proj (KVD, C) | v_proj (KVD, C)
 //     w_gate_up (2F, C)   =  rows of  gate_proj (F, C) | up_proj (F, C)
 //     GPT-2's matrices are Conv1D: stored (in, out), ours is the transpose; everything else is one to one.
+//
+// The names are the model's row of families.c.
 #ifndef STARRING_SHARED_HF_HF_MAP_H
 #define STARRING_SHARED_HF_HF_MAP_H
 
 #include "shared/core/unit.h"
-#include "shared/model/spec.h"
-
-#define HF_MAX_PARTS 3
+#include "shared/hf/families.h"
 
 struct hf_part {
     char name[96];  // "model.layers.3.self_attn.q_proj.weight"

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/hf/hf_config.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/hf_map.h"
 #include "shared/hf/safetensors.h"
-#include "shared/hf/spec_hf.h"
 
 #define TILE 32
 
@@ -121,7 +121,7 @@ int hf_write_unit(struct hf_writer *w, int u, const void *weights) {
 
 // config.json through a temporary name, so that a reader never sees half of it.
 static int write_config(const struct hf_writer *w) {
-    char *text = model_spec_write_hf(&w->spec, w->dtype);
+    char *text = hf_config_text(&w->spec, w->dtype);
     char *path = xasprintf("%s/config.json", w->dir), *tmp = xasprintf("%s.tmp", path);
     FILE *f = fopen(tmp, "wb");
     bool good = f && fputs(text, f) != EOF;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/model/spec.h"
+#include "shared/model/layout.h"
 #include "shared/report/progress.h"
 
 // The most counts of workers that are tried one by one; beyond, each half of the one before.

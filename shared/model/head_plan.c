@@ -1,6 +1,6 @@
 #include "shared/model/head_plan.h"
 
-#include "shared/model/spec.h"
+#include "shared/model/layout.h"
 
 // A chunk on a CPU: full speed, and small beside the activations of models that need chunks.
 #define HOST_BYTES ((int64_t)128 << 20)

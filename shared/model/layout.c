@@ -1,4 +1,6 @@
 // The tensors of a model, unit by unit, and their initial values.
+#include "shared/model/layout.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +12,6 @@
 #include "kernels/team.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
-#include "shared/model/spec.h"
 
 // Keeps the stream of initial values apart from other uses of the same seed.
 #define INIT_KEY UINT64_C(0x696e69745f773031)
@@ -54,31 +55,27 @@ static void add_vector(struct unit *u, const char *name, int64_t n, enum init_ki
     t->init = init;
 }
 
-static void add_block_llama(struct unit *u, const struct model_spec *s, float residual_std) {
-    int64_t c = s->channels, d = s->head_size, qkv = (s->heads + 2 * (int64_t)s->kv_heads) * d;
-    add_vector(u, "norm1", c, INIT_ONES);
-    add_matrix(u, "wqkv", qkv, c, s->init_std);
-    if (s->qkv_bias) add_vector(u, "bqkv", qkv, INIT_ZEROS);
-    add_matrix(u, "wo", c, s->heads * d, residual_std);
-    add_vector(u, "norm2", c, INIT_ONES);
-    add_matrix(u, "w_gate_up", 2 * (int64_t)s->ffn, c, s->init_std);
-    add_matrix(u, "w_down", c, s->ffn, residual_std);
+// A bias, or nothing where the model has none.
+static void add_bias(struct unit *u, const char *name, int64_t n, bool has) {
+    if (has) add_vector(u, name, n, INIT_ZEROS);
 }
 
-static void add_block_gpt2(struct unit *u, const struct model_spec *s, float residual_std) {
-    int64_t c = s->channels;
+static void add_block(struct unit *u, const struct model_spec *s, float residual_std) {
+    const struct model_traits *t = &s->traits;
+    int64_t c = s->channels, d = s->head_size, qkv = (s->heads + 2 * (int64_t)s->kv_heads) * d;
+    bool gated = t->mlp == MLP_SWIGLU;
     add_vector(u, "norm1", c, INIT_ONES);
-    add_vector(u, "norm1_b", c, INIT_ZEROS);
-    add_matrix(u, "wqkv", 3 * c, c, s->init_std);
-    add_vector(u, "bqkv", 3 * c, INIT_ZEROS);
-    add_matrix(u, "wo", c, c, residual_std);
-    add_vector(u, "bo", c, INIT_ZEROS);
+    add_bias(u, "norm1_b", c, t->norm == NORM_LAYER);
+    add_matrix(u, "wqkv", qkv, c, s->init_std);
+    add_bias(u, "bqkv", qkv, t->qkv_bias);
+    add_matrix(u, "wo", c, s->heads * d, residual_std);
+    add_bias(u, "bo", c, t->out_bias);
     add_vector(u, "norm2", c, INIT_ONES);
-    add_vector(u, "norm2_b", c, INIT_ZEROS);
-    add_matrix(u, "w_up", s->ffn, c, s->init_std);
-    add_vector(u, "b_up", s->ffn, INIT_ZEROS);
+    add_bias(u, "norm2_b", c, t->norm == NORM_LAYER);
+    add_matrix(u, gated ? "w_gate_up" : "w_up", model_up_width(s), c, s->init_std);
+    add_bias(u, gated ? "b_gate_up" : "b_up", model_up_width(s), t->mlp_bias);
     add_matrix(u, "w_down", c, s->ffn, residual_std);
-    add_vector(u, "b_down", c, INIT_ZEROS);
+    add_bias(u, "b_down", c, t->mlp_bias);
 }
 
 struct layout *model_layout_create(const struct model_spec *s, int world) {
@@ -93,19 +90,17 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
     snprintf(u->name, sizeof u->name, "embedding");
     add_matrix(u, "wte", s->vocab, s->channels, s->init_std);
     if (s->tied) reserve_classes(u);
-    if (s->family == FAMILY_GPT2) add_matrix(u, "wpe", s->max_positions, s->channels, s->init_std);
+    if (s->traits.positions == POSITIONS_LEARNED)
+        add_matrix(u, "wpe", s->max_positions, s->channels, s->init_std);
     for (int i = 0; i < s->layers; i++) {
         u = &l->units[1 + i];
         snprintf(u->name, sizeof u->name, "block.%d", i);
-        if (s->family == FAMILY_LLAMA)
-            add_block_llama(u, s, residual_std);
-        else
-            add_block_gpt2(u, s, residual_std);
+        add_block(u, s, residual_std);
     }
     u = &l->units[l->count - 1];
     snprintf(u->name, sizeof u->name, "head");
     add_vector(u, "norm", s->channels, INIT_ONES);
-    if (s->family == FAMILY_GPT2) add_vector(u, "norm_b", s->channels, INIT_ZEROS);
+    add_bias(u, "norm_b", s->channels, s->traits.norm == NORM_LAYER);
     if (!s->tied) {
         add_matrix(u, "lm_head", s->vocab, s->channels, s->init_std);
         reserve_classes(u);

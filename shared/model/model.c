@@ -1,4 +1,4 @@
-// Life cycle of the model: its activations are carved here, its units dispatched.
+// Life cycle of the model, the embedding, and which unit is which.
 #include "shared/model/model.h"
 
 #include <assert.h>
@@ -8,109 +8,47 @@
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
-#include "shared/model/model_impl.h"
+#include "shared/model/block.h"
+#include "shared/model/head.h"
+#include "shared/model/layers.h"
 
-int64_t unit_tensor_offset(const struct unit *u, const char *name) {
-    size_t prefix = strlen(u->name);
-    for (int i = 0; i < u->count; i++) {
-        const char *full = u->tensors[i].name;
-        if (!strncmp(full, u->name, prefix) && full[prefix] == '.' && !strcmp(full + prefix + 1, name))
-            return u->tensors[i].offset;
-    }
-    return -1;
+// Tensor "<unit>.<name>"; NULL: the unit has none.
+static const struct tensor *tensor_of(const struct unit *u, const char *name) {
+    for (int i = 0; i < u->count; i++)
+        if (!strcmp(strrchr(u->tensors[i].name, '.') + 1, name)) return &u->tensors[i];
+    return NULL;
 }
 
+static int64_t offset_of(const struct unit *u, const char *name) {
+    const struct tensor *t = tensor_of(u, name);
+    return t ? t->offset : -1;
+}
+
+static struct norm norm_of(const struct unit *u, const char *weight, const char *bias) {
+    return (struct norm){.weight = offset_of(u, weight), .bias = offset_of(u, bias)};
+}
+
+static struct linear linear_of(const struct unit *u, const char *weight, const char *bias) {
+    const struct tensor *t = tensor_of(u, weight);
+    return (struct linear){t->offset, offset_of(u, bias), .in = t->shape[1], .out = t->shape[0]};
+}
+
+// Every block has the same tensors at the same offsets.
 static void find_tensors(struct model *m) {
-    for (int i = 0; i < m->spec.layers; i++) {
-        const struct unit *u = &m->layout->units[1 + i];
-        struct block_tensors *t = &m->at[i];
-        bool llama = m->spec.family == FAMILY_LLAMA;
-        t->norm1 = unit_tensor_offset(u, "norm1");
-        t->norm1_b = unit_tensor_offset(u, "norm1_b");
-        t->wqkv = unit_tensor_offset(u, "wqkv");
-        t->bqkv = unit_tensor_offset(u, "bqkv");
-        t->wo = unit_tensor_offset(u, "wo");
-        t->bo = unit_tensor_offset(u, "bo");
-        t->norm2 = unit_tensor_offset(u, "norm2");
-        t->norm2_b = unit_tensor_offset(u, "norm2_b");
-        t->w_up = unit_tensor_offset(u, llama ? "w_gate_up" : "w_up");
-        t->b_up = unit_tensor_offset(u, "b_up");
-        t->w_down = unit_tensor_offset(u, "w_down");
-        t->b_down = unit_tensor_offset(u, "b_down");
-    }
-}
-
-static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static void *take(struct model *m, enum mem_class c, int64_t elements, size_t bytes_each) {
-    return arena_take(&m->arena, c, (size_t)elements * bytes_each);
-}
-
-static void carve_saved(struct model *m) {
-    size_t e = dtype_size(m->dt);
-    bool layer_norm = model_norm(m) == NORM_LAYER;
-    for (int i = 0; i < m->spec.layers; i++) {
-        struct block_saved *a = &m->saved[i];
-        if (m->forward_only && i > 0) {
-            *a = m->saved[0];
-            continue;
-        }
-        a->x = take(m, MEM_ACTIVATION, m->R * m->C, e);
-        a->n1 = take(m, MEM_ACTIVATION, m->R * m->C, e);
-        a->qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
-        a->att = take(m, MEM_ACTIVATION, m->R * m->A, e);
-        a->mid = take(m, MEM_ACTIVATION, m->R * m->C, e);
-        a->n2 = take(m, MEM_ACTIVATION, m->R * m->C, e);
-        a->up = take(m, MEM_ACTIVATION, m->R * m->U, e);
-        a->act = take(m, MEM_ACTIVATION, m->R * m->F, e);
-        a->mean1 = layer_norm ? take(m, MEM_ACTIVATION, m->R, 4) : NULL;
-        a->mean2 = layer_norm ? take(m, MEM_ACTIVATION, m->R, 4) : NULL;
-        a->rstd1 = take(m, MEM_ACTIVATION, m->R, 4);
-        a->rstd2 = take(m, MEM_ACTIVATION, m->R, 4);
-        a->lse = take(m, MEM_ACTIVATION, m->R * m->spec.heads, 4);
-    }
-}
-
-static void carve_gradients(struct model *m) {
-    size_t e = dtype_size(m->dt);
-    m->targets = take(m, MEM_ACTIVATION, m->R, 4);
-    m->loss = take(m, MEM_ACTIVATION, m->R, 4);
-    m->loss_sum = take(m, MEM_ACTIVATION, 1, sizeof(double));
-    m->carry = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->d_c = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
-    m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
-    // Stands idle until the blocks' backward: the head's chunks may meet there before.
-    void *idle = take(m, MEM_ACTIVATION, m->apart ? max64(m->R * m->F, m->VP * m->C) : m->R * m->F, e);
-    if (m->apart) m->head_share = idle;
-    if (m->spec.family == FAMILY_LLAMA)
-        m->d_act = idle;
-    else
-        m->d_up = idle;
-}
-
-static size_t scratch_bytes(const struct model *m) {
-    const struct model_spec *s = &m->spec;
-    size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
-    if (m->forward_only) return scratch;
-    scratch = max_size(scratch, norm_bwd_scratch_bytes(m->C));
-    return max_size(scratch, embed_bwd_scratch_bytes(m->B, m->T, m->C, m->V));
-}
-
-static void carve(struct model *m) {
-    size_t e = dtype_size(m->dt);
-    carve_saved(m);
-    m->tokens = take(m, MEM_ACTIVATION, m->R, 4);
-    m->final_x = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->nf = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->meanf = model_norm(m) == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 4) : NULL;
-    m->rstdf = take(m, MEM_ACTIVATION, m->R, 4);
-    m->pass = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    if (!m->forward_only) carve_gradients(m);
-    m->logits = take(m, MEM_WORKSPACE, m->chunk * m->VS, e);
-    if (m->spec.family == FAMILY_LLAMA) m->rope = take(m, MEM_WORKSPACE, m->T * m->spec.head_size, 4);
-    m->scratch = arena_take(&m->arena, MEM_WORKSPACE, scratch_bytes(m));
+    const struct unit *first = &m->layout->units[0], *block = &m->layout->units[1];
+    const struct unit *head = &m->layout->units[m->layout->count - 1];
+    bool gated = m->spec.traits.mlp == MLP_SWIGLU;
+    struct block b = {.norm1 = norm_of(block, "norm1", "norm1_b"),
+                      .norm2 = norm_of(block, "norm2", "norm2_b"),
+                      .wqkv = linear_of(block, "wqkv", "bqkv"),
+                      .wo = linear_of(block, "wo", "bo"),
+                      .w_up = linear_of(block, gated ? "w_gate_up" : "w_up", gated ? "b_gate_up" : "b_up"),
+                      .w_down = linear_of(block, "w_down", "b_down")};
+    for (int i = 0; i < m->spec.layers; i++) m->blocks[i] = b;
+    m->final = norm_of(head, "norm", "norm_b");
+    m->wte = offset_of(first, "wte");
+    m->wpe = offset_of(first, "wpe");
+    m->projection = m->layout->tied ? m->wte : offset_of(head, "lm_head");
 }
 
 static bool on_gpu(const struct model_options *o) { return o->dev ? !dev_host_memory(o->dev) : o->gpu; }
@@ -147,11 +85,11 @@ static struct model *model_shell(const struct model_options *o) {
     m->A = (int64_t)s->heads * s->head_size;
     m->QKV = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_size;
     m->F = s->ffn;
-    m->U = s->family == FAMILY_LLAMA ? 2 * m->F : m->F;
+    m->U = model_up_width(s);
     set_head(m, o);
     m->forward_only = o->forward_only;
-    m->at = xcalloc((size_t)s->layers, sizeof *m->at);
-    m->saved = xcalloc((size_t)s->layers, sizeof *m->saved);
+    m->blocks = xcalloc((size_t)s->layers, sizeof *m->blocks);
+    find_tensors(m);
     return m;
 }
 
@@ -188,7 +126,7 @@ static int fill_rope(struct model *m) {
 void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]) {
     struct model *m = model_shell(o);
     arena_init(&m->arena, NULL);
-    carve(m);
+    activations_carve(m);
     memcpy(bytes, m->arena.bytes, sizeof m->arena.bytes);
     model_destroy(&m);
 }
@@ -197,8 +135,7 @@ struct model *model_create(const struct model_options *o) {
     if (model_spec_check_seq(o->spec, o->seq)) return NULL;
     struct model *m = model_shell(o);
     arena_init(&m->arena, o->dev);
-    carve(m);
-    find_tensors(m);
+    activations_carve(m);
     if (m->arena.failed || (m->rope && fill_rope(m))) model_destroy(&m);
     return m;
 }
@@ -207,8 +144,7 @@ void model_destroy(struct model **pm) {
     struct model *m = *pm;
     if (!m) return;
     arena_release(&m->arena);
-    free(m->at);
-    free(m->saved);
+    free(m->blocks);
     free(m);
     *pm = NULL;
 }
@@ -237,11 +173,10 @@ double model_loss_sum(const struct model *m) {
 }
 
 static void embedding_forward(struct model *m, const struct unit_view *v) {
-    const struct unit *u = &m->layout->units[0];
-    op_embed_fwd(m->s, &(struct embed_fwd_args){.out = m->saved[0].x,
+    op_embed_fwd(m->s, &(struct embed_fwd_args){.out = m->blocks[0].norm1.x,
                                                 .tokens = m->tokens,
-                                                .wte = weight_at(m, v, unit_tensor_offset(u, "wte")),
-                                                .wpe = weight_at(m, v, unit_tensor_offset(u, "wpe")),
+                                                .wte = weight_at(m, v, m->wte),
+                                                .wpe = weight_at(m, v, m->wpe),
                                                 .batch = m->B,
                                                 .seq = m->T,
                                                 .channels = m->C,
@@ -249,9 +184,8 @@ static void embedding_forward(struct model *m, const struct unit_view *v) {
 }
 
 static void embedding_backward(struct model *m, const struct unit_view *v) {
-    const struct unit *u = &m->layout->units[0];
-    op_embed_bwd(m->s, &(struct embed_bwd_args){.dwte = grad_at(m, v, unit_tensor_offset(u, "wte")),
-                                                .dwpe = grad_at(m, v, unit_tensor_offset(u, "wpe")),
+    op_embed_bwd(m->s, &(struct embed_bwd_args){.dwte = grad_at(m, v, m->wte),
+                                                .dwpe = grad_at(m, v, m->wpe),
                                                 .dout = m->carry,
                                                 .tokens = m->tokens,
                                                 .scratch = m->scratch,
@@ -282,4 +216,9 @@ void model_backward(struct model *m, int u, const struct unit_view *view, const 
         block_backward(m, u - 1, view);
     else
         head_backward(m, view, tied);
+}
+
+int model_row_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, int64_t row,
+                     float *out) {
+    return head_row_logits(m, head, tied, row, out);
 }

@@ -13,7 +13,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/topology.h"
 #include "shared/model/head_plan.h"
-#include "shared/model/spec.h"
+#include "shared/model/layout.h"
 
 struct model_options {
     const struct model_spec *spec;
@@ -56,9 +56,7 @@ void model_backward(struct model *m, int u, const struct unit_view *view, const 
 // leaves it; and its value, for which the host waits (NAN when the stream has failed).
 const double *model_loss_place(const struct model *m);
 double model_loss_sum(const struct model *m);
-// Tests: logits (B*T,V) of the batch as fp32, from the final norm of the last forward; blocks.
-int model_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, float *out);
-// forward_only: logits (V) of one row, 0 <= row < B*T, as fp32, from the last forward; blocks. 0 or -1.
+// Logits (V) of one row, 0 <= row < B*T, as fp32, from the final norm of the last forward; blocks. 0 or -1.
 int model_row_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, int64_t row,
                      float *out);
 

@@ -1,71 +1,60 @@
-// What model it is: one description for both families. Plain data.
+// What model it is: its sizes, and the traits that its layers are chosen by. Plain data; no name of a family
+// decides anything. shared/hf makes one of a preset or of a Hugging Face directory.
 #ifndef STARRING_SHARED_MODEL_SPEC_H
 #define STARRING_SHARED_MODEL_SPEC_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shared/core/unit.h"
+#include "kernels/operations.h"
 
-enum model_family { FAMILY_LLAMA, FAMILY_GPT2 };
+enum model_positions { POSITIONS_ROTARY, POSITIONS_LEARNED };
+enum model_mlp { MLP_SWIGLU, MLP_GELU };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+
+// Any combination computes. A trait that is not here yet is a field here, its tensors in layout.c and its
+// operations in block.c.
+struct model_traits {
+    enum norm_kind norm;             // LayerNorm has a bias, RMSNorm has none
+    enum model_positions positions;  // learned: wpe (P,C)
+    enum model_mlp mlp;
+    bool qkv_bias;  // on q, k and v
+    bool out_bias;  // on attention's output projection
+    bool mlp_bias;  // on the products of the feed-forward
+};
 
 struct model_spec {
     char name[64];
-    enum model_family family;
-    char hf_type[32];        // Hugging Face model_type: "llama", "mistral", "qwen2", "gpt2"
+    char hf_type[32];  // Hugging Face's model_type: the row of shared/hf/families.c that it came from
+    struct model_traits traits;
     int32_t vocab;           // V
     int32_t channels;        // C
     int32_t layers;          // L
     int32_t heads;           // H
-    int32_t kv_heads;        // KV; = H in GPT-2
+    int32_t kv_heads;        // KV
     int32_t head_size;       // D
-    int32_t ffn;             // F: LLaMA intermediate size, GPT-2 4C
-    int32_t max_positions;   // GPT-2: rows of wpe
-    bool qkv_bias;           // Qwen2.5; GPT-2 always
-    int32_t sliding_window;  // Mistral; 0: none. A token sees so many: sequences up to it see everything
-    bool tied;
+    int32_t ffn;             // F: width of the feed-forward's activation
+    int32_t max_positions;   // P: rows of wpe; with rotary positions what the model was trained for
+    int32_t sliding_window;  // 0: none. A token sees so many: sequences up to it see everything
+    bool tied;               // the head multiplies with wte
     float norm_eps;
     float rope_theta;
     enum rope_scaling rope_scaling;
-    float rope_factor, rope_low_freq_factor, rope_high_freq_factor;  // LLaMA 3
+    float rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int32_t rope_original_positions;
-    float init_std;                // 0.02; residual projections get init_std / sqrt(2L)
+    float init_std;                // residual projections get init_std / sqrt(2L)
     int32_t bos_token, eos_token;  // -1: none; kept for the written config.json
 };
 
-// PRESET name, or a Hugging Face config.json, or a directory holding one. 0 or -1.
-int model_spec_load(const char *preset_or_path, struct model_spec *out);
-// Space-separated names of the presets.
-const char *model_spec_presets(void);
 int model_spec_check(const struct model_spec *s);  // -1 after naming what is impossible
+// Tokens of the longest sequence that the model takes; 0: any number.
+int64_t model_longest_seq(const struct model_spec *s);
 // Whether the model takes sequences of seq tokens. 0, or -1 after fail() named --seq and the longest.
 int model_spec_check_seq(const struct model_spec *s, int64_t seq);
-
-// Units of the model, padded for world ranks. Tensor names (ours), in logical order:
-//   embedding  wte (V,C) [wpe (P,C)]
-//   block.i    LLaMA: norm1 (C), wqkv ((H+2KV)D,C) [bqkv], wo (C,H*D), norm2 (C),
-//   w_gate_up (2F,C), w_down (C,F)
-//              GPT-2: norm1, norm1_b, wqkv (3C,C), bqkv, wo (C,C), bo, norm2, norm2_b, w_up (F,C), b_up,
-//              w_down (C,F), b_down
-//   head       norm (C) [norm_b], lm_head (V,C) unless tied
-// Full names are "<unit>.<tensor>": "block.3.wqkv". Matrices are (out, in), as torch.nn.Linear stores them.
-//
-// Behind the tensor that the head multiplies with (wte when tied, else lm_head) zeros are reserved for the
-// rows up to a multiple of HEAD_CLASSES_ALIGN: with 50257 rows none of the head's three products meets the
-// alignment that a GPU's tensor cores want (m, n and k multiples of 8 in 16 bits: NVIDIA's Matrix
-// Multiplication Background User's Guide; nanoGPT pads GPT-2's 50257 to 50304 for the same reason). The
-// layout is the same on every device, since a server on a CPU may serve a worker on a GPU; CPUs do not
-// multiply over the reserved rows.
-#define HEAD_CLASSES_ALIGN 64
-static inline int64_t model_classes_padded(int64_t vocab) {
-    return (vocab + HEAD_CLASSES_ALIGN - 1) / HEAD_CLASSES_ALIGN * HEAD_CLASSES_ALIGN;
+// U, rows of the product before the activation: gate and up (2F) of SwiGLU, up (F) of GELU.
+static inline int64_t model_up_width(const struct model_spec *s) {
+    return s->traits.mlp == MLP_SWIGLU ? 2 * (int64_t)s->ffn : s->ffn;
 }
-struct layout *model_layout_create(const struct model_spec *s, int world);
-
-// Counter-based initial fp32 values of unit u (n_pad, zeros in gaps), keyed by (seed, logical index):
-// the same for every world size.
-void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out);
 
 // Flops of forward and backward of one token, nothing recomputed counted: 6 x the parameters that are in
 // matrix products (a lookup is none), and for attention

@@ -12,6 +12,7 @@
 #include "shared/device/device_facts.h"
 #include "shared/device/products.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/hf/presets.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"

@@ -7,7 +7,6 @@
 #include "shared/data/data.h"
 #include "shared/device/device_facts.h"
 #include "shared/model/model.h"
-#include "shared/model/spec.h"
 
 // One line of metrics.jsonl.
 struct step_record {

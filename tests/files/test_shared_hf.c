@@ -2,14 +2,17 @@
 #include "tests/files/st_helper.h"
 
 #include "shared/core/rng.h"
+#include "shared/hf/families.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/hf/presets.h"
 #include "shared/hf/safetensors.h"
+#include "shared/model/layout.h"
 #include "shared/state/weights_hash.h"
 
 static struct model_spec small_llama(bool bias, bool tied) {
     return (struct model_spec){.name = "small",
-                               .family = FAMILY_LLAMA,
                                .hf_type = "llama",
+                               .traits = hf_family_named(bias ? "qwen2" : "llama", NULL)->traits,
                                .vocab = 37,
                                .channels = 24,
                                .layers = 2,
@@ -18,7 +21,6 @@ static struct model_spec small_llama(bool bias, bool tied) {
                                .head_size = 8,
                                .ffn = 40,
                                .max_positions = 64,
-                               .qkv_bias = bias,
                                .tied = tied,
                                .norm_eps = 1e-5f,
                                .rope_theta = 1e4f,
@@ -29,8 +31,8 @@ static struct model_spec small_llama(bool bias, bool tied) {
 
 static struct model_spec small_gpt2(bool tied) {
     return (struct model_spec){.name = "small",
-                               .family = FAMILY_GPT2,
                                .hf_type = "gpt2",
+                               .traits = hf_family_named("gpt2", NULL)->traits,
                                .vocab = 37,
                                .channels = 24,
                                .layers = 2,
@@ -39,7 +41,6 @@ static struct model_spec small_gpt2(bool tied) {
                                .head_size = 8,
                                .ffn = 96,
                                .max_positions = 33,
-                               .qkv_bias = true,
                                .tied = tied,
                                .norm_eps = 1e-5f,
                                .init_std = 0.02f,
@@ -94,7 +95,8 @@ static void round_trip(struct dir *d, struct model_spec s, enum dtype dt) {
     struct model_spec back;
     assert_int_equal(model_spec_load(d->path, &back), 0);
     assert_true(back.sliding_window == s.sliding_window && back.head_size == s.head_size);
-    assert_true(back.tied == s.tied && back.qkv_bias == s.qkv_bias && back.family == s.family);
+    assert_true(back.tied == s.tied);
+    assert_memory_equal(&back.traits, &s.traits, sizeof s.traits);
     struct hf_reader *r = hf_open(d->path, &back, l3);
     assert_non_null(r);
     compare_model(r, l3, dt);

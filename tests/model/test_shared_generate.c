@@ -19,6 +19,7 @@
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/hf/presets.h"
 #include "shared/hf/safetensors.h"
 #include "shared/model/model.h"
 

@@ -17,6 +17,7 @@
 #include "kernels/backend_impl.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
+#include "shared/hf/families.h"
 #include "shared/model/model.h"
 #include "shared/train/local.h"
 
@@ -88,18 +89,18 @@ struct rig {
     int32_t *tokens, *targets;
 };
 
-static struct model_spec small(enum model_family family, int vocab, bool tied) {
-    bool llama = family == FAMILY_LLAMA;
-    struct model_spec s = {.family = family,
+static struct model_spec small(const char *hf_type, int vocab, bool tied) {
+    struct model_traits traits = hf_family_named(hf_type, NULL)->traits;
+    struct model_spec s = {.name = "small",
+                           .traits = traits,
                            .vocab = vocab,
                            .channels = 24,
                            .layers = 1,
                            .heads = 3,
-                           .kv_heads = llama ? 1 : 3,
+                           .kv_heads = traits.positions == POSITIONS_ROTARY ? 1 : 3,
                            .head_size = 8,
                            .ffn = 40,
                            .max_positions = 16,
-                           .qkv_bias = !llama,
                            .tied = tied,
                            .norm_eps = 1e-5f,
                            .rope_theta = 10000.0f,
@@ -107,8 +108,6 @@ static struct model_spec small(enum model_family family, int vocab, bool tied) {
                            .init_std = 0.2f,
                            .bos_token = -1,
                            .eos_token = -1};
-    snprintf(s.name, sizeof s.name, "small");
-    snprintf(s.hf_type, sizeof s.hf_type, llama ? "llama" : "gpt2");
     return s;
 }
 
@@ -261,9 +260,9 @@ static void check_padded(struct model_spec spec, enum dtype dt) {
 static void padded_classes_change_nothing(void **state) {
     (void)state;
     for (enum dtype dt = DT_F32; dt <= DT_F16; dt++) {
-        check_padded(small(FAMILY_LLAMA, 29, true), dt);
-        check_padded(small(FAMILY_LLAMA, 37, false), dt);
-        check_padded(small(FAMILY_GPT2, 61, true), dt);
+        check_padded(small("llama", 29, true), dt);
+        check_padded(small("llama", 37, false), dt);
+        check_padded(small("gpt2", 61, true), dt);
     }
 }
 
@@ -273,8 +272,8 @@ static void reserved_weights_stay_zero(void **state) {
     struct rig cpu, device;
     struct step_stats a, b;
     int u;
-    rig_open(&cpu, &cpu_backend, small(FAMILY_GPT2, 29, true), DT_BF16, &few);
-    rig_open(&device, &gpu, small(FAMILY_GPT2, 29, true), DT_BF16, &few);
+    rig_open(&cpu, &cpu_backend, small("gpt2", 29, true), DT_BF16, &few);
+    rig_open(&device, &gpu, small("gpt2", 29, true), DT_BF16, &few);
     for (int64_t step = 0; step < 3; step++) {
         struct step_input in = {.step = step, .updates = step, .lr = 0.1f, .loss_scale = 1, .clip = 0.5f};
         gradients(&cpu, 0);
@@ -362,7 +361,7 @@ static double error_of_equal_shares(const struct sizes *n, int *chunks) {
     struct rig r;
     int u;
     double worst = 0;
-    rig_open(&r, &gpu, small(FAMILY_LLAMA, 64, false), DT_BF16, n);
+    rig_open(&r, &gpu, small("llama", 64, false), DT_BF16, n);
     const struct tensor *t = head_tensor(&r, &u);
     float *w = xcalloc((size_t)r.layout->units[u].n_pad, sizeof *w);
     for (int64_t i = 0; i < r.spec.channels; i++) w[i] = 1 + 0.03f * (float)i;
@@ -413,7 +412,7 @@ static void chunks_follow_the_whole(void **state) {
     (void)state;
     static const struct sizes whole = {6, 16, 2, 0}, cut = {6, 16, 2, 7 * 2 * 199};
     for (int tied = 0; tied < 2; tied++) {
-        struct model_spec spec = small(tied ? FAMILY_GPT2 : FAMILY_LLAMA, 199, tied);
+        struct model_spec spec = small(tied ? "gpt2" : "llama", 199, tied);
         struct rig a, b;
         int u;
         rig_open(&a, &cpu_backend, spec, DT_BF16, &whole);
@@ -443,7 +442,7 @@ static void predicts_chunks(void **state) {
         struct rig r;
         struct mem_usage usage;
         size_t model[MEM_CLASSES];
-        struct model_spec spec = small(FAMILY_GPT2, 1999, true);
+        struct model_spec spec = small("gpt2", 1999, true);
         rig_open(&r, device ? &gpu : &cpu_backend, spec, DT_BF16, &n);
         struct model_options o = {.spec = &r.spec,
                                   .layout = r.layout,

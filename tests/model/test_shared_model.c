@@ -1,5 +1,5 @@
 // The whole model: analytic gradients against finite differences, accumulation, chunked logits,
-// repeatability, for both families.
+// repeatability, for the traits of the models there are and for all others.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
+#include "shared/hf/families.h"
 #include "shared/model/model.h"
 #include "shared/train/local.h"
 
@@ -26,17 +27,17 @@ struct rig {
     int32_t tokens[64], targets[64];
 };
 
-static struct model_spec small(enum model_family family, bool tied, bool bias) {
-    struct model_spec s = {.family = family,
+static struct model_spec with_traits(struct model_traits traits, bool tied) {
+    struct model_spec s = {.name = "small",
+                           .traits = traits,
                            .vocab = 29,
                            .channels = 24,
                            .layers = 2,
                            .heads = 3,
-                           .kv_heads = family == FAMILY_LLAMA ? 1 : 3,
+                           .kv_heads = traits.positions == POSITIONS_ROTARY ? 1 : 3,
                            .head_size = 8,
                            .ffn = 40,
                            .max_positions = 16,
-                           .qkv_bias = bias,
                            .tied = tied,
                            .norm_eps = 1e-5f,
                            .rope_theta = 10000.0f,
@@ -44,9 +45,11 @@ static struct model_spec small(enum model_family family, bool tied, bool bias) {
                            .init_std = 0.2f,
                            .bos_token = -1,
                            .eos_token = -1};
-    snprintf(s.name, sizeof s.name, "small");
-    snprintf(s.hf_type, sizeof s.hf_type, family == FAMILY_LLAMA ? (bias ? "qwen2" : "llama") : "gpt2");
     return s;
+}
+
+static struct model_spec small(const char *hf_type, bool tied) {
+    return with_traits(hf_family_named(hf_type, NULL)->traits, tied);
 }
 
 static void rig_open(struct rig *r, const char *backend, struct model_spec spec, enum dtype dt) {
@@ -162,26 +165,41 @@ static void check_gradients(const char *backend, struct model_spec spec) {
 
 static void gradients_of_llama(void **state) {
     (void)state;
-    check_gradients("cpu", small(FAMILY_LLAMA, false, false));
-    check_gradients("cpu", small(FAMILY_LLAMA, true, true));
+    check_gradients("cpu", small("llama", false));
+    check_gradients("cpu", small("qwen2", true));
 }
 
 static void gradients_of_gpt2(void **state) {
     (void)state;
-    check_gradients("cpu", small(FAMILY_GPT2, true, true));
+    check_gradients("cpu", small("gpt2", true));
+}
+
+// Any combination of traits computes, also those that no row of shared/hf has.
+static void gradients_of_any_traits(void **state) {
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        bool biases = i & 8;
+        struct model_traits traits = {.norm = i & 1 ? NORM_LAYER : NORM_RMS,
+                                      .positions = i & 2 ? POSITIONS_LEARNED : POSITIONS_ROTARY,
+                                      .mlp = i & 4 ? MLP_GELU : MLP_SWIGLU,
+                                      .qkv_bias = biases,
+                                      .out_bias = biases,
+                                      .mlp_bias = biases};
+        check_gradients("cpu", with_traits(traits, false));
+    }
 }
 
 static void gradients_on_the_reference_device(void **state) {
     (void)state;
-    check_gradients("ref", small(FAMILY_LLAMA, true, false));
-    check_gradients("ref", small(FAMILY_GPT2, true, true));
+    check_gradients("ref", small("llama", true));
+    check_gradients("ref", small("gpt2", true));
 }
 
 // Two equal micro-batches give exactly twice the gradient in fp32: x + x is exact.
 static void micro_batches_add(void **state) {
     (void)state;
     struct rig r;
-    rig_open(&r, "cpu", small(FAMILY_LLAMA, true, true), DT_F32);
+    rig_open(&r, "cpu", small("qwen2", true), DT_F32);
     gradients(&r, 0, 0.5f);
     float *once[8];
     for (int u = 0; u < r.layout->count; u++) {
@@ -209,7 +227,7 @@ static void sixteen_bits_follow_fp32(void **state) {
     double loss[3];
     for (int i = 0; i < 3; i++) {
         struct rig r;
-        rig_open(&r, "cpu", small(FAMILY_LLAMA, false, true), types[i]);
+        rig_open(&r, "cpu", small("qwen2", false), types[i]);
         loss[i] = gradients(&r, 0, 1.0f);
         assert_true(loss[i] == gradients(&r, 0, 1.0f));
         rig_close(&r);
@@ -221,7 +239,7 @@ static void sixteen_bits_follow_fp32(void **state) {
 static void predicts_its_memory(void **state) {
     (void)state;
     struct rig r;
-    rig_open(&r, "cpu", small(FAMILY_GPT2, true, true), DT_BF16);
+    rig_open(&r, "cpu", small("gpt2", true), DT_BF16);
     size_t model[MEM_CLASSES];
     struct mem_usage usage;
     model_predict(
@@ -240,14 +258,14 @@ static void predicts_its_memory(void **state) {
 // GPT-2 keeps up and its GELU, and has the gradient of up once.
 static void the_gradient_of_gate_and_up_takes_no_memory(void **state) {
     static const struct {
-        enum model_family family;
+        const char *hf_type;
         size_t each, once;
-    } wants[] = {{FAMILY_LLAMA, 3, 1}, {FAMILY_GPT2, 2, 1}};
+    } wants[] = {{"qwen2", 3, 1}, {"gpt2", 2, 1}};
     (void)state;
     for (int i = 0; i < 2; i++) {
         size_t bytes[2][MEM_CLASSES], rows = 2 * 8;
         for (int wide = 0; wide < 2; wide++) {
-            struct model_spec spec = small(wants[i].family, true, true);
+            struct model_spec spec = small(wants[i].hf_type, true);
             spec.ffn += wide * 256;
             struct layout *layout = model_layout_create(&spec, 1);
             model_predict(
@@ -265,6 +283,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_llama),
         cmocka_unit_test(gradients_of_gpt2),
+        cmocka_unit_test(gradients_of_any_traits),
         cmocka_unit_test(gradients_on_the_reference_device),
         cmocka_unit_test(micro_batches_add),
         cmocka_unit_test(sixteen_bits_follow_fp32),

@@ -13,8 +13,9 @@
 
 #include "kernels/exact_sum.h"
 #include "shared/core/error.h"
-#include "shared/hf/spec_hf.h"
-#include "shared/model/spec.h"
+#include "shared/hf/hf_config.h"
+#include "shared/hf/presets.h"
+#include "shared/model/layout.h"
 
 struct dir {
     char path[64];
@@ -80,12 +81,12 @@ static void test_parameter_counts(void **state) {
         assert_int_equal(model_spec_load(known[i].name, &s), 0);
         assert_int_equal(model_spec_check(&s), 0);
         assert_string_equal(s.name, known[i].name);
-        assert_non_null(strstr(model_spec_presets(), known[i].name));
         struct layout *l = model_layout_create(&s, 2);
         assert_int_equal(l->params, known[i].params);
         assert_int_equal(l->count, s.layers + 2);
         layout_destroy(&l);
     }
+    assert_null(model_preset_name(sizeof known / sizeof *known));
 }
 
 static void check_layout(const char *name, int world) {
@@ -263,7 +264,7 @@ static void test_minimal_config(void **state) {
     assert_int_equal(s.kv_heads, 32);
     assert_int_equal(s.head_size, 128);
     assert_false(s.tied);
-    assert_false(s.qkv_bias);
+    assert_false(s.traits.qkv_bias);
     assert_int_equal(s.bos_token, -1);
     assert_true(s.init_std == 0.02f && s.norm_eps == 1e-6f && s.rope_theta == 10000.0f);
     struct layout *l = model_layout_create(&s, 64);
@@ -300,7 +301,8 @@ static void test_full_configs(void **state) {
              "\"layer_types\":[\"full_attention\",\"full_attention\"]}",
              &s),
         0);
-    assert_true(s.qkv_bias && s.rope_theta == 1e6f && s.rope_scaling == ROPE_LINEAR && s.rope_factor == 2.0f);
+    assert_true(s.traits.qkv_bias && s.rope_theta == 1e6f && s.rope_scaling == ROPE_LINEAR &&
+                s.rope_factor == 2.0f);
     assert_int_equal(
         load(state,
              "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_embd\":768,\"n_layer\":12,\"n_head\":12}",
@@ -308,17 +310,15 @@ static void test_full_configs(void **state) {
         0);
     assert_int_equal(s.ffn, 3072);
     assert_int_equal(s.max_positions, 1024);
-    assert_true(s.tied && s.qkv_bias);
+    assert_true(s.tied && s.traits.qkv_bias);
 }
 
 // What the writer writes, the reader reads back to the same description.
 static void test_written_configs(void **state) {
-    static const char *const names[] = {"tiny",         "demo",         "gpt2-124m",
-                                        "qwen2.5-1.5b", "llama-3.2-1b", "llama-2-7b"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; model_preset_name(i); i++) {
         struct model_spec a, b;
-        assert_int_equal(model_spec_load(names[i], &a), 0);
-        char *text = model_spec_write_hf(&a, DT_BF16);
+        assert_int_equal(model_spec_load(model_preset_name(i), &a), 0);
+        char *text = hf_config_text(&a, DT_BF16);
         assert_non_null(strstr(text, "bfloat16"));
         assert_int_equal(load(state, text, &b), 0);
         free(text);
@@ -347,12 +347,12 @@ static void test_mistral(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model_spec a, b;
         if (load(state, cases[i].text, &a)) fail_msg("%s", error_last());
-        assert_int_equal(a.family, FAMILY_LLAMA);
+        assert_int_equal(a.traits.norm, NORM_RMS);
         assert_int_equal(a.sliding_window, cases[i].window);
         assert_int_equal(a.head_size, 10);
         assert_int_equal(a.max_positions, 131072);
-        assert_false(a.qkv_bias || a.tied);
-        char *text = model_spec_write_hf(&a, DT_F32);
+        assert_false(a.traits.qkv_bias || a.tied);
+        char *text = hf_config_text(&a, DT_F32);
         assert_non_null(strstr(text, "\"model_type\":\t\"mistral\""));
         assert_non_null(strstr(text, "\"MistralForCausalLM\""));
         assert_non_null(strstr(text, cases[i].written));
@@ -442,7 +442,8 @@ static void test_unknown_model(void **state) {
     assert_int_equal(model_spec_load("gpt5", &s), -1);
     error_quiet(0);
     assert_non_null(strstr(error_last(), "gpt5"));
-    assert_non_null(strstr(error_last(), "llama-2-7b"));
+    assert_non_null(strstr(error_last(), "(tiny demo gpt2-124m "));
+    for (int i = 0; model_preset_name(i); i++) assert_non_null(strstr(error_last(), model_preset_name(i)));
 }
 
 int main(void) {

@@ -17,7 +17,7 @@
 #include "shared/core/error.h"
 #include "shared/device/product_table.h"
 #include "shared/device/products.h"
-#include "shared/model/spec.h"
+#include "shared/hf/presets.h"
 
 struct place {
     char dir[32], path[64];

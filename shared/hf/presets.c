@@ -1,0 +1,71 @@
+// Presets: shapes are those of the published checkpoints' config.json files on Hugging Face;
+// tests/model/test_shared_spec.c holds their parameter counts.
+#include "shared/hf/presets.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shared/core/error.h"
+#include "shared/hf/families.h"
+#include "shared/hf/hf_config.h"
+
+// V, C, L, H, KV, D, F and the positions; beginning and end of text.
+#define SIZES(v, c, l, h, kv, d, f, p)                                                            \
+    .vocab = v, .channels = c, .layers = l, .heads = h, .kv_heads = kv, .head_size = d, .ffn = f, \
+    .max_positions = p, .init_std = 0.02f
+#define TOKENS(bos, eos) .bos_token = bos, .eos_token = eos
+#define GPT2(c, l, h)                                                                                       \
+    .hf_type = "gpt2", SIZES(50257, c, l, h, h, (c) / (h), 4 * (c), 1024), .tied = true, .norm_eps = 1e-5f, \
+    TOKENS(50256, 50256)
+
+// The traits are those of the hf_type.
+// clang-format off
+static const struct model_spec presets[] = {
+    // Byte vocabulary, for tests: small, untied, grouped queries.
+    {.name = "tiny", .hf_type = "llama", SIZES(256, 64, 2, 4, 2, 16, 176, 2048),
+     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(-1, -1)},
+    {.name = "demo", .hf_type = "llama", SIZES(256, 192, 6, 6, 2, 32, 640, 2048), .tied = true,
+     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(-1, -1)},
+    {.name = "gpt2-124m", GPT2(768, 12, 12)},
+    {.name = "gpt2-1558m", GPT2(1600, 48, 25)},
+    {.name = "qwen2.5-0.5b", .hf_type = "qwen2", SIZES(151936, 896, 24, 14, 2, 64, 4864, 32768), .tied = true,
+     .norm_eps = 1e-6f, .rope_theta = 1e6f, TOKENS(151643, 151643)},
+    {.name = "qwen2.5-1.5b", .hf_type = "qwen2", SIZES(151936, 1536, 28, 12, 2, 128, 8960, 131072), .tied = true,
+     .norm_eps = 1e-6f, .rope_theta = 1e6f, TOKENS(151643, 151643)},
+    {.name = "llama-3.2-1b", .hf_type = "llama", SIZES(128256, 2048, 16, 32, 8, 64, 8192, 131072), .tied = true,
+     .norm_eps = 1e-5f, .rope_theta = 5e5f, TOKENS(128000, 128001), .rope_scaling = ROPE_LLAMA3,
+     .rope_factor = 32.0f, .rope_low_freq_factor = 1.0f, .rope_high_freq_factor = 4.0f,
+     .rope_original_positions = 8192},
+    {.name = "llama-2-7b", .hf_type = "llama", SIZES(32000, 4096, 32, 32, 32, 128, 11008, 4096),
+     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(1, 2)},
+};
+// clang-format on
+#define PRESETS ((int)(sizeof presets / sizeof *presets))
+
+const char *model_preset_name(int i) { return i < PRESETS ? presets[i].name : NULL; }
+
+static int unknown_model(const char *name) {
+    char names[512] = "";
+    for (int i = 0, at = 0; i < PRESETS && at < (int)sizeof names; i++)
+        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", presets[i].name);
+    return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory", name,
+                names);
+}
+
+int model_spec_load(const char *preset_or_path, struct model_spec *out) {
+    for (int i = 0; i < PRESETS; i++)
+        if (strcmp(presets[i].name, preset_or_path) == 0) {
+            *out = presets[i];
+            out->traits = hf_family_named(out->hf_type, NULL)->traits;
+            return 0;
+        }
+    struct stat st;
+    if (stat(preset_or_path, &st) != 0) return unknown_model(preset_or_path);
+    if (!S_ISDIR(st.st_mode)) return hf_config_read(preset_or_path, out);
+    char *path = xasprintf("%s/config.json", preset_or_path);
+    int rc = hf_config_read(path, out);
+    free(path);
+    return rc;
+}

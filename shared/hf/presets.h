@@ -1,0 +1,12 @@
+// A model by its name: a preset, or a Hugging Face directory.
+#ifndef STARRING_SHARED_HF_PRESETS_H
+#define STARRING_SHARED_HF_PRESETS_H
+
+#include "shared/model/spec.h"
+
+// The name of preset i; NULL past the last.
+const char *model_preset_name(int i);
+// A preset's name, or a Hugging Face config.json, or a directory holding one. 0, or -1 after saying why.
+int model_spec_load(const char *preset_or_path, struct model_spec *out);
+
+#endif

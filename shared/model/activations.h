@@ -1,0 +1,75 @@
+// Inside of the model: its layers, and the memory of one micro-batch. For layers, block, head and model alone.
+//
+// R = B*T rows, QKV = (H+2KV)*D, A = H*D, U = 2F (SwiGLU) or F (GELU):
+//
+//     embedding   x[0] (R,C)
+//     block i     x[i] -> n1 -> qkv -> att -> (proj) ; mid = x[i] + proj
+//                 mid  -> n2 -> up -> act -> (mlp)   ; x[i+1] = mid + mlp, added by the next norm
+//     head        x[L] -> nf -> logits, in chunks of rows
+//
+// What stands in brackets passes through `pass`; everything else is kept for the backward. `carry` is the
+// gradient of the residual stream on its way down.
+//
+// forward_only keeps nothing for a backward: all blocks' buffers are the same. A block reads the previous
+// one's mid into its x before it writes its own.
+#ifndef STARRING_SHARED_MODEL_ACTIVATIONS_H
+#define STARRING_SHARED_MODEL_ACTIVATIONS_H
+
+#include "shared/core/arena.h"
+#include "shared/core/topology.h"
+#include "shared/model/spec.h"
+
+// A norm, its tensors by their offsets in the unit (elements; -1: none), and what it keeps.
+struct norm {
+    int64_t weight, bias;
+    void *x, *y;         // (R,C) input, output
+    float *mean, *rstd;  // (R); mean: LayerNorm
+};
+
+// y(R,out) = x(R,in) w(out,in)^T + b; w and b by their offsets.
+struct linear {
+    int64_t weight, bias, in, out;
+};
+
+struct block {
+    struct norm norm1, norm2;  // x -> n1, mid -> n2
+    struct linear wqkv, wo, w_up, w_down;
+    void *qkv, *att, *up, *act;  // (R,QKV) (R,A) (R,U) (R,F)
+    float *lse;                  // (B,H,T)
+};
+
+struct model {
+    struct model_spec spec;
+    const struct layout *layout;
+    struct stream *s;
+    enum dtype dt;
+    int64_t B, T, R, C, QKV, A, F, U, V;
+    int64_t most_seq;  // what memory was taken for; T changes when forward_only
+    struct arena arena;
+    int64_t wte, wpe, projection;  // offsets in unit 0, and of the head's matrix in its owner
+    struct block *blocks;          // (L)
+    struct norm final;             // x[L] -> nf
+    int32_t *tokens, *targets;     // (B,T)
+    float *rope;                   // (T,D/2,2); NULL: no rotary positions
+    float *loss;                   // (R)
+    double *loss_sum;              // (1)
+    void *logits;                  // (chunk,VP) in rows of VS elements
+    int64_t VS;                    // V and the classes reserved behind it
+    int64_t VP;                    // what the head's products run over: V on CPUs, VS on GPUs
+    int64_t chunk;                 // rows of logits at a time
+    void *head_share;   // (VP,C): where a micro-batch adds its chunks; NULL: in the gradient itself
+    void *pass;         // (R,C): proj and mlp on their way to the next norm
+    void *carry, *d_c;  // (R,C): gradients of the residual stream, and of a norm's output
+    void *d_qkv, *d_att;
+    void *d_mlp;       // (R,F): gradient of act (SwiGLU, whose up takes its own gradient) or of up (GELU)
+    void *scratch;     // of operations
+    float grad_scale;  // of the summed loss
+    bool zero_loss;
+    bool apart;  // of the head's plan
+    bool forward_only;
+};
+
+// Takes the memory of a model whose sizes are set: from its arena, which measures when it has no device.
+void activations_carve(struct model *m);
+
+#endif

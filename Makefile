@@ -191,7 +191,7 @@ test:
 
 # The program and every test are built even when one does not compile, and what was built is run;
 # the runner reports the missing one as failed.
-PY_TESTS := $(wildcard tests/scripts/test_*.py)
+PY_TESTS := $(wildcard tests/*/test_*.py)
 check:
 	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)

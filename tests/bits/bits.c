@@ -1,5 +1,5 @@
 // Prints a hash of what every operation of the cpu backend computes, "NAME TYPE HASH" per line, on inputs
-// that are the same everywhere: tests/scripts/test_bits.py runs it as built for several vector widths and processors.
+// that are the same everywhere: test_bits.py runs it as built for several vector widths and processors.
 // Each operation runs on one thread and on three; unlike results end the program with 1.
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 # One program that hashes what every CPU operation computes, built for two vector widths and for a processor
-# without AVX, FMA and F16C: tests/scripts/test_bits.py wants equal lines from all. Both widths run on any processor; where
+# without AVX, FMA and F16C: test_bits.py wants equal lines from all. Both widths run on any processor; where
 # it has no vectors of that width the compiler takes several.
 BITS_SRC    = tests/bits/bits.c kernels/operations.c kernels/team.c $(addprefix kernels/cpu/,ops.c scratch.c kernel_choice.c) \
               $(wildcard kernels/cpu/ops/*.c kernels/cpu/gemm/*.c)

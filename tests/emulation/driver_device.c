@@ -1,5 +1,5 @@
 // An emulated CUDA driver and runtime, for running the whole program with --device cuda where there is no
-// GPU: tests/job/test_job_*.c by way of job_emulate(). It is built as libcuda.so.1, which is where the program
+// GPU: tests/job_cuda/ by way of job_emulate(). It is built as libcuda.so.1, which is where the program
 // looks for a driver; the backend's sources (kernels/cuda/host/*.c, against CUDA's own headers) and its
 // kernels (compiled for the host, see cuda_runtime.h) become libstarring_cuda.so beside it, nccl.c becomes
 // libnccl.so.2.

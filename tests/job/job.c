@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -193,6 +194,39 @@ static char *read_of_run(const struct job_place *p, const char *run, const char 
     char *text = run_dir_read(p->dir, name, quiet);
     free(name);
     return text;
+}
+
+struct cJSON *job_json(const struct job_place *p, const char *fmt, ...) {
+    char *words = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    assert_true(vasprintf(&words, fmt, ap) >= 0);
+    va_end(ap);
+    struct job_output o = job_run(p, "%s", words);
+    if (o.status) fail_msg("%s: status %d\n%s", words, o.status, o.err);
+    cJSON *j = cJSON_Parse(o.out);
+    if (!j) fail_msg("%s: no JSON:\n%s", words, o.out);
+    job_output_free(&o);
+    free(words);
+    return j;
+}
+
+const cJSON *job_item(const cJSON *o, const char *key) {
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    if (!v) fail_msg("no key %s", key);
+    return v;
+}
+
+double job_number(const cJSON *o, const char *key) {
+    const cJSON *v = job_item(o, key);
+    if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble)) fail_msg("%s is no number", key);
+    return v->valuedouble;
+}
+
+const char *job_text(const cJSON *o, const char *key) {
+    const char *s = cJSON_GetStringValue(job_item(o, key));
+    if (!s) fail_msg("%s is no text", key);
+    return s;
 }
 
 struct cJSON *job_summary(const struct job_place *p, const char *run) {

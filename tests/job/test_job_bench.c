@@ -23,38 +23,10 @@
 
 #define SMALL "--rounds 1 --elements 4096 --matmul 64"
 
-static const cJSON *item(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    if (!v) fail_msg("no key %s", key);
-    return v;
-}
-
-static double number(const cJSON *o, const char *key) {
-    const cJSON *v = item(o, key);
-    if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble)) fail_msg("%s is no number", key);
-    return v->valuedouble;
-}
-
 static double positive(const cJSON *o, const char *key) {
-    double x = number(o, key);
+    double x = job_number(o, key);
     if (x <= 0) fail_msg("%s is %g", key, x);
     return x;
-}
-
-static const char *text(const cJSON *o, const char *key) {
-    const char *s = cJSON_GetStringValue(item(o, key));
-    if (!s) fail_msg("%s is no text", key);
-    return s;
-}
-
-// The document that "bench <words> --json" prints; the caller deletes it.
-static cJSON *bench(const struct job_place *p, const char *words) {
-    struct job_output o = job_run(p, "bench %s --json", words);
-    if (o.status) fail_msg("bench %s: status %d\n%s", words, o.status, o.err);
-    cJSON *j = cJSON_Parse(o.out);
-    if (!j) fail_msg("bench %s: no JSON:\n%s", words, o.out);
-    job_output_free(&o);
-    return j;
 }
 
 static bool emulate(const struct job_place *p, int devices) {
@@ -74,53 +46,56 @@ static void expect_step(const cJSON *j, bool gpu) {
                                        "matmul_share_of_peak"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) positive(j, keys[i]);
     for (size_t i = 0; i < sizeof peak / sizeof *peak; i++)
-        assert_true(gpu ? cJSON_IsNull(item(j, peak[i])) : positive(j, peak[i]) > 0);
+        assert_true(gpu ? cJSON_IsNull(job_item(j, peak[i])) : positive(j, peak[i]) > 0);
     if (!gpu) {
-        double roof = number(j, "peak_flops_per_second");
-        assert_non_null(strstr(text(j, "peak"), " threads"));
-        assert_true(fabs(number(j, "share_of_peak") * roof / number(j, "flops_per_second") - 1) < 1e-9);
+        double roof = job_number(j, "peak_flops_per_second");
+        assert_non_null(strstr(job_text(j, "peak"), " threads"));
+        assert_true(fabs(job_number(j, "share_of_peak") * roof / job_number(j, "flops_per_second") - 1) <
+                    1e-9);
         assert_true(
-            fabs(number(j, "matmul_share_of_peak") * roof / number(j, "matmul_flops_per_second") - 1) < 1e-9);
+            fabs(job_number(j, "matmul_share_of_peak") * roof / job_number(j, "matmul_flops_per_second") -
+                 1) < 1e-9);
     }
-    double step = number(j, "step_seconds");
-    assert_true(number(j, "idle_seconds") < step);
-    assert_true(fabs(number(j, "tokens_per_second") * step - 2 * 16) < 1e-6);
-    assert_true(fabs(number(j, "flops_per_second") * step / number(j, "flops_per_step") - 1) < 1e-9);
-    assert_true(number(j, "mfu") == number(j, "share_of_matmul"));
+    double step = job_number(j, "step_seconds");
+    assert_true(job_number(j, "idle_seconds") < step);
+    assert_true(fabs(job_number(j, "tokens_per_second") * step - 2 * 16) < 1e-6);
+    assert_true(fabs(job_number(j, "flops_per_second") * step / job_number(j, "flops_per_step") - 1) < 1e-9);
+    assert_true(job_number(j, "mfu") == job_number(j, "share_of_matmul"));
     // tiny: 2 blocks of (64 + 2 x 32 + 64) x 64 in attention and 3 x 64 x 176 in the MLP, a head of 256 x 64;
     // 12 x 2 x 16 x 64 for attention. 32 tokens.
     double products = 6 * (2 * (192 * 64 + 3 * 64 * 176) + 256 * 64), attention = 12 * 2 * 16 * 64;
-    assert_true(number(j, "flops_per_step") == 32 * (products + attention));
-    assert_true(number(j, "flops_per_step_causal") == 32 * (products + attention / 2));
-    assert_true(fabs(number(j, "mfu_causal") / number(j, "mfu") /
-                         (number(j, "flops_per_step_causal") / number(j, "flops_per_step")) -
+    assert_true(job_number(j, "flops_per_step") == 32 * (products + attention));
+    assert_true(job_number(j, "flops_per_step_causal") == 32 * (products + attention / 2));
+    assert_true(fabs(job_number(j, "mfu_causal") / job_number(j, "mfu") /
+                         (job_number(j, "flops_per_step_causal") / job_number(j, "flops_per_step")) -
                      1) < 1e-9);
-    assert_true(cJSON_IsNull(item(j, "mfu_datasheet_causal")));
-    assert_true(number(j, "matmul_size") == 64 && number(j, "late_allocations") == 0);
+    assert_true(cJSON_IsNull(job_item(j, "mfu_datasheet_causal")));
+    assert_true(job_number(j, "matmul_size") == 64 && job_number(j, "late_allocations") == 0);
     // Neither a CPU nor the emulation is in a datasheet.
-    assert_true(cJSON_IsNull(item(j, "mfu_datasheet")) &&
-                cJSON_IsNull(item(j, "datasheet_flops_per_second")));
-    text(j, "datasheet");
-    text(j, "mfu_formula");
-    const cJSON *memory = item(j, "memory");
-    assert_true(positive(memory, "predicted_bytes") == number(memory, "ledger_peak_bytes"));
+    assert_true(cJSON_IsNull(job_item(j, "mfu_datasheet")) &&
+                cJSON_IsNull(job_item(j, "datasheet_flops_per_second")));
+    job_text(j, "datasheet");
+    job_text(j, "mfu_formula");
+    const cJSON *memory = job_item(j, "memory");
+    assert_true(positive(memory, "predicted_bytes") == job_number(memory, "ledger_peak_bytes"));
     if (!gpu) {
-        assert_true(cJSON_IsNull(item(j, "device")));
+        assert_true(cJSON_IsNull(job_item(j, "device")));
         return;
     }
-    assert_string_equal(text(item(j, "device"), "name"), "emulated GPU");
-    assert_true(number(memory, "ledger_bytes") == number(memory, "predicted_bytes"));
-    assert_true(number(memory, "used_bytes") + number(memory, "free_bytes") == number(memory, "total_bytes"));
-    assert_true(number(memory, "used_bytes") == number(memory, "ledger_bytes") +
-                                                    positive(memory, "workspace_bytes") +
-                                                    number(memory, "other_bytes"));
-    assert_true(number(memory, "other_bytes") >= 0 && number(memory, "other_bytes") < 1 << 20);
+    assert_string_equal(job_text(job_item(j, "device"), "name"), "emulated GPU");
+    assert_true(job_number(memory, "ledger_bytes") == job_number(memory, "predicted_bytes"));
+    assert_true(job_number(memory, "used_bytes") + job_number(memory, "free_bytes") ==
+                job_number(memory, "total_bytes"));
+    assert_true(job_number(memory, "used_bytes") == job_number(memory, "ledger_bytes") +
+                                                        positive(memory, "workspace_bytes") +
+                                                        job_number(memory, "other_bytes"));
+    assert_true(job_number(memory, "other_bytes") >= 0 && job_number(memory, "other_bytes") < 1 << 20);
 }
 
 #define STEP "step --model tiny --batch 2 --seq 16 --steps 2 --matmul 64"
 
 static void a_step_has_its_figures(void **state) {
-    cJSON *j = bench(*state, STEP " --device cpu --dtype bf16");
+    cJSON *j = job_json(*state, "bench " STEP " --device cpu --dtype bf16 --json");
     expect_step(j, false);
     cJSON_Delete(j);
     struct job_output o = job_run(*state, "bench " STEP " --device cpu");
@@ -139,9 +114,9 @@ static void a_step_on_a_gpu_has_its_figures(void **state) {
     if (!emulate(*state, 1)) return;
     for (int i = 0; i < 3; i++) {
         char *words = xasprintf(STEP " --device cuda --dtype %s", types[i]);
-        cJSON *j = bench(*state, words);
+        cJSON *j = job_json(*state, "bench %s --json", words);
         expect_step(j, true);
-        assert_string_equal(text(j, "dtype"), types[i]);
+        assert_string_equal(job_text(j, "dtype"), types[i]);
         cJSON_Delete(j);
         free(words);
     }
@@ -203,7 +178,7 @@ static void datasheets_name_the_board(void **state) {
 static void expect_kernels(const cJSON *j, bool gpu) {
     bool seen[OP_COUNT] = {false};
     const cJSON *row;
-    cJSON_ArrayForEach(row, item(j, "operations")) {
+    cJSON_ArrayForEach(row, job_item(j, "operations")) {
         bool computes = cJSON_HasObjectItem(row, "flops");
         positive(row, "seconds");
         positive(row, computes ? "flops" : "bytes");
@@ -217,22 +192,22 @@ static void expect_kernels(const cJSON *j, bool gpu) {
             positive(row, "matmul_share_of_peak");
         }
         for (int op = 0; op < OP_COUNT; op++)
-            seen[op] |= !strcmp(text(row, "operation"), op_name((enum op)op));
+            seen[op] |= !strcmp(job_text(row, "operation"), op_name((enum op)op));
     }
     for (int op = 0; op < OP_COUNT; op++)
         if (!seen[op]) fail_msg("bench kernels: no row of %s", op_name((enum op)op));
 }
 
 static void every_operation_has_a_row(void **state) {
-    cJSON *j = bench(*state, "kernels --device cpu --threads 1 " SMALL);
+    cJSON *j = job_json(*state, "bench kernels --device cpu --threads 1 " SMALL " --json");
     expect_kernels(j, false);
-    const char *peak = text(j, "peak");
+    const char *peak = job_text(j, "peak");
     assert_true(strstr(peak, ", 1 thread; bf16 products run on fp32 fma here") || strstr(peak, "vdpbf16ps"));
     assert_false(cJSON_HasObjectItem(j, "device"));
     cJSON_Delete(j);
-    j = bench(*state, "adam --device cpu --rounds 1 --elements 1000");
-    positive(item(j, "adam"), "bytes_per_second");
-    assert_true(number(item(j, "adam"), "bytes") == 28000);
+    j = job_json(*state, "bench adam --device cpu --rounds 1 --elements 1000 --json");
+    positive(job_item(j, "adam"), "bytes_per_second");
+    assert_true(job_number(job_item(j, "adam"), "bytes") == 28000);
     positive(j, "share_of_copy");
     cJSON_Delete(j);
 }
@@ -242,16 +217,16 @@ static void every_operation_has_a_row_on_a_gpu(void **state) {
     if (!emulate(*state, 1)) return;
     for (int i = 0; i < 3; i++) {
         char *words = xasprintf("kernels --device cuda --dtype %s " SMALL, types[i]);
-        cJSON *j = bench(*state, words);
+        cJSON *j = job_json(*state, "bench %s --json", words);
         expect_kernels(j, true);
-        assert_string_equal(text(item(j, "device"), "name"), "emulated GPU");
-        assert_true(number(j, "target_share_of_copy") == 0.85);
+        assert_string_equal(job_text(job_item(j, "device"), "name"), "emulated GPU");
+        assert_true(job_number(j, "target_share_of_copy") == 0.85);
         cJSON_Delete(j);
         free(words);
     }
-    cJSON *j = bench(*state, "adam --device cuda --rounds 1 --elements 1024");
+    cJSON *j = job_json(*state, "bench adam --device cuda --rounds 1 --elements 1024 --json");
     positive(j, "share_of_copy");
-    assert_true(positive(item(j, "adam"), "launches") >= 1);
+    assert_true(positive(job_item(j, "adam"), "launches") >= 1);
     cJSON_Delete(j);
     struct job_output o = job_run(*state, "bench kernels --device cuda " SMALL);
     assert_int_equal(o.status, 0);
@@ -266,26 +241,26 @@ static void expect_collective(const cJSON *j, const char *collective, int ranks,
     static const char *const names[] = {"broadcast", "scatter",    "reduce",         "all_reduce",
                                         "gather",    "all_gather", "reduce_scatter", "all_to_all",
                                         "send_recv", "barrier"};
-    const cJSON *rows = item(j, "rows"), *row;
+    const cJSON *rows = job_item(j, "rows"), *row;
     bool seen[10] = {false};
-    assert_string_equal(text(j, "collective"), collective);
-    assert_true(number(j, "ranks") == ranks && number(j, "wrong") == 0);
+    assert_string_equal(job_text(j, "collective"), collective);
+    assert_true(job_number(j, "ranks") == ranks && job_number(j, "wrong") == 0);
     cJSON_ArrayForEach(row, rows) {
         static const char *const places[] = {"out_of_place", "in_place"};
-        bool barrier = !strcmp(text(row, "operation"), "barrier");
-        for (int i = 0; i < 10; i++) seen[i] |= !strcmp(text(row, "operation"), names[i]);
-        assert_string_equal(text(row, "type"), barrier ? "none" : type);
-        text(row, "redop");
-        number(row, "root");
-        assert_true(number(row, "size") >= number(row, "count"));
+        bool barrier = !strcmp(job_text(row, "operation"), "barrier");
+        for (int i = 0; i < 10; i++) seen[i] |= !strcmp(job_text(row, "operation"), names[i]);
+        assert_string_equal(job_text(row, "type"), barrier ? "none" : type);
+        job_text(row, "redop");
+        job_number(row, "root");
+        assert_true(job_number(row, "size") >= job_number(row, "count"));
         for (int p = 0; p < 2; p++) {
-            const cJSON *f = item(row, places[p]);
+            const cJSON *f = job_item(row, places[p]);
             if (cJSON_IsNull(f)) continue;
             positive(f, "seconds");
-            assert_true(number(f, "wrong") == 0);
+            assert_true(job_number(f, "wrong") == 0);
             if (!barrier)
-                assert_true(fabs(positive(f, "algorithm_bytes_per_second") * number(f, "seconds") /
-                                     number(row, "size") -
+                assert_true(fabs(positive(f, "algorithm_bytes_per_second") * job_number(f, "seconds") /
+                                     job_number(row, "size") -
                                  1) < 1e-9);
             if (ranks > 1 && !barrier) positive(f, "bus_bytes_per_second");
         }
@@ -297,7 +272,7 @@ static void expect_collective(const cJSON *j, const char *collective, int ranks,
 #define FEW "--iterations 2 --warmup 1 --min-bytes 1K --max-bytes 16K"
 
 static void collectives_of_threads_are_right(void **state) {
-    cJSON *j = bench(*state, "collective --device cpu --ranks 3 --dtype bf16 " FEW);
+    cJSON *j = job_json(*state, "bench collective --device cpu --ranks 3 --dtype bf16 " FEW " --json");
     expect_collective(j, "local", 3, "bf16");
     cJSON_Delete(j);
     struct job_output o = job_run(*state, "bench collective --device cpu --op barrier,all_gather " FEW);
@@ -362,7 +337,7 @@ static cJSON *bench_mpi(const struct job_place *p, int ranks, const char *words)
 static void collectives_of_processes_are_right(void **state) {
     cJSON *j = bench_mpi(*state, 2, "--device cpu " FEW);
     expect_collective(j, "mpi", 2, "fp32");
-    assert_string_equal(text(j, "ranks_are"), "processes");
+    assert_string_equal(job_text(j, "ranks_are"), "processes");
     cJSON_Delete(j);
 }
 
@@ -380,9 +355,9 @@ static void collectives_on_gpus_are_right(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!emulate(*state, cases[i].devices)) return;
         char *words = xasprintf("collective --device cuda %s " FEW, cases[i].words);
-        cJSON *j = bench(*state, words);
+        cJSON *j = job_json(*state, "bench %s --json", words);
         expect_collective(j, cases[i].collective, cases[i].ranks, "bf16");
-        assert_string_equal(text(item(j, "device"), "name"), "emulated GPU");
+        assert_string_equal(job_text(job_item(j, "device"), "name"), "emulated GPU");
         cJSON_Delete(j);
         free(words);
     }
@@ -406,18 +381,18 @@ static void memory_of_gpus_is_accounted_for(void **state) {
         if (o.status) fail_msg("status %d\n%s", o.status, o.err);
         job_output_free(&o);
         cJSON *s = job_summary(*state, "gpus");
-        assert_int_equal(cJSON_GetArraySize(item(s, "devices")), devices);
+        assert_int_equal(cJSON_GetArraySize(job_item(s, "devices")), devices);
         const cJSON *d, *r;
-        cJSON_ArrayForEach(d, item(s, "devices")) {
+        cJSON_ArrayForEach(d, job_item(s, "devices")) {
             double used = 0;
-            cJSON_ArrayForEach(r, item(s, "memory")) {
-                const cJSON *own = item(r, "device");
-                if (!strcmp(text(own, "bus_id"), text(d, "bus_id")))
+            cJSON_ArrayForEach(r, job_item(s, "memory")) {
+                const cJSON *own = job_item(r, "device");
+                if (!strcmp(job_text(own, "bus_id"), job_text(d, "bus_id")))
                     used += positive(own, "ledger_bytes") + positive(own, "workspace_bytes");
             }
-            assert_int_equal(cJSON_GetArraySize(item(d, "ranks")), 2 / devices);
-            assert_true(number(d, "ledger_bytes") + number(d, "workspace_bytes") == used);
-            double other = number(d, "other_bytes");
+            assert_int_equal(cJSON_GetArraySize(job_item(d, "ranks")), 2 / devices);
+            assert_true(job_number(d, "ledger_bytes") + job_number(d, "workspace_bytes") == used);
+            double other = job_number(d, "other_bytes");
             if (other < 0 || other >= 1 << 20) fail_msg("%.0f bytes in use are not accounted for", other);
         }
         cJSON_Delete(s);
@@ -433,11 +408,11 @@ static void a_dry_run_keeps_pinned_memory_apart(void **state) {
     assert_int_equal(o.status, 0);
     cJSON *j = cJSON_Parse(o.out);
     assert_non_null(j);
-    const cJSON *rank = cJSON_GetArrayItem(item(j, "memory"), 1), *class;
+    const cJSON *rank = cJSON_GetArrayItem(job_item(j, "memory"), 1), *class;
     double sum = 0;
-    cJSON_ArrayForEach(class, item(rank, "predicted")) sum += class->valuedouble;
-    assert_true(positive(rank, "pinned_bytes") == number(item(rank, "predicted"), "pinned"));
-    assert_true(positive(rank, "predicted_bytes") == sum - number(rank, "pinned_bytes"));
+    cJSON_ArrayForEach(class, job_item(rank, "predicted")) sum += class->valuedouble;
+    assert_true(positive(rank, "pinned_bytes") == job_number(job_item(rank, "predicted"), "pinned"));
+    assert_true(positive(rank, "predicted_bytes") == sum - job_number(rank, "pinned_bytes"));
     cJSON_Delete(j);
     job_output_free(&o);
 }

@@ -14,40 +14,13 @@
 #include "shared/core/error.h"
 #include "tests/job/job.h"
 
-static const cJSON *item(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    if (!v) fail_msg("no key %s", key);
-    return v;
-}
-
-static double number(const cJSON *o, const char *key) {
-    const cJSON *v = item(o, key);
-    if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
-    return v->valuedouble;
-}
-
-static const char *text(const cJSON *o, const char *key) {
-    const char *s = cJSON_GetStringValue(item(o, key));
-    if (!s) fail_msg("%s is no text", key);
-    return s;
-}
-
-// The document that "bench <words> --json" prints; the caller deletes it.
-static cJSON *bench(const struct job_place *p, const char *words) {
-    struct job_output o = job_run(p, "bench %s --json", words);
-    if (o.status) fail_msg("bench %s: status %d\n%s", words, o.status, o.err);
-    cJSON *j = cJSON_Parse(o.out);
-    if (!j) fail_msg("bench %s: no JSON:\n%s", words, o.out);
-    job_output_free(&o);
-    return j;
-}
-
 // Whether a row of the operation has this shape; fails with the rows there are when it must and has not.
 static bool has_row(const cJSON *j, const char *operation, const char *shape) {
     const cJSON *row;
-    cJSON_ArrayForEach(row, item(j, "operations")) {
-        if (number(row, "seconds") <= 0) fail_msg("%s takes no time", text(row, "operation"));
-        if (!strcmp(text(row, "operation"), operation) && (!shape || !strcmp(text(row, "shape"), shape)))
+    cJSON_ArrayForEach(row, job_item(j, "operations")) {
+        if (job_number(row, "seconds") <= 0) fail_msg("%s takes no time", job_text(row, "operation"));
+        if (!strcmp(job_text(row, "operation"), operation) &&
+            (!shape || !strcmp(job_text(row, "shape"), shape)))
             return true;
     }
     return false;
@@ -111,18 +84,19 @@ static void a_models_kernels_have_its_sizes(void **state) {
         char *words = xasprintf(
             "kernels --device %s --rounds 1 --matmul 16 --elements 4096 --batch 2 --seq 16 --model %s",
             device, a);
-        cJSON *j = bench(*state, words);
+        cJSON *j = job_json(*state, "bench %s --json", words);
         expect_rows(j, qwen_rows);
         assert_true(has_row(j, "matmul", gpu ? "32x128x48 logits" : "32x101x48 logits"));
         assert_false(has_row(j, "gelu_fwd", NULL) || has_row(j, "bias_grad", NULL));
         assert_false(has_row(j, "norm_fwd", "R=32 C=48 layer, residual"));
-        assert_true(number(j, "head_chunk_rows") == 32 && number(j, "batch") == 2 && number(j, "seq") == 16);
-        assert_string_equal(text(j, "model"), a);
+        assert_true(job_number(j, "head_chunk_rows") == 32 && job_number(j, "batch") == 2 &&
+                    job_number(j, "seq") == 16);
+        assert_string_equal(job_text(j, "model"), a);
         cJSON_Delete(j);
         free(words);
         words = xasprintf("kernels --device %s --rounds 1 --matmul 16 --elements 4096 --batch 2 --model %s",
                           device, b);
-        j = bench(*state, words);  // as many tokens as it has positions
+        j = job_json(*state, "bench %s --json", words);  // as many tokens as it has positions
         expect_rows(j, gpt2_rows);
         assert_false(has_row(j, "rope", NULL) || has_row(j, "swiglu_fwd", NULL));
         cJSON_Delete(j);

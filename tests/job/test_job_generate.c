@@ -48,12 +48,7 @@ static char *text_of(const struct job_place *p, const char *words) {
 }
 
 static cJSON *json_of(const struct job_place *p, const char *words) {
-    char *line = xasprintf("%s --json", words), *text = text_of(p, line);
-    cJSON *j = cJSON_Parse(text);
-    if (!j) fail_msg("generate %s: no JSON:\n%s", line, text);
-    free(line);
-    free(text);
-    return j;
+    return job_json(p, "generate --threads 1 %s --json", words);
 }
 
 static void assert_ids_equal(const cJSON *a, const cJSON *b) {

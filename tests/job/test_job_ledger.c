@@ -14,12 +14,6 @@
 #include "shared/core/error.h"
 #include "tests/job/job.h"
 
-static double number(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
-    return v->valuedouble;
-}
-
 static void check_memory(const char *what, const cJSON *memory) {
     const cJSON *rank, *class;
     cJSON_ArrayForEach(rank, memory) {
@@ -27,14 +21,14 @@ static void check_memory(const char *what, const cJSON *memory) {
         const char *role = cJSON_GetObjectItem(rank, "role")->valuestring;
         double total = 0;
         cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) {
-            double measured = number(peak, class->string);
+            double measured = job_number(peak, class->string);
             if (class->valuedouble != measured)
-                fail_msg("%s, %s %.0f, %s: predicted %.0f, measured %.0f", what, role, number(rank, "rank"),
-                         class->string, class->valuedouble, measured);
+                fail_msg("%s, %s %.0f, %s: predicted %.0f, measured %.0f", what, role,
+                         job_number(rank, "rank"), class->string, class->valuedouble, measured);
             total += measured;
         }
-        assert_true(total > number(rank, "formula_bytes") / 4);
-        assert_true(number(rank, "late_allocations") == 0);
+        assert_true(total > job_number(rank, "formula_bytes") / 4);
+        assert_true(job_number(rank, "late_allocations") == 0);
     }
 }
 
@@ -43,10 +37,10 @@ static void check_wire(const char *what, const cJSON *wire, bool silent) {
                                            {"predicted_received", "received_per_step"}};
     const cJSON *rank;
     cJSON_ArrayForEach(rank, wire) for (int i = 0; i < 2; i++) {
-        double predicted = number(rank, pairs[i][0]), measured = number(rank, pairs[i][1]);
+        double predicted = job_number(rank, pairs[i][0]), measured = job_number(rank, pairs[i][1]);
         if (predicted != measured)
             fail_msg("%s, %s %.0f: %s %.0f, %s %.3f", what, cJSON_GetObjectItem(rank, "role")->valuestring,
-                     number(rank, "rank"), pairs[i][0], predicted, pairs[i][1], measured);
+                     job_number(rank, "rank"), pairs[i][0], predicted, pairs[i][1], measured);
         assert_true(silent ? measured == 0 : measured > 0);
     }
 }
@@ -138,8 +132,8 @@ static void evaluation_is_aside(void **state) {
         const cJSON *time = cJSON_GetObjectItem(summary, "time");
         static const char *const parts[] = {"data",      "forward",      "backward",
                                             "optimizer", "comm_exposed", "wait"};
-        double sum = 0, total = number(time, "total");
-        for (int k = 0; k < 6; k++) sum += number(time, parts[k]);
+        double sum = 0, total = job_number(time, "total");
+        for (int k = 0; k < 6; k++) sum += job_number(time, parts[k]);
         if (sum > 2 * total)
             fail_msg("%s: the parts of a step are %.4f s, the step %.4f s", topologies[i], sum, total);
         cJSON_Delete(summary);

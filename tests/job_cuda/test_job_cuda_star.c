@@ -90,12 +90,6 @@ static void outcome_free(struct outcome *o) {
     free(o->curve);
 }
 
-static double number(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItem(o, key);
-    if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
-    return v->valuedouble;
-}
-
 // Every class of every rank as predicted; a worker's pinned bytes are those of its weights and gradients, of
 // two batches (tokens and targets of --seq 32 --batch 1), and of what its host reads of a step.
 static void assert_counted(const cJSON *summary, int accumulation) {
@@ -105,18 +99,18 @@ static void assert_counted(const cJSON *summary, int accumulation) {
         const cJSON *peak = cJSON_GetObjectItem(rank, "peak");
         const char *role = cJSON_GetObjectItem(rank, "role")->valuestring;
         cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) if (class->valuedouble !=
-                                                                              number(peak, class->string))
-            fail_msg("%s %.0f, %s: predicted %.0f, measured %.0f", role, number(rank, "rank"), class->string,
-                     class->valuedouble, number(peak, class->string));
+                                                                              job_number(peak, class->string))
+            fail_msg("%s %.0f, %s: predicted %.0f, measured %.0f", role, job_number(rank, "rank"),
+                     class->string, class->valuedouble, job_number(peak, class->string));
         bool worker = !strcmp(role, "worker");
-        double twins = worker ? number(peak, "parameter") + number(peak, "gradient") : 0;
-        assert_true(number(peak, "pinned") == (worker ? twins + others : 0) && (!worker || twins > 0));
-        assert_true(number(rank, "late_allocations") == 0);
+        double twins = worker ? job_number(peak, "parameter") + job_number(peak, "gradient") : 0;
+        assert_true(job_number(peak, "pinned") == (worker ? twins + others : 0) && (!worker || twins > 0));
+        assert_true(job_number(rank, "late_allocations") == 0);
     }
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "wire")) {
-        assert_true(number(rank, "predicted_sent") == number(rank, "sent_per_step"));
-        assert_true(number(rank, "predicted_received") == number(rank, "received_per_step"));
-        assert_true(number(rank, "sent_per_step") > 0);
+        assert_true(job_number(rank, "predicted_sent") == job_number(rank, "sent_per_step"));
+        assert_true(job_number(rank, "predicted_received") == job_number(rank, "received_per_step"));
+        assert_true(job_number(rank, "sent_per_step") > 0);
     }
 }
 
@@ -134,7 +128,7 @@ static void check(const struct job_place *p, const struct setting *s) {
     emulate(p, 1);
     shake(0);
     struct outcome ring = train(p, s, "zero:1", 1);
-    double skipped = number(ring.summary, "skipped");
+    double skipped = job_number(ring.summary, "skipped");
     assert_true(strcmp(s->dtype, "fp16") ? skipped == 0 : skipped > 0 && skipped < STEPS);
     for (int servers = 1; servers <= 3; servers++) assert_same(p, s, &ring, "ps:sync", servers, "");
     for (int seed = 1; seed <= 2; seed++) {
@@ -183,7 +177,7 @@ static void asynchronous(void **state) {
         shake(seed);
         struct outcome o = train(*state, &s, "ps:async", 2);
         const cJSON *loss = cJSON_GetObjectItem(o.summary, "loss");
-        assert_true(number(loss, "last") < number(loss, "first"));
+        assert_true(job_number(loss, "last") < job_number(loss, "first"));
         assert_counted(o.summary, s.accumulation);
         outcome_free(&o);
     }

@@ -30,13 +30,6 @@
 #define FAST_RANK 3
 #define NAMED     5
 
-static const cJSON *item(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    if (!v) fail_msg("no key %s", key);
-    return v;
-}
-static double number(const cJSON *o, const char *key) { return item(o, key)->valuedouble; }
-
 static void expect(struct job_output *o, int status, const char *says) {
     if (o->status != status || !strstr(o->err, says))
         fail_msg("status %d, not %d with \"%s\":\n%s", o->status, status, says, o->err);
@@ -72,15 +65,15 @@ static struct outcome train(const struct job_place *p, const char *options, cons
     struct job_output o = job_run(p, TRAIN RUN SHAPE " %s", options);
     expect(&o, 0, says);
     cJSON *s = job_summary(p, "run");
-    const cJSON *products = item(s, "products");
-    snprintf(r.hash, sizeof r.hash, "%s", item(s, "weights_hash")->valuestring);
-    r.shapes = (int)number(products, "shapes");
-    r.chosen = (int)number(products, "chosen");
-    r.unknown = (int)number(products, "unknown");
-    r.refused = (int)number(products, "refused");
-    r.ignored = (int)number(products, "ignored");
-    r.table = cJSON_IsString(item(products, "file"));
-    assert_true(r.table || cJSON_IsNull(item(products, "hash")));
+    const cJSON *products = job_item(s, "products");
+    snprintf(r.hash, sizeof r.hash, "%s", job_item(s, "weights_hash")->valuestring);
+    r.shapes = (int)job_number(products, "shapes");
+    r.chosen = (int)job_number(products, "chosen");
+    r.unknown = (int)job_number(products, "unknown");
+    r.refused = (int)job_number(products, "refused");
+    r.ignored = (int)job_number(products, "ignored");
+    r.table = cJSON_IsString(job_item(products, "file"));
+    assert_true(r.table || cJSON_IsNull(job_item(products, "hash")));
     cJSON_Delete(s);
     return r;
 }
@@ -96,28 +89,29 @@ static void check_choices(const struct job_place *p, const char *options, int fu
     const cJSON *row;
     double saved = 0;
     int adding = 0, gelu = 0;
-    cJSON_ArrayForEach(row, item(j, "products")) {
-        bool adds = cJSON_IsTrue(item(row, "accumulate"));
+    cJSON_ArrayForEach(row, job_item(j, "products")) {
+        bool adds = cJSON_IsTrue(job_item(row, "accumulate"));
         adding += adds;
-        gelu += strcmp(item(row, "epilogue")->valuestring, "none") != 0;
-        assert_int_equal(number(row, "candidates"), NAMED);
-        assert_int_equal(number(row, "rank"), adds ? 1 : FAST_RANK);
-        assert_int_equal(number(row, "not_repeating"), 1);
-        assert_int_equal(number(row, "wrong"), 1);
-        assert_int_equal(number(row, "not_usable"), 1);
-        assert_true(number(row, "operand_sets") >= 1);
-        assert_true((number(row, "best_seconds") < number(row, "first_seconds")) == !adds);
-        assert_string_not_equal(item(row, "purpose")->valuestring, "-");
-        saved += number(row, "uses_per_step") * (number(row, "first_seconds") - number(row, "best_seconds"));
+        gelu += strcmp(job_item(row, "epilogue")->valuestring, "none") != 0;
+        assert_int_equal(job_number(row, "candidates"), NAMED);
+        assert_int_equal(job_number(row, "rank"), adds ? 1 : FAST_RANK);
+        assert_int_equal(job_number(row, "not_repeating"), 1);
+        assert_int_equal(job_number(row, "wrong"), 1);
+        assert_int_equal(job_number(row, "not_usable"), 1);
+        assert_true(job_number(row, "operand_sets") >= 1);
+        assert_true((job_number(row, "best_seconds") < job_number(row, "first_seconds")) == !adds);
+        assert_string_not_equal(job_item(row, "purpose")->valuestring, "-");
+        saved += job_number(row, "uses_per_step") *
+                 (job_number(row, "first_seconds") - job_number(row, "best_seconds"));
     }
     // Three layers and two micro-batches; weight gradients of the second are added to those of the first.
-    row = cJSON_GetArrayItem(item(j, "products"), 0);
-    assert_string_equal(item(row, "purpose")->valuestring, "qkv, forward");
-    assert_int_equal(number(row, "uses_per_step"), 6);
+    row = cJSON_GetArrayItem(job_item(j, "products"), 0);
+    assert_string_equal(job_item(row, "purpose")->valuestring, "qkv, forward");
+    assert_int_equal(job_number(row, "uses_per_step"), 6);
     assert_true(adding == 5 && gelu == fused);
-    assert_true(number(j, "saved_seconds_per_step") > 1);
-    assert_float_equal(number(j, "saved_seconds_per_step"), saved, 1e-6);
-    assert_int_equal(number(j, "kept"), 0);
+    assert_true(job_number(j, "saved_seconds_per_step") > 1);
+    assert_float_equal(job_number(j, "saved_seconds_per_step"), saved, 1e-6);
+    assert_int_equal(job_number(j, "kept"), 0);
     cJSON_Delete(j);
 }
 
@@ -139,10 +133,10 @@ static void a_first_that_does_not_repeat_is_replaced(void **state) {
     cJSON *j = tune(*state, "--out circle.json");
     unsetenv("EMULATED_CUBLASLT_FIRST");
     const cJSON *row;
-    cJSON_ArrayForEach(row, item(j, "products")) {
-        assert_int_equal(number(row, "not_repeating"), 1);
-        assert_true(number(row, "best_seconds") > number(row, "first_seconds"));
-        assert_int_equal(number(row, "rank"), 2);
+    cJSON_ArrayForEach(row, job_item(j, "products")) {
+        assert_int_equal(job_number(row, "not_repeating"), 1);
+        assert_true(job_number(row, "best_seconds") > job_number(row, "first_seconds"));
+        assert_int_equal(job_number(row, "rank"), 2);
     }
     cJSON_Delete(j);
 }
@@ -200,10 +194,10 @@ static void bench_step_says_which(void **state) {
                                           " --set cuda.products=table.json");
     cJSON *j = cJSON_Parse(o.out);
     if (o.status || !j) fail_msg("status %d\n%s", o.status, o.err);
-    const cJSON *products = item(j, "products");
-    assert_string_equal(item(products, "file")->valuestring, "table.json");
-    assert_int_equal(number(products, "unknown"), 1);  // the yardstick
-    assert_int_equal(number(products, "chosen"), number(products, "shapes") - 1);
+    const cJSON *products = job_item(j, "products");
+    assert_string_equal(job_item(products, "file")->valuestring, "table.json");
+    assert_int_equal(job_number(products, "unknown"), 1);  // the yardstick
+    assert_int_equal(job_number(products, "chosen"), job_number(products, "shapes") - 1);
     cJSON_Delete(j);
     job_output_free(&o);
 }
@@ -216,7 +210,7 @@ static void a_table_beside_the_program_is_found(void **state) {
     assert_int_equal(system(command), 0);
     p.program = copy;
     cJSON *j = tune(&p, "");
-    assert_non_null(strstr(item(j, "file")->valuestring, "/starring-products.json"));
+    assert_non_null(strstr(job_item(j, "file")->valuestring, "/starring-products.json"));
     cJSON_Delete(j);
     found = train(&p, "", "/starring-products.json, ");
     assert_true(found.table && !differ(&found, &given));
@@ -236,7 +230,7 @@ static void other_versions_are_ignored_aloud(void **state) {
     assert_true(other.table && other.chosen == 0 && other.ignored >= other.shapes && !differ(&first, &other));
     // A file has room for both.
     cJSON *j = tune(p, "--out table.json");
-    assert_int_equal(number(j, "kept"), other.ignored);
+    assert_int_equal(job_number(j, "kept"), other.ignored);
     cJSON_Delete(j);
     unsetenv("EMULATED_CUBLASLT_VERSION");
     other = train(p, TABLE, "of other devices or versions of cuBLASLt and ignored");

@@ -10,8 +10,7 @@
 #include "tests/job/job.h"
 
 static const char *text(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    if (!v) fail_msg("no key %s", key);
+    const cJSON *v = job_item(o, key);
     return cJSON_IsString(v) ? v->valuestring : "null";
 }
 

@@ -101,36 +101,30 @@ static void outcome_free(struct outcome *o) {
     cJSON_Delete(o->summary);
 }
 
-static double number(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    if (!cJSON_IsNumber(v)) fail_msg("%s is no number", key);
-    return v->valuedouble;
-}
-
 // Predicted is measured, to the byte, in memory and on the wire; transfers took time, and not more than there
 // was.
 static void assert_counted(const struct outcome *o, const char *what) {
     const cJSON *rank, *class, *time = cJSON_GetObjectItem(o->summary, "time");
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(o->summary, "memory")) {
         cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) {
-            double peak = number(cJSON_GetObjectItem(rank, "peak"), class->string);
+            double peak = job_number(cJSON_GetObjectItem(rank, "peak"), class->string);
             if (peak != class->valuedouble)
                 fail_msg("%s: %s: predicted %.0f, measured %.0f bytes", what, class->string,
                          class->valuedouble, peak);
         }
-        assert_true(number(cJSON_GetObjectItem(rank, "peak"), "pinned") > 0);
-        assert_true(number(rank, "late_allocations") == 0);
+        assert_true(job_number(cJSON_GetObjectItem(rank, "peak"), "pinned") > 0);
+        assert_true(job_number(rank, "late_allocations") == 0);
     }
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(o->summary, "wire")) {
-        if (number(rank, "predicted_sent") != number(rank, "sent_per_step") ||
-            number(rank, "predicted_received") != number(rank, "received_per_step"))
-            fail_msg("%s: predicted %.0f, sent %.3f bytes a step", what, number(rank, "predicted_sent"),
-                     number(rank, "sent_per_step"));
-        assert_true(number(rank, "sent_per_step") > 0);
+        if (job_number(rank, "predicted_sent") != job_number(rank, "sent_per_step") ||
+            job_number(rank, "predicted_received") != job_number(rank, "received_per_step"))
+            fail_msg("%s: predicted %.0f, sent %.3f bytes a step", what, job_number(rank, "predicted_sent"),
+                     job_number(rank, "sent_per_step"));
+        assert_true(job_number(rank, "sent_per_step") > 0);
     }
-    double comm = number(time, "comm_exposed") + number(time, "comm_overlapped");
-    if (comm <= 0 || comm > 2 * number(time, "total"))
-        fail_msg("%s: %.4f s of transfers in %.4f s", what, comm, number(time, "total"));
+    double comm = job_number(time, "comm_exposed") + job_number(time, "comm_overlapped");
+    if (comm <= 0 || comm > 2 * job_number(time, "total"))
+        fail_msg("%s: %.4f s of transfers in %.4f s", what, comm, job_number(time, "total"));
 }
 
 static void check(const struct job_place *p, const struct setting *s, const struct outcome *want,

@@ -6,8 +6,8 @@
 //     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
 //                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
 //
-// A pass gathers each unit once: contents are valid for (unit, pass). The last units of the forward pass are
-// gathered again for the backward pass, as the 3U of the formula counts it.
+// A pass gathers each unit once: a slot's contents are valid for (unit, pass). The last units of the forward
+// pass are gathered again for the backward pass; the formula's 3U counts them twice.
 #include "decentral/zero/zero.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static void release_weights(struct zero *z, int u) {
 
 // ---------------------------------------------------------------- gradients
 
-// The model writes tensors alone, but a slot's gaps hold what another unit's tensors left there.
+// The model writes only tensors, but a slot's gaps hold what another unit's tensors left there.
 static void zero_gaps(struct zero *z, int u, void *grad) {
     const struct unit *unit = &z->opt.layout->units[u];
     int64_t at = 0;
@@ -120,8 +120,8 @@ static void reduce_full(struct zero *z, int u) {
         collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
 }
 
-// The slot is reduced after every micro-batch: the first into the shard, later ones into the slot's own
-// place and from there onto the shard.
+// The slot is reduced after every micro-batch: after the first into the shard, after later ones into this
+// rank's part of the slot, which is then added to the shard.
 static void reduce_slot(struct zero *z, int u) {
     struct zero_unit *zu = &z->units[u];
     struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
@@ -176,33 +176,38 @@ static int zero_grad_ready(struct topology *t, int u) {
 
 // ---------------------------------------------------------------- life
 
-static void destroy_slots(struct zero_slot *slots) {
+static void create_event(struct zero *z, struct event **e) { *e = event_create(z->opt.dev); }
+
+static void destroy_event(struct zero *z, struct event **e) {
+    (void)z;
+    event_destroy(e);
+}
+
+static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct event **e)) {
+    struct event **of_step[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided, &z->stats};
+    for (size_t i = 0; i < sizeof of_step / sizeof *of_step; i++) visit(z, of_step[i]);
     for (int i = 0; i < ZERO_SLOTS; i++) {
-        if (slots[i].ready) event_destroy(&slots[i].ready);
-        if (slots[i].idle) event_destroy(&slots[i].idle);
+        visit(z, &z->weight_slots[i].ready);
+        visit(z, &z->weight_slots[i].idle);
+        visit(z, &z->grad_slots[i].idle);
+    }
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        visit(z, &z->units[u].updated);
+        visit(z, &z->units[u].gathered);
+        visit(z, &z->units[u].grad_done);
     }
 }
 
 static void zero_destroy(struct topology *t) {
     struct zero *z = zero_of(t);
     stream_sync(z->opt.compute);
-    if (z->gather_stream) stream_destroy(&z->gather_stream);
-    if (z->reduce_stream) stream_destroy(&z->reduce_stream);
+    stream_destroy(&z->gather_stream);
+    stream_destroy(&z->reduce_stream);
     collective_destroy(&z->gather);
     collective_destroy(&z->aside);
     collective_destroy(&z->reduce);
     collective_destroy(&z->control);
-    struct event **events[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided, &z->stats};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (*events[i]) event_destroy(events[i]);
-    for (int u = 0; u < z->opt.layout->count; u++) {
-        struct zero_unit *zu = &z->units[u];
-        if (zu->updated) event_destroy(&zu->updated);
-        if (zu->gathered) event_destroy(&zu->gathered);
-        if (zu->grad_done) event_destroy(&zu->grad_done);
-    }
-    destroy_slots(z->weight_slots);
-    destroy_slots(z->grad_slots);
+    for_each_event(z, destroy_event);
     if (!z->opt.device_memory) free(z->host_scalars);
     arena_release(&z->arena);
     free(z->units);
@@ -241,25 +246,6 @@ static void find_shapes(struct zero *z) {
         while (!same_shape(&l->units[u], &l->units[v])) v++;
         z->units[u].shape = v;
     }
-}
-
-static void create_events(struct zero *z) {
-    struct device *d = z->opt.dev;
-    for (int i = 0; i < ZERO_SLOTS; i++) {
-        z->weight_slots[i].ready = event_create(d);
-        z->weight_slots[i].idle = event_create(d);
-        z->grad_slots[i].idle = event_create(d);
-    }
-    for (int u = 0; u < z->opt.layout->count; u++) {
-        z->units[u].updated = event_create(d);
-        z->units[u].gathered = event_create(d);
-        z->units[u].grad_done = event_create(d);
-    }
-    z->reduced = event_create(d);
-    z->gather_idle = event_create(d);
-    z->norm_done = event_create(d);
-    z->decided = event_create(d);
-    z->stats = event_create(d);
 }
 
 // Every rank opens the same channels in the same order.
@@ -329,7 +315,7 @@ struct topology *zero_create(const struct zero_options *o) {
         z->host_shares = zero_shares_behind(z->host_scalars);
     }
     find_shapes(z);
-    create_events(z);
+    for_each_event(z, create_event);
     if (z->arena.failed || create_streams(z) != 0 || create_collectives(z) != 0) {
         zero_destroy(&z->base);
         return NULL;

@@ -1,7 +1,7 @@
 // The ring's stages as rows of one table, and the textbook formulas that follow from them.
 //
-// What is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the payload
-// that it sends a step and receives:
+// What is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the
+// payload that it sends, and receives, per step:
 //     stage   w                 g                 o       payload
 //     0       full              full              full    2U   reduce-scatter + all-gather of g
 //     1       full              full              shard   2U   reduce-scatter of g + all-gather of w
@@ -22,7 +22,7 @@ struct zero_options {
     const struct layout *layout;
     enum dtype dtype;
     struct device *dev;
-    bool device_memory;  // its memory is not the host's: for zero_predict, zero_create asks dev
+    bool device_memory;  // dev's memory is not the host's; set for zero_predict, zero_create asks dev
     struct stream *compute;
     struct optimizer_config optimizer;
     enum reduce_mode reduce;

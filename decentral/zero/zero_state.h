@@ -18,22 +18,22 @@
 
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
-    void *weight_shard;          // (S): the own place in weights, or apart
+    void *weight_shard;          // (S): this rank's part of weights, or a buffer of its own
     void *grad;                  // (n_pad), or NULL where gradients are sharded
-    void *grad_shard;            // (S)
-    struct update_range update;  // the unit, or this rank's shard of it; fp32: the weights are the master
+    void *grad_shard;            // (S): likewise
+    struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master
     int shape;                   // the first unit with the same gaps between tensors
     struct event *updated, *gathered, *grad_done;
 };
 
-// A place that units take in turn.
+// A buffer that units use one after the other.
 struct zero_slot {
     void *buf;
-    int64_t elements;  // of the largest unit that comes here
-    int unit;          // whose contents it holds; -1: nobody's
-    enum pass pass;    // weights: gathered for this pass
+    int64_t elements;  // of the largest unit that uses it
+    int unit;          // the unit whose contents it holds; -1: none
+    enum pass pass;    // weights: the pass they were gathered for
     bool held;         // between acquire and release or grad_ready
-    int shape;         // gradient: whose gaps are known to be zero; -1: none
+    int shape;         // gradient: the shape whose gaps are zero; -1: none
     struct event *ready, *idle;
 };
 #define ZERO_SLOTS     3  // even units, odd units, a tied unit 0

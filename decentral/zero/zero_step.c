@@ -4,10 +4,10 @@
 //     reduce      .. u1 | u0 |                 | norm loss|
 //     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
 //
-// Beside the sum of its losses each rank says whether it was asked to leave (STEP_WORDS doubles per rank):
-// all ranks read the same words, so they leave after the same step.
+// Beside the sum of its losses each rank sends whether it was asked to stop (STEP_WORDS doubles per rank).
+// All ranks read the same words, so they stop after the same step.
 //
-// The host waits once, for the copy of these words and of the decision: updates and gathers go on while it
+// The host waits once, for the copy of these words and of the decision; updates and gathers go on while it
 // prepares the next step.
 #include "decentral/zero/zero_step.h"
 
@@ -118,8 +118,8 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
 
 // ---------------------------------------------------------------- around the steps
 
-// A device's own clock knows transfers without the waiting for peers; a host's collectives are their
-// functions' time.
+// Where the device has memory of its own, its clock measures transfers without the time spent waiting for
+// peers; on a host the collectives measure themselves.
 static double busy_seconds(struct zero *z) {
     struct stream_times gather, reduce;
     if (dev_host_memory(z->opt.dev))
@@ -169,8 +169,8 @@ int zero_finish(struct topology *t) {
     return 0;
 }
 
-// Rounded on the host exactly as OP_CAST rounds: a stage may keep 16-bit weights of elements whose fp32
-// masters live elsewhere.
+// The host rounds exactly as OP_CAST does: a stage may keep 16-bit weights of elements whose fp32 masters are
+// another rank's.
 int zero_load_unit(struct topology *t, int u, const float *values) {
     struct zero *z = (struct zero *)t;
     struct zero_unit *zu = &z->units[u];

@@ -19,6 +19,7 @@
 #include "decentral/collective/collective.h"
 #include "decentral/ring.h"
 #include "ps/role_command.h"
+#include "ps/star.h"
 #include "shared/bench/bench_kernels.h"
 #include "shared/bench/bench_step.h"
 #include "shared/bench/bench_tune.h"
@@ -46,33 +47,6 @@
 #include "shared/train/local.h"
 #include "shared/train/session.h"
 
-// ---------------------------------------------------------------- predictions
-static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
-                   struct prediction *out) {
-    if (c->kind == TOPOLOGY_LOCAL)
-        return local_predict(&(struct local_options){.layout = l,
-                                                     .dtype = c->dtype,
-                                                     .optimizer = c->optimizer,
-                                                     .device_memory = c->device == DEVICE_CUDA},
-                             &out->memory);
-    if (c->kind == TOPOLOGY_ZERO) return ring_predict(c, l, rank, &out->memory, &out->wire);
-    return role_predict(c, l, role, rank, out);
-}
-
-// ---------------------------------------------------------------- the topology without peers
-static struct topology *create_local(void *ctx, struct device *dev, struct stream *compute) {
-    const struct job *j = ctx;
-    return local_create(&(struct local_options){.layout = j->layout,
-                                                .dtype = j->config->dtype,
-                                                .dev = dev,
-                                                .compute = compute,
-                                                .optimizer = j->config->optimizer});
-}
-
-static int run_local(const struct job *j) {
-    return session_run(&(struct session_options){.job = j, .create = create_local, .ctx = (void *)j}, NULL);
-}
-
 // ---------------------------------------------------------------- launching
 // The signal that asked this process to end, or 0.
 static int asked_by(const struct job *j) { return j->stop ? *j->stop : 0; }
@@ -96,6 +70,7 @@ static void say_interrupted(const struct job *j, int number) {
 
 // ---------------------------------------------------------------- train
 struct train_command {
+    const struct topology_table *topologies;
     struct cli_args args;
     struct rank_env env;
     struct config *config;
@@ -143,21 +118,12 @@ static int load(struct train_command *t) {
     snprintf(size, sizeof size, "%d", t->env.size);
     if (rank_of_ring && !workers_given(&t->args, path))
         cli_override(&t->args, "the number of MPI's ranks", "workers", size);
-    t->config = config_load(path, t->args.overrides, t->args.override_count);
+    t->config = config_load(t->topologies, path, t->args.overrides, t->args.override_count);
     return t->config ? 0 : -1;
 }
 
 static bool is_mpi_rank(const struct train_command *t) {
-    return t->env.kind != RANK_ENV_NONE && t->config->kind == TOPOLOGY_ZERO;
-}
-
-// What "auto" leaves to this machine.
-static void resolve(struct train_command *t) {
-    struct config *c = t->config;
-    bool rank = is_mpi_rank(t);
-    int told = t->env.local_size ? t->env.local_size : 1;
-    device_resolve(c);
-    if (c->kind == TOPOLOGY_ZERO) ring_resolve(c, rank || c->launch == LAUNCH_MPI, rank ? told : c->workers);
+    return t->env.kind != RANK_ENV_NONE && t->config->row->launches >> LAUNCH_MPI & 1;
 }
 
 // The run directory with its config.json. Before anything is started.
@@ -189,11 +155,11 @@ static int train_here(struct train_command *t) {
     struct job *j = &t->job;
     if (prepare_dir(t)) return EXIT_USAGE;
     int status, number = 0;
-    if (t->config->kind == TOPOLOGY_PS) {
+    if (t->config->row == &topology_star) {
         status = launch_star(j, &number);
     } else {
         j->stop = stop_install();
-        status = stop_status(t->config->kind == TOPOLOGY_ZERO ? ring_run_threads(j) : run_local(j), j->stop);
+        status = stop_status(t->config->row == &topology_ring ? ring_run_threads(j) : local_run(j), j->stop);
         number = asked_by(j);
     }
     return conclude(j, status, number);
@@ -205,7 +171,7 @@ static struct memory_part part_here(const struct train_command *t) {
     const struct config *c = t->config;
     bool to_start = !is_mpi_rank(t) && c->launch == LAUNCH_MPI;
     if (to_start) return (struct memory_part){"worker", 0, c->workers, .processes = true};
-    if (!is_mpi_rank(t)) return (struct memory_part){.processes = c->kind == TOPOLOGY_PS};
+    if (!is_mpi_rank(t)) return (struct memory_part){.processes = !(c->row->launches >> LAUNCH_THREADS & 1)};
     int count = t->env.local_size ? t->env.local_size : 1;
     return (struct memory_part){"worker", t->env.rank, count, .processes = true};
 }
@@ -218,7 +184,8 @@ static int train(struct train_command *t, int argc, char **argv) {
     if (load(t)) return EXIT_USAGE;
     struct config *c = t->config;
     t->env = rank_env_told(&t->env, c->launch);
-    resolve(t);
+    device_resolve(c);  // what "auto" leaves to this machine
+    if (c->row->resolve) c->row->resolve(c, &t->env);
     if (cli_get(&t->args, "print-config")) {
         char *text = config_to_json(c);
         puts(text);
@@ -238,7 +205,8 @@ static int train(struct train_command *t, int argc, char **argv) {
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (cpu_kernel_choose(c)) return EXIT_USAGE;
-    if (!dry && (!device_backend(c) || products_check(c) || (c->kind == TOPOLOGY_ZERO && ring_check(c))))
+    if (!dry &&
+        (!device_backend(c) || products_check(c) || (c->row->check_machine && c->row->check_machine(c))))
         return EXIT_USAGE;
     if (!dry && c->launch == LAUNCH_MPI && !mpi_rank) {
         char *name = c->out ? NULL : run_dir_make(c);
@@ -262,13 +230,13 @@ static int train(struct train_command *t, int argc, char **argv) {
     error_quiet(0);
     if (opened) return EXIT_USAGE;
     struct memory_part part = part_here(t);
-    if (dry) return dry_run(&t->job, predict, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
-    if (speaks && memory_check_run(&t->job, predict, &part)) return EXIT_USAGE;
+    if (dry) return dry_run(&t->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
+    if (speaks && memory_check_run(&t->job, &part)) return EXIT_USAGE;
     return mpi_rank ? train_as_mpi_rank(t) : train_here(t);
 }
 
-static int cmd_train(int argc, char **argv) {
-    struct train_command t = {0};
+static int cmd_train(const struct topology_table *topologies, int argc, char **argv) {
+    struct train_command t = {.topologies = topologies};
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &t.args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN) status = train(&t, argc, argv);
@@ -279,7 +247,7 @@ static int cmd_train(int argc, char **argv) {
 }
 
 // ---------------------------------------------------------------- the other commands
-static int cmd_bench(int argc, char **argv) {
+static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     static const char usage[] =
         "starring bench step | kernels | adam | collective | tune [OPTIONS]\n\n"
         "  step        tokens/s and the share of a matrix product's speed of one training step\n"
@@ -291,11 +259,11 @@ static int cmd_bench(int argc, char **argv) {
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench adam\n";
     const char *what = argc > 0 ? argv[0] : "";
-    if (!strcmp(what, "step")) return bench_step(argc - 1, argv + 1);
+    if (!strcmp(what, "step")) return bench_step(t, argc - 1, argv + 1);
     if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
     if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
     if (!strcmp(what, "collective")) return bench_collective(argc - 1, argv + 1);
-    if (!strcmp(what, "tune")) return bench_tune(argc - 1, argv + 1);
+    if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
     if (!strcmp(what, "ps"))
         fail("bench %s: not supported yet", what);
@@ -325,9 +293,10 @@ static void open_standard_streams(void) {
 }
 
 int main(int argc, char **argv) {
+    static const struct topology_table topologies = {{&topology_local, &topology_star, &topology_ring}};
     static const struct {
         const char *name;
-        int (*run)(int argc, char **argv);
+        int (*run)(const struct topology_table *t, int argc, char **argv);
     } commands[] = {{"train", cmd_train},         {"scheduler", role_scheduler}, {"server", role_server},
                     {"worker", role_worker},      {"bench", cmd_bench},          {"data", data_command},
                     {"summary", summary_command}, {"generate", generate_command}};
@@ -337,7 +306,8 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         names[i] = commands[i].name;
-        if (!strcmp(word, commands[i].name)) return all_written(commands[i].run(argc - 2, argv + 2));
+        if (!strcmp(word, commands[i].name))
+            return all_written(commands[i].run(&topologies, argc - 2, argv + 2));
     }
     if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), 0;
     bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");

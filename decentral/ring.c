@@ -1,7 +1,8 @@
-// See the header.
 #include "decentral/ring.h"
 
+#include <cjson/cJSON.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +12,10 @@
 #include "decentral/zero/zero_memory.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/rank_env.h"
 
 static struct zero_options options_of(const struct config *c, const struct layout *l) {
-    return (struct zero_options){.stage = c->stage,
+    return (struct zero_options){.stage = c->variant,
                                  .layout = l,
                                  .dtype = c->dtype,
                                  .optimizer = c->optimizer,
@@ -24,12 +26,64 @@ static struct zero_options options_of(const struct config *c, const struct layou
 
 // ---------------------------------------------------------------- before anything starts
 
-void ring_resolve(struct config *c, bool mpi, int ranks_here) {
-    struct ring_machine m = {.mpi = mpi,
+// Of the ranks that mpirun is still to start all are taken to be here.
+static void resolve(struct config *c, const struct rank_env *e) {
+    bool started = e->kind != RANK_ENV_NONE;
+    int told = e->local_size ? e->local_size : 1;
+    struct ring_machine m = {.mpi = started || c->launch == LAUNCH_MPI,
                              .cuda = c->device == DEVICE_CUDA,
-                             .ranks_here = mpi ? ranks_here : c->workers,
+                             .ranks_here = started ? told : c->workers,
                              .gpus = device_gpus(c)};
     c->collective = ring_collective_resolve(c->collective, &m);
+}
+
+// What the ranks of a ring talk through, and what they are.
+static int check(const struct config *c) {
+    static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
+    if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
+        return fail(
+            "--collective mpi: with --launch threads the ranks share one process's memory; use --collective "
+            "local, or --launch mpi");
+    if (c->collective == RING_THREADS && c->launch == LAUNCH_MPI)
+        return fail(
+            "--collective local: with --launch mpi the ranks are processes of their own; use --collective "
+            "mpi, "
+            "or --launch threads");
+    if (c->collective == RING_NCCL && c->device != DEVICE_CUDA)
+        return fail(
+            "--collective nccl: NCCL moves the memory of GPUs, and --device is %s; use --device cuda, or "
+            "--collective auto",
+            devices[c->device]);
+    return 0;
+}
+
+static int check_rank(const struct config *c, const struct rank_env *e) {
+    if (c->workers > REDUCE_MAX)
+        return fail("--workers %d: a ring has at most %d ranks; --dry-run predicts any number", c->workers,
+                    REDUCE_MAX);
+    if (c->collective == RING_MPI && c->launch != LAUNCH_MPI && e->kind == RANK_ENV_NONE)
+        return fail(
+            "--collective mpi: nobody has started this process as a rank; add --launch mpi, start it by "
+            "mpirun "
+            "-n %d, or use --collective local",
+            c->workers);
+    if (e->kind == RANK_ENV_NONE) return 0;
+    const char *by = rank_env_name(e->kind);
+    if (c->collective == RING_THREADS)
+        return fail(
+            "--collective local: started by %s, the ranks are processes of their own; use --collective mpi, "
+            "or "
+            "--launch threads",
+            by);
+    if (!e->mpi_ready)
+        return fail(
+            "started by %s as rank %d of %d: the ring meets over MPI in this version; use mpirun -n %d, srun "
+            "--mpi=pmix, or --launch threads for ranks in one process",
+            by, e->rank, e->size, e->size);
+    if (c->workers != e->size)
+        return fail("--workers %d, but %s started %d ranks: make them equal", c->workers, by, e->size);
+    if (!c->out) return fail("started by %s: every rank must know the run directory; give --out DIR", by);
+    return 0;
 }
 
 // A library's own sum needs a library that has one, for this type.
@@ -46,21 +100,47 @@ static int check_native(const struct config *c) {
     return 0;
 }
 
-int ring_check(const struct config *c) {
+static int check_machine(const struct config *c) {
     const char *why = "";
     if (c->reduce_native && check_native(c)) return -1;
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }
 
-int ring_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *memory,
-                 struct wire_prediction *wire) {
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    (void)role;
     struct collective_source source =
         ring_source_predicted(c->collective, c->device == DEVICE_CUDA, rank, c->workers);
     struct zero_options z = options_of(c, l);
     z.device_memory = c->device == DEVICE_CUDA;
     z.source = &source;
-    return zero_predict(&z, memory, wire);
+    return zero_predict(&z, &out->memory, &out->wire);
+}
+
+static struct topology_formula formula(const struct config *c, const char *role) {
+    static const char *const half[] = {"16P", "4P+12P/N", "2P+14P/N", "16P/N"};
+    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N",
+                                       "16P/N"};  // fp32: weights are the masters
+    int stage = c->variant;
+    bool each = stage >= 2 && c->accumulation > 1;
+    (void)role;
+    return (struct topology_formula){
+        .memory = (c->dtype == DT_F32 ? full : half)[stage],
+        .wire = !each ? stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes"
+                : stage == 3 ? "3AU, U = (N-1)/N x padded bytes, A micro-batches"
+                             : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches"};
+}
+
+// The rounded copy of what this rank keeps of a unit.
+static struct topology_allowance allowance(const struct config *c, const char *role,
+                                           const struct prediction *p) {
+    (void)role, (void)p;
+    return (struct topology_allowance){.loading_units = 1.0 / (c->variant == 3 ? c->workers : 1)};
+}
+
+static void describe(const struct config *c, struct cJSON *summary) {
+    cJSON_AddNumberToObject(summary, "stage", c->variant);
 }
 
 // ---------------------------------------------------------------- a rank
@@ -149,3 +229,39 @@ int ring_run_threads(const struct job *j) {
     threads_hub_destroy(&hub);
     return rc;
 }
+
+// ---------------------------------------------------------------- the row
+static bool variant(int stage, struct topology_variant *out) {
+    const struct zero_policy *p = zero_policy_of(stage);
+    *out = (struct topology_variant){0};
+    if (p) snprintf(out->name, sizeof out->name, "%s", p->name);
+    return p != NULL;
+}
+
+static int parse(const char *text, int *bound) {
+    struct topology_variant v;
+    int stage = 0;
+    (void)bound;
+    while (variant(stage, &v) && strcmp(text, v.name)) stage++;
+    return *v.name ? stage : -1;
+}
+
+const struct topology_row topology_ring = {
+    .parse = parse,
+    .variant = variant,
+    .textbook = 4,
+    .takes_stage = true,
+    .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
+    .default_workers = 2,
+    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_MPI,
+    .launch_advice = "a ring's ranks are threads or MPI processes; use --launch threads or --launch mpi",
+    .collectives = true,
+    .resolve = resolve,
+    .check = check,
+    .check_rank = check_rank,
+    .check_machine = check_machine,
+    .predict = predict,
+    .formula = formula,
+    .allowance = allowance,
+    .describe = describe,
+};

@@ -49,7 +49,7 @@ int consistency_parse(const char *text, int *argument) {
 
 struct consistency_rule consistency_of(const struct config *config) {
     struct consistency_rule c = {
-        .row = &rows[config->consistency], .argument = config->bound, .workers = config->workers};
+        .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
     if (c.row->resolve) c.row->resolve(&c);
     return c;
 }

@@ -15,7 +15,7 @@ struct manifest manifest_make(const struct config *c, const struct layout *l, co
     uint64_t h = layout_hash(l, (int)c->dtype);
     h = mix_int(h, (int64_t)shard_map_hash(m));
     const int64_t ints[] = {
-        c->consistency,    c->bound,         c->workers,      m->servers,     m->threads,
+        c->variant,        c->bound,         c->workers,      m->servers,     m->threads,
         s->type,           s->warmup,        s->warmup_steps, s->total_steps, c->scaler.enabled,
         (int64_t)c->dtype, (int64_t)c->seed, c->train_batch,  c->seq,         c->steps};
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "ps/ps.h"
+#include "ps/star.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
@@ -30,12 +31,6 @@ struct role {
 };
 
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
-
-int role_predict(const struct config *c, const struct layout *l, const char *role, int rank,
-                 struct prediction *out) {
-    if (!strcmp(role, "server")) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
-    return ps_worker_predict(c, l, &out->memory, &out->wire);
-}
 
 // ---------------------------------------------------------------- each role's run
 static void announce(void *ctx, const char *address) {
@@ -92,7 +87,7 @@ static int read_place(struct role *r, long *rank) {
     bool scheduler = is(r, &command_scheduler);
     int most = is(r, &command_worker) ? c->workers : c->ps.servers;
     *rank = -1;
-    if (c->kind != TOPOLOGY_PS)
+    if (c->row != &topology_star)
         return fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", name,
                     c->topology);
     if (launch_check(c)) return -1;
@@ -130,7 +125,7 @@ static int prepare(struct role *r) {
     r->job.steps_to_stderr = c->json;
     if (job_open(&r->job, c, !worker)) return -1;
     struct memory_part part = {r->command->name, (int)rank, 1, .processes = true};
-    if (r->by_hand && !is(r, &command_scheduler) && memory_check_run(&r->job, role_predict, &part)) return -1;
+    if (r->by_hand && !is(r, &command_scheduler) && memory_check_run(&r->job, &part)) return -1;
     if (open_dir(r, rank)) return -1;
     r->job.stop = stop_install_role(worker);
     r->ps.config = c;
@@ -167,12 +162,13 @@ static int leave(struct role *r, int status) {
     return stop_status(-1, r->job.stop);
 }
 
-static int role_main(const struct cli_command *command, int argc, char **argv) {
+static int role_main(const struct topology_table *t, const struct cli_command *command, int argc,
+                     char **argv) {
     struct cli_args args;
     enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
-    if (outcome == CLI_RUN) c = config_load(cli_get(&args, "config"), args.overrides, args.override_count);
+    if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
     bool computes = command == &command_worker;
     if (c && computes) device_resolve(c);
     if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0 && products_check(c) == 0))) {
@@ -185,6 +181,12 @@ static int role_main(const struct cli_command *command, int argc, char **argv) {
     return status;
 }
 
-int role_scheduler(int argc, char **argv) { return role_main(&command_scheduler, argc, argv); }
-int role_server(int argc, char **argv) { return role_main(&command_server, argc, argv); }
-int role_worker(int argc, char **argv) { return role_main(&command_worker, argc, argv); }
+int role_scheduler(const struct topology_table *t, int argc, char **argv) {
+    return role_main(t, &command_scheduler, argc, argv);
+}
+int role_server(const struct topology_table *t, int argc, char **argv) {
+    return role_main(t, &command_server, argc, argv);
+}
+int role_worker(const struct topology_table *t, int argc, char **argv) {
+    return role_main(t, &command_worker, argc, argv);
+}

@@ -7,16 +7,12 @@
 #ifndef STARRING_PS_ROLE_COMMAND_H
 #define STARRING_PS_ROLE_COMMAND_H
 
-#include "shared/memory/prediction.h"
+#include "shared/core/topology_row.h"
 
 // argv holds what follows the command's name. The exit status: 0, EXIT_RUN_FAILED, EXIT_USAGE, or 128 + the
 // signal that ended it.
-int role_scheduler(int argc, char **argv);
-int role_server(int argc, char **argv);
-int role_worker(int argc, char **argv);
-
-// predict_fn of the star. role: "worker" or "server". 0, or -1 after logging.
-int role_predict(const struct config *c, const struct layout *l, const char *role, int rank,
-                 struct prediction *out);
+int role_scheduler(const struct topology_table *t, int argc, char **argv);
+int role_server(const struct topology_table *t, int argc, char **argv);
+int role_worker(const struct topology_table *t, int argc, char **argv);
 
 #endif

@@ -72,6 +72,7 @@ struct between {
 };
 
 struct bench {
+    const struct topology_table *topologies;
     struct config *config;
     struct model_spec spec;
     struct device *dev;
@@ -177,14 +178,6 @@ static size_t product_bytes(const struct bench *b) {
     return 3 * dev_round(side * side * dtype_size(b->config->dtype));
 }
 
-static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
-                   struct prediction *out) {
-    (void)role, (void)rank;
-    struct local_options o = {
-        .layout = l, .dtype = c->dtype, .optimizer = c->optimizer, .device_memory = c->device == DEVICE_CUDA};
-    return local_predict(&o, &out->memory);
-}
-
 static struct job job_of(const struct bench *b) {
     return (struct job){.config = b->config, .spec = b->spec, .layout = b->layout, .ranks_here = 1};
 }
@@ -193,7 +186,7 @@ static struct job job_of(const struct bench *b) {
 static size_t predicted_bytes(const struct bench *b) {
     struct job job = job_of(b);
     struct prediction p;
-    if (prediction_of_rank(&job, predict, "worker", 0, &p)) return 0;
+    if (prediction_of_rank(&job, "worker", 0, &p)) return 0;
     return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
 }
 
@@ -205,7 +198,7 @@ static int check_memory(const struct bench *b) {
         .role = "worker", .count = 1, .processes = true, .gpus = device_gpus(b->config)};
     struct memory_need need;
     char what[160];
-    if (memory_need_of(&job, predict, &part, &need)) return -1;
+    if (memory_need_of(&job, &part, &need)) return -1;
     struct memory_sum *sum = dev_host_memory(b->dev) ? &need.host : &need.gpu[0];
     sum->predicted_bytes += (double)product_bytes(b);
     snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", b->spec.name,
@@ -245,12 +238,12 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
     snprintf(count, sizeof count, "%d", steps);
     memcpy(all, defaults, sizeof defaults);
     if (a->override_count) memcpy(all + d, a->overrides, a->override_count * sizeof *all);
-    b->config = config_load(NULL, all, d + a->override_count);
+    b->config = config_load(b->topologies, NULL, all, d + a->override_count);
     free(all);
     if (!b->config || model_spec_load(b->config->model, &b->spec) ||
         model_spec_check_seq(&b->spec, b->config->seq))
         return -1;
-    if (b->config->kind != TOPOLOGY_LOCAL)
+    if (b->config->row != &topology_local)
         return fail(
             "bench step: --set topology=%s: one process is timed, --topology local; compare topologies with "
             "experiments/compare.py",
@@ -334,9 +327,9 @@ static int run(struct bench *b, bool json) {
     return 0;
 }
 
-int bench_step(int argc, char **argv) {
+int bench_step(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
-    struct bench b = {0};
+    struct bench b = {.topologies = topologies};
     long steps, side;
     enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;

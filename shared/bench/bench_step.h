@@ -2,7 +2,9 @@
 #ifndef STARRING_SHARED_BENCH_BENCH_STEP_H
 #define STARRING_SHARED_BENCH_BENCH_STEP_H
 
+struct topology_table;
+
 // argv holds what follows "bench step". Returns the program's exit status.
-int bench_step(int argc, char **argv);
+int bench_step(const struct topology_table *topologies, int argc, char **argv);
 
 #endif

@@ -51,6 +51,7 @@ static const struct cli_command command = {
 };
 
 struct tune {
+    const struct topology_table *topologies;
     struct config *config;
     struct model_spec spec;
     char *out;
@@ -70,20 +71,13 @@ struct tune {
 
 // ---------------------------------------------------------------- preparing
 
-static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
-                   struct prediction *out) {
-    (void)role, (void)rank;
-    return local_predict(&(struct local_options){.layout = l, .dtype = c->dtype, .optimizer = c->optimizer},
-                         &out->memory);
-}
-
 static int check_memory(const struct tune *t) {
     struct job job = {.config = t->config, .spec = t->spec, .layout = t->layout, .ranks_here = 1};
     struct memory_part part = {
         .role = "worker", .count = 1, .processes = true, .gpus = device_gpus(t->config)};
     struct memory_need need;
     char what[160];
-    if (memory_need_of(&job, predict, &part, &need)) return -1;
+    if (memory_need_of(&job, &part, &need)) return -1;
     snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", t->spec.name,
              (long long)t->config->micro_batch, (long long)t->config->seq);
     return memory_check(t->config, &need, what);
@@ -100,12 +94,12 @@ static int load_config(struct tune *t, const struct cli_args *a) {
     struct config_override *all = xcalloc(d + a->override_count, sizeof *all);
     memcpy(all, defaults, sizeof defaults);
     if (a->override_count) memcpy(all + d, a->overrides, a->override_count * sizeof *all);
-    t->config = config_load(NULL, all, d + a->override_count);
+    t->config = config_load(t->topologies, NULL, all, d + a->override_count);
     free(all);
     struct config *c = t->config;
     if (!c || model_spec_load(c->model, &t->spec) || model_spec_check_seq(&t->spec, c->seq)) return -1;
     c->steps = STEPS;
-    if (c->kind != TOPOLOGY_LOCAL)
+    if (c->row != &topology_local)
         return fail(
             "bench tune: --set topology=%s: one process is measured, --topology local; what it finds "
             "serves every topology",
@@ -264,9 +258,9 @@ static int run(struct tune *t, int rounds, bool json) {
     return 0;
 }
 
-int bench_tune(int argc, char **argv) {
+int bench_tune(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
-    struct tune t = {0};
+    struct tune t = {.topologies = topologies};
     long rounds;
     enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;

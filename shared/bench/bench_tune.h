@@ -3,7 +3,9 @@
 #ifndef STARRING_SHARED_BENCH_BENCH_TUNE_H
 #define STARRING_SHARED_BENCH_BENCH_TUNE_H
 
+struct topology_table;
+
 // argv holds what follows "bench tune". Returns the program's exit status.
-int bench_tune(int argc, char **argv);
+int bench_tune(const struct topology_table *topologies, int argc, char **argv);
 
 #endif

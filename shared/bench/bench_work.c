@@ -10,6 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/device/device_choice.h"
+#include "shared/train/local.h"
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000
@@ -53,7 +54,7 @@ static int read_choices(const struct cli_args *args, const struct backend *backe
             return fail("--set %s: is not used here; cuda.attention, cuda.attention_slice and cuda.gelu are",
                         args->overrides[i].path);
     }
-    struct config *c = config_load(NULL, args->overrides, args->override_count);
+    struct config *c = config_load(&topology_local_alone, NULL, args->overrides, args->override_count);
     if (!c) return -1;
     c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
     device_resolve(c);

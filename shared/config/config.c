@@ -18,43 +18,6 @@ void config_destroy(struct config **c) {
 
 const char *config_dtype_name(enum dtype t) { return dtype_name(t); }
 
-// A whole number after prefix, at most nine digits; -1: text is something else.
-static int number_after(const char *text, const char *prefix) {
-    size_t n = strlen(prefix), digits = strncmp(text, prefix, n) ? 0 : strspn(text + n, "0123456789");
-    return digits > 0 && digits < 10 && !text[n + digits] ? atoi(text + n) : -1;
-}
-
-int config_parse_topology(struct config *c, const char *text) {
-    int s = number_after(text, "ps:ssp:"), b = number_after(text, "ps:backup:");
-    int stage = number_after(text, "zero:");
-    enum topology_kind kind = TOPOLOGY_PS;
-    enum consistency consistency = CONSISTENCY_SYNC;
-    if (!strcmp(text, "local"))
-        kind = TOPOLOGY_LOCAL;
-    else if (stage >= 0 && stage <= 3)
-        kind = TOPOLOGY_ZERO;
-    else if (!strcmp(text, "ps:async"))
-        consistency = CONSISTENCY_ASYNC;
-    else if (s >= 0)
-        consistency = CONSISTENCY_SSP;
-    else if (b >= 0)
-        consistency = CONSISTENCY_BACKUP;
-    else if (strcmp(text, "ps:sync"))
-        return fail(
-            "topology \"%s\": possible are local, ps:sync, ps:async, zero:0, zero:1, zero:2, zero:3 (not "
-            "supported yet: ps:ssp:S, ps:backup:B)",
-            text);
-    c->kind = kind;
-    c->consistency = consistency;
-    c->bound = s >= 0 ? s : b >= 0 ? b : 0;
-    c->stage = kind == TOPOLOGY_ZERO ? stage : 0;
-    if (c->topology != text) {
-        free(c->topology);
-        c->topology = xstrdup(text);
-    }
-    return 0;
-}
-
 // A field's value as text: a JSON string without its quotes. Every field here has one.
 static char *value_text(const struct field *f, const struct draft *d) {
     cJSON *v = field_load(f, d);
@@ -95,11 +58,13 @@ static int read_all(struct reading *r, cJSON *root) {
     return 0;
 }
 
-struct config *config_load(const char *path, const struct config_override *o, size_t count) {
+struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
+                           size_t count) {
     cJSON *root = path ? relaxed_json_load(path) : cJSON_CreateObject();
     if (!root) return NULL;
     struct draft d;
     draft_init(&d);
+    d.c.topologies = t;
     struct config_override *set = xcalloc(count, sizeof *set);
     for (size_t i = 0; i < count; i++)
         set[i] = (struct config_override){config_override_path(&o[i]), o[i].value, o[i].flag};

@@ -52,8 +52,9 @@
 #include "shared/model/scaler.h"
 #include "shared/model/schedule.h"
 
-enum topology_kind { TOPOLOGY_LOCAL, TOPOLOGY_PS, TOPOLOGY_ZERO };
-enum consistency { CONSISTENCY_SYNC, CONSISTENCY_ASYNC, CONSISTENCY_SSP, CONSISTENCY_BACKUP };
+struct topology_row;  // shared/core/topology_row.h
+struct topology_table;
+
 enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
@@ -71,11 +72,11 @@ struct ps_config {
 };
 
 struct config {
-    char *topology;  // as written: "ps:ssp:2"
-    enum topology_kind kind;
-    enum consistency consistency;
-    int bound;    // ssp: s; backup: b
-    int stage;    // zero
+    const struct topology_table *topologies;  // those that can be named
+    char *topology;                           // as written: "ps:ssp:2"
+    const struct topology_row *row;           // whose name that is
+    int variant;  // which of its variants: the ring's stage, the star's consistency
+    int bound;    // the number in the name of a variant that has one, else 0
     int workers;  // N
     enum launch_kind launch;
     enum device_kind device;
@@ -122,8 +123,9 @@ struct config_override {
 
 // Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle,
 // checks. Warnings and resolutions go to stderr. NULL after fail() named file or flag, key, what was
-// expected and what was found. The caller owns the result.
-struct config *config_load(const char *path, const struct config_override *o, size_t count);
+// expected and what was found. The caller owns the result; the table of topologies outlives it.
+struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
+                           size_t count);
 // The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
 char *config_to_json(const struct config *c);
 void config_destroy(struct config **c);
@@ -131,9 +133,12 @@ void config_destroy(struct config **c);
 // ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
 char *config_reset_section(struct config *c, const char *section);
 
-// Parses "zero:2", "ps:ssp:3", ... into topology, kind, consistency, bound and stage; -1 after listing
-// what is possible.
+// Parses "zero:2", "ps:ssp:3", ... into topology, row, variant and bound; -1 after listing what is possible.
 int config_parse_topology(struct config *c, const char *text);
+// The names of a row's variants, those that are planned or the others (malloc'd).
+char *config_variants(const struct topology_row *row, bool planned, const char *between);
+// The number of ranks of a role; 0: the topology has no such role.
+int config_ranks(const struct config *c, const char *role);
 const char *config_dtype_name(enum dtype t);
 const char *config_collective_name(enum ring_collective c);
 

@@ -3,7 +3,8 @@
 //   config.c          config_load: merge, walk, resolve, report
 //   config_merge.c    the file's tree of members, and the overrides put into it
 //   config_walk.c     visits every member of the tree: reads it, notes it, or refuses it
-//   config_resolve.c  what depends on more than one key: topology, dtype, batch triangle, schedule
+//   config_resolve.c  what depends on more than one key: dtype, batch triangle, schedule
+//   config_topology.c the names of topologies, and what follows from the one that is taken
 //   config_report.c   what is said in the end of what was noted: a line for each topic
 //   config_write.c    the resolved configuration as JSON
 //   config_reading.c  who set a key, and the notes
@@ -143,6 +144,7 @@ int config_walk(struct reading *r, const cJSON *root);
 int config_read_types(const struct reading *r, const cJSON *root);
 // Fills what depends on several keys and checks the whole.
 int config_resolve(struct reading *r);
-void config_report(struct reading *r);  // says the notes, a line for each topic and reason
+int config_resolve_topology(struct reading *r);  // its part that the topology decides
+void config_report(struct reading *r);           // says the notes, a line for each topic and reason
 
 #endif

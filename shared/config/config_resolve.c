@@ -67,36 +67,6 @@ static int resolve_dtype(struct reading *r) {
     return 0;
 }
 
-static int resolve_topology(struct reading *r) {
-    struct config *c = &r->d->c;
-    char from[128], servers_from[128], text[32] = "local";
-    bool stage_given = config_state(r, "zero_optimization.stage") == FIELD_GIVEN;
-    bool workers_given = config_state(r, "workers") == FIELD_GIVEN;
-    if (!c->topology && (stage_given || c->workers > 1)) snprintf(text, sizeof text, "zero:%d", r->d->stage);
-    if (!c->topology) c->topology = xstrdup(text);
-    if (config_parse_topology(c, c->topology)) return -1;
-    const char *origin = config_origin(r, "topology", from);
-    if (stage_given && c->kind != TOPOLOGY_ZERO)
-        warn("%s: topology %s does not use the section zero_optimization", origin, c->topology);
-    else if (stage_given && c->stage != r->d->stage)
-        warn("%s: topology %s wins over zero_optimization.stage %d", origin, c->topology, r->d->stage);
-    if (!workers_given) c->workers = c->kind == TOPOLOGY_LOCAL ? 1 : 2;
-    if (c->kind == TOPOLOGY_LOCAL && c->workers > 1) {
-        info("%s: topology local is one worker: workers %d -> 1", origin, c->workers);
-        c->workers = 1;
-    }
-    const char *servers = config_origin(r, "parameter_server.servers", servers_from);
-    if (c->kind != TOPOLOGY_PS && !strcmp(servers, "--servers"))
-        warn("--servers: topology %s has no servers: ignored", c->topology);
-    const char *collective = config_origin(r, "ring.collective", servers_from);
-    if (c->kind != TOPOLOGY_ZERO && c->collective != RING_AUTO && !strcmp(collective, "--collective"))
-        warn("--collective: topology %s has no collectives: ignored", c->topology);
-    if (c->consistency == CONSISTENCY_BACKUP && c->bound >= c->workers)
-        return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d",
-                    origin, c->topology, c->workers, c->workers);
-    return 0;
-}
-
 static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",
                   steps_key[] = "gradient_accumulation_steps";
 
@@ -251,7 +221,7 @@ static int check_rest(struct reading *r) {
 }
 
 int config_resolve(struct reading *r) {
-    if (resolve_dtype(r) || resolve_topology(r) || resolve_batch(r)) return -1;
+    if (resolve_dtype(r) || config_resolve_topology(r) || resolve_batch(r)) return -1;
     resolve_optimizer(r);
     if (check_parameters(r) || resolve_schedule(r)) return -1;
     return check_rest(r);

@@ -2,11 +2,12 @@
 #include <string.h>
 
 #include "shared/config/config_internal.h"
+#include "shared/core/topology_row.h"
 
 char *config_to_json(const struct config *c) {
     // Reading a draft's texts does not take them over.
     const struct draft d = {.c = *c,
-                            .stage = c->stage,
+                            .stage = c->variant,
                             .fp16 = c->dtype == DT_F16,
                             .bf16 = c->dtype == DT_BF16,
                             .last_iteration = -1};
@@ -14,7 +15,7 @@ char *config_to_json(const struct config *c) {
     for (size_t i = 0; i < field_count(); i++) {
         const struct field *f = field_at(i);
         bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strcmp(f->path, "ring.collective");
-        if (of_ring && c->kind != TOPOLOGY_ZERO) continue;
+        if (of_ring && !c->row->collectives) continue;
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;  // it only chose a default
         if (!field_serves(f, c)) continue;
         cJSON *item = field_load(f, &d);

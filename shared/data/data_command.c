@@ -211,7 +211,8 @@ static int wrap_run(const struct cli_args *args) {
     return 0;
 }
 
-int data_command(int argc, char **argv) {
+int data_command(const struct topology_table *t, int argc, char **argv) {
+    (void)t;
     static const struct {
         const struct cli_command *command;
         const char *name;

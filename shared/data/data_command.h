@@ -2,7 +2,9 @@
 #ifndef STARRING_SHARED_DATA_DATA_COMMAND_H
 #define STARRING_SHARED_DATA_DATA_COMMAND_H
 
+struct topology_table;
+
 // argv holds what follows "data". Returns the program's exit status.
-int data_command(int argc, char **argv);
+int data_command(const struct topology_table *t, int argc, char **argv);
 
 #endif

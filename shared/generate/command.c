@@ -70,6 +70,7 @@ static const struct cli_command command = {
 };
 
 struct run {
+    const struct topology_table *topologies;
     const struct cli_args *args;
     const char *model;  // as given
     struct config *config;
@@ -127,7 +128,7 @@ static int read_options(struct run *r) {
     struct config_override *all = xcalloc(1 + a->override_count, sizeof *all);
     all[0] = local;
     if (a->override_count) memcpy(all + 1, a->overrides, a->override_count * sizeof *all);
-    r->config = config_load(NULL, all, 1 + a->override_count);
+    r->config = config_load(r->topologies, NULL, all, 1 + a->override_count);
     free(all);
     if (!r->config) return -1;
     r->o.count = tokens;
@@ -276,9 +277,9 @@ static int continue_prompt(struct run *r) {
     return made < 0 ? -1 : 0;
 }
 
-int generate_command(int argc, char **argv) {
+int generate_command(const struct topology_table *t, int argc, char **argv) {
     struct cli_args args;
-    struct run r = {.args = &args};
+    struct run r = {.topologies = t, .args = &args};
     enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !read_options(&r) && !open_weights(&r) && !read_prompt(&r) &&

@@ -22,50 +22,58 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddNumberToObject(m, "predicted_bytes", (double)mem_device_bytes(p->memory.predicted_bytes));
     cJSON_AddNumberToObject(m, "pinned_bytes", (double)p->memory.predicted_bytes[MEM_HOST]);
     cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
-    cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role));
+    cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
     cJSON_AddNumberToObject(w, "rank", rank);
     cJSON_AddStringToObject(w, "role", role);
     cJSON_AddNumberToObject(w, "predicted_sent", (double)p->wire.sent_per_step);
     cJSON_AddNumberToObject(w, "predicted_received", (double)p->wire.received_per_step);
-    cJSON_AddStringToObject(w, "formula", summary_wire_formula(c, role));
+    cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
 }
 
-static int put_role(cJSON *doc, const struct job *j, predict_fn predict, const char *role, int count) {
+static int put_role(cJSON *doc, const struct job *j, const char *role, int count) {
     for (int r = 0; r < count; r++) {
         struct prediction p;
-        if (prediction_of_rank(j, predict, role, r, &p)) return -1;
+        if (prediction_of_rank(j, role, r, &p)) return -1;
         put_rank(doc, j->config, role, r, &p);
     }
     return 0;
 }
 
 // A row of the textbook: what the formula gives for another topology of the same P, N and dtype.
-static int put_textbook(cJSON *doc, const struct job *j, predict_fn predict, const char *topology,
+static int put_textbook(cJSON *doc, const struct job *j, const struct topology_row *row, int variant,
                         const char *role) {
     struct config c = *j->config;  // strings stay the original's
     struct prediction p = {0};
-    char name[16];
-    snprintf(name, sizeof name, "%s", topology);
-    c.topology = name;
-    c.kind = topology[0] == 'z' ? TOPOLOGY_ZERO : TOPOLOGY_PS;
-    c.consistency = CONSISTENCY_SYNC;
-    c.stage = c.kind == TOPOLOGY_ZERO ? topology[5] - '0' : 0;
-    if (predict(&c, j->layout, role, 0, &p)) return -1;
-    cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "topology", topology);
-    cJSON_AddStringToObject(row, "role", role);
-    cJSON_AddStringToObject(row, "formula", summary_memory_formula(&c, role));
-    cJSON_AddNumberToObject(row, "formula_bytes", (double)p.memory.formula_bytes);
-    cJSON_AddNumberToObject(row, "predicted_sent", (double)p.wire.sent_per_step);
-    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), row);
+    struct topology_variant v;
+    c.row = row;
+    c.variant = variant;
+    row->variant(variant, &v);
+    if (row->predict(&c, j->layout, role, 0, &p)) return -1;
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "topology", v.name);
+    cJSON_AddStringToObject(line, "role", role);
+    cJSON_AddStringToObject(line, "formula", row->formula(&c, role).memory);
+    cJSON_AddNumberToObject(line, "formula_bytes", (double)p.memory.formula_bytes);
+    cJSON_AddNumberToObject(line, "predicted_sent", (double)p.wire.sent_per_step);
+    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), line);
     return 0;
 }
 
-static int build(cJSON *doc, const struct job *j, predict_fn predict) {
-    static const char *const rows[][2] = {{"zero:0", "worker"}, {"zero:1", "worker"},  {"zero:2", "worker"},
-                                          {"zero:3", "worker"}, {"ps:sync", "worker"}, {"ps:sync", "server"}};
+// Every variant that has formulas of its own, the last topology of the table first.
+static int put_textbooks(cJSON *doc, const struct job *j) {
+    const struct topology_table *t = j->config->topologies;
+    int rows = 0;
+    while (t->row[rows]) rows++;
+    while (rows-- > 0)
+        for (int v = 0; v < t->row[rows]->textbook; v++)
+            for (const struct topology_role *role = t->row[rows]->roles; role->name; role++)
+                if (put_textbook(doc, j, t->row[rows], v, role->name)) return -1;
+    return 0;
+}
+
+static int build(cJSON *doc, const struct job *j) {
     const struct config *c = j->config;
     cJSON_AddStringToObject(doc, "topology", c->topology);
     cJSON_AddStringToObject(doc, "model", c->model);
@@ -73,17 +81,15 @@ static int build(cJSON *doc, const struct job *j, predict_fn predict) {
     cJSON_AddStringToObject(doc, "device", c->device == DEVICE_CUDA ? "cuda" : "cpu");
     cJSON_AddNumberToObject(doc, "params", (double)j->layout->params);
     cJSON_AddNumberToObject(doc, "workers", c->workers);
-    cJSON_AddNumberToObject(doc, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    cJSON_AddNumberToObject(doc, "servers", config_ranks(c, "server"));
     cJSON_AddNumberToObject(doc, "micro_batch_size", (double)c->micro_batch);
     cJSON_AddNumberToObject(doc, "seq_len", (double)c->seq);
     cJSON_AddArrayToObject(doc, "memory");
     cJSON_AddArrayToObject(doc, "wire");
     cJSON_AddArrayToObject(doc, "textbook");
-    if (put_role(doc, j, predict, "worker", c->workers)) return -1;
-    if (c->kind == TOPOLOGY_PS && put_role(doc, j, predict, "server", c->ps.servers)) return -1;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (put_textbook(doc, j, predict, rows[i][0], rows[i][1])) return -1;
-    return 0;
+    for (const struct topology_role *r = c->row->roles; r->name; r++)
+        if (put_role(doc, j, r->name, config_ranks(c, r->name))) return -1;
+    return put_textbooks(doc, j);
 }
 
 static double num(const cJSON *o, const char *key) {
@@ -166,10 +172,10 @@ static void print(FILE *f, const cJSON *doc) {
                 format_bytes(b, num(row, "predicted_sent")));
 }
 
-int dry_run(const struct job *j, predict_fn predict, const struct memory_part *part, FILE *f, bool as_json) {
+int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
-    int rc = build(doc, j, predict);
-    if (!rc) rc = memory_check_put(doc, j, predict, part);
+    int rc = build(doc, j);
+    if (!rc) rc = memory_check_put(doc, j, part);
     if (!rc && as_json) {
         char *text = cJSON_Print(doc);
         fprintf(f, "%s\n", text);

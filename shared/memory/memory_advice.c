@@ -25,7 +25,7 @@ static bool fits(const struct memory_question *q, struct proposal *p) {
     if (!q->part->role) j.ranks_here = p->c.workers;
     j.layout = model_layout_create(&j.spec, p->c.workers);
     if (!j.layout) return false;
-    int rc = memory_need_of(&j, q->predict, q->part, &need);
+    int rc = memory_need_of(&j, q->part, &need);
     layout_destroy(&j.layout);
     const struct memory_sum *of = need.gpus ? &need.gpu[0] : &need.host;
     p->bytes = of->predicted_bytes + of->allowed_bytes;
@@ -57,14 +57,18 @@ static bool with_workers(const struct memory_question *q, struct proposal *p) {
 }
 
 static bool with_stage(const struct memory_question *q, struct proposal *p) {
-    char flag[32];
-    if (p->c.kind != TOPOLOGY_ZERO || p->c.stage == 3) return false;
+    char flag[64];
+    struct topology_variant v;
+    const struct topology_row *row = p->c.row;
+    int last = row->textbook - 1;
+    if (!row->takes_stage || p->c.variant == last) return false;
     bool ok = false;
-    while (!ok && p->c.stage < 3) {
-        p->c.stage++;
+    while (!ok && p->c.variant < last) {
+        p->c.variant++;
         ok = fits(q, p);
     }
-    snprintf(flag, sizeof flag, "--topology zero:%d", p->c.stage);
+    row->variant(p->c.variant, &v);
+    snprintf(flag, sizeof flag, "--topology %s", v.name);
     add_flag(p, flag);
     return ok;
 }

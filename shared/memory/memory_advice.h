@@ -6,7 +6,6 @@
 
 struct memory_question {
     const struct job *job;
-    predict_fn predict;
     const struct memory_part *part;
     const struct memory_room *room;
 };

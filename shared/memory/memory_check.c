@@ -85,22 +85,22 @@ struct outlook {
     struct memory_room room;
 };
 
-static int look(const struct job *j, predict_fn predict, const struct memory_part *part, struct outlook *o) {
+static int look(const struct job *j, const struct memory_part *part, struct outlook *o) {
     o->here = *part;
     o->here.gpus = device_gpus(j->config);
-    if (memory_need_of(j, predict, &o->here, &o->need)) return -1;
+    if (memory_need_of(j, &o->here, &o->need)) return -1;
     memory_room_read("", j->config, o->need.gpus, &o->room);
     return 0;
 }
 
-int memory_check_run(const struct job *j, predict_fn predict, const struct memory_part *part) {
+int memory_check_run(const struct job *j, const struct memory_part *part) {
     struct outlook o;
-    if (look(j, predict, part, &o)) return -1;
+    if (look(j, part, &o)) return -1;
     struct memory_short s = memory_compare(&o.need, &o.room);
     if (!s.limit) return 0;
     char *advice = j->config->memory_check == MEMORY_CHECK_OFF
                        ? NULL
-                       : memory_advice(&(struct memory_question){j, predict, &o.here, &o.room});
+                       : memory_advice(&(struct memory_question){j, &o.here, &o.room});
     int rc = answer(j->config, &s, "the run", advice);
     free(advice);
     return rc;
@@ -117,10 +117,9 @@ static void put_one(cJSON *list, const struct memory_sum *wanted, const struct m
     cJSON_AddItemToArray(list, o);
 }
 
-int memory_check_put(struct cJSON *doc, const struct job *j, predict_fn predict,
-                     const struct memory_part *part) {
+int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_part *part) {
     struct outlook seen;
-    if (look(j, predict, part, &seen)) return -1;
+    if (look(j, part, &seen)) return -1;
     cJSON *o = cJSON_AddObjectToObject(doc, "here"), *limits = cJSON_AddArrayToObject(o, "limits");
     if (seen.room.host_known) put_one(limits, &seen.need.host, &seen.room.host);
     for (int i = 0; i < seen.need.gpus && i < seen.room.gpus; i++)

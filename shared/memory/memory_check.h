@@ -33,11 +33,10 @@ struct memory_short memory_compare(const struct memory_need *need, const struct 
 int memory_check(const struct config *c, const struct memory_need *need, const char *what);
 
 // A run's ranks on this machine; names what would fit instead. As memory_check.
-int memory_check_run(const struct job *j, predict_fn predict, const struct memory_part *part);
+int memory_check_run(const struct job *j, const struct memory_part *part);
 
 // The comparison for --dry-run: added to doc as "here", and as lines for people.
-int memory_check_put(struct cJSON *doc, const struct job *j, predict_fn predict,
-                     const struct memory_part *part);
+int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_part *part);
 void memory_check_print(FILE *f, const struct cJSON *doc);
 
 #endif

@@ -13,7 +13,6 @@
 #define GEMM_THREAD_BYTES (8 * MIB)
 #define ATTENTION_BYTES   20.0   // fp32 keys and values twice, and keys once more, per position and channel
 #define PAGE_TABLES       512.0  // bytes of memory per byte of page table
-#define FRAME_OVERHEAD    1.125
 
 #define CONTEXT_BYTES   (512 * MIB)
 #define WORKSPACE_BYTES (96 * MIB)
@@ -33,14 +32,18 @@ static struct largest largest_of(const struct layout *l) {
     return x;
 }
 
-static double worker_allowance(const struct job *j) {
+static struct topology_allowance topology_allowance_of(const struct config *c, const char *role,
+                                                       const struct prediction *p) {
+    return c->row->allowance ? c->row->allowance(c, role, p) : (struct topology_allowance){0};
+}
+
+static double worker_allowance(const struct job *j, const struct prediction *p) {
     const struct config *c = j->config;
     struct largest most = largest_of(j->layout);
-    double element = (double)dtype_size(c->dtype), loading = 4 * most.unit;
-    if (c->kind == TOPOLOGY_ZERO) loading += element * most.unit / (c->stage == 3 ? c->workers : 1);
-    double bytes = fmax(loading, element * (most.unit + most.tensor));
-    if (c->kind == TOPOLOGY_PS)
-        bytes = fmax(bytes, fmin((double)c->ps.credit_bytes, element * (double)j->layout->padded));
+    struct topology_allowance topology = topology_allowance_of(c, "worker", p);
+    double element = (double)dtype_size(c->dtype);
+    double loading = 4 * most.unit + element * most.unit * topology.loading_units;
+    double bytes = fmax(fmax(loading, element * (most.unit + most.tensor)), topology.frame_bytes);
     if (c->device == DEVICE_CUDA) return bytes;  // batches are page-locked there, in the prediction
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
     return bytes + job_threads(j) *
@@ -59,14 +62,9 @@ static double score_bytes(const struct job *j) {
     return fmin(whole, fmax(of_one, most));
 }
 
-static double server_allowance(const struct config *c, const struct prediction *p) {
-    double of_one = (double)p->wire.received_per_step / c->workers;
-    return FRAME_OVERHEAD * c->workers * fmin((double)c->ps.credit_bytes, of_one);
-}
-
 static double process_bytes(const struct config *c, bool computes) {
     double bytes = PROCESS_BYTES;
-    if (c->kind == TOPOLOGY_ZERO && c->collective == RING_MPI) bytes += MPI_BYTES;
+    if (c->row->collectives && c->collective == RING_MPI) bytes += MPI_BYTES;
     if (computes && c->device == DEVICE_CUDA) bytes += GPU_PROCESS_BYTES;
     return bytes;
 }
@@ -75,7 +73,7 @@ static void add_worker(const struct job *j, const struct memory_part *part, int 
                        const struct prediction *p, struct memory_need *n) {
     const struct config *c = j->config;
     double device = (double)mem_device_bytes(p->memory.predicted_bytes);
-    n->host.allowed_bytes += worker_allowance(j);
+    n->host.allowed_bytes += worker_allowance(j, p);
     n->host.predicted_bytes += (double)p->memory.predicted_bytes[MEM_HOST];
     if (part->processes) n->host.allowed_bytes += process_bytes(c, true);
     if (c->device != DEVICE_CUDA) {
@@ -92,40 +90,45 @@ static void add_worker(const struct job *j, const struct memory_part *part, int 
     if (part->processes && (!part->role || local_rank > 0)) gpu->allowed_bytes += CONTEXT_BYTES;
 }
 
-static int add_workers(const struct job *j, predict_fn predict, const struct memory_part *part, int first,
-                       int count, struct memory_need *n) {
+static int add_workers(const struct job *j, const struct memory_part *part, int first, int count,
+                       struct memory_need *n) {
     struct prediction p;
     // Units are padded for the number of workers: each worker's share is as large as any other's.
-    if (prediction_of_rank(j, predict, "worker", first, &p)) return -1;
+    if (prediction_of_rank(j, "worker", first, &p)) return -1;
     for (int i = 0; i < count; i++) add_worker(j, part, i, &p, n);
     return 0;
 }
 
-static int add_servers(const struct job *j, predict_fn predict, int first, int count, struct memory_need *n) {
+// Ranks that compute nothing: each is a process on the host.
+static int add_others(const struct job *j, const char *role, int first, int count, struct memory_need *n) {
     for (int i = first; i < first + count; i++) {
         struct prediction p;
-        if (prediction_of_rank(j, predict, "server", i, &p)) return -1;
+        if (prediction_of_rank(j, role, i, &p)) return -1;
         n->host.predicted_bytes += (double)mem_device_bytes(p.memory.predicted_bytes);
-        n->host.allowed_bytes += server_allowance(j->config, &p) + process_bytes(j->config, false);
+        n->host.allowed_bytes += topology_allowance_of(j->config, role, &p).frame_bytes;
+        n->host.allowed_bytes += process_bytes(j->config, false);
     }
     return 0;
 }
 
-int memory_need_of(const struct job *j, predict_fn predict, const struct memory_part *part,
-                   struct memory_need *out) {
+static int add_ranks(const struct job *j, const struct memory_part *part, const char *role, int first,
+                     int count, struct memory_need *n) {
+    return strcmp(role, "worker") ? add_others(j, role, first, count, n)
+                                  : add_workers(j, part, first, count, n);
+}
+
+int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out) {
     const struct config *c = j->config;
     int rank = part->rank > 0 ? part->rank : 0, rc = 0;
     *out = (struct memory_need){0};
     if (!part->role) {
-        rc = add_workers(j, predict, part, 0, c->workers, out);
-        if (!rc && c->kind == TOPOLOGY_PS) rc = add_servers(j, predict, 0, c->ps.servers, out);
-        // The process that starts the others or holds all ranks, and the star's scheduler.
+        for (const struct topology_role *r = c->row->roles; r->name && !rc; r++)
+            rc = add_ranks(j, part, r->name, 0, config_ranks(c, r->name), out);
+        // The process that starts the others or holds all ranks, and those that report nothing.
         out->host.allowed_bytes += process_bytes(c, !part->processes);
-        if (c->kind == TOPOLOGY_PS) out->host.allowed_bytes += process_bytes(c, false);
-    } else if (!strcmp(part->role, "server")) {
-        rc = add_servers(j, predict, rank, part->count, out);
+        out->host.allowed_bytes += c->row->more_processes * process_bytes(c, false);
     } else {
-        rc = add_workers(j, predict, part, rank, part->count, out);
+        rc = add_ranks(j, part, part->role, rank, part->count, out);
     }
     out->host.allowed_bytes += out->host.predicted_bytes / PAGE_TABLES;
     return rc;

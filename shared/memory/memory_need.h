@@ -49,7 +49,6 @@ struct memory_part {
 };
 
 // 0, or -1 after logging: the prediction failed.
-int memory_need_of(const struct job *j, predict_fn predict, const struct memory_part *part,
-                   struct memory_need *out);
+int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out);
 
 #endif

@@ -5,10 +5,9 @@
 #include "shared/model/model.h"
 #include "shared/train/batch_feed.h"
 
-int prediction_of_rank(const struct job *j, predict_fn predict, const char *role, int rank,
-                       struct prediction *out) {
+int prediction_of_rank(const struct job *j, const char *role, int rank, struct prediction *out) {
     *out = (struct prediction){0};
-    if (predict(j->config, j->layout, role, rank, out)) return -1;
+    if (j->config->row->predict(j->config, j->layout, role, rank, out)) return -1;
     if (strcmp(role, "worker") != 0) return 0;
     size_t model_bytes[MEM_CLASSES];
     struct model_options m = train_model_options(j->config, &j->spec, j->layout);

@@ -8,13 +8,14 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/topology_row.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/summary_impl.h"
 #include "shared/report/trace.h"
 
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
     if (c->trace && trace_merge(dir, c->workers)) return NULL;
-    return summary_merge(dir);
+    return summary_merge(c->topologies, dir);
 }
 
 void closing_show(const struct config *c, const char *dir, const struct cJSON *summary) {
@@ -58,7 +59,9 @@ static int claim(const struct closing_rank *r) {
 
 enum closing closing_leave(const struct closing_rank *r) {
     const struct config *c = r->config;
-    bool all = has_reports(r, "worker", c->workers) && has_reports(r, "server", c->ps.servers);
+    bool all = true;
+    for (const struct topology_role *o = c->row->roles; o->name; o++)
+        all = all && has_reports(r, o->name, config_ranks(c, o->name));
     int mine = all ? claim(r) : 0;
     if (mine < 0) return CLOSING_FAILED;
     if (!mine && !c->quiet)

@@ -99,8 +99,8 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
             config_dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
     if (c->device == DEVICE_CPU) fprintf(p->o.file, ", cpu kernel %s", cpu_kernel_name(c->cpu_kernel));
-    if (c->kind == TOPOLOGY_PS)
-        fprintf(p->o.file, ", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
+    int servers = config_ranks(c, "server");
+    if (servers) fprintf(p->o.file, ", %d server%s", servers, servers == 1 ? "" : "s");
     fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, (long long)c->seq);

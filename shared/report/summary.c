@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/topology_row.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
@@ -119,28 +120,6 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     return rc;
 }
 
-const char *summary_memory_formula(const struct config *c, const char *role) {
-    static const char *const half[] = {"16P", "4P+12P/N", "2P+14P/N", "16P/N"};
-    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N",
-                                       "16P/N"};  // fp32: weights are the masters
-    bool fp32 = c->dtype == DT_F32;
-    if (c->kind == TOPOLOGY_ZERO) return fp32 ? full[c->stage] : half[c->stage];
-    if (c->kind == TOPOLOGY_LOCAL) return "16P";
-    if (!strcmp(role, "server")) return "12P/S";
-    return fp32 ? "8P" : "4P";
-}
-
-const char *summary_wire_formula(const struct config *c, const char *role) {
-    if (c->kind == TOPOLOGY_LOCAL) return "0";
-    if (c->kind == TOPOLOGY_ZERO && c->stage >= 2 && c->accumulation > 1)
-        return c->stage == 3 ? "3AU, U = (N-1)/N x padded bytes, A micro-batches"
-                             : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches";
-    if (c->kind == TOPOLOGY_ZERO)
-        return c->stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes";
-    return !strcmp(role, "server") ? "N*P*b/S, padded, b bytes per element"
-                                   : "P*b, padded, b bytes per element";
-}
-
 static cJSON *read_json(const char *dir, const char *name, bool quiet) {
     char *text = run_dir_read(dir, name, quiet);
     if (!text) return NULL;
@@ -210,14 +189,12 @@ static void put_speed(cJSON *s, const struct config *c, const struct metrics_tot
 }
 
 static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
-    static const char *const consistency[] = {"sync", "async", "ssp", "backup"};
     enum run_phase phase = m->steps < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
     cJSON_AddStringToObject(s, "state", run_phase_word(phase));
     cJSON_AddStringToObject(s, "topology", c->topology);
-    if (c->kind == TOPOLOGY_ZERO) put(s, "stage", c->stage);
-    if (c->kind == TOPOLOGY_PS) cJSON_AddStringToObject(s, "consistency", consistency[c->consistency]);
+    if (c->row->describe) c->row->describe(c, s);
     put(s, "workers", c->workers);
-    put(s, "servers", c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    put(s, "servers", config_ranks(c, "server"));
     cJSON_AddStringToObject(s, "dtype", config_dtype_name(c->dtype));
     cJSON_AddStringToObject(s, "device",
                             c->device == DEVICE_REF    ? "ref"
@@ -290,12 +267,12 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
         const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r, "role"));
         cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
         copy_keys(m, r, memory_keys);
-        cJSON_AddStringToObject(m, "formula", summary_memory_formula(c, role ? role : ""));
+        cJSON_AddStringToObject(m, "formula", c->row->formula(c, role ? role : "").memory);
         const cJSON *device = cJSON_GetObjectItemCaseSensitive(r, "device");
         if (device) cJSON_AddItemToObject(m, "device", cJSON_Duplicate(device, 1));
         cJSON_AddItemToArray(memory, m);
         copy_keys(w, r, wire_keys);
-        cJSON_AddStringToObject(w, "formula", summary_wire_formula(c, role ? role : ""));
+        cJSON_AddStringToObject(w, "formula", c->row->formula(c, role ? role : "").wire);
         cJSON_AddItemToArray(wire, w);
     }
 }
@@ -398,15 +375,15 @@ static void put_words(cJSON *s) {
 
 static cJSON *build(const char *dir, const struct config *c, const struct metrics_totals *m) {
     cJSON *s = cJSON_CreateObject(), *ranks = cJSON_CreateArray(), *missing = cJSON_CreateArray();
-    read_ranks(dir, "worker", c->workers, ranks, missing);
-    if (c->kind == TOPOLOGY_PS) read_ranks(dir, "server", c->ps.servers, ranks, missing);
+    for (const struct topology_role *r = c->row->roles; r->name; r++)
+        read_ranks(dir, r->name, config_ranks(c, r->name), ranks, missing);
     put_description(s, c, m);
     put_speed(s, c, m, put_run(s, ranks));
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);
     put_times(s, ranks);
-    if (c->kind == TOPOLOGY_PS) put_all_staleness(s, ranks);
+    if (c->row->reports_staleness) put_all_staleness(s, ranks);
     if (cJSON_GetArraySize(missing)) {
         char *names = cJSON_PrintUnformatted(missing);
         warn("%s: reports of these ranks are not here, or are of another job: %s", dir, names);
@@ -420,10 +397,10 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     return s;
 }
 
-struct cJSON *summary_build(const char *dir) {
+struct cJSON *summary_build(const struct topology_table *t, const char *dir) {
     struct metrics_totals totals;
     char *path = xasprintf("%s/config.json", dir);
-    struct config *c = config_load(path, NULL, 0);
+    struct config *c = config_load(t, path, NULL, 0);
     free(path);
     if (!c) return NULL;
     cJSON *s = NULL;
@@ -435,8 +412,8 @@ struct cJSON *summary_build(const char *dir) {
     return s;
 }
 
-struct cJSON *summary_merge(const char *dir) {
-    cJSON *s = summary_build(dir);
+struct cJSON *summary_merge(const struct topology_table *t, const char *dir) {
+    cJSON *s = summary_build(t, dir);
     if (!s) return NULL;
     char *text = cJSON_Print(s);
     if (run_dir_write(dir, "summary.json", text)) {

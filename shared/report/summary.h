@@ -35,17 +35,13 @@ const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]);
 // Reads what the ranks left and returns the document (the caller deletes it with cJSON_Delete), or NULL after
 // logging. Ranks whose files are not there, or are of another job than the first's, are named under
 // "missing_reports".
-struct cJSON *summary_build(const char *dir);
+struct cJSON *summary_build(const struct topology_table *t, const char *dir);
 // The same, and writes it to DIR/summary.json.
-struct cJSON *summary_merge(const char *dir);
+struct cJSON *summary_merge(const struct topology_table *t, const char *dir);
 // Whether the document tells of a run that ended before its last step.
 bool summary_interrupted(const struct cJSON *summary);
 
 // The table for people.
 void summary_print(FILE *f, const char *dir, const struct cJSON *summary);
-
-// Textbook formula in words for a role of this topology, P parameters, N workers, S servers.
-const char *summary_memory_formula(const struct config *c, const char *role);
-const char *summary_wire_formula(const struct config *c, const char *role);
 
 #endif

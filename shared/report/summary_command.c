@@ -9,6 +9,7 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/topology_row.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"
@@ -19,6 +20,7 @@
 
 // What the directory holds of a run.
 struct found {
+    const struct topology_table *topologies;
     const char *dir;
     struct run_state state;
     struct config *config;          // NULL: no config.json that can be read
@@ -72,7 +74,7 @@ static void look(struct found *f) {
     f->reports = cJSON_CreateArray();
     f->missing = cJSON_CreateArray();
     if (!access(path, F_OK))
-        f->config = config_load(path, NULL, 0);
+        f->config = config_load(f->topologies, path, NULL, 0);
     else
         warn("%s is not there: what the run was told is not known", path);
     free(path);
@@ -87,8 +89,8 @@ static void look(struct found *f) {
     }
     free(text);
     if (!f->config) return;
-    look_at_ranks(f, "worker", f->config->workers);
-    if (f->config->kind == TOPOLOGY_PS) look_at_ranks(f, "server", f->config->ps.servers);
+    for (const struct topology_role *r = f->config->row->roles; r->name; r++)
+        look_at_ranks(f, r->name, config_ranks(f->config, r->name));
 }
 
 static void forget(struct found *f) {
@@ -139,7 +141,7 @@ static cJSON *document(const struct found *f, enum run_phase phase) {
     put_text(o, "model", c ? c->model : NULL);
     put_text(o, "dtype", c ? config_dtype_name(c->dtype) : NULL);
     put(o, "workers", c ? c->workers : NAN);
-    put(o, "servers", !c ? NAN : c->kind == TOPOLOGY_PS ? c->ps.servers : 0);
+    put(o, "servers", c ? config_ranks(c, "server") : NAN);
     put(o, "steps", (double)(any ? m->steps : 0));
     put(o, "steps_planned", c ? (double)c->steps : NAN);
     put(o, "skipped", (double)(any ? m->skipped : 0));
@@ -192,7 +194,8 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
     print_state(f, phase);
     if (c) {
         printf("run         %s, %d worker%s", c->topology, c->workers, c->workers == 1 ? "" : "s");
-        if (c->kind == TOPOLOGY_PS) printf(", %d server%s", c->ps.servers, c->ps.servers == 1 ? "" : "s");
+        int servers = config_ranks(c, "server");
+        if (servers) printf(", %d server%s", servers, servers == 1 ? "" : "s");
         printf(", %s, %s\n", config_dtype_name(c->dtype), c->model);
     }
     printf("steps       %.0f", summary_number(o, "steps"));
@@ -223,7 +226,8 @@ static bool show_summary(struct found *f, enum run_phase phase, bool json) {
     if (!f->summary && (!f->config || !f->has_metrics)) return false;
     bool none = !is_there(f->dir, "summary.json");
     if (!f->summary)
-        f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->dir) : summary_build(f->dir);
+        f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->topologies, f->dir)
+                                                   : summary_build(f->topologies, f->dir);
     if (!f->summary) return false;
     if (json)
         print_json(f->summary);
@@ -232,8 +236,8 @@ static bool show_summary(struct found *f, enum run_phase phase, bool json) {
     return true;
 }
 
-static int show(const char *dir, bool json) {
-    struct found f = {.dir = dir};
+static int show(const struct topology_table *t, const char *dir, bool json) {
+    struct found f = {.topologies = t, .dir = dir};
     if (!is_run(dir)) return EXIT_USAGE;
     look(&f);
     enum run_phase phase = phase_of(&f);
@@ -252,14 +256,14 @@ static int show(const char *dir, bool json) {
     return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : phase == RUN_COMPLETE && table ? 0 : EXIT_RUN_FAILED;
 }
 
-int summary_command(int argc, char **argv) {
+int summary_command(const struct topology_table *t, int argc, char **argv) {
     struct cli_args args;
     enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && args.word_count != 1)
         fail("summary: which run directory?");
     else if (outcome == CLI_RUN)
-        status = show(args.words[0], cli_get(&args, "json") != NULL);
+        status = show(t, args.words[0], cli_get(&args, "json") != NULL);
     cli_args_free(&args);
     return status;
 }

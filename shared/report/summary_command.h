@@ -5,7 +5,9 @@
 #ifndef STARRING_SHARED_REPORT_SUMMARY_COMMAND_H
 #define STARRING_SHARED_REPORT_SUMMARY_COMMAND_H
 
+struct topology_table;
+
 // argv holds what follows "summary".
-int summary_command(int argc, char **argv);
+int summary_command(const struct topology_table *t, int argc, char **argv);
 
 #endif

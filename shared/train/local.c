@@ -1,10 +1,13 @@
 #include "shared/train/local.h"
 
-#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "shared/config/config.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/launch/rank_env.h"
+#include "shared/train/session.h"
 
 struct buffers {
     void *grad;
@@ -194,3 +197,64 @@ struct topology *local_create(const struct local_options *o) {
     if (t->arena.failed || !t->told) topology_destroy(&base);
     return base;
 }
+
+// ---------------------------------------------------------------- the row
+static int parse(const char *text, int *bound) {
+    (void)bound;
+    return strcmp(text, "local") ? -1 : 0;
+}
+
+static bool variant(int i, struct topology_variant *out) {
+    *out = (struct topology_variant){.name = "local"};
+    return i == 0;
+}
+
+static int check_rank(const struct config *c, const struct rank_env *e) {
+    (void)c;
+    if (e->kind == RANK_ENV_NONE || e->size == 1) return 0;
+    return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0",
+                rank_env_name(e->kind), e->rank, e->size);
+}
+
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    (void)role, (void)rank;
+    return local_predict(&(struct local_options){.layout = l,
+                                                 .dtype = c->dtype,
+                                                 .optimizer = c->optimizer,
+                                                 .device_memory = c->device == DEVICE_CUDA},
+                         &out->memory);
+}
+
+static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
+    const struct job *j = ctx;
+    return local_create(&(struct local_options){.layout = j->layout,
+                                                .dtype = j->config->dtype,
+                                                .dev = dev,
+                                                .compute = compute,
+                                                .optimizer = j->config->optimizer});
+}
+
+int local_run(const struct job *j) {
+    return session_run(&(struct session_options){.job = j, .create = create, .ctx = (void *)j}, NULL);
+}
+
+static struct topology_formula formula(const struct config *c, const char *role) {
+    (void)c, (void)role;
+    return (struct topology_formula){"16P", "0"};
+}
+
+const struct topology_row topology_local = {
+    .parse = parse,
+    .variant = variant,
+    .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
+    .default_workers = 1,
+    .max_workers = 1,
+    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES,
+    .launch_advice = "--topology local is one process; use --topology zero:0 to zero:3",
+    .check_rank = check_rank,
+    .predict = predict,
+    .formula = formula,
+};
+
+const struct topology_table topology_local_alone = {{&topology_local}};

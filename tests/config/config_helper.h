@@ -16,6 +16,7 @@
 
 #include "shared/config/config.h"
 #include "shared/core/error.h"
+#include "tests/topologies.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 #define DS       "tests/data/ds_configs/"
@@ -30,7 +31,7 @@ static inline struct config *load_path(const char *path, const struct config_ove
     int kept = dup(2);
     dup2(fileno(f), 2);
     error_clear();
-    struct config *c = config_load(path, o, count);
+    struct config *c = config_load(&topologies, path, o, count);
     fflush(stderr);
     dup2(kept, 2);
     close(kept);

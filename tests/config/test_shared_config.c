@@ -7,7 +7,7 @@ static void test_defaults(void **state) {
     assert_non_null(c);
     assert_string_equal(said, "");
     assert_string_equal(c->topology, "local");
-    assert_int_equal(c->kind, TOPOLOGY_LOCAL);
+    assert_ptr_equal(c->row, &topology_local);
     assert_string_equal(c->model, "demo");
     assert_string_equal(c->data, "demo");
     assert_null(c->out);
@@ -61,31 +61,25 @@ static void test_topologies(void **state) {
     (void)state;
     static const struct {
         const char *text;
-        enum topology_kind kind;
-        enum consistency consistency;
-        int bound, stage;
+        const struct topology_row *row;
+        int variant, bound;
     } good[] = {
-        {"local", TOPOLOGY_LOCAL, CONSISTENCY_SYNC, 0, 0},
-        {"ps:sync", TOPOLOGY_PS, CONSISTENCY_SYNC, 0, 0},
-        {"ps:async", TOPOLOGY_PS, CONSISTENCY_ASYNC, 0, 0},
-        {"ps:ssp:0", TOPOLOGY_PS, CONSISTENCY_SSP, 0, 0},
-        {"ps:ssp:3", TOPOLOGY_PS, CONSISTENCY_SSP, 3, 0},
-        {"ps:backup:1", TOPOLOGY_PS, CONSISTENCY_BACKUP, 1, 0},
-        {"zero:0", TOPOLOGY_ZERO, CONSISTENCY_SYNC, 0, 0},
-        {"zero:3", TOPOLOGY_ZERO, CONSISTENCY_SYNC, 0, 3},
+        {"local", &topology_local, 0, 0},   {"ps:sync", &topology_star, 0, 0},
+        {"ps:async", &topology_star, 1, 0}, {"ps:ssp:0", &topology_star, 2, 0},
+        {"ps:ssp:3", &topology_star, 2, 3}, {"ps:backup:1", &topology_star, 3, 1},
+        {"zero:0", &topology_ring, 0, 0},   {"zero:3", &topology_ring, 3, 0},
     };
     static const char *const bad[] = {
         "",        "zero",   "zero:4",    "zero:-1",   "zero:1x",           "zero:",
         "ps",      "ps:",    "ps:ssp",    "ps:ssp:",   "ps:ssp:a",          "ring",
         "PS:sync", "local ", "ps:sync:1", "ps:backup", "ps:ssp:99999999999"};
-    struct config c = {0};
+    struct config c = {.topologies = &topologies};
     for (size_t i = 0; i < COUNT(good); i++) {
         assert_int_equal(config_parse_topology(&c, good[i].text), 0);
         assert_string_equal(c.topology, good[i].text);
-        assert_int_equal(c.kind, good[i].kind);
-        assert_int_equal(c.consistency, good[i].consistency);
+        assert_ptr_equal(c.row, good[i].row);
+        assert_int_equal(c.variant, good[i].variant);
         assert_int_equal(c.bound, good[i].bound);
-        assert_int_equal(c.stage, good[i].stage);
     }
     error_quiet(1);
     for (size_t i = 0; i < COUNT(bad); i++) {

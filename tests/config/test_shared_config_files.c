@@ -20,7 +20,7 @@ static void test_ds_01_and_02(void **state) {
     (void)state;
     struct config *c = ds("01-zero1-adam-warmup.json");
     assert_string_equal(c->topology, "zero:1");
-    assert_int_equal(c->stage, 1);
+    assert_int_equal(c->variant, 1);
     assert_int_equal(c->dtype, DT_F32);
     check_batch(c, 8, 4, 1, 2);
     assert_string_equal(c->optimizer_type, "Adam");
@@ -38,7 +38,7 @@ static void test_ds_01_and_02(void **state) {
     assert_null(c);
 
     c = ds("02-zero2-fp16-auto-offload.json");
-    assert_int_equal(c->stage, 2);
+    assert_int_equal(c->variant, 2);
     assert_int_equal(c->dtype, DT_F32);
     assert_false(c->scaler.enabled);
     assert_true(c->optimizer.lr == 5e-5f && c->optimizer.beta1 == 0.9f && c->optimizer.beta2 == 0.999f);
@@ -91,7 +91,7 @@ static void test_ds_08_and_09(void **state) {
     (void)state;
     struct config *c = ds("08-llama-practice.json");
     check_batch(c, 32, 4, 4, 2);
-    assert_int_equal(c->stage, 2);
+    assert_int_equal(c->variant, 2);
     assert_int_equal(c->scaler.window, 100);
     assert_true(c->scaler.enabled && c->clip == 1);
     assert_int_equal(c->steps_per_print, 10);
@@ -110,7 +110,7 @@ static void test_ds_08_and_09(void **state) {
     config_destroy(&c);
 
     c = ds("09-zero3-bf16-auto.json");
-    assert_int_equal(c->stage, 3);
+    assert_int_equal(c->variant, 3);
     assert_int_equal(c->dtype, DT_BF16);
     assert_false(c->scaler.enabled);
     check_batch(c, 8, 4, 1, 2);
@@ -130,7 +130,7 @@ static void assert_same(const struct config *a, const struct config *b) {
     same_text(a->topology, b->topology), same_text(a->model, b->model), same_text(a->data, b->data);
     same_text(a->val_data, b->val_data), same_text(a->tokenizer, b->tokenizer), same_text(a->out, b->out);
     same_text(a->optimizer_type, b->optimizer_type), same_text(a->ps.bind, b->ps.bind);
-    SAME(kind), SAME(consistency), SAME(bound), SAME(stage), SAME(workers), SAME(launch), SAME(device);
+    SAME(row), SAME(variant), SAME(bound), SAME(workers), SAME(launch), SAME(device);
     SAME(collective);
     SAME(threads), SAME(val_fraction), SAME(seq), SAME(steps), SAME(seed), SAME(dtype), SAME(eval_every);
     SAME(eval_batches), SAME(trace), SAME(json), SAME(quiet), SAME(train_batch), SAME(micro_batch);
@@ -229,8 +229,8 @@ static void test_round_trip_random(void **state) {
         {"parameter_server.servers", "int"},
         {"parameter_server.threads", "int"},
     };
-    static const char *const topologies[] = {"local",  "ps:sync", "ps:async", "ps:ssp:4",
-                                             "zero:0", "zero:2",  "zero:3"};
+    static const char *const names[] = {"local",  "ps:sync", "ps:async", "ps:ssp:4",
+                                        "zero:0", "zero:2",  "zero:3"};
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     static const char *const schedules[] = {
         "{}", "{\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 0.1}}",
@@ -244,7 +244,7 @@ static void test_round_trip_random(void **state) {
         size_t n = 0;
         uint64_t s = round % COUNT(schedules);
         o[n++] = (struct config_override){"scheduler", schedules[s], NULL};
-        o[n++] = (struct config_override){"topology", topologies[round % COUNT(topologies)], NULL};
+        o[n++] = (struct config_override){"topology", names[round % COUNT(names)], NULL};
         o[n++] = (struct config_override){"dtype", dtypes[round % COUNT(dtypes)], NULL};
         o[n++] = (struct config_override){"optimizer.type", round & 1 ? "Adam" : "AdamW", NULL};
         if (round & 1) o[n++] = (struct config_override){"optimizer.params.adam_w_mode", "false", NULL};

@@ -14,7 +14,7 @@ static struct consistency_rule rule_of(const char *text, int workers) {
     struct config c = {.workers = workers};
     int row = consistency_parse(text, &c.bound);
     assert_true(row >= 0);
-    c.consistency = row;
+    c.variant = row;
     return consistency_of(&c);
 }
 

@@ -10,6 +10,7 @@
 
 #include "ps/consistency.h"
 #include "ps/ps.h"
+#include "ps/star.h"
 #include "ps/timing.h"
 #include "shared/config/config.h"
 #include "shared/core/error.h"
@@ -54,8 +55,8 @@ struct toy_case {
 
 static inline struct config toy_config(const struct toy_case *t) {
     struct config c = {
-        .kind = TOPOLOGY_PS, .workers = t->workers, .dtype = t->dtype, .steps = t->steps, .clip = t->clip};
-    c.consistency = consistency_parse(t->consistency, &c.bound);
+        .row = &topology_star, .workers = t->workers, .dtype = t->dtype, .steps = t->steps, .clip = t->clip};
+    c.variant = consistency_parse(t->consistency, &c.bound);
     c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
                                             .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
     c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;

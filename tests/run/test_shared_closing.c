@@ -16,6 +16,7 @@
 #include "shared/report/closing.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/summary.h"
+#include "tests/topologies.h"
 
 #define RANKS 4  // worker 0, worker 1, server 0, server 1
 
@@ -32,7 +33,7 @@ static int open_place(void **state) {
     struct place *p = xcalloc(1, sizeof *p);
     *state = p;
     snprintf(p->dir, sizeof p->dir, "/tmp/starring-closing-XXXXXX");
-    p->config = config_load(NULL, set, 4);
+    p->config = config_load(&topologies, NULL, set, 4);
     return p->config && mkdtemp(p->dir) ? 0 : -1;
 }
 
@@ -133,7 +134,7 @@ static void of_another_job(void **state) {
     begin(p);
     for (int i = 0; i < RANKS; i++) assert_int_equal(report(p, i, i == 3 ? 7 : 8), 0);
     error_quiet(1);
-    cJSON *summary = summary_build(p->dir);
+    cJSON *summary = summary_build(&topologies, p->dir);
     error_quiet(0);
     const cJSON *missing = cJSON_GetObjectItem(summary, "missing_reports");
     assert_int_equal(cJSON_GetArraySize(missing), 1);

@@ -11,6 +11,7 @@
 
 #include "shared/core/error.h"
 #include "shared/memory/memory_check.h"
+#include "tests/topologies.h"
 
 #define MIB 1048576.0
 
@@ -181,13 +182,16 @@ static struct memory_need need_of(const char *topology, const char *more, const 
                                     {"dtype", "bf16", NULL},      {"parameter_server.servers", more, NULL}};
     struct memory_need need;
     struct job j;
-    struct config *c = config_load(NULL, set, 6);
+    struct config *c = config_load(&topologies, NULL, set, 6);
     assert_non_null(c);
     c->device = device;
     c->collective = RING_THREADS;
     j = (struct job){.ranks_here = 3};
     assert_int_equal(job_open(&j, c, true), 0);
-    assert_int_equal(memory_need_of(&j, predict_hundred, part, &need), 0);
+    struct topology_row row = *c->row;
+    row.predict = predict_hundred;
+    c->row = &row;
+    assert_int_equal(memory_need_of(&j, part, &need), 0);
     job_close(&j);
     config_destroy(&c);
     return need;

@@ -18,6 +18,7 @@
 #include "shared/core/error.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
+#include "tests/topologies.h"
 
 #define STARTS_AT_ONCE 8
 
@@ -210,7 +211,7 @@ static void names_do_not_collide(void **state) {
     char before[4096];
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(*state), 0);
-    struct config *c = config_load(NULL, NULL, 0);
+    struct config *c = config_load(&topologies, NULL, NULL, 0);
     char *names[4];
     for (int i = 0; i < 4; i++) {
         assert_non_null(names[i] = run_dir_make(c));

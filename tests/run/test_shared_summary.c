@@ -20,6 +20,7 @@
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/summary.h"
+#include "tests/topologies.h"
 
 static int make_dir(void **state) {
     char *dir = xstrdup("/tmp/starring-summary-XXXXXX");
@@ -99,7 +100,7 @@ static void write_config(const char *dir, const char *topology, const char *dtyp
         {"model.name", "tiny", "--model"}, {"topology", topology, "--topology"},
         {"workers", "2", "--workers"},     {"parameter_server.servers", "2", "--servers"},
         {"dtype", dtype, "--dtype"},       {"data.seq_len", "32", "--seq"}};
-    struct config *c = config_load(NULL, o, sizeof o / sizeof o[0]);
+    struct config *c = config_load(&topologies, NULL, o, sizeof o / sizeof o[0]);
     assert_non_null(c);
     char *text = config_to_json(c);
     assert_int_equal(run_dir_write(dir, "config.json", text), 0);
@@ -154,7 +155,7 @@ static double number(const cJSON *o, const char *a, const char *b) {
 static void everything_is_merged(void **state) {
     const char *dir = *state;
     write_run(dir, "ps:async");
-    cJSON *s = summary_merge(dir);
+    cJSON *s = summary_merge(&topologies, dir);
     assert_non_null(s);
     static const char *const keys[] = {"topology",
                                        "consistency",
@@ -255,7 +256,7 @@ static char *printed(const char *dir, const cJSON *s) {
 static void ranks_that_share_a_gpu_are_added_up(void **state) {
     const char *dir = *state;
     write_gpu_run(dir);
-    cJSON *s = summary_merge(dir);
+    cJSON *s = summary_merge(&topologies, dir);
     const cJSON *devices = cJSON_GetObjectItem(s, "devices"), *d = cJSON_GetArrayItem(devices, 0);
     assert_int_equal(cJSON_GetArraySize(devices), 1);
     assert_string_equal(cJSON_GetObjectItem(d, "name")->valuestring, "some GPU");
@@ -295,7 +296,7 @@ static void mfu_is_of_all_gpus(void **state) {
     write_gpu_worker(dir, 0, "NVIDIA H200", "0000:01:00.0");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_gpu_worker(dir, 1, cases[i].second, cases[i].bus_id);
-        cJSON *s = summary_merge(dir);
+        cJSON *s = summary_merge(&topologies, dir);
         char *text = printed(dir, s);
         if (cases[i].peak > 0) {
             double rate = number(s, "tokens_per_second", NULL);
@@ -316,7 +317,7 @@ static void mfu_is_of_all_gpus(void **state) {
 static void an_impossible_difference_is_not_known(void **state) {
     const char *dir = *state;
     write_gpu_run(dir);
-    cJSON *s = summary_merge(dir), *d = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "devices"), 0);
+    cJSON *s = summary_merge(&topologies, dir), *d = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "devices"), 0);
     cJSON_ReplaceItemInObject(d, "used_bytes", cJSON_CreateNumber(4000));
     char *text = printed(dir, s);
     assert_non_null(strstr(text, "in use 4000 B of 1.00 GiB; 4096 B counted, 200 B workspaces"));
@@ -334,7 +335,7 @@ static void memory_agrees_class_by_class(void **state) {
     w.predicted_bytes[MEM_GRADIENT] = 512;
     w.peak_bytes[MEM_COMM] = 512;
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
-    cJSON *s = summary_merge(dir);
+    cJSON *s = summary_merge(&topologies, dir);
     char *text = printed(dir, s);
     assert_non_null(strstr(text, "  worker   0       2048 B       2048 B   equal"));
     assert_non_null(strstr(text, "  worker   1       2560 B       2560 B   DIFFERENT"));
@@ -352,7 +353,7 @@ static void missing_ranks_are_named(void **state) {
     assert_int_equal(unlink(path), 0);
     free(path);
     error_quiet(1);
-    cJSON *s = summary_merge(dir);
+    cJSON *s = summary_merge(&topologies, dir);
     error_quiet(0);
     const cJSON *missing = cJSON_GetObjectItem(s, "missing_reports");
     assert_int_equal(cJSON_GetArraySize(missing), 1);
@@ -363,7 +364,7 @@ static void missing_ranks_are_named(void **state) {
 static void ring_has_a_stage(void **state) {
     const char *dir = *state;
     write_run(dir, "zero:2");
-    cJSON *s = summary_merge(dir);
+    cJSON *s = summary_merge(&topologies, dir);
     assert_true(number(s, "stage", NULL) == 2);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(s, "memory")), 2);
     const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "memory"), 0);
@@ -402,7 +403,8 @@ static void lines_fit_the_terminal(void **state) {
     assert_int_equal(ioctl(end, TIOCSWINSZ, &size), 0);
     FILE *f = fdopen(end, "w");
     struct progress *p = progress_create(&(struct progress_options){.file = f, .bar = true});
-    struct config c = {.steps = 3000, .steps_per_print = 10, .topology = "local", .workers = 1};
+    struct config c = {
+        .steps = 3000, .steps_per_print = 10, .topology = "local", .row = &topology_local, .workers = 1};
     struct model_spec spec = {.name = "tiny"};
     progress_start(p, &c, &spec, 1);
     struct step_record r = {.step = 1000,
@@ -448,7 +450,8 @@ static void the_header_tells_the_clipping(void **state) {
         size_t bytes;
         FILE *f = open_memstream(&text, &bytes);
         struct progress *p = progress_create(&(struct progress_options){.file = f});
-        struct config c = {.steps = 1, .topology = "local", .workers = 1, .clip = cases[i].clip};
+        struct config c = {
+            .steps = 1, .topology = "local", .row = &topology_local, .workers = 1, .clip = cases[i].clip};
         progress_start(p, &c, &(struct model_spec){.name = "tiny"}, 1);
         progress_destroy(&p);
         fclose(f);

@@ -32,7 +32,6 @@ CIRCLES_LEFT = {
     "kernels",
     "shared",
     "shared/bench",
-    "shared/config",
     "shared/memory",
     "shared/report",
     "tests/emulation",

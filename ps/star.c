@@ -1,0 +1,92 @@
+#include "ps/star.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ps/consistency.h"
+#include "ps/ps.h"
+#include "shared/core/error.h"
+#include "shared/launch/rank_env.h"
+
+#define FRAME_OVERHEAD 1.125  // of what the transport holds, by libzmq
+
+static bool is_server(const char *role) { return !strcmp(role, "server"); }
+
+static int parse(const char *text, int *bound) {
+    return strncmp(text, "ps:", 3) ? -1 : consistency_parse(text + 3, bound);
+}
+
+static bool variant(int i, struct topology_variant *out) {
+    const struct consistency_row *row = consistency_row(i);
+    *out = (struct topology_variant){0};
+    if (!row) return false;
+    out->planned = !row->resolve;
+    snprintf(out->name, sizeof out->name, "ps:%s%s%s", row->name, row->argument ? ":" : "",
+             row->argument ? row->argument : "");
+    return true;
+}
+
+static int check_name(const struct config *c, const char *origin) {
+    struct consistency_rule rule = consistency_of(c);
+    return consistency_check(&rule, origin, c->topology);
+}
+
+static int check_rank(const struct config *c, const struct rank_env *e) {
+    (void)c;
+    if (e->kind == RANK_ENV_NONE) return 0;
+    return fail(
+        "started by %s as rank %d of %d: a star's processes need the scheduler's address. On many "
+        "machines run `starring scheduler --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server "
+        "--scheduler tcp://HOST:9000 -c CONFIG` and `starring worker --scheduler tcp://HOST:9000 -c "
+        "CONFIG`; on this one add --launch processes",
+        rank_env_name(e->kind), e->rank, e->size);
+}
+
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
+    return ps_worker_predict(c, l, &out->memory, &out->wire);
+}
+
+static struct topology_formula formula(const struct config *c, const char *role) {
+    if (is_server(role)) return (struct topology_formula){"12P/S", "N*P*b/S, padded, b bytes per element"};
+    return (struct topology_formula){c->dtype == DT_F32 ? "8P" : "4P", "P*b, padded, b bytes per element"};
+}
+
+// What the credits of its workers let into the transport: a worker's own, or those of all that a server has.
+static struct topology_allowance allowance(const struct config *c, const char *role,
+                                           const struct prediction *p) {
+    double credit = (double)c->ps.credit_bytes, of_one = (double)p->wire.sent_per_step, all = 1;
+    if (is_server(role)) {
+        of_one = (double)p->wire.received_per_step / c->workers;
+        all = FRAME_OVERHEAD * c->workers;
+    }
+    return (struct topology_allowance){.frame_bytes = all * (of_one < credit ? of_one : credit)};
+}
+
+static void describe(const struct config *c, struct cJSON *summary) {
+    cJSON_AddStringToObject(summary, "consistency", consistency_row(c->variant)->name);
+}
+
+const struct topology_row topology_star = {
+    .parse = parse,
+    .variant = variant,
+    .check_name = check_name,
+    .textbook = 1,
+    .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)},
+                                            {"server", offsetof(struct config, ps.servers)},
+                                            {0}},
+    .default_workers = 2,
+    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES,
+    .launch_advice =
+        "a star's roles are processes of their own; use --launch processes, or start them one by one "
+        "(starring scheduler --help)",
+    .more_processes = 1,  // the scheduler
+    .reports_staleness = true,
+    .check_rank = check_rank,
+    .predict = predict,
+    .formula = formula,
+    .allowance = allowance,
+    .describe = describe,
+};

@@ -1,0 +1,106 @@
+// The names of topologies, and what follows from the one that is taken.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/core/error.h"
+#include "shared/core/topology_row.h"
+
+char *config_variants(const struct topology_row *row, bool planned, const char *between) {
+    struct topology_variant v;
+    char *text = xstrdup("");
+    for (int i = 0; row->variant(i, &v); i++) {
+        if (v.planned != planned) continue;
+        char *longer = xasprintf("%s%s%s", text, *text ? between : "", v.name);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+// The variants of all rows.
+static char *all_variants(const struct topology_table *t, bool planned) {
+    char *text = xstrdup("");
+    for (int r = 0; t->row[r]; r++) {
+        char *names = config_variants(t->row[r], planned, ", ");
+        char *longer = xasprintf("%s%s%s", text, *text && *names ? ", " : "", names);
+        free(names);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+int config_parse_topology(struct config *c, const char *text) {
+    for (int i = 0; c->topologies->row[i]; i++) {
+        const struct topology_row *row = c->topologies->row[i];
+        int bound = 0, variant = row->parse(text, &bound);
+        if (variant < 0) continue;
+        c->row = row;
+        c->variant = variant;
+        c->bound = bound;
+        if (c->topology == text) return 0;
+        free(c->topology);
+        c->topology = xstrdup(text);
+        return 0;
+    }
+    char *possible = all_variants(c->topologies, false), *planned = all_variants(c->topologies, true);
+    fail("topology \"%s\": possible are %s%s%s%s", text, possible, *planned ? " (not supported yet: " : "",
+         planned, *planned ? ")" : "");
+    free(possible);
+    free(planned);
+    return -1;
+}
+
+int config_ranks(const struct config *c, const char *role) {
+    for (const struct topology_role *r = c->row->roles; r->name; r++)
+        if (!strcmp(r->name, role)) return *(const int *)((const char *)c + r->count);
+    return 0;
+}
+
+// The row whose variant zero_optimization.stage gives, or NULL.
+static const struct topology_row *row_of_stage(const struct topology_table *t) {
+    for (int i = 0; t->row[i]; i++)
+        if (t->row[i]->takes_stage) return t->row[i];
+    return NULL;
+}
+
+// The topology by name; without one the stage's, where that is given or there is more than one worker.
+static int choose(struct reading *r, const char *origin) {
+    struct config *c = &r->d->c;
+    int stage = r->d->stage;
+    struct topology_variant v;
+    const struct topology_row *staged = row_of_stage(c->topologies);
+    bool given = staged && config_state(r, "zero_optimization.stage") == FIELD_GIVEN;
+    bool takes = staged && (given || c->workers > 1);
+    if (!c->topology && (takes ? staged : c->topologies->row[0])->variant(takes ? stage : 0, &v))
+        c->topology = xstrdup(v.name);
+    if (config_parse_topology(c, c->topology)) return -1;
+    if (given && c->row != staged)
+        warn("%s: topology %s does not use the section zero_optimization", origin, c->topology);
+    else if (given && c->variant != stage)
+        warn("%s: topology %s wins over zero_optimization.stage %d", origin, c->topology, stage);
+    return 0;
+}
+
+int config_resolve_topology(struct reading *r) {
+    struct config *c = &r->d->c;
+    char from[128], key_from[128];
+    const char *origin = config_origin(r, "topology", from);
+    if (choose(r, origin)) return -1;
+    const struct topology_row *row = c->row;
+    if (config_state(r, "workers") != FIELD_GIVEN) c->workers = row->default_workers;
+    if (row->max_workers && c->workers > row->max_workers) {
+        info("%s: topology %s is one worker: workers %d -> %d", origin, c->topology, c->workers,
+             row->max_workers);
+        c->workers = row->max_workers;
+    }
+    if (!config_ranks(c, "server") &&
+        !strcmp(config_origin(r, "parameter_server.servers", key_from), "--servers"))
+        warn("--servers: topology %s has no servers: ignored", c->topology);
+    if (!row->collectives && c->collective != RING_AUTO &&
+        !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
+        warn("--collective: topology %s has no collectives: ignored", c->topology);
+    return row->check_name ? row->check_name(c, origin) : 0;
+}

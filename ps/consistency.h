@@ -1,6 +1,6 @@
 // Consistency: when a worker's push becomes an update of the weights, and which weights it may compute on.
-// What a consistency is stands in one row of consistency.c. The cores ask the questions below and know no row by
-// name.
+// What a consistency is stands in one row of consistency.c. The cores ask the questions below and know no row
+// by name.
 //
 //     version   updates applied to a key
 //     clock     steps: of a key those that are over, of a worker those that it has pushed

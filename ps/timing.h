@@ -5,6 +5,11 @@
 
 #include "shared/config/config.h"
 
+#define POLL_MS        20   // a thread waits for messages this long before it looks at the clock
+#define HURRY_MS       1    // or this long, while only the transport still holds what is waited for
+#define LAST_WORDS_MS  500  // for queued messages to leave at the end
+#define DRAIN_MESSAGES 64   // of one socket before the others get their turn
+
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
 // A step, gather or key may be incomplete this long before the missing are named.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }

@@ -5,12 +5,12 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "ps/timing.h"
 #include "ps/waiting.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
 #define HELLO_EVERY_S 0.5
-#define POLL_MS       20
 
 uint64_t ps_random_id(void) {
     uint64_t id = 0;

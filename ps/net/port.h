@@ -1,5 +1,5 @@
 // Between the state machines (the cores) and the wire: how a core receives a payload, sends a message and
-// fails. A core knows its peers by number alone; ps/net/net.c and the tests supply what is behind the numbers.
+// fails. A core knows its peers by number alone; ps/net/net.c and the tests supply what is behind it.
 #ifndef STARRING_PS_NET_PORT_H
 #define STARRING_PS_NET_PORT_H
 

@@ -166,8 +166,8 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
 }
 
 // ---------------------------------------------------------------- time
-// Missing workers that got nothing done for too long. One that still pushes is slow, not missing: workers that
-// decide alone may be far apart when they come to a barrier.
+// Missing workers that got nothing done for too long. One that still pushes is slow, not missing: workers
+// that decide alone may be far apart when they come to a barrier.
 static void missing_workers(const struct rounds *c, struct member_names *x, const bool *have, double since_s,
                             double now) {
     for (int w = 0; w < c->workers; w++) {

@@ -10,8 +10,6 @@
 #include "ps/waiting.h"
 #include "shared/core/error.h"
 
-#define POLL_MS        20
-#define LAST_WORDS_MS  500
 #define QUEUE_MESSAGES 65536  // control messages of all members
 
 struct scheduler {

@@ -1,6 +1,6 @@
-// The scheduler as a pure state machine. It has two halves: who is in the job (membership.h) and what its members
-// do together (rounds.h). This file hands each message to the half that it concerns and ends the job for all
-// members when one of them fails. No sockets, no clock but `now` (seconds). One thread.
+// The scheduler as a pure state machine. It has two halves: who is in the job (membership.h) and what its
+// members do together (rounds.h). This file hands each message to the half that it concerns and ends the job
+// for all members when one half fails. No sockets, no clock but `now` (seconds). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the ABORT to every member has then been sent.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H

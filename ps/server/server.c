@@ -12,11 +12,6 @@
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
-#define POLL_MS        20
-#define HURRY_MS       1
-#define LAST_WORDS_MS  500
-#define DRAIN_MESSAGES 64  // of one socket before the other gets its turn
-
 struct server;
 
 struct shard {

@@ -303,7 +303,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (h->seq < p->seq || h->step > k->step + 1 + k->pushed[h->rank]) return;
     // This repetition crossed its answer on the way. Only the next one would tell that the answer was lost.
     if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
-    // A repeated pull repeats the acknowledgement of its push too: it may have been lost, and credits with it.
+    // A repeated pull repeats the acknowledgement of its push too: that may be lost, and credits with it.
     if (h->seq == p->seq && k->pushed[h->rank] == h->step && h->step > 0)
         acknowledge(c, k, h->rank, k->held[h->rank] != NULL);
     *p = (struct server_pull){

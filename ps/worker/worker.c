@@ -1,59 +1,104 @@
-// The worker: struct topology over the communication thread (worker_comm.c) and its core.
+// The worker: struct topology over its communication thread (worker_comm.h) and the staging of a device's
+// memory. What is here belongs to the main thread.
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include "ps/worker/worker_state.h"
+#include "ps/consistency.h"
+#include "ps/worker/worker_comm.h"
+#include "shared/core/error.h"
 
-#define PARTING_S     2.0  // for the scheduler's answer to a goodbye
-#define LAST_WORDS_MS 500  // for an abort to leave
+struct worker;
+
+// A unit on its way from compute to the communication thread.
+struct unit_task {
+    struct worker *worker;
+    int unit;
+    struct push_info push;
+};
+
+struct worker {
+    struct topology t;  // first: hooks cast
+    const struct config *c;
+    struct consistency_rule rule;
+    struct shard_map *map;
+    struct arena arena;
+    struct worker_buffers buffers;
+    struct staging *staging;  // NULL: the device's memory is host memory
+    struct comm *comm;
+    struct unit_task *tasks;  // (units)
+    int64_t step, updates;
+    int micro, micro_count;
+    uint64_t load_round;
+    bool *unit_loaded;  // (units) in this round
+    int units_loaded;
+    bool loaded;
+    bool sum_started;    // alone: this step's first unit has zeroed the sum in buffers.words
+    struct event *told;  // what the host reads of a step has come
+};
 
 // The worker decides about its step alone.
 static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
-// ---------------------------------------------------------------- conditions, under the mutex
-static bool has_landed(const struct worker *w, int u) { return w->now.landed[u] >= w->step; }
-static bool is_free(const struct worker *w, int u) { return w->now.busy[u] == 0; }
-static bool is_sent(const struct worker *w, int u) { return w->obeyed == w->issued && w->now.busy[u] == 0; }
-static bool is_pulled(const struct worker *w, int u) {
-    (void)u;
-    return w->obeyed == w->issued && w->now.pulling == 0;
+// ---------------------------------------------------------------- what the hooks wait for
+static bool has_landed(const struct published *now, int u, int64_t step) { return now->landed[u] >= step; }
+static bool is_free(const struct published *now, int u, int64_t unused) {
+    (void)unused;
+    return now->busy[u] == 0;
 }
-static bool is_gathered(const struct worker *w, int u) {
-    (void)u;
-    return w->now.gathers_done >= w->gathers;
+static bool is_sent(const struct published *now, int u, int64_t unused) {
+    (void)unused;
+    return now->unobeyed == 0 && now->busy[u] == 0;
 }
-static bool is_done(const struct worker *w, int u) {
+static bool is_pulled(const struct published *now, int u, int64_t unused) {
+    (void)u, (void)unused;
+    return now->unobeyed == 0 && now->pulling == 0;
+}
+static bool is_gathered(const struct published *now, int u, int64_t unused) {
+    (void)u, (void)unused;
+    return now->gathers_done == now->gathers_asked;
+}
+static bool is_done(const struct published *now, int u, int64_t steps) {
     (void)u;
-    return consistency_allows(&w->rule, w->step + 1 - w->now.steps_done);
+    return now->steps_done >= steps;
+}
+
+static int wait_for(struct worker *w, struct comm_wait wait) {
+    wait.step = w->step;
+    return comm_wait(w->comm, &wait);
+}
+
+static int wait_landed(struct worker *w, int u, const char *what) {
+    return wait_for(w, (struct comm_wait){.ready = has_landed, .unit = u, .least = w->step, .what = what});
+}
+
+static int wait_free(struct worker *w, int u, const char *what) {
+    return wait_for(w, (struct comm_wait){.ready = is_free, .unit = u, .what = what});
 }
 
 // What the loop may read without a lock, after a wait. What compute stood still for are copies of weights.
-static void refresh(struct worker *w) {
+static struct published refresh(struct worker *w) {
     struct stream_times times = {0};
     if (w->staging) stream_get_times(w->t.compute, &times);
-    pthread_mutex_lock(&w->mutex);
-    w->t.staleness = w->now.staleness;
-    w->t.comm.busy_s = w->now.busy_s;
-    pthread_mutex_unlock(&w->mutex);
-    w->t.comm.wait_s = w->waited_s;
-    for (int p = 0; p < PHASES; p++) w->t.comm.wait_s += times.wait_s[p];
+    struct published p = comm_published(w->comm);
+    w->t.staleness = p.staleness;
+    w->t.comm.busy_s = p.busy_s;
+    w->t.comm.wait_s = p.waited_s;
+    for (int i = 0; i < PHASES; i++) w->t.comm.wait_s += times.wait_s[i];
+    return p;
 }
 
 static int gather(struct worker *w, double *values, int count) {
     struct command c = {.kind = COMMAND_GATHER, .count = count};
-    struct worker_wait wait = {is_gathered, -1, "the other workers did not come to a barrier", true};
+    struct comm_wait wait = {.ready = is_gathered,
+                             .unit = -1,
+                             .what = "the other workers did not come to a barrier",
+                             .watched = true};
     memcpy(c.gather, values, (size_t)count * sizeof *values);
-    w->gathers++;
-    worker_command(w, &c);
-    if (worker_wait(w, &wait) != 0) return -1;
-    pthread_mutex_lock(&w->mutex);
-    memcpy(values, w->now.gathered, (size_t)count * sizeof *values);
-    pthread_mutex_unlock(&w->mutex);
-    refresh(w);
+    comm_command(w->comm, &c);
+    if (wait_for(w, wait) != 0) return -1;
+    struct published p = refresh(w);
+    memcpy(values, p.gathered, (size_t)count * sizeof *values);
     return 0;
 }
 
@@ -72,14 +117,12 @@ static void worker_prefetch(struct topology *t, int u, enum pass pass) {
 
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
-    struct worker_wait landed = {has_landed, u, "new weights have not landed", false};
-    struct worker_wait released = {is_free, u, "the last step's gradient has not been taken", false};
     if (!w->loaded)
         return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
                     t->layout->units[u].name);
-    if (worker_wait(w, &landed) != 0) return -1;
+    if (wait_landed(w, u, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
-    if (overwrites && worker_wait(w, &released) != 0) return -1;
+    if (overwrites && wait_free(w, u, "the last step's gradient has not been taken") != 0) return -1;
     staging_await_weights(w->staging, u);
     *view = (struct unit_view){.weights = w->buffers.weights[u],
                                .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
@@ -106,7 +149,7 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
     struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push};
-    worker_command(task->worker, &c);
+    comm_command(task->worker->comm, &c);
     return 0;
 }
 
@@ -155,12 +198,13 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
     struct command c = {.kind = COMMAND_REPORT, .report = *in, .loss = words.loss_sum / in->loss_tokens};
-    struct worker_wait wait = {is_done, -1, "the scheduler did not close the step", false};
-    worker_command(w, &c);
-    if (worker_wait(w, &wait) != 0) return -1;
-    pthread_mutex_lock(&w->mutex);
-    *out = w->now.stats;
-    pthread_mutex_unlock(&w->mutex);
+    struct comm_wait wait = {.ready = is_done,
+                             .unit = -1,
+                             .least = w->step + 1 - w->rule.delay,
+                             .what = "the scheduler did not close the step"};
+    comm_command(w->comm, &c);
+    if (wait_for(w, wait) != 0) return -1;
+    *out = comm_published(w->comm).stats;
     return 0;
 }
 
@@ -191,12 +235,8 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
 
 // Asynchronous steps have no exchange with the scheduler: heartbeats carry the word.
 static bool stop_alone(struct worker *w, bool own) {
-    struct command c = {.kind = COMMAND_STOP};
-    if (own) worker_command(w, &c);
-    pthread_mutex_lock(&w->mutex);
-    bool stop = own || w->now.stopped;
-    pthread_mutex_unlock(&w->mutex);
-    return stop;
+    if (own) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
+    return own || comm_published(w->comm).stopped;
 }
 
 static int worker_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
@@ -227,9 +267,9 @@ static int worker_sum(struct topology *t, double *values, int count) {
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
     for (int u = 0; u < t->layout->count; u++) {
-        struct worker_wait landed = {has_landed, u, "the last weights have not landed", false};
-        struct worker_wait released = {is_free, u, "the last gradient has not been taken", false};
-        if (worker_wait(w, &landed) != 0 || worker_wait(w, &released) != 0) return -1;
+        if (wait_landed(w, u, "the last weights have not landed") != 0 ||
+            wait_free(w, u, "the last gradient has not been taken") != 0)
+            return -1;
     }
     if (barrier(w) != 0) return -1;
     if (is_alone(w)) {
@@ -237,20 +277,13 @@ static int worker_finish(struct topology *t) {
         for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u);
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
-        struct command c = {.kind = COMMAND_PULL_ALL};
-        struct worker_wait pulled = {is_pulled, -1, "the final weights have not landed", false};
-        worker_command(w, &c);
-        if (worker_wait(w, &pulled) != 0) return -1;
+        struct comm_wait pulled = {
+            .ready = is_pulled, .unit = -1, .what = "the final weights have not landed"};
+        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
+        if (wait_for(w, pulled) != 0) return -1;
     }
     refresh(w);
     return 0;
-}
-
-// The values are the caller's to free from here on: nothing may send them any more.
-static int load_failed(struct worker *w) {
-    worker_join(w);
-    net_destroy(&w->net, LAST_WORDS_MS);
-    return -1;
 }
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
@@ -269,9 +302,13 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
         struct command c = {.kind = COMMAND_INIT, .unit = u, .values = values, .round = w->load_round};
-        struct worker_wait sent = {is_sent, u, "a server did not take the initial weights", false};
-        worker_command(w, &c);
-        if (worker_wait(w, &sent) != 0) return load_failed(w);
+        struct comm_wait sent = {
+            .ready = is_sent, .unit = u, .what = "a server did not take the initial weights"};
+        comm_command(w->comm, &c);
+        if (wait_for(w, sent) != 0) {
+            comm_hang_up(w->comm);  // the values are the caller's to free: nothing may send them any more
+            return -1;
+        }
     }
     if (!w->unit_loaded[u]) w->units_loaded++;
     w->unit_loaded[u] = true;
@@ -283,41 +320,22 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     return 0;
 }
 
-static void worker_abort(struct topology *t, const char *why) { worker_give_up((struct worker *)t, why); }
-
-// ---------------------------------------------------------------- birth and death
-static void part(struct worker *w) {
-    struct command c = {.kind = COMMAND_GOODBYE};
-    double end = now_seconds() + PARTING_S;
-    worker_command(w, &c);
-    pthread_mutex_lock(&w->mutex);
-    while (!w->failed && !w->now.parted && now_seconds() < end) {
-        pthread_mutex_unlock(&w->mutex);
-        usleep(1000);
-        pthread_mutex_lock(&w->mutex);
-    }
-    pthread_mutex_unlock(&w->mutex);
+static void worker_abort(struct topology *t, const char *why) {
+    comm_give_up(((struct worker *)t)->comm, why);
 }
 
+// ---------------------------------------------------------------- create and destroy
 static void worker_destroy(struct topology *t) {
     struct worker *w = (struct worker *)t;
-    if (w->thread_started) part(w);
-    worker_join(w);
-    // What is enqueued still uses the buffers, and hands units over to this worker.
+    // 1. The communication thread ends: nothing lands any more.
+    if (w->comm) comm_part(w->comm);
+    // 2. What is enqueued still uses the buffers, and hands units over to w->comm.
     stream_sync(t->compute);
     staging_destroy(&w->staging);
     event_destroy(&w->told);
-    // The transport lets go of the gradients before the arena does.
-    net_destroy(&w->net, w->now.parted ? 0 : LAST_WORDS_MS);
-    worker_core_destroy(&w->core);
-    if (w->wake_fd >= 0) close(w->wake_fd);
-    pthread_mutex_destroy(&w->mutex);
-    pthread_cond_destroy(&w->changed);
+    // 3. The transport lets go of the gradients before the arena does.
+    comm_destroy(&w->comm);
     arena_release(&w->arena);
-    free(w->commands);
-    free(w->shards);
-    free(w->now.landed);
-    free(w->now.busy);
     free(w->tasks);
     free(w->unit_loaded);
     worker_buffers_free(&w->buffers);
@@ -348,8 +366,6 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     if (ps_worker_predict(w->c, l, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = shard_map_of(w->c, l))) return -1;
     worker_buffers_init(&w->buffers, l);
-    w->now.landed = xcalloc(units, sizeof *w->now.landed);
-    w->now.busy = xcalloc(units, sizeof *w->now.busy);
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
     w->tasks = xcalloc(units, sizeof *w->tasks);
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
@@ -361,62 +377,19 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;
 }
 
-// Connects to every shard of the endpoints' lines. 0 or -1 after logging.
-static int worker_connect(struct worker *w, char *endpoints) {
-    char *rest = NULL, *line = strtok_r(endpoints, "\n", &rest);
-    w->shards = xcalloc((unsigned long)w->map->shards, sizeof *w->shards);
-    for (int g = 0; g < w->map->shards; g++, line = strtok_r(NULL, "\n", &rest)) {
-        if (!line) return fail("the scheduler named %d of %d server addresses", g, w->map->shards);
-        if (!(w->shards[g] = net_dealer(w->net, line))) return -1;
-    }
+static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
+    struct comm_options o = {
+        .role = *role, .map = w->map, .buffers = &w->buffers, .staging = w->staging, .wire = &w->t.wire};
+    struct ps_identity id;
+    if (!(w->comm = comm_create(&o, &id))) return -1;
+    w->t.rank = id.rank;
+    w->t.job = id.job;
     return 0;
-}
-
-static int worker_join_job(struct worker *w) {
-    struct manifest manifest = manifest_make(w->c, w->t.layout, w->map);
-    struct net_options no = {.wire = &w->t.wire,
-                             .max_payload_bytes = (size_t)w->c->ps.partition_bytes + (1 << 20),
-                             .queue_messages = 4 * w->map->count + 1024};
-    w->net = net_create(&no);
-    if (!w->net || !(w->scheduler = net_dealer(w->net, w->role.scheduler))) return -1;
-    struct ps_login l = {.socket = w->scheduler,
-                         .address = w->role.scheduler,
-                         .manifest = &manifest,
-                         .deadline_s = ps_deadline_s(w->c),
-                         .say_waiting = w->role.say_waiting,
-                         .stop = w->role.stop};
-    if (ps_login(&l, &w->id) != 0) return -1;
-    w->t.rank = w->id.rank;
-    w->t.job = w->id.job;
-    char label[32];
-    snprintf(label, sizeof label, "worker %d", w->id.rank);
-    error_set_label(label);
-    char *endpoints = ps_wait_start(&l, &w->id, ps_heartbeat_s(w->c));
-    int rc = endpoints ? worker_connect(w, endpoints) : -1;
-    if (rc != 0) worker_tell_abort(w, error_last());
-    free(endpoints);
-    return rc;
-}
-
-static void worker_make_core(struct worker *w) {
-    struct worker_core_options o = {.layout = w->t.layout,
-                                    .map = w->map,
-                                    .dtype = w->c->dtype,
-                                    .weights = w->buffers.wire_weights,
-                                    .grads = (const void *const *)w->buffers.wire_grads,
-                                    .credit_bytes = w->c->ps.credit_bytes,
-                                    .resend_s = ps_resend_s(w->c),
-                                    .heartbeat_s = ps_heartbeat_s(w->c),
-                                    .lost_s = ps_lost_s(w->c),
-                                    .start_s = now_seconds(),
-                                    .port = {w, worker_send}};
-    w->core = worker_core_create(&o);
 }
 
 struct topology *ps_worker_create(const struct ps_worker_options *o) {
     const struct config *c = o->role.config;
     struct worker *w = xcalloc(1, sizeof *w);
-    pthread_condattr_t monotonic;
     w->t = (struct topology){.ops = &worker_ops,
                              .layout = o->role.layout,
                              .dev = o->dev,
@@ -425,22 +398,10 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .rank = o->role.rank,
                              .size = c->workers};
     w->c = c;
-    w->role = o->role;
     w->rule = consistency_of(c);
     w->t.mean_per_worker = is_alone(w);
-    w->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
-    w->waited_unit = -1;
-    w->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    pthread_mutex_init(&w->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     struct topology *t = &w->t;
-    if (worker_allocate(w, o) == 0 && worker_join_job(w) == 0) {
-        worker_make_core(w);
-        if (worker_start(w) == 0) return t;
-    }
+    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0) return t;
     topology_destroy(&t);
     return NULL;
 }

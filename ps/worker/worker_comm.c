@@ -1,5 +1,7 @@
-// The worker's communication thread, and how the other threads talk to it.
+#include "ps/worker/worker_comm.h"
+
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,41 +9,74 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ps/net/login.h"
-#include "ps/worker/worker_state.h"
+#include "ps/timing.h"
+#include "shared/core/error.h"
 
-#define POLL_MS        20
-#define HURRY_MS       1
-#define DRAIN_MESSAGES 64
+#define PARTING_S 2.0  // for the scheduler's answer to a goodbye
+
+struct comm {
+    struct comm_options o;
+    const struct config *c;
+    struct ps_identity id;
+    struct net *net;
+    struct net_socket *scheduler;
+    struct net_socket **shards;  // (map->shards)
+    struct worker_core *core;
+    pthread_t thread;
+    bool thread_started;
+    int taken;  // commands since the last publishing; the communication thread's
+    int wake_fd;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;    // published or failed
+    struct command *commands;  // guarded by mutex, as all below
+    int command_count, command_capacity;
+    struct published now;
+    int waited_unit;        // -1: none
+    char waiting_for[192];  // what that unit lacks
+    bool quit, failed;
+    char error[WIRE_TEXT_MAX];
+    bool error_told;
+};
 
 // ---------------------------------------------------------------- any thread
-static void wake(struct worker *w) {
+static void wake(struct comm *c) {
     uint64_t one = 1;
-    ssize_t n = write(w->wake_fd, &one, sizeof one);
+    ssize_t n = write(c->wake_fd, &one, sizeof one);
     (void)n;  // a full counter wakes just as well
 }
 
-void worker_command(struct worker *w, const struct command *c) {
-    pthread_mutex_lock(&w->mutex);
-    if (w->command_count == w->command_capacity) {
-        w->command_capacity = w->command_capacity ? 2 * w->command_capacity : 64;
-        w->commands = xrealloc(w->commands, (unsigned long)w->command_capacity * sizeof *w->commands);
+void comm_command(struct comm *c, const struct command *command) {
+    pthread_mutex_lock(&c->mutex);
+    if (c->command_count == c->command_capacity) {
+        c->command_capacity = c->command_capacity ? 2 * c->command_capacity : 64;
+        c->commands = xrealloc(c->commands, (unsigned long)c->command_capacity * sizeof *c->commands);
     }
-    w->commands[w->command_count++] = *c;
-    w->issued++;
-    pthread_mutex_unlock(&w->mutex);
-    wake(w);
+    c->commands[c->command_count++] = *command;
+    c->now.unobeyed++;
+    c->now.gathers_asked += command->kind == COMMAND_GATHER;
+    pthread_mutex_unlock(&c->mutex);
+    wake(c);
 }
 
-void worker_give_up(struct worker *w, const char *why) {
-    pthread_mutex_lock(&w->mutex);
-    if (!w->failed) {
-        w->failed = true;
-        snprintf(w->error, sizeof w->error, "%s", why && why[0] ? why : "aborted without a reason");
+void comm_give_up(struct comm *c, const char *why) {
+    pthread_mutex_lock(&c->mutex);
+    if (!c->failed) {
+        c->failed = true;
+        snprintf(c->error, sizeof c->error, "%s", why && why[0] ? why : "aborted without a reason");
     }
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
-    wake(w);
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+    wake(c);
+}
+
+struct published comm_published(struct comm *c) {
+    pthread_mutex_lock(&c->mutex);
+    struct published p = c->now;
+    pthread_mutex_unlock(&c->mutex);
+    p.landed = NULL;
+    p.busy = NULL;
+    return p;
 }
 
 // ---------------------------------------------------------------- waiting (main thread)
@@ -57,200 +92,308 @@ static struct timespec later(double seconds) {
     return t;
 }
 
-int worker_wait(struct worker *w, const struct worker_wait *x) {
+int comm_wait(struct comm *c, const struct comm_wait *x) {
     double start = now_seconds();
-    struct timespec end = later(ps_deadline_s(w->c));
+    struct timespec end = later(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
     int late = 0;
-    pthread_mutex_lock(&w->mutex);
-    w->waited_unit = x->unit;
-    while (!w->failed && !x->ready(w, x->unit) && !late) {
-        late = pthread_cond_timedwait(&w->changed, &w->mutex, &end) == ETIMEDOUT;
+    pthread_mutex_lock(&c->mutex);
+    c->waited_unit = x->unit;
+    while (!c->failed && !x->ready(&c->now, x->unit, x->least) && !late) {
+        late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         if (late && x->watched) {
-            end = later(ps_deadline_s(w->c));
+            end = later(ps_deadline_s(c->c));
             late = 0;
         }
     }
-    w->waited_unit = -1;
-    bool failed = w->failed, ready = x->ready(w, x->unit), tell = !w->error_told;
-    if (failed || !ready) w->error_told = true;
+    c->waited_unit = -1;
+    bool failed = c->failed, ready = x->ready(&c->now, x->unit, x->least), tell = !c->error_told;
+    if (failed || !ready) c->error_told = true;
     if (failed)
-        snprintf(text, sizeof text, "%s", w->error);
+        snprintf(text, sizeof text, "%s", c->error);
     else if (!ready)
-        snprintf(text, sizeof text, "step %lld: %s within %lld ms%s%s", (long long)w->step, x->what,
-                 (long long)w->c->ps.deadline_ms, x->unit >= 0 ? ": " : "",
-                 x->unit >= 0 ? w->now.waiting_for : "");
-    pthread_mutex_unlock(&w->mutex);
-    w->waited_s += now_seconds() - start;
+        snprintf(text, sizeof text, "step %lld: %s within %lld ms%s%s", (long long)x->step, x->what,
+                 (long long)c->c->ps.deadline_ms, x->unit >= 0 ? ": " : "",
+                 x->unit >= 0 ? c->waiting_for : "");
+    c->now.waited_s += now_seconds() - start;
+    pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
-    if (!failed) worker_give_up(w, text);
+    if (!failed) comm_give_up(c, text);
     return tell ? ps_fail(text) : -1;
 }
 
 // ---------------------------------------------------------------- the communication thread
-void worker_send(void *ctx, int peer, const struct ps_message *message) {
-    struct worker *w = ctx;
+static void comm_send(void *ctx, int peer, const struct ps_message *message) {
+    struct comm *c = ctx;
     struct ps_message m = *message;
-    ps_stamp(&w->id, &m.header);
-    net_send(peer == PEER_SCHEDULER ? w->scheduler : w->shards[peer], NULL, &m);
+    ps_stamp(&c->id, &m.header);
+    net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
 }
 
-void worker_tell_abort(struct worker *w, const char *why) {
+static void tell_abort(struct comm *c, const char *why) {
     struct ps_message m = {.header = {.kind = WIRE_ABORT}};
     snprintf(m.header.text, sizeof m.header.text, "%s", why);
-    worker_send(w, PEER_SCHEDULER, &m);
+    comm_send(c, PEER_SCHEDULER, &m);
 }
 
-static void obey(struct worker *w, const struct command *c, double now) {
-    switch (c->kind) {
+static void obey(struct worker_core *core, const struct command *x, double now) {
+    switch (x->kind) {
         case COMMAND_PUSH:
-            worker_core_push_unit(w->core, c->unit, &c->push);
+            worker_core_push_unit(core, x->unit, &x->push);
             return;
         case COMMAND_INIT:
-            worker_core_init_unit(w->core, c->unit, c->values, c->round);
+            worker_core_init_unit(core, x->unit, x->values, x->round);
             return;
         case COMMAND_REPORT:
-            worker_core_report(w->core, &c->report, c->loss, now);
+            worker_core_report(core, &x->report, x->loss, now);
             return;
         case COMMAND_GATHER:
-            worker_core_gather(w->core, c->gather, c->count, now);
+            worker_core_gather(core, x->gather, x->count, now);
             return;
         case COMMAND_PULL_ALL:
-            worker_core_pull_all(w->core, now);
+            worker_core_pull_all(core, now);
             return;
         case COMMAND_STOP:
-            worker_core_stop(w->core);
+            worker_core_stop(core);
             return;
         case COMMAND_GOODBYE:
-            worker_core_goodbye(w->core, now);
+            worker_core_goodbye(core, now);
             return;
     }
 }
 
-static void take_commands(struct worker *w) {
+static void take_commands(struct comm *c) {
     uint64_t count;
-    ssize_t n = read(w->wake_fd, &count, sizeof count);
+    ssize_t n = read(c->wake_fd, &count, sizeof count);
     (void)n;  // non-blocking: nothing there is fine
-    pthread_mutex_lock(&w->mutex);
-    struct command *taken = w->commands;
-    int taken_count = w->command_count;
-    w->commands = NULL;
-    w->command_count = w->command_capacity = 0;
-    pthread_mutex_unlock(&w->mutex);
-    for (int i = 0; i < taken_count; i++) obey(w, &taken[i], now_seconds());
-    w->taken += (uint64_t)taken_count;
-    free(taken);
+    pthread_mutex_lock(&c->mutex);
+    struct command *commands = c->commands;
+    int taken = c->command_count;
+    c->commands = NULL;
+    c->command_count = c->command_capacity = 0;
+    pthread_mutex_unlock(&c->mutex);
+    for (int i = 0; i < taken; i++) obey(c->core, &commands[i], now_seconds());
+    c->taken += taken;
+    free(commands);
 }
 
-static int drain(struct worker *w, struct net_socket *s, int peer) {
+static int drain(struct comm *c, struct net_socket *s, int peer) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
-        if (m.header.job != w->id.job) {
+        if (m.header.job != c->id.job) {
             ps_frame_release(m.frame);
             continue;
         }
-        if (worker_core_message(w->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
+        if (worker_core_message(c->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
     }
     return rc < 0 ? -1 : 0;
 }
 
 // Weights that have landed go on to the device: before they are published, so that whoever sees them landed
 // finds their copy enqueued. -1 when the device has failed.
-static int pass_on(struct worker *w) {
-    if (!w->staging) return 0;
-    for (int u = 0; u < w->t.layout->count; u++)
-        staging_put_weights(w->staging, u, worker_core_fills(w->core, u));
-    const char *why = staging_error(w->staging);
+static int pass_on(struct comm *c) {
+    struct staging *s = c->o.staging;
+    if (!s) return 0;
+    for (int u = 0; u < c->o.role.layout->count; u++)
+        staging_put_weights(s, u, worker_core_fills(c->core, u));
+    const char *why = staging_error(s);
     return *why ? fail("the device has failed: %s", why) : 0;
 }
 
 // Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer.
-static bool publish(struct worker *w, double busy_s) {
-    struct published *p = &w->now;
+static bool publish(struct comm *c, double busy_s) {
+    struct published *p = &c->now;
     bool busy = false;
-    pthread_mutex_lock(&w->mutex);
-    for (int u = 0; u < w->t.layout->count; u++) {
-        p->landed[u] = worker_core_landed(w->core, u);
-        p->busy[u] = worker_core_busy(w->core, u);
+    pthread_mutex_lock(&c->mutex);
+    for (int u = 0; u < c->o.role.layout->count; u++) {
+        p->landed[u] = worker_core_landed(c->core, u);
+        p->busy[u] = worker_core_busy(c->core, u);
         busy = busy || p->busy[u];
     }
-    w->obeyed = w->taken;
-    p->pulling = worker_core_pulling(w->core);
-    p->steps_done = worker_core_steps_done(w->core, &p->stats);
-    p->gathers_done = worker_core_gathers_done(w->core, p->gathered);
-    p->parted = worker_core_parted(w->core);
-    p->stopped = worker_core_stopped(w->core);
-    p->staleness = *worker_core_staleness(w->core);
+    p->unobeyed -= c->taken;
+    c->taken = 0;
+    p->pulling = worker_core_pulling(c->core);
+    p->steps_done = worker_core_steps_done(c->core, &p->stats);
+    p->gathers_done = worker_core_gathers_done(c->core, p->gathered);
+    p->parted = worker_core_parted(c->core);
+    p->stopped = worker_core_stopped(c->core);
+    p->staleness = *worker_core_staleness(c->core);
     p->busy_s += busy_s;
-    if (w->waited_unit >= 0)
-        worker_core_describe(w->core, w->waited_unit, p->waiting_for, sizeof p->waiting_for);
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
-    return busy && !worker_core_transferring(w->core);
+    if (c->waited_unit >= 0)
+        worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+    return busy && !worker_core_transferring(c->core);
 }
 
-static int turn(struct worker *w, struct net_poll_item *items, bool hurry) {
-    int shards = w->map->shards;
-    items[0] = (struct net_poll_item){.fd = w->wake_fd};
-    items[1] = (struct net_poll_item){.socket = w->scheduler};
-    for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = w->shards[g]};
+static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
+    int shards = c->o.map->shards;
+    items[0] = (struct net_poll_item){.fd = c->wake_fd};
+    items[1] = (struct net_poll_item){.socket = c->scheduler};
+    for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->shards[g]};
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
-    if (items[0].ready) take_commands(w);
-    if (items[1].ready && drain(w, w->scheduler, PEER_SCHEDULER) != 0) return -1;
+    if (items[0].ready) take_commands(c);
+    if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
-        if (items[2 + g].ready && drain(w, w->shards[g], g) != 0) return -1;
-    return worker_core_tick(w->core, now_seconds());
+        if (items[2 + g].ready && drain(c, c->shards[g], g) != 0) return -1;
+    return worker_core_tick(c->core, now_seconds());
 }
 
 // True when somebody wants the thread to end; *failed: with an error to tell the job.
-static bool asked_to_end(struct worker *w, bool *failed) {
-    pthread_mutex_lock(&w->mutex);
-    *failed = w->failed;
-    bool quit = w->quit || w->failed;
-    pthread_mutex_unlock(&w->mutex);
+static bool asked_to_end(struct comm *c, bool *failed) {
+    pthread_mutex_lock(&c->mutex);
+    *failed = c->failed;
+    bool quit = c->quit || c->failed;
+    pthread_mutex_unlock(&c->mutex);
     return quit;
 }
 
 static void *comm_main(void *arg) {
-    struct worker *w = arg;
-    struct net_poll_item *items = xcalloc((unsigned long)w->map->shards + 2, sizeof *items);
+    struct comm *c = arg;
+    struct net_poll_item *items = xcalloc((unsigned long)c->o.map->shards + 2, sizeof *items);
     char label[32];
     bool hurry = false, failed = false;
-    snprintf(label, sizeof label, "worker %d", w->id.rank);
+    snprintf(label, sizeof label, "worker %d", c->id.rank);
     error_set_label(label);
     error_quiet(1);  // the main thread speaks for the worker
     double before = now_seconds();
-    while (!asked_to_end(w, &failed)) {
-        bool transferring = worker_core_transferring(w->core);
-        if (turn(w, items, hurry) != 0 || pass_on(w) != 0)
-            worker_give_up(w, worker_core_error(w->core)[0] ? worker_core_error(w->core) : error_last());
+    while (!asked_to_end(c, &failed)) {
+        bool transferring = worker_core_transferring(c->core);
+        if (poll_once(c, items, hurry) != 0 || pass_on(c) != 0)
+            comm_give_up(c, worker_core_error(c->core)[0] ? worker_core_error(c->core) : error_last());
         double after = now_seconds();
-        hurry = publish(w, transferring ? after - before : 0.0);
+        hurry = publish(c, transferring ? after - before : 0.0);
         before = after;
     }
     if (failed) {
-        pthread_mutex_lock(&w->mutex);
-        worker_tell_abort(w, w->error);
-        pthread_mutex_unlock(&w->mutex);
+        pthread_mutex_lock(&c->mutex);
+        tell_abort(c, c->error);
+        pthread_mutex_unlock(&c->mutex);
     }
     free(items);
     return NULL;
 }
 
-int worker_start(struct worker *w) {
-    if (pthread_create(&w->thread, NULL, comm_main, w) != 0)
-        return fail("cannot start the communication thread");
-    w->thread_started = true;
+// ---------------------------------------------------------------- login
+// Connects to every shard of the endpoints' lines. 0 or -1 after logging.
+static int connect_shards(struct comm *c, char *endpoints) {
+    char *rest = NULL, *line = strtok_r(endpoints, "\n", &rest);
+    for (int g = 0; g < c->o.map->shards; g++, line = strtok_r(NULL, "\n", &rest)) {
+        if (!line) return fail("the scheduler named %d of %d server addresses", g, c->o.map->shards);
+        if (!(c->shards[g] = net_dealer(c->net, line))) return -1;
+    }
     return 0;
 }
 
-void worker_join(struct worker *w) {
-    if (!w->thread_started) return;
-    pthread_mutex_lock(&w->mutex);
-    w->quit = true;
-    pthread_mutex_unlock(&w->mutex);
-    wake(w);
-    pthread_join(w->thread, NULL);
-    w->thread_started = false;
+static int join_job(struct comm *c) {
+    const struct ps_role_options *role = &c->o.role;
+    struct manifest manifest = manifest_make(c->c, role->layout, c->o.map);
+    struct net_options no = {.wire = c->o.wire,
+                             .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
+                             .queue_messages = 4 * c->o.map->count + 1024};
+    c->net = net_create(&no);
+    if (!c->net || !(c->scheduler = net_dealer(c->net, role->scheduler))) return -1;
+    struct ps_login l = {.socket = c->scheduler,
+                         .address = role->scheduler,
+                         .manifest = &manifest,
+                         .deadline_s = ps_deadline_s(c->c),
+                         .say_waiting = role->say_waiting,
+                         .stop = role->stop};
+    if (ps_login(&l, &c->id) != 0) return -1;
+    char label[32];
+    snprintf(label, sizeof label, "worker %d", c->id.rank);
+    error_set_label(label);
+    char *endpoints = ps_wait_start(&l, &c->id, ps_heartbeat_s(c->c));
+    int rc = endpoints ? connect_shards(c, endpoints) : -1;
+    if (rc != 0) tell_abort(c, error_last());
+    free(endpoints);
+    return rc;
+}
+
+static int start(struct comm *c) {
+    struct worker_core_options o = {.layout = c->o.role.layout,
+                                    .map = c->o.map,
+                                    .dtype = c->c->dtype,
+                                    .weights = c->o.buffers->wire_weights,
+                                    .grads = (const void *const *)c->o.buffers->wire_grads,
+                                    .credit_bytes = c->c->ps.credit_bytes,
+                                    .resend_s = ps_resend_s(c->c),
+                                    .heartbeat_s = ps_heartbeat_s(c->c),
+                                    .lost_s = ps_lost_s(c->c),
+                                    .start_s = now_seconds(),
+                                    .port = {c, comm_send}};
+    c->core = worker_core_create(&o);
+    if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
+        return fail("cannot start the communication thread");
+    c->thread_started = true;
+    return 0;
+}
+
+struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
+    struct comm *c = xcalloc(1, sizeof *c);
+    unsigned long units = (unsigned long)o->role.layout->count;
+    pthread_condattr_t monotonic;
+    c->o = *o;
+    c->c = o->role.config;
+    c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
+    c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
+    c->now.landed = xcalloc(units, sizeof *c->now.landed);
+    c->now.busy = xcalloc(units, sizeof *c->now.busy);
+    c->waited_unit = -1;
+    c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    pthread_mutex_init(&c->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (join_job(c) != 0 || start(c) != 0) comm_destroy(&c);
+    if (c) *id = c->id;
+    return c;
+}
+
+// ---------------------------------------------------------------- the end
+static void join_thread(struct comm *c) {
+    if (!c->thread_started) return;
+    pthread_mutex_lock(&c->mutex);
+    c->quit = true;
+    pthread_mutex_unlock(&c->mutex);
+    wake(c);
+    pthread_join(c->thread, NULL);
+    c->thread_started = false;
+}
+
+void comm_part(struct comm *c) {
+    double end = now_seconds() + PARTING_S;
+    if (!c->thread_started) return;
+    comm_command(c, &(struct command){.kind = COMMAND_GOODBYE});
+    pthread_mutex_lock(&c->mutex);
+    while (!c->failed && !c->now.parted && now_seconds() < end) {
+        pthread_mutex_unlock(&c->mutex);
+        usleep(1000);
+        pthread_mutex_lock(&c->mutex);
+    }
+    pthread_mutex_unlock(&c->mutex);
+    join_thread(c);
+}
+
+void comm_hang_up(struct comm *c) {
+    join_thread(c);
+    net_destroy(&c->net, c->now.parted ? 0 : LAST_WORDS_MS);
+}
+
+void comm_destroy(struct comm **at) {
+    struct comm *c = *at;
+    if (!c) return;
+    comm_hang_up(c);
+    worker_core_destroy(&c->core);
+    if (c->wake_fd >= 0) close(c->wake_fd);
+    pthread_mutex_destroy(&c->mutex);
+    pthread_cond_destroy(&c->changed);
+    free(c->commands);
+    free(c->shards);
+    free(c->now.landed);
+    free(c->now.busy);
+    free(c);
+    *at = NULL;
 }

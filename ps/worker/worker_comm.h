@@ -1,0 +1,94 @@
+// A worker's communication thread. It owns the sockets and the protocol's core from login to the end; the
+// hooks of the topology (worker.c) give it commands and wait for what it publishes.
+//
+//     main (hooks) and compute (host functions)        communication thread
+//         comm_command ---- mutex, eventfd ------>     worker_core, sockets
+//         comm_wait <------ mutex, condition -----     (published: copied out after every poll)
+//
+// Weights are written by this thread alone between a unit's push and its landing, and read by compute alone
+// otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says who has them
+// when.
+//
+// Blocking   comm_create (the login), comm_wait and comm_part.
+// Errors     The first reason is kept; every wait then fails with it, and the job is told. It is logged once.
+#ifndef STARRING_PS_WORKER_WORKER_COMM_H
+#define STARRING_PS_WORKER_WORKER_COMM_H
+
+#include "ps/net/login.h"
+#include "ps/ps.h"
+#include "ps/worker/staging.h"
+#include "ps/worker/worker_core.h"
+
+struct comm_options {
+    struct ps_role_options role;
+    const struct shard_map *map;  // outlives the comm, as all below
+    const struct worker_buffers *buffers;
+    struct staging *staging;  // NULL: the device's memory is host memory
+    struct wire_count *wire;
+};
+
+struct comm;
+// Logs in, connects to every shard and starts the thread. id: who this worker is. NULL after logging.
+struct comm *comm_create(const struct comm_options *o, struct ps_identity *id);
+// Says goodbye and ends the thread. Commands that come later are ignored.
+void comm_part(struct comm *c);
+// Ends the thread and closes its sockets: nothing is sent any more.
+void comm_hang_up(struct comm *c);
+void comm_destroy(struct comm **c);  // after comm_part; waits until the transport has let go of every buffer
+
+// ---------------------------------------------------------------- commands
+enum command_kind {
+    COMMAND_PUSH,
+    COMMAND_INIT,
+    COMMAND_REPORT,
+    COMMAND_GATHER,
+    COMMAND_PULL_ALL,
+    COMMAND_STOP,
+    COMMAND_GOODBYE
+};
+
+struct command {
+    enum command_kind kind;
+    int unit;
+    struct push_info push;
+    const float *values;  // INIT: (n_pad), until the unit is no longer busy
+    uint64_t round;       // INIT
+    struct step_input report;
+    double loss;  // REPORT: this worker's share
+    double gather[WIRE_VALUES_MAX];
+    int count;  // GATHER
+};
+void comm_command(struct comm *c, const struct command *command);  // any thread; never blocks
+// Makes every wait fail with this text and tells the job; any thread.
+void comm_give_up(struct comm *c, const char *why);
+
+// ---------------------------------------------------------------- what it publishes
+struct published {
+    int64_t *landed;  // (units)
+    int *busy;        // (units)
+    int unobeyed;     // commands whose effect is not in here yet
+    int pulling;
+    int64_t steps_done;
+    struct step_stats stats;
+    uint64_t gathers_asked, gathers_done;
+    double gathered[WIRE_VALUES_MAX];
+    bool parted, stopped;
+    struct staleness staleness;
+    double busy_s;    // any transfer outstanding
+    double waited_s;  // comm_wait stood still
+};
+
+struct comm_wait {
+    bool (*ready)(const struct published *now, int unit, int64_t least);
+    int unit;  // -1: none
+    int64_t least;
+    int64_t step;      // the one under way, for the text
+    const char *what;  // "weights have not landed"
+    bool watched;  // the scheduler decides who is late (it knows who still makes progress): no deadline here
+};
+// The main thread's. Blocks until ready(...) holds, at most deadline_ms. 0, or -1 after logging.
+int comm_wait(struct comm *c, const struct comm_wait *wait);
+// All but landed and busy, which are NULL.
+struct published comm_published(struct comm *c);
+
+#endif

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "kernels/backend_impl.h"
+#include "kernels/queue/queue.h"
 
 #define FAR_BYTES    ((size_t)64 << 20)  // of all devices since the program's start: nothing is used twice
 #define FAR_DELAY_US 400
@@ -73,11 +74,11 @@ static inline int far_refuse(void *arg) {
 
 static inline void far_copy(struct stream *s, void *dst, const void *src, size_t bytes) {
     bool fetch = far_seen(src) != src && far_seen(dst) == dst;
-    host_host(s, "pause", far_pause, NULL);
+    queue_host(s, "pause", far_pause, NULL);
     if (fetch && atomic_load(&far_memory.fail_fetches) > 0 &&
         atomic_fetch_sub(&far_memory.fail_fetches, 1) > 0)
-        host_host(s, "copy", far_refuse, NULL);
-    host_copy(s, far_seen(dst), far_seen(src), bytes);
+        queue_host(s, "copy", far_refuse, NULL);
+    queue_copy(s, far_seen(dst), far_seen(src), bytes);
 }
 
 static inline void far_launch(struct stream *s, enum op op, const void *args, size_t args_bytes) {
@@ -85,8 +86,8 @@ static inline void far_launch(struct stream *s, enum op op, const void *args, si
     if (op != OP_SUMSQ || args_bytes != sizeof a) abort();
     a.out = far_seen(a.out);
     a.x = far_seen(a.x);
-    host_host(s, "pause", far_pause, NULL);
-    host_launch(s, op, &a, sizeof a);
+    queue_host(s, "pause", far_pause, NULL);
+    queue_launch(s, op, &a, sizeof a);
 }
 
 // Opens the device; dev_close closes it. 0 or -1.

@@ -134,8 +134,8 @@ void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64
                 int64_t seq, int32_t *tokens, int32_t *targets) {
     assert(s->train_tokens > seq);
     for (int64_t i = 0; i < count; i++) {
-        uint64_t places = (uint64_t)(s->train_tokens - seq);
-        int64_t at = (int64_t)rng_below(seed ^ BATCH_KEY, (uint64_t)step, (uint64_t)(first + i), places);
+        uint64_t starts = (uint64_t)(s->train_tokens - seq);
+        int64_t at = (int64_t)rng_below(seed ^ BATCH_KEY, (uint64_t)step, (uint64_t)(first + i), starts);
         stream_fetch(&s->stream, at, seq, tokens + i * seq);
         stream_fetch(&s->stream, at + 1, seq, targets + i * seq);
     }

@@ -10,17 +10,14 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/core/sha256.h"
 #include "shared/data/data.h"
+#include "shared/data/data_stream.h"
 #include "shared/data/sidecar.h"
 #include "shared/report/progress.h"
 
-#define BIN_MAGIC        20240520  // llm.c, dev/data/data_common.py: write_datafile, gpt-2
-#define BIN_MAGIC_32     20240801  // the same for vocabularies over 65536
-#define BIN_VERSION      1
-#define BIN_VERSION_32   7
-#define BIN_HEADER_WORDS 256
-#define DEFAULT_VOCAB    (1 << 20)
+#define DEFAULT_VOCAB (1 << 20)
 
 static int info_run(const struct cli_args *args) {
     long vocab;
@@ -77,8 +74,8 @@ static int too_many(const char *from) {
 
 // The header of c->tokens tokens of `width` bytes, at the start of the file.
 static int put_header(struct copying *c, int width) {
-    int32_t header[BIN_HEADER_WORDS] = {width == 2 ? BIN_MAGIC : BIN_MAGIC_32,
-                                        width == 2 ? BIN_VERSION : BIN_VERSION_32, (int32_t)c->tokens};
+    const struct bin_format *f = &bin_formats[width == 4];
+    int32_t header[BIN_HEADER_WORDS] = {f->magic, f->version, (int32_t)c->tokens};
     if (c->tokens > INT32_MAX) {
         errno = EOVERFLOW;
         return -1;
@@ -111,16 +108,11 @@ static int copy_tokens(struct copying *c, int width) {
     return ferror(c->in) ? -1 : put_header(c, width);
 }
 
-static bool same_file(const char *a, const char *b) {
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static bool is_token_file(FILE *f) {
     int32_t magic = 0;
     size_t n = fread(&magic, sizeof magic, 1, f);
     rewind(f);
-    return n == 1 && (magic == BIN_MAGIC || magic == BIN_MAGIC_32);
+    return n == 1 && bin_format_of(magic);
 }
 
 // Before anything is read: may OUT.bin be written, do IN's tokens of `width` bytes fit llm.c's format?

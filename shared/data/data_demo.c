@@ -78,8 +78,8 @@ static const char *const verbs[] = {"follows",   "carries", "watches",  "repairs
 static const char *const adjectives[] = {
     "old",     "quiet",  "small",  "bright", "broken", "distant", "green",  "careful", "heavy",    "early",
     "patient", "hidden", "silver", "narrow", "gentle", "strange", "broken", "warm",    "familiar", "empty"};
-static const char *const places[] = {"near",   "behind", "under",  "beyond",
-                                     "inside", "above",  "beside", "without"};
+static const char *const prepositions[] = {"near",   "behind", "under",  "beyond",
+                                           "inside", "above",  "beside", "without"};
 static const char *const openings[] = {"in the evening", "after the storm",  "every year",
                                        "at first",       "before dawn",      "on the way home",
                                        "in this case",   "from time to time"};
@@ -133,7 +133,7 @@ static void clause(struct pen *p) {
     word(p, choose(p, verbs, COUNT(verbs)));
     noun_phrase(p);
     if (pick(p, 3) == 0) {
-        word(p, choose(p, places, COUNT(places)));
+        word(p, choose(p, prepositions, COUNT(prepositions)));
         noun_phrase(p);
     }
 }

@@ -11,20 +11,17 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/core/shell_word.h"
 
 #define EVAL_MAGIC 20240522  // llm.c, dev/data/data_common.py: write_evalfile
 
-// llm.c, dev/data/data_common.py: 256 int32 {magic, version, count, 0..}, then the tokens.
-#define BIN_HEADER_BYTES 1024
-static const struct {
-    int32_t magic, version;
-    int width;  // bytes per token
-} bin_formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+const struct bin_format bin_formats[BIN_FORMATS] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), k = strlen(suffix);
-    return n > k && strcmp(name + n - k, suffix) == 0;
+const struct bin_format *bin_format_of(int32_t magic) {
+    for (int i = 0; i < BIN_FORMATS; i++)
+        if (bin_formats[i].magic == magic) return &bin_formats[i];
+    return NULL;
 }
 
 static struct segment *add_segment(struct token_stream *s, const char *path) {
@@ -74,14 +71,13 @@ static int refuse_magic(const struct segment *g, int32_t magic) {
 static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
     if (g->map_bytes >= sizeof head) memcpy(head, g->map, sizeof head);
-    int f = 0;
-    while (f < 2 && bin_formats[f].magic != head[0]) f++;
-    if (f == 2) return refuse_magic(g, head[0]);
-    if (head[1] != bin_formats[f].version)
+    const struct bin_format *f = bin_format_of(head[0]);
+    if (!f) return refuse_magic(g, head[0]);
+    if (head[1] != f->version)
         return fail(
             "data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
-            g->path, head[1], head[0], bin_formats[f].version);
-    *width = bin_formats[f].width;
+            g->path, head[1], head[0], f->version);
+    *width = f->width;
     int64_t have = (int64_t)g->map_bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
     if (head[2] <= 0 || have != need)
         return fail(
@@ -98,7 +94,7 @@ static int read_bin_header(struct segment *g, int *width) {
 static bool is_bin(const struct segment *g, const char *tokenizer) {
     int32_t magic = 0;
     if (g->map_bytes >= sizeof magic) memcpy(&magic, g->map, sizeof magic);
-    if (magic == bin_formats[0].magic || magic == bin_formats[1].magic) return true;
+    if (bin_format_of(magic)) return true;
     return tokenizer ? strcmp(tokenizer, "bin") == 0 : ends_with(g->path, ".bin");
 }
 

@@ -6,6 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// A token file of llm.c (dev/data/data_common.py, write_datafile):
+//     | 256 int32: magic, version, count of tokens, 0.. | tokens, `width` bytes each |
+struct bin_format {
+    int32_t magic, version;
+    int width;  // 2: gpt-2; 4: vocabularies over 65536
+};
+#define BIN_FORMATS      2
+#define BIN_HEADER_WORDS 256
+#define BIN_HEADER_BYTES (BIN_HEADER_WORDS * 4)
+extern const struct bin_format bin_formats[BIN_FORMATS];
+const struct bin_format *bin_format_of(int32_t magic);  // NULL: none has it
+
 struct segment {
     char *path;          // for messages
     const void *tokens;  // little-endian, `width` bytes each

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 
 // The first TEXT_TO_TOKENS say how text becomes tokens; the others are about special tokens and use.
 #define TEXT_TO_TOKENS 7
@@ -45,16 +46,9 @@ char *tokenizer_folder(const char *model) {
     return slash ? xasprintf("%.*s", slash == model ? 1 : (int)(slash - model), model) : xstrdup(".");
 }
 
-static bool has(const char *folder, const char *name) {
-    char *path = xasprintf("%s/%s", folder, name);
-    bool there = access(path, F_OK) == 0;
-    free(path);
-    return there;
-}
-
 bool tokenizer_present(const char *folder) {
     for (size_t i = 0; folder && i < TEXT_TO_TOKENS; i++)
-        if (has(folder, names[i])) return true;
+        if (has_file(folder, names[i])) return true;
     return false;
 }
 
@@ -159,11 +153,9 @@ static int copy_file(const char *from, const char *to) {
 int tokenizer_copy(const char *from, const char *to) {
     int rc = 0;
     for (size_t i = 0; i < NAMES; i++) {
-        if (!has(from, names[i])) continue;
+        if (!has_file(from, names[i])) continue;
         char *source = xasprintf("%s/%s", from, names[i]), *target = xasprintf("%s/%s", to, names[i]);
-        struct stat a, b;
-        bool same = !stat(source, &a) && !stat(target, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-        if (!same && copy_file(source, target)) rc = -1;
+        if (!same_file(source, target) && copy_file(source, target)) rc = -1;
         free(source);
         free(target);
     }

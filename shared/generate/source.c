@@ -5,22 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/hf/hf_dir.h"
 
 static bool is_directory(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-static bool has_file(const char *dir, const char *name) {
-    char *path = xasprintf("%s/%s", dir, name);
-    bool yes = access(path, F_OK) == 0;
-    free(path);
-    return yes;
 }
 
 static int no_weights(const char *given) {

@@ -3,7 +3,7 @@
 // A row says which traits the model has (shared/model/spec.h), which keys its config.json has, and what its
 // tensors are called. A model_type made of traits that are there needs its row and nothing else:
 //
-//     keys      read by hf_config_read, written by hf_config_text, in the order of the row
+//     keys      read by hf_config_read, written by hf_config_json, in the order of the row
 //     tensors   read and written by hf_open and hf_writer_create, through hf_map.h
 #ifndef STARRING_SHARED_HF_FAMILIES_H
 #define STARRING_SHARED_HF_FAMILIES_H

@@ -14,7 +14,7 @@
 
 // One read of a file: the first error sticks, so that readers below need no checks in between; after an
 // error sizes read as 1, so that divisions by them stay defined.
-struct reading {
+struct parse {
     const char *path;
     const cJSON *root;
     struct model_spec *spec;
@@ -27,142 +27,142 @@ static const cJSON *find(const cJSON *object, const char *key) {
     return j && !cJSON_IsNull(j) ? j : NULL;
 }
 
-static void reject(struct reading *r, const char *key, const cJSON *value, const char *why) {
+static void reject(struct parse *p, const char *key, const cJSON *value, const char *why) {
     char *text = value ? cJSON_PrintUnformatted(value) : NULL;
-    if (!r->failed) fail("%s: \"%s\" is %.200s: %s", r->path, key, text ? text : "missing", why);
+    if (!p->failed) fail("%s: \"%s\" is %.200s: %s", p->path, key, text ? text : "missing", why);
     cJSON_free(text);
-    r->failed = 1;
+    p->failed = 1;
 }
 
-static int32_t integer_of(struct reading *r, const char *key, const cJSON *j) {
+static int32_t integer_of(struct parse *p, const char *key, const cJSON *j) {
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= -1.0 && j->valuedouble <= INT32_MAX) ||
         j->valuedouble != floor(j->valuedouble)) {
-        reject(r, key, j, "must be a whole number that fits 32 bits");
+        reject(p, key, j, "must be a whole number that fits 32 bits");
         return 1;
     }
     return (int32_t)j->valuedouble;
 }
 
-static int32_t need_size(struct reading *r, const char *key) {
-    const cJSON *j = find(r->root, key);
+static int32_t need_size(struct parse *p, const char *key) {
+    const cJSON *j = find(p->root, key);
     if (!j) {
-        reject(r, key, NULL, "the model's sizes have no default; add the key");
+        reject(p, key, NULL, "the model's sizes have no default; add the key");
         return 1;
     }
-    int32_t v = integer_of(r, key, j);
+    int32_t v = integer_of(p, key, j);
     if (v >= 1) return v;
-    reject(r, key, j, "must be at least 1");
+    reject(p, key, j, "must be at least 1");
     return 1;
 }
 
-static float get_float(struct reading *r, const cJSON *object, const char *key, double missing) {
+static float get_float(struct parse *p, const cJSON *object, const char *key, double missing) {
     const cJSON *j = find(object, key);
     if (!j) return (float)missing;
-    if (!cJSON_IsNumber(j) || !isfinite((float)j->valuedouble)) reject(r, key, j, "must be a finite number");
+    if (!cJSON_IsNumber(j) || !isfinite((float)j->valuedouble)) reject(p, key, j, "must be a finite number");
     return (float)j->valuedouble;
 }
 
-static bool get_bool(struct reading *r, const char *key, bool missing) {
-    const cJSON *j = find(r->root, key);
+static bool get_bool(struct parse *p, const char *key, bool missing) {
+    const cJSON *j = find(p->root, key);
     if (!j) return missing;
-    if (!cJSON_IsBool(j)) reject(r, key, j, "must be true or false");
+    if (!cJSON_IsBool(j)) reject(p, key, j, "must be true or false");
     return cJSON_IsTrue(j);
 }
 
 // eos_token_id may be a list (LLaMA 3 Instruct): its first element is taken.
-static int32_t get_token(struct reading *r, const char *key) {
-    const cJSON *j = find(r->root, key);
+static int32_t get_token(struct parse *p, const char *key) {
+    const cJSON *j = find(p->root, key);
     if (j && cJSON_IsArray(j)) j = cJSON_GetArrayItem(j, 0);
-    return j ? integer_of(r, key, j) : -1;
+    return j ? integer_of(p, key, j) : -1;
 }
 
 // ---------------------------------------------------------------- reading each kind
 #define FIELD_OF(spec, k, type) ((type *)((char *)(spec) + (k)->field))
 
-static void read_size(struct reading *r, const struct hf_key *k) {
-    int32_t *field = FIELD_OF(r->spec, k, int32_t);
-    if (k->follows && !find(r->root, k->key)) return;
-    int32_t value = need_size(r, k->key);
+static void read_size(struct parse *p, const struct hf_key *k) {
+    int32_t *field = FIELD_OF(p->spec, k, int32_t);
+    if (k->follows && !find(p->root, k->key)) return;
+    int32_t value = need_size(p, k->key);
     if (!*field) *field = value;
 }
 
-static void read_float(struct reading *r, const struct hf_key *k) {
-    *FIELD_OF(r->spec, k, float) = get_float(r, r->root, k->key, k->missing);
+static void read_float(struct parse *p, const struct hf_key *k) {
+    *FIELD_OF(p->spec, k, float) = get_float(p, p->root, k->key, k->missing);
 }
 
-static void read_only(struct reading *r, const struct hf_key *k) {
+static void read_only(struct parse *p, const struct hf_key *k) {
     bool wanted = k->missing != 0.0;
-    if (get_bool(r, k->key, wanted) != wanted) reject(r, k->key, find(r->root, k->key), k->why);
+    if (get_bool(p, k->key, wanted) != wanted) reject(p, k->key, find(p->root, k->key), k->why);
 }
 
-static void read_one(struct reading *r, const struct hf_key *k) {
-    const cJSON *j = find(r->root, k->key);
-    if (j && !(cJSON_IsNumber(j) && j->valuedouble == 1.0)) reject(r, k->key, j, k->why);
+static void read_one(struct parse *p, const struct hf_key *k) {
+    const cJSON *j = find(p->root, k->key);
+    if (j && !(cJSON_IsNumber(j) && j->valuedouble == 1.0)) reject(p, k->key, j, k->why);
 }
 
-static void read_activation(struct reading *r, const struct hf_key *k) {
-    const cJSON *j = find(r->root, k->key);
+static void read_activation(struct parse *p, const struct hf_key *k) {
+    const cJSON *j = find(p->root, k->key);
     if (!j) return;
     for (const char *const *name = k->same; *name; name++)
         if (cJSON_IsString(j) && strcmp(j->valuestring, *name) == 0) return;
-    reject(r, k->key, j, k->why);
+    reject(p, k->key, j, k->why);
 }
 
-static void read_dropout(struct reading *r, const struct hf_key *k) {
-    const cJSON *j = find(r->root, k->key);
+static void read_dropout(struct parse *p, const struct hf_key *k) {
+    const cJSON *j = find(p->root, k->key);
     if (j && cJSON_IsNumber(j) && j->valuedouble != 0.0)
-        warn("%s: \"%s\" is %g; training here applies no dropout", r->path, k->key, j->valuedouble);
+        warn("%s: \"%s\" is %g; training here applies no dropout", p->path, k->key, j->valuedouble);
 }
 
 // An absent key is transformers' default, null is no window.
-static void read_window(struct reading *r, const struct hf_key *k) {
-    const cJSON *j = cJSON_GetObjectItemCaseSensitive(r->root, k->key);
-    *FIELD_OF(r->spec, k, int32_t) = !j ? (int32_t)k->missing : cJSON_IsNull(j) ? 0 : need_size(r, k->key);
+static void read_window(struct parse *p, const struct hf_key *k) {
+    const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, k->key);
+    *FIELD_OF(p->spec, k, int32_t) = !j ? (int32_t)k->missing : cJSON_IsNull(j) ? 0 : need_size(p, k->key);
 }
 
-static void read_full_layers(struct reading *r, const struct hf_key *k) {
-    const cJSON *types = find(r->root, k->key), *t;
+static void read_full_layers(struct parse *p, const struct hf_key *k) {
+    const cJSON *types = find(p->root, k->key), *t;
     cJSON_ArrayForEach(t, types) {
         if (cJSON_IsString(t) && strcmp(t->valuestring, "full_attention") == 0) continue;
-        reject(r, k->key, t, k->why);
+        reject(p, k->key, t, k->why);
         return;
     }
 }
 
 // "rope_scaling" (transformers 4) or "rope_parameters" (5, which also holds rope_theta).
-static void read_rope(struct reading *r, const struct hf_key *k) {
-    struct model_spec *s = r->spec;
-    s->rope_theta = get_float(r, r->root, "rope_theta", 10000.0);
-    const char *key = find(r->root, "rope_parameters") ? "rope_parameters" : k->key;
-    const cJSON *j = find(r->root, key);
+static void read_rope(struct parse *p, const struct hf_key *k) {
+    struct model_spec *s = p->spec;
+    s->rope_theta = get_float(p, p->root, "rope_theta", 10000.0);
+    const char *key = find(p->root, "rope_parameters") ? "rope_parameters" : k->key;
+    const cJSON *j = find(p->root, key);
     if (!j) return;
     if (!cJSON_IsObject(j)) {
-        reject(r, key, j, "must be an object or null");
+        reject(p, key, j, "must be an object or null");
         return;
     }
-    s->rope_theta = get_float(r, j, "rope_theta", (double)s->rope_theta);
+    s->rope_theta = get_float(p, j, "rope_theta", (double)s->rope_theta);
     const cJSON *type = find(j, "rope_type");
     if (!type) type = find(j, "type");
     const char *name = type && cJSON_IsString(type) ? type->valuestring : "";
     if (strcmp(name, "default") == 0) return;
-    s->rope_factor = get_float(r, j, "factor", 0.0);
+    s->rope_factor = get_float(p, j, "factor", 0.0);
     if (strcmp(name, "linear") == 0) {
         s->rope_scaling = ROPE_LINEAR;
     } else if (strcmp(name, "llama3") == 0) {
         s->rope_scaling = ROPE_LLAMA3;
-        s->rope_low_freq_factor = get_float(r, j, "low_freq_factor", 0.0);
-        s->rope_high_freq_factor = get_float(r, j, "high_freq_factor", 0.0);
+        s->rope_low_freq_factor = get_float(p, j, "low_freq_factor", 0.0);
+        s->rope_high_freq_factor = get_float(p, j, "high_freq_factor", 0.0);
         const cJSON *original = find(j, "original_max_position_embeddings");
         if (original)
-            s->rope_original_positions = integer_of(r, "original_max_position_embeddings", original);
+            s->rope_original_positions = integer_of(p, "original_max_position_embeddings", original);
         else
-            reject(r, key, j, "llama3 needs original_max_position_embeddings");
+            reject(p, key, j, "llama3 needs original_max_position_embeddings");
         if (!find(j, "low_freq_factor") || !find(j, "high_freq_factor"))
-            reject(r, key, j, "llama3 needs low_freq_factor and high_freq_factor");
+            reject(p, key, j, "llama3 needs low_freq_factor and high_freq_factor");
     } else {
-        reject(r, key, j, "unknown rope type; known are default, linear and llama3");
+        reject(p, key, j, "unknown rope type; known are default, linear and llama3");
     }
-    if (!find(j, "factor")) reject(r, key, j, "needs a factor");
+    if (!find(j, "factor")) reject(p, key, j, "needs a factor");
 }
 
 // ---------------------------------------------------------------- writing each kind
@@ -227,7 +227,7 @@ static void write_rope(cJSON *j, const struct hf_key *k, const struct model_spec
 }
 
 static const struct {
-    void (*read)(struct reading *r, const struct hf_key *k);
+    void (*read)(struct parse *p, const struct hf_key *k);
     void (*write)(cJSON *j, const struct hf_key *k, const struct model_spec *s);  // NULL: it is never written
 } kinds[HF_KEY_KINDS] = {
     [HF_SIZE] = {read_size, write_size},
@@ -243,9 +243,9 @@ static const struct {
 
 // ---------------------------------------------------------------- a file
 // The row, or NULL after rejecting the key that says which model it is.
-static const struct hf_family *read_type(struct reading *r) {
-    const cJSON *type = find(r->root, "model_type");
-    const cJSON *list = find(r->root, "architectures"), *first = type ? NULL : cJSON_GetArrayItem(list, 0);
+static const struct hf_family *read_type(struct parse *p) {
+    const cJSON *type = find(p->root, "model_type");
+    const cJSON *list = find(p->root, "architectures"), *first = type ? NULL : cJSON_GetArrayItem(list, 0);
     const char *type_text = cJSON_GetStringValue(type), *architecture = cJSON_GetStringValue(first);
     char known[128], why[384];
     hf_types_text(known, sizeof known);
@@ -259,45 +259,45 @@ static const struct hf_family *read_type(struct reading *r) {
         snprintf(why, sizeof why, "not a model this program has; known are %s", known);
     else
         snprintf(why, sizeof why, "known are %s", known);
-    reject(r, type || !architecture ? "model_type" : "architectures", type || !architecture ? type : list,
+    reject(p, type || !architecture ? "model_type" : "architectures", type || !architecture ? type : list,
            why);
     return NULL;
 }
 
-static void read_keys(struct reading *r, const struct hf_key *k) {
-    for (; k && k->key; k++) kinds[k->kind].read(r, k);
+static void read_keys(struct parse *p, const struct hf_key *k) {
+    for (; k && k->key; k++) kinds[k->kind].read(p, k);
 }
 
 // Sizes that the file leaves out. HF_SIZE's `follows` names the keys that may be missing.
-static void follow(struct reading *r, const struct hf_family *row) {
-    struct model_spec *s = r->spec;
+static void follow(struct parse *p, const struct hf_family *row) {
+    struct model_spec *s = p->spec;
     const struct hf_key *heads = row->keys;
     while (heads->field != offsetof(struct model_spec, heads)) heads++;
-    if (!s->head_size && s->channels % s->heads && !r->failed)
-        reject(r, heads->key, find(r->root, heads->key), heads->why);
+    if (!s->head_size && s->channels % s->heads && !p->failed)
+        reject(p, heads->key, find(p->root, heads->key), heads->why);
     if (!s->head_size) s->head_size = s->channels / s->heads;
     if (!s->kv_heads) s->kv_heads = s->heads;
     if (!s->ffn) s->ffn = s->channels <= INT32_MAX / 4 ? 4 * s->channels : INT32_MAX;
     if (!s->max_positions) s->max_positions = row->positions;
 }
 
-static void read_all(struct reading *r) {
-    struct model_spec *s = r->spec;
-    const struct hf_family *row = read_type(r);
+static void read_all(struct parse *p) {
+    struct model_spec *s = p->spec;
+    const struct hf_family *row = read_type(p);
     if (!row) return;
     snprintf(s->hf_type, sizeof s->hf_type, "%s", row->type);
     s->traits = row->traits;
-    s->vocab = need_size(r, "vocab_size");
-    s->init_std = get_float(r, r->root, "initializer_range", 0.02);
-    s->bos_token = get_token(r, "bos_token_id");
-    s->eos_token = get_token(r, "eos_token_id");
-    if (find(r->root, "quantization_config"))
-        reject(r, "quantization_config", find(r->root, "quantization_config"),
+    s->vocab = need_size(p, "vocab_size");
+    s->init_std = get_float(p, p->root, "initializer_range", 0.02);
+    s->bos_token = get_token(p, "bos_token_id");
+    s->eos_token = get_token(p, "eos_token_id");
+    if (find(p->root, "quantization_config"))
+        reject(p, "quantization_config", find(p->root, "quantization_config"),
                "quantized weights cannot be trained");
-    read_keys(r, row->keys);
-    s->tied = get_bool(r, "tie_word_embeddings", row->tied);
-    read_keys(r, row->extra);
-    follow(r, row);
+    read_keys(p, row->keys);
+    s->tied = get_bool(p, "tie_word_embeddings", row->tied);
+    read_keys(p, row->extra);
+    follow(p, row);
 }
 
 // "runs/a/config.json" -> "a"; "my.json" -> "my".
@@ -324,10 +324,10 @@ int hf_config_read(const char *path, struct model_spec *out) {
     }
     struct model_spec s = {0};
     name_from_path(path, s.name, sizeof s.name);
-    struct reading r = {path, root, &s, 0};
-    read_all(&r);
+    struct parse p = {path, root, &s, 0};
+    read_all(&p);
     cJSON_Delete(root);
-    if (r.failed || model_spec_check(&s)) return -1;
+    if (p.failed || model_spec_check(&s)) return -1;
     *out = s;
     return 0;
 }
@@ -337,7 +337,7 @@ static void write_keys(cJSON *j, const struct hf_key *k, const struct model_spec
         if (!k->unwritten && kinds[k->kind].write) kinds[k->kind].write(j, k, s);
 }
 
-char *hf_config_text(const struct model_spec *s, enum dtype dt) {
+cJSON *hf_config_json(const struct model_spec *s, enum dtype dt) {
     const struct hf_family *row = hf_family_of(s);
     assert(row);
     cJSON *j = cJSON_CreateObject();
@@ -356,9 +356,5 @@ char *hf_config_text(const struct model_spec *s, enum dtype dt) {
     cJSON_AddTrueToObject(j, "use_cache");
     add_token(j, "bos_token_id", s->bos_token);
     add_token(j, "eos_token_id", s->eos_token);
-    char *printed = cJSON_Print(j);
-    char *text = xasprintf("%s\n", printed ? printed : "{}");
-    cJSON_free(printed);
-    cJSON_Delete(j);
-    return text;
+    return j;
 }

@@ -2,6 +2,8 @@
 #ifndef STARRING_SHARED_HF_HF_CONFIG_H
 #define STARRING_SHARED_HF_HF_CONFIG_H
 
+#include <cjson/cJSON.h>
+
 #include "kernels/dtype.h"
 #include "shared/model/spec.h"
 
@@ -9,8 +11,8 @@
 // program cannot do are errors; keys it does not need are ignored. 0, or -1 after naming file, key, value.
 int hf_config_read(const char *path, struct model_spec *out);
 
-// The text of a config.json that transformers' AutoModelForCausalLM and hf_config_read read (malloc'd). s has
+// The config.json that transformers' AutoModelForCausalLM and hf_config_read read; the caller deletes it. s has
 // the traits of a row of families.c.
-char *hf_config_text(const struct model_spec *s, enum dtype dt);
+cJSON *hf_config_json(const struct model_spec *s, enum dtype dt);
 
 #endif

@@ -4,15 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/core/path.h"
+
 const char *hf_prefix(const struct model_spec *s) { return hf_family_of(s)->prefix; }
 
 bool hf_is_buffer(const char *name) {
     static const char *const suffixes[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t k = strlen(suffixes[i]);
-        if (n >= k && strcmp(name + n - k, suffixes[i]) == 0) return true;
-    }
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (ends_with(name, suffixes[i])) return true;
     return false;
 }
 

@@ -11,8 +11,10 @@
 #include "shared/core/unit.h"
 #include "shared/hf/families.h"
 
+#define HF_NAME_MAX 96
+
 struct hf_part {
-    char name[96];  // "model.layers.3.self_attn.q_proj.weight"
+    char name[HF_NAME_MAX];  // "model.layers.3.self_attn.q_proj.weight"
     int dims;
     int64_t shape[2];  // as Hugging Face stores it
     int64_t rows;      // of our tensor that it fills, following those of the part before

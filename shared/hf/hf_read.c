@@ -7,6 +7,7 @@
 
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/hf_map.h"
 #include "shared/hf/safetensors.h"
@@ -30,11 +31,6 @@ struct hf_reader {
     struct found *all;  // sorted by name
     int count;
 };
-
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), k = strlen(suffix);
-    return n > k && strcmp(name + n - k, suffix) == 0;
-}
 
 static bool file_exists(const char *dir, const char *name) {
     char *path = xasprintf("%s/%s", dir, name);

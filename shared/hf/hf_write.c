@@ -1,11 +1,10 @@
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "shared/config/json_file.h"
 #include "shared/core/error.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/hf_dir.h"
@@ -24,24 +23,8 @@ struct hf_writer {
     char *scratch;  // a transposed matrix
 };
 
-static int make_directory(const char *path) {
-    char *p = xstrdup(path);
-    int rc = 0;
-    for (char *c = p + 1; rc == 0; c++) {
-        if (*c != '/' && *c) continue;
-        char was = *c;
-        *c = '\0';
-        if (mkdir(p, 0777) != 0 && errno != EEXIST)
-            rc = fail("%s: cannot create the directory: %s", p, strerror(errno));
-        *c = was;
-        if (!was) break;
-    }
-    free(p);
-    return rc;
-}
-
 // The entries of the file in the order in which units are written; *largest_bytes: of a transposed one.
-static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[96],
+static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[HF_NAME_MAX],
                                      size_t *largest_bytes) {
     int room = 0, n = 0;
     for (int u = 0; u < w->layout->count; u++) room += HF_MAX_PARTS * w->layout->units[u].count;
@@ -71,9 +54,11 @@ struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, 
     w->spec = *s;
     w->layout = l;
     w->dtype = dt;
-    if (make_directory(dir) == 0) {
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        fail("%s: cannot create the directory: %s", dir, strerror(errno));
+    } else {
         int count;
-        char(*names)[96];
+        char(*names)[HF_NAME_MAX];
         size_t largest_bytes;
         struct st_entry *entries = list_entries(w, &count, &names, &largest_bytes);
         char *path = xasprintf("%s/model.safetensors", dir);
@@ -119,19 +104,12 @@ int hf_write_unit(struct hf_writer *w, int u, const void *weights) {
     return 0;
 }
 
-// config.json through a temporary name, so that a reader never sees half of it.
 static int write_config(const struct hf_writer *w) {
-    char *text = hf_config_text(&w->spec, w->dtype);
-    char *path = xasprintf("%s/config.json", w->dir), *tmp = xasprintf("%s.tmp", path);
-    FILE *f = fopen(tmp, "wb");
-    bool good = f && fputs(text, f) != EOF;
-    if (f && fclose(f) != 0) good = false;
-    good = good && rename(tmp, path) == 0;
-    int rc = good ? 0 : fail("%s: cannot write: %s", path, strerror(errno));
-    if (!good) unlink(tmp);
-    free(tmp);
+    cJSON *config = hf_config_json(&w->spec, w->dtype);
+    char *path = xasprintf("%s/config.json", w->dir);
+    int rc = json_file_write(path, config);
     free(path);
-    free(text);
+    cJSON_Delete(config);
     return rc;
 }
 

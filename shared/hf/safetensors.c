@@ -92,7 +92,7 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
     return 0;
 }
 
-static int by_place(const void *a, const void *b) {
+static int by_offset(const void *a, const void *b) {
     const struct st_tensor *x = a, *y = b;
     if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
@@ -104,7 +104,7 @@ static int by_name(const void *a, const void *b) {
 
 // Every byte of the data belongs to exactly one tensor, and every name occurs once.
 static int check_whole(struct st_file *f, const char *data, size_t data_bytes) {
-    qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_place);
+    qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_offset);
     const char *at = data;
     for (int i = 0; i < f->count; i++) {
         const struct st_tensor *t = &f->tensors[i];

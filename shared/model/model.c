@@ -164,7 +164,7 @@ void model_set_tokens(struct model *m, const int32_t *tokens, int64_t seq) {
     dev_copy(m->s, m->tokens, tokens, (size_t)m->R * sizeof *tokens);
 }
 
-const double *model_loss_place(const struct model *m) { return m->loss_sum; }
+const double *model_loss_on_device(const struct model *m) { return m->loss_sum; }
 
 double model_loss_sum(const struct model *m) {
     double sum;

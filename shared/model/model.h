@@ -52,9 +52,9 @@ void model_set_tokens(struct model *m, const int32_t *tokens, int64_t seq);
 void model_forward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied,
                    bool want_loss);
 void model_backward(struct model *m, int u, const struct unit_view *view, const struct unit_view *tied);
-// The sum of token losses since the last zero_loss: its place in device memory, as compute's work so far
+// The sum of token losses since the last zero_loss: its address in device memory, as compute's work so far
 // leaves it; and its value, for which the host waits (NAN when the stream has failed).
-const double *model_loss_place(const struct model *m);
+const double *model_loss_on_device(const struct model *m);
 double model_loss_sum(const struct model *m);
 // Logits (V) of one row, 0 <= row < B*T, as fp32, from the final norm of the last forward; blocks. 0 or -1.
 int model_row_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, int64_t row,

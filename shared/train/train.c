@@ -118,7 +118,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     }
     batch_feed_sent(x->feed, step);
     if (read_ahead(x, step + 1)) return step_failed(x, step);
-    in->loss_sum = model_loss_place(x->model);
+    in->loss_sum = model_loss_on_device(x->model);
     in->loss_tokens = tokens_of_mean(x);
     in->stop = stopping(x);
     return topology_step(x->t, in, stats);

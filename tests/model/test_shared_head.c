@@ -279,9 +279,9 @@ static void reserved_weights_stay_zero(void **state) {
         gradients(&cpu, 0);
         gradients(&device, 0);
         in.loss_tokens = 1;
-        in.loss_sum = model_loss_place(cpu.model);
+        in.loss_sum = model_loss_on_device(cpu.model);
         assert_int_equal(topology_step(cpu.topology, &in, &a), 0);
-        in.loss_sum = model_loss_place(device.model);
+        in.loss_sum = model_loss_on_device(device.model);
         assert_int_equal(topology_step(device.topology, &in, &b), 0);
         assert_true(a.grad_norm == b.grad_norm && !b.skipped);
     }

@@ -227,7 +227,7 @@ static void step(struct rig *r, int64_t t) {
                                   .updates = t,
                                   .lr = 1e-3f,
                                   .loss_scale = 1.0f,
-                                  .loss_sum = model_loss_place(r->model),
+                                  .loss_sum = model_loss_on_device(r->model),
                                   .loss_tokens = (double)(r->B * r->T)};
     assert_int_equal(topology_step(r->topology, &in, &stats), 0);
     assert_false(stats.skipped);

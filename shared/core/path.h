@@ -1,0 +1,11 @@
+// Questions about files and their names.
+#ifndef STARRING_SHARED_CORE_PATH_H
+#define STARRING_SHARED_CORE_PATH_H
+
+#include <stdbool.h>
+
+bool ends_with(const char *name, const char *suffix);  // and has something before it
+bool has_file(const char *dir, const char *name);      // dir/name exists, whatever it is
+bool same_file(const char *a, const char *b);          // both exist and are one file
+
+#endif

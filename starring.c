@@ -16,7 +16,7 @@
 #include <cjson/cJSON.h>
 
 #include "decentral/bench/bench_collective.h"
-#include "decentral/collective/collective.h"
+#include "decentral/collective/collective_mpi.h"
 #include "decentral/ring.h"
 #include "ps/role_command.h"
 #include "ps/star.h"

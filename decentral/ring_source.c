@@ -1,9 +1,11 @@
-// See the header.
 #include "decentral/ring_source.h"
 
 #include <stdlib.h>
 
+#include "decentral/collective/collective_mpi.h"
+#include "decentral/collective/collective_threads.h"
 #include "decentral/nccl/collective_nccl.h"
+#include "decentral/nccl/nccl_meeting.h"
 #include "shared/core/error.h"
 
 struct ring_source {
@@ -20,18 +22,18 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
     return m->mpi ? RING_MPI : RING_THREADS;
 }
 
+// The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
+static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
+    [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
+    [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
+    [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
+};
+
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
                                           const struct ring_place *p, struct nccl_world *nccl) {
-    struct collective_source s;
-    if (kind == RING_NCCL)
-        s = collective_source_nccl(nccl, p->rank, p->size);
-    else if (kind == RING_MPI)
-        s = (device_memory ? collective_source_mpi_staged : collective_source_mpi)(p->world, p->rank,
-                                                                                   p->size);
-    else
-        s = collective_source_threads(p->hub, p->rank);
-    s.size = p->size;
-    return s;
+    void *worlds[RING_COLLECTIVES] = {[RING_THREADS] = p->hub, [RING_MPI] = p->world, [RING_NCCL] = nccl};
+    return (struct collective_source){
+        .kind = kinds[kind][device_memory], .world = worlds[kind], .rank = p->rank, .size = p->size};
 }
 
 struct collective_source ring_source_predicted(enum ring_collective kind, bool cuda, int rank, int size) {

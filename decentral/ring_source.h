@@ -24,6 +24,9 @@ struct ring_machine {
 // own and NCCL is there, else again local or mpi. What was chosen stays.
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m);
 
+struct threads_hub;
+struct mpi_world;
+
 struct ring_place {
     struct threads_hub *hub;  // of ranks that are threads, or NULL
     struct mpi_world *world;  // of ranks that are processes, or NULL

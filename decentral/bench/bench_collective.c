@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "decentral/bench/bench_rank.h"
+#include "decentral/collective/collective_mpi.h"
+#include "decentral/collective/collective_threads.h"
 #include "decentral/ring_source.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
@@ -148,9 +150,10 @@ static int read_device(struct bench *b, const struct cli_args *a) {
 }
 
 static int read_kind(struct bench *b, const struct cli_args *a) {
-    static const char *const names[] = {"auto", "local", "mpi", "nccl"};  // enum ring_collective
+    const char *names[RING_COLLECTIVES];
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
-    int kind = read_word(a, "collective", names, 4);
+    for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = config_collective_name((enum ring_collective)i);
+    int kind = read_word(a, "collective", names, RING_COLLECTIVES);
     if (kind < 0) return -1;
     if (kind == RING_MPI && !mpi)
         return fail("--collective mpi: start the ranks with mpirun -n N starring bench collective ..");

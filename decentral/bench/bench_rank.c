@@ -59,11 +59,11 @@ static struct collective *open_channel(struct rank *x, const struct collective_s
     size_t count = control ? 2 : most_bytes(x) / dtype_size(dt);
     struct collective_options o = {
         .mode = control ? REDUCE_ORDERED : x->o->mode, .control = control, .deadline_s = x->o->deadline_s};
-    o.staging_bytes = src->staging_bytes(x->size, count, dt);
+    o.staging_bytes = collective_staging(src, count, dt);
     o.staging = arena_take(&x->arena, MEM_COMM, o.staging_bytes);
-    if (src->host_staging_bytes) o.host_staging_bytes = src->host_staging_bytes(x->size, count, dt);
+    o.host_staging_bytes = collective_host_staging(src, count, dt);
     o.host_staging = arena_take(&x->arena, MEM_HOST, o.host_staging_bytes);
-    return x->arena.failed ? NULL : src->create(src, channel, &o);
+    return x->arena.failed ? NULL : collective_create(src, channel, &o);
 }
 
 static int open_rank(struct rank *x, const struct collective_source *src) {

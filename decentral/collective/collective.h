@@ -85,16 +85,15 @@ struct collective {
     double busy_s;  // in transfers, waiting for peers included; written by the stream's thread
 };
 
-// Bytes of device memory an implementation wants for staging reductions of up to max_count elements a
-// rank; given at creation by whoever plans memory (0 for collective_threads).
+// Memory is given by whoever plans it, in what a kind asks for (struct collective_kind).
 struct collective_options {
     enum reduce_mode mode;
     bool control;
     struct wire_count *wire;
     double deadline_s;
-    void *staging;  // collective_mpi_staging_bytes(...) of device memory, or NULL
+    void *staging;  // device memory, or NULL
     size_t staging_bytes;
-    void *host_staging;  // collective_mpi_host_bytes(...) of MEM_HOST, or NULL
+    void *host_staging;  // MEM_HOST, or NULL
     size_t host_staging_bytes;
 };
 
@@ -185,47 +184,37 @@ static inline void collective_barrier(struct collective *c, struct stream *s) {
     collective_enqueue(c, &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0});
 }
 
-// ---- collective_threads: a hub shared by the threads, one collective per rank and channel. Native order is
-// the same as ordered. A failure of one rank aborts the whole hub.
-// Channels 0..COLLECTIVE_CHANNELS-1 are independent communicators.
-#define COLLECTIVE_CHANNELS 4
-struct threads_hub;
-struct threads_hub *threads_hub_create(int size);
-void threads_hub_destroy(struct threads_hub **h);  // after every collective of it
-int threads_hub_size(const struct threads_hub *h);
-void threads_hub_abort(struct threads_hub *h, const char *why);
-bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes);  // why is written when true
-struct collective *collective_threads_create(struct threads_hub *h, int rank, int channel,
-                                             const struct collective_options *o);
+// ---------------------------------------------------------------- where communicators come from
 
-// ---- collective_mpi: MPI_Init_thread(MULTIPLE) once, then one duplicate of MPI_COMM_WORLD a channel;
-// every rank creates its channels in the same order. Buffers in device memory that is not the host's pass
-// through host staging, which the channels of one stream may share: every operation there, reductions too,
-// and instead of the other staging. After a failure mpi_world_close leaves MPI without MPI_Finalize, which
-// would wait for the lost: end the process with an error and mpirun ends the job. Reductions need staging: a
-// channel created without any refuses them.
-struct mpi_world;
-int mpi_world_open(struct mpi_world **out, int *rank, int *size);
-void mpi_world_close(struct mpi_world **w);
-size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt);
-size_t collective_mpi_host_bytes(int size, size_t max_count, enum dtype dt);
-struct collective *collective_mpi_create(struct mpi_world *w, int channel,
-                                         const struct collective_options *o);
+#define COLLECTIVE_CHANNELS 4  // 0 .. : independent communicators
 
-// Where a rank gets its communicators from: the ring does not care which kind they are.
-struct collective_source {
+// A kind of collectives: one row, in its engine's file.
+struct collective_kind {
     const char *name;  // "local", "mpi", "nccl"
-    int rank, size;
+    // world: the engine's own, of all channels. NULL after logging.
+    struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
+    // Bytes of collective_options' memory for blocks of up to max_count elements. NULL: none.
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
-    size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel; NULL: none
-    struct collective *(*create)(const struct collective_source *src, int channel,
-                                 const struct collective_options *o);
-    void *impl;               // struct threads_hub * or struct mpi_world *
+    size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
-struct collective_source collective_source_threads(struct threads_hub *h, int rank);
-struct collective_source collective_source_mpi(struct mpi_world *w, int rank, int size);
-// For ranks whose device memory is not the host's.
-struct collective_source collective_source_mpi_staged(struct mpi_world *w, int rank, int size);
+
+// A rank's: the ring does not care which kind they are.
+struct collective_source {
+    const struct collective_kind *kind;
+    void *world;  // NULL where only predictions are wanted
+    int rank, size;
+};
+static inline struct collective *collective_create(const struct collective_source *s, int channel,
+                                                   const struct collective_options *o) {
+    return s->kind->create(s->world, s->rank, channel, o);
+}
+static inline size_t collective_staging(const struct collective_source *s, size_t max_count, enum dtype dt) {
+    return s->kind->staging_bytes ? s->kind->staging_bytes(s->size, max_count, dt) : 0;
+}
+static inline size_t collective_host_staging(const struct collective_source *s, size_t max_count,
+                                             enum dtype dt) {
+    return s->kind->host_staging_bytes ? s->kind->host_staging_bytes(s->size, max_count, dt) : 0;
+}
 
 #endif

@@ -20,6 +20,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "decentral/collective/collective_mpi.h"
+
 #include "decentral/collective/collective_exchange.h"
 #include "shared/core/error.h"
 
@@ -412,14 +414,6 @@ static int open_communicator(struct collective_mpi *m) {
     return rc == MPI_SUCCESS ? 0 : fail_mpi(m, "posting the receive of aborts", rc);
 }
 
-size_t collective_mpi_staging_bytes(int size, size_t max_count, enum dtype dt) {
-    return exchange_staging_bytes(size, max_count, dt);
-}
-
-size_t collective_mpi_host_bytes(int size, size_t max_count, enum dtype dt) {
-    return exchange_host_bytes(size, max_count, dt);
-}
-
 // What is given must do for one element a block.
 static int check_staging(const struct mpi_world *w, int channel, const struct collective_options *o) {
     size_t least = (size_t)(w->size - 1) * DEV_ALIGN, host_least = 2 * (size_t)w->size * DEV_ALIGN;
@@ -456,3 +450,13 @@ struct collective *collective_mpi_create(struct mpi_world *w, int channel,
     mpi_destroy(&m->x.impl.head);
     return NULL;
 }
+
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    (void)rank;
+    return collective_mpi_create(world, channel, o);
+}
+
+const struct collective_kind collective_mpi_kind = {
+    .name = "mpi", .create = create, .staging_bytes = exchange_staging_bytes, .ordered_16bit_only = true};
+const struct collective_kind collective_mpi_staged_kind = {
+    .name = "mpi", .create = create, .host_staging_bytes = exchange_host_bytes, .ordered_16bit_only = true};

@@ -8,6 +8,8 @@
 // Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer.
 // Devices     In device memory the same operations are enqueued, ordered by events (threads_impl.h). The
 //             deadline is that of the meetings: a device that hangs is not noticed.
+#include "decentral/collective/collective_threads.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -255,3 +257,9 @@ struct collective *collective_threads_create(struct threads_hub *h, int rank, in
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
     return &t->impl.head;
 }
+
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    return collective_threads_create(world, rank, channel, o);
+}
+
+const struct collective_kind collective_threads_kind = {.name = "local", .create = create};

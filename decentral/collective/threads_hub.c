@@ -6,6 +6,8 @@
 //             all ranks are in the operation by then and only copy memory, or enqueue that, so they end; thus
 //             no rank returns while a peer may still read its buffers, whatever went wrong.
 // Lock order  channel, then hub.
+#include "decentral/collective/threads_hub.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,8 +54,6 @@ void threads_hub_destroy(struct threads_hub **hub) {
     free(h);
     *hub = NULL;
 }
-
-int threads_hub_size(const struct threads_hub *h) { return h->size; }
 
 void threads_hub_mark(struct threads_hub *h, const char *why) {
     pthread_mutex_lock(&h->lock);

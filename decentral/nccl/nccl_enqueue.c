@@ -1,10 +1,8 @@
-// The enqueuing half of collective_nccl: entries, the steps of a call, the table. Knows nothing of NCCL.
+// The enqueuing half of collective_nccl: entries and the steps of a call. Knows nothing of NCCL.
 #include <stdlib.h>
 
 #include "decentral/nccl/nccl_impl.h"
 #include "shared/core/error.h"
-
-#define CHUNK_BYTES ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
 
 // Frees the entries that are done and adds their time; waits for the oldest when there is no room.
 static struct nccl_entry *take_entry(struct collective_nccl *c, const struct collective_call *call) {
@@ -84,7 +82,7 @@ static const char *refusal(const struct collective_nccl *c, const struct collect
     return NULL;
 }
 
-static void enqueue(struct collective *head, const struct collective_call *call) {
+void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
     struct stream *s = call->stream;
     bool ordered = collective_reduces(call->primitive) && head->mode == REDUCE_ORDERED;
@@ -121,14 +119,3 @@ static void enqueue(struct collective *head, const struct collective_call *call)
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }
-
-size_t collective_nccl_staging_bytes(int size, size_t max_count, enum dtype dt) {
-    return collective_staging_bytes(size, max_count, dt, CHUNK_BYTES);
-}
-
-const struct collective_ops nccl_ops = {
-    .name = "nccl",
-    .enqueue = enqueue,
-    .abort = nccl_abort,
-    .destroy = nccl_destroy,
-};

@@ -1,29 +1,12 @@
-// Inside of collective_nccl: its objects. NCCL's own types stay in collective_nccl.c.
+// Inside of collective_nccl: one communicator and its operations in flight. NCCL's own types stay where nccl_api.h is included.
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 #define STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 
 #include "decentral/collective/collective_impl.h"
-#include "decentral/nccl/collective_nccl.h"
+#include "decentral/nccl/nccl_world.h"
 #include "kernels/cuda/cuda_so.h"
 
-#define NCCL_ENTRIES 64  // operations of a communicator in flight
-
-struct nccl_api;
 struct collective_nccl;
-
-struct nccl_world {
-    struct nccl_world_options o;
-    const struct cuda_so *so;
-    struct nccl_api *api;  // collective_nccl.c
-    struct stream *setup;  // NCCL wants a thread that has chosen the device
-    void *one;             // device memory of the barriers: one byte
-    // The order of all channels' operations; of the rank's thread.
-    struct event *order;  // recorded behind each step
-    bool serial;          // the device, too, runs one step after the other
-    struct nccl_event_pair {
-        struct event *start, *done;
-    } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator
-};
 
 struct nccl_entry;
 
@@ -60,17 +43,19 @@ struct collective_nccl {
     pthread_t watcher;
 };
 
+// ---- nccl_calls.c
 // Whether NCCL has a call for the primitive; what it lacks is made of its sends and receives.
 bool nccl_has(enum collective_primitive p);
-// collective_nccl.c: ends the communicator and everything that waits for it. s: a stream to fail, or NULL.
-// -1.
-int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why);
+// Submitted to the stream's thread: one struct nccl_step.
 int nccl_run_step(void *step, void *cuda_stream);
-void nccl_abort(struct collective *c, const char *why);
-void nccl_destroy(struct collective *c);
-// nccl_enqueue.c
-extern const struct collective_ops nccl_ops;
-// nccl_devices.c: whether every rank has a GPU of its own, or this NCCL lets them share. 0, or -1 after logging.
-int nccl_check_devices(const struct nccl_world *w, int nccl_version);
+// Follows a call of NCCL whose result is r (ncclResult_t): asks until it has been taken. comm_lock is held; it
+// is let go between the questions, so that an abort can come in. 0, or -1 after giving up (with the lock held
+// again).
+int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, const char *what, int r);
+// Ends the communicator and everything that waits for it. s: a stream to fail, or NULL. -1.
+int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why);
+
+// ---- nccl_enqueue.c
+void nccl_enqueue(struct collective *c, const struct collective_call *call);
 
 #endif

@@ -1,8 +1,8 @@
-// NCCL's rendezvous over other collectives.
+#include "decentral/nccl/nccl_meeting.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/nccl/collective_nccl.h"
 #include "shared/core/error.h"
 
 struct nccl_meeting {
@@ -48,10 +48,10 @@ int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source 
     }
     m->stream = stream_create(m->cpu, "rendezvous");
     if (m->stream)
-        m->under =
-            under->create(under, 0, &(struct collective_options){.control = true, .deadline_s = deadline_s});
+        m->under = collective_create(under, 0,
+                                     &(struct collective_options){.control = true, .deadline_s = deadline_s});
     if (!m->under) {
-        fail("NCCL's rendezvous: %s collectives cannot be created", under->name);
+        fail("NCCL's rendezvous: %s collectives cannot be created", under->kind->name);
         nccl_meeting_close(&m);
         return -1;
     }

@@ -255,21 +255,21 @@ static int create_collectives(struct zero *z) {
                                    .deadline_s = z->opt.deadline_s,
                                    .host_staging = z->gather_host,
                                    .host_staging_bytes = z->gather_host_bytes};
-    z->gather = z->source.create(&z->source, 0, &o);
+    z->gather = collective_create(&z->source, 0, &o);
     if (!z->gather) return -1;
     struct collective_options reduce = o;
     reduce.staging = z->reduce_staging;
     reduce.staging_bytes = z->reduce_staging_bytes;
     reduce.host_staging = z->reduce_host;
     reduce.host_staging_bytes = z->reduce_host_bytes;
-    z->reduce = z->source.create(&z->source, 1, &reduce);
+    z->reduce = collective_create(&z->source, 1, &reduce);
     if (!z->reduce) return -1;
     o.control = reduce.control = true;
-    z->aside = z->source.create(&z->source, 3, &o);
+    z->aside = collective_create(&z->source, 3, &o);
     if (!z->aside) return -1;
     reduce.staging = z->control_staging;
     reduce.staging_bytes = z->control_staging_bytes;
-    z->control = z->source.create(&z->source, 2, &reduce);
+    z->control = collective_create(&z->source, 2, &reduce);
     return z->control ? 0 : -1;
 }
 

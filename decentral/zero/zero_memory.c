@@ -51,15 +51,13 @@ static void carve_control(struct zero *z) {
     size_t largest = 0;
     for (int u = 0; u < l->count; u++)
         if ((size_t)unit_shard(l, u) > largest) largest = (size_t)unit_shard(l, u);
-    z->reduce_staging_bytes = z->source.staging_bytes(z->source.size, largest, z->opt.dtype);
-    z->control_staging_bytes = z->source.staging_bytes(z->source.size, EXACT_SUM_WORDS, DT_I64);
-    if (z->source.host_staging_bytes) {
-        size_t values = z->source.host_staging_bytes(z->source.size, EXACT_SUM_WORDS, DT_I64);
-        z->gather_host_bytes = z->source.host_staging_bytes(z->source.size, largest, z->opt.dtype);
-        z->reduce_host_bytes = z->gather_host_bytes > values ? z->gather_host_bytes : values;
-        z->gather_host = arena_take(&z->arena, MEM_HOST, z->gather_host_bytes);
-        z->reduce_host = arena_take(&z->arena, MEM_HOST, z->reduce_host_bytes);
-    }
+    z->reduce_staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
+    z->control_staging_bytes = collective_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
+    size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
+    z->gather_host_bytes = collective_host_staging(&z->source, largest, z->opt.dtype);
+    z->reduce_host_bytes = z->gather_host_bytes > values ? z->gather_host_bytes : values;
+    z->gather_host = arena_take(&z->arena, MEM_HOST, z->gather_host_bytes);
+    z->reduce_host = arena_take(&z->arena, MEM_HOST, z->reduce_host_bytes);
     z->reduce_staging = arena_take(&z->arena, MEM_COMM, z->reduce_staging_bytes);
     z->control_staging = arena_take(&z->arena, MEM_COMM, z->control_staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
@@ -87,10 +85,10 @@ static int check_options(const struct zero_options *o) {
         return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
     if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
         return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
-    if (o->reduce == REDUCE_NATIVE && o->source->ordered_16bit_only && o->dtype != DT_F32)
+    if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
         return fail(
             "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
-            o->stage, o->source->name, dtype_name(o->dtype));
+            o->stage, o->source->kind->name, dtype_name(o->dtype));
     return 0;
 }
 

@@ -1,5 +1,7 @@
 #include "decentral/zero/zero_policy.h"
 
+#include "decentral/collective/collective_plan.h"
+
 static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:0",
      .weights = RESIDENT_FULL,
@@ -32,14 +34,27 @@ size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options
     return full * params + shard * params / (size_t)o->source->size;
 }
 
+// What a primitive moves when it runs once over the shards of all units.
+static struct collective_volume volume_of(const struct zero_options *o, enum collective_primitive what) {
+    struct collective_volume all = {0};
+    for (int u = 0; u < o->layout->count; u++) {
+        struct collective_call c = {
+            .primitive = what, .count = (size_t)unit_shard(o->layout, u), .dt = o->dtype};
+        struct collective_plan p = collective_plan_of(&c, o->source->rank, o->layout->world);
+        struct collective_volume v = collective_volume(&p);
+        all.sent += v.sent;
+        all.received += v.received;
+    }
+    return all;
+}
+
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
-    const struct layout *l = o->layout;
-    uint64_t volume = 0, micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
-    uint64_t times = p->grads == RESIDENT_SHARD ? micro : 1;  // the reduction of the gradients
-    for (int u = 0; u < l->count; u++)
-        volume += (uint64_t)(l->world - 1) * (uint64_t)unit_shard(l, u) * dtype_size(o->dtype);
-    if (p->gather_grads) times++;
-    if (p->gather_weights) times++;
-    if (p->weights == RESIDENT_SHARD) times += 2 * micro;  // once for each pass
-    return (struct wire_prediction){.sent_per_step = times * volume, .received_per_step = times * volume};
+    uint64_t micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
+    uint64_t reductions = p->grads == RESIDENT_SHARD ? micro : 1;
+    uint64_t gathers = (uint64_t)p->gather_grads + p->gather_weights;
+    if (p->weights == RESIDENT_SHARD) gathers += 2 * micro;  // once for each pass
+    struct collective_volume r = volume_of(o, COLLECTIVE_REDUCE_SCATTER),
+                             g = volume_of(o, COLLECTIVE_ALL_GATHER);
+    return (struct wire_prediction){.sent_per_step = reductions * r.sent + gathers * g.sent,
+                                    .received_per_step = reductions * r.received + gathers * g.received};
 }

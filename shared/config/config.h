@@ -61,7 +61,7 @@ enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
 
 // What a ring's ranks talk through: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
 // RING_AUTO.
-enum ring_collective { RING_AUTO, RING_THREADS, RING_MPI, RING_NCCL };
+enum ring_collective { RING_AUTO, RING_THREADS, RING_MPI, RING_NCCL, RING_COLLECTIVES };
 
 struct ps_config {
     int servers, threads;     // S; shard threads per server

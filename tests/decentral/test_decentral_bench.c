@@ -14,6 +14,7 @@
 
 #include "decentral/bench/bench_rank.h"
 #include "decentral/collective/collective_impl.h"
+#include "decentral/collective/collective_threads.h"
 #include "shared/core/error.h"
 
 static enum collective_primitive named(const char *name) {
@@ -206,16 +207,16 @@ static void *run_rank(void *arg) {
     return NULL;
 }
 
-typedef struct collective *(*create_fn)(const struct collective_source *src, int channel,
-                                        const struct collective_options *o);
+typedef struct collective *(*create_fn)(void *hub, int rank, int channel, const struct collective_options *o);
 
 // Runs the ranks; all must agree on how many elements are wrong, or all fail (-1).
 static int64_t run_threads(int ranks, const struct bench_rank_options *o, create_fn create) {
     struct bench_thread t[8] = {0};
+    struct collective_kind broken = {.name = "broken", .create = create};
     struct threads_hub *hub = threads_hub_create(ranks);
     for (int r = 0; r < ranks; r++) {
-        t[r] = (struct bench_thread){.source = collective_source_threads(hub, r), .o = o};
-        if (create) t[r].source.create = create;
+        t[r] = (struct bench_thread){.source = {create ? &broken : &collective_threads_kind, hub, r, ranks},
+                                     .o = o};
         assert_int_equal(pthread_create(&t[r].thread, NULL, run_rank, &t[r]), 0);
     }
     for (int r = 0; r < ranks; r++) pthread_join(t[r].thread, NULL);
@@ -289,27 +290,26 @@ static void all_reduce_that_copies(struct collective *c, const struct collective
         dev_copy(call->stream, call->recv, call->send, call->count * dtype_size(call->dt));
 }
 
-static struct collective *create_with(const struct collective_source *src, int channel,
-                                      const struct collective_options *o,
+static struct collective *create_with(void *hub, int rank, int channel, const struct collective_options *o,
                                       void (*enqueue)(struct collective *c,
                                                       const struct collective_call *call)) {
     static struct collective_ops broken[8][COLLECTIVE_CHANNELS];  // each rank its own
-    struct collective *c = collective_threads_create(src->impl, src->rank, channel, o);
-    struct collective_ops *mine = &broken[src->rank][channel];
+    struct collective *c = collective_threads_create(hub, rank, channel, o);
+    struct collective_ops *mine = &broken[rank][channel];
     *mine = *c->ops;
     mine->enqueue = enqueue;
     c->ops = mine;
     return c;
 }
 
-static struct collective *create_flipping(const struct collective_source *src, int channel,
+static struct collective *create_flipping(void *hub, int rank, int channel,
                                           const struct collective_options *o) {
-    return create_with(src, channel, o, all_reduce_that_flips);
+    return create_with(hub, rank, channel, o, all_reduce_that_flips);
 }
 
-static struct collective *create_copying(const struct collective_source *src, int channel,
+static struct collective *create_copying(void *hub, int rank, int channel,
                                          const struct collective_options *o) {
-    return create_with(src, channel, o, all_reduce_that_copies);
+    return create_with(hub, rank, channel, o, all_reduce_that_copies);
 }
 
 static void a_broken_reduction_is_caught(void **state) {
@@ -341,9 +341,9 @@ static void all_reduce_that_fails(struct collective *c, const struct collective_
         collective_impl_enqueue(c, call);
 }
 
-static struct collective *create_failing(const struct collective_source *src, int channel,
+static struct collective *create_failing(void *hub, int rank, int channel,
                                          const struct collective_options *o) {
-    return create_with(src, channel, o, all_reduce_that_fails);
+    return create_with(hub, rank, channel, o, all_reduce_that_fails);
 }
 
 static void a_failure_ends_all_ranks(void **state) {

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include "decentral/collective/collective_threads.h"
 #include "decentral/ring_source.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include "decentral/collective/collective_threads.h"
 #include "decentral/ring_source.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
@@ -49,7 +50,7 @@ static int open_channels(struct gpu_rank *r, const struct collective_source *sou
                                        .deadline_s = r->deadline_s,
                                        .staging = r->staging[i],
                                        .staging_bytes = STAGING};
-        r->c[i] = source->create(source, i, &o);
+        r->c[i] = collective_create(source, i, &o);
         if (!r->c[i]) return -1;
     }
     return 0;

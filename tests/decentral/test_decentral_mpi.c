@@ -9,6 +9,7 @@
 // clang-format on
 #include <sys/wait.h>
 
+#include "decentral/collective/collective_mpi.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
 #include "tests/decentral/zero_cases.h"
@@ -178,7 +179,7 @@ static int job_zero(struct mpi_rank *r) {
                               .steps = 5,
                               .micro = 1};
         struct zero_reference *ref = zero_reference_create(&c);
-        struct collective_source src = collective_source_mpi(r->world, r->rank, r->size);
+        struct collective_source src = {&collective_mpi_kind, r->world, r->rank, r->size};
         rc = zero_case_rank(&c, ref, &src);
         zero_reference_destroy(&ref);
     }

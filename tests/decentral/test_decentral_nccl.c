@@ -8,14 +8,16 @@
 
 #include <cmocka.h>
 
+#include "decentral/collective/collective_threads.h"
 #include "decentral/nccl/collective_nccl.h"
+#include "decentral/nccl/nccl_meeting.h"
 #include "shared/core/error.h"
 
 static void test_staging(void **state) {
     (void)state;
-    assert_int_equal(collective_nccl_staging_bytes(1, 1 << 20, DT_BF16), 0);
-    assert_int_equal(collective_nccl_staging_bytes(4, 100, DT_BF16), 3 * 256);
-    assert_int_equal(collective_nccl_staging_bytes(2, (size_t)1 << 30, DT_F32), (size_t)32 << 20);
+    assert_int_equal(collective_nccl_kind.staging_bytes(1, 1 << 20, DT_BF16), 0);
+    assert_int_equal(collective_nccl_kind.staging_bytes(4, 100, DT_BF16), 3 * 256);
+    assert_int_equal(collective_nccl_kind.staging_bytes(2, (size_t)1 << 30, DT_F32), (size_t)32 << 20);
 }
 
 static void test_needs_cuda(void **state) {
@@ -45,7 +47,7 @@ struct meeting_rank {
 
 static void *meeting_main(void *arg) {
     struct meeting_rank *m = arg;
-    struct collective_source under = collective_source_threads(m->hub, m->rank);
+    struct collective_source under = {&collective_threads_kind, m->hub, m->rank, RANKS};
     struct nccl_meeting *meeting = NULL;
     m->rc = nccl_meeting_open(&meeting, &under, 10);
     if (m->rc != 0) return NULL;
@@ -81,7 +83,7 @@ static void test_meeting_shares(void **state) {
 static void test_meeting_misses_a_rank(void **state) {
     (void)state;
     struct threads_hub *hub = threads_hub_create(2);
-    struct collective_source under = collective_source_threads(hub, 0);
+    struct collective_source under = {&collective_threads_kind, hub, 0, 2};
     struct nccl_meeting *meeting = NULL;
     char bytes[8] = "x";
     error_quiet(1);

@@ -15,7 +15,11 @@
 #include "kernels/cuda/host/stream.c"
 #include "kernels/cuda/host/workspace.c"
 
-#include "decentral/nccl/collective_nccl.c"
+#include "decentral/collective/collective_threads.h"
+#include "decentral/nccl/collective_nccl.h"
+#include "decentral/nccl/nccl_impl.h"
+#include "decentral/nccl/nccl_meeting.h"
+#include "decentral/nccl/nccl_world.c"
 
 // After the sources: cmocka has a macro called fail.
 #include <cmocka.h>
@@ -54,7 +58,7 @@ static struct nccl_world *fake_world(const struct nccl_rank *r, const struct ncc
 
 static void *rank_main(void *arg) {
     struct nccl_rank *r = arg;
-    struct collective_source under = collective_source_threads(r->hub, r->rank);
+    struct collective_source under = {&collective_threads_kind, r->hub, r->rank, r->size};
     struct nccl_meeting *meeting = NULL;
     error_quiet(1);
     r->rc = -1;
@@ -105,7 +109,7 @@ static void test_ordered(void **state) {
     struct nccl_rank r[CASES_MAX_RANKS];
     for (int size = 1; size <= 4; size++) {
         struct nccl_rank like = {.size = size, .mode = REDUCE_ORDERED, .body = body_cases, .deadline_s = 20};
-        like.staging_bytes = collective_nccl_staging_bytes(size, MOST, DT_F64);
+        like.staging_bytes = collective_nccl_kind.staging_bytes(size, MOST, DT_F64);
         run_ranks(r, &like);
         for (int i = 0; i < size; i++) assert_int_equal(r[i].rc, 0);
     }

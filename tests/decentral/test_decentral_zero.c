@@ -8,6 +8,8 @@
 #include <cmocka.h>
 // clang-format on
 
+#include "decentral/collective/collective_mpi.h"
+#include "decentral/collective/collective_threads.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 
@@ -44,7 +46,7 @@ static void run_ring(struct ring_thread *t, const struct zero_case *c, int (*bod
     pthread_barrier_init(&start, NULL, (unsigned)c->world);
     for (int i = 0; i < c->world; i++) {
         t[i] = (struct ring_thread){.c = c, .ref = ref, .body = body, .start = &start};
-        t[i].source = collective_source_threads(hub, i);
+        t[i].source = (struct collective_source){&collective_threads_kind, hub, i, c->world};
         assert_int_equal(pthread_create(&t[i].thread, NULL, ring_main, &t[i]), 0);
     }
     for (int i = 0; i < c->world; i++) pthread_join(t[i].thread, NULL);
@@ -137,7 +139,7 @@ static void test_textbook_memory(void **state) {
     layout_finish(&l, 64);
     assert_int_equal(l.params, 7500000000);
     struct threads_hub *hub = threads_hub_create(64);
-    struct collective_source src = collective_source_threads(hub, 63);
+    struct collective_source src = {&collective_threads_kind, hub, 63, 64};
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
@@ -165,7 +167,7 @@ static void test_fp32_formula_counts_no_master(void **state) {
     static const double per_parameter[4] = {16, 8 + 8 / 4.0, 4 + 12 / 4.0, 16 / 4.0};
     struct layout *l = zero_case_layout(4, false);
     struct threads_hub *hub = threads_hub_create(4);
-    struct collective_source src = collective_source_threads(hub, 0);
+    struct collective_source src = {&collective_threads_kind, hub, 0, 4};
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
@@ -184,8 +186,8 @@ static void test_impossible_options_are_refused(void **state) {
     error_quiet(1);
     struct layout *l = zero_case_layout(2, false);
     struct threads_hub *hub = threads_hub_create(2), *three = threads_hub_create(3);
-    struct collective_source src = collective_source_threads(hub, 0),
-                             other = collective_source_threads(three, 0);
+    struct collective_source src = {&collective_threads_kind, hub, 0, 2},
+                             other = {&collective_threads_kind, three, 0, 3};
     struct zero_options good = {.stage = 1,
                                 .layout = l,
                                 .dtype = DT_BF16,
@@ -206,7 +208,7 @@ static void test_impossible_options_are_refused(void **state) {
     o.dtype = DT_I64;
     assert_int_equal(zero_predict(&o, &mem, &wire), -1);
     o = good;
-    struct collective_source mpi = collective_source_mpi(NULL, 0, 2);
+    struct collective_source mpi = {&collective_mpi_kind, NULL, 0, 2};
     o.source = &mpi;
     assert_int_equal(zero_predict(&o, &mem, &wire), 0);
     o.reduce = REDUCE_NATIVE;

@@ -1,0 +1,23 @@
+// Collectives between processes over Open MPI: MPI_Init_thread(MULTIPLE) once, then one duplicate of
+// MPI_COMM_WORLD a channel; every rank creates its channels in the same order.
+//
+// Staging     Reductions need it: a channel created without any refuses them. Buffers in device memory that is
+//             not the host's pass through host staging, which the channels of one stream may share: every
+//             operation there, reductions too, and instead of the other staging.
+// Failure     After one, mpi_world_close leaves MPI without MPI_Finalize, which would wait for the lost: end
+//             the process with an error and mpirun ends the job.
+#ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_MPI_H
+#define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_MPI_H
+
+#include "decentral/collective/collective.h"
+
+struct mpi_world;
+int mpi_world_open(struct mpi_world **out, int *rank, int *size);
+void mpi_world_close(struct mpi_world **w);
+struct collective *collective_mpi_create(struct mpi_world *w, int channel,
+                                         const struct collective_options *o);
+
+// world: struct mpi_world. staged: for ranks whose device memory is not the host's.
+extern const struct collective_kind collective_mpi_kind, collective_mpi_staged_kind;
+
+#endif

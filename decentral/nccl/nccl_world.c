@@ -1,0 +1,162 @@
+#include "decentral/nccl/nccl_world.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decentral/nccl/nccl_api.h"
+#include "kernels/cuda/cuda_so.h"
+#include "shared/core/error.h"
+
+#define LAUNCH_ORDER         "NCCL_LAUNCH_ORDER_IMPLICIT"
+#define LAUNCH_ORDER_VERSION 22600
+#define MULTI_RANK_GPU       23000  // NCCL 2.30 knows NCCL_MULTI_RANK_GPU_ENABLE
+
+// ---------------------------------------------------------------- the library
+
+static bool shares_gpus(void) {
+    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return asked && strcmp(asked, "1") == 0;
+}
+
+// NCCL reads it once. What the user has set stays. Ranks that are threads and share a GPU also share NCCL's
+// order, in which one rank's operations would wait for another one's: there each rank has the device keep its
+// own.
+static void ask_for_order(void) {
+    if (!shares_gpus()) setenv(LAUNCH_ORDER, "1", 0);
+}
+
+static bool keeps_order(int version) {
+    const char *asked = getenv(LAUNCH_ORDER);
+    return version >= LAUNCH_ORDER_VERSION && asked && strtoll(asked, NULL, 0) != 0;
+}
+
+static void *open_library(const char **why) {
+    static _Thread_local char text[512];
+    static pthread_once_t asked = PTHREAD_ONCE_INIT;
+    pthread_once(&asked, ask_for_order);
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (library) return library;
+    snprintf(
+        text, sizeof text,
+        "NCCL was not found (%.300s): install libnccl2, name its folder in LD_LIBRARY_PATH, or use another "
+        "--collective",
+        dlerror());
+    *why = text;
+    return NULL;
+}
+
+bool nccl_available(const char **why) { return open_library(why) != NULL; }
+
+static int open_api(struct nccl_api *api) {
+    const char *why = "";
+    api->library = open_library(&why);
+    if (!api->library) return fail("%s", why);
+#define NCCL_FIND(name)                                                                         \
+    {                                                                                           \
+        void *p = dlsym(api->library, "nccl" #name);                                            \
+        if (!p) return fail("libnccl.so.2 has no nccl" #name ": NCCL 2.18 or newer is needed"); \
+        memcpy(&api->name, &p, sizeof p);                                                       \
+    }
+    NCCL_FUNCTIONS(NCCL_FIND)
+    if (api->GetVersion(&api->version) != ncclSuccess) return fail("NCCL does not tell its version");
+    return 0;
+}
+
+// ---------------------------------------------------------------- who computes where
+
+struct place {
+    char host[64], bus_id[32];
+};
+
+static int sharing(const struct nccl_world *w, int a, int b, const struct place *p, int nccl_version) {
+    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (nccl_version >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0) return 0;
+    if (w->o.rank != 0) return -1;  // said once
+    return fail(
+        "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or use "
+        "--collective local (ranks as threads) or mpi (as processes)",
+        a, b, p->bus_id, p->host, nccl_version / 10000, nccl_version / 100 % 100,
+        nccl_version >= MULTI_RANK_GPU ? "allows only with NCCL_MULTI_RANK_GPU_ENABLE=1" : "does not allow");
+}
+
+int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
+    struct place places[REDUCE_MAX];
+    struct device_facts facts;
+    memset(places, 0, sizeof places);
+    if (dev_facts(w->o.device, &facts) != 0) return fail("NCCL: %s", dev_error(w->o.device));
+    struct place *mine = &places[w->o.rank];
+    gethostname(mine->host, sizeof mine->host - 1);
+    snprintf(mine->bus_id, sizeof mine->bus_id, "%s", facts.bus_id);
+    for (int i = 0; i < w->o.size; i++)
+        if (w->o.rendezvous.share(w->o.rendezvous.ctx, i, &places[i], sizeof places[i]) != 0) return -1;
+    for (int i = 0; i < w->o.size; i++)
+        for (int k = i + 1; k < w->o.size; k++)
+            if (memcmp(&places[i], &places[k], sizeof places[i]) == 0 &&
+                sharing(w, i, k, &places[i], nccl_version) != 0)
+                return -1;
+    return 0;
+}
+
+// ---------------------------------------------------------------- opening and closing
+
+// All channels' events: nothing is created on the device once there is a communicator.
+static int prepare_order(struct nccl_world *w) {
+    w->serial = !keeps_order(w->api->version);
+    if (w->serial && w->o.rank == 0 && w->api->version >= LAUNCH_ORDER_VERSION && !shares_gpus())
+        warn(LAUNCH_ORDER "=%s is set: NCCL's operations run one after the other", getenv(LAUNCH_ORDER));
+    w->order = event_create(w->o.device);
+    bool made = w->order != NULL;
+    for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
+        struct nccl_event_pair *e = &w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES];
+        e->start = event_create(w->o.device);
+        e->done = event_create(w->o.device);
+        made = made && e->start && e->done;
+    }
+    return made ? 0 : fail("NCCL: %s", dev_error(w->o.device));
+}
+
+void nccl_world_close(struct nccl_world **world) {
+    struct nccl_world *w = *world;
+    if (!w) return;
+    stream_destroy(&w->setup);
+    event_destroy(&w->order);
+    for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
+        event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].start);
+        event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].done);
+    }
+    if (w->one) w->so->backend->free(w->o.device, w->one, DEV_ALIGN);
+    free(w->api);  // the library stays: it keeps threads of its own
+    free(w);
+    *world = NULL;
+}
+
+int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o) {
+    const char *why = "";
+    *out = NULL;
+    if (strcmp(dev_backend(o->device)->name, "cuda") != 0)
+        return fail("NCCL needs --device cuda; this rank computes on %s", dev_backend(o->device)->name);
+    if (o->size > REDUCE_MAX) return fail("%d ranks; at most %d are possible", o->size, REDUCE_MAX);
+    struct nccl_world *w = xcalloc(1, sizeof *w);
+    w->o = *o;
+    w->api = xcalloc(1, sizeof *w->api);
+    w->so = cuda_so_open(&why);
+    int rc = w->so ? open_api(w->api) : fail("%s", why);
+    if (rc == 0) rc = nccl_check_devices(w, w->api->version);
+    if (rc == 0) {
+        w->setup = stream_create(o->device, "nccl");
+        // Outside of the ledger, as all of NCCL's own memory.
+        w->one = w->so->backend->alloc(o->device, DEV_ALIGN);
+        if (!w->setup || !w->one) rc = fail("NCCL: %s", dev_error(o->device));
+    }
+    if (rc == 0) rc = prepare_order(w);
+    if (rc != 0) {
+        nccl_world_close(&w);
+        return -1;
+    }
+    *out = w;
+    return 0;
+}

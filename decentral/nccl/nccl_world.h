@@ -1,0 +1,62 @@
+// NCCL as one rank has it, for all its communicators: the library, which is loaded when it is asked for (the
+// program links neither NCCL nor CUDA), the rank's device, and the order of operations on it.
+//
+// Ownership   A world belongs to its rank and outlives its collectives; the device outlives the world.
+// Blocking    nccl_world_open waits for all ranks, up to the deadline.
+#ifndef STARRING_DECENTRAL_NCCL_NCCL_WORLD_H
+#define STARRING_DECENTRAL_NCCL_NCCL_WORLD_H
+
+#include "decentral/collective/collective.h"
+
+// How the ranks tell each other what NCCL needs to begin with. All ranks call share in the same order.
+struct nccl_rendezvous {
+    void *ctx;
+    // After it, bytes hold what root's held. 0, or -1 after saying why. Blocks, with a deadline of its own.
+    int (*share)(void *ctx, int root, void *bytes, size_t size);
+    // Both may be NULL: then a rank that fails is noticed by the others at their deadline.
+    void (*abort)(void *ctx, const char *why);
+    bool (*aborted)(void *ctx, char *why, size_t why_bytes);  // polled while operations are in flight
+};
+
+// Whether NCCL can be used at all: libnccl.so.2 loads (and stays). Else *why is a sentence,
+// valid until the next call.
+bool nccl_available(const char **why);
+
+struct nccl_world_options {
+    struct device *device;  // a CUDA device, of this rank alone
+    int rank, size;
+    struct nccl_rendezvous rendezvous;
+    double deadline_s;  // of opening and creating; 0: none
+};
+
+struct nccl_world;
+// -1 after logging: no CUDA device, no libnccl.so.2, a rank missing, or two ranks on one GPU where this NCCL
+// does not allow it (before 2.30, or without NCCL_MULTI_RANK_GPU_ENABLE=1).
+int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o);
+void nccl_world_close(struct nccl_world **w);
+
+// ---- inside of decentral/nccl
+
+#define NCCL_ENTRIES 64  // operations of a communicator in flight
+
+struct cuda_so;
+struct nccl_api;
+
+struct nccl_world {
+    struct nccl_world_options o;
+    const struct cuda_so *so;
+    struct nccl_api *api;
+    struct stream *setup;  // NCCL wants a thread that has chosen the device
+    void *one;             // device memory of the barriers: one byte
+    // The order of all channels' operations; of the rank's thread.
+    struct event *order;  // recorded behind each step
+    bool serial;          // the device, too, runs one step after the other
+    struct nccl_event_pair {
+        struct event *start, *done;
+    } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator
+};
+
+// Whether every rank has a GPU of its own, or this NCCL lets them share. 0, or -1 after logging.
+int nccl_check_devices(const struct nccl_world *w, int nccl_version);
+
+#endif

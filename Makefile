@@ -136,7 +136,7 @@ $(TEST_BINS):
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
-include tests/emulation/emulation.mk tests/device/device.mk tests/bits/bits.mk bundle/bundle.mk
+include tests/device/device.mk tests/emulation/emulation.mk tests/bits/bits.mk bundle/bundle.mk
 
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h
 .SECONDARY:

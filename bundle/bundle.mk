@@ -5,8 +5,7 @@ BUNDLE       ?= $(BUILD)/bundle
 BUNDLE_BUILD ?= $(BUILD)/bundle-build
 # Not this machine's vector instructions but those of the last ten years, unless ARCH= is given.
 BUNDLE_ARCH   = $(if $(filter file,$(origin ARCH)),x86-64-v3,$(ARCH))
-BUNDLE_TESTS  = $(DEVICE_TESTS) $(patsubst tests/device/test_device_%.c,$(BUILD)/tests/test_kernels_%,\
-                $(wildcard tests/device/test_device_*.c)) $(BUILD)/tests/test_shared_parity
+BUNDLE_TESTS  = $(DEVICE_TESTS) $(KERNEL_FAMILIES:%=$(BUILD)/tests/test_kernels_%) $(BUILD)/tests/test_shared_parity
 
 # DT_RPATH, not DT_RUNPATH: the libraries' own libraries are looked for there as well.
 ifdef BUNDLED

@@ -1,9 +1,7 @@
 // Thin wrappers over the backend's table, the ledger, and names. What every backend shares.
 #include "kernels/backend_impl.h"
-#include "kernels/cuda/cuda_so.h"
 
 #include <assert.h>
-#include <string.h>
 
 const char *mem_class_name(enum mem_class c) {
     static const char *const names[MEM_CLASSES] = {
@@ -13,16 +11,6 @@ const char *mem_class_name(enum mem_class c) {
     };
     assert(c >= 0 && c < MEM_CLASSES);
     return names[c];
-}
-
-const struct backend *backend_find(const char *name, const char **why) {
-    static const struct backend *const known[] = {&cpu_backend, &ref_backend};
-    const char *text = "no such backend; the known ones are cpu, cuda and ref";
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(known[i]->name, name) == 0) return known[i];
-    const struct backend *found = strcmp(name, "cuda") == 0 ? cuda_backend_find(&text) : NULL;
-    if (!found && why) *why = text;
-    return found;
 }
 
 int backend_devices(const struct backend *b) { return b->devices(); }

@@ -1,9 +1,9 @@
-#include "kernels/cpu_peak.h"
+#include "kernels/cpu/peak.h"
 
 #include <stdio.h>
 
 #include "kernels/cpu/gemm/gemm_kernel.h"
-#include "kernels/team.h"
+#include "kernels/cpu/team.h"
 
 // Four cycles of latency, two multiply-adds a cycle: eight chains would do. Twelve and two operands fit
 // sixteen registers.

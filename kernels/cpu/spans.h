@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/team.h"
+#include "kernels/cpu/team.h"
 
 // Does items [begin, end); args is what the operation was given.
 typedef void (*span_fn)(const void *args, int64_t begin, int64_t end);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/bench/bench_table.h"
+#include "shared/bench/bench_operations.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
 #include "shared/device/device_facts.h"
@@ -226,7 +226,7 @@ static int run_kernels(struct bench_device *d, struct bench_table *t, const stru
     const char *model = cli_get(args, "model");
     if (read_sizes(d, args, &sizes)) return EXIT_USAGE;
     if (check_room(d, &sizes)) return EXIT_RUN_FAILED;
-    if (bench_table_fill(t, d, &sizes)) return EXIT_RUN_FAILED;
+    if (bench_operations_fill(t, d, &sizes)) return EXIT_RUN_FAILED;
     for (int i = 0; i < t->count; i++)
         if (bench_measure(d, &t->work[i])) return EXIT_RUN_FAILED;
     if (read_work(d)) return EXIT_RUN_FAILED;
@@ -272,7 +272,7 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     w->bytes = (double)n * (24.0 + 2.0 * (double)dtype_size(d->dt));
     if (d->arena.failed || bench_set_copy(d, (int64_t)(w->bytes / 2))) return -1;
     op_decide(d->s, &(struct decide_args){.scalars = scalars, .sum = sum, .loss_scale = 1.0f});
-    BENCH_SET(w, OP_ADAMW, adamw_args, .master = master, .m = m, .v = v, .weight = weight, .grad = grad,
+    BENCH_SET(w, adamw, adamw_args, .master = master, .m = m, .v = v, .weight = weight, .grad = grad,
               .scalars = scalars, .n = n, .ends = {n}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f,
               .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f,
               .dt = d->dt);

@@ -1,5 +1,5 @@
 // The sizes of a model's training step, for `starring bench kernels --model`.
-#include "shared/bench/bench_table.h"
+#include "shared/bench/bench_sizes.h"
 #include "shared/core/error.h"
 #include "shared/hf/presets.h"
 #include "shared/model/head_plan.h"

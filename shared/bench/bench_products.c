@@ -1,14 +1,14 @@
-// What computes, of the operations that `starring bench kernels` times: matrix products and attention.
-#include <math.h>
+// Matrix products and attention.
+#include "shared/bench/bench_products.h"
 
-#include "shared/bench/bench_table.h"
+#include <math.h>
 
 #define LL(x) ((long long)(x))
 
 static void add_yardstick(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     double side = (double)n->product;
-    BENCH_SET(&t->d->product, OP_MATMUL, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
+    BENCH_SET(&t->d->product, matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
               .n = n->product, .k = n->product, .trans_b = true, .dt = t->d->dt);
     t->d->product.flops = 2.0 * side * side * side;
 }
@@ -19,16 +19,16 @@ static void add_mlp(struct bench_table *t) {
     enum dtype dt = t->d->dt;
     double mlp = 2.0 * (double)n->wide_rows * (double)n->wide * (double)n->channels;
     long long m = LL(n->wide_rows), w = LL(n->wide), c = LL(n->channels);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld forward", m, w, c), OP_MATMUL, matmul_args, .c = t->z,
+    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld forward", m, w, c), matmul, matmul_args, .c = t->z,
               .a = t->x, .b = t->y, .bias = t->out, .m = m, .n = w, .k = c, .trans_b = true, .dt = dt);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld weight grad", w, c, m), OP_MATMUL, matmul_args, .c = t->z,
+    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld weight grad", w, c, m), matmul, matmul_args, .c = t->z,
               .a = t->x, .b = t->y, .m = w, .n = c, .k = m, .trans_a = true, .accumulate = true, .dt = dt);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld, GELU", m, w, c), OP_MATMUL, matmul_args, .c = t->z,
+    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld, GELU", m, w, c), matmul, matmul_args, .c = t->z,
               .a = t->x, .b = t->y, .bias = t->out, .aux = t->qkv, .m = m, .n = w, .k = c, .trans_b = true,
               .epilogue = EPILOGUE_GELU, .dt = dt);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld, GELU gradient", m, w, c), OP_MATMUL, matmul_args,
-              .c = t->z, .a = t->x, .b = t->y, .aux = t->qkv, .m = m, .n = w, .k = c,
-              .epilogue = EPILOGUE_GELU_GRAD, .dt = dt);
+    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld, GELU gradient", m, w, c), matmul, matmul_args, .c = t->z,
+              .a = t->x, .b = t->y, .aux = t->qkv, .m = m, .n = w, .k = c, .epilogue = EPILOGUE_GELU_GRAD,
+              .dt = dt);
 }
 
 // A layer's three products; GELU is part of the one that makes its argument, its gradient of the one behind
@@ -39,16 +39,16 @@ static void add_linear(struct bench_table *t, const struct bench_linear *l, bool
     double flops = 2.0 * (double)r * (double)l->out * (double)l->in;
     BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld %s%s", LL(r), LL(l->out), LL(l->in), l->name,
                         l->gelu ? ", GELU" : ""),
-              OP_MATMUL, matmul_args, .c = t->z, .a = t->x, .b = t->y, .bias = l->bias ? t->out : NULL,
+              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .bias = l->bias ? t->out : NULL,
               .aux = l->gelu ? t->qkv : NULL, .m = r, .n = l->out, .k = l->in, .trans_b = true,
               .epilogue = l->gelu ? EPILOGUE_GELU : EPILOGUE_NONE, .dt = dt);
     BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld %s, input grad%s", LL(r), LL(l->in), LL(l->out), l->name,
                         behind_gelu ? ", GELU" : ""),
-              OP_MATMUL, matmul_args, .c = t->z, .a = t->x, .b = t->y, .aux = behind_gelu ? t->qkv : NULL,
+              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .aux = behind_gelu ? t->qkv : NULL,
               .m = r, .n = l->in, .k = l->out, .epilogue = behind_gelu ? EPILOGUE_GELU_GRAD : EPILOGUE_NONE,
               .dt = dt);
     BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld %s, weight grad", LL(l->out), LL(l->in), LL(r), l->name),
-              OP_MATMUL, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = l->out, .n = l->in, .k = r,
+              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = l->out, .n = l->in, .k = r,
               .trans_a = true, .dt = dt);
 }
 
@@ -59,15 +59,15 @@ static void add_head(struct bench_table *t) {
     enum dtype dt = t->d->dt;
     long long r = LL(n->logit_rows), v = LL(n->classes), c = LL(n->channels);
     double flops = 2.0 * (double)r * (double)v * (double)c;
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld logits", r, v, c), OP_MATMUL, matmul_args, .c = t->z,
+    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld logits", r, v, c), matmul, matmul_args, .c = t->z,
               .a = t->x, .b = t->y, .m = r, .n = v, .k = c, .ldc = bench_logit_stride(n), .trans_b = true,
               .dt = dt);
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld logits' grad", r, c, v), OP_MATMUL, matmul_args,
+    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld logits' grad", r, c, v), matmul, matmul_args,
               .c = t->out, .a = t->x, .b = t->y, .m = r, .n = c, .k = v, .lda = bench_logit_stride(n),
               .dt = dt);
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld head's grad", v, c, r), OP_MATMUL, matmul_args,
-              .c = t->z, .a = t->x, .b = t->y, .m = v, .n = c, .k = r, .lda = bench_logit_stride(n),
-              .trans_a = true, .accumulate = true, .dt = dt);
+    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld head's grad", v, c, r), matmul, matmul_args, .c = t->z,
+              .a = t->x, .b = t->y, .m = v, .n = c, .k = r, .lda = bench_logit_stride(n), .trans_a = true,
+              .accumulate = true, .dt = dt);
 }
 
 void bench_add_products(struct bench_table *t) {
@@ -85,12 +85,12 @@ void bench_add_attention(struct bench_table *t) {
     float scale = 1.0f / sqrtf((float)n->head_size);
     BENCH_SET(bench_add(t, 0, 2 * causal, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq),
                         LL(n->heads), LL(n->head_size)),
-              OP_ATTN_FWD, attn_fwd_args, .out = t->out, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch,
+              attn_fwd, attn_fwd_args, .out = t->out, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch,
               .batch = n->batch, .seq = n->seq, .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,
               .head_size = (int32_t)n->head_size, .scale = scale, .dt = t->d->dt);
     BENCH_SET(bench_add(t, 0, 5 * causal, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq),
                         LL(n->heads), LL(n->head_size)),
-              OP_ATTN_BWD, attn_bwd_args, .dqkv = t->z, .dout = t->x, .qkv = t->qkv, .out = t->out,
+              attn_bwd, attn_bwd_args, .dqkv = t->z, .dout = t->x, .qkv = t->qkv, .out = t->out,
               .lse = t->lse, .scratch = t->scratch, .batch = n->batch, .seq = n->seq,
               .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,
               .head_size = (int32_t)n->head_size, .scale = scale, .dt = t->d->dt);

@@ -7,8 +7,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "shared/bench/bench_figures.h"
+#include "kernels/statistics.h"
 #include "shared/bench/bench_work.h"
+#include "shared/bench/step_figures.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
 #include "shared/device/datasheet.h"
@@ -128,16 +129,6 @@ static void on_step(void *ctx, const struct step_record *r) {
 
 static void on_eval(void *ctx, const struct eval_record *r) { (void)ctx, (void)r; }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
-
 static int make_product(struct bench *b, int steps) {
     struct between *t = &b->between;
     int64_t n = b->side;
@@ -157,7 +148,7 @@ static int make_product(struct bench *b, int steps) {
     void *x = arena_take(&b->arena, MEM_WORKSPACE, bytes), *y = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     void *z = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     if (b->arena.failed) return -1;
-    BENCH_SET(&t->product, OP_MATMUL, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
+    BENCH_SET(&t->product, matmul, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
               .trans_b = true, .dt = b->config->dtype);
     return bench_fill(b->compute, x, b->config->dtype, n * n, 1.0f, 1) ||
                    bench_fill(b->compute, y, b->config->dtype, n * n, 1.0f, 2)

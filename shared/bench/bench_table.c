@@ -8,62 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 
-#define BOTH_KINDS \
-    (BENCH_RMS | BENCH_LAYER | BENCH_SWIGLU | BENCH_GELU | BENCH_ROPE | BENCH_POSITIONS | BENCH_BIASES)
-
-static const struct bench_sizes host_sizes = {.batch = 4,
-                                              .seq = 1024,
-                                              .rows = 4096,
-                                              .channels = 768,
-                                              .heads = 12,
-                                              .kv_heads = 12,
-                                              .head_size = 64,
-                                              .width = 2048,
-                                              .wide = 3072,
-                                              .wide_rows = 4096,
-                                              .vocab = 50257,
-                                              .logit_rows = 512,
-                                              .unit = INT64_C(1) << 24,
-                                              .product = 2048,
-                                              .parts = BOTH_KINDS};
-static const struct bench_sizes gpu_sizes = {.batch = 64,
-                                             .seq = 1024,
-                                             .rows = 65536,
-                                             .channels = 2048,
-                                             .heads = 16,
-                                             .kv_heads = 16,
-                                             .head_size = 128,
-                                             .width = 2048,
-                                             .wide = 8192,
-                                             .wide_rows = 16384,
-                                             .vocab = 50257,
-                                             .logit_rows = 2688,
-                                             .unit = INT64_C(1) << 27,
-                                             .product = 8192,
-                                             .parts = BOTH_KINDS};
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product) {
-    const struct bench_sizes *full = gpu ? &gpu_sizes : &host_sizes;
-    struct bench_sizes n = *full;
-    if (product) n.product = product;
-    n.classes = n.vocab;
-    n.copy = n.unit;
-    if (!elements) return n;
-    n.unit = n.copy = elements;
-    n.rows = most(1, full->rows * elements / full->unit);
-    n.seq = least(full->seq, n.rows);
-    n.batch = n.rows / n.seq;
-    n.rows = n.batch * n.seq;
-    n.wide_rows = most(1, full->wide_rows * elements / full->unit);
-    n.logit_rows = least(n.rows, most(1, full->logit_rows * elements / full->unit));
-    n.vocab = n.classes = least(full->vocab, most(64, full->vocab * elements / full->unit));
-    return n;
-}
-
-// ---------------------------------------------------------------- buffers
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -74,9 +19,6 @@ static size_t scratch_bytes(const struct bench_sizes *n) {
         attn_scratch_bytes(n->batch, n->seq, (int32_t)n->heads, (int32_t)n->kv_heads, (int32_t)n->head_size);
     return larger(norm, larger(embed, attention));
 }
-
-// The vocabulary's rows of logits start at multiples of 64 elements, as the model's do.
-int64_t bench_logit_stride(const struct bench_sizes *n) { return model_classes_padded(n->vocab); }
 
 static int64_t qkv_width(const struct bench_sizes *n) { return (n->heads + 2 * n->kv_heads) * n->head_size; }
 
@@ -157,7 +99,12 @@ size_t bench_table_bytes(enum dtype dt, const struct bench_sizes *sizes) {
     return arena_total(&counting.arena) + 2 * dev_round((size_t)copy_bytes(sizes));
 }
 
-// ---------------------------------------------------------------- operations
+int bench_table_open(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
+    *t = (struct bench_table){.d = d, .n = *sizes};
+    take_buffers(t);
+    if (d->arena.failed || *dev_error(d->dev) || set_tokens(t)) return -1;
+    return bench_set_copy(d, copy_bytes(sizes));
+}
 
 struct bench_work *bench_add(struct bench_table *t, double bytes, double flops, const char *shape, ...) {
     assert(t->count < BENCH_WORKS_MAX);
@@ -169,162 +116,4 @@ struct bench_work *bench_add(struct bench_table *t, double bytes, double flops, 
     w->bytes = bytes;
     w->flops = flops;
     return w;
-}
-
-#define RC_SHAPE "R=%lld C=%lld"
-#define LL(x)    ((long long)(x))
-
-static void add_embedding(struct bench_table *t) {
-    const struct bench_sizes *n = &t->n;
-    enum dtype dt = t->d->dt;
-    bool learned = n->parts & BENCH_POSITIONS, tied = n->parts & BENCH_TIED;
-    double row = (double)n->channels * (double)dtype_size(dt), out = (double)n->rows * row;
-    double positions = learned ? (double)n->seq * row : 0;
-    // Tied: the rows of the tokens that there are, read and written. dwpe is the model's alone.
-    double dwte = tied ? 2.0 * (double)t->distinct * row : (double)n->vocab * row;
-    bool dwpe = n->linears && learned;
-    BENCH_SET(bench_add(t, out + (double)t->distinct * row + positions, 0, RC_SHAPE " V=%lld", LL(n->rows),
-                        LL(n->channels), LL(n->vocab)),
-              OP_EMBED_FWD, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x,
-              .wpe = learned ? t->y : NULL, .batch = n->batch, .seq = n->seq, .channels = n->channels,
-              .dt = dt);
-    BENCH_SET(bench_add(t, out + dwte + (dwpe ? positions : 0), 0, RC_SHAPE " V=%lld%s", LL(n->rows),
-                        LL(n->channels), LL(n->vocab), tied ? "" : " zeroed"),
-              OP_EMBED_BWD, embed_bwd_args, .dwte = t->z, .dwpe = dwpe ? t->y : NULL, .dout = t->x,
-              .tokens = t->tokens, .scratch = t->scratch, .batch = n->batch, .seq = n->seq,
-              .channels = n->channels, .vocab = n->vocab, .positions = dwpe ? n->seq : 0, .zero_dwte = !tied,
-              .dt = dt);
-}
-
-static void add_norm(struct bench_table *t, enum norm_kind kind, bool backward) {
-    const struct bench_sizes *n = &t->n;
-    enum dtype dt = t->d->dt;
-    bool layer = kind == NORM_LAYER;
-    double rc = (double)n->rows * (double)n->channels * (double)dtype_size(dt);
-    struct bench_work *w = bench_add(t, 4 * rc, 0, RC_SHAPE " %s, residual", LL(n->rows), LL(n->channels),
-                                     layer ? "layer" : "RMS");
-    if (backward)
-        BENCH_SET(w, OP_NORM_BWD, norm_bwd_args, .dx = t->out, .dweight = t->z,
-                  .dbias = layer ? (char *)t->z + (size_t)n->channels * dtype_size(dt) : NULL, .dy = t->x,
-                  .dresidual = t->y, .x = t->qkv, .mean = layer ? t->mean : NULL, .rstd = t->rstd,
-                  .weight = t->x, .scratch = t->scratch, .rows = n->rows, .channels = n->channels,
-                  .kind = kind, .dt = dt);
-    else
-        BENCH_SET(w, OP_NORM_FWD, norm_fwd_args, .y = t->out, .sum = t->z, .mean = layer ? t->mean : NULL,
-                  .rstd = t->rstd, .x = t->x, .residual = t->y, .weight = t->x, .bias = layer ? t->y : NULL,
-                  .rows = n->rows, .channels = n->channels, .eps = 1e-5f, .kind = kind, .dt = dt);
-}
-
-static void add_norms(struct bench_table *t) {
-    bool rms = t->n.parts & BENCH_RMS, layer = t->n.parts & BENCH_LAYER;
-    if (rms) add_norm(t, NORM_RMS, false);
-    if (layer) add_norm(t, NORM_LAYER, false);
-    add_norm(t, rms ? NORM_RMS : NORM_LAYER, true);
-}
-
-// Queries and keys are rotated; with the gradient of a bias the values are read as well.
-static void add_rope(struct bench_table *t, bool bias) {
-    const struct bench_sizes *n = &t->n;
-    double e = (double)dtype_size(t->d->dt), rotated = (double)((n->heads + n->kv_heads) * n->head_size);
-    double values = bias ? (double)(n->kv_heads * n->head_size) : 0;
-    BENCH_SET(bench_add(t, (double)n->rows * (2 * rotated + values) * e, 0,
-                        "B=%lld T=%lld H=%lld KV=%lld D=%lld%s", LL(n->batch), LL(n->seq), LL(n->heads),
-                        LL(n->kv_heads), LL(n->head_size), bias ? ", bias" : ""),
-              OP_ROPE, rope_args, .qkv = t->z, .cos_sin = t->cos_sin, .batch = n->batch, .seq = n->seq,
-              .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,
-              .head_size = (int32_t)n->head_size, .inverse = bias, .dbias = bias ? t->out : NULL,
-              .dt = t->d->dt);
-}
-
-static void add_bias(struct bench_table *t, int64_t rows, int64_t columns) {
-    enum dtype dt = t->d->dt;
-    BENCH_SET(bench_add(t, (double)(rows * columns) * (double)dtype_size(dt), 0, "R=%lld N=%lld", LL(rows),
-                        LL(columns)),
-              OP_BIAS_GRAD, bias_grad_args, .dbias = t->out, .dy = t->x, .rows = rows, .n = columns,
-              .dt = dt);
-}
-
-// Each width of a layer with a bias once; without a model the wide one.
-static void add_biases(struct bench_table *t) {
-    const struct bench_sizes *n = &t->n;
-    if (!n->linears) add_bias(t, n->wide_rows, n->wide);
-    for (int i = 0; i < n->linears; i++) {
-        bool again = false;
-        for (int k = 0; k < i; k++) again |= n->linear[k].out == n->linear[i].out;
-        if (n->linear[i].bias && !again) add_bias(t, n->rows, n->linear[i].out);
-    }
-}
-
-static void add_pointwise(struct bench_table *t) {
-    const struct bench_sizes *n = &t->n;
-    enum dtype dt = t->d->dt;
-    int64_t flat = n->wide_rows * n->wide;
-    double e = (double)dtype_size(dt), wide = (double)flat * e, rf = (double)n->rows * (double)n->width * e;
-    if (n->parts & BENCH_BIASES) add_biases(t);
-    if (n->parts & BENCH_GELU) {
-        BENCH_SET(bench_add(t, 2 * wide, 0, "n=%lld", LL(flat)), OP_GELU_FWD, gelu_args, .y = t->z, .x = t->x,
-                  .n = flat, .dt = dt);
-        BENCH_SET(bench_add(t, 3 * wide, 0, "n=%lld", LL(flat)), OP_GELU_BWD, gelu_args, .y = t->z, .x = t->x,
-                  .dy = t->y, .n = flat, .dt = dt);
-    }
-    if (n->parts & BENCH_SWIGLU) {
-        BENCH_SET(bench_add(t, 3 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), OP_SWIGLU_FWD,
-                  swiglu_args, .y = t->z, .gate_up = t->x, .rows = n->rows, .width = n->width, .dt = dt);
-        BENCH_SET(bench_add(t, 5 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), OP_SWIGLU_BWD,
-                  swiglu_args, .y = t->z, .gate_up = t->x, .dy = t->y, .rows = n->rows, .width = n->width,
-                  .dt = dt);
-    }
-    BENCH_SET(bench_add(t, 3 * wide, 0, "n=%lld", LL(flat)), OP_ADD, add_args, .y = t->z, .a = t->x,
-              .b = t->y, .n = flat, .dt = dt);
-}
-
-static void add_loss(struct bench_table *t) {
-    const struct bench_sizes *n = &t->n;
-    enum dtype dt = t->d->dt;
-    double logits = (double)n->logit_rows * (double)n->vocab * (double)dtype_size(dt);
-    BENCH_SET(bench_add(t, 2 * logits, 0, "R=%lld V=%lld, gradient", LL(n->logit_rows), LL(n->vocab)),
-              OP_XENT, xent_args, .logits = t->z, .loss = t->loss, .targets = t->tokens,
-              .rows = n->logit_rows, .vocab = n->vocab, .row_stride = bench_logit_stride(n),
-              .padded = n->classes, .grad_scale = 1.0f, .want_grad = true, .dt = dt);
-    struct bench_work *w = bench_add(t, (double)n->rows * 4.0, 0, "R=%lld", LL(n->rows));
-    w->tiny = true;
-    BENCH_SET(w, OP_LOSS_SUM, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
-}
-
-static void add_optimizer(struct bench_table *t) {
-    int64_t unit = t->n.unit;
-    enum dtype dt = t->d->dt;
-    double n = (double)unit, e = (double)dtype_size(dt);
-    BENCH_SET(bench_add(t, n * e, 0, "n=%lld", LL(unit)), OP_SUMSQ, sumsq_args, .out = t->sum, .x = t->x,
-              .n = unit, .zero_out = true, .dt = dt);
-    struct bench_work *w = bench_add(t, sizeof(struct exact_sum), 0, "one sum");
-    w->tiny = true;
-    BENCH_SET(w, OP_DECIDE, decide_args, .scalars = t->scalars, .sum = t->sum, .loss_scale = 1.0f,
-              .clip = 1.0f);
-    BENCH_SET(bench_add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), OP_ADAMW, adamw_args,
-              .master = t->master, .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars,
-              .n = unit, .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f,
-              .beta2 = 0.95f, .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f, .dt = dt);
-    BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), OP_REDUCE,
-              reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
-    BENCH_SET(bench_add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), OP_CAST, cast_args, .out = t->z,
-              .in = t->master, .n = unit, .from = DT_F32, .to = dt);
-    BENCH_SET(bench_add(t, n * 2, 0, "%lld bytes", LL(unit) * 2), OP_FILL_ZERO, fill_zero_args, .out = t->z,
-              .bytes = unit * 2);
-}
-
-int bench_table_fill(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
-    *t = (struct bench_table){.d = d, .n = *sizes};
-    take_buffers(t);
-    if (d->arena.failed || *dev_error(d->dev) || set_tokens(t)) return -1;
-    add_embedding(t);
-    add_norms(t);
-    if (sizes->parts & BENCH_ROPE) add_rope(t, false);
-    if (sizes->parts & BENCH_ROPE_BIAS) add_rope(t, true);
-    add_pointwise(t);
-    add_loss(t);
-    add_optimizer(t);
-    bench_add_attention(t);
-    bench_add_products(t);
-    return bench_set_copy(d, copy_bytes(sizes));
 }

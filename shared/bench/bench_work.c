@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/statistics.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
@@ -130,9 +131,10 @@ int bench_set_copy(struct bench_device *b, int64_t bytes) {
     void *out = bench_buffer(b, DT_F32, n, 1.0f);
     if (!in || !out) return -1;
     if (b->gpu)
-        BENCH_SET(&b->copy, BENCH_OP_COPY, bench_copy, out, in, (size_t)n * sizeof(float));
+        bench_work_set(&b->copy, BENCH_OP_COPY, &(struct bench_copy){out, in, (size_t)n * sizeof(float)},
+                       sizeof(struct bench_copy));
     else
-        BENCH_SET(&b->copy, OP_CAST, cast_args, .out = out, .in = in, .n = n, .from = DT_F32, .to = DT_F32);
+        BENCH_SET(&b->copy, cast, cast_args, .out = out, .in = in, .n = n, .from = DT_F32, .to = DT_F32);
     b->copy.bytes = 2.0 * (double)n * sizeof(float);
     return 0;
 }
@@ -193,16 +195,10 @@ int bench_measure(struct bench_device *b, struct bench_work *w) {
 
 // ---------------------------------------------------------------- results
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double bench_median(const double *v, int n) {
     double sorted[BENCH_ROUNDS_MAX];
     memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+    return median(sorted, n);
 }
 
 double bench_share(const struct bench_device *b, const struct bench_work *w) {

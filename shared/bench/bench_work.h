@@ -10,11 +10,10 @@
 #ifndef STARRING_SHARED_BENCH_BENCH_WORK_H
 #define STARRING_SHARED_BENCH_BENCH_WORK_H
 
-#include "kernels/cpu_peak.h"
+#include "kernels/cpu/peak.h"
 #include "shared/core/arena.h"
 
 #define BENCH_ROUNDS_MAX 99
-#define BENCH_ARGS_MAX   sizeof(struct adamw_args)  // the largest struct of arguments
 #define BENCH_SHAPE_MAX  48
 
 // dev_copy as an operation: bytes are read and written.
@@ -36,7 +35,7 @@ struct bench_work {
     double yard_seconds[BENCH_ROUNDS_MAX];  // the yardstick, just before
     double peak_seconds[BENCH_ROUNDS_MAX];  // of what computes, on a host: the roof, just before
     size_t args_bytes;
-    unsigned char args[BENCH_ARGS_MAX];
+    _Alignas(16) unsigned char args[OP_ARGS_MAX_BYTES];
 };
 
 struct bench_device {
@@ -65,10 +64,16 @@ int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale,
 // device's arena.
 void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale);
 
-// Copies args into the work: at most BENCH_ARGS_MAX bytes.
+// Copies args into the work: at most OP_ARGS_MAX_BYTES.
 void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t args_bytes);
-#define BENCH_SET(w, OP, type, ...) \
-    bench_work_set((w), (OP), &(struct type){__VA_ARGS__}, sizeof(struct type))
+#define BENCH_SETTER(OP, name, args_t)                                                  \
+    static inline void bench_set_##name(struct bench_work *w, const struct args_t *a) { \
+        bench_work_set(w, OP, a, sizeof *a);                                            \
+    }
+OPERATIONS(BENCH_SETTER)
+#undef BENCH_SETTER
+// BENCH_SET(work, add, add_args, .y = ...): the operation with its arguments.
+#define BENCH_SET(w, name, args_t, ...) bench_set_##name((w), &(struct args_t){__VA_ARGS__})
 // Makes a copy of `bytes` from one new buffer to another the yardstick.
 int bench_set_copy(struct bench_device *b, int64_t bytes);
 const char *bench_copy_text(const struct bench_device *b);  // how it is copied, for people

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cpu/team.h"
 #include "kernels/exact_sum.h"
-#include "kernels/team.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/statistics.h"
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 #include "shared/report/metrics.h"
@@ -150,11 +151,6 @@ static void read_ranks(const char *dir, const char *role, int count, cJSON *rank
     }
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Nearest-rank percentile of sorted values.
 static double percentile(const double *sorted, int64_t n, double p) {
     return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
@@ -181,7 +177,7 @@ static void put_speed(cJSON *s, const struct config *c, const struct metrics_tot
     put(s, "flops_per_token_causal", flops.causal);
     put(s, "flops_per_second", rate * flops.full);
     put(s, "flops_per_second_causal", rate * flops.causal);
-    if (m->steps) qsort(m->step_seconds, (size_t)m->steps, sizeof(double), compare_doubles);
+    if (m->steps) sort_ascending(m->step_seconds, (size_t)m->steps);
     cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
     put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
     put(step, "p5", percentile(m->step_seconds, m->steps, 0.05));

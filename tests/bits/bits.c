@@ -236,6 +236,8 @@ static void updates(struct bench *t, const struct how *h) {
     a.inv_bc1 = 2.5f;
     a.inv_sqrt_bc2 = 1.7f;
     call(h, OP_ADAMW, &a);
+    call(h, OP_CAST, &(struct cast_args){.out = weight, .in = a.master, .n = N, .to = t->dt});
+    call(h, OP_FILL_ZERO, &(struct fill_zero_args){.out = grad, .bytes = N});
 }
 
 static const struct {

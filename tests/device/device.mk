@@ -1,7 +1,15 @@
-# The kernel tests' cases as programs that run them on a real device, through the backend's table. They are built
-# with the tests and run by `make gpu-check`; test_device.py runs them where there is no GPU.
-DEVICE_TESTS = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/device/test_device_*.c))
+# The kernel tests that compare operations with the reference, a family of operations each: tests/kernels/
+# test_kernels_FAMILY.c. They are also built to run on a real device (here) and in emulation (tests/emulation).
+KERNEL_FAMILIES = activation attention embedding matmul norm optimizer reduce xent
 
+# On a real device, through the backend's table. They are built with the tests and run by `make gpu-check`;
+# test_device.py runs them where there is no GPU.
+DEVICE_TESTS = $(KERNEL_FAMILIES:%=$(BUILD)/tests/device/test_device_%)
+
+$(BUILD)/obj/tests/device/test_device_%.o: tests/kernels/test_kernels_%.c Makefile tests/device/device.mk
+	@mkdir -p $(@D)
+	@echo "  CC      $< (device)"
+	@$(CC) $(CFLAGS) -include tests/device/device_ops.h -MMD -MP -c -o $@ $<
 $(BUILD)/tests/device/test_device_%: $(BUILD)/obj/tests/device/test_device_%.o $(BUILD)/obj/tests/device/device_ops.o $(LIB_KERNELS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"

@@ -1,6 +1,5 @@
-// See device_ops.h. Each pointer of an operation's arguments is replaced by the same place in the mirror of
-// the buffer it points into. Where the pointers are is written down below; that none was forgotten is
-// checked: no other word may be an address inside a buffer.
+// Each pointer of an operation's arguments, which is each word that is an address inside a buffer, is replaced by
+// the same place in the buffer's mirror.
 #include "tests/device/device_ops.h"
 
 #include <setjmp.h>
@@ -17,8 +16,6 @@
 
 #define GUARD_BYTES 512
 #define GUARD_VALUE 0xff  // NaN in each float format: what is read beyond a buffer shows as well
-#define WORDS_MAX   52    // of a struct of arguments
-#define FIELDS_MAX  12
 
 struct buffer {
     unsigned char *host;
@@ -175,84 +172,21 @@ static void *place_of(struct rig *r, uintptr_t address) {
     return b->device + b->start + (address - (uintptr_t)b->host);
 }
 
-// An operation's arguments: their size and the offsets of the pointers in them. Offset 0 is always one.
-struct arguments {
-    size_t bytes;
-    size_t pointers[FIELDS_MAX];  // 0 ends them, but for the first
-};
-#define AT(args_t, field) offsetof(struct args_t, field)
-
-static const struct arguments *arguments_of(enum op op) {
-    static const struct arguments known[OP_COUNT] = {
-        [OP_MATMUL] = {sizeof(struct matmul_args),
-                       {AT(matmul_args, c), AT(matmul_args, a), AT(matmul_args, b), AT(matmul_args, bias),
-                        AT(matmul_args, aux), AT(matmul_args, bias_grad)}},
-        [OP_BIAS_GRAD] = {sizeof(struct bias_grad_args), {AT(bias_grad_args, dbias), AT(bias_grad_args, dy)}},
-        [OP_EMBED_FWD] = {sizeof(struct embed_fwd_args),
-                          {AT(embed_fwd_args, out), AT(embed_fwd_args, tokens), AT(embed_fwd_args, wte),
-                           AT(embed_fwd_args, wpe)}},
-        [OP_EMBED_BWD] = {sizeof(struct embed_bwd_args),
-                          {AT(embed_bwd_args, dwte), AT(embed_bwd_args, dwpe), AT(embed_bwd_args, dout),
-                           AT(embed_bwd_args, tokens), AT(embed_bwd_args, scratch)}},
-        [OP_NORM_FWD] = {sizeof(struct norm_fwd_args),
-                         {AT(norm_fwd_args, y), AT(norm_fwd_args, sum), AT(norm_fwd_args, mean),
-                          AT(norm_fwd_args, rstd), AT(norm_fwd_args, x), AT(norm_fwd_args, residual),
-                          AT(norm_fwd_args, weight), AT(norm_fwd_args, bias)}},
-        [OP_NORM_BWD] = {sizeof(struct norm_bwd_args),
-                         {AT(norm_bwd_args, dx), AT(norm_bwd_args, dweight), AT(norm_bwd_args, dbias),
-                          AT(norm_bwd_args, dy), AT(norm_bwd_args, dresidual), AT(norm_bwd_args, x),
-                          AT(norm_bwd_args, mean), AT(norm_bwd_args, rstd), AT(norm_bwd_args, weight),
-                          AT(norm_bwd_args, scratch)}},
-        [OP_ROPE] = {sizeof(struct rope_args),
-                     {AT(rope_args, qkv), AT(rope_args, cos_sin), AT(rope_args, dbias)}},
-        [OP_ATTN_FWD] = {sizeof(struct attn_fwd_args),
-                         {AT(attn_fwd_args, out), AT(attn_fwd_args, lse), AT(attn_fwd_args, qkv),
-                          AT(attn_fwd_args, scratch)}},
-        [OP_ATTN_BWD] = {sizeof(struct attn_bwd_args),
-                         {AT(attn_bwd_args, dqkv), AT(attn_bwd_args, dout), AT(attn_bwd_args, qkv),
-                          AT(attn_bwd_args, out), AT(attn_bwd_args, lse), AT(attn_bwd_args, scratch)}},
-        [OP_GELU_FWD] = {sizeof(struct gelu_args), {AT(gelu_args, y), AT(gelu_args, x), AT(gelu_args, dy)}},
-        [OP_GELU_BWD] = {sizeof(struct gelu_args), {AT(gelu_args, y), AT(gelu_args, x), AT(gelu_args, dy)}},
-        [OP_SWIGLU_FWD] = {sizeof(struct swiglu_args),
-                           {AT(swiglu_args, y), AT(swiglu_args, gate_up), AT(swiglu_args, dy)}},
-        [OP_SWIGLU_BWD] = {sizeof(struct swiglu_args),
-                           {AT(swiglu_args, y), AT(swiglu_args, gate_up), AT(swiglu_args, dy)}},
-        [OP_ADD] = {sizeof(struct add_args), {AT(add_args, y), AT(add_args, a), AT(add_args, b)}},
-        [OP_XENT] = {sizeof(struct xent_args),
-                     {AT(xent_args, logits), AT(xent_args, loss), AT(xent_args, targets)}},
-        [OP_LOSS_SUM] = {sizeof(struct loss_sum_args), {AT(loss_sum_args, out), AT(loss_sum_args, loss)}},
-        [OP_SUMSQ] = {sizeof(struct sumsq_args), {AT(sumsq_args, out), AT(sumsq_args, x)}},
-        [OP_DECIDE] = {sizeof(struct decide_args), {AT(decide_args, scalars), AT(decide_args, sum)}},
-        [OP_ADAMW] = {sizeof(struct adamw_args),
-                      {AT(adamw_args, master), AT(adamw_args, m), AT(adamw_args, v), AT(adamw_args, weight),
-                       AT(adamw_args, grad), AT(adamw_args, scalars)}},
-        [OP_REDUCE] = {sizeof(struct reduce_args), {AT(reduce_args, out)}},
-        [OP_CAST] = {sizeof(struct cast_args), {AT(cast_args, out), AT(cast_args, in)}},
-        [OP_FILL_ZERO] = {sizeof(struct fill_zero_args), {AT(fill_zero_args, out)}},
-    };
-    return &known[op];
-}
-
-static bool is_pointer(const struct arguments *a, size_t offset) {
-    if (offset == a->pointers[0]) return true;
-    for (int i = 1; i < FIELDS_MAX && a->pointers[i]; i++)
-        if (a->pointers[i] == offset) return true;
-    return false;
+static size_t arguments_bytes(enum op op) {
+#define ARGUMENTS_BYTES(OP, name, args_t) [OP] = sizeof(struct args_t),
+    static const size_t bytes[OP_COUNT] = {OPERATIONS(ARGUMENTS_BYTES)};
+    return bytes[op];
 }
 
 static int translate(struct rig *r, enum op op, void *args) {
-    const struct arguments *a = arguments_of(op);
-    for (size_t offset = 0; offset + sizeof(uintptr_t) <= a->bytes; offset += sizeof(uintptr_t)) {
+    for (size_t offset = 0; offset + sizeof(uintptr_t) <= arguments_bytes(op); offset += sizeof(uintptr_t)) {
         uintptr_t word;
         memcpy(&word, (char *)args + offset, sizeof word);
-        bool pointer = is_pointer(a, offset), inside = buffer_around(r, word) != NULL;
-        if (!inside && (!pointer || !word)) continue;
-        void *p = inside && pointer ? place_of(r, word) : NULL;
+        if (!buffer_around(r, word)) continue;
+        void *p = place_of(r, word);
         if (!p) {
-            snprintf(r->text, sizeof r->text, "byte %zu of its arguments: %s", offset,
-                     !pointer  ? "a pointer that tests/device/device_ops.c does not know"
-                     : !inside ? "not memory of kt_alloc"
-                               : "no device memory for its buffer");
+            snprintf(r->text, sizeof r->text, "byte %zu of its arguments: no device memory for its buffer",
+                     offset);
             return -1;
         }
         memcpy((char *)args + offset, &p, sizeof p);
@@ -306,9 +240,8 @@ static int bring_back(struct rig *r) {
 static int run(enum op op, const void *args, const char **why) {
     struct rig *r = rig();
     const void *inputs[REDUCE_MAX];
-    _Alignas(16) unsigned char copy[WORDS_MAX * sizeof(uintptr_t)];
-    size_t bytes = arguments_of(op)->bytes;
-    assert_true(bytes > 0 && bytes <= sizeof copy);
+    _Alignas(16) unsigned char copy[OP_ARGS_MAX_BYTES];
+    size_t bytes = arguments_bytes(op);
     if (open_device(r, why) != 0) return -1;
     memcpy(copy, args, bytes);
     int rc = translate(r, op, copy);
@@ -326,55 +259,12 @@ static int run(enum op op, const void *args, const char **why) {
     return -1;
 }
 
-#define DEVICE_OP(NAME, OP)                                            \
-    static int NAME(int threads, const void *args, const char **why) { \
-        (void)threads;                                                 \
-        return run(OP, args, why);                                     \
+#define DEVICE_OPERATION(OP, name, args_t)                                   \
+    static int run_##name(int threads, const void *args, const char **why) { \
+        (void)threads;                                                       \
+        return run(OP, args, why);                                           \
     }
-DEVICE_OP(run_matmul, OP_MATMUL)
-DEVICE_OP(run_bias_grad, OP_BIAS_GRAD)
-DEVICE_OP(run_embed_fwd, OP_EMBED_FWD)
-DEVICE_OP(run_embed_bwd, OP_EMBED_BWD)
-DEVICE_OP(run_norm_fwd, OP_NORM_FWD)
-DEVICE_OP(run_norm_bwd, OP_NORM_BWD)
-DEVICE_OP(run_rope, OP_ROPE)
-DEVICE_OP(run_attn_fwd, OP_ATTN_FWD)
-DEVICE_OP(run_attn_bwd, OP_ATTN_BWD)
-DEVICE_OP(run_gelu_fwd, OP_GELU_FWD)
-DEVICE_OP(run_gelu_bwd, OP_GELU_BWD)
-DEVICE_OP(run_swiglu_fwd, OP_SWIGLU_FWD)
-DEVICE_OP(run_swiglu_bwd, OP_SWIGLU_BWD)
-DEVICE_OP(run_add, OP_ADD)
-DEVICE_OP(run_xent, OP_XENT)
-DEVICE_OP(run_loss_sum, OP_LOSS_SUM)
-DEVICE_OP(run_sumsq, OP_SUMSQ)
-DEVICE_OP(run_decide, OP_DECIDE)
-DEVICE_OP(run_adamw, OP_ADAMW)
-DEVICE_OP(run_reduce, OP_REDUCE)
-DEVICE_OP(run_cast, OP_CAST)
-DEVICE_OP(run_fill_zero, OP_FILL_ZERO)
+OPERATIONS(DEVICE_OPERATION)
 
-const op_fn device_ops[OP_COUNT] = {
-    [OP_MATMUL] = run_matmul,
-    [OP_BIAS_GRAD] = run_bias_grad,
-    [OP_EMBED_FWD] = run_embed_fwd,
-    [OP_EMBED_BWD] = run_embed_bwd,
-    [OP_NORM_FWD] = run_norm_fwd,
-    [OP_NORM_BWD] = run_norm_bwd,
-    [OP_ROPE] = run_rope,
-    [OP_ATTN_FWD] = run_attn_fwd,
-    [OP_ATTN_BWD] = run_attn_bwd,
-    [OP_GELU_FWD] = run_gelu_fwd,
-    [OP_GELU_BWD] = run_gelu_bwd,
-    [OP_SWIGLU_FWD] = run_swiglu_fwd,
-    [OP_SWIGLU_BWD] = run_swiglu_bwd,
-    [OP_ADD] = run_add,
-    [OP_XENT] = run_xent,
-    [OP_LOSS_SUM] = run_loss_sum,
-    [OP_SUMSQ] = run_sumsq,
-    [OP_DECIDE] = run_decide,
-    [OP_ADAMW] = run_adamw,
-    [OP_REDUCE] = run_reduce,
-    [OP_CAST] = run_cast,
-    [OP_FILL_ZERO] = run_fill_zero,
-};
+#define DEVICE_ENTRY(OP, name, args_t) [OP] = run_##name,
+const op_fn device_ops[OP_COUNT] = {OPERATIONS(DEVICE_ENTRY)};

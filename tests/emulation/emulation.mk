@@ -1,5 +1,7 @@
-# The CUDA kernels' sources compiled for the host against the headers here, and the kernel tests run
-# against them. tests/emulation/test_emulation_*.c link against the kernels and the emulation.
+# The CUDA kernels' sources compiled for the host against the headers here, and the kernel tests run against them:
+# every family of tests/device/device.mk but the matrix product, which is cuBLASLt's. There the number of threads
+# that a case tries is an order of blocks and threads (emulation.h). tests/emulation/test_emulation_*.c link
+# against the kernels and the emulation.
 CXX      ?= g++
 EMU_DIR   = tests/emulation
 # Kernels move elements of every type as words, which CUDA's compiler allows: no strict aliasing.
@@ -12,7 +14,9 @@ EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror
             -fsanitize=thread,$(CFLAGS)) \
             -std=gnu++17 -I$(EMU_DIR) -Wno-unknown-pragmas \
             -fno-strict-aliasing -fPIC -ftls-model=initial-exec
-EMU_TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(EMU_DIR)/test_emulation_*.c)))
+EMU_FAMILIES = $(filter-out matmul,$(KERNEL_FAMILIES))
+EMU_TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(EMU_DIR)/test_emulation_*.c))) \
+            $(EMU_FAMILIES:%=$(BUILD)/tests/test_emulation_%)
 
 $(BUILD)/emu/%.o: %.cu Makefile $(EMU_DIR)/emulation.mk
 	@mkdir -p $(@D)
@@ -23,6 +27,10 @@ $(BUILD)/emu/%.o: %.cc Makefile $(EMU_DIR)/emulation.mk
 	@echo "  CXX     $<"
 	@$(CXX) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/libemulation.a: $(EMU_OBJ)
+$(EMU_FAMILIES:%=$(BUILD)/obj/$(EMU_DIR)/test_emulation_%.o): $(BUILD)/obj/$(EMU_DIR)/test_emulation_%.o: tests/kernels/test_kernels_%.c Makefile $(EMU_DIR)/emulation.mk
+	@mkdir -p $(@D)
+	@echo "  CC      $< (emulation)"
+	@$(CC) $(CFLAGS) -include $(EMU_DIR)/emulation.h -DKT_OPS=emu_ops -MMD -MP -c -o $@ $<
 $(BUILD)/tests/test_emulation_%: $(BUILD)/obj/tests/emulation/test_emulation_%.o $(BUILD)/libemulation.a $(LIB_KERNELS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "kernels/cpu_peak.h"
+#include "kernels/cpu/peak.h"
 
 // The bits that one thread's chains end with.
 static unsigned expected(const struct cpu_peak *p) {

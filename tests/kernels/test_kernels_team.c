@@ -1,4 +1,4 @@
-// kernels/team.c: who takes part, what they see of each other's work, that they sleep when there is none, and
+// kernels/cpu/team.c: who takes part, what they see of each other's work, that they sleep when there is none, and
 // that they end with the thread that they belong to.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/team.h"
+#include "kernels/cpu/team.h"
 
 #define MANY 7
 

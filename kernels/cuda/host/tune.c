@@ -20,6 +20,7 @@
 
 #include "kernels/cuda/host/matmul_layout.h"
 #include "kernels/cuda/host/matmul_plan.h"
+#include "kernels/statistics.h"
 
 #define GAIN_MIN        0.01
 #define MEASUREMENT_MS  2.0
@@ -318,16 +319,6 @@ static int measure(struct tuner *t, struct candidate *c, int launches, double *s
         return -1;
     *seconds = (double)ms * 1e-3 / launches;
     return 0;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
 static int time_all(struct tuner *t) {

@@ -1,8 +1,8 @@
 // What `starring bench step` found out, and how it is told: as a table or as one JSON document.
-#ifndef STARRING_SHARED_BENCH_BENCH_FIGURES_H
-#define STARRING_SHARED_BENCH_BENCH_FIGURES_H
+#ifndef STARRING_SHARED_BENCH_STEP_FIGURES_H
+#define STARRING_SHARED_BENCH_STEP_FIGURES_H
 
-#include "kernels/cpu_peak.h"
+#include "kernels/cpu/peak.h"
 #include "shared/device/device_facts.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/spec.h"

@@ -1,4 +1,4 @@
-#include "kernels/team.h"
+#include "kernels/cpu/team.h"
 
 #include <assert.h>
 #include <limits.h>

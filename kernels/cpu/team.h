@@ -10,8 +10,8 @@
 //          goes to the end of the queue and who is woken to its head (docs/results/).
 // Errors   Where no thread can be created a team is smaller, down to the caller alone: what is computed must
 //          not depend on how many there are.
-#ifndef STARRING_KERNELS_TEAM_H
-#define STARRING_KERNELS_TEAM_H
+#ifndef STARRING_KERNELS_CPU_TEAM_H
+#define STARRING_KERNELS_CPU_TEAM_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "shared/bench/bench_figures.h"
+#include "shared/bench/step_figures.h"
 
 #include <cJSON.h>
 #include <stdio.h>

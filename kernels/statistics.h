@@ -1,0 +1,20 @@
+// Order statistics of measurements. At the bottom of the tree because the device measures products as well.
+#ifndef STARRING_KERNELS_STATISTICS_H
+#define STARRING_KERNELS_STATISTICS_H
+
+#include <stdlib.h>
+
+static inline int statistics_compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static inline void sort_ascending(double *v, size_t n) { qsort(v, n, sizeof *v, statistics_compare); }
+
+// Sorts v; n at least 1. Of an even number of values the mean of the two in the middle.
+static inline double median(double *v, int n) {
+    sort_ascending(v, (size_t)n);
+    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+}
+
+#endif

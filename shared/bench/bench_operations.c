@@ -1,0 +1,158 @@
+// The operations that `starring bench kernels` times, and what of them moves bytes.
+#include "shared/bench/bench_operations.h"
+
+#include "shared/bench/bench_products.h"
+
+#define RC_SHAPE "R=%lld C=%lld"
+#define LL(x)    ((long long)(x))
+
+static void add_embedding(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    bool learned = n->parts & BENCH_POSITIONS, tied = n->parts & BENCH_TIED;
+    double row = (double)n->channels * (double)dtype_size(dt), out = (double)n->rows * row;
+    double positions = learned ? (double)n->seq * row : 0;
+    // Tied: the rows of the tokens that there are, read and written. dwpe is the model's alone.
+    double dwte = tied ? 2.0 * (double)t->distinct * row : (double)n->vocab * row;
+    bool dwpe = n->linears && learned;
+    BENCH_SET(bench_add(t, out + (double)t->distinct * row + positions, 0, RC_SHAPE " V=%lld", LL(n->rows),
+                        LL(n->channels), LL(n->vocab)),
+              embed_fwd, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x,
+              .wpe = learned ? t->y : NULL, .batch = n->batch, .seq = n->seq, .channels = n->channels,
+              .dt = dt);
+    BENCH_SET(bench_add(t, out + dwte + (dwpe ? positions : 0), 0, RC_SHAPE " V=%lld%s", LL(n->rows),
+                        LL(n->channels), LL(n->vocab), tied ? "" : " zeroed"),
+              embed_bwd, embed_bwd_args, .dwte = t->z, .dwpe = dwpe ? t->y : NULL, .dout = t->x,
+              .tokens = t->tokens, .scratch = t->scratch, .batch = n->batch, .seq = n->seq,
+              .channels = n->channels, .vocab = n->vocab, .positions = dwpe ? n->seq : 0, .zero_dwte = !tied,
+              .dt = dt);
+}
+
+static void add_norm(struct bench_table *t, enum norm_kind kind, bool backward) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    bool layer = kind == NORM_LAYER;
+    double rc = (double)n->rows * (double)n->channels * (double)dtype_size(dt);
+    struct bench_work *w = bench_add(t, 4 * rc, 0, RC_SHAPE " %s, residual", LL(n->rows), LL(n->channels),
+                                     layer ? "layer" : "RMS");
+    if (backward)
+        BENCH_SET(w, norm_bwd, norm_bwd_args, .dx = t->out, .dweight = t->z,
+                  .dbias = layer ? (char *)t->z + (size_t)n->channels * dtype_size(dt) : NULL, .dy = t->x,
+                  .dresidual = t->y, .x = t->qkv, .mean = layer ? t->mean : NULL, .rstd = t->rstd,
+                  .weight = t->x, .scratch = t->scratch, .rows = n->rows, .channels = n->channels,
+                  .kind = kind, .dt = dt);
+    else
+        BENCH_SET(w, norm_fwd, norm_fwd_args, .y = t->out, .sum = t->z, .mean = layer ? t->mean : NULL,
+                  .rstd = t->rstd, .x = t->x, .residual = t->y, .weight = t->x, .bias = layer ? t->y : NULL,
+                  .rows = n->rows, .channels = n->channels, .eps = 1e-5f, .kind = kind, .dt = dt);
+}
+
+static void add_norms(struct bench_table *t) {
+    bool rms = t->n.parts & BENCH_RMS, layer = t->n.parts & BENCH_LAYER;
+    if (rms) add_norm(t, NORM_RMS, false);
+    if (layer) add_norm(t, NORM_LAYER, false);
+    add_norm(t, rms ? NORM_RMS : NORM_LAYER, true);
+}
+
+// Queries and keys are rotated; with the gradient of a bias the values are read as well.
+static void add_rope(struct bench_table *t, bool bias) {
+    const struct bench_sizes *n = &t->n;
+    double e = (double)dtype_size(t->d->dt), rotated = (double)((n->heads + n->kv_heads) * n->head_size);
+    double values = bias ? (double)(n->kv_heads * n->head_size) : 0;
+    BENCH_SET(bench_add(t, (double)n->rows * (2 * rotated + values) * e, 0,
+                        "B=%lld T=%lld H=%lld KV=%lld D=%lld%s", LL(n->batch), LL(n->seq), LL(n->heads),
+                        LL(n->kv_heads), LL(n->head_size), bias ? ", bias" : ""),
+              rope, rope_args, .qkv = t->z, .cos_sin = t->cos_sin, .batch = n->batch, .seq = n->seq,
+              .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,
+              .head_size = (int32_t)n->head_size, .inverse = bias, .dbias = bias ? t->out : NULL,
+              .dt = t->d->dt);
+}
+
+static void add_bias(struct bench_table *t, int64_t rows, int64_t columns) {
+    enum dtype dt = t->d->dt;
+    BENCH_SET(bench_add(t, (double)(rows * columns) * (double)dtype_size(dt), 0, "R=%lld N=%lld", LL(rows),
+                        LL(columns)),
+              bias_grad, bias_grad_args, .dbias = t->out, .dy = t->x, .rows = rows, .n = columns, .dt = dt);
+}
+
+// Each width of a layer with a bias once; without a model the wide one.
+static void add_biases(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    if (!n->linears) add_bias(t, n->wide_rows, n->wide);
+    for (int i = 0; i < n->linears; i++) {
+        bool again = false;
+        for (int k = 0; k < i; k++) again |= n->linear[k].out == n->linear[i].out;
+        if (n->linear[i].bias && !again) add_bias(t, n->rows, n->linear[i].out);
+    }
+}
+
+static void add_pointwise(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    int64_t flat = n->wide_rows * n->wide;
+    double e = (double)dtype_size(dt), wide = (double)flat * e, rf = (double)n->rows * (double)n->width * e;
+    if (n->parts & BENCH_BIASES) add_biases(t);
+    if (n->parts & BENCH_GELU) {
+        BENCH_SET(bench_add(t, 2 * wide, 0, "n=%lld", LL(flat)), gelu_fwd, gelu_args, .y = t->z, .x = t->x,
+                  .n = flat, .dt = dt);
+        BENCH_SET(bench_add(t, 3 * wide, 0, "n=%lld", LL(flat)), gelu_bwd, gelu_args, .y = t->z, .x = t->x,
+                  .dy = t->y, .n = flat, .dt = dt);
+    }
+    if (n->parts & BENCH_SWIGLU) {
+        BENCH_SET(bench_add(t, 3 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_fwd,
+                  swiglu_args, .y = t->z, .gate_up = t->x, .rows = n->rows, .width = n->width, .dt = dt);
+        BENCH_SET(bench_add(t, 5 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_bwd,
+                  swiglu_args, .y = t->z, .gate_up = t->x, .dy = t->y, .rows = n->rows, .width = n->width,
+                  .dt = dt);
+    }
+    BENCH_SET(bench_add(t, 3 * wide, 0, "n=%lld", LL(flat)), add, add_args, .y = t->z, .a = t->x, .b = t->y,
+              .n = flat, .dt = dt);
+}
+
+static void add_loss(struct bench_table *t) {
+    const struct bench_sizes *n = &t->n;
+    enum dtype dt = t->d->dt;
+    double logits = (double)n->logit_rows * (double)n->vocab * (double)dtype_size(dt);
+    BENCH_SET(bench_add(t, 2 * logits, 0, "R=%lld V=%lld, gradient", LL(n->logit_rows), LL(n->vocab)), xent,
+              xent_args, .logits = t->z, .loss = t->loss, .targets = t->tokens, .rows = n->logit_rows,
+              .vocab = n->vocab, .row_stride = bench_logit_stride(n), .padded = n->classes,
+              .grad_scale = 1.0f, .want_grad = true, .dt = dt);
+    struct bench_work *w = bench_add(t, (double)n->rows * 4.0, 0, "R=%lld", LL(n->rows));
+    w->tiny = true;
+    BENCH_SET(w, loss_sum, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
+}
+
+static void add_optimizer(struct bench_table *t) {
+    int64_t unit = t->n.unit;
+    enum dtype dt = t->d->dt;
+    double n = (double)unit, e = (double)dtype_size(dt);
+    BENCH_SET(bench_add(t, n * e, 0, "n=%lld", LL(unit)), sumsq, sumsq_args, .out = t->sum, .x = t->x,
+              .n = unit, .zero_out = true, .dt = dt);
+    struct bench_work *w = bench_add(t, sizeof(struct exact_sum), 0, "one sum");
+    w->tiny = true;
+    BENCH_SET(w, decide, decide_args, .scalars = t->scalars, .sum = t->sum, .loss_scale = 1.0f, .clip = 1.0f);
+    BENCH_SET(bench_add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), adamw, adamw_args, .master = t->master,
+              .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
+              .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f,
+              .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f, .dt = dt);
+    BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce,
+              reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
+    BENCH_SET(bench_add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), cast, cast_args, .out = t->z,
+              .in = t->master, .n = unit, .from = DT_F32, .to = dt);
+    BENCH_SET(bench_add(t, n * 2, 0, "%lld bytes", LL(unit) * 2), fill_zero, fill_zero_args, .out = t->z,
+              .bytes = unit * 2);
+}
+
+int bench_operations_fill(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
+    if (bench_table_open(t, d, sizes)) return -1;
+    add_embedding(t);
+    add_norms(t);
+    if (sizes->parts & BENCH_ROPE) add_rope(t, false);
+    if (sizes->parts & BENCH_ROPE_BIAS) add_rope(t, true);
+    add_pointwise(t);
+    add_loss(t);
+    add_optimizer(t);
+    bench_add_attention(t);
+    bench_add_products(t);
+    return 0;
+}

@@ -1,4 +1,0 @@
-// Activations, addition and rotary embedding: the kernel tests' cases on a real device
-// (tests/device/device_ops.h).
-#include "tests/device/device_ops.h"
-#include "tests/kernels/test_kernels_activation.c"

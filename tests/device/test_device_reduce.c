@@ -1,3 +1,0 @@
-// Reductions and casts: the kernel tests' cases on a real device (tests/device/device_ops.h).
-#include "tests/device/device_ops.h"
-#include "tests/kernels/test_kernels_reduce.c"

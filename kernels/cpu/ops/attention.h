@@ -2,8 +2,12 @@
 #ifndef STARRING_KERNELS_CPU_OPS_ATTENTION_H
 #define STARRING_KERNELS_CPU_OPS_ATTENTION_H
 
-#include "kernels/backend.h"
+#include <stdatomic.h>
+
 #include "kernels/cpu/gemm/gemm_kernel.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/spans.h"
+#include "kernels/operations.h"
 
 #define BLOCK 96  // queries, keys: a multiple of MR and of NR
 _Static_assert(BLOCK % MR == 0 && BLOCK % NR == 0, "a block holds whole panels of both kinds");
@@ -62,6 +66,28 @@ VEC_INLINE void store_rows(enum dtype t, void *y, int64_t start, int64_t row, co
         for (; d + VEC <= size; d += VEC) vec_store(t, y, start + r * row + d, vec_load_f32(x + r * ldx + d));
         if (d < size) vec_store_part(t, y, start + r * row + d, size - d, vec_load_f32(x + r * ldx + d));
     }
+}
+
+// Heads of sequences, each a task of one thread with that thread's scratch.
+struct attention_tasks {
+    void (*run)(const void *args, int64_t i, float *scratch);
+    const void *args;
+    int64_t count, scratch_floats;
+    atomic_bool failed;
+};
+
+static inline void attention_run_span(const void *arg, int64_t begin, int64_t end) {
+    struct attention_tasks *t = (struct attention_tasks *)arg;
+    float *scratch = thread_scratch((size_t)t->scratch_floats * sizeof *scratch);
+    if (!scratch) t->failed = true;
+    for (int64_t i = begin; i < end && scratch; i++) t->run(t->args, i, scratch);
+}
+
+// 0, or -1 with *why set.
+static inline int attention_run(int threads, struct attention_tasks *t, const char **why) {
+    for_spans_dynamic(threads, t->count, 1, attention_run_span, t);
+    if (t->failed) *why = "out of host memory for the blocks of attention";
+    return t->failed ? -1 : 0;
 }
 
 #endif

@@ -11,12 +11,9 @@
 // p and ds are kept (queries, keys): that is what the a panels of dv and dk want; ds is transposed
 // once a block for dq.
 #include <assert.h>
-#include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops/attention.h"
-#include "kernels/cpu/scratch.h"
-#include "kernels/cpu/spans.h"
 
 struct work {
     int64_t a_panel;          // floats of a packed a panel over D
@@ -210,37 +207,24 @@ static const struct run runs[] = {[DT_F32] = {delta_f32, kv_head_f32},
                                   [DT_BF16] = {delta_bf16, kv_head_bf16},
                                   [DT_F16] = {delta_f16, kv_head_f16}};
 
-struct heads {
-    const struct attn_bwd_args *args;
-    atomic_bool failed;
-};
-
 static void run_deltas(const void *args, int64_t begin, int64_t end) {
     const struct attn_bwd_args *a = args;
     for (int64_t i = begin; i < end; i++) runs[a->dt].delta(a, i);
 }
 
-// Key/value heads [begin, end) of all sequences.
-static void run_heads(const void *arg, int64_t begin, int64_t end) {
-    struct heads *all = (struct heads *)arg;
-    const struct attn_bwd_args *a = all->args;
+// One key/value head of one sequence.
+static void run_task(const void *args, int64_t i, float *scratch) {
+    const struct attn_bwd_args *a = args;
     int64_t floats;
-    carve_work(a, NULL, &floats);
-    float *p = thread_scratch((size_t)floats * sizeof *p);
-    if (!p) {
-        all->failed = true;
-        return;
-    }
-    struct work w = carve_work(a, p, &floats);
-    for (int64_t i = begin; i < end; i++) runs[a->dt].kv_head(a, i / a->kv_heads, i % a->kv_heads, &w);
+    struct work w = carve_work(a, scratch, &floats);
+    runs[a->dt].kv_head(a, i / a->kv_heads, i % a->kv_heads, &w);
 }
 
 int cpu_op_attn_bwd(int threads, const void *args, const char **why) {
     const struct attn_bwd_args *a = args;
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
-    struct heads h = {.args = a};
+    struct attention_tasks tasks = {.run = run_task, .args = a, .count = a->batch * a->kv_heads};
+    carve_work(a, NULL, &tasks.scratch_floats);
     for_spans(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);
-    for_spans_dynamic(threads, a->batch * a->kv_heads, 1, run_heads, &h);
-    if (h.failed) *why = "out of host memory for the blocks of attention";
-    return h.failed ? -1 : 0;
+    return attention_run(threads, &tasks, why);
 }

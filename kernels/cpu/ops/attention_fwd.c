@@ -10,12 +10,9 @@
 //             l = f l + sum p ; o = f o + p^T v ; m = m'
 //         out = o / l ; lse = m + log l
 #include <assert.h>
-#include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops/attention.h"
-#include "kernels/cpu/scratch.h"
-#include "kernels/cpu/spans.h"
 #include "kernels/exact_math.h"
 
 size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_heads, int32_t head_size) {
@@ -155,33 +152,20 @@ static void run_f16(const struct attn_fwd_args *a, int64_t b, int64_t h, const s
     run_head(a, DT_F16, b, h, w);
 }
 
-struct heads {
-    const struct attn_fwd_args *args;
-    atomic_bool failed;
-};
-
-// Heads [begin, end) of all sequences.
-static void run_heads(const void *arg, int64_t begin, int64_t end) {
+// One head of one sequence.
+static void run_task(const void *args, int64_t i, float *scratch) {
     static void (*const runs[])(const struct attn_fwd_args *, int64_t, int64_t, const struct work *) = {
         [DT_F32] = run_f32, [DT_BF16] = run_bf16, [DT_F16] = run_f16};
-    struct heads *all = (struct heads *)arg;
-    const struct attn_fwd_args *a = all->args;
+    const struct attn_fwd_args *a = args;
     int64_t floats;
-    carve_work(a, NULL, &floats);
-    float *p = thread_scratch((size_t)floats * sizeof *p);
-    if (!p) {
-        all->failed = true;
-        return;
-    }
-    struct work w = carve_work(a, p, &floats);
-    for (int64_t i = begin; i < end; i++) runs[a->dt](a, i / a->heads, i % a->heads, &w);
+    struct work w = carve_work(a, scratch, &floats);
+    runs[a->dt](a, i / a->heads, i % a->heads, &w);
 }
 
 int cpu_op_attn_fwd(int threads, const void *args, const char **why) {
     const struct attn_fwd_args *a = args;
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
-    struct heads h = {.args = a};
-    for_spans_dynamic(threads, a->batch * a->heads, 1, run_heads, &h);
-    if (h.failed) *why = "out of host memory for the blocks of attention";
-    return h.failed ? -1 : 0;
+    struct attention_tasks tasks = {.run = run_task, .args = a, .count = a->batch * a->heads};
+    carve_work(a, NULL, &tasks.scratch_floats);
+    return attention_run(threads, &tasks, why);
 }

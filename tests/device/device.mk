@@ -6,11 +6,11 @@ KERNEL_FAMILIES = activation attention embedding matmul norm optimizer reduce xe
 # test_device.py runs them where there is no GPU.
 DEVICE_TESTS = $(KERNEL_FAMILIES:%=$(BUILD)/tests/device/test_device_%)
 
-$(BUILD)/obj/tests/device/test_device_%.o: tests/kernels/test_kernels_%.c Makefile tests/device/device.mk
+$(BUILD)/device/test_kernels_%.o: tests/kernels/test_kernels_%.c Makefile tests/device/device.mk
 	@mkdir -p $(@D)
 	@echo "  CC      $< (device)"
 	@$(CC) $(CFLAGS) -include tests/device/device_ops.h -MMD -MP -c -o $@ $<
-$(BUILD)/tests/device/test_device_%: $(BUILD)/obj/tests/device/test_device_%.o $(BUILD)/obj/tests/device/device_ops.o $(LIB_KERNELS)
+$(BUILD)/tests/device/test_device_%: $(BUILD)/device/test_kernels_%.o $(BUILD)/obj/tests/device/device_ops.o $(LIB_KERNELS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)

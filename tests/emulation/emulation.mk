@@ -15,8 +15,8 @@ EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror
             -std=gnu++17 -I$(EMU_DIR) -Wno-unknown-pragmas \
             -fno-strict-aliasing -fPIC -ftls-model=initial-exec
 EMU_FAMILIES = $(filter-out matmul,$(KERNEL_FAMILIES))
-EMU_TESTS = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(EMU_DIR)/test_emulation_*.c))) \
-            $(EMU_FAMILIES:%=$(BUILD)/tests/test_emulation_%)
+EMU_OWN   = $(basename $(notdir $(wildcard $(EMU_DIR)/test_emulation_*.c)))
+EMU_TESTS = $(addprefix $(BUILD)/tests/,$(EMU_OWN) $(EMU_FAMILIES:%=test_emulation_%))
 
 $(BUILD)/emu/%.o: %.cu Makefile $(EMU_DIR)/emulation.mk
 	@mkdir -p $(@D)
@@ -27,14 +27,16 @@ $(BUILD)/emu/%.o: %.cc Makefile $(EMU_DIR)/emulation.mk
 	@echo "  CXX     $<"
 	@$(CXX) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/libemulation.a: $(EMU_OBJ)
-$(EMU_FAMILIES:%=$(BUILD)/obj/$(EMU_DIR)/test_emulation_%.o): $(BUILD)/obj/$(EMU_DIR)/test_emulation_%.o: tests/kernels/test_kernels_%.c Makefile $(EMU_DIR)/emulation.mk
+$(BUILD)/emu/test_kernels_%.o: tests/kernels/test_kernels_%.c Makefile $(EMU_DIR)/emulation.mk
 	@mkdir -p $(@D)
 	@echo "  CC      $< (emulation)"
 	@$(CC) $(CFLAGS) -include $(EMU_DIR)/emulation.h -DKT_OPS=emu_ops -MMD -MP -c -o $@ $<
-$(BUILD)/tests/test_emulation_%: $(BUILD)/obj/tests/emulation/test_emulation_%.o $(BUILD)/libemulation.a $(LIB_KERNELS)
+$(EMU_FAMILIES:%=$(BUILD)/tests/test_emulation_%): $(BUILD)/tests/test_emulation_%: $(BUILD)/emu/test_kernels_%.o
+$(EMU_OWN:%=$(BUILD)/tests/%): $(BUILD)/tests/%: $(BUILD)/obj/$(EMU_DIR)/%.o
+$(EMU_TESTS): $(BUILD)/libemulation.a $(LIB_KERNELS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) -o $@ $^ -lcmocka -lstdc++ $(LDLIBS)
+	@$(CC) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka -lstdc++ $(LDLIBS)
 
 TEST_BINS += $(EMU_TESTS)
 tests: $(EMU_TESTS)

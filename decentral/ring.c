@@ -7,13 +7,15 @@
 #include <string.h>
 
 #include "decentral/collective/collective_threads.h"
+#include "decentral/collective/collective_mpi.h"
 #include "decentral/nccl/nccl_world.h"
 #include "decentral/ring_source.h"
 #include "decentral/zero/zero.h"
 #include "decentral/zero/zero_memory.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
-#include "shared/launch/rank_env.h"
+#include "shared/launch/run.h"
+#include "shared/launch/stop.h"
 
 static struct zero_options options_of(const struct config *c, const struct layout *l) {
     return (struct zero_options){.stage = c->variant,
@@ -169,7 +171,7 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
 
 static void end(void *ctx) { ring_source_close(&((struct rank *)ctx)->source); }
 
-static int run(struct rank *r, int local_rank) {
+static int train(struct rank *r, int local_rank) {
     return session_run(&(struct session_options){.job = r->job,
                                                  .rank = r->place.rank,
                                                  .local_rank = local_rank,
@@ -179,14 +181,30 @@ static int run(struct rank *r, int local_rank) {
                        NULL);
 }
 
-int ring_run_rank(const struct job *j, struct mpi_world *world, int rank, int local_rank) {
-    struct rank r = {.job = j, .place = {.world = world, .rank = rank, .size = j->config->workers}};
-    return run(&r, local_rank);
+// This process is one of those that mpirun started.
+static int run_rank(struct run *r) {
+    struct job *j = &r->job;
+    struct mpi_world *world;
+    int rank, size;
+    if (mpi_world_open(&world, &rank, &size)) return EXIT_RUN_FAILED;
+    if (size != j->config->workers) {
+        fail("MPI's world has %d ranks, --workers is %d: make them equal", size, j->config->workers);
+        return EXIT_USAGE;
+    }
+    j->dir = j->config->out;
+    j->stop = stop_install();
+    if (rank == 0 && run_begin(r)) return EXIT_USAGE;
+    struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}};
+    int status = stop_status(train(&own, r->env.local_rank), j->stop);
+    if (rank == 0) status = run_end(r, status, *j->stop);
+    if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
+    mpi_world_close(&world);
+    return 0;
 }
 
 static void *thread_main(void *arg) {
     struct rank *r = arg;
-    r->rc = run(r, r->place.rank);
+    r->rc = train(r, r->place.rank);
     if (!r->rc) return NULL;
     r->why = xstrdup(error_last());
     r->failed_s = now_seconds();
@@ -208,7 +226,7 @@ static const struct rank *first_to_fail(const struct rank *ranks, int count, str
     return first;
 }
 
-int ring_run_threads(const struct job *j) {
+static int train_threads(const struct job *j) {
     int n = j->config->workers, started = 0, rc = 0;
     struct threads_hub *hub = threads_hub_create(n);
     struct rank *ranks = xcalloc((size_t)n, sizeof *ranks);
@@ -229,6 +247,10 @@ int ring_run_threads(const struct job *j) {
     free(ranks);
     threads_hub_destroy(&hub);
     return rc;
+}
+
+static int run(struct run *r) {
+    return r->env.kind == RANK_ENV_NONE ? run_here(r, train_threads) : run_rank(r);
 }
 
 // ---------------------------------------------------------------- the row
@@ -265,4 +287,5 @@ const struct topology_row topology_ring = {
     .formula = formula,
     .allowance = allowance,
     .describe = describe,
+    .run = run,
 };

@@ -1,5 +1,5 @@
 // `starring scheduler`, `server` and `worker`: the star's roles as processes of their own. train starts them
-// (shared/launch/launch_star.h), or somebody does by hand, on one machine or on many.
+// (ps/launch_star.h), or somebody does by hand, on one machine or on many.
 //
 // A role started by hand compares its memory, says whom it waits for and, with --out DIR, leaves its report
 // in DIR/ranks; worker 0 takes DIR for the run (config.json, state.json), and the last worker or server to

@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/launch_star.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
-#include "shared/launch/rank_env.h"
+#include "shared/launch/run.h"
 
 #define FRAME_OVERHEAD 1.125  // of what the transport holds, by libzmq
 
@@ -69,6 +70,13 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "consistency", consistency_row(c->variant)->name);
 }
 
+static int run(struct run *r) {
+    int number = 0;
+    if (run_begin(r)) return EXIT_USAGE;
+    int status = launch_star(&r->job, &number);
+    return run_end(r, status, number);
+}
+
 const struct topology_row topology_star = {
     .parse = parse,
     .variant = variant,
@@ -89,4 +97,5 @@ const struct topology_row topology_star = {
     .formula = formula,
     .allowance = allowance,
     .describe = describe,
+    .run = run,
 };

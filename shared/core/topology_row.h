@@ -13,6 +13,7 @@
 struct cJSON;
 struct config;
 struct rank_env;
+struct run;
 
 struct topology_variant {
     char name[24];  // "zero:2", "ps:ssp:S": a letter for the number that may stand there
@@ -75,6 +76,8 @@ struct topology_row {
     struct topology_allowance (*allowance)(const struct config *c, const char *role,
                                            const struct prediction *p);
     void (*describe)(const struct config *c, struct cJSON *summary);  // the variant, in summary.json
+
+    int (*run)(struct run *r);  // trains (shared/launch/run.h); the program's exit status
 };
 
 // What the program can run: starring.c's list, or a test's.

@@ -6,8 +6,7 @@
 #include "shared/config/config.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/launch/rank_env.h"
-#include "shared/train/session.h"
+#include "shared/launch/run.h"
 
 struct buffers {
     void *grad;
@@ -235,9 +234,11 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
                                                 .optimizer = j->config->optimizer});
 }
 
-int local_run(const struct job *j) {
+static int train_alone(const struct job *j) {
     return session_run(&(struct session_options){.job = j, .create = create, .ctx = (void *)j}, NULL);
 }
+
+static int run(struct run *r) { return run_here(r, train_alone); }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     (void)c, (void)role;
@@ -255,6 +256,7 @@ const struct topology_row topology_local = {
     .check_rank = check_rank,
     .predict = predict,
     .formula = formula,
+    .run = run,
 };
 
 const struct topology_table topology_local_alone = {{&topology_local}};

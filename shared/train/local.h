@@ -16,9 +16,6 @@ struct local_options {
 
 int local_predict(const struct local_options *o, struct topology_memory *mem);
 struct topology *local_create(const struct local_options *o);  // NULL after logging
-struct job;
-int local_run(const struct job *j);
-
 extern const struct topology_row topology_local;
 // For programs' parts that no other topology concerns.
 extern const struct topology_table topology_local_alone;

@@ -1,7 +1,7 @@
 // The star on one machine: starts the scheduler, the servers and the workers as processes of this
 // program and watches them until the job ends (launch.h).
-#ifndef STARRING_SHARED_LAUNCH_LAUNCH_STAR_H
-#define STARRING_SHARED_LAUNCH_LAUNCH_STAR_H
+#ifndef STARRING_PS_LAUNCH_STAR_H
+#define STARRING_PS_LAUNCH_STAR_H
 
 #include "shared/train/session.h"
 

@@ -1,4 +1,4 @@
-#include "shared/launch/launch_star.h"
+#include "ps/launch_star.h"
 
 #include <errno.h>
 #include <fcntl.h>

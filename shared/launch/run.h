@@ -1,0 +1,29 @@
+// One run, from its directory to its closing words, by the process that stands for it: the one that the user
+// started, or rank 0 of those that mpirun did. How the ranks live in between is the topology's (topology_row.run).
+//
+//   run_begin    the run directory and its config.json
+//   ...          the ranks train and leave their reports
+//   run_end      what they left becomes summary.json and the closing table
+#ifndef STARRING_SHARED_LAUNCH_RUN_H
+#define STARRING_SHARED_LAUNCH_RUN_H
+
+#include "shared/launch/rank_env.h"
+#include "shared/train/session.h"
+
+struct run {
+    struct config *config;
+    struct job job;
+    struct rank_env env;  // how this process was started
+    bool force;           // an earlier run in the directory may go
+};
+
+// Before any rank is started. 0, or -1 after logging.
+int run_begin(struct run *r);
+// status: the ranks'; number: the signal that asked them to end, or 0. The program's exit status.
+int run_end(struct run *r, int status, int number);
+
+// The whole, where the ranks are of this process: `ranks` trains and returns 0, or -1 after logging; it looks at
+// job.stop, the flag of Ctrl-C and SIGTERM. The program's exit status.
+int run_here(struct run *r, int (*ranks)(const struct job *j));
+
+#endif

@@ -23,28 +23,22 @@ bool wire_is_payload(const struct wire_header *h) {
     return h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL));
 }
 
+// The fields that are the same on both sides of the codec.
+#define PLAIN_FIELDS(X)                                                                                   \
+    X(rank)                                                                                               \
+    X(job) X(incarnation) X(manifest) X(step) X(version) X(seq) X(staleness) X(flags) X(lr) X(loss_scale) \
+        X(clip) X(grad_scale) X(loss) X(norm)
+#define ENCODE(field) p.field = h->field;
+#define DECODE(field) out->field = p->field;
+
 size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     Starring__PsHeader p = STARRING__PS_HEADER__INIT;
     int64_t words[EXACT_SUM_WORDS];
     p.kind = (uint32_t)h->kind;
     p.role = (uint32_t)h->role;
-    p.rank = h->rank;
     p.thread = (uint32_t)h->thread;
-    p.job = h->job;
-    p.incarnation = h->incarnation;
-    p.manifest = h->manifest;
     p.key = (uint32_t)h->key;
-    p.step = h->step;
-    p.version = h->version;
-    p.seq = h->seq;
-    p.staleness = h->staleness;
-    p.flags = h->flags;
-    p.lr = h->lr;
-    p.loss_scale = h->loss_scale;
-    p.clip = h->clip;
-    p.grad_scale = h->grad_scale;
-    p.loss = h->loss;
-    p.norm = h->norm;
+    PLAIN_FIELDS(ENCODE)
     if (h->has_sum) {
         memcpy(words, &h->sum, sizeof words);
         p.sum = words;
@@ -98,23 +92,9 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     }
     out->kind = (enum wire_kind)p->kind;
     out->role = (enum ps_role)p->role;
-    out->rank = p->rank;
     out->thread = (int32_t)p->thread;
-    out->job = p->job;
-    out->incarnation = p->incarnation;
-    out->manifest = p->manifest;
     out->key = (int32_t)p->key;
-    out->step = p->step;
-    out->version = p->version;
-    out->seq = p->seq;
-    out->staleness = p->staleness;
-    out->flags = p->flags;
-    out->lr = p->lr;
-    out->loss_scale = p->loss_scale;
-    out->clip = p->clip;
-    out->grad_scale = p->grad_scale;
-    out->loss = p->loss;
-    out->norm = p->norm;
+    PLAIN_FIELDS(DECODE)
     out->has_sum = p->n_sum != 0;
     if (out->has_sum) memcpy(&out->sum, p->sum, sizeof out->sum);
     out->count = (int)p->n_values;

@@ -40,48 +40,12 @@ struct worker {
 // The worker decides about its step alone.
 static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
-// ---------------------------------------------------------------- what the hooks wait for
-static bool has_landed(const struct published *now, int u, int64_t step) { return now->landed[u] >= step; }
-static bool is_free(const struct published *now, int u, int64_t unused) {
-    (void)unused;
-    return now->busy[u] == 0;
-}
-static bool is_sent(const struct published *now, int u, int64_t unused) {
-    (void)unused;
-    return now->unobeyed == 0 && now->busy[u] == 0;
-}
-static bool is_pulled(const struct published *now, int u, int64_t unused) {
-    (void)u, (void)unused;
-    return now->unobeyed == 0 && now->pulling == 0;
-}
-static bool is_gathered(const struct published *now, int u, int64_t unused) {
-    (void)u, (void)unused;
-    return now->gathers_done == now->gathers_asked;
-}
-static bool is_done(const struct published *now, int u, int64_t steps) {
-    (void)u;
-    return now->steps_done >= steps;
-}
-
-static int wait_for(struct worker *w, struct comm_wait wait) {
-    wait.step = w->step;
-    return comm_wait(w->comm, &wait);
-}
-
-static int wait_landed(struct worker *w, int u, const char *what) {
-    return wait_for(w, (struct comm_wait){.ready = has_landed, .unit = u, .least = w->step, .what = what});
-}
-
-static int wait_free(struct worker *w, int u, const char *what) {
-    return wait_for(w, (struct comm_wait){.ready = is_free, .unit = u, .what = what});
-}
-
 // What the loop may read without a lock, after a wait. What compute stood still for are copies of weights.
 static struct published refresh(struct worker *w) {
     struct stream_times times = {0};
     if (w->staging) stream_get_times(w->t.compute, &times);
     struct published p = comm_published(w->comm);
-    w->t.staleness = p.staleness;
+    w->t.staleness = p.status.staleness;
     w->t.comm.busy_s = p.busy_s;
     w->t.comm.wait_s = p.waited_s;
     for (int i = 0; i < PHASES; i++) w->t.comm.wait_s += times.wait_s[i];
@@ -90,15 +54,12 @@ static struct published refresh(struct worker *w) {
 
 static int gather(struct worker *w, double *values, int count) {
     struct command c = {.kind = COMMAND_GATHER, .count = count};
-    struct comm_wait wait = {.ready = is_gathered,
-                             .unit = -1,
-                             .what = "the other workers did not come to a barrier",
-                             .watched = true};
+    const char *late = "the other workers did not come to a barrier";
     memcpy(c.gather, values, (size_t)count * sizeof *values);
     comm_command(w->comm, &c);
-    if (wait_for(w, wait) != 0) return -1;
+    if (comm_wait(w->comm, COMM_GATHERED, -1, w->step, late) != 0) return -1;
     struct published p = refresh(w);
-    memcpy(values, p.gathered, (size_t)count * sizeof *values);
+    memcpy(values, p.status.gathered, (size_t)count * sizeof *values);
     return 0;
 }
 
@@ -120,9 +81,10 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     if (!w->loaded)
         return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
                     t->layout->units[u].name);
-    if (wait_landed(w, u, "new weights have not landed") != 0) return -1;
+    if (comm_wait(w->comm, COMM_LANDED, u, w->step, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
-    if (overwrites && wait_free(w, u, "the last step's gradient has not been taken") != 0) return -1;
+    const char *in_use = "the last step's gradient has not been taken";
+    if (overwrites && comm_wait(w->comm, COMM_FREE, u, w->step, in_use) != 0) return -1;
     staging_await_weights(w->staging, u);
     *view = (struct unit_view){.weights = w->buffers.weights[u],
                                .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
@@ -198,13 +160,10 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
     struct command c = {.kind = COMMAND_REPORT, .report = *in, .loss = words.loss_sum / in->loss_tokens};
-    struct comm_wait wait = {.ready = is_done,
-                             .unit = -1,
-                             .least = w->step + 1 - w->rule.delay,
-                             .what = "the scheduler did not close the step"};
+    const char *late = "the scheduler did not close the step";
     comm_command(w->comm, &c);
-    if (wait_for(w, wait) != 0) return -1;
-    *out = comm_published(w->comm).stats;
+    if (comm_wait(w->comm, COMM_STEP_DONE, -1, w->step, late) != 0) return -1;
+    *out = comm_published(w->comm).status.stats;
     return 0;
 }
 
@@ -236,7 +195,7 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
 // Asynchronous steps have no exchange with the scheduler: heartbeats carry the word.
 static bool stop_alone(struct worker *w, bool own) {
     if (own) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
-    return own || comm_published(w->comm).stopped;
+    return own || comm_published(w->comm).status.stopped;
 }
 
 static int worker_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
@@ -267,8 +226,8 @@ static int worker_sum(struct topology *t, double *values, int count) {
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
     for (int u = 0; u < t->layout->count; u++) {
-        if (wait_landed(w, u, "the last weights have not landed") != 0 ||
-            wait_free(w, u, "the last gradient has not been taken") != 0)
+        if (comm_wait(w->comm, COMM_LANDED, u, w->step, "the last weights have not landed") != 0 ||
+            comm_wait(w->comm, COMM_FREE, u, w->step, "the last gradient has not been taken") != 0)
             return -1;
     }
     if (barrier(w) != 0) return -1;
@@ -277,10 +236,8 @@ static int worker_finish(struct topology *t) {
         for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u);
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
-        struct comm_wait pulled = {
-            .ready = is_pulled, .unit = -1, .what = "the final weights have not landed"};
         comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
-        if (wait_for(w, pulled) != 0) return -1;
+        if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
     }
     refresh(w);
     return 0;
@@ -302,10 +259,9 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
         struct command c = {.kind = COMMAND_INIT, .unit = u, .values = values, .round = w->load_round};
-        struct comm_wait sent = {
-            .ready = is_sent, .unit = u, .what = "a server did not take the initial weights"};
+        const char *late = "a server did not take the initial weights";
         comm_command(w->comm, &c);
-        if (wait_for(w, sent) != 0) {
+        if (comm_wait(w->comm, COMM_LOADED, u, w->step, late) != 0) {
             comm_hang_up(w->comm);  // the values are the caller's to free: nothing may send them any more
             return -1;
         }

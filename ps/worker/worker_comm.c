@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps/consistency.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -17,6 +18,7 @@
 struct comm {
     struct comm_options o;
     const struct config *c;
+    struct consistency_rule rule;
     struct ps_identity id;
     struct net *net;
     struct net_socket *scheduler;
@@ -32,6 +34,10 @@ struct comm {
     struct command *commands;  // guarded by mutex, as all below
     int command_count, command_capacity;
     struct published now;
+    int64_t *landed;  // (units)
+    int *busy;        // (units)
+    int unobeyed;     // commands whose effect is not published yet
+    uint64_t gathers_asked;
     int waited_unit;        // -1: none
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
@@ -53,8 +59,8 @@ void comm_command(struct comm *c, const struct command *command) {
         c->commands = xrealloc(c->commands, (unsigned long)c->command_capacity * sizeof *c->commands);
     }
     c->commands[c->command_count++] = *command;
-    c->now.unobeyed++;
-    c->now.gathers_asked += command->kind == COMMAND_GATHER;
+    c->unobeyed++;
+    c->gathers_asked += command->kind == COMMAND_GATHER;
     pthread_mutex_unlock(&c->mutex);
     wake(c);
 }
@@ -74,8 +80,6 @@ struct published comm_published(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
     struct published p = c->now;
     pthread_mutex_unlock(&c->mutex);
-    p.landed = NULL;
-    p.busy = NULL;
     return p;
 }
 
@@ -92,29 +96,47 @@ static struct timespec later(double seconds) {
     return t;
 }
 
-int comm_wait(struct comm *c, const struct comm_wait *x) {
+static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step) {
+    const struct worker_status *now = &c->now.status;
+    switch (event) {
+        case COMM_LANDED:
+            return c->landed[u] >= step;
+        case COMM_FREE:
+            return c->busy[u] == 0;
+        case COMM_LOADED:
+            return c->unobeyed == 0 && c->busy[u] == 0;
+        case COMM_PULLED:
+            return c->unobeyed == 0 && now->pulling == 0;
+        case COMM_GATHERED:
+            return now->gathers_done == c->gathers_asked;
+        case COMM_STEP_DONE:
+            return consistency_allows(&c->rule, step + 1 - now->steps_done);
+    }
+    return false;
+}
+
+int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what) {
     double start = now_seconds();
     struct timespec end = later(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
     int late = 0;
     pthread_mutex_lock(&c->mutex);
-    c->waited_unit = x->unit;
-    while (!c->failed && !x->ready(&c->now, x->unit, x->least) && !late) {
+    c->waited_unit = unit;
+    while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        if (late && x->watched) {
+        if (late && event == COMM_GATHERED) {
             end = later(ps_deadline_s(c->c));
             late = 0;
         }
     }
     c->waited_unit = -1;
-    bool failed = c->failed, ready = x->ready(&c->now, x->unit, x->least), tell = !c->error_told;
+    bool failed = c->failed, ready = has_happened(c, event, unit, step), tell = !c->error_told;
     if (failed || !ready) c->error_told = true;
     if (failed)
         snprintf(text, sizeof text, "%s", c->error);
     else if (!ready)
-        snprintf(text, sizeof text, "step %lld: %s within %lld ms%s%s", (long long)x->step, x->what,
-                 (long long)c->c->ps.deadline_ms, x->unit >= 0 ? ": " : "",
-                 x->unit >= 0 ? c->waiting_for : "");
+        snprintf(text, sizeof text, "step %lld: %s within %lld ms%s%s", (long long)step, what,
+                 (long long)c->c->ps.deadline_ms, unit >= 0 ? ": " : "", unit >= 0 ? c->waiting_for : "");
     c->now.waited_s += now_seconds() - start;
     pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
@@ -203,23 +225,17 @@ static int pass_on(struct comm *c) {
 
 // Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer.
 static bool publish(struct comm *c, double busy_s) {
-    struct published *p = &c->now;
     bool busy = false;
     pthread_mutex_lock(&c->mutex);
     for (int u = 0; u < c->o.role.layout->count; u++) {
-        p->landed[u] = worker_core_landed(c->core, u);
-        p->busy[u] = worker_core_busy(c->core, u);
-        busy = busy || p->busy[u];
+        c->landed[u] = worker_core_landed(c->core, u);
+        c->busy[u] = worker_core_busy(c->core, u);
+        busy = busy || c->busy[u];
     }
-    p->unobeyed -= c->taken;
+    c->unobeyed -= c->taken;
     c->taken = 0;
-    p->pulling = worker_core_pulling(c->core);
-    p->steps_done = worker_core_steps_done(c->core, &p->stats);
-    p->gathers_done = worker_core_gathers_done(c->core, p->gathered);
-    p->parted = worker_core_parted(c->core);
-    p->stopped = worker_core_stopped(c->core);
-    p->staleness = *worker_core_staleness(c->core);
-    p->busy_s += busy_s;
+    c->now.status = *worker_core_status(c->core);
+    c->now.busy_s += busy_s;
     if (c->waited_unit >= 0)
         worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
     pthread_cond_broadcast(&c->changed);
@@ -338,8 +354,9 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->c = o->role.config;
     c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
-    c->now.landed = xcalloc(units, sizeof *c->now.landed);
-    c->now.busy = xcalloc(units, sizeof *c->now.busy);
+    c->rule = consistency_of(c->c);
+    c->landed = xcalloc(units, sizeof *c->landed);
+    c->busy = xcalloc(units, sizeof *c->busy);
     c->waited_unit = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
@@ -368,7 +385,7 @@ void comm_part(struct comm *c) {
     if (!c->thread_started) return;
     comm_command(c, &(struct command){.kind = COMMAND_GOODBYE});
     pthread_mutex_lock(&c->mutex);
-    while (!c->failed && !c->now.parted && now_seconds() < end) {
+    while (!c->failed && !c->now.status.parted && now_seconds() < end) {
         pthread_mutex_unlock(&c->mutex);
         usleep(1000);
         pthread_mutex_lock(&c->mutex);
@@ -379,7 +396,7 @@ void comm_part(struct comm *c) {
 
 void comm_hang_up(struct comm *c) {
     join_thread(c);
-    net_destroy(&c->net, c->now.parted ? 0 : LAST_WORDS_MS);
+    net_destroy(&c->net, c->now.status.parted ? 0 : LAST_WORDS_MS);
 }
 
 void comm_destroy(struct comm **at) {
@@ -392,8 +409,8 @@ void comm_destroy(struct comm **at) {
     pthread_cond_destroy(&c->changed);
     free(c->commands);
     free(c->shards);
-    free(c->now.landed);
-    free(c->now.busy);
+    free(c->landed);
+    free(c->busy);
     free(c);
     *at = NULL;
 }

@@ -62,33 +62,25 @@ void comm_command(struct comm *c, const struct command *command);  // any thread
 // Makes every wait fail with this text and tells the job; any thread.
 void comm_give_up(struct comm *c, const char *why);
 
-// ---------------------------------------------------------------- what it publishes
+// ---------------------------------------------------------------- waiting (main thread)
+enum comm_event {
+    COMM_LANDED,     // the unit's weights of this step
+    COMM_FREE,       // nobody needs the unit's gradient any more
+    COMM_LOADED,     // the servers have the unit's initial values
+    COMM_PULLED,     // every pull has been answered
+    COMM_GATHERED,   // the last gather. The scheduler decides who is late (it knows who still makes progress)
+    COMM_STEP_DONE,  // the scheduler has closed the step, as far as the consistency asks for that
+};
+// Blocks until it has happened, at most deadline_ms. unit: -1 where none is meant. what: what has not happened,
+// in words: "weights have not landed". 0, or -1 after logging.
+int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
+
+// What is known after a wait.
 struct published {
-    int64_t *landed;  // (units)
-    int *busy;        // (units)
-    int unobeyed;     // commands whose effect is not in here yet
-    int pulling;
-    int64_t steps_done;
-    struct step_stats stats;
-    uint64_t gathers_asked, gathers_done;
-    double gathered[WIRE_VALUES_MAX];
-    bool parted, stopped;
-    struct staleness staleness;
+    struct worker_status status;
     double busy_s;    // any transfer outstanding
     double waited_s;  // comm_wait stood still
 };
-
-struct comm_wait {
-    bool (*ready)(const struct published *now, int unit, int64_t least);
-    int unit;  // -1: none
-    int64_t least;
-    int64_t step;      // the one under way, for the text
-    const char *what;  // "weights have not landed"
-    bool watched;  // the scheduler decides who is late (it knows who still makes progress): no deadline here
-};
-// The main thread's. Blocks until ready(...) holds, at most deadline_ms. 0, or -1 after logging.
-int comm_wait(struct comm *c, const struct comm_wait *wait);
-// All but landed and busy, which are NULL.
 struct published comm_published(struct comm *c);
 
 #endif

@@ -1,6 +1,5 @@
 #include "ps/worker/worker_core.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,42 +38,23 @@ struct request {
 struct worker_core {
     struct worker_core_options o;
     struct worker_key *keys;  // (map->count)
-    int queued, pulling, sending;
-    size_t unacknowledged;  // bytes: credits in use
+    int queued, sending;      // keys
+    size_t unacknowledged;    // bytes: credits in use
     uint64_t pull_seq;
     struct request report, gather, goodbye;
-    int64_t steps_done, step;
-    struct step_stats stats;
-    uint64_t gathers_done;
-    double gathered[WIRE_VALUES_MAX];
-    bool parted;
-    bool stop, stopped;  // this worker, some worker was asked to leave
-    uint64_t progress;   // pushes and initial values taken: what the scheduler tells slow from stuck by
+    struct worker_status status;
+    int64_t step;
+    bool stop;          // this worker was asked to leave
+    uint64_t progress;  // pushes and initial values taken: what the scheduler tells slow from stuck by
     double beat_s, heard_s;
-    struct staleness staleness;
     char error[WIRE_TEXT_MAX];
 };
-
-static int worker_fail(struct worker_core *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static int worker_fail(struct worker_core *c, const char *fmt, ...) {
-    va_list args;
-    if (c->error[0]) return -1;
-    va_start(args, fmt);
-    vsnprintf(c->error, sizeof c->error, fmt, args);
-    va_end(args);
-    return -1;
-}
-
-static void tell_scheduler(struct worker_core *c, const struct wire_header *h) {
-    struct ps_message m = {.header = *h};
-    c->o.port.send(c->o.port.ctx, PEER_SCHEDULER, &m);
-}
 
 static void request_open(struct worker_core *c, struct request *r, const struct wire_header *h, double now) {
     r->open = true;
     r->sent_s = now;
     r->h = *h;
-    tell_scheduler(c, h);
+    port_tell(&c->o.port, PEER_SCHEDULER, h);
 }
 
 // ---------------------------------------------------------------- sending
@@ -109,7 +89,7 @@ static void send_pull(struct worker_core *c, int key, double now) {
 
 static void open_pull(struct worker_core *c, int key, int64_t want, bool final, double now) {
     struct worker_key *k = &c->keys[key];
-    if (!k->pulling) c->pulling++;
+    if (!k->pulling) c->status.pulling++;
     k->pulling = true;
     k->pull_final = final;
     k->pull_want = want;
@@ -179,10 +159,8 @@ void worker_core_stop(struct worker_core *c) {
     c->stop = true;
 }
 
-bool worker_core_stopped(const struct worker_core *c) { return c->stopped; }
-
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now) {
-    struct wire_header h = {.kind = WIRE_GATHER, .seq = c->gathers_done, .count = count};
+    struct wire_header h = {.kind = WIRE_GATHER, .seq = c->status.gathers_done, .count = count};
     if (count) memcpy(h.values, values, (size_t)count * sizeof *values);
     request_open(c, &c->gather, &h, now);
 }
@@ -211,7 +189,7 @@ static void on_push_ack(struct worker_core *c, struct worker_key *k, const struc
         k->sending = SEND_HELD;
         return;
     }
-    staleness_count(&c->staleness, (uint64_t)h->staleness);
+    staleness_count(&c->status.staleness, (uint64_t)h->staleness);
     sent_through(c, k);
 }
 
@@ -220,8 +198,8 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     struct worker_key *k = &c->keys[key];
     if (!k->pulling || h->seq != k->pull_seq || h->step != k->pull_want) return 0;
     if (!frame || frame->bytes != k->bytes)
-        return worker_fail(
-            c, "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu", key,
+        return core_fail(
+            c->error, "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu", key,
             (long long)h->step, k->part->shard / c->o.map->threads, frame ? frame->bytes : 0, k->bytes);
     char *unit = c->o.weights[k->part->unit];
     memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, frame->bytes);
@@ -229,10 +207,10 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     k->landed = k->pull_want;
     k->version = h->version;
     k->fills++;
-    c->pulling--;
+    c->status.pulling--;
     // A held push is not repeated; weights that hold it say what its lost acknowledgement would have.
     if (k->sending == SEND_HELD && k->push.step < k->landed) {
-        staleness_count(&c->staleness, 0);
+        staleness_count(&c->status.staleness, 0);
         sent_through(c, k);
     }
     return 0;
@@ -241,7 +219,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
 static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
                     const struct ps_frame *frame) {
     if (h->kind == WIRE_REFUSED)
-        return worker_fail(c, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
+        return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
     struct worker_key *k = &c->keys[h->key];
     switch (h->kind) {
@@ -263,28 +241,28 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h) {
         case WIRE_STEP_DONE:
             if (!c->report.open || h->step != c->report.h.step) return 0;
             c->report.open = false;
-            c->steps_done = h->step + 1;
-            c->stats = (struct step_stats){.loss = h->loss,
-                                           .grad_norm = h->norm,
-                                           .skipped = (h->flags & WIRE_SKIP) != 0,
-                                           .stop = (h->flags & WIRE_STOP) != 0};
+            c->status.steps_done = h->step + 1;
+            c->status.stats = (struct step_stats){.loss = h->loss,
+                                                  .grad_norm = h->norm,
+                                                  .skipped = (h->flags & WIRE_SKIP) != 0,
+                                                  .stop = (h->flags & WIRE_STOP) != 0};
             return 0;
         case WIRE_HEARTBEAT_ACK:
-            if (h->flags & WIRE_STOP) c->stopped = true;
+            if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
         case WIRE_GATHER_DONE:
             if (!c->gather.open || h->seq != c->gather.h.seq || h->count != c->gather.h.count) return 0;
             c->gather.open = false;
-            c->gathers_done++;
-            memcpy(c->gathered, h->values, sizeof c->gathered);
+            c->status.gathers_done++;
+            memcpy(c->status.gathered, h->values, sizeof c->status.gathered);
             return 0;
         case WIRE_GOODBYE_ACK:
-            c->parted = c->goodbye.open;
+            c->status.parted = c->goodbye.open;
             c->goodbye.open = false;
             return 0;
         case WIRE_ABORT:
         case WIRE_REFUSED:
-            return worker_fail(c, "%s", h->text[0] ? h->text : "the scheduler ended the job");
+            return core_fail(c->error, "%s", h->text[0] ? h->text : "the scheduler ended the job");
         default:
             return 0;
     }
@@ -307,7 +285,7 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 static void repeat(struct worker_core *c, struct request *r, double now) {
     if (!r->open || now - r->sent_s <= c->o.resend_s) return;
     r->sent_s = now;
-    tell_scheduler(c, &r->h);
+    port_tell(&c->o.port, PEER_SCHEDULER, &r->h);
 }
 
 static void repeat_keys(struct worker_core *c, double now) {
@@ -329,11 +307,11 @@ int worker_core_tick(struct worker_core *c, double now) {
         struct wire_header h = {
             .kind = WIRE_HEARTBEAT, .step = c->step, .seq = c->progress, .flags = c->stop ? WIRE_STOP : 0};
         c->beat_s = now;
-        tell_scheduler(c, &h);
+        port_tell(&c->o.port, PEER_SCHEDULER, &h);
     }
-    if (now - c->heard_s > c->o.lost_s && !c->parted)
-        return worker_fail(c, "the scheduler was lost at step %lld: silent for %.1f s", (long long)c->step,
-                           now - c->heard_s);
+    if (now - c->heard_s > c->o.lost_s && !c->status.parted)
+        return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s",
+                         (long long)c->step, now - c->heard_s);
     return 0;
 }
 
@@ -362,21 +340,9 @@ int worker_core_busy(const struct worker_core *c, int u) {
     return busy;
 }
 
-int worker_core_pulling(const struct worker_core *c) { return c->pulling; }
-bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->pulling > 0; }
+const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
+bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 
-int64_t worker_core_steps_done(const struct worker_core *c, struct step_stats *last) {
-    *last = c->stats;
-    return c->steps_done;
-}
-
-uint64_t worker_core_gathers_done(const struct worker_core *c, double values[WIRE_VALUES_MAX]) {
-    memcpy(values, c->gathered, sizeof c->gathered);
-    return c->gathers_done;
-}
-
-bool worker_core_parted(const struct worker_core *c) { return c->parted; }
-const struct staleness *worker_core_staleness(const struct worker_core *c) { return &c->staleness; }
 const char *worker_core_error(const struct worker_core *c) { return c->error; }
 
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size) {

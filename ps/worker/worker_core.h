@@ -38,6 +38,17 @@ struct push_info {
     bool skip;
 };
 
+struct worker_status {
+    int pulling;              // pulls not yet answered
+    int64_t steps_done;       // that the scheduler has closed
+    struct step_stats stats;  // of the last one
+    uint64_t gathers_done;
+    double gathered[WIRE_VALUES_MAX];  // by the last one
+    bool parted;                       // GOODBYE was acknowledged
+    bool stopped;                      // some worker was asked to leave
+    struct staleness staleness;
+};
+
 struct worker_core;
 struct worker_core *worker_core_create(const struct worker_core_options *o);
 void worker_core_destroy(struct worker_core **c);
@@ -60,17 +71,12 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 int worker_core_tick(struct worker_core *c, double now);
 
 // ---- state
+const struct worker_status *worker_core_status(const struct worker_core *c);
 int64_t worker_core_landed(const struct worker_core *c, int u);  // steps over in every key's weights
 uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
 // Keys whose gradient (or initial values) the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u);
-int worker_core_pulling(const struct worker_core *c);        // pulls not yet answered
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
-int64_t worker_core_steps_done(const struct worker_core *c, struct step_stats *last);
-uint64_t worker_core_gathers_done(const struct worker_core *c, double values[WIRE_VALUES_MAX]);
-bool worker_core_stopped(const struct worker_core *c);  // some worker was asked to leave
-bool worker_core_parted(const struct worker_core *c);   // GOODBYE was acknowledged
-const struct staleness *worker_core_staleness(const struct worker_core *c);
 const char *worker_core_error(const struct worker_core *c);
 // What the worker is waiting for on unit u, in words, for the message of a missed deadline.
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);

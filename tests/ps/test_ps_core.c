@@ -129,7 +129,7 @@ static void test_async_alone(void **state) {
     struct server_totals totals;
     server_core_totals(s->shards[0], &totals);
     assert_int_equal(totals.staleness.max, 0);
-    assert_int_equal(worker_core_staleness(s->workers[0].core)->max, 0);
+    assert_int_equal(worker_core_status(s->workers[0].core)->staleness.max, 0);
     sim_destroy(s);
     toy_ref_free(&r);
     layout_destroy(&l);

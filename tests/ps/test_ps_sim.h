@@ -235,10 +235,10 @@ static inline struct sim *sim_create(const struct toy_case *t) {
     s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
     s->scheduler_end = (struct sim_end){s, PS_SCHEDULER, 0};
     struct scheduler_options so = {.config = &s->c,
-                                        .map = s->map,
-                                        .manifest = {.hash = 5},
-                                        .job = SIM_JOB,
-                                        .port = {&s->scheduler_end, sim_send}};
+                                   .map = s->map,
+                                   .manifest = {.hash = 5},
+                                   .job = SIM_JOB,
+                                   .port = {&s->scheduler_end, sim_send}};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
     for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g);
@@ -280,7 +280,7 @@ static inline void sim_destroy(struct sim *s) {
 
 // One turn of a worker's training loop.
 static inline void sim_work(struct sim *s, struct sim_worker *x) {
-    double values[WIRE_VALUES_MAX];
+    const struct worker_status *now = worker_core_status(x->core);
     int busy = 0;
     bool landed = true, alone = consistency_of(&s->c).row->on_arrival;
     for (int u = 0; u < s->l->count; u++) {
@@ -290,7 +290,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
     if (x->phase == SIM_LOADING && busy == 0) {
         worker_core_gather(x->core, NULL, 0, s->now);
         x->phase = SIM_BARRIER;
-    } else if (x->phase == SIM_BARRIER && worker_core_gathers_done(x->core, values) == 1) {
+    } else if (x->phase == SIM_BARRIER && now->gathers_done == 1) {
         x->phase = SIM_COMPUTE;
     } else if (x->phase == SIM_COMPUTE && landed && busy == 0) {
         if (x->step == s->t.steps) {
@@ -310,7 +310,8 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         if (!alone) worker_core_report(x->core, &in, toy_loss(&s->t, x->end.index, x->step), s->now);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
-        if (!alone && worker_core_steps_done(x->core, &x->last) <= x->step) return;
+        x->last = now->stats;
+        if (!alone && now->steps_done <= x->step) return;
         if (!x->last.skipped) x->updates++;
         x->step++;
         x->phase = SIM_COMPUTE;

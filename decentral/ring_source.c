@@ -24,6 +24,7 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
 
 // The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
 static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
+    [RING_AUTO] = {&collective_threads_kind, &collective_threads_kind},  // a ring predicted beside a star
     [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
     [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
     [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},

@@ -2,7 +2,7 @@
 import math
 from html import escape
 
-from . import equality, load, svg, table
+from . import equality, noise, svg, table
 from .bars import bar_plot, histogram
 from .lines import Lines, line_plot
 from .runs import CLASSES, PINNED, as_float
@@ -22,7 +22,7 @@ def dash(i):
 
 
 def noisy(group):
-    return table.NOISY if any(load.why_noisy(r) for r in group) else ""
+    return table.NOISY if any(noise.why_noisy(r) for r in group) else ""
 
 
 def losses(runs):

@@ -2,7 +2,7 @@
 import os
 from html import escape
 
-from . import equality, figures, load, machine, sweep, table
+from . import equality, figures, machine, noise, sweep, table
 from .runs import total
 from .style import CSS
 
@@ -14,7 +14,7 @@ def write(path, groups, title, command, directory, spoken=""):
     """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
-    parts = [head(title, runs), noise(every), verdicts(every), sweep.section(groups), numbers(groups), topologies(),
+    parts = [head(title, runs), warning(every), verdicts(every), sweep.section(groups), numbers(groups), topologies(),
              figures.losses(runs), figures.staleness(runs), figures.memory(runs), figures.wire(runs), figures.times(groups),
              hashes(every), spoken, notes(every, command, directory)]
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -63,16 +63,16 @@ def head(title, runs):
             f"What was predicted stands beside what was measured.</p><ul class=\"facts\">{''.join(items)}</ul>")
 
 
-def noise(runs):
+def warning(runs):
     """A warning above everything else when times must not be compared."""
-    noisy = load.noisy_runs(runs)
+    noisy = noise.noisy_runs(runs)
     if not noisy:
         return ""
     listed = "".join(f"<li>{escape(text)}</li>" for text in noisy)
     count = f"{len(noisy)} of {len(runs)} runs" if len(runs) > 1 else "the run"
     return (f'<div class="word differs"><b>Noisy.</b>The machine was not quiet during {count}. Do not compare the times '
-            f"marked ~. What to do: {escape(load.ADVICE)}.<details{' open' if len(noisy) <= load.MOST_LISTED else ''}>"
-            f"<summary>The figures</summary><ul>{listed}</ul>{escape(load.BOUNDS)}</details></div>")
+            f"marked ~. What to do: {escape(noise.ADVICE)}.<details{' open' if len(noisy) <= noise.MOST_LISTED else ''}>"
+            f"<summary>The figures</summary><ul>{listed}</ul>{escape(noise.BOUNDS)}</details></div>")
 
 
 def verdicts(runs):
@@ -95,7 +95,7 @@ def numbers(groups):
         body.append(f"<tr><td{css}>{escape(label.strip())}</td>"
                     + "".join(f"<td{mono}>{escape(c)}</td>" for c in cells) + "</tr>")
     top = "".join(f"<th>{escape(g[0].label)}</th>" for g in groups)
-    noisy = load.noisy_runs([r for g in groups for r in g])
+    noisy = noise.noisy_runs([r for g in groups for r in g])
     below = [table.OTHER] + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
     feet = "".join(f'<p class="foot">{escape(text)}</p>' for text in below)
     return ("<h2>The numbers</h2><p>\"12.34&nbsp;=\" says that prediction and measurement agree to the byte; otherwise both "

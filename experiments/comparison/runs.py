@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from . import load as machine_load
+from . import noise
 
 TAIL_LINES = 25  # of a failed run's output
 CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server"]
@@ -160,7 +160,7 @@ def load(name, directory):
         for kind in ("predicted", "peak"):
             entry[kind] = {same_class(k): v for k, v in (entry.get(kind) or {}).items()}
     run.label = run.topology
-    run.load = machine_load.read(directory)
+    run.load = noise.read(directory)
     return run
 
 
@@ -238,7 +238,7 @@ def execute(planned, name, directory, limit):
         raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
     os.makedirs(directory, exist_ok=True)
     argv = planned.argv + ["--out", directory]
-    began, watch = time.monotonic(), machine_load.Watch()
+    began, watch = time.monotonic(), noise.Watch()
     with open(log, "wb") as f:
         try:
             p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT)
@@ -253,7 +253,7 @@ def execute(planned, name, directory, limit):
             stop(p)
             raise
     seconds = time.monotonic() - began
-    machine_load.write(directory, watch.result())
+    noise.write(directory, watch.result())
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
             tail = f.read().replace("\r", "\n").splitlines()[-TAIL_LINES:]
@@ -294,7 +294,7 @@ def run_all(args):
             speed = run.tokens_per_second
             print(f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}"
                   + (f", {speed:,.0f} tokens/s" if speed else "")
-                  + "".join(f"; noisy: {why}" for why in machine_load.why_noisy(run)[:1]), flush=True)
+                  + "".join(f"; noisy: {why}" for why in noise.why_noisy(run)[:1]), flush=True)
             groups[i].append(run)
             refuse_unlike([g[0] for g in groups if g], args.force)
     return groups

@@ -3,7 +3,7 @@ import csv
 import statistics
 import textwrap
 
-from . import load
+from . import noise
 from .runs import CLASSES, PINNED, as_float, device_bytes, median_and_spread
 
 DASH = "-"
@@ -43,7 +43,7 @@ def others_share(run):
 
 def footnotes(groups):
     """What stands below the table, as sentences."""
-    return [EXACT, OTHER] + load.footnotes([r for g in groups for r in g])
+    return [EXACT, OTHER] + noise.footnotes([r for g in groups for r in g])
 
 
 def number(value, text="{:,.0f}"):
@@ -63,7 +63,7 @@ def rows(groups):
     """[(label, [cell per group])]; a label without cells is a heading."""
     firsts = [g[0] for g in groups]
     times = [median_times(g) for g in groups]
-    marks = [NOISY if any(load.why_noisy(r) for r in g) else "" for g in groups]
+    marks = [NOISY if any(noise.why_noisy(r) for r in g) else "" for g in groups]
     repeated = any(len(g) > 1 for g in groups)
     out = []
 
@@ -80,7 +80,7 @@ def rows(groups):
         add("  spread, max - min", [number(s) for _, s in speed])
     timed("step, median (ms)", [number(median_and_spread([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0],
                                        "{:.1f}") for g in groups])
-    add("  spread of steps, (p95 - p5)/median", [number(median_and_spread([load.spread_of(r) for r in g])[0], "{:.0%}")
+    add("  spread of steps, (p95 - p5)/median", [number(median_and_spread([noise.spread_of(r) for r in g])[0], "{:.0%}")
                                                  for g in groups])
     add("  cores' time taken by others", [number(median_and_spread([others_share(r) for r in g])[0], "{:.0%}")
                                           for g in groups])
@@ -198,10 +198,10 @@ def csv_record(run):
     gpu = fullest_gpu(run) or {}
     for key in ("name", "used_bytes", "ledger_bytes", "workspace_bytes", "other_bytes"):
         record[f"gpu_{key}"] = gpu.get(key)
-    record["step_seconds_spread"] = load.spread_of(run)
+    record["step_seconds_spread"] = noise.spread_of(run)
     for key in ("others_share", "stolen_share", "own_cpu_seconds", "busy_cpu_seconds", "cores"):
         record[f"load_{key}"] = run.load.get(key)
-    record["noisy"] = "; ".join(load.why_noisy(run))
+    record["noisy"] = "; ".join(noise.why_noisy(run))
     for key, value in run.point:
         record[f"sweep_{key}"] = value
     for key in ("mean", "max"):

@@ -12,8 +12,8 @@ import xml.etree.ElementTree
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TOP, "experiments"))
-from comparison import bars, figures, lines, load, style, svg, sweep, table
-from comparison.runs import load as load_run
+from comparison import bars, figures, lines, noise, style, svg, sweep, table
+from comparison.runs import load
 from test_compare import Case, make_run
 
 LONG = "ps:async partition_bytes=1048576 gradient_clipping=0.25 betas=[0.9,0.95] type=WarmupCosineLR"
@@ -178,10 +178,10 @@ class Pages(Case):
         self.assertTrue("threads that wait for a core" in page)
 
     def test_24_columns_are_printed_in_blocks(self):
-        run = load_run("a", make_run(self.at("a"), "zero:1"))
+        run = load("a", make_run(self.at("a"), "zero:1"))
         groups = []
         for i in range(24):
-            copy = load_run("a", run.directory)
+            copy = load("a", run.directory)
             copy.label = f"zero:1 partition_bytes={1 << i}"
             groups.append([copy])
         text = table.text_table(groups)
@@ -252,16 +252,16 @@ intr 12345
 class Noise(Case):
     def test_proc_stat_is_summed_over_the_cores_of_the_job(self):
         text = STAT.format(999, 100, 7, 900)
-        self.assertEqual(load.cpu_seconds(text), (10.3, 0.07))
-        self.assertEqual(load.cpu_seconds(text, {0}), (1.3, 0.07))
-        self.assertEqual(load.cpu_seconds("", {0}), (0, 0))
+        self.assertEqual(noise.cpu_seconds(text), (10.3, 0.07))
+        self.assertEqual(noise.cpu_seconds(text, {0}), (1.3, 0.07))
+        self.assertEqual(noise.cpu_seconds("", {0}), (0, 0))
 
     def test_what_is_not_this_jobs_is_others(self):
-        before = load.cpu_seconds(STAT.format(0, 0, 0, 0))
-        after = load.cpu_seconds(STAT.format(0, 900, 100, 600))
-        found = load.shares(before, after, own_seconds=9.0, wall_seconds=10.0, cores=2)
+        before = noise.cpu_seconds(STAT.format(0, 0, 0, 0))
+        after = noise.cpu_seconds(STAT.format(0, 900, 100, 600))
+        found = noise.shares(before, after, own_seconds=9.0, wall_seconds=10.0, cores=2)
         self.assertEqual((found["others_share"], found["stolen_share"]), (0.3, 0.05))
-        self.assertEqual(load.shares(before, after, 16.0, 10.0, 2)["others_share"], 0)
+        self.assertEqual(noise.shares(before, after, 16.0, 10.0, 2)["others_share"], 0)
         with open(os.path.join(TOP, "docs", "files.md"), encoding="utf-8") as f:
             page = f.read()
         self.assertEqual([key for key in found if f"`{key}`" not in page], [])
@@ -270,7 +270,7 @@ class Noise(Case):
         path = self.at("stat")
         with open(path, "w", encoding="ascii") as f:
             f.write(STAT.format(0, 0, 0, 0))
-        watch = load.Watch(path)
+        watch = noise.Watch(path)
         watch.cpus = {0}
         with open(path, "w", encoding="ascii") as f:
             f.write(STAT.format(0, 250, 0, 0))
@@ -279,14 +279,14 @@ class Noise(Case):
         self.assertIsNone(watch.result())
 
     def test_the_spread_leaves_the_first_step_out(self):
-        self.assertIsNone(load.spread([1.0, 1.0, 1.0]))
-        self.assertEqual(load.spread([50.0] + [1.0] * 20), 0)
-        self.assertAlmostEqual(load.spread([1.0] + [1.0] * 18 + [2.0, 2.0, 2.0]), 1.0)
+        self.assertIsNone(noise.spread([1.0, 1.0, 1.0]))
+        self.assertEqual(noise.spread([50.0] + [1.0] * 20), 0)
+        self.assertAlmostEqual(noise.spread([1.0] + [1.0] * 18 + [2.0, 2.0, 2.0]), 1.0)
 
     def noisy_page(self, **shares):
         quiet, other = make_run(self.at("q"), "zero:0"), make_run(self.at("n"), "zero:1")
-        load.write(quiet, {"others_share": 0.01, "stolen_share": 0.0})
-        load.write(other, {"others_share": 0.01, "stolen_share": 0.0, **shares})
+        noise.write(quiet, {"others_share": 0.01, "stolen_share": 0.0})
+        noise.write(other, {"others_share": 0.01, "stolen_share": 0.0, **shares})
         p = self.run_it("--runs", quiet, other)
         self.assertEqual(p.returncode, 0, p.stderr)
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
@@ -306,18 +306,18 @@ class Noise(Case):
         self.assertEqual(rows[1]["load_others_share"], "0.35")
 
     def test_quiet_runs_are_not_marked(self):
-        text, page = self.noisy_page(others_share=load.OTHERS_BOUND, stolen_share=load.STEAL_BOUND)
+        text, page = self.noisy_page(others_share=noise.OTHERS_BOUND, stolen_share=noise.STEAL_BOUND)
         self.assertNotIn("~", text)
         self.assertFalse("Noisy" in page)
 
     def test_steal_and_spread_are_noise(self):
         text, _ = self.noisy_page(stolen_share=0.2)
         self.assertIn("hypervisor took 20%", " ".join(text.split()))
-        run = load_run("a", make_run(self.at("a"), "zero:1", ["5.0"] * 20))
-        self.assertEqual(load.why_noisy(run), [])
+        run = load("a", make_run(self.at("a"), "zero:1", ["5.0"] * 20))
+        self.assertEqual(noise.why_noisy(run), [])
         for i, m in enumerate(run.metrics):
             m["seconds"] = 1.0 + 0.5 * (i % 2)
-        self.assertEqual(len(load.why_noisy(run)), 1)
+        self.assertEqual(len(noise.why_noisy(run)), 1)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ static int check_native(const struct config *c) {
     if (c->workers > 1 && c->collective == RING_MPI && c->dtype != DT_F32)
         return fail(
             "\"reduce\": \"native\": Open MPI has no sum of %s; use --dtype fp32, or leave \"reduce\" out",
-            config_dtype_name(c->dtype));
+            dtype_name(c->dtype));
     return 0;
 }
 

@@ -1,6 +1,5 @@
 #include "shared/config/config.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +14,6 @@ void config_destroy(struct config **c) {
     free(*c);
     *c = NULL;
 }
-
-const char *config_dtype_name(enum dtype t) { return dtype_name(t); }
 
 // A field's value as text: a JSON string without its quotes. Every field here has one.
 static char *value_text(const struct field *f, const struct draft *d) {

@@ -139,7 +139,6 @@ int config_parse_topology(struct config *c, const char *text);
 char *config_variants(const struct topology_row *row, bool planned, const char *between);
 // The number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
-const char *config_dtype_name(enum dtype t);
 const char *config_collective_name(enum ring_collective c);
 
 #endif

@@ -115,8 +115,8 @@ static const struct field fields[] = {
     BOOL("fp16.consecutive_hysteresis", c.scaler.consecutive_hysteresis),
     NUMBER("fp16.min_loss_scale", FIELD_F64, c.scaler.min_scale, 1e-30, FLOAT_MAX, DEFAULT("1")),
     BOOL("bf16.enabled", bf16, LATER),
-    NUMBER("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"),
-           AUTO("1")),  // DeepSpeed 0.19.6's
+    // The default is DeepSpeed 0.19.6's.
+    NUMBER("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"), AUTO("1")),
     NUMBER("steps_per_print", FIELD_I64, c.steps_per_print, 1, EXACT_MAX, DEFAULT("10")),
     NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),

@@ -77,7 +77,7 @@ static int build(cJSON *doc, const struct job *j) {
     const struct config *c = j->config;
     cJSON_AddStringToObject(doc, "topology", c->topology);
     cJSON_AddStringToObject(doc, "model", c->model);
-    cJSON_AddStringToObject(doc, "dtype", config_dtype_name(c->dtype));
+    cJSON_AddStringToObject(doc, "dtype", dtype_name(c->dtype));
     cJSON_AddStringToObject(doc, "device", c->device == DEVICE_CUDA ? "cuda" : "cpu");
     cJSON_AddNumberToObject(doc, "params", (double)j->layout->params);
     cJSON_AddNumberToObject(doc, "workers", c->workers);

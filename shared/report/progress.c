@@ -97,7 +97,7 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     p->per_print = c->steps_per_print > 0 ? c->steps_per_print : 1;
     p->start_s = now_seconds();
     fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
-            config_dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
+            dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
     if (c->device == DEVICE_CPU) fprintf(p->o.file, ", cpu kernel %s", cpu_kernel_name(c->cpu_kernel));
     int servers = config_ranks(c, "server");
     if (servers) fprintf(p->o.file, ", %d server%s", servers, servers == 1 ? "" : "s");

@@ -191,7 +191,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     if (c->row->describe) c->row->describe(c, s);
     put(s, "workers", c->workers);
     put(s, "servers", config_ranks(c, "server"));
-    cJSON_AddStringToObject(s, "dtype", config_dtype_name(c->dtype));
+    cJSON_AddStringToObject(s, "dtype", dtype_name(c->dtype));
     cJSON_AddStringToObject(s, "device",
                             c->device == DEVICE_REF    ? "ref"
                             : c->device == DEVICE_CUDA ? "cuda"

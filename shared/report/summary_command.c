@@ -139,7 +139,7 @@ static cJSON *document(const struct found *f, enum run_phase phase) {
     put_text(o, "dir", f->dir);
     put_text(o, "topology", c ? c->topology : NULL);
     put_text(o, "model", c ? c->model : NULL);
-    put_text(o, "dtype", c ? config_dtype_name(c->dtype) : NULL);
+    put_text(o, "dtype", c ? dtype_name(c->dtype) : NULL);
     put(o, "workers", c ? c->workers : NAN);
     put(o, "servers", c ? config_ranks(c, "server") : NAN);
     put(o, "steps", (double)(any ? m->steps : 0));
@@ -196,7 +196,7 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
         printf("run         %s, %d worker%s", c->topology, c->workers, c->workers == 1 ? "" : "s");
         int servers = config_ranks(c, "server");
         if (servers) printf(", %d server%s", servers, servers == 1 ? "" : "s");
-        printf(", %s, %s\n", config_dtype_name(c->dtype), c->model);
+        printf(", %s, %s\n", dtype_name(c->dtype), c->model);
     }
     printf("steps       %.0f", summary_number(o, "steps"));
     if (c) printf(" of %lld", (long long)c->steps);

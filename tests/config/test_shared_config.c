@@ -18,7 +18,7 @@ static void test_defaults(void **state) {
     assert_int_equal(c->deadline_ms, 30000);
     assert_int_equal(c->ps.partition_bytes, 1 << 20);
     assert_string_equal(c->ps.bind, "tcp://127.0.0.1:*");
-    assert_string_equal(config_dtype_name(c->dtype), "fp32");
+    assert_string_equal(dtype_name(c->dtype), "fp32");
     config_destroy(&c);
 }
 

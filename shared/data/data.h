@@ -8,13 +8,14 @@
 struct token_source;  // read-only memory maps; shareable between threads once open
 
 struct data_options {
-    const char *path;  // text file, .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), directory
-                       // of either, or "demo"
-    const char *val_path;   // or NULL: the last val_fraction of the tokens
-    const char *tokenizer;  // "byte" (text, whatever the model), "bin", or NULL and "auto": by what the files
-                            // are
-    const char *model;  // as given: text and sidecars must go with its vocabulary (data_vocabulary.h); NULL:
-                        // not checked
+    // A text file, a .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), a directory of either, or
+    // "demo".
+    const char *path;
+    const char *val_path;  // or NULL: the last val_fraction of the tokens
+    // "byte" (text, whatever the model), "bin", or NULL and "auto": by what the files are.
+    const char *tokenizer;
+    // As given: text and sidecars must go with its vocabulary (data_vocabulary.h); NULL: not checked.
+    const char *model;
     double val_fraction;  // in [0, 1)
     int32_t vocab;        // tokens must be below it; checked once over the whole stream
     int64_t seq;          // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
@@ -27,8 +28,8 @@ struct token_source *data_open(const struct data_options *o);
 void data_close(struct token_source **s);
 int64_t data_train_tokens(const struct token_source *s);
 int64_t data_val_tokens(const struct token_source *s);
-const char *data_description(
-    const struct token_source *s);  // "jargon-text 4.4.7: 1.59 MiB, byte tokens" for people
+// For people: "jargon-text 4.4.7: 1.59 MiB, byte tokens".
+const char *data_description(const struct token_source *s);
 double data_unigram_entropy(const struct token_source *s);  // nats per token of the training part
 
 // Sequences [first, first+count) of the global batch of `step`: tokens and targets (count,T), target =

@@ -115,7 +115,7 @@ static bool is_token_file(FILE *f) {
     return n == 1 && bin_format_of(magic);
 }
 
-// Before anything is read: may OUT.bin be written, do IN's tokens of `width` bytes fit llm.c's format?
+// Checks, before anything is read, that OUT.bin may be written and that IN's tokens fit llm.c's format.
 static int check_paths(const struct cli_args *args, int width) {
     const char *from = args->words[0], *to = args->words[1];
     struct stat st = {0};
@@ -130,7 +130,7 @@ static int check_paths(const struct cli_args *args, int width) {
     return 0;
 }
 
-// IN -> OUT.bin through OUT.bin.part, so that a failure leaves no half file; the hash is of what was read.
+// IN -> OUT.bin through OUT.bin.part, so that a failure leaves no half-written file.
 static int convert(struct copying *c, const char *from, const char *to, int width,
                    int (*copy)(struct copying *c, int width)) {
     char *part = xasprintf("%s.part", to);
@@ -152,7 +152,7 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     return rc;
 }
 
-// An earlier token file's sidecar says nothing about the new one.
+// Removes the sidecar of an earlier token file of this name.
 static void forget_sidecar(const char *bin_path) {
     char *path = sidecar_path(bin_path);
     unlink(path);

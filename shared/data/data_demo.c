@@ -1,5 +1,5 @@
-// The demo's text: Debian's jargon-text (the Jargon File, public domain), or, where the package or its
-// documentation is not installed, an English-like text from a small grammar.
+#include "shared/data/data_demo.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,6 @@
 
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
-#include "shared/data/data_stream.h"
 
 #define GENERATED_BYTES 1000000
 #define DEMO_MAX_BYTES  ((size_t)64 << 20)
@@ -30,7 +29,7 @@ static char *read_gzip(const char *path, size_t *bytes) {
         if (n == DEMO_MAX_BYTES) break;
         if (n == room) text = xrealloc(text, room *= 2);
     }
-    // A file cut short ends the reading without a negative count; closing tells.
+    // In a truncated file gzread ends without a negative count; gzclose reports it.
     int closed = gzclose(f);
     if (got != 0 || closed != Z_OK || n == 0) {
         fail("data %s: damaged or not gzip; install the package jargon-text again", path);

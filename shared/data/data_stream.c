@@ -13,6 +13,7 @@
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/core/shell_word.h"
+#include "shared/data/data_demo.h"
 
 #define EVAL_MAGIC 20240522  // llm.c, dev/data/data_common.py: write_evalfile
 
@@ -90,7 +91,7 @@ static int read_bin_header(struct segment *g, int *width) {
     return 0;
 }
 
-// An llm.c file by what it is told to be, its first bytes (which no text has), or its name.
+// Whether it is an llm.c file: by its first bytes, which no text has, else by `tokenizer`, else by its name.
 static bool is_bin(const struct segment *g, const char *tokenizer) {
     int32_t magic = 0;
     if (g->map_bytes >= sizeof magic) memcpy(&magic, g->map, sizeof magic);
@@ -120,7 +121,7 @@ static int by_name(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-// Which of the directory's files to read: ".txt" or ".bin"; NULL after saying why neither.
+// The ending of the directory's files that are read, ".txt" or ".bin"; NULL after fail().
 static const char *choose_kind(const char *path, struct dirent **names, int n, const char *tokenizer) {
     int txt = 0, bin = 0;
     for (int i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-// A stream of tokens over one file, several, or a text in memory; and the demo's text.
+// A stream of tokens over one file, several, or a text in memory.
 // Private to shared/data/data*.c and their tests. Read-only once open: any thread.
 #ifndef STARRING_SHARED_DATA_DATA_STREAM_H
 #define STARRING_SHARED_DATA_DATA_STREAM_H
@@ -43,12 +43,5 @@ void stream_close(struct token_stream *s);
 // Tokens [first, first + count), which must lie in the stream.
 void stream_fetch(const struct token_stream *s, int64_t first, int64_t count, int32_t *out);
 const struct segment *stream_segment(const struct token_stream *s, int64_t token);
-
-#define DEMO_TEXT_PATH "/usr/share/doc/jargon-text/jargon.txt.gz"
-// The text at path (gzip), or a generated one when there is no such file; malloc'd, the caller frees text
-// and *name. NULL after naming what is damaged.
-char *demo_text(const char *path, size_t *bytes, char **name);
-// English-like text of exactly `bytes` bytes, the same on every machine (malloc'd).
-char *generated_text(size_t bytes);
 
 #endif

@@ -14,22 +14,13 @@
 #include "shared/core/shell_word.h"
 #include "shared/data/sidecar.h"
 #include "shared/data/tokenizer_files.h"
+#include "shared/hf/presets.h"
 
 #define FILES_MAX      4     // of one tokenizer
 #define PADDING_MAX    1023  // published models round their vocabulary up to multiples of at most 1024
 #define WITHOUT_CHECKS "or delete this file to train without its checks"
 
-// Where the vocabularies of the presets are published.
-static const struct {
-    const char *preset, *repository, *folder;
-} published[] = {{"gpt2-124m", "openai-community/gpt2", "gpt2"},
-                 {"gpt2-1558m", "openai-community/gpt2-xl", "gpt2-xl"},
-                 {"qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B"},
-                 {"qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen2.5-1.5B"},
-                 {"llama-3.2-1b", "meta-llama/Llama-3.2-1B", "Llama-3.2-1B"},
-                 {"llama-2-7b", "meta-llama/Llama-2-7b-hf", "Llama-2-7b-hf"}};
-
-// One check of a stream: what is found out once for all of its files.
+// One check of a stream, with what is found out once for all of its files.
 struct checking {
     const struct vocabulary *v;
     char *folder;  // of the model's tokenizer, or NULL
@@ -54,12 +45,8 @@ static char *token_path(const char *path) {
 // The commands that make tokens of the text at `path` (NULL: of some text) for the model, and the one to
 // train with.
 static char *advice(const struct checking *k, const char *path) {
-    const char *folder = k->folder, *repository = NULL, *from = path ? path : "TEXT.txt";
-    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
-        if (!strcmp(k->v->model, published[i].preset)) {
-            repository = published[i].repository;
-            folder = published[i].folder;
-        }
+    const char *repository = model_preset_repository(k->v->model), *from = path ? path : "TEXT.txt";
+    const char *folder = repository ? strchr(repository, '/') + 1 : k->folder;
     bool named = repository || tokenizer_present(folder);
     char *to = token_path(from),
          *words[] = {shell_word(named ? folder : "DIR"), shell_word(from), shell_word(to)};
@@ -111,13 +98,14 @@ static const char *known_sha256(struct checking *k, const char *name, int *rc) {
     return found;
 }
 
-// Are the files the sidecar names those of the model's directory? 1: yes; 0: the directory has none of them.
+// Whether the files that the sidecar names are those of the model's directory. 1: yes; 0: the directory has
+// none of them; -1: no, after fail().
 static int compare_files(struct checking *k, const char *side, const cJSON *tokenizer) {
     const cJSON *file;
     int same = 0, rc = 0;
     cJSON_ArrayForEach(file, get(tokenizer, "files")) {
         const char *theirs = get_text(file, "sha256");
-        // Names are those of tokenizers; a path would lead elsewhere.
+        // Only names of tokenizer files count: a path could lead out of the directory.
         if (!theirs || !tokenizer_file_known(file->string)) continue;
         const char *ours = known_sha256(k, file->string, &rc);
         if (rc) return -1;

@@ -1,5 +1,5 @@
-// Does the data speak the model's vocabulary? Text is bytes, a token file speaks what its sidecar
-// (sidecar.h) says.
+// Whether the data's tokens are of the model's vocabulary: text is bytes; a token file's tokenizer is what
+// its sidecar (sidecar.h) says.
 #ifndef STARRING_SHARED_DATA_DATA_VOCABULARY_H
 #define STARRING_SHARED_DATA_DATA_VOCABULARY_H
 

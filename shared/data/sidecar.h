@@ -1,5 +1,6 @@
-// What a token file cannot say of itself: DATA.bin.json beside DATA.bin, written by experiments/tokenize.py
-// and `starring data tokenize`, read before training (data_vocabulary.h) and by `starring data info`:
+// What a token file does not contain itself: DATA.bin.json beside DATA.bin, written by
+// experiments/tokenize.py and `starring data tokenize`, read before training (data_vocabulary.h) and by
+// `starring data info`:
 //
 //   {"format": "starring tokens", "program": "starring tokenize.py 0.1",
 //    "tokenizer": {"name": "gpt2", "kind": "BPE" (or Unigram, .., "byte"),

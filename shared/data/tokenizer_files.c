@@ -27,7 +27,7 @@ static const char *const names[] = {"tokenizer.json",
                                     "generation_config.json"};
 #define NAMES (sizeof names / sizeof *names)
 
-// A byte vocabulary's file is a few kB; larger ones need not be read to be told apart.
+// A byte vocabulary's file has a few kB; a larger file is none and is not read.
 #define BYTES_FILE_MAX  (1 << 20)
 #define BYTES_VOCAB_MAX 512
 

@@ -11,16 +11,17 @@
 // alone. The caller frees it.
 char *tokenizer_folder(const char *model);
 
-// Is it the name of a file that transformers' tokenizers and generation settings are read from?
+// Whether transformers reads a tokenizer or generation settings from a file of this name.
 bool tokenizer_file_known(const char *name);
 
-// Does the folder (or NULL: no) have a file that says how text becomes tokens?
+// Whether the folder has a file that says how text becomes tokens; NULL: no.
 bool tokenizer_present(const char *folder);
 
-// Is the byte value of a text's byte its token? With tokenizer files: a tokenizer.json without merges whose
-// entries 0..255 are the bytes in order, as GPT-2's byte alphabet or <0x00> to <0xFF> write them (special
-// tokens may follow). Without any (a preset, a run on bytes): a vocabulary of 256 to 512 entries, which has
-// room for the bytes and special tokens and is too small for anything else.
+// Whether the token of each byte of a text is the byte's value. With tokenizer files: yes for a
+// tokenizer.json without merges whose entries 0..255 are the bytes in order, as GPT-2's byte alphabet or
+// <0x00> to <0xFF> write them (special tokens may follow). Without any (a preset, a run on bytes): yes for a
+// vocabulary of 256 to 512 entries, which has room for the bytes and special tokens and is too small for
+// anything else.
 bool tokenizer_is_bytes(const char *folder, int32_t vocab);
 
 // The folder whose tokenizer goes with weights trained from `model` (malloc'd), or NULL: there is none, or
@@ -28,7 +29,7 @@ bool tokenizer_is_bytes(const char *folder, int32_t vocab);
 char *tokenizer_to_keep(const char *model, int32_t vocab, const char *tokenizer);
 
 // Copies the known files of one directory into another, each through a temporary name. 0, or -1 after
-// naming the file and the reason; what could be copied is there then.
+// naming the file and the reason; the other files are copied all the same.
 int tokenizer_copy(const char *from, const char *to);
 
 #endif

@@ -98,7 +98,7 @@ static void release(struct run *r) {
     config_destroy(&r->config);
 }
 
-// --set reaches every key of a configuration; most say nothing about generating.
+// --set takes any key of a configuration; generating uses few of them, and refuses the others.
 static int check_overrides(const struct cli_args *a) {
     static const char *const known[] = {"seed",         "dtype",          "device",   "threads",
                                         "memory.check", "cuda.attention", "cuda.gelu"};
@@ -146,7 +146,7 @@ static int open_weights(struct run *r) {
     return 0;
 }
 
-// Text alone does not say which tokens it is; a tokenizer is the other program's.
+// Refuses a text prompt: this program has no tokenizer; experiments/generate.py has.
 static int needs_tokenizer(const struct run *r, const char *text) {
     char *model = shell_word(r->model), *prompt = shell_word(text);
     if (tokenizer_present(r->source.dir))
@@ -179,7 +179,7 @@ static int read_prompt(struct run *r) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Tokens that the model can see at once, and has seen in training.
+// Tokens that the model takes at once and was trained for.
 static long longest_window(const struct model_spec *s) {
     int64_t longest = model_longest_seq(s);
     return (long)(longest ? least(longest, s->max_positions) : s->max_positions);

@@ -35,7 +35,7 @@ struct generator;
 
 // Device memory by class that generator_create takes; needs no device.
 void generator_predict(const struct generator_options *o, size_t bytes[MEM_CLASSES]);
-// NULL after logging. Copies nothing of *o but keeps spec and layout: they outlive the generator.
+// NULL after logging. spec and layout stay the caller's and outlive the generator.
 struct generator *generator_create(const struct generator_options *o, struct hf_reader *weights);
 void generator_destroy(struct generator **g);
 
@@ -49,12 +49,12 @@ struct generate_options {
     struct sample_options sample;
     const int32_t *end;  // a token of these is the last one
     int end_count;
-    // Told of each token as it comes; non-zero ends the generation (and is no error). Or NULL.
+    // Called for each token; a non-zero result ends the generation without an error. NULL: nothing is called.
     int (*on_token)(void *ctx, int32_t token);
     void *ctx;
 };
 
-// token ends the text.
+// Whether token is one of o->end.
 bool is_end_token(const struct generate_options *o, int32_t token);
 // Appends up to count tokens to out (count). How many, or -1 after logging.
 int64_t generate(struct generator *g, const struct generate_options *o, int32_t *out);

@@ -1,4 +1,4 @@
-// How a continuation is shown: as it comes, on standard output, or as one JSON document.
+// Printing a continuation: token by token on standard output, or as one JSON document.
 #ifndef STARRING_SHARED_GENERATE_OUTPUT_H
 #define STARRING_SHARED_GENERATE_OUTPUT_H
 
@@ -30,8 +30,8 @@ struct generation {
     double seconds;
 };
 
-// "text" and "prompt" (null for ids) with U+FFFD for what is no UTF-8: JSON has no other bytes. "ids" are
-// exact.
+// "text" and "prompt" (null for ids) have U+FFFD for bytes that are not UTF-8, which JSON cannot hold; "ids"
+// are exact.
 void print_generation_json(FILE *f, const struct generation *g);
 
 #endif

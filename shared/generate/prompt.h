@@ -1,4 +1,4 @@
-// What is to be continued: bytes of a text, or token ids.
+// The prompt to continue: bytes of a text, or token ids.
 #ifndef STARRING_SHARED_GENERATE_PROMPT_H
 #define STARRING_SHARED_GENERATE_PROMPT_H
 

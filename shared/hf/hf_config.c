@@ -12,8 +12,8 @@
 #include "shared/core/shortest.h"
 #include "shared/hf/families.h"
 
-// One read of a file: the first error sticks, so that readers below need no checks in between; after an
-// error sizes read as 1, so that divisions by them stay defined.
+// One file as it is read. Only the first error is reported, so the readers below need no checks in between;
+// after an error a size reads as 1, so that divisions by it stay defined.
 struct parse {
     const char *path;
     const cJSON *root;
@@ -114,7 +114,7 @@ static void read_dropout(struct parse *p, const struct hf_key *k) {
         warn("%s: \"%s\" is %g; training here applies no dropout", p->path, k->key, j->valuedouble);
 }
 
-// An absent key is transformers' default, null is no window.
+// If the key is absent, transformers' default holds; null means no window.
 static void read_window(struct parse *p, const struct hf_key *k) {
     const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, k->key);
     *FIELD_OF(p->spec, k, int32_t) = !j ? (int32_t)k->missing : cJSON_IsNull(j) ? 0 : need_size(p, k->key);
@@ -166,7 +166,7 @@ static void read_rope(struct parse *p, const struct hf_key *k) {
 }
 
 // ---------------------------------------------------------------- writing each kind
-// The double with the fewest decimal digits that still rounds to x: 1e-5f is written 1e-05.
+// The double with the fewest decimal digits that rounds to x: 1e-5f is written as 1e-05.
 static double shortest(float x) {
     char text[32];
     shortest_f32(text, x);
@@ -242,7 +242,7 @@ static const struct {
 };
 
 // ---------------------------------------------------------------- a file
-// The row, or NULL after rejecting the key that says which model it is.
+// The model's row, or NULL after rejecting the key that names the model.
 static const struct hf_family *read_type(struct parse *p) {
     const cJSON *type = find(p->root, "model_type");
     const cJSON *list = find(p->root, "architectures"), *first = type ? NULL : cJSON_GetArrayItem(list, 0);
@@ -268,7 +268,7 @@ static void read_keys(struct parse *p, const struct hf_key *k) {
     for (; k && k->key; k++) kinds[k->kind].read(p, k);
 }
 
-// Sizes that the file leaves out. HF_SIZE's `follows` names the keys that may be missing.
+// Fills in the sizes that the file leaves out, of keys marked `follows`.
 static void follow(struct parse *p, const struct hf_family *row) {
     struct model_spec *s = p->spec;
     const struct hf_key *heads = row->keys;

@@ -11,8 +11,8 @@
 // program cannot do are errors; keys it does not need are ignored. 0, or -1 after naming file, key, value.
 int hf_config_read(const char *path, struct model_spec *out);
 
-// The config.json that transformers' AutoModelForCausalLM and hf_config_read read; the caller deletes it. s has
-// the traits of a row of families.c.
+// The config.json that transformers' AutoModelForCausalLM and hf_config_read read; the caller deletes it. s
+// has the traits of a row of families.c.
 cJSON *hf_config_json(const struct model_spec *s, enum dtype dt);
 
 #endif

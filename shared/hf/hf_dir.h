@@ -1,6 +1,7 @@
 // Hugging Face directories: config.json + model.safetensors (one file, or shards with an index).
-// Reading maps HF tensor names and shapes to ours (spec.h) and transposes GPT-2's Conv1D; writing does
-// the reverse, so that `transformers` loads what a run wrote. A tied head is left out of the file.
+// Reading maps Hugging Face's tensor names and shapes to ours (hf_map.h) and transposes GPT-2's Conv1D;
+// writing does the reverse, so that `transformers` loads what a run wrote. A tied head is left out of the
+// file.
 #ifndef STARRING_SHARED_HF_HF_DIR_H
 #define STARRING_SHARED_HF_HF_DIR_H
 
@@ -9,7 +10,7 @@
 #include "shared/model/spec.h"
 
 struct hf_reader;
-// NULL after naming the file and the tensor (missing, wrong shape or dtype, truncated, lying header).
+// NULL after naming the file and the tensor (missing, wrong shape or dtype, truncated, inconsistent header).
 // Every tensor of the layout is checked before this returns. "DIR has no weights" is an error too.
 struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l);
 bool hf_has_weights(const char *dir);  // dir is a directory with *.safetensors or an index

@@ -65,7 +65,7 @@ static int open_shard(struct hf_reader *r, const char *name) {
     return 0;
 }
 
-// The index says which shard holds which tensor; both must agree.
+// The index names the shard of each tensor; the shards must hold what it names.
 static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
     cJSON *root = relaxed_json_load(path);
@@ -166,7 +166,7 @@ static int check_part(struct hf_reader *r, const struct hf_part *p) {
                 wanted);
 }
 
-// A tied head in the file is the embedding once more.
+// If a file of a tied model holds a head, it must equal the embedding.
 static void check_tied_head(struct hf_reader *r) {
     struct found *head = lookup_exact(r, "lm_head.weight");
     struct hf_part wte[HF_MAX_PARTS];
@@ -207,7 +207,7 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
     r->spec = *s;
     r->layout = l;
     int rc;
-    // The order in which transformers looks.
+    // transformers looks in this order.
     if (file_exists(dir, "model.safetensors"))
         rc = open_shard(r, "model.safetensors");
     else if (file_exists(dir, INDEX_NAME))

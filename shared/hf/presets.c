@@ -22,42 +22,51 @@
 
 // The traits are those of the hf_type.
 // clang-format off
-static const struct model_spec presets[] = {
+static const struct {
+    struct model_spec spec;
+    const char *repository;  // on Hugging Face, where its vocabulary is published; NULL: its tokens are bytes
+} presets[] = {
     // Byte vocabulary, for tests: small, untied, grouped queries.
-    {.name = "tiny", .hf_type = "llama", SIZES(256, 64, 2, 4, 2, 16, 176, 2048),
-     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(-1, -1)},
-    {.name = "demo", .hf_type = "llama", SIZES(256, 192, 6, 6, 2, 32, 640, 2048), .tied = true,
-     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(-1, -1)},
-    {.name = "gpt2-124m", GPT2(768, 12, 12)},
-    {.name = "gpt2-1558m", GPT2(1600, 48, 25)},
-    {.name = "qwen2.5-0.5b", .hf_type = "qwen2", SIZES(151936, 896, 24, 14, 2, 64, 4864, 32768), .tied = true,
-     .norm_eps = 1e-6f, .rope_theta = 1e6f, TOKENS(151643, 151643)},
-    {.name = "qwen2.5-1.5b", .hf_type = "qwen2", SIZES(151936, 1536, 28, 12, 2, 128, 8960, 131072), .tied = true,
-     .norm_eps = 1e-6f, .rope_theta = 1e6f, TOKENS(151643, 151643)},
-    {.name = "llama-3.2-1b", .hf_type = "llama", SIZES(128256, 2048, 16, 32, 8, 64, 8192, 131072), .tied = true,
-     .norm_eps = 1e-5f, .rope_theta = 5e5f, TOKENS(128000, 128001), .rope_scaling = ROPE_LLAMA3,
+    {{.name = "tiny", .hf_type = "llama", SIZES(256, 64, 2, 4, 2, 16, 176, 2048),
+     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(-1, -1)}, NULL},
+    {{.name = "demo", .hf_type = "llama", SIZES(256, 192, 6, 6, 2, 32, 640, 2048), .tied = true,
+     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(-1, -1)}, NULL},
+    {{.name = "gpt2-124m", GPT2(768, 12, 12)}, "openai-community/gpt2"},
+    {{.name = "gpt2-1558m", GPT2(1600, 48, 25)}, "openai-community/gpt2-xl"},
+    {{.name = "qwen2.5-0.5b", .hf_type = "qwen2", SIZES(151936, 896, 24, 14, 2, 64, 4864, 32768),
+     .tied = true, .norm_eps = 1e-6f, .rope_theta = 1e6f, TOKENS(151643, 151643)}, "Qwen/Qwen2.5-0.5B"},
+    {{.name = "qwen2.5-1.5b", .hf_type = "qwen2", SIZES(151936, 1536, 28, 12, 2, 128, 8960, 131072),
+     .tied = true, .norm_eps = 1e-6f, .rope_theta = 1e6f, TOKENS(151643, 151643)}, "Qwen/Qwen2.5-1.5B"},
+    {{.name = "llama-3.2-1b", .hf_type = "llama", SIZES(128256, 2048, 16, 32, 8, 64, 8192, 131072),
+     .tied = true, .norm_eps = 1e-5f, .rope_theta = 5e5f, TOKENS(128000, 128001), .rope_scaling = ROPE_LLAMA3,
      .rope_factor = 32.0f, .rope_low_freq_factor = 1.0f, .rope_high_freq_factor = 4.0f,
-     .rope_original_positions = 8192},
-    {.name = "llama-2-7b", .hf_type = "llama", SIZES(32000, 4096, 32, 32, 32, 128, 11008, 4096),
-     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(1, 2)},
+     .rope_original_positions = 8192}, "meta-llama/Llama-3.2-1B"},
+    {{.name = "llama-2-7b", .hf_type = "llama", SIZES(32000, 4096, 32, 32, 32, 128, 11008, 4096),
+     .norm_eps = 1e-5f, .rope_theta = 1e4f, TOKENS(1, 2)}, "meta-llama/Llama-2-7b-hf"},
 };
 // clang-format on
 #define PRESETS ((int)(sizeof presets / sizeof *presets))
 
-const char *model_preset_name(int i) { return i < PRESETS ? presets[i].name : NULL; }
+const char *model_preset_name(int i) { return i < PRESETS ? presets[i].spec.name : NULL; }
+
+const char *model_preset_repository(const char *name) {
+    for (int i = 0; i < PRESETS; i++)
+        if (strcmp(presets[i].spec.name, name) == 0) return presets[i].repository;
+    return NULL;
+}
 
 static int unknown_model(const char *name) {
     char names[512] = "";
     for (int i = 0, at = 0; i < PRESETS && at < (int)sizeof names; i++)
-        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", presets[i].name);
+        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", presets[i].spec.name);
     return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory", name,
                 names);
 }
 
 int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     for (int i = 0; i < PRESETS; i++)
-        if (strcmp(presets[i].name, preset_or_path) == 0) {
-            *out = presets[i];
+        if (strcmp(presets[i].spec.name, preset_or_path) == 0) {
+            *out = presets[i].spec;
             out->traits = hf_family_named(out->hf_type, NULL)->traits;
             return 0;
         }

@@ -147,7 +147,7 @@ static int read_header(struct st_file *f) {
             "%s: says its header has %llu bytes, but the file has %zu; it is truncated or no safetensors "
             "file",
             f->path, (unsigned long long)n, f->map_bytes);
-    // A copy with a NUL behind it, so that no parser can run into the data.
+    // A NUL-terminated copy, so that the parser cannot run into the data.
     char *text = xcalloc(n + 1, 1);
     memcpy(text, p + 8, n);
     const char *end = text;

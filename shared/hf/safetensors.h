@@ -4,7 +4,7 @@
 //     header = {"name": {"dtype": "F32", "shape": [2,3], "data_offsets": [begin, end]}, ..,
 //               "__metadata__": {"key": "text"}}         offsets in bytes, relative to data
 //
-// A reader trusts nothing: a header beyond the file, sizes that are negative, huge or not what shape and
+// A reader checks everything: a header beyond the file, sizes that are negative, huge or not what shape and
 // dtype say, ranges outside the file, that overlap or leave holes, and names that occur twice are errors
 // that name the file and the tensor.
 //

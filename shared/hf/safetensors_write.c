@@ -16,7 +16,7 @@ struct st_writer {
     uint64_t synced_bytes;                   // of those, on disk
 };
 
-// Put on disk at a time: the end of a large file must not wait for all of it.
+// Bytes between two fsyncs, so that finishing a large file does not wait for all of it.
 #define SYNC_BYTES ((uint64_t)64 << 20)
 
 static const char *type_name(enum dtype t) {
@@ -99,7 +99,7 @@ int st_writer_finish(struct st_writer **w) {
     if (x->written_bytes != x->expected_bytes)
         rc = fail("%s: %llu bytes of data are still missing", x->tmp,
                   (unsigned long long)(x->expected_bytes - x->written_bytes));
-    // On disk before the new name replaces an older whole file.
+    // The data are on disk before the rename replaces an older file.
     if (rc == 0) rc = sync_file(x);
     if (fclose(x->file) != 0 && rc == 0) rc = fail("%s: cannot write: %s", x->tmp, strerror(errno));
     x->file = NULL;

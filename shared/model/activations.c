@@ -37,7 +37,7 @@ static void carve_gradients(struct model *m) {
     m->d_c = take(m, MEM_ACTIVATION, m->R * m->C, e);
     m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
-    // Stands idle until the blocks' backward: the head's chunks may meet there before.
+    // The blocks' backward is the first to use it, so the head's backward may add its chunks there before.
     m->d_mlp = take(m, MEM_ACTIVATION, m->apart ? max64(m->R * m->F, m->VP * m->C) : m->R * m->F, e);
     if (m->apart) m->head_share = m->d_mlp;
 }

@@ -1,4 +1,5 @@
-// Inside of the model: its layers, and the memory of one micro-batch. For layers, block, head and model alone.
+// Inside of the model: its layers, and the memory of one micro-batch. For layers, block, head and model
+// alone.
 //
 // R = B*T rows, QKV = (H+2KV)*D, A = H*D, U = 2F (SwiGLU) or F (GELU):
 //

@@ -1,12 +1,13 @@
-// Each step says what it writes, with its shape: R = B*T rows, C channels, QKV = (H+2KV)*D, A = H*D, F the width
-// of the feed-forward, U = 2F (SwiGLU: gate and up) or F (GELU).
+// Each step names what it writes and its shape. R = B*T rows, C channels, QKV = (H+2KV)*D, A = H*D, F the
+// width of the feed-forward, U = 2F (SwiGLU: gate and up) or F (GELU).
 #include "shared/model/block.h"
 
 #include <math.h>
 
 #include "shared/model/layers.h"
 
-// Turns q and k. Backward, where dbias is the gradient of qkv's bias, if there is one: it goes with the turn.
+// Rotates q and k in place; nothing without rotary positions. In the backward pass it rotates back, and
+// writes the gradient of qkv's bias to dbias (NULL: there is no bias).
 static void rotate(struct model *m, void *qkv, const struct unit_view *backward, void *dbias) {
     if (!m->rope) return;
     op_rope(m->s, &(struct rope_args){.qkv = qkv,
@@ -28,7 +29,7 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
     norm_forward(m, &b->norm1, v, i ? m->blocks[i - 1].norm2.x : NULL);
     // 2. Projection of queries, keys and values: qkv (R,QKV).
     linear_forward(m, &b->wqkv, v, &(struct linear_io){.y = b->qkv, .x = b->norm1.y});
-    // 3. Rotary positions: q and k of qkv turned in place.
+    // 3. Rotary positions: q and k of qkv, in place.
     rotate(m, b->qkv, NULL, NULL);
     // 4. Causal attention: att (R,A), lse (B,H,T).
     op_attn_fwd(m->s, &(struct attn_fwd_args){.out = b->att,
@@ -46,8 +47,9 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
     linear_forward(m, &b->wo, v, &(struct linear_io){.y = m->pass, .x = b->att});
     // 6. Norm: mid (R,C) = x + proj; n2 (R,C).
     norm_forward(m, &b->norm2, v, b->norm1.x);
-    // 7. Up projection and activation: up (R,U), act (R,F). GELU goes with the product, forward and backward;
-    //    whether a GPU fuses the two is cuda.gelu's to say (kernels/cuda/host/matmul.c has the reasons).
+    // 7. Up projection and activation: up (R,U), act (R,F). GELU is part of the product, forward and
+    //    backward; cuda.gelu decides whether a GPU fuses the two (kernels/cuda/host/matmul.c has the
+    //    reasons).
     if (m->spec.traits.mlp == MLP_GELU) {
         linear_forward(m, &b->w_up, v, &(struct linear_io){.y = b->act, .x = b->norm2.y, .pre_gelu = b->up});
     } else {
@@ -63,18 +65,19 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
     bool gelu = m->spec.traits.mlp == MLP_GELU;
     void *d_up = gelu ? m->d_mlp : b->up;
-    // 1. Down projection, from carry (R,C): gradient of act (R,F), or of up where GELU goes with the product.
+    // 1. Down projection, from carry (R,C): gradient of act (R,F); with GELU, which is part of the product,
+    //    of up.
     linear_backward(
         m, &b->w_down, v,
         &(struct linear_grad){.dx = m->d_mlp, .dy = m->carry, .x = b->act, .gelu_of = gelu ? b->up : NULL});
-    // 2. SwiGLU: gradient of gate and up (R,2F), written over them.
+    // 2. SwiGLU: gradient of gate and up (R,2F), in their place.
     if (!gelu)
         op_swiglu_bwd(
             m->s, &(struct swiglu_args){
                       .y = d_up, .gate_up = b->up, .dy = m->d_mlp, .rows = m->R, .width = m->F, .dt = m->dt});
     // 3. Up projection: gradient of n2 (R,C).
     linear_backward(m, &b->w_up, v, &(struct linear_grad){.dx = m->d_c, .dy = d_up, .x = b->norm2.y});
-    // 4. Norm: carry (R,C) = gradient of mid, what came past the feed-forward included.
+    // 4. Norm: carry (R,C) = gradient of mid: through the norm, plus the residual carry.
     norm_backward(m, &b->norm2, v, m->carry);
     // 5. Output projection, from carry: gradient of att (R,A).
     linear_backward(m, &b->wo, v, &(struct linear_grad){.dx = m->d_att, .dy = m->carry, .x = b->att});
@@ -92,12 +95,12 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
                                               .head_size = m->spec.head_size,
                                               .scale = 1.0f / sqrtf((float)m->spec.head_size),
                                               .dt = m->dt});
-    // 7. Rotary positions: q and k of it turned back in place; the gradient of qkv's bias in the same pass.
+    // 7. Rotary positions: q and k of that gradient rotated back in place; gradient of qkv's bias.
     rotate(m, m->d_qkv, v, grad_at(m, v, b->wqkv.bias));
     // 8. Projection of queries, keys and values: gradient of n1 (R,C).
     linear_backward(
         m, &b->wqkv, v,
         &(struct linear_grad){.dx = m->d_c, .dy = m->d_qkv, .x = b->norm1.y, .no_bias = m->rope != NULL});
-    // 9. Norm: carry (R,C) = gradient of x, what came past attention included.
+    // 9. Norm: carry (R,C) = gradient of x: through the norm, plus the residual carry.
     norm_backward(m, &b->norm1, v, m->carry);
 }

@@ -5,9 +5,8 @@
 #include "shared/core/error.h"
 #include "shared/model/layers.h"
 
-// Where the output projection lives: in the head's own unit, or in unit 0 when tied. Rows V and up are the
-// reserved ones: zeros. Their logits are no classes, the columns of their gradient are zero, and so the
-// products leave zeros in them.
+// The output projection: in the head's own unit, or in unit 0 if tied. Rows from V on are reserved zeros. The
+// loss ignores their logits and makes the gradient of these zero, so the rows stay zero.
 struct projection {
     const void *w;  // (VP,C)
     void *dw;       // (VP,C) or NULL
@@ -70,7 +69,8 @@ void head_forward(struct model *m, const struct unit_view *v, const struct unit_
     sum_losses(m);
 }
 
-// Gradients of a chunk: of its rows of nf, and its share of dw, added to dw or the first there.
+// From the gradient of a chunk's logits: the gradient of its rows of nf, and its share of dw, which is added
+// to dw (accumulate) or replaces it.
 static void chunk_backward(struct model *m, const struct projection *p, int64_t row, int64_t rows, void *dw,
                            bool accumulate) {
     op_matmul(m->s, &(struct matmul_args){.c = row_at(m, m->d_c, row, m->C),
@@ -93,8 +93,8 @@ static void chunk_backward(struct model *m, const struct projection *p, int64_t 
                                           .dt = m->dt});
 }
 
-// Logits are computed here and not in the forward, but all of it is accounted to the backward: on a GPU a
-// record of the time around each product would stand between them.
+// The logits are computed here and not in the forward, but their time counts as the backward's: on a GPU,
+// measuring it apart would put a timestamp between the products.
 void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied) {
     struct projection p = projection_of(m, v, tied);
     bool apart = p.accumulate && m->head_share;
@@ -115,7 +115,7 @@ int head_row_logits(struct model *m, const struct unit_view *v, const struct uni
                     float *out) {
     struct projection p = projection_of(m, v, tied);
     size_t bytes = (size_t)m->VS * dtype_size(m->dt);
-    void *host = xcalloc(bytes, 1);  // the logits are the device's
+    void *host = xcalloc(bytes, 1);  // logits may lie in device memory
     logits_of(m, &p, row, 1);
     dev_copy(m->s, host, m->logits, bytes);
     int rc = stream_sync(m->s);

@@ -1,5 +1,6 @@
-// The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of the whole
-// batch never exist at once. v: the head's own unit; tied: unit 0 where the projection is the embedding.
+// The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of the
+// whole batch never exist at once. v: the head's own unit; tied: unit 0 where the projection is the
+// embedding.
 #ifndef STARRING_SHARED_MODEL_HEAD_H
 #define STARRING_SHARED_MODEL_HEAD_H
 

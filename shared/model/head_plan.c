@@ -2,11 +2,12 @@
 
 #include "shared/model/layout.h"
 
-// A chunk on a CPU: full speed, and small beside the activations of models that need chunks.
+// Bytes of a chunk on a CPU: enough for full speed, and little beside the activations of models that need
+// chunks.
 #define HOST_BYTES ((int64_t)128 << 20)
 #define HOST_ROWS  64                  // at least, unless bytes are given
 #define GPU_BYTES  ((int64_t)5 << 28)  // 1.25 GiB, at least
-#define GPU_ROWS   1024                // chunks on GPUs have a multiple of so many, where there are so many
+#define GPU_ROWS   1024                // chunks of more rows have a multiple of this many on GPUs
 
 static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -14,7 +15,7 @@ static int64_t whole_rows(const struct head_question *q, int64_t rows) {
     return q->gpu && rows > GPU_ROWS ? divide_up(rows, GPU_ROWS) * GPU_ROWS : rows;
 }
 
-// Rows that the bytes give.
+// Rows of a chunk by its bytes alone.
 static int64_t wanted_rows(const struct head_question *q) {
     int64_t element = (int64_t)dtype_size(q->dtype);
     int64_t row_bytes = (q->gpu ? model_classes_padded(q->vocab) : q->vocab) * element;

@@ -1,5 +1,5 @@
 // How the head's logits are cut into chunks of rows: a pure function of sizes and the kind of device, so that
-// all ranks and the prediction decide alike.
+// all ranks and the prediction come to the same plan.
 //
 // Bytes   A chunk's three products run once a chunk, and each chunk reads and writes the projection's whole
 //         gradient (2VC bytes each way in 16 bits). A GPU needs large chunks for both: at 128 MiB a

@@ -1,5 +1,5 @@
-// What a block and the head are made of: norms and linear layers, forward and backward. Functions only enqueue
-// on the model's stream. `v` is the view of the unit that the layer's tensors lie in.
+// What a block and the head are made of: norms and linear layers, forward and backward. Functions only
+// enqueue on the model's stream. `v` is the view of the unit that the layer's tensors lie in.
 #ifndef STARRING_SHARED_MODEL_LAYERS_H
 #define STARRING_SHARED_MODEL_LAYERS_H
 
@@ -27,8 +27,8 @@ struct linear_io {
 void linear_forward(struct model *m, const struct linear *l, const struct unit_view *v,
                     const struct linear_io *io);
 
-// dx(R,in) = dy w ; gradient of w (+)= dy^T x ; of b (+)= column sums of dy, unless no_bias. gelu_of not NULL:
-// x is gelu(gelu_of(R,in)), and dx becomes the gradient of gelu_of.
+// dx(R,in) = dy w ; gradient of w (+)= dy^T x ; of b (+)= column sums of dy, unless no_bias. gelu_of not
+// NULL: x is gelu(gelu_of(R,in)), and dx becomes the gradient of gelu_of.
 struct linear_grad {
     void *dx;
     const void *dy, *x;

@@ -25,7 +25,7 @@ static struct tensor *add(struct unit *u, const char *name) {
     return t;
 }
 
-// A weight matrix (rows, columns) = (out, in): decays; normal(0, std).
+// A weight matrix (rows, columns) = (out, in): weight decay; initial values normal(0, std).
 static void add_matrix(struct unit *u, const char *name, int64_t rows, int64_t columns, float std) {
     struct tensor *t = add(u, name);
     t->shape[0] = rows;
@@ -37,15 +37,16 @@ static void add_matrix(struct unit *u, const char *name, int64_t rows, int64_t c
     t->init_std = std;
 }
 
-// Room behind the unit's last tensor, the one that the head multiplies with. Whole blocks of the global norm,
-// so that those of the tensors behind it, and with them the norm's last bit, are what they are without.
+// Reserves room behind the unit's last tensor, the one that the head multiplies with. The room is a multiple
+// of the global norm's block, so that the blocks of the tensors behind it, and with them the norm's last bit,
+// do not change.
 static void reserve_classes(struct unit *u) {
     struct tensor *t = &u->tensors[u->count - 1];
     int64_t n = (model_classes_padded(t->shape[0]) - t->shape[0]) * t->shape[1];
     t->reserved = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK * SUMSQ_BLOCK;
 }
 
-// A norm's weight (ones) or a bias (zeros): no decay.
+// A norm's weight (ones) or a bias (zeros): no weight decay.
 static void add_vector(struct unit *u, const char *name, int64_t n, enum init_kind init) {
     struct tensor *t = add(u, name);
     t->shape[0] = n;
@@ -55,7 +56,7 @@ static void add_vector(struct unit *u, const char *name, int64_t n, enum init_ki
     t->init = init;
 }
 
-// A bias, or nothing where the model has none.
+// A bias, if the model has it.
 static void add_bias(struct unit *u, const char *name, int64_t n, bool has) {
     if (has) add_vector(u, name, n, INIT_ZEROS);
 }

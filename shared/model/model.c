@@ -1,4 +1,4 @@
-// Life cycle of the model, the embedding, and which unit is which.
+// Creation and memory of the model, its inputs, the embedding, and the dispatch by unit.
 #include "shared/model/model.h"
 
 #include <assert.h>

@@ -41,8 +41,8 @@ struct model *model_create(const struct model_options *o);  // NULL after loggin
 void model_destroy(struct model **m);
 
 // tokens, targets: host (B,T); the copies are enqueued, so keep them until an event behind this has passed.
-// On a device with memory of its own they are page-locked (MEM_HOST): copies of other memory make the host
-// wait for the device. loss_scale_over_tokens multiplies the gradient of the summed loss: loss_scale /
+// For a device with its own memory they should be page-locked (MEM_HOST): the host waits for copies of other
+// memory. loss_scale_over_tokens multiplies the gradient of the summed loss: loss_scale /
 // (tokens the mean is taken over). zero_loss: start the step's loss sum at 0.
 void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets,
                      float loss_scale_over_tokens, bool zero_loss);

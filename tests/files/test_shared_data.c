@@ -15,6 +15,7 @@
 
 #include "shared/core/error.h"
 #include "shared/data/data.h"
+#include "shared/data/data_demo.h"
 #include "shared/data/data_stream.h"
 
 // A directory with the files that a test wrote.
@@ -257,7 +258,7 @@ static void test_demo_text(void **state) {
     assert_string_equal(name, "jargon-text 4.4.7");
     free(text);
     free(name);
-    // A copy cut short is an error, never half a text.
+    // A truncated copy is an error; no part of the text is returned.
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(truncate(path, st.st_size - 9), 0);

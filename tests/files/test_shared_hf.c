@@ -336,7 +336,7 @@ static void test_weights_hash(void **state) {
     layout_destroy(&b);
 }
 
-// Damaged at random, a file is refused or read; it never brings the program down.
+// A file damaged at random is refused or read; the program never crashes.
 static void test_random_damage(void **state) {
     struct dir *d = *state;
     struct model_spec s = small_llama(true, false);

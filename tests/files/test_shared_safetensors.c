@@ -1,4 +1,4 @@
-// safetensors files: conversions, whole or not at all, and lies refused.
+// safetensors files: conversions, complete files or none, and refusals of inconsistent headers.
 #include "tests/files/st_helper.h"
 
 #include "shared/hf/safetensors.h"

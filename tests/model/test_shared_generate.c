@@ -1,6 +1,6 @@
-// Generation: greedy ids are transformers' own (tests/make_vectors.py stored them), logits are those of the
-// whole model, padding and sliding change what they should and nothing else, draws follow the softmax and
-// repeat, memory is what was predicted. STARRING_TEST_DEVICE=cuda runs the model's part on that backend.
+// Generation: greedy ids equal those of transformers (stored by tests/make_vectors.py), logits equal those of
+// the whole model, padding and sliding change nothing that they should not, draws follow the softmax and
+// repeat, memory is as predicted. STARRING_TEST_DEVICE=cuda runs the model's part on that backend.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -187,7 +187,7 @@ static void padding_changes_nothing(void **state) {
     rig_close(&r);
 }
 
-// What falls out of the window does not count, and positions begin anew.
+// Tokens before the window have no effect, and positions start from zero in it.
 static void window_slides(void **state) {
     static const char *const names[] = {"gpt2", "llama"};
     enum { WINDOW = 6, COUNT = 20 };

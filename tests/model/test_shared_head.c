@@ -1,8 +1,10 @@
-// The head. How its logits are cut into chunks, and what that does to the gradient: shares of one sign, many
-// and small, against their sum in double. And on a device with memory of its own: its products run over the
-// vocabulary and the classes reserved behind it, and nothing of that shows in losses, gradients, or the
-// reserved rows themselves. The device here is the cpu backend that says its memory is not the host's, so
-// every sum is the CPU's.
+// The head:
+// - how its logits are cut into chunks, and how exact the gradient then is: many small shares of one sign are
+//   compared with their sum in double;
+// - on a device with its own memory its products run over the vocabulary and the classes reserved behind it;
+//   losses, gradients and the reserved rows themselves must not change by that.
+// The device is the cpu backend, which here says that its memory is not the host's; so every sum is the
+// CPU's.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -188,8 +190,8 @@ static const struct tensor *head_tensor(const struct rig *r, int *u) {
 
 // ---------------------------------------------------------------- padded classes
 
-// Sevens in what is reserved behind the head's tensor, in its gradient and in its weights: were the gradient
-// of a reserved class anything but zero, that of every row would show it.
+// Fills the rows reserved behind the head's tensor with sevens, in gradient and weights: if the gradient of a
+// reserved class is not zero, every row's gradient becomes wrong.
 static void poison_reserved(struct rig *r, enum dtype dt) {
     int u;
     const struct tensor *t = head_tensor(r, &u);
@@ -419,7 +421,7 @@ static void chunks_follow_the_whole(void **state) {
         rig_open(&b, &gpu, spec, DT_BF16, &cut);
         phase_count = 0;
         for (int micro = 0; micro < 2; micro++) assert_true(gradients(&a, micro) == gradients(&b, micro));
-        assert_int_equal(phase_count, 0);  // records of time would stand between a chunk's products
+        assert_int_equal(phase_count, 0);  // timestamps would separate a chunk's products
         const struct tensor *t = head_tensor(&a, &u);
         const void *x = view_of(&a, u, PASS_BACKWARD).grad, *y = view_of(&b, u, PASS_BACKWARD).grad;
         double largest = 0, worst = 0;

@@ -78,7 +78,7 @@ static void rig_open(struct rig *r, const char *backend, struct model_spec spec,
     for (int u = 0; u < r->layout->count; u++) {
         float *w = xcalloc((size_t)r->layout->units[u].n_pad, sizeof *w);
         model_init_unit(r->layout, u, 3, w);
-        // Norm weights of one and biases of zero would hide mistakes: move everything a little.
+        // Norm weights of one and biases of zero would hide mistakes, so every value is moved a little.
         for (int i = 0; i < r->layout->units[u].count; i++) {
             const struct tensor *t = &r->layout->units[u].tensors[i];
             for (int64_t k = 0; k < t->numel; k++)

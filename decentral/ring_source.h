@@ -1,9 +1,8 @@
 // Which collectives a ring's ranks use, and what these need for as long as the rank's topology lives: NCCL a
 // rendezvous and a world, the others nothing.
 //
-// Ownership   A source belongs to its rank; close it after what it made, before the device and the hub or
-// world
-//             that it was given.
+// Ownership   A source belongs to its rank; close it after the collectives that it made, and before the
+//             device and the hub or world that it was given.
 // Threads     The rank's.
 // Blocking    ring_source_open waits for all ranks where it has to agree with them (MPI on GPUs, NCCL), up to
 //             deadline_s.

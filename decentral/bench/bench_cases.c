@@ -64,7 +64,7 @@ size_t bench_recv_count(const struct bench_shape *s, int rank) {
 
 // ---------------------------------------------------------------- what goes in
 
-// Well mixed bits of a counter (SplitMix64, Steele et al. 2014): in the sizes of a bench Philox would take
+// Well mixed bits of a counter (SplitMix64, Steele et al. 2014): at the sizes of a bench, Philox would take
 // longer than what is measured.
 static uint64_t bits_of(uint64_t seed, int rank, size_t i) {
     uint64_t x = ((seed * 4096 + (uint64_t)rank) << 40) + (uint64_t)i;
@@ -74,7 +74,7 @@ static uint64_t bits_of(uint64_t seed, int rank, size_t i) {
     return x ^ x >> 31;
 }
 
-// bf16 holds every integer up to 256: so far sums of all ranks may go.
+// bf16 holds every integer up to 256, so sums over all ranks stay within that.
 static double small_integer(uint64_t bits, int ranks) {
     int64_t most = ranks > 32 ? 256 / ranks : 8;
     return (double)((int64_t)(bits >> 40) % (2 * most + 1) - most);
@@ -84,9 +84,9 @@ static double fraction(uint64_t bits, int exponent) {
     return ldexp((double)((int64_t)(bits >> 11) - (INT64_C(1) << 52)), exponent - 52);
 }
 
-// Below 2 in size. A fourth of the elements has a large number on one rank and its opposite on another: what
-// comes between the two loses its low bits in the sum, what comes before or after does not. Without that no
-// order of adding would show: the few bits of a 16-bit number add up exactly in fp32.
+// Values are below 2 in size. A fourth of the elements has a large number on one rank and its opposite on
+// another: what is added between the two loses its low bits, what comes before or after does not. Without
+// that no order of adding would show: the few bits of 16-bit numbers add up exactly in fp32.
 static double any_magnitude(uint64_t seed, const struct bench_shape *s, int rank, size_t i, uint64_t bits) {
     uint64_t h = bits_of(seed, 4095, i);
     uint64_t ranks = (uint64_t)s->ranks;

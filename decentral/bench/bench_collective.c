@@ -75,7 +75,7 @@ struct bench_thread {
 };
 
 // ---------------------------------------------------------------- the command line
-// "64M" and the like. -1 after naming the option.
+// Reads bytes such as "64M". 0, or -1 after naming the option.
 static int read_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out) {
     static const char units[] = "KMG";
     const char *text = cli_get(a, name);
@@ -296,7 +296,7 @@ static void print_json(struct bench *b, int64_t wrong) {
 }
 
 // ---------------------------------------------------------------- ranks
-// With the device open. Rank 0 tells.
+// With the device open. Rank 0 prints.
 static int run_source(struct bench *b, const struct collective_source *src, struct device *dev,
                       int64_t *wrong) {
     struct bench_rank_options o = b->o;
@@ -381,7 +381,7 @@ int bench_collective(int argc, char **argv) {
     struct bench b = {0};
     enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    // Every rank reads the same options: what is wrong with them is said once.
+    // Every rank reads the same options; rank 0 alone reports what is wrong with them.
     if (outcome == CLI_RUN && rank_env_read(&b.env)) outcome = CLI_WRONG;
     error_quiet(b.env.mpi_ready && b.env.rank > 0);
     bool ready = outcome == CLI_RUN && !read_options(&b, &args);

@@ -24,7 +24,7 @@ struct rank {
 };
 
 // Where a call reads and writes.
-struct places {
+struct buffers {
     char *send, *recv;  // of the call
     char *data;         // where the input lies: of the rank's bench_send_count elements
 };
@@ -42,7 +42,7 @@ double bench_bus_rate(const struct bench_row *r, enum bench_place place) {
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-// Of the larger buffer of any shape.
+// The larger buffer of any shape.
 static size_t most_bytes(const struct rank *x) {
     size_t most = 0;
     for (int i = 0; i < COLLECTIVE_PRIMITIVES; i++) {
@@ -108,8 +108,8 @@ static int wait_for(struct rank *x, const char *what) { return stream_sync(x->s)
 
 // ---------------------------------------------------------------- one call
 
-static struct places places_of(const struct rank *x, const struct bench_shape *s, enum bench_place place) {
-    struct places p = {x->send, x->recv, x->send};
+static struct buffers buffers_of(const struct rank *x, const struct bench_shape *s, enum bench_place place) {
+    struct buffers p = {x->send, x->recv, x->send};
     struct collective_call c = bench_call(s, s->what, x->rank);
     struct collective_plan plan = collective_plan_of(&c, x->rank, x->size);
     bool both = plan.send_blocks && plan.recv_blocks;
@@ -121,7 +121,7 @@ static struct places places_of(const struct rank *x, const struct bench_shape *s
 }
 
 static void enqueue_one(struct rank *x, const struct bench_shape *s, enum collective_primitive what,
-                        const struct places *p) {
+                        const struct buffers *p) {
     struct collective_call c = bench_call(s, what, x->rank);
     struct collective_plan plan = collective_plan_of(&c, x->rank, x->size);
     bool one = collective_in_one_buffer(what);
@@ -131,9 +131,9 @@ static void enqueue_one(struct rank *x, const struct bench_shape *s, enum collec
     collective_enqueue(x->tested, &c);
 }
 
-// Of ranks in a circle that send and receive even ones send first: who sends may have to wait for who
-// receives.
-static void enqueue(struct rank *x, const struct bench_shape *s, const struct places *p) {
+// Where the ranks send and receive around a circle, even ranks send first: a send may end only when its
+// receiver has come.
+static void enqueue(struct rank *x, const struct bench_shape *s, const struct buffers *p) {
     bool circle = s->what == COLLECTIVE_SEND, odd = circle && x->rank % 2 == 1;
     if (odd) enqueue_one(x, s, COLLECTIVE_RECV, p);
     enqueue_one(x, s, s->what, p);
@@ -147,8 +147,8 @@ static struct bench_data data_of(const struct rank *x, const struct bench_shape 
                                .exact = collective_reduces(s->what) && x->o->mode == REDUCE_NATIVE};
 }
 
-// Everything else, where a result will lie too, holds other bits.
-static int fill(struct rank *x, const struct bench_shape *s, const struct places *p) {
+// Fills the input; everything else, results included, holds POISON.
+static int fill(struct rank *x, const struct bench_shape *s, const struct buffers *p) {
     struct bench_data d = data_of(x, s);
     size_t e = dtype_size(s->dt), n = bench_send_count(s, x->rank), bytes = bench_shape_bytes(s);
     memset(x->host, POISON, CHUNK_BYTES);
@@ -165,7 +165,7 @@ static int fill(struct rank *x, const struct bench_shape *s, const struct places
 }
 
 // Elements of this rank that are wrong; -1 after failing.
-static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const struct places *p) {
+static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const struct buffers *p) {
     struct bench_data d = data_of(x, s);
     size_t e = dtype_size(s->dt), n = bench_recv_count(s, x->rank);
     int64_t wrong = 0;
@@ -181,7 +181,7 @@ static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const st
 
 // ---------------------------------------------------------------- measuring
 
-// Everyone's mean of seconds and sum of wrong, on every rank.
+// Every rank gets the mean of all ranks' seconds and the sum of their wrong elements.
 static int share(struct rank *x, struct bench_figure *f) {
     double mine[2] = {f->seconds, (double)f->wrong}, all[2 * REDUCE_MAX];
     dev_copy(x->s, x->own, mine, sizeof mine);
@@ -197,7 +197,7 @@ static int share(struct rank *x, struct bench_figure *f) {
     return 0;
 }
 
-static int time_calls(struct rank *x, const struct bench_shape *s, const struct places *p, double *seconds) {
+static int time_calls(struct rank *x, const struct bench_shape *s, const struct buffers *p, double *seconds) {
     for (int i = 0; i < x->o->warmup; i++) enqueue(x, s, p);
     if (wait_for(x, bench_name(s->what))) return -1;
     collective_barrier(x->control, x->s);
@@ -211,7 +211,7 @@ static int time_calls(struct rank *x, const struct bench_shape *s, const struct 
 
 static int measure(struct rank *x, const struct bench_shape *s, enum bench_place place,
                    struct bench_figure *f) {
-    struct places p = places_of(x, s, place);
+    struct buffers p = buffers_of(x, s, place);
     x->seed++;
     if (fill(x, s, &p) || time_calls(x, s, &p, &f->seconds)) return -1;
     x->seed++;

@@ -1,13 +1,11 @@
 // One rank of `starring bench collective`: times each primitive at each size and checks what it gives.
 //
-// Timing     As nccl-tests: after warming up and a barrier, `iterations` calls in a row and one wait on the
-// host's
-//            clock, divided by their number; the mean over the ranks. In place a reduction sums its own
-//            results again: the values grow, the time does not care.
+// Timing     As nccl-tests: after warming up and a barrier, `iterations` calls in a row and one wait, on the
+//            host's clock, divided by their number; the mean over the ranks. In place a reduction sums its
+//            own results again: the values grow, the time stays the same.
 // Checking   Apart from the timing, on fresh data: the receive buffer is filled with other bits, the
-// primitive runs
-//            once, and every element that a rank received is compared to the bit with what it must be. Device
-//            memory is filled and read by copies.
+//            primitive runs once, and every element that a rank received is compared, to the bit, with what
+//            it must be. Device memory is filled and read by copies.
 // Threads    The rank's own. All ranks run it with the same options.
 #ifndef STARRING_DECENTRAL_BENCH_BENCH_RANK_H
 #define STARRING_DECENTRAL_BENCH_BENCH_RANK_H

@@ -8,7 +8,7 @@
 
 #define RECORDS_PER_BLOCK 64
 
-// A call in flight: what the stream's function gets.
+// A call in flight: the argument of the stream's function.
 struct call_record {
     struct collective_call call;
     struct collective_impl *owner;
@@ -130,7 +130,7 @@ static int run_record(void *arg) {
     return rc;
 }
 
-// A stream that has failed never runs its records: they stay out until the collective is destroyed.
+// A stream that has failed never runs its records; they return to memory when the collective is destroyed.
 void collective_impl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_impl *c = (struct collective_impl *)head;
     pthread_mutex_lock(&c->lock);

@@ -1,7 +1,7 @@
 // Collectives between processes, over Open MPI. The only file that sees mpi.h.
 //
 // The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages, and in native
-// mode the library's nonblocking reductions, because only those can be waited for with a deadline: a loop
+// mode the library's nonblocking reductions: only nonblocking calls allow a deadline. Waiting is a loop that
 // tests, yields, then sleeps a few microseconds, so that ranks sharing a core do not starve each other. Open
 // MPI makes progress only while somebody tests.
 //
@@ -10,9 +10,9 @@
 //             an error, mpirun ends the job.
 // Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
 // Devices     What is not host memory is staged (exchange_staged): the stream runs these calls as host
-// functions. Mismatch    Operations have their own tags and lengths are compared: differing lengths are
-// errors naming
-//             both ranks, differing operations end at the deadline, naming the rank that did not come.
+//             functions.
+// Mismatch    Operations have their own tags, and lengths are compared. Differing lengths are errors that
+//             name both ranks; differing operations end at the deadline and name the rank that did not come.
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
@@ -205,7 +205,7 @@ static size_t message_bytes(size_t total, size_t at) {
     return total - at < MESSAGE_BYTES ? total - at : MESSAGE_BYTES;
 }
 
-// What is sent by send is received by recv.
+// A recv receives what a send has sent: one tag for both.
 static int tag_of(enum collective_primitive p) { return p == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)p; }
 
 // Posts the messages that begin at byte `at` of every transfer. An MPI error code.
@@ -213,7 +213,7 @@ static int post_messages(struct collective_mpi *m, enum collective_primitive p, 
     int size = m->x.impl.head.size, rank = m->x.impl.head.rank;
     for (int i = 0; i < 2 * size; i++) m->requests[i] = MPI_REQUEST_NULL;
     for (int k = 1; k < size; k++) {
-        int to = (rank + k) % size, from = (rank + size - k) % size;  // nobody is everyone's first
+        int to = (rank + k) % size, from = (rank + size - k) % size;  // each its own first
         const struct collective_transfer *in = &m->x.transfers[from], *out = &m->x.transfers[to];
         size_t in_bytes = message_bytes(in->recv_bytes, at), out_bytes = message_bytes(out->send_bytes, at);
         int rc = MPI_SUCCESS;
@@ -354,7 +354,7 @@ static int mpi_run(struct collective_impl *impl, const struct collective_call *c
     return run_here(&m->x, call);
 }
 
-// The texts are short enough to be sent at once, without the receiver's help.
+// The texts are short enough for MPI to send at once, before the receiver takes part.
 static void mpi_abort(struct collective *c, const char *why) {
     struct collective_mpi *m = (struct collective_mpi *)c;
     if (atomic_flag_test_and_set(&m->abort_begun)) return;
@@ -366,7 +366,7 @@ static void mpi_abort(struct collective *c, const char *why) {
     atomic_store(&m->abort_sent, true);
 }
 
-// A text that has come is read once: afterwards the collective has failed.
+// check_abort takes the text that has come and fails the collective with it; later calls read that error.
 static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
     struct collective_mpi *m = (struct collective_mpi *)c;
     if (!atomic_load(&m->x.impl.failed) && check_abort(m, "abort") == 0) return false;
@@ -414,7 +414,7 @@ static int open_communicator(struct collective_mpi *m) {
     return rc == MPI_SUCCESS ? 0 : fail_mpi(m, "posting the receive of aborts", rc);
 }
 
-// What is given must do for one element a block.
+// The staging given must hold at least one element a block.
 static int check_staging(const struct mpi_world *w, int channel, const struct collective_options *o) {
     size_t least = (size_t)(w->size - 1) * DEV_ALIGN, host_least = 2 * (size_t)w->size * DEV_ALIGN;
     if (o->staging && o->staging_bytes < least)

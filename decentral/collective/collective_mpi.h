@@ -1,9 +1,9 @@
 // Collectives between processes over Open MPI: MPI_Init_thread(MULTIPLE) once, then one duplicate of
 // MPI_COMM_WORLD a channel; every rank creates its channels in the same order.
 //
-// Staging     Reductions need it: a channel created without any refuses them. Buffers in device memory that is
-//             not the host's pass through host staging, which the channels of one stream may share: every
-//             operation there, reductions too, and instead of the other staging.
+// Staging     Reductions need it: a channel created without any refuses them. Where device memory is not the
+//             host's, every operation, reductions too, passes through host staging instead, which the
+//             channels of one stream may share.
 // Failure     After one, mpi_world_close leaves MPI without MPI_Finalize, which would wait for the lost: end
 //             the process with an error and mpirun ends the job.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_MPI_H

@@ -1,13 +1,13 @@
-// Collectives between threads of one process: no copies through an engine, each rank loads straight
-// from its peers' buffers. Native order is the same as ordered here.
+// Each rank loads straight from its peers' buffers:
 //
-//     publish slot | meet | load from peers' buffers | meet | next operation
+//     publish the call | meet | load from peers' buffers | meet | next operation
 //
 // Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load
-//             the other pieces: piece r of any buffer is read by rank r alone until the second meeting.
+//             the other pieces. That is safe: only rank r reads piece r of any buffer before the second
+//             meeting.
 // Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer.
 // Devices     In device memory the same operations are enqueued, ordered by events (threads_impl.h). The
-//             deadline is that of the meetings: a device that hangs is not noticed.
+//             deadline is that of the meetings; it does not notice a device that hangs.
 #include "decentral/collective/collective_threads.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static void count_load(struct collective_threads *t, int from, size_t bytes) {
     collective_count(peer_of(t, from)->impl.head.wire, t->impl.head.control, bytes, 0);
 }
 
-// What follows in this operation reads what the peer had before the point.
+// Work enqueued from here on comes after the peer's point.
 static void follow(struct collective_threads *t, int from, enum threads_point p) {
     if (from != t->impl.head.rank) t->moves->follow(t, peer_of(t, from), p);
 }
@@ -79,7 +79,7 @@ static int load_sum(struct collective_threads *t, const struct collective_plan *
     return t->moves->sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
 }
 
-// The others' pieces, once they are summed.
+// Loads the others' pieces once they are summed. rc: of the own sum.
 static int load_summed(struct collective_threads *t, const struct collective_plan *p, int rc) {
     size_t e = dtype_size(p->call->dt);
     if (rc == 0) rc = t->moves->mark(t, p->call, THREADS_SUMMED);
@@ -110,7 +110,7 @@ static int load_pieces(struct collective_threads *t, const struct collective_cal
     return 0;
 }
 
-// A rank that has failed has nothing under way any more; its points say nothing.
+// Marks the point, or, where the rank has failed, waits until its device has ended what it was given.
 static int finish(struct collective_threads *t, const struct collective_call *c, enum threads_point p,
                   int rc) {
     if (rc == 0) rc = t->moves->mark(t, c, p);
@@ -118,7 +118,7 @@ static int finish(struct collective_threads *t, const struct collective_call *c,
     return rc;
 }
 
-// The last meeting, and behind it the points: nobody's later work comes before what peers still do.
+// The last meeting; then this rank's later work waits for what its peers still do.
 static int leave(struct collective_threads *t, const struct collective_call *c, int rc) {
     int own = finish(t, c, THREADS_DONE, rc);
     rc = threads_meet_again(t, c, own);
@@ -135,7 +135,8 @@ static int leave(struct collective_threads *t, const struct collective_call *c, 
 
 // ---------------------------------------------------------------- send and recv
 
-// Ends when the receiver has taken the bytes, or its device will have before anything that follows here.
+// Ends when the receiver has taken the bytes or has enqueued that, in which case later work here waits for
+// it.
 static int run_send(struct collective_threads *t, const struct collective_call *call) {
     struct threads_mail *m = &t->channel->mail[t->impl.head.rank * t->hub->size + call->peer];
     if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, t->impl.error);
@@ -154,7 +155,7 @@ static int run_send(struct collective_threads *t, const struct collective_call *
     return failed ? threads_fail_aborted(t, call->primitive) : 0;
 }
 
-// The bytes of a mail that is there; its sender stays until they are taken.
+// Loads the bytes of a mail; its sender waits until they are taken.
 static int take_mail(struct collective_threads *t, struct threads_mail *m,
                      const struct collective_call *call) {
     size_t bytes = call->count * dtype_size(call->dt);
@@ -168,7 +169,7 @@ static int take_mail(struct collective_threads *t, struct threads_mail *m,
     m->receiver = t;
     m->failed = rc != 0;
     threads_mail_set(t, m, MAIL_TAKEN);
-    // Until the sender has followed the own point, which is then free to be marked again.
+    // The sender follows this rank's point first; then the point may be marked again.
     while (m->state == MAIL_TAKEN && t->moves->waits)
         pthread_cond_wait(&t->channel->moved, &t->channel->lock);
     pthread_mutex_unlock(&t->channel->lock);

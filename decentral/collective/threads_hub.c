@@ -1,10 +1,10 @@
-// The hub of the local collectives: how ranks meet, wait for mail, and give up. See threads_impl.h.
+// How ranks that are threads meet, wait for mail, and fail.
 //
-// Meeting     A generation barrier per channel. The first meeting of an operation can be left: by the
-//             deadline (then the whole hub is aborted) or by an abort. Whoever leaves it has not begun
-//             to load, and an aborted hub lets nobody through any more. The later meetings cannot be left:
-//             all ranks are in the operation by then and only copy memory, or enqueue that, so they end; thus
-//             no rank returns while a peer may still read its buffers, whatever went wrong.
+// Meeting     A generation barrier per channel. The first meeting of an operation ends early at the deadline
+//             (then the whole hub is aborted) or by an abort. A rank that leaves it has not begun to load,
+//             and an aborted hub completes no first meeting any more. The later meetings do not end early:
+//             all ranks are in the operation by then, and copying memory, or enqueuing copies, ends by
+//             itself. Hence, whatever went wrong, no rank returns while a peer may still read its buffers.
 // Lock order  channel, then hub.
 #include "decentral/collective/threads_hub.h"
 
@@ -64,7 +64,7 @@ void threads_hub_mark(struct threads_hub *h, const char *why) {
     pthread_mutex_unlock(&h->lock);
 }
 
-// No channel may be locked: waiters are woken through each channel's lock.
+// No channel may be locked: waking the waiters takes each channel's lock.
 void threads_hub_abort(struct threads_hub *h, const char *why) {
     threads_hub_mark(h, why);
     for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
@@ -110,8 +110,8 @@ int threads_fail_and_abort(struct collective_threads *t, const char *text) {
 
 // ---------------------------------------------------------------- meeting
 
-// With the channel locked; unlocks it. The hub is marked before this rank withdraws: another one that times
-// out at the same moment must not take it for missing.
+// With the channel locked; unlocks it. The hub is marked before this rank withdraws, so that another rank
+// that times out at the same moment does not report this one as missing.
 static int meet_timed_out(struct collective_threads *t, const struct collective_call *call) {
     struct threads_channel *ch = t->channel;
     bool missing[REDUCE_MAX] = {false};
@@ -147,7 +147,7 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
     }
     mine->call = *call;
     mine->sequence = t->sequence;
-    if (mine->owner != t) mine->owner = t;  // once: peers leaving the operation before still read it
+    if (mine->owner != t) mine->owner = t;  // once: peers that leave the previous operation still read it
     mine->present = true;
     uint64_t generation = ch->generation;
     if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
@@ -185,7 +185,8 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 
 // ---------------------------------------------------------------- mail
 
-// A mail that is being read is waited for whatever happens: the reader only copies memory.
+// Neither the deadline nor an abort ends the wait for a mail that is being read: the reader only copies
+// memory.
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call) {
     struct timespec until = deadline_after(t->impl.head.deadline_s);

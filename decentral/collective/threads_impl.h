@@ -5,19 +5,20 @@
 // Device memory  A rank only enqueues copies and sums on its own stream; nobody waits for a device. Three
 //                events of a rank, its points, say how far its stream is:
 //
-//                    own stream   .. | READY | wait peers' READY, copy or add from peers | DONE | wait peers'
-//                    DONE host threads            meet                                              meet
+//                stream   | READY |      | wait for peers' READY | copy, add | DONE |      | wait for DONE |
+//                host             | meet |                                          | meet |
 //
-//                A point is marked (its event recorded) before the meeting and followed (waited for) behind
-//                it. Behind the last one no later work of a rank overwrites what a peer still reads. SUMMED
-//                lies between the two halves of an all_reduce, with a meeting of its own. A point is marked
-//                again only after a meeting to which every rank comes once it has followed the earlier mark.
-// Failure        A rank that fails behind the first meeting still comes to the others, marked as failed,
-//                after its device has ended what it had been given; nobody follows its points. It waits on
-//                the host for the DONE of its peers. So memory is free, whatever went wrong, when a stream
-//                that ran an operation has been synchronised.
-// Owners         The hub owns channels, slots and mail; a collective its events. Peers touch them until they
-//                have left the operation, and destroying waits for that.
+//                A rank marks a point (records its event) before a meeting, and its peers follow the point
+//                (their streams wait for the event) after the meeting. After they have followed DONE, no
+//                later work of a rank overwrites what a peer still reads. SUMMED lies between the two
+//                halves of an all_reduce and has a meeting of its own. A rank marks a point again only
+//                after a meeting to which every rank comes once it has followed the earlier mark.
+// Failure        A rank that fails after the first meeting still comes to the later ones. Its device has then
+//                ended what it had been given, the rank is marked as failed, and nobody follows its points;
+//                it waits on the host for the DONE of its peers. Hence, whatever went wrong, memory is free
+//                once a stream that ran an operation has been synchronised.
+// Ownership      The hub owns channels, slots and mail; a collective owns its events. Peers use the events
+//                until they have left the operation; destroying a collective waits for that.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_THREADS_IMPL_H
 #define STARRING_DECENTRAL_COLLECTIVE_THREADS_IMPL_H
 
@@ -92,29 +93,32 @@ struct threads_moves {
     int (*mark)(struct collective_threads *t, const struct collective_call *call, enum threads_point p);
     // What is enqueued from now on comes after the peer's point.
     void (*follow)(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
-    // Of a rank that has failed, whose stream waits for nothing any more: until what it has enqueued in the
-    // operation is over; until a peer's point has passed.
+    // For a rank that has failed, on the host: waits until what it has enqueued in the operation has ended
+    // (drain), until a peer's point has passed (await).
     void (*drain)(struct collective_threads *t);
     void (*await)(struct collective_threads *peer, enum threads_point p);
 };
-// threads_moves.c: chooses t->moves by the stream's device; 0, or -1 after keeping the error.
+// ---- threads_moves.c
+// Chooses t->moves by the stream's device. 0, or -1 after keeping the error.
 int threads_moves_open(struct collective_threads *t, struct stream *s);
 // Waits until every peer has left the operations that this rank has been in; then the events go.
 void threads_moves_close(struct collective_threads *t);
 
-// threads_hub.c. The first meeting publishes the call and waits for all peers; it can be left by the deadline
-// or an abort: 0, or -1 after keeping the error.
+// ---- threads_hub.c
+// The first meeting publishes the call and waits for all peers. The deadline and an abort end it. 0, or -1
+// after keeping the error.
 int threads_meet_begin(struct collective_threads *t, const struct collective_call *call);
-// The later meetings cannot be left. rc: of this rank; -1 when any rank has failed, after keeping the error.
+// A later meeting, which only ends when every rank has come. rc: this rank's. -1 when any rank has failed,
+// after keeping the error.
 int threads_meet_again(struct collective_threads *t, const struct collective_call *call, int rc);
 // Waits, with the channel locked, until the mail is in the wanted state; -1 with the channel unlocked.
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call);
 void threads_mail_set(struct collective_threads *t, struct threads_mail *m, enum mail_state state);
 int threads_fail_aborted(struct collective_threads *t, enum collective_primitive p);
-// The own failure aborts everyone else. No channel may be locked. -1.
+// Keeps the text as this rank's error and aborts the hub with it. No channel may be locked. -1.
 int threads_fail_and_abort(struct collective_threads *t, const char *text);
-// Says why without waking anyone: what follows is threads_hub_abort, when no channel is locked.
+// Keeps why as the hub's error and wakes nobody; threads_hub_abort follows once no channel is locked.
 void threads_hub_mark(struct threads_hub *h, const char *why);
 
 #endif

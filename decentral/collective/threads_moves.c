@@ -1,5 +1,4 @@
-// How the local collectives move bytes: in host memory at once, in device memory by what they enqueue. See
-// threads_impl.h.
+// How ranks that are threads move bytes: in host memory at once, in device memory by work that they enqueue.
 #include <string.h>
 #include <unistd.h>
 
@@ -48,7 +47,7 @@ static const struct threads_moves host_moves = {
 
 // ---------------------------------------------------------------- device memory
 
-// Copies take the direct way as well once it is open, but would find another one.
+// Sums need the direct way to the peers' memory; copies use it where it is open.
 static void device_greet(struct collective_threads *t) {
     for (int i = t->hub->size - 1; i >= 0 && !t->greeted; i--)
         if (dev_reach(t->dev, t->channel->slots[i].owner->dev) != 0) t->unreachable = i;
@@ -72,7 +71,7 @@ static int device_sum(struct collective_threads *t, void *out, size_t n, enum dt
     return 0;
 }
 
-// What the calls inside of the stream's function could not say: a device that has failed runs nothing more.
+// Calls inside of the stream's function return no errors; a device that has failed reports them here.
 static int device_mark(struct collective_threads *t, const struct collective_call *call,
                        enum threads_point p) {
     event_record(t->points[p], t->stream);
@@ -121,7 +120,7 @@ int threads_moves_open(struct collective_threads *t, struct stream *s) {
 
 void threads_moves_close(struct collective_threads *t) {
     const struct threads_slot *mine = &t->channel->slots[t->impl.head.rank];
-    // Peers are on their way: between the last meeting and its points nothing waits for anyone.
+    // This ends soon: between the last meeting and its points no peer waits for another.
     while (atomic_load(&t->channel->left) < (uint64_t)t->hub->size * mine->passed) usleep(20);
     for (int p = 0; p < THREADS_POINTS; p++) event_destroy(&t->points[p]);
 }

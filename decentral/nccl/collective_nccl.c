@@ -1,12 +1,12 @@
-// A call becomes an entry of a ring and some steps on the stream:
+// A communicator from its creation to its end, and the thread that watches it. A call becomes an entry of a
+// ring and some steps on the stream:
 //
-//     [its turn] [start event] [copy of the own piece] [NCCL, submitted on the stream's thread]
-//                                                      [reduce a chunk] [NCCL] [reduce] ..  [done event]
+//     its turn | start event | copy of the own piece | NCCL | sum of a chunk | NCCL | sum | .. | done event
 //
-// Its turn: behind the operation enqueued last, of whichever channel (nccl_enqueue.c).
-// Nothing waits for the device. A watching thread looks at the oldest entry that is not done: its deadline
-// runs from when its start has passed. Communicators are non-blocking: each call is followed by asking until
-// NCCL has taken it.
+// Its turn comes after the operation enqueued last, of whichever channel (nccl_enqueue.c). NCCL is called on
+// the stream's thread. The host never waits for the device: a watching thread looks at the oldest entry
+// that is not done, whose deadline runs from when its start event has passed. Communicators are
+// non-blocking: after each call the thread asks until NCCL has taken it.
 #include "decentral/nccl/collective_nccl.h"
 
 #include <assert.h>
@@ -23,7 +23,7 @@
 
 // ---------------------------------------------------------------- watching
 
-// The text of what has gone wrong with the oldest entry in flight, or false.
+// Whether something has gone wrong with the oldest entry in flight, and what.
 static bool gone_wrong(struct collective_nccl *c, struct nccl_entry *e, char *why, size_t why_bytes) {
     struct nccl_world *w = c->world;
     ncclResult_t r = ncclSuccess;
@@ -138,7 +138,7 @@ static void nccl_destroy(struct collective *head) {
         pthread_join(c->watcher, NULL);
     }
     c->world->so->submit(c->world->setup, "ending a communicator", end_comm, c);
-    // A device that has failed runs nothing any more: then there is only the hard way.
+    // A device that has failed runs nothing any more: the communicator is aborted instead.
     if (stream_sync(c->world->setup) != 0 && c->comm) c->world->api->CommAbort(c->comm);
     free_collective(c);
 }

@@ -1,9 +1,9 @@
-// Collectives between GPUs over NCCL. Results are those of collective.h; ordered reductions exchange pieces by
-// grouped sends and receives into staging and add them with OP_REDUCE, so they give the bits of the other
+// Collectives between GPUs over NCCL. Results are those of collective.h; ordered reductions exchange pieces
+// by grouped sends and receives into staging and add them with OP_REDUCE, so they give the bits of the other
 // engines.
 //
-// Threads     Collectives enqueue from the rank's thread; NCCL is called on the streams' threads and, to abort,
-//             on a watching thread of each collective.
+// Threads     Collectives enqueue from the rank's thread; NCCL is called on the streams' threads and, to
+//             abort, on a watching thread of each collective.
 // Blocking    collective_nccl_create waits for all ranks, up to the deadline. The primitives enqueue; they
 //             block only while 64 operations of the collective are in flight.
 // Failure     An error of NCCL, a peer that does not come in time and an abort end the communicator

@@ -1,4 +1,4 @@
-// The part of NCCL's binary interface that collective_nccl.c uses, declared here: the program loads
+// The part of NCCL's binary interface that decentral/nccl uses, declared here: the program loads
 // libnccl.so.2 at run time, so one build serves machines with and without NCCL and needs no header of it.
 // Names, values and signatures are those of NCCL 2.18, which later versions keep;
 // tests/emulation/test_emulated_headers.c compares them with nccl.h where it is installed.

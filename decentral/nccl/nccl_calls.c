@@ -8,8 +8,8 @@
 
 // ---------------------------------------------------------------- failure
 
-// The streams fail before the abort lets the device go: who waits for the device must not find that the
-// operation ended without an error.
+// The streams fail before the abort releases the device, so that nobody who waits for the device sees the
+// operation end without an error.
 int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
     struct nccl_world *w = c->world;
     bool first = !atomic_load(&c->impl.failed);

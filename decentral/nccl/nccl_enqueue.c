@@ -34,18 +34,20 @@ static void need_room(struct nccl_entry *e, size_t steps, size_t inputs) {
     }
 }
 
-// What is queued on s from here on comes behind the step that was queued last, whichever stream that was on.
-// A rank's communicators use one device: NCCL wants their operations submitted by one thread at a time, and
-// started in the same order on all ranks, or each of two ranks may run the operation that the other one's
-// waits behind (NCCL user guide, "Using multiple NCCL communicators concurrently"). The order is that of the
-// calls of the rank's thread, which all ranks make alike.
+// Work queued on s from here on comes after the step that was queued last, on whichever stream.
 //
-// Here the stream's thread waits until the earlier step has been submitted; that the device starts them in
-// this order is NCCL's part (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26 on) or, with `serial`, the device waits
-// until the earlier step has ended. No circle: whatever waits, a slot of a stream, a kernel or a peer, waits
-// for something that was enqueued before it, on its own rank or on the others, where the order is the same;
-// so the first that has not ended in that order can always go on. A slot that failed or was skipped has
-// passed as well, and fails who follows it: there is no number that somebody could fail to draw.
+// Why         A rank's communicators use one device. NCCL wants their operations submitted by one thread at a
+//             time and started in the same order on all ranks; otherwise each of two ranks may run the
+//             operation that the other rank's waits behind (NCCL user guide, "Using multiple NCCL
+//             communicators concurrently"). The order is that of the calls of the rank's thread, which all
+//             ranks make alike.
+// How         The stream's thread waits until the earlier step has been submitted. NCCL makes the device
+//             start them in this order (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26 on); with `serial` the device
+//             waits until the earlier step has ended.
+// Progress    Whatever waits, a slot of a stream, a kernel or a peer, waits for something that was enqueued
+//             before it, on its own rank or on another, where the order is the same. So the first operation
+//             in that order that has not ended can always go on. A slot that failed or was skipped counts as
+//             passed, and fails the step that follows it.
 static void follow_order(struct nccl_world *w, struct stream *s) {
     if (w->serial)
         stream_wait_event(s, w->order);

@@ -1,4 +1,5 @@
-// Inside of collective_nccl: one communicator and its operations in flight. NCCL's own types stay where nccl_api.h is included.
+// Inside of decentral/nccl: one communicator and its operations in flight. Only files that include nccl_api.h
+// see NCCL's own types.
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 #define STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 
@@ -48,9 +49,9 @@ struct collective_nccl {
 bool nccl_has(enum collective_primitive p);
 // Submitted to the stream's thread: one struct nccl_step.
 int nccl_run_step(void *step, void *cuda_stream);
-// Follows a call of NCCL whose result is r (ncclResult_t): asks until it has been taken. comm_lock is held; it
-// is let go between the questions, so that an abort can come in. 0, or -1 after giving up (with the lock held
-// again).
+// Follows a call of NCCL that returned r (a ncclResult_t): asks until NCCL has taken the call. comm_lock is
+// held; between the questions it is released, so that an abort can come in. 0, or -1 after giving up (with
+// the lock held again).
 int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, const char *what, int r);
 // Ends the communicator and everything that waits for it. s: a stream to fail, or NULL. -1.
 int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why);

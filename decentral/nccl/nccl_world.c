@@ -22,9 +22,9 @@ static bool shares_gpus(void) {
     return asked && strcmp(asked, "1") == 0;
 }
 
-// NCCL reads it once. What the user has set stays. Ranks that are threads and share a GPU also share NCCL's
-// order, in which one rank's operations would wait for another one's: there each rank has the device keep its
-// own.
+// NCCL reads LAUNCH_ORDER once; what the user has set stays. Ranks that are threads and share a GPU also
+// share NCCL's order, in which one rank's operations would wait for another rank's: they leave the variable
+// unset, and the device keeps each rank's order (`serial`).
 static void ask_for_order(void) {
     if (!shares_gpus()) setenv(LAUNCH_ORDER, "1", 0);
 }
@@ -68,11 +68,11 @@ static int open_api(struct nccl_api *api) {
 
 // ---------------------------------------------------------------- who computes where
 
-struct place {
+struct gpu_address {
     char host[64], bus_id[32];
 };
 
-static int sharing(const struct nccl_world *w, int a, int b, const struct place *p, int nccl_version) {
+static int sharing(const struct nccl_world *w, int a, int b, const struct gpu_address *p, int nccl_version) {
     const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     if (nccl_version >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0) return 0;
     if (w->o.rank != 0) return -1;  // said once
@@ -84,26 +84,26 @@ static int sharing(const struct nccl_world *w, int a, int b, const struct place 
 }
 
 int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
-    struct place places[REDUCE_MAX];
+    struct gpu_address gpus[REDUCE_MAX];
     struct device_facts facts;
-    memset(places, 0, sizeof places);
+    memset(gpus, 0, sizeof gpus);
     if (dev_facts(w->o.device, &facts) != 0) return fail("NCCL: %s", dev_error(w->o.device));
-    struct place *mine = &places[w->o.rank];
+    struct gpu_address *mine = &gpus[w->o.rank];
     gethostname(mine->host, sizeof mine->host - 1);
     snprintf(mine->bus_id, sizeof mine->bus_id, "%s", facts.bus_id);
     for (int i = 0; i < w->o.size; i++)
-        if (w->o.rendezvous.share(w->o.rendezvous.ctx, i, &places[i], sizeof places[i]) != 0) return -1;
+        if (w->o.rendezvous.share(w->o.rendezvous.ctx, i, &gpus[i], sizeof gpus[i]) != 0) return -1;
     for (int i = 0; i < w->o.size; i++)
         for (int k = i + 1; k < w->o.size; k++)
-            if (memcmp(&places[i], &places[k], sizeof places[i]) == 0 &&
-                sharing(w, i, k, &places[i], nccl_version) != 0)
+            if (memcmp(&gpus[i], &gpus[k], sizeof gpus[i]) == 0 &&
+                sharing(w, i, k, &gpus[i], nccl_version) != 0)
                 return -1;
     return 0;
 }
 
 // ---------------------------------------------------------------- opening and closing
 
-// All channels' events: nothing is created on the device once there is a communicator.
+// Creates all channels' events here, because nothing is created on the device once there is a communicator.
 static int prepare_order(struct nccl_world *w) {
     w->serial = !keeps_order(w->api->version);
     if (w->serial && w->o.rank == 0 && w->api->version >= LAUNCH_ORDER_VERSION && !shares_gpus())

@@ -1,5 +1,5 @@
-// The local collectives: every primitive for 1 to 5 ranks with shuffled arrivals, the order of sums, and
-// what happens when ranks disagree, do not come, or give up.
+// Collectives between threads: every primitive for 1 to 5 ranks with shuffled arrivals, the order of sums,
+// and what happens when ranks disagree, do not come, or give up.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

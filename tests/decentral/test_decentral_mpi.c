@@ -1,4 +1,4 @@
-// The collectives over Open MPI: the same cases as the local ones, and its failures. Not started by mpirun,
+// The collectives over Open MPI: the same cases as for threads, and its failures. Not started by mpirun,
 // this program starts itself through it, once for each job below, and looks at the outcome.
 #include <setjmp.h>
 #include <stdarg.h>

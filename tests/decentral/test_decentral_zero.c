@@ -1,4 +1,4 @@
-// ZeRO stages 0-3 over local collectives: bits, bytes, bounds and errors against a scalar reference.
+// ZeRO stages 0-3 over collectives of threads: bits, bytes, bounds and errors against a scalar reference.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
 //
 //     overflow      more than one of hysteresis left: one is used up; else the scale is halved, down to
 //                   min_scale. At min_scale already: the run ends.
-//     no overflow   good = steps since the last overflow, or since the start, before this one. When good > 0 is
-//                   a multiple of window: the scale is doubled and hysteresis refilled. With
+//     no overflow   good = steps since the last overflow, or since the start, before this one. When good > 0
+//                   is a multiple of window: the scale is doubled and hysteresis refilled. With
 //                   consecutive_hysteresis every step without an overflow refills it.
 //
 // Every topology uses it. DeepSpeed does for stages 1 to 3; its optimizer of stage 0 has no hysteresis and

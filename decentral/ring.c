@@ -122,17 +122,15 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    static const char *const half[] = {"16P", "4P+12P/N", "2P+14P/N", "16P/N"};
-    static const char *const full[] = {"16P", "8P+8P/N", "4P+12P/N",
-                                       "16P/N"};  // fp32: weights are the masters
     int stage = c->variant;
     bool each = stage >= 2 && c->accumulation > 1;
     (void)role;
-    return (struct topology_formula){
-        .memory = (c->dtype == DT_F32 ? full : half)[stage],
+    struct topology_formula f = {
         .wire = !each ? stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes"
                 : stage == 3 ? "3AU, U = (N-1)/N x padded bytes, A micro-batches"
                              : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches"};
+    textbook_say(f.memory, zero_textbook(zero_policy_of(stage), c->optimizer.row, c->dtype), 'N');
+    return f;
 }
 
 // The rounded copy of what this rank keeps of a unit.

@@ -45,5 +45,7 @@ int ps_worker_predict(const struct config *c, const struct layout *l, struct top
                       struct wire_prediction *wire);
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
+struct textbook ps_worker_textbook(const struct config *c);
+struct textbook ps_server_textbook(const struct config *c);  // shared over the servers
 
 #endif

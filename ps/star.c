@@ -51,8 +51,11 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    if (is_server(role)) return (struct topology_formula){"12P/S", "N*P*b/S, padded, b bytes per element"};
-    return (struct topology_formula){c->dtype == DT_F32 ? "8P" : "4P", "P*b, padded, b bytes per element"};
+    bool server = is_server(role);
+    struct topology_formula f = {.wire = server ? "N*P*b/S, padded, b bytes per element"
+                                                : "P*b, padded, b bytes per element"};
+    textbook_say(f.memory, server ? ps_server_textbook(c) : ps_worker_textbook(c), 'S');
+    return f;
 }
 
 // What the credits of its workers let into the transport: a worker's own, or those of all that a server has.

@@ -99,7 +99,8 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     arena_init(&z.arena, NULL);
     zero_carve(&z);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
-    mem->formula_bytes = zero_formula_bytes(z.policy, o);
+    struct textbook t = zero_textbook(z.policy, o->optimizer.row, o->dtype);
+    mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
     *wire = zero_wire(z.policy, o);
     arena_release(&z.arena);
     free(z.units);

@@ -25,13 +25,12 @@ const struct zero_policy *zero_policy_of(int stage) {
     return stage >= 0 && stage < ZERO_STAGES ? &policies[stage] : NULL;
 }
 
-size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options *o) {
-    size_t e = dtype_size(o->dtype), full = 0, shard = 0, params = (size_t)o->layout->params;
-    *(p->weights == RESIDENT_FULL ? &full : &shard) += e;
-    *(p->grads == RESIDENT_FULL ? &full : &shard) += e;
-    *(p->optimizer == RESIDENT_FULL ? &full : &shard) +=
-        optimizer_bytes(o->optimizer.row, o->dtype != DT_F32);
-    return full * params + shard * params / (size_t)o->source->size;
+struct textbook zero_textbook(const struct zero_policy *p, const struct optimizer *o, enum dtype dtype) {
+    struct textbook t = {0};
+    *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
+    *(p->grads == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
+    *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) += optimizer_bytes(o, dtype != DT_F32);
+    return t;
 }
 
 // What a primitive moves when it runs once over the shards of all units.

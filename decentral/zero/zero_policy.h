@@ -47,7 +47,7 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
-size_t zero_formula_bytes(const struct zero_policy *p, const struct zero_options *o);
+struct textbook zero_textbook(const struct zero_policy *p, const struct optimizer *o, enum dtype dtype);
 // Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 

@@ -14,6 +14,10 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     if (c->dtype != DT_F32) out->weight = arena_take(a, MEM_PARAMETER, n * dtype_size(c->dtype));
 }
 
+struct textbook ps_server_textbook(const struct config *c) {
+    return (struct textbook){.shared = optimizer_bytes(c->optimizer.row, true)};
+}
+
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct arena a;
@@ -23,8 +27,8 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     struct server_buffers unused;
     for (int key = 0; key < map->count; key++)
         if (map->parts[key].shard / map->threads == rank) server_carve_key(&a, c, &map->parts[key], &unused);
-    *mem = (struct topology_memory){.formula_bytes = optimizer_bytes(c->optimizer.row, true) *
-                                                     (size_t)l->params / (size_t)map->servers};
+    *mem = (struct topology_memory){.formula_bytes =
+                                        textbook_bytes(ps_server_textbook(c), l->params, map->servers)};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
     uint64_t bytes =
         (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;

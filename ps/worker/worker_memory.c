@@ -37,6 +37,10 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }
 
+struct textbook ps_worker_textbook(const struct config *c) {
+    return (struct textbook){.whole = 2 * dtype_size(c->dtype)};  // weights and gradients
+}
+
 int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct arena a;
@@ -44,7 +48,7 @@ int ps_worker_predict(const struct config *c, const struct layout *l, struct top
     struct worker_buffers b;
     worker_buffers_init(&b, l);
     worker_carve(&a, c, l, &b);
-    *mem = (struct topology_memory){.formula_bytes = 2 * (size_t)l->params * dtype_size(c->dtype)};
+    *mem = (struct topology_memory){.formula_bytes = textbook_bytes(ps_worker_textbook(c), l->params, 1)};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
     uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};

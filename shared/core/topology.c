@@ -1,5 +1,16 @@
 #include "shared/core/topology.h"
 
+#include <stdio.h>
+
+size_t textbook_bytes(struct textbook t, int64_t params, int ranks) {
+    return t.whole * (size_t)params + t.shared * (size_t)params / (size_t)ranks;
+}
+
+void textbook_say(char text[TEXTBOOK_TEXT], struct textbook t, char ranks) {
+    int n = t.whole ? snprintf(text, TEXTBOOK_TEXT, "%zuP", t.whole) : 0;
+    if (t.shared) snprintf(text + n, TEXTBOOK_TEXT - (size_t)n, "%s%zuP/%c", n ? "+" : "", t.shared, ranks);
+}
+
 void topology_destroy(struct topology **t) {
     if (!*t) return;
     (*t)->ops->destroy(*t);

@@ -66,6 +66,14 @@ struct comm_times {
     double wait_s;  // the host or the compute stream stood still for them
 };
 
+// The textbook's bytes per parameter that a rank holds: whole, and as its share of what all ranks hold.
+struct textbook {
+    size_t whole, shared;
+};
+#define TEXTBOOK_TEXT 32
+size_t textbook_bytes(struct textbook t, int64_t params, int ranks);         // whole P + shared P / ranks
+void textbook_say(char text[TEXTBOOK_TEXT], struct textbook t, char ranks);  // "4P+12P/N" for ranks 'N'
+
 struct topology_memory {
     size_t predicted_bytes[MEM_CLASSES];  // of this rank's topology part (without the model's activations)
     size_t formula_bytes;                 // of the textbook

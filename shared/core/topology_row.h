@@ -31,9 +31,10 @@ struct prediction {
     struct wire_prediction wire;
 };
 
-// The textbook's bytes in words: P parameters, N workers, S servers, Adam.
+// The textbook's bytes in words: P parameters, N workers, S servers.
 struct topology_formula {
-    const char *memory, *wire;
+    char memory[TEXTBOOK_TEXT];
+    const char *wire;
 };
 
 // Host memory of one rank that the ledger does not count.

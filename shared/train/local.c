@@ -55,14 +55,17 @@ static void carve(const struct local_options *o, struct arena *a, struct local *
     }
 }
 
+// With Adam 16P: weights and gradients 2P each, master and two states 4P each; in fp32 4 + 4 + 8.
+static struct textbook textbook(const struct optimizer *o, enum dtype dtype) {
+    return (struct textbook){.whole = 2 * dtype_size(dtype) + optimizer_bytes(o, dtype != DT_F32)};
+}
+
 int local_predict(const struct local_options *o, struct topology_memory *mem) {
     struct arena a;
     arena_init(&a, NULL);
     carve(o, &a, NULL);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = a.bytes[c];
-    // With Adam 16P: weights and gradients 2P each, master and two states 4P each; in fp32 4 + 4 + 8.
-    mem->formula_bytes = (2 * dtype_size(o->dtype) + optimizer_bytes(o->optimizer.row, o->dtype != DT_F32)) *
-                         (size_t)o->layout->params;
+    mem->formula_bytes = textbook_bytes(textbook(o->optimizer.row, o->dtype), o->layout->params, 1);
     return 0;
 }
 
@@ -241,8 +244,10 @@ static int train_alone(const struct job *j) {
 static int run(struct run *r) { return run_here(r, train_alone); }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    (void)c, (void)role;
-    return (struct topology_formula){"16P", "0"};
+    struct topology_formula f = {.wire = "0"};
+    (void)role;
+    textbook_say(f.memory, textbook(c->optimizer.row, c->dtype), 'N');
+    return f;
 }
 
 const struct topology_row topology_local = {

@@ -1,8 +1,8 @@
 // The star, as the program's main file sees it: three roles and one topology.
 //
-//   scheduler  membership, manifest check, barriers, commit decisions (clip, skip), who died and when
-//   server     shard threads, each with its own ROUTER socket and keys: fp32 masters and moments
-//   worker     struct topology; one communication thread owns its DEALER sockets
+//     scheduler   membership, manifest check, barriers, commit decisions (clip, skip), who is lost and when
+//     server      shard threads, each with its own ROUTER socket and keys: fp32 masters and optimizer state
+//     worker      struct topology; one communication thread owns its DEALER sockets
 //
 // Addresses   The scheduler listens on options.scheduler ("tcp://127.0.0.1:PORT"); servers bind to
 //             config->ps.bind and tell the scheduler what they advertise; workers learn it from there.

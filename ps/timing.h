@@ -1,5 +1,5 @@
-// One place for how the configured times divide: a loss is noticed, named and told to everyone before
-// the deadline of whoever waits has passed.
+// How the configured times divide: a loss is noticed, named and reported to all members before the deadline
+// of those who wait for the lost one has passed.
 #ifndef STARRING_PS_TIMING_H
 #define STARRING_PS_TIMING_H
 
@@ -7,7 +7,7 @@
 
 #define POLL_MS        20   // a thread waits for messages this long before it looks at the clock
 #define HURRY_MS       1    // or this long, while only the transport still holds what is waited for
-#define LAST_WORDS_MS  500  // for queued messages to leave at the end
+#define FLUSH_MS       500  // for queued messages to leave at the end
 #define DRAIN_MESSAGES 64   // of one socket before the others get their turn
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }

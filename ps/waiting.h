@@ -1,5 +1,5 @@
-// When a line about a wait is due: at once, a second after it last spoke when its text has changed, and every
-// ten seconds while it stays the same.
+// When a line about a wait is due: the first at once, then one second after the last line if the text has
+// changed, ten seconds after it if not.
 #ifndef STARRING_PS_WAITING_H
 #define STARRING_PS_WAITING_H
 

@@ -48,7 +48,7 @@ static void say(const struct ps_login *l, const struct ps_identity *id, enum wir
 static int next(const struct ps_login *l, struct net_message *m) {
     struct net_poll_item item = {.socket = l->socket};
     if (ps_stopped(l->stop)) {
-        error_quiet(1);  // who pressed Ctrl-C knows
+        error_quiet(1);  // the user who pressed Ctrl-C needs no line
         return fail("interrupted during login");
     }
     if (net_poll(&item, 1, POLL_MS) != 0) return -1;
@@ -89,7 +89,8 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
                 l->address, l->deadline_s);
 }
 
-// The scheduler names who is missing at its own deadline; a little longer, so that its word arrives.
+// Waits somewhat longer than the scheduler, which names who is missing at its deadline: its message must
+// arrive.
 char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s) {
     struct waiting waiting = {.said_s = 0};
     double start = now_seconds(), said = 0;

@@ -1,12 +1,12 @@
-// A role's side of the login, shared by workers, servers and shards: say HELLO until the scheduler
-// answers, be given a rank and the job's number, wait for everyone else.
+// A role's side of the login, shared by workers, servers and shards: it says HELLO until the scheduler
+// answers, is given a rank and the job's number, and waits until everyone is there.
 #ifndef STARRING_PS_NET_LOGIN_H
 #define STARRING_PS_NET_LOGIN_H
 
 #include "ps/manifest.h"
 #include "ps/net/net.h"
 
-// Why a role ends that was told to by a signal; the others hear of it as "server 0: interrupted".
+// The reason of a role that a signal ends; the others report it as "server 0: interrupted".
 #define PS_INTERRUPTED "interrupted"
 
 struct ps_identity {
@@ -33,8 +33,8 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h);
 int ps_login(const struct ps_login *l, struct ps_identity *id);
 // Blocks until everyone is there. The endpoints of all shards (malloc'd, one a line), or NULL after logging.
 char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s);
-// Logs why the job is over for this role; -1. Where a launcher told the job to end, the launcher has said
-// why: its roles keep the text and print nothing.
+// Logs why the job is over for this role; -1. If a launcher has ended the job, it has printed the reason: its
+// roles keep the text and print nothing.
 int ps_fail(const char *why);
 static inline bool ps_stopped(const _Atomic int *stop) { return stop && *stop; }
 

@@ -7,9 +7,9 @@
 
 #include "shared/core/error.h"
 
-// For messages to a peer whose connection ends before the socket does. Connections take it from the socket
-// when they are made; what closing sets is too late for one that is ending by then, and ZeroMQ's own value
-// makes the end of the context wait for it without limit.
+// How long messages may still leave to a peer whose connection ends before the socket does. A connection
+// takes the value from its socket when it is made: a value set on closing is too late for a connection that
+// is already ending, and with ZeroMQ's default the end of the context waits for that one without limit.
 #define LINGER_MS 500
 
 struct net {

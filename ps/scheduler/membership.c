@@ -181,7 +181,7 @@ static int lost_tick(struct membership *c, int64_t step, double now) {
         struct member *m = &c->m[i];
         char name[48];
         if (!m->present || m->gone || now - m->seen_s <= ps_lost_s(c->o.config)) continue;
-        m->gone = true;  // it cannot be told
+        m->gone = true;  // no ABORT can reach it
         member_name(c, i, name);
         if (!c->started)
             return core_fail(c->error, "%s was lost during login: silent for %.1f s", name, now - m->seen_s);

@@ -97,7 +97,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         rc = scheduler_loop(&s);
         if (rc != 0) ps_fail(scheduler_core_error(s.core));
     }
-    net_destroy(&s.net, LAST_WORDS_MS);
+    net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
     free(s.routes);
     shard_map_destroy(&map);

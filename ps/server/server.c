@@ -122,7 +122,7 @@ static void bind_address(const char *base, int thread, char out[NET_ADDRESS_MAX]
         snprintf(out, NET_ADDRESS_MAX, "%s", base);
 }
 
-// What others are told: as bound, or at the advertised host, or at the advertised tcp://host:port + thread.
+// The address for others: as bound, or at the advertised host, or at the advertised tcp://host:port + thread.
 static int advertised_address(const char *advertise, const char *bound, int thread,
                               char out[NET_ADDRESS_MAX]) {
     if (!advertise) {
@@ -142,7 +142,7 @@ static int server_listen(struct server *s) {
     size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + 1) + 1;
     s->endpoints = xcalloc(size, 1);
     for (int t = 0; t < s->map->threads; t++) {
-        char wanted[NET_ADDRESS_MAX], bound[NET_ADDRESS_MAX], told[NET_ADDRESS_MAX];
+        char wanted[NET_ADDRESS_MAX], bound[NET_ADDRESS_MAX], given[NET_ADDRESS_MAX];
         struct shard *shard = &s->shards[t];
         bind_address(s->c->ps.bind, t, wanted);
         shard->server = s;
@@ -150,9 +150,9 @@ static int server_listen(struct server *s) {
         shard->routes = xcalloc((unsigned long)s->c->workers, sizeof *shard->routes);
         if (!(shard->router = net_router(s->net, wanted, bound)) ||
             !(shard->scheduler = net_dealer(s->net, s->o->scheduler)) ||
-            advertised_address(s->o->advertise, bound, t, told) != 0)
+            advertised_address(s->o->advertise, bound, t, given) != 0)
             return -1;
-        at += (size_t)snprintf(s->endpoints + at, size - at, "%s\n", told);
+        at += (size_t)snprintf(s->endpoints + at, size - at, "%s\n", given);
     }
     return 0;
 }
@@ -165,8 +165,8 @@ static void server_say(struct server *s, enum wire_kind kind, const char *text) 
     net_send(s->scheduler, NULL, &m);
 }
 
-// Every page is written here: with a large share that takes longer than the scheduler waits for a sign of
-// life.
+// Allocating writes every page. With a large share that takes longer than the scheduler waits for a
+// heartbeat, so heartbeats are sent in between.
 static int server_allocate(struct server *s) {
     const char *why = NULL;
     double beat_s = now_seconds();
@@ -289,7 +289,7 @@ static void server_close(struct server *s) {
     for (int t = 0; t < s->map->threads; t++)
         if (s->shards[t].started) pthread_join(s->shards[t].tid, NULL);
     // The transport lets go of every buffer before the cores and the arena go.
-    net_destroy(&s->net, LAST_WORDS_MS);
+    net_destroy(&s->net, FLUSH_MS);
 }
 
 static void server_free(struct server *s) {

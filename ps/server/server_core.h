@@ -1,8 +1,8 @@
 // One shard of a server as a pure state machine: messages in, messages out, no sockets, no clock but
-// `now` (seconds). A shard thread owns one core and all its keys; nothing here is shared, save each
-// key's count of replies in flight, which the transport lowers.
+// `now` (seconds). A shard thread owns one core and all its keys; nothing here is shared except
+// each key's count of replies in flight, which the transport lowers.
 //
-// A key at step t, sync:
+// A key at step t, where the pushes of a step are summed in worker order:
 //
 //     PUSH w (t) --> its turn? --no--> held (transport memory), acknowledged HELD
 //                       | yes
@@ -15,11 +15,11 @@
 //                       v
 //          AdamW; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
 //
-// async: every PUSH is applied out of its frame, on arrival, as an update of its own.
+// Where pushes are applied on arrival, each is an update of its own, straight out of its frame.
 //
 // Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
 // acknowledged and dropped. What is not understood is refused with a text, never applied.
-// Errors: -1 with core->error set (the shard is then finished and tells the job).
+// Errors: -1 with server_core_error set (the shard is then finished and tells the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H
 #define STARRING_PS_SERVER_SERVER_CORE_H
 

@@ -33,8 +33,8 @@ struct worker {
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;    // alone: this step's first unit has zeroed the sum in buffers.words
-    struct event *told;  // what the host reads of a step has come
+    bool sum_started;          // alone: this step's first unit has zeroed the sum in buffers.words
+    struct event *words_read;  // the host has its copy of buffers.words
 };
 
 // The worker decides about its step alone.
@@ -69,7 +69,7 @@ static int barrier(struct worker *w) {
 }
 
 // ---------------------------------------------------------------- hooks
-// Pulls follow each push at once, so there is nothing a hint could hasten.
+// A pull follows each push at once: a hint cannot bring weights earlier.
 static void worker_prefetch(struct topology *t, int u, enum pass pass) {
     (void)t;
     (void)u;
@@ -150,8 +150,9 @@ static int read_words(struct worker *w, const struct step_input *in, struct work
         dev_copy(compute, seen, words, sizeof *words);
     else if (seen)
         dev_copy(compute, &seen->loss_sum, in->loss_sum, sizeof(double));
-    event_record(w->told, compute);
-    if (event_sync(w->told) != 0) return fail("step %lld: %s", (long long)in->step + 1, dev_error(w->t.dev));
+    event_record(w->words_read, compute);
+    if (event_sync(w->words_read) != 0)
+        return fail("step %lld: %s", (long long)in->step + 1, dev_error(w->t.dev));
     *out = seen ? *seen : words ? *words : (struct worker_words){.loss_sum = *in->loss_sum};
     return 0;
 }
@@ -192,7 +193,8 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
     return 0;
 }
 
-// Asynchronous steps have no exchange with the scheduler: heartbeats carry the word.
+// A worker that decides alone exchanges nothing with the scheduler at the end of a step: heartbeats carry the
+// request to stop.
 static bool stop_alone(struct worker *w, bool own) {
     if (own) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
     return own || comm_published(w->comm).status.stopped;
@@ -232,7 +234,7 @@ static int worker_finish(struct topology *t) {
     }
     if (barrier(w) != 0) return -1;
     if (is_alone(w)) {
-        // These pulls follow no push, which would say that the weights they replace have come and been read.
+        // A pull that follows a push replaces weights that compute has read. These pulls follow none.
         for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u);
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
@@ -288,7 +290,7 @@ static void worker_destroy(struct topology *t) {
     // 2. What is enqueued still uses the buffers, and hands units over to w->comm.
     stream_sync(t->compute);
     staging_destroy(&w->staging);
-    event_destroy(&w->told);
+    event_destroy(&w->words_read);
     // 3. The transport lets go of the gradients before the arena does.
     comm_destroy(&w->comm);
     arena_release(&w->arena);
@@ -327,7 +329,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
     arena_init(&w->arena, o->dev);
     worker_carve(&w->arena, w->c, l, &w->buffers);
-    if (w->arena.failed || !(w->told = event_create(o->dev))) return -1;
+    if (w->arena.failed || !(w->words_read = event_create(o->dev))) return -1;
     struct staging_options so = {
         .dev = o->dev, .compute = o->compute, .layout = l, .dtype = w->c->dtype, .buffers = &w->buffers};
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;

@@ -42,7 +42,7 @@ struct comm {
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
     char error[WIRE_TEXT_MAX];
-    bool error_told;
+    bool error_logged;
 };
 
 // ---------------------------------------------------------------- any thread
@@ -130,8 +130,8 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
         }
     }
     c->waited_unit = -1;
-    bool failed = c->failed, ready = has_happened(c, event, unit, step), tell = !c->error_told;
-    if (failed || !ready) c->error_told = true;
+    bool failed = c->failed, ready = has_happened(c, event, unit, step), log = !c->error_logged;
+    if (failed || !ready) c->error_logged = true;
     if (failed)
         snprintf(text, sizeof text, "%s", c->error);
     else if (!ready)
@@ -141,7 +141,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
     if (!failed) comm_give_up(c, text);
-    return tell ? ps_fail(text) : -1;
+    return log ? ps_fail(text) : -1;
 }
 
 // ---------------------------------------------------------------- the communication thread
@@ -212,7 +212,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
     return rc < 0 ? -1 : 0;
 }
 
-// Weights that have landed go on to the device: before they are published, so that whoever sees them landed
+// Sends weights that have landed on to the device. This comes before publishing: a hook that sees them landed
 // finds their copy enqueued. -1 when the device has failed.
 static int pass_on(struct comm *c) {
     struct staging *s = c->o.staging;
@@ -256,7 +256,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     return worker_core_tick(c->core, now_seconds());
 }
 
-// True when somebody wants the thread to end; *failed: with an error to tell the job.
+// Whether the thread is to end; *failed: because of an error, which the job must be told.
 static bool asked_to_end(struct comm *c, bool *failed) {
     pthread_mutex_lock(&c->mutex);
     *failed = c->failed;
@@ -396,7 +396,7 @@ void comm_part(struct comm *c) {
 
 void comm_hang_up(struct comm *c) {
     join_thread(c);
-    net_destroy(&c->net, c->now.status.parted ? 0 : LAST_WORDS_MS);
+    net_destroy(&c->net, c->now.status.parted ? 0 : FLUSH_MS);
 }
 
 void comm_destroy(struct comm **at) {

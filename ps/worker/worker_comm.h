@@ -71,8 +71,8 @@ enum comm_event {
     COMM_GATHERED,   // the last gather. The scheduler decides who is late (it knows who still makes progress)
     COMM_STEP_DONE,  // the scheduler has closed the step, as far as the consistency asks for that
 };
-// Blocks until it has happened, at most deadline_ms. unit: -1 where none is meant. what: what has not happened,
-// in words: "weights have not landed". 0, or -1 after logging.
+// Blocks until it has happened, at most deadline_ms. unit: -1 where none is meant. what: what has not
+// happened, in words: "weights have not landed". 0, or -1 after logging.
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
 
 // What is known after a wait.

@@ -45,7 +45,7 @@ struct worker_core {
     struct worker_status status;
     int64_t step;
     bool stop;          // this worker was asked to leave
-    uint64_t progress;  // pushes and initial values taken: what the scheduler tells slow from stuck by
+    uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
     double beat_s, heard_s;
     char error[WIRE_TEXT_MAX];
 };
@@ -208,7 +208,8 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     k->version = h->version;
     k->fills++;
     c->status.pulling--;
-    // A held push is not repeated; weights that hold it say what its lost acknowledgement would have.
+    // A held push is not repeated. If its acknowledgement was lost, weights that contain it prove that it
+    // came.
     if (k->sending == SEND_HELD && k->push.step < k->landed) {
         staleness_count(&c->status.staleness, 0);
         sent_through(c, k);

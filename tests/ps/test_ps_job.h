@@ -1,5 +1,5 @@
 // One star in one process: every role a thread, real sockets, a toy model whose gradients are computed
-// on a real compute stream. Used by test_ps_net.c (bits, bytes) and test_ps_loss.c (death, as processes).
+// on a real compute stream. Used by test_ps_net.c (bits, bytes) and test_ps_loss.c (losses, as processes).
 #ifndef STARRING_TESTS_PS_TEST_PS_JOB_H
 #define STARRING_TESTS_PS_TEST_PS_JOB_H
 

@@ -1,4 +1,4 @@
-// Death and silence: roles as processes, one of them killed, interrupted or hung in the middle of the
+// Lost roles: the star as processes, one of them killed, interrupted or hung in the middle of the
 // run. Every other role ends with an error that names it, by the deadline.
 #include "test_ps_job.h"
 
@@ -14,7 +14,7 @@
 #define VICTIM_STEP 3
 
 // Seen by all processes.
-struct board {
+struct shared {
     char address[256];
     _Atomic int bound;
     _Atomic int64_t step[WORKERS];
@@ -23,11 +23,11 @@ struct board {
     _Atomic int hang;  // worker 1 stops there, alive
 };
 
-struct stage {
+struct job {
     struct toy_case t;
     struct config c;
     struct layout *l;
-    struct board *board;
+    struct shared *shared;
     pid_t pid[ROLES];
 };
 
@@ -35,13 +35,13 @@ static _Atomic int stopped;
 static void on_term(int sig) { atomic_store(&stopped, sig); }
 
 static void on_bound(void *ctx, const char *address) {
-    struct board *b = ctx;
+    struct shared *b = ctx;
     snprintf(b->address, sizeof b->address, "%s", address);
     atomic_store(&b->bound, 1);
 }
 
 static int on_step(void *ctx, int rank, int64_t step) {
-    struct board *b = ctx;
+    struct shared *b = ctx;
     atomic_store(&b->step[rank], step);
     while (rank == 1 && step == VICTIM_STEP && atomic_load(&b->hang)) usleep(10000);
     usleep(20000);
@@ -49,32 +49,32 @@ static int on_step(void *ctx, int rank, int64_t step) {
 }
 
 // A child's whole life: role number `i`.
-static void role_run(struct stage *s, int i) {
+static void role_run(struct job *s, int i) {
     struct ps_role_options o = {
-        .config = &s->c, .layout = s->l, .scheduler = s->board->address, .stop = &stopped};
+        .config = &s->c, .layout = s->l, .scheduler = s->shared->address, .stop = &stopped};
     signal(SIGTERM, on_term);
     error_quiet(1);
     if (i == 0) {
         o.scheduler = "tcp://127.0.0.1:*";
         o.on_bound = on_bound;
-        o.ctx = s->board;
-        s->board->rc[i] = ps_scheduler_run(&o);
-        snprintf(s->board->error[i], 512, "%s", error_last());
+        o.ctx = s->shared;
+        s->shared->rc[i] = ps_scheduler_run(&o);
+        snprintf(s->shared->error[i], 512, "%s", error_last());
     } else if (i <= SERVERS) {
         o.rank = i - 1;
-        s->board->rc[i] = ps_server_run(&o, NULL);
-        snprintf(s->board->error[i], 512, "%s", error_last());
+        s->shared->rc[i] = ps_server_run(&o, NULL);
+        snprintf(s->shared->error[i], 512, "%s", error_last());
     } else {
         struct toy_worker_result r = {0};
         o.rank = i - 1 - SERVERS;
-        struct toy_worker_options w = {.t = &s->t, .role = o, .on_step = on_step, .ctx = s->board};
+        struct toy_worker_options w = {.t = &s->t, .role = o, .on_step = on_step, .ctx = s->shared};
         toy_worker_run(&w, &r);
-        s->board->rc[i] = r.rc;
-        snprintf(s->board->error[i], 512, "%s", r.error);
+        s->shared->rc[i] = r.rc;
+        snprintf(s->shared->error[i], 512, "%s", r.error);
     }
 }
 
-static void stage_start(struct stage *s, float clip, int64_t steps) {
+static void job_start(struct job *s, float clip, int64_t steps) {
     s->t = (struct toy_case){.dtype = DT_BF16,
                              .consistency = "sync",
                              .workers = WORKERS,
@@ -86,28 +86,28 @@ static void stage_start(struct stage *s, float clip, int64_t steps) {
     s->c = toy_config(&s->t);
     s->c.ps.deadline_ms = DEADLINE_MS;
     s->l = toy_layout(WORKERS, 80);
-    s->board = mmap(NULL, sizeof *s->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(s->board != MAP_FAILED);
+    s->shared = mmap(NULL, sizeof *s->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(s->shared != MAP_FAILED);
     for (int i = 0; i < ROLES; i++) {
-        s->board->rc[i] = 99;
+        s->shared->rc[i] = 99;
         s->pid[i] = fork();
         assert_true(s->pid[i] >= 0);
         if (s->pid[i] == 0) {
             role_run(s, i);
             _exit(0);
         }
-        while (i == 0 && !atomic_load(&s->board->bound)) usleep(1000);
+        while (i == 0 && !atomic_load(&s->shared->bound)) usleep(1000);
     }
 }
 
-static void wait_step(struct stage *s, int worker) {
+static void wait_step(struct job *s, int worker) {
     double end = now_seconds() + 15.0;
-    while (atomic_load(&s->board->step[worker]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
-    assert_true(atomic_load(&s->board->step[worker]) >= VICTIM_STEP);
+    while (atomic_load(&s->shared->step[worker]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
+    assert_true(atomic_load(&s->shared->step[worker]) >= VICTIM_STEP);
 }
 
 // Waits for everyone but `except` (-1: nobody); whoever is still there after `limit_s` has hung.
-static void wait_others(struct stage *s, int except, double limit_s) {
+static void wait_others(struct job *s, int except, double limit_s) {
     double end = now_seconds() + limit_s;
     for (int i = 0; i < ROLES; i++) {
         int status = 0;
@@ -127,32 +127,32 @@ static void wait_others(struct stage *s, int except, double limit_s) {
     }
 }
 
-static void stage_end(struct stage *s) {
-    munmap(s->board, sizeof *s->board);
+static void job_end(struct job *s) {
+    munmap(s->shared, sizeof *s->shared);
     layout_destroy(&s->l);
 }
 
 // Everyone but the victim failed and says so in these words.
-static void check_told(struct stage *s, int victim, const char *words) {
+static void check_told(struct job *s, int victim, const char *words) {
     for (int i = 0; i < ROLES; i++) {
         if (i == victim) continue;
-        assert_int_equal(s->board->rc[i], -1);
-        if (!strstr(s->board->error[i], words))
-            fail_msg("role %d says \"%s\", not \"%s\"", i, s->board->error[i], words);
+        assert_int_equal(s->shared->rc[i], -1);
+        if (!strstr(s->shared->error[i], words))
+            fail_msg("role %d says \"%s\", not \"%s\"", i, s->shared->error[i], words);
     }
 }
 
 static void kill_case(int victim, float clip, const char *words) {
-    struct stage s;
-    stage_start(&s, clip, 100000);
+    struct job s;
+    job_start(&s, clip, 100000);
     wait_step(&s, 1);
     assert_int_equal(kill(s.pid[victim], SIGKILL), 0);
     // The deadline, and what a loaded machine needs to end a process.
     wait_others(&s, victim, 1e-3 * DEADLINE_MS + 8.0);
     check_told(&s, victim, words);
     for (int i = 0; i < ROLES; i++)
-        if (i != victim) assert_non_null(strstr(s.board->error[i], victim ? "at step" : "lost"));
-    stage_end(&s);
+        if (i != victim) assert_non_null(strstr(s.shared->error[i], victim ? "at step" : "lost"));
+    job_end(&s);
 }
 
 static void test_worker_killed(void **state) {
@@ -173,39 +173,39 @@ static void test_scheduler_killed(void **state) {
 // A worker that lives but no longer steps: named by whoever waits for it.
 static void test_worker_hung(void **state) {
     (void)state;
-    struct stage s;
+    struct job s;
     int victim = 1 + SERVERS + 1;
-    stage_start(&s, 0.0f, 100000);
-    atomic_store(&s.board->hang, 1);
+    job_start(&s, 0.0f, 100000);
+    atomic_store(&s.shared->hang, 1);
     wait_others(&s, victim, 1e-3 * DEADLINE_MS + 10.0);
     check_told(&s, victim, "worker 1");
-    stage_end(&s);
+    job_end(&s);
 }
 
 // Asked to end, a worker says so with its step, and all workers leave after the same one; the job ends well.
 static void test_asked_to_end(void **state) {
     (void)state;
-    struct stage s;
-    stage_start(&s, 0.0f, 100000);
+    struct job s;
+    job_start(&s, 0.0f, 100000);
     wait_step(&s, 0);
     assert_int_equal(kill(s.pid[1 + SERVERS], SIGTERM), 0);
     wait_others(&s, -1, 20.0);
-    for (int i = 0; i < ROLES; i++) assert_int_equal(s.board->rc[i], 0);
+    for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);
     for (int w = 1; w < WORKERS; w++)
-        assert_int_equal(atomic_load(&s.board->step[w]), atomic_load(&s.board->step[0]));
-    assert_true(atomic_load(&s.board->step[0]) < 100000 - 1);
-    stage_end(&s);
+        assert_int_equal(atomic_load(&s.shared->step[w]), atomic_load(&s.shared->step[0]));
+    assert_true(atomic_load(&s.shared->step[0]) < 100000 - 1);
+    job_end(&s);
 }
 
 // Ctrl-C at the scheduler or a server ends all of them.
 static void interrupt_case(int role) {
-    struct stage s;
-    stage_start(&s, 0.0f, 100000);
+    struct job s;
+    job_start(&s, 0.0f, 100000);
     wait_step(&s, 0);
     assert_int_equal(kill(s.pid[role], SIGTERM), 0);
     wait_others(&s, -1, 10.0);
     check_told(&s, -1, "interrupted");
-    stage_end(&s);
+    job_end(&s);
 }
 
 static void test_interrupted(void **state) {
@@ -214,19 +214,19 @@ static void test_interrupted(void **state) {
     interrupt_case(2);
 }
 
-// Nothing happens: all processes end well, whatever order they end in.
-static void test_nobody_dies(void **state) {
+// No role is lost: all processes end well, in whatever order they end.
+static void test_no_loss(void **state) {
     (void)state;
-    struct stage s;
-    stage_start(&s, 0.5f, 4);
+    struct job s;
+    job_start(&s, 0.5f, 4);
     wait_others(&s, -1, 20.0);
-    for (int i = 0; i < ROLES; i++) assert_int_equal(s.board->rc[i], 0);
-    stage_end(&s);
+    for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);
+    job_end(&s);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody_dies),   cmocka_unit_test(test_worker_killed),
+        cmocka_unit_test(test_no_loss),       cmocka_unit_test(test_worker_killed),
         cmocka_unit_test(test_server_killed), cmocka_unit_test(test_scheduler_killed),
         cmocka_unit_test(test_worker_hung),   cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_asked_to_end),

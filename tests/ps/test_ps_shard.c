@@ -3,7 +3,7 @@
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- one shard, two workers, one key
-struct bench {
+struct fixture {
     struct toy_case t;
     struct sim *sim;  // lends layout, map and buffers
     struct log log;
@@ -11,20 +11,20 @@ struct bench {
     size_t bytes;  // of key 0
 };
 
-static struct bench bench_create(const char *consistency) {
-    struct bench b = {.t = {.dtype = DT_BF16,
-                            .consistency = consistency,
-                            .workers = 2,
-                            .servers = 1,
-                            .threads = 1,
-                            .steps = 1,
-                            .overflow_step = -1}};
+static struct fixture fixture_create(const char *consistency) {
+    struct fixture b = {.t = {.dtype = DT_BF16,
+                              .consistency = consistency,
+                              .workers = 2,
+                              .servers = 1,
+                              .threads = 1,
+                              .steps = 1,
+                              .overflow_step = -1}};
     b.sim = sim_create(&b.t);
     b.bytes = (size_t)(b.sim->map->parts[0].end - b.sim->map->parts[0].begin) * 2;
     return b;
 }
 
-static void bench_open(struct bench *b, bool round) {
+static void fixture_open(struct fixture *b, bool round) {
     struct server_core_options o = {.layout = b->sim->l,
                                     .map = b->sim->map,
                                     .shard = 0,
@@ -40,7 +40,7 @@ static void bench_open(struct bench *b, bool round) {
     b->core = server_core_create(&o);
 }
 
-static void bench_close(struct bench *b) {
+static void fixture_close(struct fixture *b) {
     server_core_destroy(&b->core);
     sim_destroy(b->sim);
 }
@@ -58,12 +58,12 @@ static struct wire_header from(int worker, enum wire_kind kind, int key, int64_t
                                 .seq = (uint64_t)(step + 1)};
 }
 
-static int give(struct bench *b, struct wire_header h, size_t bytes, double now) {
+static int give(struct fixture *b, struct wire_header h, size_t bytes, double now) {
     b->log.count = 0;
     return server_core_message(b->core, &h, sim_frame(b->sim, bytes ? xcalloc(bytes, 1) : NULL, bytes), now);
 }
 
-static void bench_load(struct bench *b) {
+static void fixture_load(struct fixture *b) {
     for (int k = 0; k < b->sim->map->count; k++) {
         const struct partition *p = &b->sim->map->parts[k];
         assert_int_equal(give(b, from(0, WIRE_INIT, k, 0), (size_t)(p->end - p->begin) * 4, 0), 0);
@@ -73,9 +73,9 @@ static void bench_load(struct bench *b) {
 
 static void test_order_of_pulls(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
-    bench_open(&b, false);
-    bench_load(&b);
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, false);
+    fixture_load(&b);
     // Worker 1 comes first: held. Its pull waits, and so does worker 0's, sent before its push.
     assert_int_equal(give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0), 0);
     assert_int_equal(b.log.sent[0].h.flags, WIRE_HELD);
@@ -101,15 +101,15 @@ static void test_order_of_pulls(void **state) {
     assert_int_equal(b.log.count, 0);
     give(&b, from(0, WIRE_PULL, 0, 1), 0, 5.0);  // its answer was lost
     assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // A reply still in the transport keeps its buffer still: the next commit waits for it.
 static void test_commit_waits_for_transport(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
-    bench_open(&b, false);
-    bench_load(&b);
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, false);
+    fixture_load(&b);
     give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
     give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);
     give(&b, from(0, WIRE_PULL, 0, 1), 0, 0);
@@ -129,15 +129,15 @@ static void test_commit_waits_for_transport(void **state) {
     assert_int_equal(server_core_tick(b.core, 0.1), 0);
     assert_int_equal(server_core_version(b.core, 0), 2);
     assert_false(server_core_hurry(b.core));
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // With a commit round nothing moves until the decision; a skip ends the step but counts no update.
 static void test_round_and_skip(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
-    bench_open(&b, true);
-    bench_load(&b);
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, true);
+    fixture_load(&b);
     int sums = 0;
     for (int k = 0; k < b.sim->map->count; k++)
         for (int w = 0; w < 2; w++) {
@@ -158,10 +158,10 @@ static void test_round_and_skip(void **state) {
     struct server_totals totals;
     server_core_totals(b.core, &totals);
     assert_int_equal(totals.steps, 1);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
-static void expect_refused(struct bench *b, struct wire_header h, size_t bytes, const char *words) {
+static void expect_refused(struct fixture *b, struct wire_header h, size_t bytes, const char *words) {
     assert_int_equal(give(b, h, bytes, 0), 0);
     assert_int_equal(logged(&b->log, h.rank, WIRE_REFUSED), 1);
     assert_non_null(strstr(b->log.sent[0].h.text, words));
@@ -169,13 +169,13 @@ static void expect_refused(struct bench *b, struct wire_header h, size_t bytes, 
 
 static void test_refusals(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
-    bench_open(&b, false);
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, false);
     expect_refused(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, "not been loaded");
     expect_refused(&b, from(0, WIRE_PULL, 0, 0), 0, "not been loaded");
     expect_refused(&b, from(1, WIRE_INIT, 0, 0), b.bytes * 2, "only worker 0");
     expect_refused(&b, from(0, WIRE_INIT, 0, 0), b.bytes, "size");
-    bench_load(&b);
+    fixture_load(&b);
     expect_refused(&b, from(0, WIRE_PUSH, 0, 0), b.bytes - 2, "size");
     expect_refused(&b, from(0, WIRE_PUSH, 0, 1), b.bytes, "earlier step");
     expect_refused(&b, from(0, WIRE_PUSH, b.sim->map->count, 0), b.bytes, "does not own");
@@ -195,42 +195,42 @@ static void test_refusals(void **state) {
         assert_int_equal(b.log.count, 0);
     }
     assert_int_equal(server_core_version(b.core, 0), 0);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 static void test_different_lr(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
-    bench_open(&b, false);
-    bench_load(&b);
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, false);
+    fixture_load(&b);
     give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
     struct wire_header h = from(1, WIRE_PUSH, 0, 0);
     h.lr = 0.25f;
     assert_int_equal(give(&b, h, b.bytes, 0), -1);
     assert_non_null(strstr(server_core_error(b.core), "worker 1 pushed with learning rate 0.25"));
     assert_non_null(strstr(server_core_error(b.core), "worker 0 with 0.1"));
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 static void test_overdue_key(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
-    bench_open(&b, false);
-    bench_load(&b);
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, false);
+    fixture_load(&b);
     give(&b, from(0, WIRE_PUSH, 1, 0), b.bytes, 10.0);
     assert_int_equal(server_core_tick(b.core, 12.9), 0);
     assert_int_equal(server_core_tick(b.core, 13.1), -1);
     assert_non_null(strstr(server_core_error(b.core), "step 0: no gradient of key 1 (embedding"));
     assert_non_null(strstr(server_core_error(b.core), "from worker 1"));
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // Worker 1 computes on version 0 while worker 0 pushes twice: tau 0, 0, then 2.
 static void test_staleness(void **state) {
     (void)state;
-    struct bench b = bench_create("async");
-    bench_open(&b, false);
-    bench_load(&b);
+    struct fixture b = fixture_create("async");
+    fixture_open(&b, false);
+    fixture_load(&b);
     struct wire_header h = from(0, WIRE_PUSH, 0, 0);
     give(&b, h, b.bytes, 0);
     h = from(0, WIRE_PUSH, 0, 1);
@@ -259,14 +259,14 @@ static void test_staleness(void **state) {
     give(&b, h, b.bytes, 0);
     assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
     assert_null(b.log.inflight);  // asynchronous replies are copies
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 // ---------------------------------------------------------------- a worker
 // 4096 bytes of credit: a second key goes only when the first was taken, and unit 0 goes first.
 static void test_credits_and_urgency(void **state) {
     (void)state;
-    struct bench b = bench_create("sync");
+    struct fixture b = fixture_create("sync");
     struct worker_core_options o = {.layout = b.sim->l,
                                     .map = b.sim->map,
                                     .dtype = DT_BF16,

@@ -36,8 +36,7 @@ static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
 static const char json_help[] =
     "if it is the last to leave: print summary.json alone on stdout, not the table";
 static const char role_words[] =
-    "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of "
-    "a\n"
+    "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of a\n"
     "server, --trace of a scheduler) does nothing there, so that one file or command line serves all:";
 static const char rank_help[] = "which one of its role this is (default: any free one)";
 
@@ -61,8 +60,7 @@ const struct cli_command command_train = {
         "Trains a model through one topology: star (ps:*: scheduler, servers and workers, each a process),\n"
         "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
         "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
-        "2 wrong options or configuration, 130 ended by Ctrl-C, 143 by SIGTERM: after the step in hand, "
-        "with\n"
+        "2 wrong options or configuration, 130 ended by Ctrl-C, 143 by SIGTERM: after the step in hand, with\n"
         "summary.json of the steps done; a second Ctrl-C ends at once. mpirun has a status of its own.",
     .examples =
         "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
@@ -86,8 +84,7 @@ const struct cli_command command_scheduler = {
     .usage = "-c CONFIG.json --bind tcp://HOST:PORT",
     .summary =
         "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
-        "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in "
-        "--out.",
+        "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in --out.",
     .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
     .options = scheduler_options,
     .option_count = COUNT(scheduler_options),
@@ -136,8 +133,7 @@ const struct cli_command command_worker = {
     .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
     .summary =
         "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
-        "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints "
-        "the\n"
+        "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints the\n"
         "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
         "starring summary DIR merges them. Exit status: as train's.",
     .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
@@ -172,8 +168,7 @@ const struct cli_command command_data_tokenize = {
     .name = "data tokenize",
     .usage = "[--tokenizer byte] IN OUT.bin",
     .summary =
-        "Turns text into llm.c's uint16 token file (magic 20240520, version 1), a token per byte, with a "
-        "sidecar\n"
+        "Turns text into llm.c's uint16 token file (magic 20240520, version 1), a token per byte, with a sidecar\n"
         "OUT.bin.json. Tokens of a Hugging Face tokenizer are made by experiments/tokenize.py.",
     .examples =
         "  starring data tokenize book.txt book.bin\n"
@@ -192,8 +187,7 @@ const struct cli_command command_data_wrap = {
     .name = "data wrap",
     .usage = "--type uint16|uint32 IN OUT.bin",
     .summary =
-        "Puts llm.c's header before bare tokens, such as nanoGPT's train.bin. The tokens stay as they are, "
-        "of any\n"
+        "Puts llm.c's header before bare tokens, such as nanoGPT's train.bin. The tokens stay as they are, of any\n"
         "number up to 2147483647.",
     .examples = "  starring data wrap --type uint16 nanoGPT/data/openwebtext/val.bin val.bin\n",
     .options = wrap_options,
@@ -210,11 +204,9 @@ const struct cli_command command_summary = {
     .name = "summary",
     .usage = "DIR",
     .summary =
-        "Prints the table of the run in DIR, or, of a run that goes on, failed or was killed, what is "
-        "there.\n"
+        "Prints the table of the run in DIR, or, of a run that goes on, failed or was killed, what is there.\n"
         "Overwrites nothing; writes DIR/summary.json where a finished job on many machines has none yet.\n"
-        "Exit status: 0 complete, 1 failed, interrupted, dead or with damaged files, 2 no run directory, 3 "
-        "running.",
+        "Exit status: 0 complete, 1 failed, interrupted, dead or with damaged files, 2 no run directory, 3 running.",
     .examples = "  starring summary runs/star\n  starring summary runs/star --json | python3 -m json.tool\n",
     .options = summary_options,
     .option_count = COUNT(summary_options),
@@ -225,11 +217,9 @@ void commands_overview(FILE *f) {
     fputs(
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
-        "  starring scheduler | server | worker                               the star's roles, for many "
-        "machines\n"
+        "  starring scheduler | server | worker                               the star's roles, for many machines\n"
         "  starring bench step | kernels | adam | collective | tune           how fast the parts are\n"
-        "  starring data info | tokenize | wrap                               what a text holds; token "
-        "files\n"
+        "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring summary DIR                                               a run's table again\n"
         "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"
         "  starring --version\n\n"

@@ -88,8 +88,8 @@ static int resolve_batch(struct reading *r) {
     if (!train) c->train_batch = product;
     if (c->train_batch != product)
         return fail(
-            "%s: %s %lld is not %s %lld * %s %lld * workers %lld = %lld: change one of them, or leave one "
-            "out to have it derived",
+            "%s: %s %lld is not %s %lld * %s %lld * workers %lld = %lld: "
+            "change one of them, or leave one out to have it derived",
             r->file, train_key, (long long)c->train_batch, micro_key, (long long)c->micro_batch, steps_key,
             (long long)c->accumulation, (long long)n, (long long)product);
     const struct {
@@ -167,8 +167,8 @@ static int resolve_max_and_total(struct reading *r) {
         else if (c->schedule.type == SCHEDULE_WARMUP_DECAY && c->schedule.max_lr != 0.001) {
             c->schedule.max_lr = 0.001;
             warn(
-                "%s: %s is absent: 0.001, DeepSpeed's default for WarmupDecayLR; the optimizer's lr %s is "
-                "not used",
+                "%s: %s is absent: 0.001, DeepSpeed's default for "
+                "WarmupDecayLR; the optimizer's lr %s is not used",
                 config_origin(r, "scheduler.type", from), max_key, text);
         }
     }
@@ -204,9 +204,8 @@ static int check_rest(struct reading *r) {
     const char *tokenizer = c->tokenizer;
     if (strcmp(tokenizer, "auto") && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
         return fail(
-            "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens "
-            "of other "
-            "tokenizers are made beforehand, by experiments/tokenize.py",
+            "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; "
+            "tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             config_origin(r, "data.tokenizer", from), tokenizer);
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return fail("%s: parameter_server.heartbeat_ms %lld must be below deadline_ms %lld",

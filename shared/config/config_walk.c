@@ -104,8 +104,8 @@ static int read_field(struct reading *r, const struct field *f, const cJSON *v) 
 static int refuse_known(const struct reading *r, const struct known *k, const cJSON *v) {
     char from[128], *text = cJSON_PrintUnformatted(v);
     fail(
-        "%s: %s: %.60s is known to DeepSpeed and not supported yet, and it would change the results: "
-        "remove the key%s%s",
+        "%s: %s: %.60s is known to DeepSpeed and not supported yet, and "
+        "it would change the results: remove the key%s%s",
         config_origin(r, k->path, from), k->path, text ? text : "?",
         k->why ? " or turn it off; " : " or turn it off", k->why ? k->why : "");
     free(text);

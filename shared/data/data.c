@@ -130,25 +130,28 @@ int64_t data_val_tokens(const struct token_source *s) { return s->val_tokens; }
 const char *data_description(const struct token_source *s) { return s->description; }
 double data_unigram_entropy(const struct token_source *s) { return s->entropy; }
 
-void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
-                int64_t seq, int32_t *tokens, int32_t *targets) {
-    assert(s->train_tokens > seq);
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t starts = (uint64_t)(s->train_tokens - seq);
-        int64_t at = (int64_t)rng_below(seed ^ BATCH_KEY, (uint64_t)step, (uint64_t)(first + i), starts);
-        stream_fetch(&s->stream, at, seq, tokens + i * seq);
-        stream_fetch(&s->stream, at + 1, seq, targets + i * seq);
+static void fetch(const struct token_stream *s, int64_t at, int64_t seq, int32_t *tokens, int32_t *targets) {
+    stream_fetch(s, at, seq, tokens);
+    stream_fetch(s, at + 1, seq, targets);
+}
+
+void data_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens,
+                int32_t *targets) {
+    assert(s->train_tokens > of->seq);
+    uint64_t starts = (uint64_t)(s->train_tokens - of->seq), key = of->seed ^ BATCH_KEY;
+    for (int64_t i = 0; i < of->count; i++) {
+        uint64_t at = rng_below(key, (uint64_t)of->step, (uint64_t)(of->first + i), starts);
+        fetch(&s->stream, (int64_t)at, of->seq, tokens + i * of->seq, targets + i * of->seq);
     }
 }
 
-void data_val_batch(const struct token_source *s, int64_t index, int64_t count, int64_t seq, int32_t *tokens,
+void data_val_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens,
                     int32_t *targets) {
-    assert(s->val_tokens > seq);
+    assert(s->val_tokens > of->seq);
     const struct token_stream *from = s->val_stream.count ? &s->val_stream : &s->stream;
-    int64_t windows = (s->val_tokens - 1) / seq;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t at = s->val_first + (index + i) % windows * seq;
-        stream_fetch(from, at, seq, tokens + i * seq);
-        stream_fetch(from, at + 1, seq, targets + i * seq);
+    int64_t windows = (s->val_tokens - 1) / of->seq;
+    for (int64_t i = 0; i < of->count; i++) {
+        int64_t at = s->val_first + (of->first + i) % windows * of->seq;
+        fetch(from, at, of->seq, tokens + i * of->seq, targets + i * of->seq);
     }
 }

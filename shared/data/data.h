@@ -32,14 +32,20 @@ int64_t data_val_tokens(const struct token_source *s);
 const char *data_description(const struct token_source *s);
 double data_unigram_entropy(const struct token_source *s);  // nats per token of the training part
 
-// Sequences [first, first+count) of the global batch of `step`: tokens and targets (count,T), target =
-// next token. Each sequence's position is a counter-based draw keyed by (seed, step, index), so the batch
-// does not depend on how workers slice it. The training part must hold seq + 1 tokens.
-void data_batch(const struct token_source *s, uint64_t seed, int64_t step, int64_t first, int64_t count,
-                int64_t seq, int32_t *tokens, int32_t *targets);
-// Held-out windows [index, index+count), in order, wrapping: the same for every topology. Window w holds
-// tokens [w*seq, (w+1)*seq] of the held-out part, which must hold seq + 1 tokens.
-void data_val_batch(const struct token_source *s, int64_t index, int64_t count, int64_t seq, int32_t *tokens,
+// Sequences [first, first + count) of a step's global batch, each of seq tokens.
+struct data_slice {
+    uint64_t seed;
+    int64_t step;
+    int64_t first, count;
+    int64_t seq;
+};
+// tokens and targets (count,T), target = next token. Each sequence's position is a counter-based draw keyed by
+// (seed, step, index), so the batch does not depend on how workers slice it. The training part must hold
+// seq + 1 tokens.
+void data_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens, int32_t *targets);
+// Held-out windows [first, first + count), in order, wrapping: the same for every topology, seed and step.
+// Window w holds tokens [w*seq, (w+1)*seq] of the held-out part, which must hold seq + 1 tokens.
+void data_val_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens,
                     int32_t *targets);
 
 #endif

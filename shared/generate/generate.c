@@ -38,7 +38,8 @@ struct generator *generator_create(const struct generator_options *o, struct hf_
     struct model_options m = model_options_of(o);
     g->o = *o;
     g->window = xcalloc((size_t)o->window, sizeof *g->window);
-    if (weights_load(&g->weights, o->layout, o->dtype, weights, o->compute, o->dev) ||
+    if (weights_load(&g->weights, &(struct weights_options){o->layout, o->dtype, o->dev, o->compute},
+                     weights) ||
         !(g->model = model_create(&m)))
         generator_destroy(&g);
     return g;

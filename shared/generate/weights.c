@@ -23,11 +23,12 @@ static void round_values(void *out, const float *values, int64_t n, enum dtype d
     for (int64_t i = 0; i < n; i++) dtype_store(dt, out, (size_t)i, values[i]);
 }
 
-int weights_load(struct weights *w, const struct layout *l, enum dtype dt, struct hf_reader *from,
-                 struct stream *s, struct device *dev) {
+int weights_load(struct weights *w, const struct weights_options *o, struct hf_reader *from) {
+    const struct layout *l = o->layout;
+    enum dtype dt = o->dtype;
     int64_t largest = 0;
     *w = (struct weights){.layout = l, .units = xcalloc((size_t)l->count, sizeof *w->units)};
-    arena_init(&w->arena, dev);
+    arena_init(&w->arena, o->dev);
     carve(&w->arena, l, dt, w->units);
     if (w->arena.failed) return -1;
     for (int u = 0; u < l->count; u++)
@@ -39,8 +40,8 @@ int weights_load(struct weights *w, const struct layout *l, enum dtype dt, struc
         int64_t n = l->units[u].n_pad;
         if ((rc = hf_read_unit(from, u, values))) break;
         if (dt != DT_F32) round_values(rounded, values, n, dt);
-        dev_copy(s, (void *)w->units[u].weights, rounded, (size_t)n * dtype_size(dt));
-        if (stream_sync(s)) rc = fail("loading unit %s: %s", l->units[u].name, dev_error(dev));
+        dev_copy(o->stream, (void *)w->units[u].weights, rounded, (size_t)n * dtype_size(dt));
+        if (stream_sync(o->stream)) rc = fail("loading unit %s: %s", l->units[u].name, dev_error(o->dev));
     }
     if (rounded != values) free(rounded);
     free(values);

@@ -16,11 +16,17 @@ struct weights {
     struct unit_view *units;  // (layout->count)
 };
 
+struct weights_options {
+    const struct layout *layout;
+    enum dtype dtype;
+    struct device *dev;
+    struct stream *stream;
+};
+
 // Bytes by class that weights_load takes on the device.
 void weights_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLASSES]);
-// Reads every unit and rounds it to dt. 0, or -1 after logging (weights_release either way).
-int weights_load(struct weights *w, const struct layout *l, enum dtype dt, struct hf_reader *from,
-                 struct stream *s, struct device *dev);
+// Reads every unit and rounds it to the dtype. 0, or -1 after logging (weights_release either way).
+int weights_load(struct weights *w, const struct weights_options *o, struct hf_reader *from);
 void weights_release(struct weights *w);
 
 #endif

@@ -170,6 +170,8 @@ static bool is_row(const char *row_type, const char *row_architecture, const cha
     return type ? !strcmp(type, row_type) : architecture && !strcmp(architecture, row_architecture);
 }
 
+const struct hf_family *hf_family_at(int i) { return i < LENGTH(families) ? &families[i] : NULL; }
+
 const struct hf_family *hf_family_named(const char *type, const char *architecture) {
     for (int i = 0; i < LENGTH(families); i++)
         if (is_row(families[i].type, families[i].architecture, type, architecture)) return &families[i];

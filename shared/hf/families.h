@@ -58,6 +58,7 @@ struct hf_family {
     bool conv1d;  // matrices of the blocks are stored (in, out): ours are the transposes
 };
 
+const struct hf_family *hf_family_at(int i);  // row i; NULL past the last
 // The row of model_type, or of an element of "architectures" where type is NULL; NULL: none.
 const struct hf_family *hf_family_named(const char *type, const char *architecture);
 // The row that s is written as: the one it came from if that has its traits, else the first that has them.

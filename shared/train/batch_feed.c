@@ -78,7 +78,8 @@ int batch_feed_read(struct batch_feed *f, int64_t step) {
     int64_t own = own_sequences(c);
     if (f->latest == step) return 0;
     if (half_await(h)) return -1;
-    data_batch(f->o.data, c->seed, step, f->o.rank * own, own, c->seq, h->tokens, h->targets);
+    data_batch(f->o.data, &(struct data_slice){c->seed, step, f->o.rank * own, own, c->seq}, h->tokens,
+               h->targets);
     f->latest = step;
     return 0;
 }
@@ -97,7 +98,8 @@ int batch_feed_validation(struct batch_feed *f, int64_t window, struct batch *ou
     const struct config *c = f->o.config;
     struct half *h = spare(f);
     if (half_await(h)) return -1;
-    data_val_batch(f->o.data, window, c->micro_batch, c->seq, h->tokens, h->targets);
+    data_val_batch(f->o.data, &(struct data_slice){.first = window, .count = c->micro_batch, .seq = c->seq},
+                   h->tokens, h->targets);
     *out = (struct batch){h->tokens, h->targets};
     return 0;
 }

@@ -101,7 +101,7 @@ static void test_text_file(void **state) {
     assert_true(fabs(data_unigram_entropy(s) - h) < 1e-12);
     int32_t tokens[12], targets[12];
     // One position only fits a sequence of 12.
-    data_batch(s, 1, 0, 0, 1, 12, tokens, targets);
+    data_batch(s, &(struct data_slice){1, 0, 0, 1, 12}, tokens, targets);
     for (int i = 0; i < 12; i++) {
         assert_int_equal(tokens[i], (unsigned char)"abracadabra\xff!"[i]);
         assert_int_equal(targets[i], (unsigned char)"abracadabra\xff!"[i + 1]);
@@ -122,13 +122,14 @@ static void test_batches(void **state) {
     int32_t a[B * T], at[B * T], b[B * T], bt[B * T];
     int differing = 0, highest = 0;
     for (int step = 0; step < 50; step++) {
-        data_batch(s, 42, step, 0, B, T, a, at);
+        data_batch(s, &(struct data_slice){42, step, 0, B, T}, a, at);
         for (int w = 0; w < 4; w++)
-            data_batch(s, 42, step, w * B / 4, B / 4, T, b + w * B / 4 * T, bt + w * B / 4 * T);
+            data_batch(s, &(struct data_slice){42, step, w * B / 4, B / 4, T}, b + w * B / 4 * T,
+                       bt + w * B / 4 * T);
         assert_memory_equal(a, b, sizeof a);
         assert_memory_equal(at, bt, sizeof at);
         for (int i = 0; i < B; i++) assert_memory_equal(a + i * T + 1, at + i * T, (T - 1) * sizeof *a);
-        data_batch(s, 43, step, 0, B, T, b, bt);
+        data_batch(s, &(struct data_slice){43, step, 0, B, T}, b, bt);
         differing += memcmp(a, b, sizeof a) != 0;
         // Where the first sequence came from: inside the training part.
         int place = -1;
@@ -143,7 +144,7 @@ static void test_batches(void **state) {
     assert_int_equal(differing, 50);
     assert_true(highest > 2000);
     // Held-out windows in order, wrapping after (1000 - 1) / 16 = 62.
-    data_val_batch(s, 61, 2, T, a, at);
+    data_val_batch(s, &(struct data_slice){.first = 61, .count = 2, .seq = T}, a, at);
     for (int i = 0; i < T; i++) {
         assert_int_equal(a[i], text[3000 + 61 * T + i]);
         assert_int_equal(at[i], text[3000 + 61 * T + i + 1]);
@@ -157,7 +158,7 @@ static void check_counting(struct token_source *s, int64_t total, int modulus) {
     assert_int_equal(data_train_tokens(s) + data_val_tokens(s), total);
     int32_t tokens[64], targets[64];
     for (int step = 0; step < 20; step++) {
-        data_batch(s, 5, step, 0, 1, 64, tokens, targets);
+        data_batch(s, &(struct data_slice){5, step, 0, 1, 64}, tokens, targets);
         for (int i = 0; i < 64; i++) {
             assert_int_equal(targets[i], (tokens[i] + 1) % modulus);
             if (i) assert_int_equal(tokens[i], targets[i - 1]);

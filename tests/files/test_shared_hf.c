@@ -95,7 +95,8 @@ static void round_trip(struct dir *d, struct model_spec s, enum dtype dt) {
     struct model_spec back;
     assert_int_equal(model_spec_load(d->path, &back), 0);
     assert_true(back.sliding_window == s.sliding_window && back.head_size == s.head_size);
-    assert_true(back.tied == s.tied);
+    assert_true(back.tied == s.tied && back.norm_eps == s.norm_eps && back.rope_theta == s.rope_theta);
+    assert_true(back.channels == s.channels && back.kv_heads == s.kv_heads && back.ffn == s.ffn);
     assert_memory_equal(&back.traits, &s.traits, sizeof s.traits);
     struct hf_reader *r = hf_open(d->path, &back, l3);
     assert_non_null(r);
@@ -106,6 +107,18 @@ static void round_trip(struct dir *d, struct model_spec s, enum dtype dt) {
     st_close(&f);
     layout_destroy(&l);
     layout_destroy(&l3);
+}
+
+// Every row of families.c: its keys and its tensors, with sizes that every row's config.json can say.
+static void test_every_family(void **state) {
+    for (int i = 0; hf_family_at(i); i++)
+        for (int tied = 0; tied < 2; tied++) {
+            struct model_spec s = small_gpt2(tied);
+            s.traits = hf_family_at(i)->traits;
+            s.rope_theta = s.traits.positions == POSITIONS_ROTARY ? 1e4f : 0.0f;
+            snprintf(s.hf_type, sizeof s.hf_type, "%s", hf_family_at(i)->type);
+            round_trip(*state, s, DT_BF16);
+        }
 }
 
 static void test_round_trips(void **state) {
@@ -376,9 +389,9 @@ static void test_random_damage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_DIR(test_round_trips),   IN_DIR(test_shards),           IN_DIR(test_names_and_transposes),
-        IN_DIR(test_mismatches),    IN_DIR(test_discarded_writer), cmocka_unit_test(test_weights_hash),
-        IN_DIR(test_random_damage),
+        IN_DIR(test_every_family),           IN_DIR(test_round_trips),   IN_DIR(test_shards),
+        IN_DIR(test_names_and_transposes),   IN_DIR(test_mismatches),    IN_DIR(test_discarded_writer),
+        cmocka_unit_test(test_weights_hash), IN_DIR(test_random_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

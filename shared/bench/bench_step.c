@@ -15,9 +15,10 @@
 #include "shared/device/datasheet.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/products.h"
-#include "shared/memory/memory_check.h"
 #include "shared/hf/presets.h"
+#include "shared/memory/memory_check.h"
 #include "shared/model/model.h"
+#include "shared/report/metrics.h"
 #include "shared/train/local.h"
 #include "shared/train/train.h"
 

@@ -12,9 +12,10 @@
 #include "shared/device/device_facts.h"
 #include "shared/device/product_table.h"
 #include "shared/device/products.h"
-#include "shared/memory/memory_check.h"
 #include "shared/hf/presets.h"
+#include "shared/memory/memory_check.h"
 #include "shared/model/model.h"
+#include "shared/report/metrics.h"
 #include "shared/train/local.h"
 #include "shared/train/train.h"
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "shared/core/format.h"
 #include "shared/device/products.h"
-#include "shared/report/progress.h"
 
 static const char mfu_formula[] =
     "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)";

@@ -10,12 +10,12 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/format.h"
 #include "shared/core/path.h"
 #include "shared/core/sha256.h"
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"
 #include "shared/data/sidecar.h"
-#include "shared/report/progress.h"
 
 #define DEFAULT_VOCAB (1 << 20)
 

@@ -6,8 +6,8 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/core/format.h"
 #include "shared/memory/memory_check.h"
-#include "shared/report/progress.h"
 #include "shared/report/summary.h"
 
 static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank,

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/format.h"
 #include "shared/model/layout.h"
-#include "shared/report/progress.h"
 
 // The most counts of workers that are tried one by one; beyond, each half of the one before.
 #define WORKERS_MAX 64

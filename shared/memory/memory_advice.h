@@ -2,7 +2,7 @@
 #ifndef STARRING_SHARED_MEMORY_MEMORY_ADVICE_H
 #define STARRING_SHARED_MEMORY_MEMORY_ADVICE_H
 
-#include "shared/memory/memory_check.h"
+#include "shared/memory/memory_room.h"
 
 struct memory_question {
     const struct job *job;

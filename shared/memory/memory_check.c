@@ -5,45 +5,10 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/format.h"
 #include "shared/device/device_choice.h"
 #include "shared/memory/memory_advice.h"
-#include "shared/report/progress.h"
-
-// ---------------------------------------------------------------- what there is
-static void read_gpu(const struct backend *b, int index, struct memory_limit *out) {
-    struct device_options o = {.threads = 1, .index = index, .label = "memory"};
-    struct device *d = NULL;
-    struct device_facts facts;
-    out->free_bytes = -1;
-    snprintf(out->name, sizeof out->name, "GPU %d", index);
-    if (dev_open(b, &o, &d)) return;
-    if (!dev_facts(d, &facts)) {
-        out->free_bytes = (double)facts.free_bytes;
-        snprintf(out->name, sizeof out->name, "free memory of GPU %d, %s", index, facts.name);
-    }
-    dev_close(&d);
-}
-
-void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out) {
-    const char *why;
-    const struct backend *b = gpus ? backend_find("cuda", &why) : NULL;
-    *out = (struct memory_room){.host_known = !memory_limit_read(root, &out->host), .host = out->host};
-    out->gpus = b && c->device == DEVICE_CUDA ? gpus : 0;
-    for (int i = 0; i < out->gpus; i++) read_gpu(b, i, &out->gpu[i]);
-}
-
-// ---------------------------------------------------------------- the decision
-static bool exceeds(const struct memory_sum *wanted, const struct memory_limit *limit) {
-    return limit->free_bytes >= 0 && wanted->predicted_bytes + wanted->allowed_bytes > limit->free_bytes;
-}
-
-struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room) {
-    if (room->host_known && exceeds(&need->host, &room->host))
-        return (struct memory_short){&room->host, need->host};
-    for (int i = 0; i < need->gpus && i < room->gpus; i++)
-        if (exceeds(&need->gpu[i], &room->gpu[i])) return (struct memory_short){&room->gpu[i], need->gpu[i]};
-    return (struct memory_short){0};
-}
+#include "shared/memory/memory_room.h"
 
 // ---------------------------------------------------------------- words
 static char *figures(const struct memory_short *s, const char *what) {
@@ -113,7 +78,7 @@ static void put_one(cJSON *list, const struct memory_sum *wanted, const struct m
     cJSON_AddNumberToObject(o, "predicted_bytes", wanted->predicted_bytes);
     cJSON_AddNumberToObject(o, "allowed_bytes", wanted->allowed_bytes);
     cJSON_AddNumberToObject(o, "available_bytes", limit->free_bytes);
-    cJSON_AddBoolToObject(o, "fits", !exceeds(wanted, limit));
+    cJSON_AddBoolToObject(o, "fits", !memory_exceeds(wanted, limit));
     cJSON_AddItemToArray(list, o);
 }
 

@@ -7,26 +7,11 @@
 #ifndef STARRING_SHARED_MEMORY_MEMORY_CHECK_H
 #define STARRING_SHARED_MEMORY_MEMORY_CHECK_H
 
-#include "shared/memory/memory_limits.h"
+#include <stdio.h>
+
 #include "shared/memory/memory_need.h"
 
 struct cJSON;
-
-struct memory_room {
-    bool host_known;
-    struct memory_limit host;
-    int gpus;
-    struct memory_limit gpu[MEMORY_GPUS_MAX];  // free_bytes < 0: not told
-};
-// What there is below root ("": this machine) and on the first `gpus` devices of c.
-void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);
-
-// The first limit that need exceeds, with what was wanted of it, or NULL: it fits as far as is known. Pure.
-struct memory_short {
-    const struct memory_limit *limit;
-    struct memory_sum wanted;
-};
-struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room);
 
 // For whoever knows its bytes itself. 0: it fits, or memory.check is "off" (warned about where it does not
 // fit); -1 after saying what does not fit. what: "the run", "sampling".

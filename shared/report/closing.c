@@ -9,7 +9,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/summary_impl.h"
 #include "shared/report/trace.h"
 
@@ -34,7 +34,7 @@ static bool has_reports(const struct closing_rank *r, const char *role, int coun
     bool all = true;
     summary_job_name(r->job, job);
     for (int i = 0; i < count && all; i++) {
-        char *name = xasprintf("ranks/%s-%d.json", role, i), *text = run_dir_read(r->dir, name, true);
+        char *name = xasprintf("ranks/%s-%d.json", role, i), *text = run_file_read(r->dir, name, true);
         cJSON *report = text ? cJSON_Parse(text) : NULL;
         const char *its = cJSON_GetStringValue(summary_item(report, "job"));
         all = its && !strcmp(its, job);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 
 #define LINE_MAX_BYTES 512
 #define NUMBER_MAX     40
@@ -119,7 +119,7 @@ static void add_step(struct metrics_totals *t, const cJSON *o) {
 // Each line of dir/name goes to add. A last line that does not end is torn and left out.
 static int read_lines(const char *dir, const char *name, struct metrics_totals *out,
                       void (*add)(struct metrics_totals *, const cJSON *)) {
-    char *text = run_dir_read(dir, name, false);
+    char *text = run_file_read(dir, name, false);
     if (!text) return -1;
     int rc = 0, line_number = 0;
     char *rest = text;

@@ -9,7 +9,28 @@
 #ifndef STARRING_SHARED_REPORT_METRICS_H
 #define STARRING_SHARED_REPORT_METRICS_H
 
-#include "shared/train/train.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// One line of metrics.jsonl.
+struct step_record {
+    int64_t step;      // 1-based
+    double loss;       // mean over the global batch
+    double grad_norm;  // NAN: none computed
+    double lr, loss_scale;
+    int64_t tokens;  // of the global batch
+    double seconds;  // this step, host clock
+    bool skipped;
+    size_t memory_bytes;  // device memory in use on this rank
+};
+
+// One line of evals.jsonl.
+struct eval_record {
+    int64_t step;                      // steps done before it
+    double val_loss, unigram_entropy;  // nats per token; NAN where unknown
+    double seconds;                    // the evaluation itself, host clock
+};
 
 struct metrics;  // one thread
 

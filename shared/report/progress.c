@@ -6,11 +6,12 @@
 #include <sys/ioctl.h>
 
 #include "shared/core/error.h"
+#include "shared/core/format.h"
+#include "shared/report/metrics.h"
 
 #define BAR_WIDTH   28
 #define BAR_LEAST   5
 #define BAR_EVERY_S 0.1
-#define FEW_BYTES   10000  // fewer are written out: they would be 0.00 MiB
 
 struct progress {
     struct progress_options o;
@@ -20,35 +21,6 @@ struct progress {
     int64_t tokens_since;  // of the steps since the last line
     double seconds_since;
 };
-
-const char *format_bytes(char text[24], double bytes) {
-    static const char *const unit[] = {"MiB", "GiB", "TiB", "PiB"};
-    if (bytes < FEW_BYTES) {
-        snprintf(text, 24, "%.0f B", bytes);
-        return text;
-    }
-    double x = bytes / (1 << 20);
-    int i = 0;
-    while (x >= 999.5 && i < 3) {
-        x /= 1024;
-        i++;
-    }
-    int decimals = x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
-    snprintf(text, 24, "%.*f %s", decimals, x, unit[i]);
-    return text;
-}
-
-const char *format_count(char text[32], int64_t n) {
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)n);
-    int out = 0;
-    for (int i = 0; i < length; i++) {
-        if (i && (length - i) % 3 == 0 && digits[i - 1] != '-') text[out++] = ',';
-        text[out++] = digits[i];
-    }
-    text[out] = 0;
-    return text;
-}
 
 struct progress *progress_create(const struct progress_options *o) {
     struct progress *p = xcalloc(1, sizeof *p);

@@ -5,7 +5,9 @@
 
 #include <stdio.h>
 
-#include "shared/train/train.h"
+#include "shared/config/config.h"
+#include "shared/model/spec.h"
+#include "shared/report/metrics.h"
 
 struct progress;  // one thread
 
@@ -19,10 +21,5 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
 void progress_step(struct progress *p, const struct step_record *r);
 void progress_eval(struct progress *p, const struct eval_record *r);
 void progress_destroy(struct progress **p);  // wipes the bar
-
-// "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.
-const char *format_bytes(char text[24], double bytes);
-// "1,234,567". Returns text.
-const char *format_count(char text[32], int64_t n);
 
 #endif

@@ -27,9 +27,4 @@ int run_dir_take(const char *dir, const struct config *c, bool force);
 // Makes dir and dir/ranks where they are not there; for one of several processes that share it.
 int run_dir_join(const char *dir);
 
-// dir/name = text, whole or not at all. 0, or -1 after naming the file.
-int run_dir_write(const char *dir, const char *name, const char *text);
-// The whole of dir/name (malloc'd, NUL-terminated), or NULL; says why unless quiet.
-char *run_dir_read(const char *dir, const char *name, bool quiet);
-
 #endif

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 
 #define STATE_FILE "state.json"
 
@@ -84,7 +84,7 @@ static void look_for(const struct process *p, struct run_state *s) {
 void run_state_read(const char *dir, struct run_state *out) {
     char word[32];
     *out = (struct run_state){.phase = RUN_UNKNOWN, .pid = -1};
-    char *text = run_dir_read(dir, STATE_FILE, true);
+    char *text = run_file_read(dir, STATE_FILE, true);
     cJSON *o = text ? cJSON_Parse(text) : NULL;
     free(text);
     if (!o) return;
@@ -125,7 +125,7 @@ static int write_state(const char *dir, enum run_phase phase, const char *starte
     put_text(o, "ended", ended);
     put_text(o, "why", why);
     char *text = cJSON_Print(o);
-    int rc = run_dir_write(dir, STATE_FILE, text);
+    int rc = run_file_write(dir, STATE_FILE, text);
     free(text);
     cJSON_Delete(o);
     return rc;

@@ -9,7 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 #include "shared/report/metrics.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary_impl.h"
 
@@ -114,7 +114,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     if (facts) put_facts(o, facts);
     char *text = cJSON_Print(o);
     char *name = xasprintf("ranks/%s-%d.json", r->role, r->rank);
-    int rc = run_dir_write(dir, name, text);
+    int rc = run_file_write(dir, name, text);
     free(name);
     free(text);
     cJSON_Delete(o);
@@ -122,7 +122,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
 }
 
 static cJSON *read_json(const char *dir, const char *name, bool quiet) {
-    char *text = run_dir_read(dir, name, quiet);
+    char *text = run_file_read(dir, name, quiet);
     if (!text) return NULL;
     cJSON *o = cJSON_Parse(text);
     free(text);
@@ -412,7 +412,7 @@ struct cJSON *summary_merge(const struct topology_table *t, const char *dir) {
     cJSON *s = summary_build(t, dir);
     if (!s) return NULL;
     char *text = cJSON_Print(s);
-    if (run_dir_write(dir, "summary.json", text)) {
+    if (run_file_write(dir, "summary.json", text)) {
         cJSON_Delete(s);
         s = NULL;
     }

@@ -7,7 +7,9 @@
 
 #include <stdio.h>
 
-#include "shared/train/train.h"
+#include "shared/config/config.h"
+#include "shared/model/model.h"
+#include "shared/report/rank_report.h"
 
 struct cJSON;
 

@@ -9,10 +9,10 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/format.h"
 #include "shared/core/topology_row.h"
 #include "shared/report/metrics.h"
-#include "shared/report/progress.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary_impl.h"
 
@@ -81,7 +81,7 @@ static void look(struct found *f) {
     f->has_metrics = is_there(f->dir, "metrics.jsonl") && !metrics_read(f->dir, &f->metrics);
     if (f->has_metrics && f->metrics.torn)
         warn("%s: the last line of a .jsonl file is not whole: it is left out", f->dir);
-    char *text = run_dir_read(f->dir, "summary.json", true);
+    char *text = run_file_read(f->dir, "summary.json", true);
     if (text && !is_summary(f->summary = cJSON_Parse(text))) {
         warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
         cJSON_Delete(f->summary);

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "shared/core/format.h"
 #include "shared/device/products.h"
-#include "shared/report/progress.h"
 #include "shared/report/summary_impl.h"
 
 static const char *text(const cJSON *o, const char *key) {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 
 int trace_write_rank(const char *dir, int rank, struct device *dev) {
     char *path = xasprintf("%s/ranks/trace-%d.json", dir, rank);
@@ -36,7 +36,7 @@ int trace_merge(const char *dir, int ranks) {
     if (f) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);
     for (int r = 0; f && r < ranks; r++) {
         char *name = xasprintf("ranks/trace-%d.json", r);
-        char *text = run_dir_read(dir, name, false);
+        char *text = run_file_read(dir, name, false);
         char *events = text ? trimmed(text) : "";
         if (!text) rc = -1;
         fprintf(f, "%s%s", *events && !first ? ",\n" : "", events);

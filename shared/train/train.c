@@ -9,6 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/data/tokenizer_files.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/report/metrics.h"
 #include "shared/state/weights_hash.h"
 #include "shared/train/batch_feed.h"
 

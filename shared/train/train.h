@@ -5,59 +5,12 @@
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
 #include "shared/data/data.h"
-#include "shared/device/device_facts.h"
 #include "shared/model/model.h"
-
-// One line of metrics.jsonl.
-struct step_record {
-    int64_t step;      // 1-based
-    double loss;       // mean over the global batch
-    double grad_norm;  // NAN: none computed
-    double lr, loss_scale;
-    int64_t tokens;  // of the global batch
-    double seconds;  // this step, host clock
-    bool skipped;
-    size_t memory_bytes;  // device memory in use on this rank
-};
-
-// One line of evals.jsonl.
-struct eval_record {
-    int64_t step;                      // steps done before it
-    double val_loss, unigram_entropy;  // nats per token; NAN where unknown
-    double seconds;                    // the evaluation itself, host clock
-};
-
-// Seconds of the whole run by what they were spent on, on this rank. forward+backward+optimizer are
-// busy seconds of the compute stream, the logits and the loss of training in backward; data is the reading of
-// batches that the device did not outlast, at most so much of which it stood still for (what is read while it
-// computes costs nothing); wait is what it or the
-// host stood still (= exposed communication + waiting for peers); comm_overlapped = communication busy while
-// compute was busy.
-struct time_split {
-    double data, forward, backward, comm_exposed, comm_overlapped, optimizer, wait, total;
-};
+#include "shared/report/rank_report.h"
 
 struct batch_feed;
-
-struct rank_report {
-    char role[16];  // "worker", "server", "scheduler"
-    int rank;
-    uint64_t job;  // struct topology's
-    size_t predicted_bytes[MEM_CLASSES];
-    size_t peak_bytes[MEM_CLASSES];
-    size_t formula_bytes;
-    size_t transport_peak_bytes;                  // frames held in flight (star), apart from the ledger
-    size_t rss_bytes;                             // peak resident set of the process
-    uint64_t late_allocations;                    // device allocations after the first step: 0
-    uint64_t predicted_sent, predicted_received;  // payload bytes a step
-    double sent_per_step, received_per_step;      // payload bytes a step, measured
-    double control_sent_per_step, control_received_per_step;
-    struct time_split time;
-    struct staleness staleness;
-    bool on_gpu;  // then, read after the last step and before any rank gave memory back:
-    struct device_facts device;
-    struct device_memory device_memory;
-};
+struct eval_record;  // shared/report/metrics.h
+struct step_record;
 
 // Filled by train_run on every rank; arrays are owned by the result.
 struct train_result {

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 
 #define WORDS_MAX      80
 #define RUN_DEADLINE_S 120.0
@@ -68,10 +68,10 @@ int job_open_place(struct job_place *p) {
         return -1;
     }
     char *text = words_text();
-    int rc = run_dir_write(p->dir, "data.txt", text);
+    int rc = run_file_write(p->dir, "data.txt", text);
     free(text);
-    return rc || run_dir_write(p->dir, "llama.json", llama_json) ||
-           run_dir_write(p->dir, "gpt2.json", gpt2_json);
+    return rc || run_file_write(p->dir, "llama.json", llama_json) ||
+           run_file_write(p->dir, "gpt2.json", gpt2_json);
 }
 
 void job_remove(const struct job_place *p, const char *run) {
@@ -141,7 +141,7 @@ static pid_t start_words(const struct job_place *p, char *line) {
 char *job_printed(const struct job_place *p, pid_t pid, const char *which) {
     char name[32];
     snprintf(name, sizeof name, "%s.%d", which, (int)pid);
-    char *text = run_dir_read(p->dir, name, true);
+    char *text = run_file_read(p->dir, name, true);
     return text ? text : xstrdup("");
 }
 
@@ -191,7 +191,7 @@ void job_output_free(struct job_output *o) {
 
 static char *read_of_run(const struct job_place *p, const char *run, const char *file, bool quiet) {
     char *name = xasprintf("%s/%s", run, file);
-    char *text = run_dir_read(p->dir, name, quiet);
+    char *text = run_file_read(p->dir, name, quiet);
     free(name);
     return text;
 }

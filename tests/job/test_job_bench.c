@@ -18,7 +18,7 @@
 #include "shared/core/error.h"
 #include "shared/device/datasheet.h"
 #include "shared/model/spec.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 #define SMALL "--rounds 1 --elements 4096 --matmul 64"
@@ -326,7 +326,7 @@ static cJSON *bench_mpi(const struct job_place *p, int ranks, const char *words)
     int status = system(line);
     unsetenv("ASAN_OPTIONS");
     if (!WIFEXITED(status) || WEXITSTATUS(status)) fail_msg("%s: status %d", line, WEXITSTATUS(status));
-    char *out = run_dir_read(p->dir, "out.json", false);
+    char *out = run_file_read(p->dir, "out.json", false);
     cJSON *j = cJSON_Parse(out);
     assert_non_null(j);
     free(out);

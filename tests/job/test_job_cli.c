@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 static void mistakes_are_usage_errors(void **state) {
@@ -64,7 +64,7 @@ static void mistakes_are_usage_errors(void **state) {
         {"summary", "which run"},
     };
     const struct job_place *p = *state;
-    assert_int_equal(run_dir_write(p->dir, "star.json", "{\"topology\": \"ps:sync\", \"model\": \"tiny\"}"),
+    assert_int_equal(run_file_write(p->dir, "star.json", "{\"topology\": \"ps:sync\", \"model\": \"tiny\"}"),
                      0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job_output o = job_run(p, "%s", cases[i].line);
@@ -126,9 +126,9 @@ static void textbook_rows(void **state) {
     static const double expected_gb[] = {120, 31.4, 16.6, 1.9};
     const struct job_place *p = *state;
     assert_int_equal(
-        run_dir_write(p->dir, "big.json",
-                      "{\"model_type\":\"llama\",\"vocab_size\":32000,\"hidden_size\":4096,"
-                      "\"num_hidden_layers\":36,\"num_attention_heads\":32,\"intermediate_size\":10900}"),
+        run_file_write(p->dir, "big.json",
+                       "{\"model_type\":\"llama\",\"vocab_size\":32000,\"hidden_size\":4096,"
+                       "\"num_hidden_layers\":36,\"num_attention_heads\":32,\"intermediate_size\":10900}"),
         0);
     for (int half = 0; half < 2; half++) {
         struct job_output o =
@@ -173,12 +173,12 @@ static void one_document_on_stdout(void **state) {
     assert_true(cJSON_Compare(printed, written, 1));
     assert_non_null(strstr(o.err, "step "));
     job_output_free(&o);
-    char *trace = run_dir_read(p->dir, "j/trace.json", false);
+    char *trace = run_file_read(p->dir, "j/trace.json", false);
     cJSON *events = cJSON_Parse(trace);
     assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(events, "traceEvents")) > 10);
     cJSON_Delete(events);
     free(trace);
-    char *weights = run_dir_read(p->dir, "j/weights/config.json", false);
+    char *weights = run_file_read(p->dir, "j/weights/config.json", false);
     assert_non_null(weights);
     free(weights);
     // An earlier run stays, until --force.
@@ -223,7 +223,7 @@ static void resolved_configuration(void **state) {
     struct job_output o =
         job_run(p, "train --model tiny --topology zero:2 --workers 2 --steps 7 --print-config");
     assert_int_equal(o.status, 0);
-    assert_int_equal(run_dir_write(p->dir, "resolved.json", o.out), 0);
+    assert_int_equal(run_file_write(p->dir, "resolved.json", o.out), 0);
     struct job_output again = job_run(p, "train -c resolved.json --print-config");
     assert_int_equal(again.status, 0);
     assert_string_equal(again.err, "");

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 #define QUICK "--steps 1 --seq 16 --batch 1 --threads 1 --quiet"
@@ -40,7 +40,7 @@ static void put_model(const struct job_place *p, const char *name, int vocab) {
         "{\"model_type\":\"gpt2\",\"vocab_size\":%d,\"n_embd\":20,\"n_layer\":1,\"n_head\":5,\"n_positions\":"
         "33}",
         vocab);
-    assert_int_equal(run_dir_write(folder, "config.json", config), 0);
+    assert_int_equal(run_file_write(folder, "config.json", config), 0);
     free(config);
     free(folder);
 }
@@ -50,7 +50,7 @@ static void text_is_refused_and_forced(void **state) {
     const struct job_place *p = *state;
     put_model(p, "m", 1000);
     char *folder = xasprintf("%s/m", p->dir);
-    assert_int_equal(run_dir_write(folder, "tokenizer.json", "{\"model\": {\"vocab\": {}}}"), 0);
+    assert_int_equal(run_file_write(folder, "tokenizer.json", "{\"model\": {\"vocab\": {}}}"), 0);
     free(folder);
     expect(p, 2, "experiments/tokenize.py --tokenizer m data.txt --out data.bin\n",
            "train --model m --data data.txt --out x " QUICK);
@@ -61,7 +61,7 @@ static void text_is_refused_and_forced(void **state) {
     expect(p, 2, "\"words\"", "train --model m --data data.txt --tokenizer words --out x " QUICK);
     assert_false(there(p, "x"));
     expect(p, 0, "", "train --model m --data data.txt --tokenizer byte --out forced " QUICK);
-    char *config = run_dir_read(p->dir, "forced/config.json", false);
+    char *config = run_file_read(p->dir, "forced/config.json", false);
     assert_non_null(strstr(config, "\"tokenizer\":\t\"byte\""));
     free(config);
     // The weights speak bytes now: m's tokenizer would misread them.
@@ -85,9 +85,9 @@ static void a_tokenizer_goes_with_the_weights(void **state) {
     const struct job_place *p = *state;
     put_model(p, "own", 300);
     char *own = xasprintf("%s/own", p->dir);
-    assert_int_equal(run_dir_write(own, "tokenizer.json", "abc"), 0);
-    assert_int_equal(run_dir_write(own, "generation_config.json", "{}"), 0);
-    assert_int_equal(run_dir_write(own, "README.md", "no"), 0);
+    assert_int_equal(run_file_write(own, "tokenizer.json", "abc"), 0);
+    assert_int_equal(run_file_write(own, "generation_config.json", "{}"), 0);
+    assert_int_equal(run_file_write(own, "README.md", "no"), 0);
     char raw[400];
     for (int i = 0; i < 400; i++) raw[i] = i % 2 ? 1 : (char)(i % 40);  // little-endian 256 to 294
     char *path = xasprintf("%s/raw", p->dir);
@@ -107,12 +107,12 @@ static void a_tokenizer_goes_with_the_weights(void **state) {
         "{\"tokenizer.json\": {\"sha256\": "
         "\"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f200%s\"}}}}";
     char *text = xasprintf(side, 300, "15ad");
-    assert_int_equal(run_dir_write(p->dir, "own.bin.json", text), 0);
+    assert_int_equal(run_file_write(p->dir, "own.bin.json", text), 0);
     free(text);
     expect(p, 0, "theirs (BPE), 300 entries", "data info own.bin");
     expect(p, 0, "", "train --model a/weights --data own.bin --out b " QUICK);
     text = xasprintf(side, 300, "15ae");
-    assert_int_equal(run_dir_write(p->dir, "own.bin.json", text), 0);
+    assert_int_equal(run_file_write(p->dir, "own.bin.json", text), 0);
     free(text);
     expect(p, 2, "own.bin.json", "train --model own --data own.bin --out x " QUICK);
     expect(p, 2, "theirs", "train --model tiny --data own.bin --out x " QUICK);
@@ -124,8 +124,8 @@ static void a_tokenizer_goes_with_the_weights(void **state) {
 
 static void bare_tokens_get_a_header(void **state) {
     const struct job_place *p = *state;
-    assert_int_equal(run_dir_write(p->dir, "odd", "1234567"), 0);
-    assert_int_equal(run_dir_write(p->dir, "even", "12345678"), 0);
+    assert_int_equal(run_file_write(p->dir, "odd", "1234567"), 0);
+    assert_int_equal(run_file_write(p->dir, "even", "12345678"), 0);
     static const struct {
         const char *line;
         int status;

@@ -14,7 +14,7 @@
 
 #include "ps/waiting.h"
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "tests/job/job.h"
 
@@ -177,7 +177,7 @@ static void assert_state(const struct star *s, enum run_phase phase) {
 static char *report_of(const struct star *s, int i) {
     char role[16];
     name_role(i, role);
-    char *name = xasprintf("%s/ranks/%s.json", s->dir, role), *text = run_dir_read(s->p->dir, name, true);
+    char *name = xasprintf("%s/ranks/%s.json", s->dir, role), *text = run_file_read(s->p->dir, name, true);
     free(name);
     return text;
 }
@@ -234,7 +234,7 @@ static void leave_late(struct star *s, int late, const struct earlier *earlier) 
     kill(s->pid[late], SIGSTOP);
     assert_true(first && strcmp(first, earlier->worker));
     char *name = xasprintf("%s/ranks/%s.json", s->dir, role), *there = report_of(s, late);
-    if (!there) assert_int_equal(run_dir_write(s->p->dir, name, earlier->server), 0);
+    if (!there) assert_int_equal(run_file_write(s->p->dir, name, earlier->server), 0);
     for (int i = 0; i < ROLES; i++)
         if (i != late) leave(s, i);
     if (!there) assert_int_equal(printed(s, "weights     hash ", &who), 0);
@@ -299,7 +299,7 @@ static void quiet_and_json(void **state) {
     assert_true(cJSON_Compare(doc, written, 1));
     cJSON_Delete(doc);
     cJSON_Delete(written);
-    char *trace = run_dir_read(s.p->dir, "json/trace.json", false);
+    char *trace = run_file_read(s.p->dir, "json/trace.json", false);
     assert_non_null(trace);
     free(trace);
     forget(&s);

@@ -17,7 +17,7 @@
 
 #include "kernels/backend.h"
 #include "shared/core/error.h"
-#include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 #define STEPS      4
@@ -232,7 +232,7 @@ static pid_t start(const struct job_place *p, const char *topology) {
 static bool has_cuda(pid_t pid) {
     char dir[32];
     snprintf(dir, sizeof dir, "/proc/%d", (int)pid);
-    char *maps = run_dir_read(dir, "maps", false);
+    char *maps = run_file_read(dir, "maps", false);
     assert_non_null(maps);
     bool has = strstr(maps, "libcuda.so.1") || strstr(maps, "libstarring_cuda.so");
     free(maps);

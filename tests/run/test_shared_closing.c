@@ -15,6 +15,7 @@
 #include "shared/core/error.h"
 #include "shared/report/closing.h"
 #include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/summary.h"
 #include "tests/topologies.h"
 
@@ -50,7 +51,7 @@ static int close_place(void **state) {
 // A directory that worker 0 has taken and trained in.
 static void begin(const struct place *p) {
     assert_int_equal(run_dir_take(p->dir, p->config, true), 0);
-    assert_int_equal(run_dir_write(p->dir, "metrics.jsonl", "{\"step\":1,\"loss\":2.5,\"seconds\":0.1}\n"),
+    assert_int_equal(run_file_write(p->dir, "metrics.jsonl", "{\"step\":1,\"loss\":2.5,\"seconds\":0.1}\n"),
                      0);
 }
 
@@ -68,7 +69,7 @@ static enum closing leave(const struct place *p, int i, uint64_t job) {
 }
 
 static bool has_summary(const struct place *p) {
-    char *text = run_dir_read(p->dir, "summary.json", true);
+    char *text = run_file_read(p->dir, "summary.json", true);
     free(text);
     return text != NULL;
 }

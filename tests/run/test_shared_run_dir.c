@@ -17,6 +17,7 @@
 
 #include "shared/core/error.h"
 #include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "tests/topologies.h"
 
@@ -37,7 +38,7 @@ static int remove_base(void **state) {
 }
 
 static void put(const char *dir, const char *name, const char *text) {
-    assert_int_equal(run_dir_write(dir, name, text), 0);
+    assert_int_equal(run_file_write(dir, name, text), 0);
 }
 
 static bool there(const char *dir, const char *name) {
@@ -95,7 +96,7 @@ static void earlier_runs_are_kept(void **state) {
     assert_int_equal(run_state_end(dir, RUN_COMPLETE, NULL), 0);
     assert_int_equal(phase(dir), RUN_COMPLETE);
     refused(dir, false, "2 steps of an earlier run (complete)");
-    char *text = run_dir_read(dir, "config.json", false);
+    char *text = run_file_read(dir, "config.json", false);
     assert_string_equal(text, "{}\n");
     free(text);
     assert_int_equal(run_dir_prepare(dir, true), 0);
@@ -147,7 +148,7 @@ static void the_living_keep_theirs(void **state) {
 
 // state.json of a living process, with one member changed.
 static void forge(const char *dir, const char *key, cJSON *value) {
-    char *text = run_dir_read(dir, "state.json", false);
+    char *text = run_file_read(dir, "state.json", false);
     cJSON *o = cJSON_Parse(text);
     free(text);
     cJSON_ReplaceItemInObject(o, key, value);

@@ -16,9 +16,11 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/core/format.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"
+#include "shared/report/run_file.h"
 #include "shared/report/summary.h"
 #include "tests/topologies.h"
 
@@ -60,7 +62,7 @@ static void losses_keep_every_bit(void **state) {
     }
     metrics_eval(m, &(struct eval_record){4, 2.5, NAN, 1});
     assert_int_equal(metrics_destroy(&m), 0);
-    char *text = run_dir_read(dir, "metrics.jsonl", false), *line = text;
+    char *text = run_file_read(dir, "metrics.jsonl", false), *line = text;
     for (int i = 0; i < 4; i++, line = strchr(line, '\n') + 1) {
         cJSON *o = cJSON_ParseWithLength(line, (size_t)(strchr(line, '\n') - line));
         assert_memory_equal(&cJSON_GetObjectItem(o, "loss")->valuedouble, &losses[i], sizeof(double));
@@ -68,7 +70,7 @@ static void losses_keep_every_bit(void **state) {
         cJSON_Delete(o);
     }
     free(text);
-    text = run_dir_read(dir, "evals.jsonl", false);
+    text = run_file_read(dir, "evals.jsonl", false);
     assert_string_equal(text, "{\"step\":4,\"val_loss\":2.5,\"unigram_entropy\":null,\"seconds\":1.0}\n");
     free(text);
     struct metrics_totals t;
@@ -82,12 +84,12 @@ static void losses_keep_every_bit(void **state) {
 
 static void broken_lines_are_named(void **state) {
     struct metrics_totals t;
-    assert_int_equal(run_dir_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo"), 0);
+    assert_int_equal(run_file_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo"), 0);
     assert_int_equal(metrics_read(*state, &t), 0);
     assert_true(t.torn && t.steps == 1 && t.loss_last == 2);
     assert_int_equal(metrics_last_step(*state), 1);
     metrics_totals_free(&t);
-    assert_int_equal(run_dir_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo\n"),
+    assert_int_equal(run_file_write(*state, "metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo\n"),
                      0);
     error_quiet(1);
     assert_int_equal(metrics_read(*state, &t), -1);
@@ -103,7 +105,7 @@ static void write_config(const char *dir, const char *topology, const char *dtyp
     struct config *c = config_load(&topologies, NULL, o, sizeof o / sizeof o[0]);
     assert_non_null(c);
     char *text = config_to_json(c);
-    assert_int_equal(run_dir_write(dir, "config.json", text), 0);
+    assert_int_equal(run_file_write(dir, "config.json", text), 0);
     free(text);
     config_destroy(&c);
 }
@@ -207,7 +209,7 @@ static void everything_is_merged(void **state) {
     const cJSON *histogram = cJSON_GetObjectItem(cJSON_GetObjectItem(s, "staleness"), "histogram");
     assert_int_equal(cJSON_GetArraySize(histogram), 3);
     assert_true(cJSON_GetArrayItem(histogram, 0)->valuedouble == 12);
-    char *text = run_dir_read(dir, "summary.json", false);
+    char *text = run_file_read(dir, "summary.json", false);
     cJSON *again = cJSON_Parse(text);
     assert_true(cJSON_Compare(s, again, 1));
     FILE *f = tmpfile();

@@ -1,43 +1,61 @@
-// The resolved configuration of a run: DeepSpeed's JSON plus the sections model, data and
-// parameter_server, then --set, then command-line flags. Plain data; strings are owned by the struct.
+// The resolved configuration of a run: DeepSpeed's JSON with sections of our own, then --set, then the flags of
+// the command line. Plain data; the struct owns its strings. Every key is one row of the table in
+// config_fields.c.
 //
-// Keys beside DeepSpeed's, with their defaults (the flag of the same name wins over the file):
-//   "model": "demo"            or {"name": ..}: preset, config.json or directory
-//   "data": "demo"             or {"path": .., "val_path": .., "tokenizer": "auto"|"byte"|"bin",
-//                              "seq_len": 256, "val_fraction": 0.05}; auto: by what the files are, text
-//                              only where the model's vocabulary is the bytes; byte: text, whatever
-//                              the model; bin: token files, also of a directory that has texts too
-//   "topology": none given: zero:S when zero_optimization.stage or workers > 1 is given, else local
-//   "workers": 2               local: always 1
-//   "dtype": none given: bf16 or fp16 where that section is enabled, else fp32
-//   "steps": 100, "seed": 1, "device": "auto", "launch": "auto", "threads": 0, "out": none,
-//   "eval_every": 0, "eval_batches": 8, "trace": false, "json": false, "quiet": false,
-//   "memory": {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
-//   "cpu": {"kernel": "auto"|"fma"|"bf16-pairs"}: how a CPU multiplies matrices (kernels/cpu_kernel.h)
-//   "cuda": {"attention": "auto"|"cudnn"|"own", "attention_slice": "auto"|"whole"|BYTES,
-//            "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
-//            "products": "auto"|"none"|FILE}:
-//                              how a GPU computes (kernels/cuda_choices.h)
-//   "reduce": "ordered"|"native", "ring": {"collective": "auto"|"local"|"mpi"|"nccl"}
-//   "parameter_server": {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
+// Keys beside DeepSpeed's, with their defaults. The flag of the same name wins over the file.
+//
+//     model             "demo"      preset, config.json or directory; also {"name": ..}
+//     data              "demo"      file, directory or "demo"; also {"path": ..} with
+//       val_path        none        none: the last val_fraction of path
+//       val_fraction    0.05
+//       seq_len         256
+//       tokenizer       "auto"      byte: text for any model; bin: token files, also of a directory with texts;
+//                                   auto: by the files, text only where the model's vocabulary is the bytes
+//     topology                      zero:S if zero_optimization.stage or workers > 1 is given, else local
+//     workers           2           local: always 1
+//     dtype                         bf16 or fp16 if that section is enabled, else fp32
+//     steps             100
+//     seed              1
+//     device            "auto"
+//     launch            "auto"
+//     threads           0
+//     out               none
+//     eval_every        0
+//     eval_batches      8
+//     trace, json, quiet            false
+//     memory            {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
+//     cpu               {"kernel": "auto"|"fma"|"bf16-pairs"}                       kernels/cpu_kernel.h
+//     cuda              {"attention": "auto"|"cudnn"|"own",                         kernels/cuda_choices.h
+//                        "attention_slice": "auto"|"whole"|BYTES,
+//                        "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
+//                        "products": "auto"|"none"|FILE}
+//     reduce            "ordered"   or "native"
+//     ring              {"collective": "auto"|"local"|"mpi"|"nccl"}
+//     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
 //
-// DeepSpeed's keys that are read: train_batch_size, train_micro_batch_size_per_gpu (4),
-// gradient_accumulation_steps (1); optimizer {type AdamW|Adam, params {lr 1e-3, betas, eps, weight_decay 0,
-// adam_w_mode, bias_correction}}; scheduler {WarmupLR, WarmupDecayLR, WarmupCosineLR}; fp16; bf16;
-// gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none); steps_per_print (10); zero_optimization.stage.
-// Adam decouples the weight decay too unless adam_w_mode is false, as DeepSpeed's FusedAdam.
+// DeepSpeed's keys that are read:
 //
-// "auto" becomes what the Hugging Face Trainer's defaults make of it: lr 5e-5, betas 0.9 0.999, eps 1e-8,
-// weight_decay 0, gradient_clipping 1, warmup_min_lr 0, warmup_max_lr = lr, warmup_num_steps 2
-// (Hugging Face's 0 is refused by DeepSpeed, whose schedules take at least 2), total_num_steps = steps,
-// fp16/bf16.enabled = whether dtype says so; batch sizes: as if not given. Each resolution is shown. An
-// absent warmup_max_lr is the optimizer's lr in WarmupLR, 0.001 in WarmupDecayLR.
+//     train_batch_size, train_micro_batch_size_per_gpu (4), gradient_accumulation_steps (1)
+//     optimizer    {type: AdamW|Adam, params: {lr 1e-3, betas, eps, weight_decay 0, adam_w_mode,
+//                  bias_correction}}; Adam decouples the decay too unless adam_w_mode is false, as FusedAdam
+//     scheduler    {type: WarmupLR|WarmupDecayLR|WarmupCosineLR, params}; an absent warmup_max_lr is the
+//                  optimizer's lr in WarmupLR and 0.001 in WarmupDecayLR
+//     fp16, bf16
+//     gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none), steps_per_print (10)
+//     zero_optimization.stage
 //
-// Other keys DeepSpeed knows are listed, one line for each topic: what tunes its implementation, what is
-// always done, what is off, and, as a warning, what is not supported and leaves the results alone; what would
-// change them is an error. Unknown keys in the file are warnings, on the command line errors, both with the
-// nearest known name.
+// "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown:
+//
+//     lr 5e-5, betas 0.9 0.999, eps 1e-8, weight_decay 0, gradient_clipping 1
+//     warmup_min_lr 0, warmup_max_lr = lr, total_num_steps = steps
+//     warmup_num_steps 2         DeepSpeed refuses Hugging Face's 0: its schedules take at least 2
+//     fp16/bf16.enabled          whether dtype says so
+//     batch sizes                as if they were not given
+//
+// Keys that DeepSpeed knows and that are not read are reported, one line per topic. A key that would change the
+// results is an error. An unknown key is a warning in a file and an error on the command line; both name the
+// nearest known key.
 #ifndef STARRING_SHARED_CONFIG_CONFIG_H
 #define STARRING_SHARED_CONFIG_CONFIG_H
 

@@ -281,8 +281,8 @@ void draft_init(struct draft *d) {
         if (fields[i].default_value) store_default(&fields[i], d, fields[i].default_value);
 }
 
-// What the optimizer says of the field's key below "optimizer.params": its default there; "": the field is
-// no such parameter; NULL: it is one of others.
+// The default that the optimizer's row has for the field's key below "optimizer.params". "": the field is no
+// parameter of an optimizer; NULL: it is a parameter of other optimizers.
 static const char *optimizer_says(const struct field *f, const struct optimizer *row) {
     static const char params[] = "optimizer.params.";
     bool param = !strncmp(f->path, params, sizeof params - 1);

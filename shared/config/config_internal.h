@@ -1,15 +1,16 @@
-// What the files of the configuration reader share; nobody else includes this.
+// What the files of the configuration reader share; nobody else includes this. In the order of config_load:
 //
-//   config.c          config_load: merge, walk, resolve, report
-//   config_merge.c    the file's tree of members, and the overrides put into it
-//   config_walk.c     visits every member of the tree: reads it, notes it, or refuses it
-//   config_resolve.c  what depends on more than one key: dtype, batch triangle, schedule
-//   config_topology.c the names of topologies, and what follows from the one that is taken
-//   config_report.c   what is said in the end of what was noted: a line for each topic
-//   config_write.c    the resolved configuration as JSON
-//   config_reading.c  who set a key, and the notes
-//   config_fields.c   the table of keys that are read: a row says all there is to say of a key
-//   config_known.c    the table of keys that DeepSpeed knows and that are not read, and why
+//     config_merge.c     1. the overrides are put into the file's tree of members
+//     config_resolve.c   2. the optimizer is chosen, for its parameters' defaults
+//     config_walk.c      3. every member of the tree is read, noted or refused
+//     config_resolve.c   4. what depends on several keys is filled in and checked;
+//     config_topology.c     a part of it: the topology is chosen by its name
+//     config_report.c    5. the notes are printed, one line per topic
+//
+//     config_fields.c    the table of the keys that are read: a row has everything about a key
+//     config_known.c     the table of the keys that DeepSpeed knows and that are not read, and why
+//     config_reading.c   who set a key, and the notes
+//     config_write.c     the resolved configuration as JSON
 #ifndef STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 #define STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 
@@ -17,7 +18,7 @@
 
 #include "shared/config/config.h"
 
-// The configuration while it is being read: with what the resolved one no longer needs.
+// The configuration while it is read, with values that the resolved one does not need.
 struct draft {
     struct config c;
     int stage;               // zero_optimization.stage
@@ -58,7 +59,7 @@ enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
 size_t field_count(void);
 const struct field *field_at(size_t i);
 const struct field *field_find(const char *path);  // NULL: none
-// What a flag's value is: JSON where it is JSON, else a bare string; texts are taken as they are. f may be NULL.
+// A flag's value as an item: JSON if it parses, else a string; a text field takes it as it is. f may be NULL.
 cJSON *field_parse(const struct field *f, const char *value);
 // Stores v in its place in d. -1 after fail("origin: path: expected .., got ..").
 int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin);
@@ -71,13 +72,13 @@ void draft_init(struct draft *d);                                        // ever
 void draft_set_optimizer(struct draft *d, const struct optimizer *row);  // with its parameters' defaults
 void draft_fini(struct draft *d);                                        // frees the texts
 
-// Why a key that is there has no effect, in the order of the report.
+// Why a key in the configuration has no effect, in the order of the report.
 enum note_topic {
-    NOTE_IGNORED,  // asks for something not supported; why: what follows from that
-    NOTE_STAGE_3,  // acts at stage 3 alone, and the stage is another
-    NOTE_TUNING,   // tunes how DeepSpeed moves and keeps things; this program has nothing to tune there
-    NOTE_ALWAYS,   // it is always done
-    NOTE_NOTHING,  // it has nothing to act on
+    NOTE_IGNORED,  // asks for something that is not supported; why: what follows from that
+    NOTE_STAGE_3,  // acts only at stage 3, and the stage is another
+    NOTE_TUNING,   // tunes DeepSpeed's communication and memory; this program has nothing to tune there
+    NOTE_ALWAYS,   // asks for what is always done
+    NOTE_NOTHING,  // has nothing to act on
     NOTE_OFF,      // not supported, and off
     NOTE_AUTO,     // what "auto" became; why: whose default, or that it is the run's own
     NOTE_TOPICS
@@ -98,8 +99,8 @@ struct known {
 size_t known_count(void);
 const struct known *known_at(size_t i);
 const struct known *known_find(const char *path);
-// Does the value ask for nothing: false, null, 0, "", "none", "auto", harmless, or a section that is
-// not enabled, names no device, or holds only such members?
+// Whether the value asks for nothing: false, null, 0, "", "none", "auto", harmless, or a section that is not
+// enabled, names no device, or holds only such members.
 bool known_is_off(const struct known *k, const cJSON *v);
 
 struct reading {
@@ -108,7 +109,7 @@ struct reading {
     const struct config_override *overrides;
     size_t override_count;
     enum field_state state[FIELDS_MAX];
-    struct note {  // said together at the end; texts are owned
+    struct note {  // printed together at the end; the reading owns the texts
         enum note_topic topic;
         const char *path, *value;  // value: of NOTE_AUTO
         const char *why;           // static
@@ -123,17 +124,17 @@ const char *config_origin(const struct reading *r, const char *path, char text[1
 enum field_state config_state(const struct reading *r, const char *path);
 // Keeps a copy for the report, with the key's origin.
 void config_note(struct reading *r, const struct note *n);
-// Notes what "auto" became in this run, and why when that is not plain (else NULL).
+// Notes what "auto" became in this run. why: for a value that needs a reason, else NULL.
 void config_say_auto(struct reading *r, const char *path, const char *value, const char *why);
 void config_notes_free(struct reading *r);
 
 // ---- config_merge.c
 // The path an override sets: "model" and "data" alone mean their name and path. malloc'd.
 char *config_override_path(const struct config_override *o);
-// Puts the overrides into the tree and writes its short forms out. 0, or -1 after fail().
+// Puts the overrides into the tree and expands its short forms. 0, or -1 after fail().
 int config_merge(const struct reading *r, cJSON *root);
-// The object that the last name of a dotted path belongs in, made where it is missing; *name: that last name.
-// path is cut at its dots. NULL: *name is in the way, since it is there and no object.
+// The object that holds the last name of a dotted path; missing objects are added. *name is that last name; path
+// is cut at its dots. NULL: the value at *name is no object.
 cJSON *config_parent(cJSON *root, char *path, const char **name);
 
 // ---- the steps of config_load that follow, each 0, or -1 after fail()
@@ -145,6 +146,6 @@ int config_read_types(const struct reading *r, const cJSON *root);
 // Fills what depends on several keys and checks the whole.
 int config_resolve(struct reading *r);
 int config_resolve_topology(struct reading *r);  // its part that the topology decides
-void config_report(struct reading *r);           // says the notes, a line for each topic and reason
+void config_report(struct reading *r);           // prints the notes, one line per topic and reason
 
 #endif

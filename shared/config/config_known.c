@@ -1,6 +1,5 @@
-// Keys of DeepSpeed's configuration (docs/_pages/config-json.md and the classes it is read into) that
-// this program does not read, with the reason (0.19.6). A path here is a leaf: what stands below is not
-// visited.
+// Keys of DeepSpeed's configuration (0.19.6: docs/_pages/config-json.md and the classes it is read into) that this
+// program does not read, with the reason. A path here is a leaf: members below it are not visited.
 #include <stdlib.h>
 #include <string.h>
 

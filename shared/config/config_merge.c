@@ -1,4 +1,4 @@
-// The tree of members: the file's, and on top of it the overrides.
+// The tree of members: the file's, with the overrides put into it.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// Who set a key and how, and what is noted of it for the report.
+// Who set a key and how, and the notes for the report.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 
-// Is path the same as, or above, `full`?
+// Whether path is `full` or a section above it.
 static bool covers(const char *path, const char *full) {
     size_t n = strlen(path);
     return !strncmp(path, full, n) && (full[n] == 0 || full[n] == '.');

@@ -1,4 +1,4 @@
-// What is said of a configuration that was read: one line for each topic, however many keys it concerns.
+// The report on a configuration that was read: one line per topic, however many keys it concerns.
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,8 +27,8 @@ static void append(char **list, const char *separator, const struct note *n, siz
     *list = longer;
 }
 
-// "optimizer.params (lr 5e-05, eps 1e-08), gradient_clipping 1": the notes from `first` on that belong to its
-// line, each section once; *count of them. The caller frees the text.
+// The keys of the notes that share a line with note `first`, each section once, as in
+// "optimizer.params (lr 5e-05, eps 1e-08), gradient_clipping 1". *count: how many keys. The caller frees the text.
 static char *join_keys(const struct reading *r, size_t first, int *count) {
     const struct note *all = r->notes;
     char *list = xstrdup("");

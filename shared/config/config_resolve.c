@@ -1,4 +1,4 @@
-// What depends on more than one key. Each function fills or checks one matter of the draft.
+// What depends on more than one key. Each function fills in or checks one part of the draft.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static const char *const text_of_bool[] = {"false", "true"};
 
-// Types that would be an enumeration's refusal, but deserve better: DeepSpeed or torch has them.
+// For types that DeepSpeed or torch has: the message says more than that the name is not possible.
 static int refuse_type(const struct reading *r, const char *path, const char *type, const char *possible) {
     char from[128];
     return fail(
@@ -70,8 +70,8 @@ static int resolve_dtype(struct reading *r) {
 static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",
                   steps_key[] = "gradient_accumulation_steps";
 
-// DeepSpeed's triangle train = micro * accumulation * workers (runtime/config.py,
-// _set_batch_related_parameters); with neither train nor micro given, micro is 4.
+// DeepSpeed's triangle train = micro * accumulation * workers (runtime/config.py, _set_batch_related_parameters).
+// If neither train nor micro is given, micro is 4.
 static int resolve_batch(struct reading *r) {
     struct config *c = &r->d->c;
     bool train = config_state(r, train_key) == FIELD_GIVEN, micro = config_state(r, micro_key) == FIELD_GIVEN;
@@ -104,7 +104,7 @@ static int resolve_batch(struct reading *r) {
     return 0;
 }
 
-// Parameters of another optimizer or schedule than the run's.
+// Refuses parameters of another optimizer or schedule than the run's.
 static int check_parameters(struct reading *r) {
     const struct config *c = &r->d->c;
     char from[128];
@@ -149,8 +149,8 @@ static void resolve_optimizer(struct reading *r) {
     c->optimizer.l2_mode = false;
 }
 
-// warmup_max_lr: "auto" is the optimizer's lr; absent, it is so in WarmupLR alone, and 0.001 in
-// WarmupDecayLR. total_num_steps: "auto" is the steps of the run.
+// warmup_max_lr: "auto" is the optimizer's lr; absent, it is the optimizer's lr in WarmupLR and 0.001 in
+// WarmupDecayLR. total_num_steps: "auto" is the run's number of steps.
 static int resolve_max_and_total(struct reading *r) {
     struct config *c = &r->d->c;
     static const char max_key[] = "scheduler.params.warmup_max_lr",

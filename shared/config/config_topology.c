@@ -1,4 +1,4 @@
-// The names of topologies, and what follows from the one that is taken.
+// The names of topologies, and what follows from the chosen one.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,8 @@ static const struct topology_row *row_of_stage(const struct topology_table *t) {
     return NULL;
 }
 
-// The topology by name; without one the stage's, where that is given or there is more than one worker.
+// Chooses the topology by name. Without a name it is the stage's, if a stage is given or there is more than one
+// worker, else the first row's.
 static int choose(struct reading *r, const char *origin) {
     struct config *c = &r->d->c;
     int stage = r->d->stage;

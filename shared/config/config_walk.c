@@ -1,5 +1,9 @@
-// Visits the members of the merged tree. A path is a field (read), known to DeepSpeed (reported),
-// a section (some path continues it with a dot) or unknown (reported with the nearest known name).
+// Visits the members of the merged tree. A member's path is one of:
+//
+//     a field                    read
+//     a key known to DeepSpeed   noted, or refused
+//     a section                  visited: some field's or known key's path continues it with a dot
+//     unknown                    reported with the nearest known name
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +47,8 @@ static void consider(struct nearest *best, const char *name, const char *candida
     snprintf(best->name, sizeof best->name, "%s", shown ? shown : part);
 }
 
-// The known name nearest to `given`: on its own level when one is close, else a key of that name (or one
-// that ends in it) anywhere, else the nearest of the level whatever it is. All known names are lower-case.
+// The known name nearest to `given`: on its own level if one is close, else a key anywhere that has this name or
+// ends in it, else the nearest one of the level. All known names are lower-case.
 static void find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
     for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
@@ -71,7 +75,7 @@ static int unknown_key(const struct reading *r, const char *level, const char *n
     char from[128], near[128];
     const char *origin = config_origin(r, path, from);
     find_nearest(level, name, near);
-    // A flag is typed for this run: a slip there is a mistake; files are shared with other programs.
+    // A flag is typed for this run, so an unknown key is a mistake there; files are shared with other programs.
     if (origin != r->file)
         return fail("%s: unknown key %s; the nearest known name is %s", origin, path, near);
     const char *slash = strrchr(r->file, '/');
@@ -112,8 +116,7 @@ static int refuse_known(const struct reading *r, const struct known *k, const cJ
     return -1;
 }
 
-// The sections offload_optimizer and offload_param of zero_optimization: what DeepSpeed would refuse is
-// refused.
+// Refuses in offload_optimizer and offload_param of zero_optimization what DeepSpeed would refuse.
 static int check_offload(const struct reading *r, const char *path, const cJSON *v) {
     const char *device = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "device"));
     const char *folder = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "nvme_path"));

@@ -5,7 +5,7 @@
 #include "shared/core/topology_row.h"
 
 char *config_to_json(const struct config *c) {
-    // Reading a draft's texts does not take them over.
+    // The draft borrows the texts.
     const struct draft d = {.c = *c,
                             .stage = c->variant,
                             .fp16 = c->dtype == DT_F16,

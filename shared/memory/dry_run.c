@@ -145,7 +145,7 @@ static void print_rows(FILE *f, const cJSON *doc) {
     }
 }
 
-static void print(FILE *f, const cJSON *doc) {
+static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) {
     char a[32], b[24];
     fprintf(f, "%s: %s parameters, %s, %s, %.0f worker%s", word(doc, "model"),
             format_count(a, (int64_t)num(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
@@ -164,7 +164,8 @@ static void print(FILE *f, const cJSON *doc) {
             "kernels (8 MiB per stream, 32 MiB more for products, and what attention asks for), CUDA's "
             "context, NCCL.\n"
             "The GPU line of a run says how much it was.\n");
-    fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (Adam; no activations):\n");
+    fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (%s; no activations):\n",
+            optimizer->textbook);
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook"))
         fprintf(f, "  %-8s %-7s %-11s %10s   sent %10s per step\n", word(row, "topology"), word(row, "role"),
@@ -181,7 +182,7 @@ int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool a
         fprintf(f, "%s\n", text);
         free(text);
     } else if (!rc) {
-        print(f, doc);
+        print(f, doc, j->config->optimizer.row);
     }
     cJSON_Delete(doc);
     return rc;

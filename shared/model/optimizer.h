@@ -50,6 +50,7 @@ union update_args;  // the arguments of any row's operation (optimizer.c)
 
 struct optimizer {
     const char *name;                               // "optimizer.type"
+    const char *textbook;                           // what the legends of memory formulas call it
     int states;                                     // fp32 values per parameter, beside the master
     const char *state_names[OPTIMIZER_STATES_MAX];  // in a checkpoint
     struct {

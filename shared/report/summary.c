@@ -322,7 +322,7 @@ static void put_all_staleness(cJSON *s, const cJSON *ranks) {
     put(out, "mean", all > 0 ? sum / all : 0);
 }
 
-static void put_words(cJSON *s) {
+static void put_words(cJSON *s, const struct optimizer *o) {
     static const char *const words[][2] = {
         {"memory",
          "bytes of device memory by class; predicted before the run, peak counted by the ledger; the class "
@@ -362,11 +362,14 @@ static void put_words(cJSON *s) {
         {"head",
          "the logits of a micro-batch pass in chunks of chunk_rows rows; apart: each micro-batch adds its "
          "chunks in a buffer of its own before it adds them to the gradient (shared/model/head_plan.h)"},
-        {"formula", "P parameters, N workers, S servers, Adam: the textbook's bytes, without activations"},
     };
     cJSON *units = cJSON_AddObjectToObject(s, "units");
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         cJSON_AddStringToObject(units, words[i][0], words[i][1]);
+    char *formula = xasprintf(
+        "P parameters, N workers, S servers, %s: the textbook's bytes, without activations", o->textbook);
+    cJSON_AddStringToObject(units, "formula", formula);
+    free(formula);
 }
 
 static cJSON *build(const char *dir, const struct config *c, const struct metrics_totals *m) {
@@ -388,7 +391,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     } else {
         cJSON_Delete(missing);
     }
-    put_words(s);
+    put_words(s, c->optimizer.row);
     cJSON_Delete(ranks);
     return s;
 }

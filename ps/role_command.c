@@ -79,17 +79,20 @@ static int run(struct role *r) {
 }
 
 // ---------------------------------------------------------------- before and after
-// Which rank it is, and whom it talks to.
-static int read_place(struct role *r, long *rank) {
+// The role's rank, and the scheduler's address.
+static int read_identity(struct role *r, long *rank) {
     const struct config *c = r->job.config;
     const char *name = r->command->name;
     long fd = 0;
     bool scheduler = is(r, &command_scheduler);
     int most = is(r, &command_worker) ? c->workers : c->ps.servers;
     *rank = -1;
-    if (c->row != &topology_star)
-        return fail("starring %s: --topology is %s; the roles are the star's: ps:sync or ps:async", name,
-                    c->topology);
+    if (c->row != &topology_star) {
+        char *names = config_variants(&topology_star, false, " or ");
+        fail("starring %s: --topology is %s; the roles are the star's: %s", name, c->topology, names);
+        free(names);
+        return -1;
+    }
     if (launch_check(c)) return -1;
     r->ps.scheduler = cli_get(r->args, "scheduler");
     if (!scheduler && !r->ps.scheduler)
@@ -115,7 +118,7 @@ static int prepare(struct role *r) {
     const struct config *c = r->job.config;
     bool worker = is(r, &command_worker);
     long rank;
-    if (read_place(r, &rank)) return -1;
+    if (read_identity(r, &rank)) return -1;
     r->by_hand = !cli_get(r->args, "launched");
     r->job.no_weights = worker && cli_get(r->args, "no-weights");
     r->job.save_on_interrupt = worker && cli_get(r->args, "save-on-interrupt");

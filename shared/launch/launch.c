@@ -59,7 +59,7 @@ static void become(const struct launcher *l, const struct launch_child *c, pid_t
     }
     int why = errno;
     ssize_t written = write(report_fd, &why, sizeof why);
-    (void)written;  // nobody is left to tell
+    (void)written;  // where the pipe is broken, nobody reads
     _exit(127);
 }
 
@@ -172,8 +172,8 @@ static void reap(struct launcher *l) {
     free(ended);
 }
 
-// Waits up to ms for a signal and deals with it; also kills what has outstayed its grace.
-static void turn(struct launcher *l, int ms) {
+// Waits up to ms for a signal and handles it; kills children whose grace period is over.
+static void watch(struct launcher *l, int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     int number = sigtimedwait(&l->signals, NULL, &t);
     if (number == SIGINT || number == SIGTERM) {
@@ -204,7 +204,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             char c;
             ssize_t got = read(fd, &c, 1);
             if (got <= 0) {
-                turn(l, WAKE_MS);
+                watch(l, WAKE_MS);
                 return l->status ? -1 : fail("the writer ended before it told its address");
             }
             if (c == '\n') {
@@ -214,7 +214,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             if (length < size - 1) line[length++] = c;
             continue;
         }
-        turn(l, 1);
+        watch(l, 1);
         if (now_seconds() > until_s) return fail("no address within %.1f s", deadline_s);
     }
     return -1;
@@ -223,7 +223,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 int launcher_wait(struct launcher *l) {
-    while (l->running) turn(l, WAKE_MS);
+    while (l->running) watch(l, WAKE_MS);
     return l->status;
 }
 

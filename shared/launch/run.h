@@ -1,4 +1,4 @@
-// One run, from its directory to its closing words, by the process that stands for it: the one that the user
+// One run, from its directory to its closing table, by the process that stands for it: the one that the user
 // started, or rank 0 of those that mpirun did. How the ranks live in between is the topology's (topology_row.run).
 //
 //   run_begin    the run directory and its config.json

@@ -67,8 +67,8 @@ static enum run_phase phase_of(const char *word) {
     return RUN_UNKNOWN;
 }
 
-// What "running" is worth.
-static void look_for(const struct process *p, struct run_state *s) {
+// Whether the process that wrote "running" still runs.
+static void find_process(const struct process *p, struct run_state *s) {
     struct process me;
     myself(&me);
     if (strcmp(me.host, p->host) != 0) {
@@ -98,9 +98,9 @@ void run_state_read(const char *dir, struct run_state *out) {
     memcpy(out->host, p.host, sizeof out->host);
     out->pid = p.pid;
     out->phase = phase_of(word);
-    // Without a process to look for its word is worth nothing.
+    // "running" without a process that could be looked for says nothing.
     if (out->phase == RUN_RUNNING && (p.pid <= 0 || !*p.host)) out->phase = RUN_UNKNOWN;
-    if (out->phase == RUN_RUNNING) look_for(&p, out);
+    if (out->phase == RUN_RUNNING) find_process(&p, out);
     cJSON_Delete(o);
 }
 

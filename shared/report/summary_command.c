@@ -23,11 +23,11 @@ struct found {
     const struct topology_table *topologies;
     const char *dir;
     struct run_state state;
-    struct config *config;          // NULL: no config.json that can be read
-    bool has_metrics;               // metrics holds what its lines say
-    struct metrics_totals metrics;  //
-    cJSON *summary;                 // summary.json, NULL: none that is whole
-    cJSON *reports, *missing;       // names of ranks: "worker 0"
+    struct config *config;  // NULL: no config.json that can be read
+    bool has_metrics;       // metrics holds what its lines say
+    struct metrics_totals metrics;
+    cJSON *summary;            // summary.json, NULL: none that is whole
+    cJSON *reports, *missing;  // names of ranks: "worker 0"
 };
 
 static bool is_there(const char *dir, const char *name) {

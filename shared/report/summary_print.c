@@ -146,7 +146,7 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_time(f, s);
     print_memory(f, s);
     summary_print_devices(f, s);
-    if (strcmp(text(s, "topology"), "local") != 0) print_wire(f, s);
+    if (strcmp(text(summary_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
     const cJSON *staleness = summary_item(s, "staleness");
     if (staleness)
         fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", summary_number(staleness, "mean"),

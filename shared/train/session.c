@@ -39,7 +39,7 @@ struct session {
     double start_s;
 };
 
-// Now, rather than when every rank has started and the run directory is made.
+// Weights that cannot be read are refused before any rank is started and the run directory is made.
 static int check_weights(const struct job *j) {
     struct hf_reader *reader = hf_open(j->weights_in, &j->spec, j->layout);
     if (!reader) return -1;

@@ -265,8 +265,8 @@ static double phase_s(const struct stream_times *a, const struct stream_times *b
     return b->busy_s[p] - a->busy_s[p];
 }
 
-// Seconds by what they went into. comm.wait_s: compute or host stood still for communication; as much of
-// it as transfers were busy is exposed communication, the rest waited for peers.
+// comm.wait_s is the time that compute or host stood still for communication: as much of it as transfers were
+// busy is exposed communication, the rest is waiting for peers.
 static void split_time(struct train *x) {
     struct time_split *s = &x->r->report.time;
     struct stream_times now;
@@ -282,9 +282,8 @@ static void split_time(struct train *x) {
     s->total = x->steps_s;
 }
 
-// While every rank of the run still holds what it took: the evaluation and the weights, which all ranks go
-// through together, are still to come. A device that is asked for the figure in vain leaves the report
-// without.
+// Read while every rank of the run still holds its memory: the last evaluation and the weights, which all ranks go
+// through together, come afterwards. If the device cannot report its memory, the report has no such figures.
 static void read_device(struct train *x) {
     struct rank_report *r = &x->r->report;
     r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);

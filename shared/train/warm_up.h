@@ -3,9 +3,8 @@
 // is doing. While collectives run, that may be a transfer that waits for a peer, who is about to do the same.
 //
 // Blocking   Until the device has gone through it.
-// Memory     Weights and gradients of one unit (and of a tied embedding): outside of the ledger, taken and
-// given back
-//            before the topology takes its own, which is more than that unless the model is nearly all
+// Memory     Weights and gradients of one unit (and of a tied embedding), outside of the ledger: taken and given
+//            back before the topology takes its own, which is more than that unless the model is nearly all
 //            embedding.
 #ifndef STARRING_SHARED_TRAIN_WARM_UP_H
 #define STARRING_SHARED_TRAIN_WARM_UP_H

@@ -92,6 +92,34 @@ static void test_topologies(void **state) {
     refuse("{\"topology\": \"ps:backup:2\", \"workers\": 2}", "ps:backup:2|2 workers|below 2");
 }
 
+// What every row promises, whatever its topology is.
+static void test_rows(void **state) {
+    (void)state;
+    for (int i = 0; topologies.row[i]; i++) {
+        const struct topology_row *row = topologies.row[i];
+        struct config *c = accept("{}");
+        struct topology_variant v;
+        int variants = 0;
+        for (; row->variant(variants, &v); variants++) {
+            if (v.planned) continue;
+            assert_int_equal(config_parse_topology(c, v.name), 0);
+            assert_ptr_equal(c->row, row);
+            assert_int_equal(c->variant, variants);
+            for (const struct topology_role *r = row->roles; r->name; r++) {
+                assert_true(config_ranks(c, r->name) > 0);
+                assert_non_null(row->formula(c, r->name).memory);
+                assert_non_null(row->formula(c, r->name).wire);
+            }
+        }
+        config_destroy(&c);
+        assert_true(variants > 0 && row->textbook <= variants);
+        assert_string_equal(row->roles->name, "worker");
+        assert_true(row->launches & 1 << LAUNCH_DEFAULT);
+        assert_non_null(row->predict);
+        assert_non_null(row->run);
+    }
+}
+
 static void test_topology_and_stage(void **state) {
     (void)state;
     static const struct {
@@ -459,13 +487,13 @@ static void test_cuda_section(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_batch_triangle),
-        cmocka_unit_test(test_topologies),      cmocka_unit_test(test_topology_and_stage),
-        cmocka_unit_test(test_dtype),           cmocka_unit_test(test_optimizer_section),
-        cmocka_unit_test(test_every_optimizer), cmocka_unit_test(test_scheduler_section),
-        cmocka_unit_test(test_wrong_types),     cmocka_unit_test(test_unknown_keys),
-        cmocka_unit_test(test_collectives),     cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_cuda_section),
+        cmocka_unit_test(test_defaults),           cmocka_unit_test(test_batch_triangle),
+        cmocka_unit_test(test_topologies),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_topology_and_stage), cmocka_unit_test(test_dtype),
+        cmocka_unit_test(test_optimizer_section),  cmocka_unit_test(test_every_optimizer),
+        cmocka_unit_test(test_scheduler_section),  cmocka_unit_test(test_wrong_types),
+        cmocka_unit_test(test_unknown_keys),       cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_overrides),          cmocka_unit_test(test_cuda_section),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

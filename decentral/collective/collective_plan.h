@@ -47,7 +47,8 @@ static inline bool collective_rooted(enum collective_primitive p) {
 }
 // The root sends from the buffer that the others receive into.
 static inline bool collective_in_one_buffer(enum collective_primitive p) {
-    return collective_rows[p].receivers == HOLDER_OTHERS && !collective_rows[p].n_sent;
+    const struct collective_row *r = &collective_rows[p];
+    return r->senders == HOLDER_ROOT && r->receivers == HOLDER_OTHERS && !r->n_sent;
 }
 
 // A call as one rank sees it.

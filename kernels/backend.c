@@ -49,7 +49,7 @@ int dev_choose_products(struct device *d, const struct product_choice *choices, 
 }
 
 int dev_products(struct device *d, struct product_use *out, int room) {
-    return d->backend->products ? d->backend->products(d, out, room) : 0;
+    return d->backend->product_uses ? d->backend->product_uses(d, out, room) : 0;
 }
 
 int stream_tune_product(struct stream *s, const struct product_key *key, int rounds,

@@ -106,7 +106,7 @@ struct backend {
     int (*trace_write)(struct device *d, int pid, void *file);  // FILE *, appends JSON events
     // kernels/products.h; NULL: products are not a matter of choice
     int (*choose_products)(struct device *d, const struct product_choice *choices, int count);
-    int (*products)(struct device *d, struct product_use *out, int room);
+    int (*product_uses)(struct device *d, struct product_use *out, int room);
     int (*tune_product)(struct stream *s, const struct product_key *key, int rounds,
                         struct product_timing *out);
 };

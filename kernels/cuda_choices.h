@@ -1,7 +1,6 @@
-// What of a GPU's work is a matter of choice: the configuration's section "cuda". A device takes it when it
-// is opened (struct device_options); no other backend looks at it. Zero is "auto" everywhere, and what auto
-// takes is stated where the choice is made. No choice depends on timing within a run: equal choices, equal
-// bits.
+// What the user may choose of a GPU's work: the configuration's section "cuda". A device takes it when it is
+// opened (struct device_options); other backends ignore it. Zero is "auto" everywhere; the code that makes a
+// choice says what auto takes. No choice depends on timing during a run: equal choices give equal bits.
 #ifndef STARRING_KERNELS_CUDA_CHOICES_H
 #define STARRING_KERNELS_CUDA_CHOICES_H
 
@@ -27,8 +26,8 @@ enum cuda_bias_grad {
     CUDA_BIAS_GRAD_KERNEL     // our own kernel
 };
 
-// Of the score matrices of a slice: bytes that auto stands for. Not measured yet: fewer executions against
-// memory.
+// The bytes of a slice's score matrices that auto stands for: fewer executions against memory, not measured
+// yet.
 #define CUDA_SLICE_AUTO_BYTES ((int64_t)256 << 20)
 #define CUDA_SLICE_AUTO       0
 #define CUDA_SLICE_WHOLE      (-1)

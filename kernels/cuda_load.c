@@ -2,8 +2,8 @@
 //
 // Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the
 //          lib folder next to its own (bin/starring, lib/...).
-// Order    The object's file, then the driver, then the object: a machine without a driver hears that, and
-//          not that some library of the object is missing.
+// Order    The object's file, then the driver, then the object. On a machine without a driver the error says
+//          so, and not that some library of the object is missing.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #define PATH_BYTES 4096
 #define WHY_BYTES  1024
 
-// As dlerror: one text a thread, good until that thread's next failure.
+// As dlerror: one text per thread, valid until that thread's next failure.
 static char *why_text(void) {
     static _Thread_local char text[WHY_BYTES];
     return text;
@@ -66,14 +66,14 @@ static int find_object(char *path, const char **why) {
     return -1;
 }
 
-// Whether the file is as long as its program headers say. The loader maps a shorter one without asking, and
-// dies of the first page that is not there.
+// Whether the file is as long as its program headers say. The loader maps a shorter one without checking, and
+// the process dies at the first missing page.
 static bool is_whole(int fd) {
     struct stat st;
     Elf64_Ehdr head;
     Elf64_Phdr part;
     ssize_t n = pread(fd, &head, sizeof head, 0);
-    // Of what is no object at all the loader says so itself.
+    // If the file is no object at all, the loader reports it.
     if (n < SELFMAG || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return true;
     if (n < (ssize_t)sizeof head || fstat(fd, &st) != 0) return false;
     for (int i = 0; i < head.e_phnum; i++) {
@@ -109,8 +109,9 @@ static int check_driver(const char **why) {
     return -1;
 }
 
-// Each of our streams, and of NCCL's, gets a hardware queue of its own as long as there are any: two that
-// share one run one after the other. CUDA reads it when it starts; what the user has set stays.
+// Gives each of our streams and NCCL's a hardware queue of its own while there are any: two streams that
+// share one run one after the other. CUDA reads the variable when it starts; a value that the user has set
+// stays.
 static void ask_for_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 const struct cuda_so *cuda_so_open(const char **why) {

@@ -1,5 +1,5 @@
-// What a device says of itself: what it is, how its operations are carried out, and remarks for people. Part
-// of kernels/backend.h, which includes it.
+// A device's report: what it is, how its operations are carried out, and remarks for people. Part of
+// kernels/backend.h, which includes it.
 #ifndef STARRING_KERNELS_DEVICE_REPORT_H
 #define STARRING_KERNELS_DEVICE_REPORT_H
 
@@ -8,16 +8,16 @@
 
 struct device;
 
-// Remarks for people on how the device does its work, each once: a warning where something runs in another
-// way than was to be expected (a fallback), else a fact worth a line. Without the device's label, so that
-// equal remarks of several ranks are equal texts.
+// Remarks for people on how the device does its work, each once. A warning says that something runs in
+// another way than expected (a fallback); other remarks are facts. They do not contain the device's label, so
+// that equal remarks of several ranks are equal texts.
 enum dev_note_kind { DEV_NOTE_FACT, DEV_NOTE_WARNING };
 #define DEV_NOTES_MAX 64          // the last says that there were more
 int dev_notes(struct device *d);  // so far
 // The i-th, below dev_notes; owned by the device, until it closes. kind may be NULL.
 const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
 
-// By what an operation has been carried out so far; both where shapes differ, 0 where none has run.
+// What has carried out an operation so far: both if shapes differ, 0 if none has run.
 enum device_by {
     DEVICE_BY_LIBRARY = 1,  // cuDNN; an epilogue of cuBLASLt's
     DEVICE_BY_OWN = 2       // a kernel of our own
@@ -51,8 +51,8 @@ struct device_facts {
     const char *notes[DEV_NOTES_MAX];
 };
 
-// With the device's remarks so far, whose texts are its own. 0; -1 when the device has nothing to tell (host
-// backends) or failed.
+// Includes the device's remarks so far; the device owns their texts. Returns 0, or -1 if the device has no
+// facts (host backends) or failed.
 int dev_facts(struct device *d, struct device_facts *out);
 
 #endif

@@ -1,6 +1,7 @@
 // log, exp, power, sine and cosine in double whose bits are the same on every machine: straight lines of
 // + - * / in a fixed order. libm's are not: glibc picks a variant by what the processor has when the
-// program starts, and releases differ. What enters weights takes these; what is only reported may take libm.
+// program starts, and releases differ. Numbers that enter weights use these; numbers that are only reported
+// may use libm.
 //
 // Errors are a few units in the last place of the result (test_kernels_exact_math.c); for sine and cosine of
 // the size of the last place of 1. No state; any thread.

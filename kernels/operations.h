@@ -15,7 +15,7 @@
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
-// The matrix product has a line of its own because each backend has another way to choose its function.
+// The matrix product has a list of its own because each backend chooses its function in another way.
 // clang-format off
 //                enumerator     name         arguments
 #define OPERATIONS(OPERATION) \

@@ -1,9 +1,9 @@
 // The matrix products that a GPU has been asked for, the algorithm that each takes, and measuring others.
-// Plain data: the device knows no files, and who keeps tables of choices (shared/device/products.h) knows no
+// Plain data: the device knows no files, and the tables of choices (shared/device/products.h) know no
 // cuBLASLt.
 //
-// Bits    Each algorithm adds in an order of its own, so a table of choices is part of what the bits depend
-//         on, as the library's version is. Within a run nothing is measured and nothing chosen anew.
+// Bits    Each algorithm adds in an order of its own. The bits therefore depend on the table of choices, as
+//         they do on the library's version. During a run nothing is measured and no choice changes.
 #ifndef STARRING_KERNELS_PRODUCTS_H
 #define STARRING_KERNELS_PRODUCTS_H
 
@@ -24,9 +24,9 @@ struct product_key {
     uint8_t dt;        // enum dtype
 };
 
-// An algorithm as the library describes it: its cublasLtMatmulAlgo_t, which it may be given back as long as
-// it is of the same version ("trivially serialized and later restored for use with the same version of cuBLAS
-// library", cublasLt.h) and the device is the same.
+// An algorithm as the library describes it: its cublasLtMatmulAlgo_t, which is valid for the same version of
+// the library ("trivially serialized and later restored for use with the same version of cuBLAS library",
+// cublasLt.h) and the same device.
 #define PRODUCT_ALGO_WORDS 8
 struct product_algo {
     uint64_t word[PRODUCT_ALGO_WORDS];
@@ -50,17 +50,17 @@ struct product_use {
     uint64_t calls;
 };
 
-// Gives a device the algorithms to take; before its first product. The device copies them. 0, or -1: no
-// memory. Other backends than cuda ignore it.
+// Gives a device the algorithms to take, before its first product. The device copies them. Returns 0, or -1
+// if there is no memory. Backends other than cuda ignore it.
 int dev_choose_products(struct device *d, const struct product_choice *choices, int count);
-// The distinct products so far, in the order of their first calls: how many there are; up to room are
-// written. 0 of other backends than cuda.
+// Writes up to `room` of the distinct products so far, in the order of their first calls, and returns how
+// many there are. Backends other than cuda return 0.
 int dev_products(struct device *d, struct product_use *out, int room);
 
 #define PRODUCT_CANDIDATES 16
 #define PRODUCT_ROUNDS_MAX 99
 
-// What measuring found of one product. Seconds of device time of one launch, medians over the rounds.
+// The result of measuring one product. Seconds of device time per launch, medians over the rounds.
 struct product_timing {
     int candidates;  // that the library named, all told
     int unstable;    // .. and of them, did not give the same bits twice
@@ -74,9 +74,9 @@ struct product_timing {
     int sets;  // buffers that the launches took in turn
 };
 
-// Measures the candidates of a product that the stream's device has been asked for; blocks. The stream is
-// idle. Memory for the operands is taken outside of the ledger, and given back. rounds 1 to
-// PRODUCT_ROUNDS_MAX. 0; -1 when the stream failed (dev_error); other backends than cuda fail.
+// Measures the candidates of a product that the stream's device has been asked for. Blocks; the stream must
+// be idle. Memory for the operands is taken outside the ledger and given back. rounds: 1 to
+// PRODUCT_ROUNDS_MAX. Returns 0, or -1 if the stream failed (dev_error); backends other than cuda fail.
 int stream_tune_product(struct stream *s, const struct product_key *key, int rounds,
                         struct product_timing *out);
 

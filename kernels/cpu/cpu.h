@@ -1,5 +1,5 @@
-// The cpu backend's operations, each run on the calling thread and `threads` threads. They share the signature
-// of op_fn (kernels/operations.h): run now, return 0, or -1 with *why set to a constant text.
+// The cpu backend's operations, each run on the calling thread and `threads` threads. They share the
+// signature of op_fn (kernels/operations.h): run now, return 0, or -1 with *why set to a constant text.
 #ifndef STARRING_KERNELS_CPU_CPU_H
 #define STARRING_KERNELS_CPU_CPU_H
 

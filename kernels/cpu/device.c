@@ -87,7 +87,8 @@ static void host_stream_destroy(struct stream *s) { queue_stop((struct queue *)s
 // and the process's resident size is the ledger's.
 static void *host_alloc(struct device *d, size_t bytes) {
     (void)d;
-    // Every page is written below: more than the machine has would get the process killed instead.
+    // Every page is written below. Without this check, asking for more than the machine has would get the
+    // process killed.
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page_bytes > 0 && bytes / (size_t)page_bytes >= (size_t)pages) return NULL;
     bool large = bytes >= 2 * HUGE_PAGE_BYTES;

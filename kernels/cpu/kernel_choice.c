@@ -1,4 +1,4 @@
-// Which matrix product a run takes; see kernels/cpu_kernel.h.
+// Which matrix product a run takes.
 #include "kernels/cpu_kernel.h"
 
 #include "kernels/cpu/gemm/gemm.h"
@@ -8,8 +8,8 @@ const char *cpu_kernel_name(enum cpu_kernel k) {
     return names[k];
 }
 
-// "auto" is the faster one: twice the speed in bf16 where the instruction is there. Runs on unlike machines
-// are kept apart by its name in their summaries, and brought together by asking for one of them.
+// "auto" is the faster one: twice the speed in bf16 where the instruction is there. Summaries name the one
+// taken, which tells apart runs on unlike machines; asking for one of them makes such runs comparable.
 int cpu_kernel_resolve(enum cpu_kernel asked, enum dtype t, enum cpu_kernel *out, const char **why) {
     *out = CPU_KERNEL_FMA;
     if (asked == CPU_KERNEL_FMA) return 0;

@@ -27,7 +27,7 @@ VEC_INLINE float chains(bool pairs, const float *operands, int64_t steps) {
     return total[0];
 }
 
-// Functions that the compiler looks into from nowhere: it knows neither the operands nor the number of steps.
+// Never inlined or analysed (noipa), so that the compiler knows neither the operands nor the number of steps.
 static __attribute__((noipa)) float chains_fma(const float *operands, int64_t steps) {
     return chains(false, operands, steps);
 }

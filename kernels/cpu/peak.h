@@ -1,5 +1,5 @@
-// The roof of what a cpu computes: multiply-adds whose operands stay in registers, in as many independent
-// chains as hide their latency, on all threads. A matrix product cannot be faster.
+// The peak of a processor's arithmetic: multiply-adds whose operands stay in registers, in as many
+// independent chains as hide their latency, on all threads. A matrix product cannot be faster.
 #ifndef STARRING_KERNELS_CPU_PEAK_H
 #define STARRING_KERNELS_CPU_PEAK_H
 
@@ -15,13 +15,14 @@ struct cpu_peak {
     enum dtype dtype;  // of the run
     int64_t steps;     // of a chain in one call
     double flops;      // of one call, all threads
-    // What was computed goes here, so that it has to be: bits of 12 chains' sum, which start at 1 to 12 and
-    // add 1 a step, plus the thread's index; exclusive or over threads and calls.
+    // Keeps the compiler from leaving the arithmetic out, and lets a test check it: the exclusive or, over
+    // threads and calls, of the bits of the 12 chains' sum plus the thread's index. Chains start at 1 to 12
+    // and add 1 a step.
     atomic_uint results;
 };
 
-// What a run in type t does on this machine with `kernel` as asked for: about 10 ms a call. Undefined kernels
-// (an error of cpu_kernel_resolve) count as fma.
+// Prepares what a run in type t does on this machine with `kernel`: about 10 ms per call. A kernel that
+// cpu_kernel_resolve refuses counts as fma.
 void cpu_peak_init(struct cpu_peak *p, enum cpu_kernel kernel, enum dtype t, int threads);
 // One call, on the calling thread and its team. A function for stream_host: arg is a struct cpu_peak; 0.
 int cpu_peak_run(void *arg);

@@ -36,8 +36,8 @@ static inline float exp_f32(float x) {
     return p * bits_to_f32((half + 127u) << 23) * bits_to_f32((rest + 127u) << 23);
 }
 
-// Vectors that are computed side by side, statement by statement: each is one long chain of instructions that
-// wait for each other, and a processor looks ahead over little more than one chain.
+// Vectors that are computed side by side, statement by statement. Each is one long chain of dependent
+// instructions, and a processor looks ahead over little more than one chain.
 #define GROUP 4
 #define EACH  for (int k = 0; k < GROUP; k++)
 

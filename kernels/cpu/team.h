@@ -1,15 +1,15 @@
-// A few threads that work on one operation together: what an operation of the cpu backend runs on, and any
-// loop of the host that is worth it.
+// A few threads that work on one operation together. The cpu backend's operations run on teams, as do loops
+// of the host that are long enough.
 //
-// Owner    A team belongs to the thread that calls; its members are created when first wanted, kept for the
-//          next call, and joined when that thread ends.
-// Waiting  Who has nothing to do looks for TEAM_SPIN_NS whether there is something, then sleeps until woken:
-//          about as long as waking takes, so that waiting costs at most twice the better of both. On a
-//          machine with other work looking longer is much slower, as the core that is lost to it is the one
-//          that a member which was put aside needs; and so is yielding instead of sleeping, as who yields
-//          goes to the end of the queue and who is woken to its head (docs/results/).
-// Errors   Where no thread can be created a team is smaller, down to the caller alone: what is computed must
-//          not depend on how many there are.
+// Owner    A team belongs to the calling thread. Its members are created when first needed, kept for the next
+//          call, and joined when that thread ends.
+// Waiting  A member without work polls for TEAM_SPIN_NS, then sleeps until it is woken. Waking takes about as
+//          long, so waiting costs at most twice the better of the two. On a machine with other work, polling
+//          longer is much slower, because it occupies the core that a preempted member needs; yielding
+//          instead of sleeping is slower too, because a thread that yields goes to the end of the scheduler's
+//          queue and a woken one to its head (docs/results/).
+// Errors   If a thread cannot be created, the team is smaller, down to the caller alone. Results must
+//          therefore not depend on the number of threads.
 #ifndef STARRING_KERNELS_CPU_TEAM_H
 #define STARRING_KERNELS_CPU_TEAM_H
 
@@ -20,9 +20,9 @@
 // The part of one of `count` threads; index 0 is the caller's.
 typedef void (*team_fn)(void *arg, int index, int count);
 
-// Calls fn on up to `threads` threads, the caller among them, and returns when all have. What the caller
-// wrote before is seen by all, and what they wrote by the caller. fn may not call team_run with the same
-// thread's team again; threads <= 1 calls it directly.
+// Calls fn on up to `threads` threads, the caller included, and returns when all have returned. All see what
+// the caller wrote before, and the caller sees what they wrote. fn must not call team_run. threads <= 1 calls
+// fn directly.
 void team_run(int threads, team_fn fn, void *arg);
 
 // How often members of any team have gone to sleep since the program began: for tests.

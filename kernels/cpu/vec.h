@@ -1,9 +1,9 @@
 // Vectors of VEC floats: 16 where the compiler was told of AVX-512, else 8; GCC's vector extensions
 // with intrinsics only for what they cannot say (fused multiply-add, half precision).
 //
-// No result depends on VEC (test_bits.py): what adds up over lanes does so over SUM_WIDTH of them, and sums
-// whose terms are skipped by blocks skip the same ones (attention.h). STARRING_VEC overrides VEC: the tests
-// build both on one machine.
+// No result depends on VEC (test_bits.py): sums over lanes are taken over SUM_WIDTH lanes, and sums that
+// leave out blocks of terms leave out the same ones (attention.h). STARRING_VEC overrides VEC, so that the
+// tests build both on one machine.
 #ifndef STARRING_KERNELS_CPU_VEC_H
 #define STARRING_KERNELS_CPU_VEC_H
 

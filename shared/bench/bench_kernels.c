@@ -12,7 +12,7 @@
 #include "shared/device/device_facts.h"
 #include "shared/memory/memory_limits.h"
 
-// What the project asks of its own kernels that move bytes, on a GPU: of the copy's rate.
+// The share of the copy's rate that our own kernels that move bytes are to reach on a GPU.
 #define TARGET_SHARE 0.85
 
 #define BENCH_OPTIONS                                                            \
@@ -211,7 +211,7 @@ static int read_sizes(const struct bench_device *d, const struct cli_args *args,
     return 0;
 }
 
-// A model's buffers can exceed what there is; a host would find out too late.
+// A model's buffers can exceed the memory there is, and on a host no allocation would fail in time.
 static int check_room(const struct bench_device *d, const struct bench_sizes *n) {
     struct memory_limit limit = {.free_bytes = (double)d->facts.free_bytes, .name = "free on the GPU"};
     double need = (double)bench_table_bytes(d->dt, n);

@@ -7,7 +7,7 @@
 
 #include "kernels/dtype.h"
 
-// What of the operations there is: a model has one of each pair, the table without a model both.
+// Which operations the table has: a model has one of each pair, the table without a model has both.
 enum bench_part {
     BENCH_RMS = 1,
     BENCH_LAYER = 2,  // LayerNorm
@@ -57,7 +57,8 @@ struct bench_request {
 };
 int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out);  // 0, or -1 after logging
 
-// Distance in elements from row to row of the logits: they start at multiples of 64 elements, as the model's do.
+// Distance in elements from row to row of the logits: they start at multiples of 64 elements, as the model's
+// do.
 int64_t bench_logit_stride(const struct bench_sizes *n);
 
 #endif

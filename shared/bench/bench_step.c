@@ -23,7 +23,7 @@
 #include "shared/train/train.h"
 
 // The yardstick: a square product this large runs at the library's best rate. Timed between steps, so that
-// both see the same machine. On a GPU one takes a millisecond or two: several in a row, so that the host's
+// both see the same machine. On a GPU one takes a millisecond or two, so several run in a row and the host's
 // waking up does not count.
 #define YARD_HOST    2048
 #define YARD_GPU     8192
@@ -182,8 +182,8 @@ static size_t predicted_bytes(const struct bench *b) {
     return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
 }
 
-// Says so before anything is taken: the first allocation that fails would not know how much is missing, and
-// the system would end a program on a CPU without a word.
+// Reports missing memory before anything is taken: the first allocation that fails would not know how much is
+// missing, and on a CPU the system would kill the program without a message.
 static int check_memory(const struct bench *b) {
     struct job job = job_of(b);
     struct memory_part part = {

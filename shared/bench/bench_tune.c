@@ -119,7 +119,7 @@ static int load_config(struct tune *t, const struct cli_args *a) {
     return 0;
 }
 
-// What is in the file already stays there: it must be a table, and it must be possible to write it.
+// The file's earlier contents stay, so it must be a table that can be read and written.
 static int open_table(struct tune *t, const struct cli_args *a) {
     const char *given = cli_get(a, "out");
     t->out = given ? xstrdup(given) : products_beside_program();

@@ -42,7 +42,7 @@ static const struct backend *read_device(const struct cli_args *args) {
     return b;
 }
 
-// --set of those keys of the section cuda that an operation by itself depends on.
+// --set, of those keys of the section cuda that a single operation depends on.
 static int read_choices(const struct cli_args *args, const struct backend *backend,
                         struct cuda_choices *out) {
     static const char *const known[] = {"cuda.attention", "cuda.attention_slice", "cuda.gelu"};
@@ -160,7 +160,7 @@ double bench_launches(struct stream *s, const struct bench_work *w, int launches
     return now_seconds() - start;
 }
 
-// After a first, uncounted launch: how many make a measurement.
+// How many launches make a measurement, after a first one that is not counted.
 static int launches_of(const struct bench_device *b, const struct bench_work *w) {
     bench_launches(b->s, w, 1);
     if (!b->gpu) return 1;
@@ -214,7 +214,7 @@ double bench_peak_rate(const struct bench_device *b, const struct bench_work *w)
     return b->peak.flops / bench_median(w->peak_seconds, b->rounds);
 }
 
-// flops in `seconds`, as a share of the roof in the same round.
+// flops in `seconds`, as a share of the peak in the same round.
 static double share_of_peak(const struct bench_device *b, const struct bench_work *w, double flops,
                             const double *seconds) {
     double share[BENCH_ROUNDS_MAX];

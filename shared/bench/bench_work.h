@@ -1,12 +1,11 @@
 // What the benches share: a device with its stream, buffers of random contents, and operations timed in turn
 // with a yardstick.
 //
-// Timing      On a host device a measurement is one operation and one sync. On a GPU it is so many launches
-// in
-//             a row that they last 10 ms, then one sync, on the host's clock: launching and waking up, tens
-//             of microseconds, then count for less than one per cent, for the yardstick as for the operation.
-//             What ends sooner than it is launched (decide) is timed by its launches.
-// Threads     One thread.
+// Timing   On a host device a measurement is one operation and one sync. On a GPU it is as many launches in a
+//          row as last 10 ms, then one sync, on the host's clock. Launching and waking up take tens of
+//          microseconds: less than one per cent, of the yardstick as of the operation. An operation that runs
+//          shorter than its launch takes (decide) is timed by its launches.
+// Threads  One thread.
 #ifndef STARRING_SHARED_BENCH_BENCH_WORK_H
 #define STARRING_SHARED_BENCH_BENCH_WORK_H
 
@@ -33,7 +32,7 @@ struct bench_work {
     int launches;         // of one measurement
     double seconds[BENCH_ROUNDS_MAX];       // one launch
     double yard_seconds[BENCH_ROUNDS_MAX];  // the yardstick, just before
-    double peak_seconds[BENCH_ROUNDS_MAX];  // of what computes, on a host: the roof, just before
+    double peak_seconds[BENCH_ROUNDS_MAX];  // of what computes, on a host: the peak, just before
     size_t args_bytes;
     _Alignas(16) unsigned char args[OP_ARGS_MAX_BYTES];
 };
@@ -56,12 +55,12 @@ struct cli_args;
 int bench_open(struct bench_device *b, const struct cli_args *args);
 void bench_close(struct bench_device *b);
 
-// Fills p (n elements of type dt) in device memory with random numbers of scale * (-1, 1), or (0, scale) when
-// scale is given negative; the same for the same seed. Random because a GPU multiplies zeros and repetitions
-// faster than real data. Blocks. 0, or -1 after logging.
+// Fills p (n elements of type dt) in device memory with random numbers in scale * (-1, 1), or in (0, -scale)
+// if scale is negative; equal seeds give equal numbers. They are random because a GPU multiplies zeros and
+// repetitions faster than real data. Blocks. 0, or -1 after logging.
 int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale, uint64_t seed);
-// n elements of type dt in device memory, filled. NULL after logging when there is no memory. Owned by the
-// device's arena.
+// n elements of type dt in device memory, filled. Returns NULL after logging if there is no memory. The
+// device's arena owns them.
 void *bench_buffer(struct bench_device *b, enum dtype dt, int64_t n, float scale);
 
 // Copies args into the work: at most OP_ARGS_MAX_BYTES.
@@ -84,10 +83,10 @@ double bench_launches(struct stream *s, const struct bench_work *w, int launches
 // -1 when the device failed.
 int bench_measure(struct bench_device *b, struct bench_work *w);
 
-// One call of the roof on the stream; seconds on the host's clock.
+// One call of the peak (kernels/cpu/peak.h) on the stream; seconds on the host's clock.
 double bench_peak(struct stream *s, struct cpu_peak *p);
-// Median over the rounds of the roof's rate, flops per second; and of shares of it in the same round: this
-// operation's, and its yardstick's. For what computes, on a host.
+// Medians over the rounds, of operations that compute on a host: the peak's rate in flops per second, the
+// operation's share of the peak in the same round, and its yardstick's share.
 double bench_peak_rate(const struct bench_device *b, const struct bench_work *w);
 double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w);
 double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w);

@@ -1,4 +1,4 @@
-// What `starring bench step` found out, and how it is told: as a table or as one JSON document.
+// The results of `starring bench step`, and printing them as a table or as one JSON document.
 #ifndef STARRING_SHARED_BENCH_STEP_FIGURES_H
 #define STARRING_SHARED_BENCH_STEP_FIGURES_H
 

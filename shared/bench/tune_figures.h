@@ -1,4 +1,4 @@
-// What `starring bench tune` found out, and how it is told: a table for people, or one JSON document.
+// The results of `starring bench tune`, and printing them as a table or as one JSON document.
 #ifndef STARRING_SHARED_BENCH_TUNE_FIGURES_H
 #define STARRING_SHARED_BENCH_TUNE_FIGURES_H
 

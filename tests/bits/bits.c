@@ -12,7 +12,7 @@
 #define BUFFERS 40
 
 // What one case allocates; everything is freed after it.
-struct bench {
+struct buffers {
     enum dtype dt;
     void *p[BUFFERS];
     size_t bytes[BUFFERS];
@@ -20,7 +20,7 @@ struct bench {
     uint64_t seed;
 };
 
-static void *take(struct bench *t, size_t bytes) {
+static void *take(struct buffers *t, size_t bytes) {
     if (t->count == BUFFERS) abort();
     void *p = calloc(1, bytes + 64);
     if (!p) abort();
@@ -28,7 +28,7 @@ static void *take(struct bench *t, size_t bytes) {
     return t->p[t->count++] = p;
 }
 
-static uint64_t next(struct bench *t) {
+static uint64_t next(struct buffers *t) {
     uint64_t z = t->seed += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
@@ -36,7 +36,7 @@ static uint64_t next(struct bench *t) {
 }
 
 // n numbers of type dt in (-size, size); one in 64 is tiny, one in 64 zero.
-static void *numbers(struct bench *t, enum dtype dt, int64_t n, float size) {
+static void *numbers(struct buffers *t, enum dtype dt, int64_t n, float size) {
     void *p = take(t, (size_t)n * dtype_size(dt));
     for (int64_t i = 0; i < n; i++) {
         uint64_t r = next(t);
@@ -46,16 +46,16 @@ static void *numbers(struct bench *t, enum dtype dt, int64_t n, float size) {
     return p;
 }
 
-static void *mine(struct bench *t, int64_t n, float size) { return numbers(t, t->dt, n, size); }
-static float *floats(struct bench *t, int64_t n, float size) { return numbers(t, DT_F32, n, size); }
+static void *mine(struct buffers *t, int64_t n, float size) { return numbers(t, t->dt, n, size); }
+static float *floats(struct buffers *t, int64_t n, float size) { return numbers(t, DT_F32, n, size); }
 
-static int32_t *tokens(struct bench *t, int64_t n, int32_t vocab) {
+static int32_t *tokens(struct buffers *t, int64_t n, int32_t vocab) {
     int32_t *p = take(t, (size_t)n * sizeof *p);
     for (int64_t i = 0; i < n; i++) p[i] = (int32_t)(next(t) % (uint64_t)vocab);
     return p;
 }
 
-static uint64_t hash(const struct bench *t) {
+static uint64_t hash(const struct buffers *t) {
     uint64_t h = 14695981039346656037u;  // FNV-1a
     for (int i = 0; i < t->count; i++)
         for (size_t j = 0; j < t->bytes[i]; j++) h = (h ^ ((unsigned char *)t->p[i])[j]) * 1099511628211u;
@@ -76,14 +76,14 @@ static void call(const struct how *h, enum op op, const void *args) {
 }
 
 // Exponents far apart, so that the order of a sum's terms shows after its rounding to 16 bits.
-static void *spread(struct bench *t, int64_t n) {
+static void *spread(struct buffers *t, int64_t n) {
     void *p = mine(t, n, 1);
     for (int64_t i = 0; i < n; i++)
         dtype_store(t->dt, p, (size_t)i, ldexpf(dtype_load(t->dt, p, (size_t)i), (int)(next(t) % 24) - 12));
     return p;
 }
 
-static void products(struct bench *t, const struct how *h) {
+static void products(struct buffers *t, const struct how *h) {
     static const int64_t shapes[][3] = {{1, 1, 1},    {13, 7, 3},   {37, 65, 129},
                                         {25, 33, 64}, {6, 40, 513}, {29, 31, 1030}};
     for (int i = 0; i < 24; i++) {
@@ -104,7 +104,7 @@ static void products(struct bench *t, const struct how *h) {
     }
 }
 
-static void attention(struct bench *t, const struct how *h, int64_t seq, int32_t size) {
+static void attention(struct buffers *t, const struct how *h, int64_t seq, int32_t size) {
     enum { B = 2, H = 4, KV = 2 };
     int64_t rows = B * seq;
     size_t scratch = attn_scratch_bytes(B, seq, H, KV, size);
@@ -127,11 +127,11 @@ static void attention(struct bench *t, const struct how *h, int64_t seq, int32_t
     b.dqkv = mine(t, rows * (H + 2 * KV) * size, 1);
     call(h, OP_ATTN_BWD, &b);
 }
-static void attention_short(struct bench *t, const struct how *h) { attention(t, h, 29, 20); }
-static void attention_blocks(struct bench *t, const struct how *h) { attention(t, h, 203, 33); }
-static void attention_even(struct bench *t, const struct how *h) { attention(t, h, 96, 64); }
+static void attention_short(struct buffers *t, const struct how *h) { attention(t, h, 29, 20); }
+static void attention_blocks(struct buffers *t, const struct how *h) { attention(t, h, 203, 33); }
+static void attention_even(struct buffers *t, const struct how *h) { attention(t, h, 96, 64); }
 
-static void norms(struct bench *t, const struct how *h) {
+static void norms(struct buffers *t, const struct how *h) {
     enum { R = 45, C = 1100 };
     for (int kind = NORM_RMS; kind <= NORM_LAYER; kind++) {
         bool layer = kind == NORM_LAYER;
@@ -160,7 +160,7 @@ static void norms(struct bench *t, const struct how *h) {
     }
 }
 
-static void elementwise(struct bench *t, const struct how *h) {
+static void elementwise(struct buffers *t, const struct how *h) {
     enum { N = 20000, F = 500, R = 20 };
     void *x = mine(t, N, 6), *y = mine(t, N, 1), *z = mine(t, N, 1);
     call(h, OP_GELU_FWD, &(struct gelu_args){.y = y, .x = x, .n = N, .dt = t->dt});
@@ -179,7 +179,7 @@ static void elementwise(struct bench *t, const struct how *h) {
     call(h, OP_ROPE, &r);
 }
 
-static void losses(struct bench *t, const struct how *h) {
+static void losses(struct buffers *t, const struct how *h) {
     enum { R = 23, V = 2100 };
     struct xent_args x = {.rows = R, .vocab = V, .grad_scale = 1.0f / 7, .want_grad = true, .dt = t->dt};
     x.logits = mine(t, R * V, 12);
@@ -190,7 +190,7 @@ static void losses(struct bench *t, const struct how *h) {
     call(h, OP_LOSS_SUM, &(struct loss_sum_args){.out = sum, .loss = x.loss, .rows = R});
 }
 
-static void embeddings(struct bench *t, const struct how *h) {
+static void embeddings(struct buffers *t, const struct how *h) {
     enum { B = 3, T = 50, C = 130, V = 60 };
     int32_t *ids = tokens(t, B * T, V);
     void *wte = mine(t, V * C, 1), *wpe = mine(t, T * C, 1), *out = mine(t, B * T * C, 1);
@@ -212,7 +212,7 @@ static void embeddings(struct bench *t, const struct how *h) {
     call(h, OP_EMBED_BWD, &b);
 }
 
-static void updates(struct bench *t, const struct how *h) {
+static void updates(struct buffers *t, const struct how *h) {
     enum { N = 20 * SUMSQ_BLOCK };
     void *grad = mine(t, N, 1), *other = mine(t, N, 1), *weight = mine(t, N, 1);
     const void *inputs[] = {grad, other, weight};
@@ -242,7 +242,7 @@ static void updates(struct bench *t, const struct how *h) {
 
 static const struct {
     const char *name;
-    void (*run)(struct bench *t, const struct how *h);
+    void (*run)(struct buffers *t, const struct how *h);
 } cases[] = {{"matmul", products},
              {"attention-29x20", attention_short},
              {"attention-203x33", attention_blocks},
@@ -253,15 +253,15 @@ static const struct {
              {"embedding", embeddings},
              {"update", updates}};
 
-static uint64_t run(void (*fn)(struct bench *, const struct how *), enum dtype dt, const struct how *h) {
-    struct bench t = {.dt = dt, .seed = (uint64_t)dt + 1};
+static uint64_t run(void (*fn)(struct buffers *, const struct how *), enum dtype dt, const struct how *h) {
+    struct buffers t = {.dt = dt, .seed = (uint64_t)dt + 1};
     fn(&t, h);
     uint64_t sum = hash(&t);
     while (t.count) free(t.p[--t.count]);
     return sum;
 }
 
-static int print(const char *name, void (*fn)(struct bench *, const struct how *), enum dtype dt,
+static int print(const char *name, void (*fn)(struct buffers *, const struct how *), enum dtype dt,
                  const op_fn *ops) {
     uint64_t one = run(fn, dt, &(struct how){ops, 1}), three = run(fn, dt, &(struct how){ops, 3});
     printf("%s %s %016llx\n", name, dtype_name(dt), (unsigned long long)one);

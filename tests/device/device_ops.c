@@ -1,5 +1,5 @@
-// Each pointer of an operation's arguments, which is each word that is an address inside a buffer, is replaced by
-// the same place in the buffer's mirror.
+// Each pointer of an operation's arguments, which is each word that is an address inside a buffer, is
+// replaced by the same place in the buffer's mirror.
 #include "tests/device/device_ops.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ struct rig {
     bool told;
 };
 
-// Operations have no context argument, so this is the program's one.
+// The program's only rig: operations have no argument that could carry one.
 static struct rig *rig(void) {
     static struct rig r;
     return &r;
@@ -82,7 +82,7 @@ static void close_device(struct rig *r) {
     if (r->dev) dev_close(&r->dev);
 }
 
-// What a skipped or failed test has left is freed here.
+// Also frees what a skipped or failed test has left.
 int device_done(void **state) {
     struct rig *r = rig();
     (void)state;
@@ -124,7 +124,7 @@ static int open_device(struct rig *r, const char **why) {
     return -1;
 }
 
-// A test that is skipped for want of a device is so here, before it has taken anything that would be lost.
+// A test without a device is skipped here, before it has allocated anything.
 void *device_buffer(size_t bytes) {
     struct rig *r = rig();
     const char *why = "";

@@ -1,5 +1,5 @@
-// kernels/cpu/team.c: who takes part, what they see of each other's work, that they sleep when there is none, and
-// that they end with the thread that they belong to.
+// kernels/cpu/team.c: which threads take part, that they see each other's work, that they sleep without work,
+// and that they end with the thread that they belong to.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -36,8 +36,8 @@ struct blocks {
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What the compiler is told at compile time: the type and how it is multiplied. pairs: a step is two elements
-// of k; swapped: a step is one of them, the second of each pair first, with subnormal numbers as zero.
+// Constants at compile time: the type and how it is multiplied. pairs: a step is two elements of k. swapped:
+// a step is one element of k, the second of each pair first, with subnormal numbers as zero.
 struct kind {
     enum dtype t;
     bool pairs, swapped;
@@ -83,15 +83,15 @@ static void flush_end(unsigned modes) {
 #endif
 }
 
-// gemm_tile is a function that the compiler looks into from nowhere: no arithmetic crosses the change of
-// modes.
+// gemm_tile is never inlined, so no arithmetic crosses the change of modes.
 static void flushed_tile(const float *a, const float *b, int64_t depth, float *tile) {
     unsigned modes = flush_begin();
     gemm_tile(a, MR, b, depth, tile, NR);
     flush_end(modes);
 }
 
-// What becomes of finished tiles; a copy of what g and p say, which no store of a result can have changed.
+// What becomes of finished tiles: a copy of g's and p's fields, so that the compiler knows that no store of a
+// result changes them.
 struct finish {
     char *c;
     const void *bias;
@@ -103,7 +103,8 @@ VEC_INLINE struct finish finish_of(const struct matmul_args *g, const struct pas
     return (struct finish){g->c, g->bias, g->ldc, g->accumulate, p->first, p->last};
 }
 
-// Adds what the tile is still missing and puts VEC (or n < VEC) of its elements where they belong.
+// Adds earlier passes, the bias and the accumulated value to VEC (or n < VEC) elements of a tile and stores
+// them.
 VEC_INLINE void finish_vector(const struct finish f, enum dtype t, vecf v, float *partial, int64_t i,
                               int64_t j, int64_t n) {
     int64_t at = i * f.ldc + j;
@@ -136,8 +137,9 @@ VEC_INLINE void finish_tile(const struct finish f, enum dtype t, const float *ti
                           min64(VEC, columns - c));
 }
 
-// Asks for what finish_tile will read and write, while the tile is still being computed: its rows lie far
-// apart, which no prefetcher of the hardware follows. A tile of few steps is done before any answer.
+// Prefetches what finish_tile will read and write while the tile is still being computed: its rows lie so far
+// apart that the hardware's prefetchers do not follow. A tile of few steps is finished before a prefetch
+// could help.
 VEC_INLINE void ask_for_tile(const struct finish f, enum dtype t, const float *partial, int64_t depth,
                              int64_t i, int64_t j, int64_t rows) {
     size_t size = dtype_size(t), line = 64;

@@ -20,8 +20,8 @@
 #define NR      (2 * VEC)
 #define A_SLACK VEC  // floats that packing may write past the end of an a panel
 
-// The other kind of step, where the machine multiplies pairs of bf16 and adds both products to an
-// fp32 sum: each 32-bit element of a panel holds (k, k+1), the last one of an odd depth (k, 0).
+// The other kind of step multiplies pairs of bf16 and adds both products to an fp32 sum, on machines that
+// can: each 32-bit element of a panel holds (k, k+1), the last one of an odd depth (k, 0).
 #if defined(__AVX512BF16__) && VEC == 16
 #define GEMM_HAS_PAIRS 1
 #else

@@ -1,6 +1,6 @@
-// The register tile of every product (gemm_kernel.h), functions of their own: inlined into the loops around
-// it the tile shares its registers with their constants, and GCC then loads b's vectors anew for each row. On
-// 16 registers that is 18 loads to 12 multiply-adds, and half of the speed.
+// The register tile of every product (gemm_kernel.h), in functions of its own. Inlined into the surrounding
+// loops, the tile would share its registers with their constants, and GCC would reload b's vectors for each
+// row: with 16 registers 18 loads to 12 multiply-adds, and half the speed.
 #include "kernels/cpu/gemm/gemm_kernel.h"
 
 #if VEC == 16 && !defined(__AVX512F__)  // only tests build this: small code, for the compiler's sake

@@ -12,9 +12,9 @@
 #define BLOCK 96  // queries, keys: a multiple of MR and of NR
 _Static_assert(BLOCK % MR == 0 && BLOCK % NR == 0, "a block holds whole panels of both kinds");
 
-// A sum over keys or queries leaves out the blocks that causality makes zero, in steps of ROW_STEP: a
-// multiple of every MR, so that the terms that are added (zeros among them: -0 + 0 is not -0, 0 times
-// infinity is NaN) do not depend on the width of the vectors.
+// A sum over keys or queries leaves out the blocks that causality makes zero, in steps of ROW_STEP. That is a
+// multiple of every MR, so that the terms that are added do not depend on the width of the vectors (zeros
+// count: -0 + 0 is not -0, 0 times infinity is NaN).
 #define ROW_STEP 12
 _Static_assert(ROW_STEP % MR == 0 && BLOCK % ROW_STEP == 0, "a step holds whole panels");
 static inline int64_t step_down(int64_t i) { return i / ROW_STEP * ROW_STEP; }

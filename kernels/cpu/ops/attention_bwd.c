@@ -8,8 +8,8 @@
 //             p = exp(scale q k^T - lse) ; dp = dout v^T ; ds = scale p (dp - delta)
 //             dv_j += p^T dout ; dk_j += ds^T q ; dq += ds k
 //
-// p and ds are kept (queries, keys): that is what the a panels of dv and dk want; ds is transposed
-// once a block for dq.
+// p and ds are kept as (queries, keys), the form of the a panels of dv and dk; ds is transposed once per
+// block for dq.
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -58,7 +58,7 @@ struct span {
     int64_t i0, queries, j0, keys, ahead;
 };
 
-// p = scale-less scores, ds = dp; tiles wholly above the diagonal are skipped.
+// p = unscaled scores, ds = dp; tiles wholly above the diagonal are skipped.
 static void score_block(const struct work *w, int64_t size, const struct span *b) {
     for (int64_t j = 0; j < b->keys; j += NR)
         for (int64_t i = 0; i < b->queries; i += MR) {
@@ -189,7 +189,7 @@ VEC_INLINE void run_delta(const struct attn_bwd_args *a, enum dtype t, int64_t b
     }
 }
 
-// Functions to a type: the compiler then knows the conversions.
+// Functions per type, so that the compiler knows the conversions.
 struct run {
     void (*delta)(const struct attn_bwd_args *a, int64_t bt);
     void (*kv_head)(const struct attn_bwd_args *a, int64_t b, int64_t kv, const struct work *w);

@@ -2,7 +2,7 @@
 // Milakov & Gimelshein 2018), one (sequence, query head) a task.
 //
 // Scores are kept transposed, S^T (keys, queries): the softmax runs down a column for VEC queries at
-// once without reductions across lanes, and the block is at once the a panels of out = P V.
+// once without reductions across lanes, and the block already has the form of the a panels of out = P V.
 //
 //     for each block of queries:  m = -inf, l = 0, o = 0
 //         for each block of keys up to the diagonal:
@@ -141,7 +141,7 @@ VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b,
     }
 }
 
-// A function to a type: the compiler then knows the conversions.
+// A function per type, so that the compiler knows the conversions.
 static void run_f32(const struct attn_fwd_args *a, int64_t b, int64_t h, const struct work *w) {
     run_head(a, DT_F32, b, h, w);
 }

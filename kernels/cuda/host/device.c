@@ -269,7 +269,7 @@ static const struct backend cuda_backend = {
     .event_passed = queue_event_passed,
     .trace_write = queue_trace_write,
     .choose_products = cuda_choose_products,
-    .products = cuda_products,
+    .product_uses = cuda_products,
     .tune_product = cuda_tune_product,
 };
 

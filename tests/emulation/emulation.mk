@@ -8,8 +8,7 @@ EMU_DIR   = tests/emulation
 # The emulation runs on one thread, with stacks that the thread sanitizer cannot follow.
 # kernels/cuda: what is written by hand and nothing that calls a library. The objects also go into the
 # shared object below.
-EMU_CU    = $(wildcard kernels/cuda/*.cu)
-EMU_OBJ   = $(EMU_CU:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc))
+EMU_OBJ   = $(CUDA_CU:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc))
 EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=% \
             -fsanitize=thread,$(CFLAGS)) \
             -std=gnu++17 -I$(EMU_DIR) -Wno-unknown-pragmas \
@@ -49,7 +48,7 @@ EMULATED    = $(BUILD)/tests/emulated
 EMULATED_SO = $(addprefix $(EMULATED)/,libcuda.so.1 libstarring_cuda.so libnccl.so.2 libcudnn.so.9)
 EMU_DRIVER  = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver_count driver_device driver_memory \
               driver_seal driver_stream)
-EMU_PLUGIN  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(EMU_CU:%.cu=$(BUILD)/emu/%.o) \
+EMU_PLUGIN  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/emu/%.o) \
               $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,blas emulation fiber)
 EMU_NCCL    = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,nccl nccl_batch nccl_order)
 EMU_LINK    = $(CC) -shared -Wl,--no-undefined,-Bsymbolic $(filter -fsanitize=%,$(CFLAGS)) -o $@ $^

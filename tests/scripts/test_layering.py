@@ -30,7 +30,7 @@ FILE_LINES, FUNCTION_LINES, ROOM_FILES = 500, 70, 16
 CIRCLES_LEFT = {
     "tests/emulation",
 }
-CROWDED_LEFT = {"kernels/cuda", "tests/emulation"}
+CROWDED_LEFT = {"tests/emulation"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 

@@ -1,7 +1,7 @@
 // Causal attention forward, the fallback where cuDNN has no plan: fp32 arithmetic after FlashAttention
 // (Dao et al. 2022, algorithm 1; online softmax: Milakov & Gimelshein 2018). A block does TILE queries
 // of one head against all keys up to the diagonal.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ops/attention.h"
 
 template <typename T>
 struct attn_fwd_buffers {

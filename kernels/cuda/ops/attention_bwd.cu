@@ -4,7 +4,7 @@
 //
 //     delta = rowsum(dout * out)                       p = exp(scale q k^T - lse)
 //     dp = dout v^T,  ds = scale p (dp - delta)        dq = ds k,  dk = ds^T q,  dv = p^T dout
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ops/attention.h"
 
 template <typename T>
 struct attn_bwd_buffers {

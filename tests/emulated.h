@@ -1,4 +1,4 @@
-// For tests that open the emulated CUDA device (tests/emulation/driver_device.c) in their own process: its
+// For tests that open the emulated CUDA device (tests/emulation/driver/driver.c) in their own process: its
 // folder must be named in the environment before the process begins, so the test starts itself again.
 #ifndef STARRING_TESTS_EMULATED_H
 #define STARRING_TESTS_EMULATED_H

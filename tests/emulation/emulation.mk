@@ -1,6 +1,6 @@
-# The CUDA kernels' sources compiled for the host against the headers here, and the kernel tests run against them:
+# The CUDA kernels' sources compiled for the host against the headers in gpu/, and the kernel tests run against them:
 # every family of tests/device/device.mk but the matrix product, which is cuBLASLt's. There the number of threads
-# that a case tries is an order of blocks and threads (emulation.h). tests/emulation/test_emulation_*.c link
+# that a case tries is an order of blocks and threads (gpu/emulation.h). tests/emulation/test_emulation_*.c link
 # against the kernels and the emulation.
 CXX      ?= g++
 EMU_DIR   = tests/emulation
@@ -8,10 +8,11 @@ EMU_DIR   = tests/emulation
 # The emulation runs on one thread, with stacks that the thread sanitizer cannot follow.
 # kernels/cuda: what is written by hand and nothing that calls a library. The objects also go into the
 # shared object below.
-EMU_OBJ   = $(CUDA_CU:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc))
+EMU_OBJ   = $(CUDA_CU:%.cu=$(BUILD)/emu/%.o) \
+            $(patsubst %.cc,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/*.cc $(EMU_DIR)/gpu/*.cc))
 EMU_FLAGS = $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=% \
             -fsanitize=thread,$(CFLAGS)) \
-            -std=gnu++17 -I$(EMU_DIR) -Wno-unknown-pragmas \
+            -std=gnu++17 -I$(EMU_DIR)/gpu -Wno-unknown-pragmas \
             -fno-strict-aliasing -fPIC -ftls-model=initial-exec
 EMU_FAMILIES = $(filter-out matmul,$(KERNEL_FAMILIES))
 EMU_OWN   = $(basename $(notdir $(wildcard $(EMU_DIR)/test_emulation_*.c)))
@@ -29,7 +30,7 @@ $(BUILD)/libemulation.a: $(EMU_OBJ)
 $(BUILD)/emu/test_kernels_%.o: tests/kernels/test_kernels_%.c Makefile $(EMU_DIR)/emulation.mk
 	@mkdir -p $(@D)
 	@echo "  CC      $< (emulation)"
-	@$(CC) $(CFLAGS) -include $(EMU_DIR)/emulation.h -DKT_OPS=emu_ops -MMD -MP -c -o $@ $<
+	@$(CC) $(CFLAGS) -include $(EMU_DIR)/gpu/emulation.h -DKT_OPS=emu_ops -MMD -MP -c -o $@ $<
 $(EMU_FAMILIES:%=$(BUILD)/tests/test_emulation_%): $(BUILD)/tests/test_emulation_%: $(BUILD)/emu/test_kernels_%.o
 $(EMU_OWN:%=$(BUILD)/tests/%): $(BUILD)/tests/%: $(BUILD)/obj/$(EMU_DIR)/%.o
 $(EMU_TESTS): $(BUILD)/libemulation.a $(LIB_KERNELS)
@@ -40,17 +41,16 @@ $(EMU_TESTS): $(BUILD)/libemulation.a $(LIB_KERNELS)
 TEST_BINS += $(EMU_TESTS)
 tests: $(EMU_TESTS)
 
-# ---- the emulated plugin: the program with --device cuda, without a GPU (driver_device.c says what it is). A
+# ---- the emulated plugin: the program with --device cuda, without a GPU (driver/driver.c says what it is). A
 # folder for LD_LIBRARY_PATH; the backend's objects are those of the real one. cuDNN is a library without
 # functions, so that one that is installed is not taken. Left out of the thread sanitizer's build, which cannot
 # follow fibers.
 EMULATED    = $(BUILD)/tests/emulated
 EMULATED_SO = $(addprefix $(EMULATED)/,libcuda.so.1 libstarring_cuda.so libnccl.so.2 libcudnn.so.9)
-EMU_DRIVER  = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver_count driver_device driver_memory \
-              driver_seal driver_stream)
+EMU_DRIVER  = $(patsubst %.c,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/driver/driver*.c))
 EMU_PLUGIN  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/emu/%.o) \
-              $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,blas emulation fiber)
-EMU_NCCL    = $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,nccl nccl_batch nccl_order)
+              $(patsubst %,$(BUILD)/emu/$(EMU_DIR)/%.o,driver/blas gpu/emulation gpu/fiber)
+EMU_NCCL    = $(patsubst %.c,$(BUILD)/emu/%.o,$(wildcard $(EMU_DIR)/nccl/*.c))
 EMU_LINK    = $(CC) -shared -Wl,--no-undefined,-Bsymbolic $(filter -fsanitize=%,$(CFLAGS)) -o $@ $^
 
 $(BUILD)/emu/%.o: %.c Makefile $(EMU_DIR)/emulation.mk
@@ -75,7 +75,7 @@ $(EMULATED)/libcudnn.so.9:
 # The driver and NCCL by themselves; these programs contain them.
 EMU_SELF    = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(EMU_DIR)/test_emulated_*.c)))
 $(EMU_SELF:$(BUILD)/tests/%=$(BUILD)/obj/$(EMU_DIR)/%.o): CFLAGS += $(CUDA_INC)
-$(BUILD)/tests/test_emulated_%: $(BUILD)/obj/$(EMU_DIR)/test_emulated_%.o $(EMU_DRIVER) $(EMU_NCCL) $(BUILD)/emu/$(EMU_DIR)/blas.o
+$(BUILD)/tests/test_emulated_%: $(BUILD)/obj/$(EMU_DIR)/test_emulated_%.o $(EMU_DRIVER) $(EMU_NCCL) $(BUILD)/emu/$(EMU_DIR)/driver/blas.o
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)

@@ -16,7 +16,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 
-#include "tests/emulation/driver.h"
+#include "tests/emulation/driver/driver.h"
 
 #define N        1000  // bytes: no multiple of what memory is aligned to
 #define ok(call) assert_int_equal((call), cudaSuccess)

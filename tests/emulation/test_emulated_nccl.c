@@ -13,7 +13,7 @@
 #include <pthread.h>
 
 #include "decentral/nccl/nccl_abi.h"
-#include "tests/emulation/driver.h"
+#include "tests/emulation/driver/driver.h"
 
 #define RANKS 3
 #define N     5

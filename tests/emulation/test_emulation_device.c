@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/emulation/emulation.h"
+#include "tests/emulation/gpu/emulation.h"
 #include "tests/emulation/toys.h"
 
 #define KT_OPS emu_ops

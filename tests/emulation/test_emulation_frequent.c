@@ -1,6 +1,6 @@
 // The backward of the embedding where one token is frequent: in emulation, where the order of blocks and
 // threads can be changed, and what one thread does alone can be counted.
-#include "tests/emulation/emulation.h"
+#include "tests/emulation/gpu/emulation.h"
 
 #define KT_OPS emu_ops
 #include "tests/kernels/kernel_test.h"

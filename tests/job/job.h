@@ -22,7 +22,7 @@ void job_close_place(struct job_place *p);
 int job_setup(void **state);
 int job_teardown(void **state);
 
-// From now on the program finds the emulated CUDA device (tests/emulation/driver_device.c) in place of a
+// From now on the program finds the emulated CUDA device (tests/emulation/driver/driver.c) in place of a
 // driver, so that --device cuda works: in as many devices, 0 for none. Its other settings are environment
 // variables. false: the emulation has not been built (no CUDA headers, or the thread sanitizer): skip the
 // test.

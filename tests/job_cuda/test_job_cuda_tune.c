@@ -1,4 +1,4 @@
-// starring bench tune on the emulated device, whose cuBLASLt (tests/emulation/blas.c) names five algorithms
+// starring bench tune on the emulated device, whose cuBLASLt (tests/emulation/driver/blas.c) names five algorithms
 // for each product: the first, one that does not repeat, the fast one, which adds in another order, one that
 // is wrong and one that does not run. Which one a run takes shows in its weights.
 #include <setjmp.h>

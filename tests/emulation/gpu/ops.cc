@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/kernels.h"
-#include "tests/emulation/emulation.h"
+#include "tests/emulation/gpu/emulation.h"
 
 static thread_local size_t workspace_asked;
 

@@ -19,7 +19,7 @@
 // next question, and the stream stays where it is until the abort.
 //
 // Environment   EMULATED_NCCL_VERSION: what it says it is, such as 23000; that of the header.
-#include "tests/emulation/nccl_impl.h"
+#include "tests/emulation/nccl/nccl_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,11 +52,6 @@ static ncclResult_t give(struct ncclComm *c) {
     pthread_mutex_lock(&c->at->lock);
     return e == 0 ? ncclSuccess
                   : (c->error = comm_refuse(c, ncclUnhandledCudaError, "NCCL: CUDA has failed"));
-}
-
-int nccl_version(void) {
-    const char *named = getenv("EMULATED_NCCL_VERSION");
-    return named && *named ? atoi(named) : NCCL_VERSION_CODE;
 }
 
 ncclResult_t ncclGetVersion(int *version) {

@@ -24,7 +24,7 @@
 #include <string.h>
 
 #include "kernels/dtype.h"
-#include "tests/emulation/driver.h"
+#include "tests/emulation/driver/driver.h"
 
 #define EPILOGUE_HAS(e, flag) (((unsigned)(e) & (unsigned)(flag)) == (unsigned)(flag))
 

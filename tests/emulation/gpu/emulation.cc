@@ -9,15 +9,15 @@
 //
 // A warp runs as far as it can before the next one starts: what it writes too early, for lack of a
 // barrier, overwrites what the others have yet to read. So does a block of a cluster.
-#include "tests/emulation/emulation.h"
+#include "tests/emulation/gpu/emulation.h"
 
 #include <cuda_runtime.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/emulation/driver.h"
-#include "tests/emulation/fiber.h"
+#include "tests/emulation/driver/driver.h"
+#include "tests/emulation/gpu/fiber.h"
 
 #define THREADS_MAX 1024
 #define LANES       32

@@ -1,5 +1,5 @@
 // Stack switching for the emulated threads.
-#include "tests/emulation/fiber.h"
+#include "tests/emulation/gpu/fiber.h"
 
 #include <assert.h>
 #include <stdint.h>

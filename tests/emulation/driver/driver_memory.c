@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/emulation/driver_impl.h"
+#include "tests/emulation/driver/driver_impl.h"
 
 #define RANGE_BYTES  ((size_t)64 << 30)
 #define PAGE_BYTES   ((size_t)4096)

@@ -1,7 +1,7 @@
 // What has been loaded on the emulated devices, and what comes too late: allocations, creations and first
 // launches on a device that has communicators. A GPU may wait for all of its work then, so also for a
 // collective that waits for a peer, who may be about to wait likewise.
-#include "tests/emulation/driver_impl.h"
+#include "tests/emulation/driver/driver_impl.h"
 
 #define TOLD_MAX   8     // of what comes too late
 #define LOADED_MAX 4096  // a power of two; several times what there is
@@ -37,12 +37,12 @@ void driver_creates(const char *what) {
 
 // The end of a run frees behind a barrier of the ranks: what a peer on the same device still has to do then
 // waits for nobody's host.
-void driver_frees(const char *what) {
+void driver_frees(const char *what, bool busy) {
     int device = driver_current();
     pthread_mutex_lock(&state.lock);
     bool shared = state.shared[device];
     pthread_mutex_unlock(&state.lock);
-    if (!shared && stream_busy(device)) driver_creates(what);
+    if (!shared && busy) driver_creates(what);
 }
 
 void emu_load(int device, const void *kernel, const char *name) {

@@ -3,7 +3,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "tests/emulation/driver.h"
+#include "tests/emulation/driver/driver.h"
 
 static thread_local char said[256];
 

@@ -1,29 +1,12 @@
 // What the emulated NCCL does on a stream: mails between the ranks of a communicator.
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/dtype.h"
-#include "tests/emulation/nccl_impl.h"
+#include "tests/emulation/nccl/nccl_impl.h"
 
 static const char *const kind_names[] = {"send or receive", "broadcast",  "reduce",
                                          "all-reduce",      "all-gather", "reduce-scatter"};
-
-void *must(void *p) {
-    if (!p) abort();
-    return p;
-}
-
-// With the lock held. The first text stays.
-ncclResult_t comm_refuse(struct ncclComm *c, ncclResult_t e, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    if (!*c->text) vsnprintf(c->text, sizeof c->text, fmt, ap);
-    va_end(ap);
-    emu_note(c->text);
-    return e;
-}
 
 static enum dtype dtype_of(ncclDataType_t t) {
     return t == ncclFloat32    ? DT_F32

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/emulation/nccl_impl.h"
+#include "tests/emulation/nccl/nccl_impl.h"
 
 #define LAUNCH_ORDER 22600
 

@@ -1,4 +1,4 @@
-// Inside of the emulated driver. driver_device.c has the description of the whole.
+// Inside of the emulated driver. driver.c has the description of the whole.
 #ifndef STARRING_TESTS_EMULATION_DRIVER_IMPL_H
 #define STARRING_TESTS_EMULATION_DRIVER_IMPL_H
 
@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "tests/emulation/driver.h"
+#include "tests/emulation/driver/driver.h"
 
 #define DEVICES_MAX   8
 #define EMU_ALIGN     256
@@ -37,7 +37,7 @@ size_t memory_used(int device);
 // What memory the thread is working with, for the text of a fault: a device's number, or -1, the host.
 void memory_set_worker(int device);
 
-// ---------------------------------------------------------------- driver_device.c
+// ---------------------------------------------------------------- driver.c
 struct device_state {
     cudaError_t error;  // sticky
     unsigned reach;     // bit d: memory of device d is reached by this one's kernels
@@ -74,8 +74,8 @@ void count_pageable(void);  // a copy from pageable memory
 // ---------------------------------------------------------------- driver_seal.c
 // The thread's device is about to do something that it may do only before its communicators.
 void driver_creates(const char *what);
-// The same of what waits for the device's work, when there is some and no other rank's.
-void driver_frees(const char *what);
+// The same of what waits for the device's work, when it is busy and no other rank's.
+void driver_frees(const char *what, bool busy);
 
 // ---------------------------------------------------------------- driver_stream.c
 // A point in a stream that an event names.

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "decentral/nccl/nccl_abi.h"
-#include "tests/emulation/driver.h"
+#include "tests/emulation/driver/driver.h"
 
 #define RANKS_MAX 8
 
@@ -81,6 +81,13 @@ struct batch {
     struct call calls[];
 };
 
+// nccl_comm.c
+int nccl_version(void);
+// With the lock held: keeps a text, the first one, and says it; returns e.
+ncclResult_t comm_refuse(struct ncclComm *c, ncclResult_t e, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void *must(void *p);
+
 // nccl_order.c: a rank's batches of all its communicators. With the meeting's lock held.
 void order_join(struct ncclComm *c);   // a communicator begins
 void order_leave(struct ncclComm *c);  // and ends
@@ -91,7 +98,6 @@ void order_give(struct batch *b);  // to its stream
 // is let go while waiting.
 int order_start(struct batch *b);
 void order_end(struct batch *b);
-int nccl_version(void);
 
 // nccl_batch.c
 size_t call_bytes(const struct call *k);
@@ -100,9 +106,5 @@ int batch_run(void *batch, const char **why);
 void batch_drop(void *batch);
 // With the lock held, which is let go of.
 void comm_release(struct ncclComm *c);
-// With the lock held: keeps a text, the first one, and says it; returns e.
-ncclResult_t comm_refuse(struct ncclComm *c, ncclResult_t e, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-void *must(void *p);
 
 #endif

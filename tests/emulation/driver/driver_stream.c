@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/emulation/driver_impl.h"
+#include "tests/emulation/driver/driver_impl.h"
 
 enum operation_kind { OPERATION_WORK, OPERATION_RECORD, OPERATION_WAIT };
 

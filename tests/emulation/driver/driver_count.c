@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/emulation/driver_impl.h"
+#include "tests/emulation/driver/driver_impl.h"
 
 static atomic_ullong waits, pageable;
 

@@ -1,5 +1,5 @@
-// A server's arithmetic on one key: worker gradients are added in fp32 in worker
-// order, then rounded once to the run's dtype. The same bits as OP_REDUCE over the same inputs.
+// A server's arithmetic on one key: worker gradients are added in fp32 in worker order, then rounded once to the
+// run's dtype. The same bits as OP_REDUCE over the same inputs.
 // Pure; runs on the calling thread.
 #ifndef STARRING_PS_SERVER_SUM_H
 #define STARRING_PS_SERVER_SUM_H

@@ -1,7 +1,6 @@
 // Row-major products in cuBLASLt's column-major terms. A row-major (R,C) matrix whose rows lie ld elements
-// apart is the column-major (C,R) one with leading dimension ld, its transpose. So instead of
-// c = op(a) op(b) the library is asked for  c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a
-// as its B:
+// apart is the column-major (C,R) one with leading dimension ld, its transpose. So the library is not asked for
+// c = op(a) op(b) but for c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a as its B:
 //
 //     ours                    stored      library's  rows  columns  ld            operation
 //     b (K,N)                 (K,N)       A          N     K        ldb, else N   none

@@ -15,8 +15,7 @@ struct embed_bwd_buffers {
     bool zero_dwte, accumulate_dwpe;
 };
 
-// The rows of dout, in the order of their tokens, are cut into pieces of equal length, whatever the tokens
-// are:
+// The rows of dout, in the order of their tokens, are cut into pieces of equal length for any tokens:
 //
 //     tokens    3 3 3 7 | 7 7 7 7 | 7 7 9 9 | 9 12 ..
 //     piece        0         1         2         3
@@ -26,8 +25,8 @@ struct embed_bwd_buffers {
 // them in a tree that depends on their number. So the order of additions depends on the tokens (and on B*T
 // and C, which make the pieces' length), never on the device or on chance.
 //
-//     workspace   | spare order: B*T | counts | first: pieces | last: pieces | sums (pieces, 2, C): head,
-//     tail |
+//     workspace   | spare order: B*T | counts | first: pieces | last: pieces | sums: (pieces, 2, C) |
+//                                                                               2: head, tail
 struct pieces {
     const int32_t *tokens, *order;  // (rows)
     int32_t *first, *last;          // (count) the tokens of a piece's first and last row

@@ -3,7 +3,7 @@
 //
 // To add one   its line and its arguments here; ref_op_NAME in kernels/ref, the definition in the simplest
 //              loops; cpu_op_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; a row of `bench
-//              kernels` in shared/bench/bench_operations.c. tests/kernels/test_operations.py says what tests it lacks.
+//              kernels` in shared/bench/bench_operations.c. tests/kernels/test_operations.py asks for tests.
 #ifndef STARRING_KERNELS_OPERATIONS_H
 #define STARRING_KERNELS_OPERATIONS_H
 

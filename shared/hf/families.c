@@ -68,6 +68,7 @@ static const struct hf_tensor llama_tensors[] = {
 // ---------------------------------------------------------------- GPT-2
 static const char *const gelu_tanh[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", NULL};
 
+// clang-format off
 static const struct hf_key gpt2_keys[] = {
     {.key = "n_embd", HF_SIZE, FIELD(channels)},
     {.key = "n_layer", HF_SIZE, FIELD(layers)},
@@ -76,14 +77,10 @@ static const struct hf_key gpt2_keys[] = {
     {.key = "n_positions", HF_SIZE, FIELD(max_positions), .follows = true},
     {.key = "n_ctx", HF_SIZE, FIELD(max_positions), .follows = true},
     {.key = "layer_norm_epsilon", HF_FLOAT, FIELD(norm_eps), .missing = 1e-5},
-    {.key = "activation_function",
-     HF_ACTIVATION,
-     .same = gelu_tanh,
+    {.key = "activation_function", HF_ACTIVATION, .same = gelu_tanh,
      .why = "only the tanh form (gelu_new, gelu_pytorch_tanh) is implemented"},
     {.key = "scale_attn_weights", HF_ONLY, .missing = true, .why = "unscaled attention is not implemented"},
-    {.key = "scale_attn_by_inverse_layer_idx",
-     HF_ONLY,
-     .unwritten = true,
+    {.key = "scale_attn_by_inverse_layer_idx", HF_ONLY, .unwritten = true,
      .why = "scaling by layer is not implemented"},
     {.key = "add_cross_attention", HF_ONLY, .unwritten = true, .why = "cross attention is not implemented"},
     {.key = "resid_pdrop", HF_DROPOUT},
@@ -91,6 +88,7 @@ static const struct hf_key gpt2_keys[] = {
     {.key = "attn_pdrop", HF_DROPOUT},
     {0},
 };
+// clang-format on
 static const struct hf_tensor gpt2_tensors[] = {
     {"wte", {"wte.weight"}},
     {"wpe", {"wpe.weight"}},
@@ -120,22 +118,15 @@ static const struct hf_tensor gpt2_tensors[] = {
 #define GPT2_FORM \
     .keys = gpt2_keys, .prefix = "transformer.", .layers = "h", .tensors = gpt2_tensors, .conv1d = true
 
+// clang-format off
 static const struct hf_family families[] = {
     {"llama", "LlamaForCausalLM", {LLAMA_TRAITS}, .positions = 2048, LLAMA_FORM, .extra = llama_extra},
-    {"mistral",
-     "MistralForCausalLM",
-     {LLAMA_TRAITS},
-     .positions = 131072,
-     LLAMA_FORM,
-     .extra = mistral_extra},
-    {"qwen2",
-     "Qwen2ForCausalLM",
-     {LLAMA_TRAITS, .qkv_bias = true},
-     .positions = 32768,
-     LLAMA_FORM,
+    {"mistral", "MistralForCausalLM", {LLAMA_TRAITS}, .positions = 131072, LLAMA_FORM, .extra = mistral_extra},
+    {"qwen2", "Qwen2ForCausalLM", {LLAMA_TRAITS, .qkv_bias = true}, .positions = 32768, LLAMA_FORM,
      .extra = qwen2_extra},
     {"gpt2", "GPT2LMHeadModel", {GPT2_TRAITS}, .positions = 1024, .tied = true, GPT2_FORM},
 };
+// clang-format on
 
 // What some neighbours would need.
 static const struct {

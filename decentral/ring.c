@@ -122,22 +122,20 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    int stage = c->variant;
-    bool each = stage >= 2 && c->accumulation > 1;
+    const struct zero_policy *p = zero_policy_of(c->variant);
+    struct topology_formula f;
     (void)role;
-    struct topology_formula f = {
-        .wire = !each ? stage == 3 ? "3U, U = (N-1)/N x padded bytes" : "2U, U = (N-1)/N x padded bytes"
-                : stage == 3 ? "3AU, U = (N-1)/N x padded bytes, A micro-batches"
-                             : "(1+A)U, U = (N-1)/N x padded bytes, A micro-batches"};
-    textbook_say(f.memory, zero_textbook(zero_policy_of(stage), c->optimizer.row, c->dtype), 'N');
+    textbook_say(f.memory, zero_textbook(p, c->optimizer.row, c->dtype), 'N');
+    zero_wire_say(f.wire, sizeof f.wire, p, c->accumulation);
     return f;
 }
 
 // The rounded copy of what this rank keeps of a unit.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
+    bool whole = zero_policy_of(c->variant)->weights == RESIDENT_FULL;
     (void)role, (void)p;
-    return (struct topology_allowance){.loading_units = 1.0 / (c->variant == 3 ? c->workers : 1)};
+    return (struct topology_allowance){.loading_units = 1.0 / (whole ? 1 : c->workers)};
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {

@@ -51,11 +51,11 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    bool server = is_server(role);
-    struct topology_formula f = {.wire = server ? "N*P*b/S, padded, b bytes per element"
-                                                : "P*b, padded, b bytes per element"};
-    textbook_say(f.memory, server ? ps_server_textbook(c) : ps_worker_textbook(c), 'S');
-    return f;
+    struct topology_formula of_worker = {.wire = "P*b, padded, b bytes per element"};
+    struct topology_formula of_server = {.wire = "N*P*b/S, padded, b bytes per element"};
+    textbook_say(of_worker.memory, ps_worker_textbook(c), 'S');
+    textbook_say(of_server.memory, ps_server_textbook(c), 'S');
+    return is_server(role) ? of_server : of_worker;
 }
 
 // What the credits of its workers let into the transport: a worker's own, or those of all that a server has.

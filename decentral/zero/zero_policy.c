@@ -1,5 +1,7 @@
 #include "decentral/zero/zero_policy.h"
 
+#include <stdio.h>
+
 #include "decentral/collective/collective_plan.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
@@ -47,13 +49,39 @@ static struct collective_volume volume_of(const struct zero_options *o, enum col
     return all;
 }
 
+// How often the shards of all units are reduced, and gathered.
+struct passes {
+    int reductions, gathers;
+};
+static struct passes once_a_step(const struct zero_policy *p) {
+    return (struct passes){p->grads == RESIDENT_FULL, p->gather_grads + p->gather_weights};
+}
+static struct passes each_micro_batch(const struct zero_policy *p) {
+    return (struct passes){p->grads == RESIDENT_SHARD, p->weights == RESIDENT_SHARD ? 2 : 0};
+}
+
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
     uint64_t micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
-    uint64_t reductions = p->grads == RESIDENT_SHARD ? micro : 1;
-    uint64_t gathers = (uint64_t)p->gather_grads + p->gather_weights;
-    if (p->weights == RESIDENT_SHARD) gathers += 2 * micro;  // once for each pass
+    struct passes once = once_a_step(p), each = each_micro_batch(p);
+    uint64_t reductions = (uint64_t)once.reductions + micro * (uint64_t)each.reductions;
+    uint64_t gathers = (uint64_t)once.gathers + micro * (uint64_t)each.gathers;
     struct collective_volume r = volume_of(o, COLLECTIVE_REDUCE_SCATTER),
                              g = volume_of(o, COLLECTIVE_ALL_GATHER);
     return (struct wire_prediction){.sent_per_step = reductions * r.sent + gathers * g.sent,
                                     .received_per_step = reductions * r.received + gathers * g.received};
+}
+
+void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {
+    struct passes once = once_a_step(p), each = each_micro_batch(p);
+    int o = once.reductions + once.gathers, e = each.reductions + each.gathers;
+    bool many = accumulation > 1 && e > 0;
+    char count[16] = "", times[40];
+    if (many && e > 1) snprintf(count, sizeof count, "%d", e);
+    if (!many)
+        snprintf(times, sizeof times, "%d", o + e);
+    else if (o)
+        snprintf(times, sizeof times, "(%d+%sA)", o, count);
+    else
+        snprintf(times, sizeof times, "%sA", count);
+    snprintf(text, size, "%sU, U = (N-1)/N x padded bytes%s", times, many ? ", A micro-batches" : "");
 }

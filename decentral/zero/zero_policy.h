@@ -50,5 +50,7 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 struct textbook zero_textbook(const struct zero_policy *p, const struct optimizer *o, enum dtype dtype);
 // Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
+// The same in words: "3U, U = (N-1)/N x padded bytes".
+void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation);
 
 #endif

@@ -1,10 +1,10 @@
 // A topology as the program sees it: the names of its variants, the roles of its ranks, how it may be started, what
 // it needs, and how it runs. Each row is owned by one file (shared/train/local.c, decentral/ring.c, ps/star.c);
-// starring.c lists the rows, and everybody else asks the row of the configuration. What the training loop sees of a
-// topology is struct topology (shared/core/topology.h).
+// starring.c lists the rows, and everything else asks the row of the configuration. What the training loop sees of
+// a topology is struct topology (shared/core/topology.h).
 //
-// Threads   Rows are constant; their functions run on the process's main thread.
-// Errors    0, or -1 after logging.
+// Threads   Rows are constant. Their functions run on the process's main thread.
+// Errors    Functions that return int return 0, or -1 after logging, unless said otherwise.
 #ifndef STARRING_SHARED_CORE_TOPOLOGY_ROW_H
 #define STARRING_SHARED_CORE_TOPOLOGY_ROW_H
 
@@ -31,54 +31,62 @@ struct prediction {
     struct wire_prediction wire;
 };
 
-// The textbook's bytes in words: P parameters, N workers, S servers.
+// The textbook's bytes per rank and per step in words: P parameters, N workers, S servers.
 struct topology_formula {
-    char memory[TEXTBOOK_TEXT];
-    const char *wire;
+    char memory[TEXTBOOK_TEXT], wire[64];
 };
 
 // Host memory of one rank that the ledger does not count.
 struct topology_allowance {
-    double
-        loading_units;   // while weights are loaded: so much of a unit in the run's dtype, beside one in fp32
-    double frame_bytes;  // messages in flight
+    double loading_units;  // parts of a unit in the run's dtype, while weights are loaded
+    double frame_bytes;    // messages in flight
 };
 
+// Functions may be NULL where it is said.
 struct topology_row {
-    // Names. A variant is a number from 0 (config.variant); the first `textbook` differ in what they need.
-    int (*parse)(const char *text, int *bound);  // the variant that it names, and its number; -1: none
-    bool (*variant)(int index, struct topology_variant *out);  // false: there is none
-    int (*check_name)(const struct config *c,
-                      const char *origin);  // the number, with these workers; may be NULL
-    int textbook;
-    bool
-        takes_stage;  // zero_optimization.stage is the variant; taken where no topology is named, and that key or
-                      // more than one worker is
+    // 1. Names. A variant is a number from 0: config.variant.
+    // The variant that the text names, and the number in the name; -1: none.
+    int (*parse)(const char *text, int *bound);
+    // false: there is no such variant.
+    bool (*variant)(int index, struct topology_variant *out);
+    // Whether the number in the name goes with the workers; origin is the flag or key for the message. Or NULL.
+    int (*check_name)(const struct config *c, const char *origin);
+    // Adds the variant to summary.json. Or NULL.
+    void (*describe)(const struct config *c, struct cJSON *summary);
+    // zero_optimization.stage is the variant. A run without a topology's name takes this row where that key or more
+    // than one worker is given.
+    bool takes_stage;
 
-    // Ranks and processes.
+    // 2. Ranks and processes.
     const struct topology_role *roles;  // the workers first
     int default_workers, max_workers;   // max_workers 0: any number
     unsigned launches;                  // bit 1 << enum launch_kind: those allowed
-    const char *launch_advice;          // what to say about the others
-    int more_processes;                 // beside the ranks; they report nothing
-    bool reports_staleness;             // of its workers, in summary.json
-    bool collectives;                   // ring.collective and "reduce": "native" concern it
+    const char *launch_advice;          // said where another launch is asked for
+    int more_processes;                 // beside the ranks, without reports: the scheduler
+    bool reports_staleness;
+    bool collectives;  // ring.collective and "reduce": "native" concern it
 
-    // Before anything is made. Each but predict and formula may be NULL.
-    void (*resolve)(struct config *c, const struct rank_env *e);  // what "auto" leaves to this machine
-    int (*check)(const struct config *c);                         // choices that exclude each other
-    int (*check_rank)(const struct config *c, const struct rank_env *e);  // and how this process was started
-    int (*check_machine)(const struct config *c);                         // what must be installed here
-    // The topology's part: a worker's activations and workspace come on top (shared/memory/prediction.h). The layout
-    // is padded for c->workers.
+    // 3. Before anything is made.
+    // What "auto" leaves to this machine. Or NULL.
+    void (*resolve)(struct config *c, const struct rank_env *e);
+    // Choices that exclude each other; how this process was started; what must be installed here. Each or NULL.
+    int (*check)(const struct config *c);
+    int (*check_rank)(const struct config *c, const struct rank_env *e);
+    int (*check_machine)(const struct config *c);
+
+    // 4. Memory and bytes.
+    // The topology's part of a rank; a worker's activations and workspace come on top (shared/memory/prediction.h).
+    // The layout is padded for c->workers.
     int (*predict)(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out);
     struct topology_formula (*formula)(const struct config *c, const char *role);
+    int textbook;  // the first so many variants have formulas of their own
+    // Or NULL: nothing.
     struct topology_allowance (*allowance)(const struct config *c, const char *role,
                                            const struct prediction *p);
-    void (*describe)(const struct config *c, struct cJSON *summary);  // the variant, in summary.json
 
-    int (*run)(struct run *r);  // trains (shared/launch/run.h); the program's exit status
+    // 5. Trains (shared/launch/run.h). The program's exit status.
+    int (*run)(struct run *r);
 };
 
 // What the program can run: starring.c's list, or a test's.

@@ -116,6 +116,12 @@ static void test_membership_alone(void **state) {
     }
     assert_int_equal(membership_tick(m, 0, 1.0), 0);
     assert_true(m->started);
+    struct wire_header again = {
+        .kind = WIRE_HELLO, .role = PS_WORKER, .rank = 1, .incarnation = 9, .manifest = 5};
+    f->log.count = 0;
+    assert_int_equal(membership_hello(m, &again, NULL, 1.0), 1);  // its START was lost
+    assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_WELCOME), 1);
+    assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), 1);
     assert_int_equal(membership_tick(m, 3, 3.5), -1);
     assert_string_equal(m->error, "worker 0 was lost at step 3: silent for 2.5 s");
     membership_destroy(&m);

@@ -32,22 +32,27 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h) {
     h->job = id->job;
 }
 
-static void say(const struct ps_login *l, const struct ps_identity *id, enum wire_kind kind) {
+void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wire_kind kind,
+            const char *text) {
     struct ps_message m = {.header = {.kind = kind}};
+    if (text) snprintf(m.header.text, sizeof m.header.text, "%s", text);
     ps_stamp(id, &m.header);
-    if (kind == WIRE_HELLO) {
-        m.header.manifest = l->manifest->hash;
-        memcpy(m.header.text, l->manifest->text, sizeof l->manifest->text);
-        m.payload = l->endpoints;
-        m.bytes = l->endpoints ? strlen(l->endpoints) : 0;
-    }
+    net_send(scheduler, NULL, &m);
+}
+
+static void say_hello(const struct ps_login *l, const struct ps_identity *id) {
+    struct ps_message m = {.header = {.kind = WIRE_HELLO, .manifest = l->manifest->hash},
+                           .payload = l->endpoints,
+                           .bytes = l->endpoints ? strlen(l->endpoints) : 0};
+    ps_stamp(id, &m.header);
+    memcpy(m.header.text, l->manifest->text, sizeof l->manifest->text);
     net_send(l->socket, NULL, &m);
 }
 
 // The next message of the scheduler: 1, 0 none within POLL_MS, -1 the job is over for us (logged).
 static int next(const struct ps_login *l, struct net_message *m) {
     struct net_poll_item item = {.socket = l->socket};
-    if (ps_stopped(l->stop)) {
+    if (ps_stopped(l->role->stop)) {
         error_quiet(1);  // the user who pressed Ctrl-C needs no line
         return fail("interrupted during login");
     }
@@ -60,21 +65,23 @@ static int next(const struct ps_login *l, struct net_message *m) {
     return rc;
 }
 
-static void say_waiting(const struct ps_login *l, struct waiting *w, const char *for_whom) {
+static void say_waiting(const struct ps_login *l, const struct ps_identity *id, struct waiting *w,
+                        const char *for_whom) {
     char text[384];
-    snprintf(text, sizeof text, "waiting for %s at %s", for_whom, l->address);
-    if (l->say_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
+    snprintf(text, sizeof text, "waiting for %s at %s", for_whom, l->role->scheduler);
+    bool say = l->role->say_waiting && id->role != PS_SHARD;  // its server speaks for a shard
+    if (say && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
-    double start = now_seconds(), said = 0;
-    while (now_seconds() - start < l->deadline_s) {
+    double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
+    while (now_seconds() - start < deadline_s) {
         struct net_message m;
-        say_waiting(l, &waiting, "the scheduler");
+        say_waiting(l, id, &waiting, "the scheduler");
         if (said == 0 || now_seconds() - said > HELLO_EVERY_S) {
             said = now_seconds();
-            say(l, id, WIRE_HELLO);
+            say_hello(l, id);
         }
         int rc = next(l, &m);
         if (rc < 0) return -1;
@@ -86,20 +93,20 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         return 0;
     }
     return fail("login: no scheduler answered at %s within %.1f s; is it running, and is the address right?",
-                l->address, l->deadline_s);
+                l->role->scheduler, deadline_s);
 }
 
 // Waits somewhat longer than the scheduler, which names who is missing at its deadline: its message must
 // arrive.
-char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, double heartbeat_s) {
+char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
-    double start = now_seconds(), said = 0;
-    while (now_seconds() - start < 1.25 * l->deadline_s) {
+    double start = now_seconds(), said = 0, deadline_s = 1.25 * ps_deadline_s(l->role->config);
+    while (now_seconds() - start < deadline_s) {
         struct net_message m;
-        say_waiting(l, &waiting, "the other workers and the servers of the job");
-        if (now_seconds() - said > heartbeat_s) {
+        say_waiting(l, id, &waiting, "the other workers and the servers of the job");
+        if (now_seconds() - said > ps_heartbeat_s(l->role->config)) {
             said = now_seconds();
-            say(l, id, WIRE_HEARTBEAT);
+            ps_say(l->socket, id, WIRE_HEARTBEAT, NULL);
         }
         int rc = next(l, &m);
         if (rc < 0) return NULL;
@@ -112,6 +119,6 @@ char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id, doub
         ps_frame_release(m.frame);
         if (text) return text;
     }
-    fail("login: the scheduler at %s did not start the job within %.1f s", l->address, 1.25 * l->deadline_s);
+    fail("login: the scheduler at %s did not start the job within %.1f s", l->role->scheduler, deadline_s);
     return NULL;
 }

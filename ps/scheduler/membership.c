@@ -215,23 +215,14 @@ int membership_tick(struct membership *c, int64_t step, double now) {
     return c->closing ? 0 : lost_tick(c, step, now);
 }
 
-// ---------------------------------------------------------------- create and destroy
-struct membership *membership_create(const struct scheduler_options *o) {
-    struct membership *c = xcalloc(1, sizeof *c);
-    c->o = *o;
-    c->workers = o->config->workers;
-    c->servers = o->map->servers;
-    c->shards = o->map->shards;
+void membership_init(struct membership *c, const struct scheduler_options *o) {
+    *c = (struct membership){
+        .o = *o, .workers = o->config->workers, .servers = o->map->servers, .shards = o->map->shards};
     c->count = c->workers + c->servers + c->shards;
     c->m = xcalloc((unsigned long)c->count, sizeof *c->m);
-    return c;
 }
 
-void membership_destroy(struct membership **at) {
-    struct membership *c = *at;
-    if (!c) return;
+void membership_free(struct membership *c) {
     for (int i = 0; i < c->count; i++) free(c->m[i].endpoints);
     free(c->m);
-    free(c);
-    *at = NULL;
 }

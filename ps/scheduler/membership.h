@@ -46,8 +46,8 @@ struct membership {
     char error[WIRE_TEXT_MAX];
 };
 
-struct membership *membership_create(const struct scheduler_options *o);
-void membership_destroy(struct membership **c);
+void membership_init(struct membership *c, const struct scheduler_options *o);
+void membership_free(struct membership *c);
 
 // ---- messages
 // The member that a HELLO becomes, or -1 after refusing it. frame: a server's endpoints; stays the caller's.

@@ -93,11 +93,7 @@ static void *shard_main(void *arg) {
     snprintf(label, sizeof label, "server %d shard %d", s->id.rank, s->thread);
     error_set_label(label);
     error_quiet(1);  // the main thread speaks for the server
-    struct ps_login l = {.socket = s->scheduler,
-                         .address = sv->o->scheduler,
-                         .manifest = &sv->manifest,
-                         .deadline_s = ps_deadline_s(sv->c),
-                         .stop = sv->o->stop};
+    struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
     int rc = ps_login(&l, &s->id);
     if (rc == 0) {
         server_core_set_job(s->core, s->id.job);
@@ -158,13 +154,6 @@ static int server_listen(struct server *s) {
 }
 
 // ---------------------------------------------------------------- the main thread
-static void server_say(struct server *s, enum wire_kind kind, const char *text) {
-    struct ps_message m = {.header = {.kind = kind}};
-    if (text) snprintf(m.header.text, sizeof m.header.text, "%s", text);
-    ps_stamp(&s->id, &m.header);
-    net_send(s->scheduler, NULL, &m);
-}
-
 // Allocating writes every page. With a large share that takes longer than the scheduler waits for a
 // heartbeat, so heartbeats are sent in between.
 static int server_allocate(struct server *s) {
@@ -181,7 +170,7 @@ static int server_allocate(struct server *s) {
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
         if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
         beat_s = now_seconds();
-        server_say(s, WIRE_HEARTBEAT, NULL);
+        ps_say(s->scheduler, &s->id, WIRE_HEARTBEAT, NULL);
     }
     return s->arena.failed ? -1 : 0;
 }
@@ -221,7 +210,7 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
         ps_frame_release(m.frame);
         if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return ps_fail(m.header.text);
         if (m.header.kind == WIRE_SHUTDOWN) {
-            server_say(s, WIRE_GOODBYE, NULL);
+            ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);
             return 1;
         }
     }
@@ -240,7 +229,7 @@ static int server_watch(struct server *s) {
             if (atomic_load(&s->shards[t].failed)) why = s->shards[t].error;
         if (ps_stopped(s->o->stop)) why = PS_INTERRUPTED;
         if (why) {
-            server_say(s, WIRE_ABORT, why);
+            ps_say(s->scheduler, &s->id, WIRE_ABORT, why);
             return ps_fail(why);
         }
         double now = now_seconds();
@@ -248,7 +237,7 @@ static int server_watch(struct server *s) {
             return fail("the scheduler was lost: silent for %.1f s", now - heard_s);
         if (now - beat_s > ps_heartbeat_s(s->c)) {
             beat_s = now;
-            server_say(s, WIRE_HEARTBEAT, NULL);
+            ps_say(s->scheduler, &s->id, WIRE_HEARTBEAT, NULL);
         }
     }
 }
@@ -313,19 +302,14 @@ static int server_run(struct server *s) {
                              .queue_messages = 4 * s->map->count + 1024};
     s->net = net_create(&no);
     if (!s->net || server_listen(s) != 0 || !(s->scheduler = net_dealer(s->net, s->o->scheduler))) return -1;
-    struct ps_login l = {.socket = s->scheduler,
-                         .address = s->o->scheduler,
-                         .manifest = &s->manifest,
-                         .endpoints = s->endpoints,
-                         .deadline_s = ps_deadline_s(s->c),
-                         .say_waiting = s->o->say_waiting,
-                         .stop = s->o->stop};
+    struct ps_login l = {
+        .socket = s->scheduler, .role = s->o, .manifest = &s->manifest, .endpoints = s->endpoints};
     if (ps_login(&l, &s->id) != 0) return -1;
     char label[32];
     snprintf(label, sizeof label, "server %d", s->id.rank);
     error_set_label(label);
     if (server_allocate(s) != 0 || server_start_shards(s) != 0) {
-        server_say(s, WIRE_ABORT, error_last());
+        ps_say(s->scheduler, &s->id, WIRE_ABORT, error_last());
         return -1;
     }
     return server_watch(s);

@@ -152,12 +152,6 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
 }
 
-static void tell_abort(struct comm *c, const char *why) {
-    struct ps_message m = {.header = {.kind = WIRE_ABORT}};
-    snprintf(m.header.text, sizeof m.header.text, "%s", why);
-    comm_send(c, PEER_SCHEDULER, &m);
-}
-
 static void obey(struct worker_core *core, const struct command *x, double now) {
     switch (x->kind) {
         case COMMAND_PUSH:
@@ -284,7 +278,7 @@ static void *comm_main(void *arg) {
     }
     if (failed) {
         pthread_mutex_lock(&c->mutex);
-        tell_abort(c, c->error);
+        ps_say(c->scheduler, &c->id, WIRE_ABORT, c->error);
         pthread_mutex_unlock(&c->mutex);
     }
     free(items);
@@ -310,19 +304,14 @@ static int join_job(struct comm *c) {
                              .queue_messages = 4 * c->o.map->count + 1024};
     c->net = net_create(&no);
     if (!c->net || !(c->scheduler = net_dealer(c->net, role->scheduler))) return -1;
-    struct ps_login l = {.socket = c->scheduler,
-                         .address = role->scheduler,
-                         .manifest = &manifest,
-                         .deadline_s = ps_deadline_s(c->c),
-                         .say_waiting = role->say_waiting,
-                         .stop = role->stop};
+    struct ps_login l = {.socket = c->scheduler, .role = role, .manifest = &manifest};
     if (ps_login(&l, &c->id) != 0) return -1;
     char label[32];
     snprintf(label, sizeof label, "worker %d", c->id.rank);
     error_set_label(label);
-    char *endpoints = ps_wait_start(&l, &c->id, ps_heartbeat_s(c->c));
+    char *endpoints = ps_wait_start(&l, &c->id);
     int rc = endpoints ? connect_shards(c, endpoints) : -1;
-    if (rc != 0) tell_abort(c, error_last());
+    if (rc != 0) ps_say(c->scheduler, &c->id, WIRE_ABORT, error_last());
     free(endpoints);
     return rc;
 }

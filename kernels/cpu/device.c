@@ -18,7 +18,7 @@ struct host_device {
     const op_fn *ops;  // (OP_COUNT)
 };
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- opening and closing
 
 static int host_open(struct device **out, const struct device_options *opt, const struct backend *b,
                      const op_fn *ops) {

@@ -1,4 +1,5 @@
-// A stream's queue, which all backends share: a bounded ring of slots and a thread that runs them in order.
+// The queue behind a stream, the same for all backends: a bounded ring of slots, and a thread that runs them in
+// order.
 //
 //     ring   | done .. | running | queued .. | free ..      capacity QUEUE_SLOTS
 //                      ^ done                ^ queued       counts of slots since creation
@@ -11,9 +12,9 @@
 //          that a wait captured earlier can still ask how far the queue got.
 // Threads  One enqueuing thread at a time, one thread of the queue.
 // Moments  A moment is (queue, count of slots queued then, mark). It has passed when that queue's `done` has
-//          reached the count and the device has passed the mark. A device is told to wait only after the mark
-//          has been given to its own device: it never waits for what has not been given to a device,
-//          whatever hardware queues streams share.
+//          reached the count and the device has passed the mark. A device is told to wait for a mark only
+//          after the mark has been given to its own device, so no device waits for work that none has been
+//          given, whatever hardware queues streams share.
 // Inside   A function that the queue runs and that calls on its own stream (backend.h, Inside) is on the
 //          queue's thread: slots are run at once instead of queued.
 // Failure  `failed_at` is the number of the first slot that failed. Later slots still count as done (so
@@ -126,12 +127,12 @@ void queue_stop(struct queue *q);    // runs what is queued, then joins
 void queues_free(struct device *d);  // at the device's end, after every queue has been stopped
 // Accounts an interval to its phase and, when the device traces, keeps it.
 void queue_span(struct queue *q, const struct trace_span *span, bool wait);
-int queue_await(struct queue *q,
-                uint64_t count);  // blocks until so many are done; -1 when one of them failed
-int queue_state(struct queue *q, uint64_t count);  // 1 done, 0 not yet, -1 one of them failed
-void moment_drop(const struct moment *m);          // gives its reference back
-// The two slots of events. Both take the mark's reference. record: the count that tells when it is done; mark
-// NULL: nothing is queued.
+// await blocks until `count` slots are done; -1 when one of them failed. state: 1 done, 0 not yet, -1 failed.
+int queue_await(struct queue *q, uint64_t count);
+int queue_state(struct queue *q, uint64_t count);
+void moment_drop(const struct moment *m);  // gives its reference back
+// Queue the two slots of events, and take over the mark's reference. queue_record returns the count of the
+// moment; without a mark it queues nothing.
 uint64_t queue_record(struct queue *q, struct mark *mark);
 void queue_wait(struct queue *q, const struct moment *until);
 

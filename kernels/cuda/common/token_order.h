@@ -1,10 +1,10 @@
 // The positions of a batch in the order of their tokens, equal tokens in the order of the positions: a radix
 // sort, ORDER_BITS bits of the token at a time from the lowest on, each pass stable (Knuth, The Art of
 // Computer Programming, volume 3, 5.2.5). No atomics: where a position goes follows from counts alone, so it
-// is the same in every run, and as quick when all tokens are one as when all differ.
+// is the same in every run, and takes the same time when all tokens are equal as when all differ.
 //
-//     count    a block a tile of positions: how many have each digit        counts[tile][digit]
-//     place    a block a tile: its positions of digit d begin behind all those of smaller digits and behind
+//     count    one block per tile of positions: how many have each digit    counts[tile][digit]
+//     place    one block per tile: its positions of digit d begin behind all those of smaller digits and behind
 //              those of d in earlier tiles; then warp by warp, 32 positions by 32, lane by lane
 //
 // Bytes: a pass reads every tile's counts in every block, 2 KB each: with 32 tiles (32768 positions) 2 MB,

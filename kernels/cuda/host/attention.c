@@ -2,8 +2,8 @@
 // (kernels/cuda_choices.h) demands one of the two. Both give and take the same lse, so a forward of one goes
 // with a backward of the other.
 //
-// Notes       Where cuDNN was to be expected and has no plan, a note says for which shape and why. In fp32 it
-//             has no attention at all: that is no note, device_work tells.
+// Notes       Where cuDNN was expected to have a plan and has none, a note says for which shape and why. In
+//             fp32 cuDNN has no attention at all: no note is kept, device_work reports it.
 // Memory      cuDNN's repeatable backward wants B*H*T*T elements. The batch is cut into equal slices so that
 //             this stays within cuda.attention_slice (kernels/cuda_choices.h) where it can; what each
 //             sequence gets does not depend on it.

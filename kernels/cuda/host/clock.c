@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/host/cuda_impl.h"
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- creation and the end
 
 int cuda_clock_init(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;

@@ -99,8 +99,8 @@ int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what);
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
 void cuda_workspaces_free(struct cuda_stream *s);
 
-// mark.c: what kernels/queue/queue.h asks of marks, and events with their claim on them. cuda_marks_reserve
-// makes marks for so many more (or fewer) that could be held at once: 0, or -1 after device_fail.
+// mark.c: the marks of kernels/queue/queue.h, and events, which reserve theirs. cuda_marks_reserve creates what is
+// missing when `count` more (or fewer) marks can be held at once: 0, or -1 after device_fail.
 int cuda_marks_reserve(struct cuda_device *d, int count);
 void cuda_marks_free(struct cuda_device *d);
 struct mark *cuda_mark_take(struct queue *q);

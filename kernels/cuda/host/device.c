@@ -55,7 +55,7 @@ static int device_count(void) {
     return count > 0 ? count : 1;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- opening and closing
 
 static const struct backend cuda_backend;
 
@@ -85,7 +85,7 @@ static int open_cudnn(struct cuda_device *d) {
     return -1;
 }
 
-// What fails here the caller cannot read from a device that is not there: it goes to stderr.
+// The caller gets no device to read an error from when this fails, so the text goes to stderr.
 static int open_on_device(struct cuda_device *d) {
     int count = 0;
     const char *why = "";

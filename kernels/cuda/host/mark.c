@@ -1,7 +1,7 @@
 // Marks: CUDA events that tell how far the device is (kernels/queue/queue.h).
 //
 // Nothing is created once collectives run: a mark is held by an event (one at most) or by a slot of a queue, so
-// each event and each stream has its marks made when it is created, and gives the claim back when it ends.
+// each event and each stream reserves its marks when it is created, and gives them back when it ends.
 #include <stdlib.h>
 
 #include "kernels/cuda/host/cuda_impl.h"

@@ -1,7 +1,7 @@
 // Matrix products through cuBLASLt: fp32 accumulation, in fp32 without TF32, accumulation with beta = 1.
-// matmul_plan.c has what is asked of the library. Here: what it does as the epilogue of a product and what a
-// kernel of our own does behind it. What is asked for (kernels/cuda_choices.h) and cannot be had is said in a
-// note and done by our own kernel.
+// matmul_plan.c asks the library. This file decides what the library does as the epilogue of a product and what
+// a kernel of our own does after it. An epilogue that is demanded (kernels/cuda_choices.h) and that the library
+// does not have is reported in a note and done by our own kernel.
 #include <assert.h>
 #include <stdio.h>
 

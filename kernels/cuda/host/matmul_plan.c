@@ -1,14 +1,14 @@
 // A product's description for cuBLASLt, and which algorithm it takes: one that was chosen by measurement
-// (dev_choose_products) or the first that the library's heuristic names. Asked once a shape.
+// (dev_choose_products) or the first that the library's heuristic names. Asked once per shape.
 //
 // Bits    Reductions of a split K are allowed in fp32 in the workspace only, added in a separate step: no
 //         atomics, no 16-bit partial sums. The same shape takes the same algorithm wherever it is called
 //         from: nothing is timed here.
 //
 // Plans   A model has about 25 shapes (GPT-2: 5 products forward, 10 backward, those of the logits twice when
-//         the last chunk is shorter, weight gradients twice when they accumulate), so a list will do: most
-//         comparisons end at the first number, all of them together are under a microsecond, a launch is
-//         several. The lock is a device's own, and a rank has its own device.
+//         the last chunk is shorter, weight gradients twice when they accumulate), so a list is fast
+//         enough: most comparisons end at the first number, and all of them together take under a
+//         microsecond, a launch several. Each device has its own lock, and each rank its own device.
 #include "kernels/cuda/host/matmul_plan.h"
 
 #include <assert.h>

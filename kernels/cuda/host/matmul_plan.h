@@ -1,5 +1,5 @@
-// What the backend asks cuBLASLt of a product once and keeps: its description and its algorithm. matmul.c
-// runs plans, tune.c measures other algorithms of theirs.
+// What the backend asks cuBLASLt once per product and keeps: its description and its algorithm. matmul.c runs
+// plans, tune.c measures other algorithms for them.
 //
 // Locking   A device's list, and the descriptions in it (they carry the pointers of a call), are guarded by
 //           its matmul_lock; the functions here are called with it held.

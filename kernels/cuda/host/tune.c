@@ -1,19 +1,18 @@
-// Measures the algorithms that cuBLASLt's heuristic names for a product and chooses one: `starring bench
-// tune`.
+// Measures the algorithms that cuBLASLt's heuristic names for a product and chooses one (`starring bench tune`).
 //
-// Order       Rounds, and in each of them every candidate in turn, beginning with another one each time: what
-//             the GPU's clock does meanwhile comes to all of them alike. A measurement is as many launches as
+// Order       Rounds, and in each of them every candidate in turn, beginning with another one each time, so
+//             that changes of the GPU's clock affect all of them alike. A measurement is as many launches as
 //             last about two milliseconds, between two events; the median of the rounds counts.
 // Memory      Operands are random, as a GPU multiplies zeros and repetitions faster, and of the real sizes.
 //             Launches take sets of operands in turn, as many as make three times the L2 (or SETS_MAX), so
 //             that each finds its operands in memory, as most of a training step's products do.
 // Candidates  Each runs twice on the same operands and must give the same bits, and those of the first
-//             heuristic but for rounding. That excludes what adds with atomics, whatever it calls itself;
-//             what says that it does (matmul_algo_refused) is not even tried.
+//             heuristic but for rounding. That excludes algorithms that add with atomics; those that report
+//             it (matmul_algo_refused) are not run.
 // Choice      The fastest, if it is faster than the first heuristic by more than GAIN_MIN: less is noise, and
 //             a table that changes with each measurement would change the bits with it.
 //
-// Everything runs on the stream's thread, as if it were an operation of the stream's.
+// Everything runs on the stream's thread, like an operation of the stream.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/host/cuda_impl.h"
 
-// An outgrown workspace stays until the stream ends: what is queued still uses it, and freeing waits for the
-// whole device, so for transfers of other streams that wait for peers, who may be about to free likewise.
+// An outgrown workspace stays until the stream ends: what is queued still uses it. Freeing it would wait for the
+// whole device, hence for transfers of other streams that wait for peers, which may be about to free as well.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     struct cuda_device *d = cuda_device_of(s);
     if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;

@@ -17,7 +17,7 @@ struct attn_bwd_buffers {
     float scale;
 };
 
-// A warp a row (b,t,h) of out.
+// One warp for each row (b,t,h) of out.
 template <typename T>
 __global__ void __launch_bounds__(TILE_THREADS) attn_delta_kernel(struct attn_bwd_buffers<T> p) {
     int lane = (int)threadIdx.x % WARP;

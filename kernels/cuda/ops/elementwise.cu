@@ -1,4 +1,4 @@
-// y = a + b, and rows that are all one row.
+// y = a + b, and a bias repeated over all rows.
 #include "kernels/cuda/common/map.h"
 
 struct add_fn {

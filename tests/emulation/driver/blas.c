@@ -4,12 +4,12 @@
 //
 // EMULATED_CUBLAS_LACKS   epilogues for which there is no algorithm: words out of "bias gelu bgrad"
 //
-// Refused, because the library refuses it or computes garbage   operands that do not match, pointers less
+// Refused, because the library refuses it or computes garbage: operands that do not match, pointers less
 // aligned than the heuristic was promised, an aux matrix whose rows are no multiples of 8, operands that are
 // not in the device's memory, attributes that are not emulated.
 //
-// The heuristic knows several algorithms (enum which). What they take is told to events alone, and only where
-// it is asked for; nothing waits so long.
+// The heuristic knows several algorithms (enum which). How long they take is visible to events alone, and only
+// with EMULATED_CUBLASLT_TIMES; nothing waits that long.
 //
 // Environment
 //     EMULATED_CUBLASLT_TIMES    1: products take the seconds of times_s, as events see it

@@ -1,8 +1,8 @@
 // An emulated CUDA driver and runtime, for running the whole program with --device cuda where there is no
 // GPU: tests/job_cuda/ by way of job_emulate(). It is built as libcuda.so.1, which is where the program
 // looks for a driver; the backend's sources (kernels/cuda/host/*.c, against CUDA's own headers) and its
-// kernels (compiled for the host, see ../gpu/cuda_runtime.h) become libstarring_cuda.so beside it, ../nccl
-// becomes libnccl.so.2.
+// kernels (compiled for the host, see tests/emulation/gpu/cuda_runtime.h) become libstarring_cuda.so beside it,
+// tests/emulation/nccl becomes libnccl.so.2.
 //
 //     driver.c          devices, errors
 //     driver_access.c   memory's functions, what work may touch, copies
@@ -28,8 +28,8 @@
 //     the thread's
 // A failure of a kernel sticks to its device: later calls return it.
 //
-// What it is not: a model of speed or of the hardware's limits, no default stream, no graphs, no page faults
-// of managed memory; the unified address space it has.
+// What it is not: a model of speed or of the hardware's limits. It has the unified address space, but no default
+// stream, no graphs and no page faults of managed memory.
 //
 // Environment
 //     EMULATED_CUDA_DEVICES     how many devices, 0 to 8; 1

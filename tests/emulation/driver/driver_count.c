@@ -1,7 +1,7 @@
-// How often the host has stood still for a device, and copied from memory that is not page-locked, for which
+// How often the host has waited for a device, and copied from memory that is not page-locked, for which
 // a GPU makes the host wait beyond 64 KB (CUDA's runtime documentation, "API synchronization behavior"; the
 // copies of the tests are small, so all of them count). Threads that launch kernels are those of streams:
-// their waits, for the events of their own clock, hold up no host. EMULATED_CUDA_COUNTS names a file to which
+// their waits, for the events of their own clock, do not delay a host. EMULATED_CUDA_COUNTS names a file to which
 // the process appends a line at its end.
 #include <stdio.h>
 #include <stdlib.h>

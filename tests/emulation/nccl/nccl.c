@@ -6,17 +6,19 @@
 //                                                     wait until all that went out has been taken]
 //
 // As the real one
-//     with config.blocking = 0 a call answers ncclInProgress, and so do the next questions; a call in the
+//     With config.blocking = 0 a call answers ncclInProgress, and so do the next questions; a call in the
 //     meantime is refused. What was called reaches the stream when the question is answered with success.
 //     A communicator is there when all its ranks have come. Batches of one communicator run in the order of
 //     their calls, whatever their streams. An abort lets its own rank's streams go on; other ranks wait until
 //     they abort as well. Two ranks on one device are refused, but from 2.30 on with
-//     NCCL_MULTI_RANK_GPU_ENABLE=1. Sums are rounded to the storage type at every step.
-// Batches of several communicators of a rank start in any order, from 2.26 on with
-// NCCL_LAUNCH_ORDER_IMPLICIT=1 in that of their calls. Where the order is not the same on all ranks, the real
-// one may hang: here it is an error of the second rank's, as are two threads of a rank that call NCCL at
-// once. Otherwise than the real one, ranks that call different things are told so: the error is NCCL's at the
-// next question, and the stream stays where it is until the abort.
+//     NCCL_MULTI_RANK_GPU_ENABLE=1. Sums are rounded to the storage type at every step. Batches of several
+//     communicators of a rank start in any order, from 2.26 on with NCCL_LAUNCH_ORDER_IMPLICIT=1 in that of
+//     their calls.
+//
+// Unlike the real one
+//     Where batches start in another order on another rank, the real one may hang: here it is an error of the
+//     second rank, as are two threads of a rank that call NCCL at once. Ranks that call different things get
+//     an error: NCCL reports it at the next question, and the stream stays where it is until the abort.
 //
 // Environment   EMULATED_NCCL_VERSION: what it says it is, such as 23000; that of the header.
 #include "tests/emulation/nccl/nccl_impl.h"

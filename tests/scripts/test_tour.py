@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""docs/ARCHITECTURE.md's file tour and the files: every source is in the tour, every name in the tour is a file."""
+import glob
+import os
+import re
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SOURCES = ("kernels", "shared", "ps", "decentral", "proto", "experiments")
+ENDINGS = (".c", ".h", ".cu", ".proto", ".py", ".json")
+HEADING = re.compile(r"^\*\*([\w/]+)/\*\*", re.M)
+NAME = re.compile(r"`([\w./*-]+\.(?:c|h|cu|proto|py|json))`")
+
+
+def tour():
+    """The text of the tour up to the part about tests, which speaks of folders."""
+    with open(os.path.join(TOP, "docs", "ARCHITECTURE.md"), encoding="utf-8") as f:
+        text = f.read()
+    return text[text.index("## File tour"):text.index("**tests/**")]
+
+
+def named(text, top=TOP):
+    """The files that a tour names, below `top`: {path}, and the names behind which there is none."""
+    found, missing, room = set(), [], ""
+    for line in text.splitlines():
+        heading = HEADING.match(line)
+        if heading:
+            room = heading.group(1)
+        for name in NAME.findall(line) if heading or line.startswith("|") else ():
+            here = [path for path in (os.path.join(top, room, name), os.path.join(top, os.path.dirname(room), name),
+                                      os.path.join(top, name)) if glob.glob(path)]
+            if not here:
+                missing.append(f"{room}: {name}")
+                continue
+            for path in glob.glob(here[0]):
+                found.add(os.path.relpath(path, top))
+                if path.endswith(".c") and os.path.exists(path[:-1] + "h"):
+                    found.add(os.path.relpath(path[:-1] + "h", top))
+    return found, missing
+
+
+def sources(top=TOP):
+    for room in SOURCES:
+        for folder, folders, files in os.walk(os.path.join(top, room)):
+            folders[:] = [d for d in folders if d != "__pycache__"]
+            yield from (os.path.relpath(os.path.join(folder, f), top) for f in files
+                        if f.endswith(ENDINGS) and f != "__init__.py")
+
+
+class Tour(unittest.TestCase):
+    def test_every_name_is_a_file(self):
+        self.assertEqual(named(tour())[1], [])
+
+    def test_every_file_is_named(self):
+        self.assertEqual(sorted(set(sources()) - named(tour())[0]), [])
+
+    def test_the_rule_itself(self):
+        self.assertGreater(len(named(tour())[0]), 200)
+        found, missing = named("**kernels/**: x\n| `backend.c`, `nothing.c` | y |")
+        self.assertEqual(found, {"kernels/backend.c", "kernels/backend.h"})
+        self.assertEqual(missing, ["kernels: nothing.c"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -45,17 +45,16 @@ static int check(const struct config *c) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
     if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
         return fail(
-            "--collective mpi: with --launch threads the ranks share one process's memory; use --collective "
-            "local, or --launch mpi");
+            "--collective mpi: with --launch threads the ranks share one "
+            "process's memory; use --collective local, or --launch mpi");
     if (c->collective == RING_THREADS && c->launch == LAUNCH_MPI)
         return fail(
-            "--collective local: with --launch mpi the ranks are processes of their own; use --collective "
-            "mpi, "
-            "or --launch threads");
+            "--collective local: with --launch mpi the ranks are processes of "
+            "their own; use --collective mpi, or --launch threads");
     if (c->collective == RING_NCCL && c->device != DEVICE_CUDA)
         return fail(
-            "--collective nccl: NCCL moves the memory of GPUs, and --device is %s; use --device cuda, or "
-            "--collective auto",
+            "--collective nccl: NCCL moves the memory of GPUs, and --device "
+            "is %s; use --device cuda, or --collective auto",
             devices[c->device]);
     return 0;
 }
@@ -66,17 +65,15 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
                     REDUCE_MAX);
     if (c->collective == RING_MPI && c->launch != LAUNCH_MPI && e->kind == RANK_ENV_NONE)
         return fail(
-            "--collective mpi: nobody has started this process as a rank; add --launch mpi, start it by "
-            "mpirun "
-            "-n %d, or use --collective local",
+            "--collective mpi: nobody has started this process as a rank; add "
+            "--launch mpi, start it by mpirun -n %d, or use --collective local",
             c->workers);
     if (e->kind == RANK_ENV_NONE) return 0;
     const char *by = rank_env_name(e->kind);
     if (c->collective == RING_THREADS)
         return fail(
-            "--collective local: started by %s, the ranks are processes of their own; use --collective mpi, "
-            "or "
-            "--launch threads",
+            "--collective local: started by %s, the ranks are processes of "
+            "their own; use --collective mpi, or --launch threads",
             by);
     if (!e->mpi_ready)
         return fail(
@@ -93,9 +90,8 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
 static int check_native(const struct config *c) {
     if (c->workers > 1 && c->collective == RING_THREADS)
         return fail(
-            "\"reduce\": \"native\": ranks that are threads have no library whose sum could be taken; use "
-            "--launch "
-            "mpi or --collective nccl, or leave \"reduce\" out");
+            "\"reduce\": \"native\": ranks that are threads have no library whose sum could be "
+            "taken; use --launch mpi or --collective nccl, or leave \"reduce\" out");
     if (c->workers > 1 && c->collective == RING_MPI && c->dtype != DT_F32)
         return fail(
             "\"reduce\": \"native\": Open MPI has no sum of %s; use --dtype fp32, or leave \"reduce\" out",

@@ -38,13 +38,10 @@ static const struct cli_command command = {
     .name = "bench collective",
     .usage = "[--op LIST] [--ranks N] [--collective C] [OPTIONS]",
     .summary =
-        "Times every primitive that the ring uses, at sizes from --min-bytes to --max-bytes, and compares "
-        "every\n"
-        "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / "
-        "time,\n"
+        "Times every primitive that the ring uses, at sizes from --min-bytes to --max-bytes, and compares every\n"
+        "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / time,\n"
         "busbw = algbw x 2(N-1)/N for all_reduce, x 1 for broadcast, reduce and send_recv, else x (N-1)/N.\n"
-        "The primitives: broadcast, scatter, reduce, all_reduce, gather, all_gather, reduce_scatter, "
-        "all_to_all,\n"
+        "The primitives: broadcast, scatter, reduce, all_reduce, gather, all_gather, reduce_scatter, all_to_all,\n"
         "send_recv (around a circle in which even ranks send first), barrier.",
     .examples =
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"

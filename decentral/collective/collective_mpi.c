@@ -323,8 +323,8 @@ static int run_native(struct collective_mpi *m, const struct collective_call *c)
     MPI_Datatype type = native_type(c->dt);
     if (type == MPI_DATATYPE_NULL)
         return collective_impl_fail(&m->x.impl,
-                                    "%s: MPI reduces no %s natively; use the ordered reduction (\"reduce\": "
-                                    "\"ordered\") or fp32",
+                                    "%s: MPI reduces no %s natively; use the ordered "
+                                    "reduction (\"reduce\": \"ordered\") or fp32",
                                     collective_name(c->primitive), dtype_name(c->dt));
     int rc = c->primitive == COLLECTIVE_REDUCE_SCATTER ? native_reduce_scatter(m, c, type)
                                                        : native_all_reduce(m, c, type);

@@ -40,11 +40,10 @@ static void *open_library(const char **why) {
     pthread_once(&asked, ask_for_order);
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (library) return library;
-    snprintf(
-        text, sizeof text,
-        "NCCL was not found (%.300s): install libnccl2, name its folder in LD_LIBRARY_PATH, or use another "
-        "--collective",
-        dlerror());
+    snprintf(text, sizeof text,
+             "NCCL was not found (%.300s): install libnccl2, name its folder "
+             "in LD_LIBRARY_PATH, or use another --collective",
+             dlerror());
     *why = text;
     return NULL;
 }

@@ -185,9 +185,8 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
         }
     } else if (s.skip) {
         return fail(
-            "step %lld: %lld gradient elements are not finite and were pushed as they came; lower the "
-            "learning "
-            "rate or set gradient_clipping",
+            "step %lld: %lld gradient elements are not finite and were pushed as "
+            "they came; lower the learning rate or set gradient_clipping",
             (long long)in->step, (long long)words.sum.nonfinite);
     }
     return 0;

@@ -43,10 +43,8 @@ static const struct cli_command kernels_command = {
     .summary =
         "Times every operation of the model and the optimizer at the sizes of a training step, each in turn\n"
         "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes);\n"
-        "on a CPU also with the peak of its multiply-add. With --model the operations are those of that "
-        "model,\n"
-        "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; "
-        "without,\n"
+        "on a CPU also with the peak of its multiply-add. With --model the operations are those of that model,\n"
+        "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; without,\n"
         "sizes that show both kinds of models.",
     .examples =
         "  starring bench kernels --dtype bf16\n"
@@ -282,8 +280,8 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
 static void print_adam(const struct bench_device *d, const struct bench_work *w, long n) {
     char line[DEVICE_FACTS_LINE];
     printf(
-        "adamw   %.1f GB/s: %ld elements, %s gradients and weights, %.0f bytes each read and written, %.2f "
-        "ms\n",
+        "adamw   %.1f GB/s: %ld elements, %s gradients and weights, "
+        "%.0f bytes each read and written, %.2f ms\n",
         rate_of(d, w) * 1e-9, n, dtype_name(d->dt), w->bytes / (double)n,
         bench_median(w->seconds, d->rounds) * 1e3);
     printf("copy    %.1f GB/s: %s\n", yard_rate(d, w) * 1e-9, bench_copy_text(d));

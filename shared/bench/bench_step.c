@@ -48,8 +48,8 @@ static const struct cli_command command = {
     .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [OPTIONS]",
     .summary =
         "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
-        "a large matrix product: the share of its rate that a step reaches is the figure to compare. On a "
-        "CPU the peak of its\n"
+        "a large matrix product: the share of its rate that a step reaches "
+        "is the figure to compare. On a CPU the peak of its\n"
         "multiply-add is timed as well.",
     .examples =
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
@@ -237,8 +237,8 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
         return -1;
     if (b->config->row != &topology_local)
         return fail(
-            "bench step: --set topology=%s: one process is timed, --topology local; compare topologies with "
-            "experiments/compare.py",
+            "bench step: --set topology=%s: one process is timed, --topology "
+            "local; compare topologies with experiments/compare.py",
             b->config->topology);
     b->layout = model_layout_create(&b->spec, 1);
     struct data_options data = {.path = b->config->data,

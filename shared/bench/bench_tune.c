@@ -102,19 +102,19 @@ static int load_config(struct tune *t, const struct cli_args *a) {
     c->steps = STEPS;
     if (c->row != &topology_local)
         return fail(
-            "bench tune: --set topology=%s: one process is measured, --topology local; what it finds "
-            "serves every topology",
+            "bench tune: --set topology=%s: one process is measured, "
+            "--topology local; what it finds serves every topology",
             c->topology);
     if (c->device == DEVICE_AUTO) c->device = DEVICE_CUDA;
     if (c->device != DEVICE_CUDA)
         return fail(
-            "bench tune: --device %s: the algorithms are cuBLASLt's, and measured on a GPU: leave "
-            "--device out, or say cuda",
+            "bench tune: --device %s: the algorithms are cuBLASLt's, and "
+            "measured on a GPU: leave --device out, or say cuda",
             c->device == DEVICE_CPU ? "cpu" : "ref");
     if (strcmp(c->products, "auto"))
         return fail(
-            "bench tune: --set cuda.products=%s: here products are measured, not chosen; --out FILE is "
-            "where they go",
+            "bench tune: --set cuda.products=%s: here products are "
+            "measured, not chosen; --out FILE is where they go",
             c->products);
     return 0;
 }

@@ -61,13 +61,13 @@ static double entropy_of(const int64_t *counts, int32_t vocab, int64_t total) {
 static int check_lengths(const struct token_source *s, const struct data_options *o) {
     if (o->seq > 0 && s->train_tokens < o->seq + 1)
         return fail(
-            "data %s: %lld training tokens, but a sequence of %lld needs %lld; use more text or a shorter "
-            "seq_len",
+            "data %s: %lld training tokens, but a sequence of %lld "
+            "needs %lld; use more text or a shorter seq_len",
             o->path, (long long)s->train_tokens, (long long)o->seq, (long long)o->seq + 1);
     if (o->seq > 0 && o->val_path && s->val_tokens < o->seq + 1)
         return fail(
-            "data %s: %lld held-out tokens, but a sequence of %lld needs %lld; use more text or a shorter "
-            "seq_len",
+            "data %s: %lld held-out tokens, but a sequence of %lld "
+            "needs %lld; use more text or a shorter seq_len",
             o->val_path, (long long)s->val_tokens, (long long)o->seq, (long long)o->seq + 1);
     return 0;
 }

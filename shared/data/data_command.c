@@ -67,8 +67,8 @@ struct copying {
 
 static int too_many(const char *from) {
     return fail(
-        "%s: llm.c's header counts to %d tokens, these are more: split the file, --data takes a directory "
-        "of .bin files",
+        "%s: llm.c's header counts to %d tokens, these are more: split "
+        "the file, --data takes a directory of .bin files",
         from, INT32_MAX);
 }
 

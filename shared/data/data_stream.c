@@ -58,11 +58,10 @@ static int refuse_magic(const struct segment *g, int32_t magic) {
             g->path, magic);
     char *path = shell_word(g->path);
     fail(
-        "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: uint32). Bare "
-        "tokens, "
-        "as nanoGPT writes them, get a header by\n    starring data wrap --type uint16 %s OUT.bin\n(uint32 "
-        "for "
-        "tokens of 4 bytes); --tokenizer byte reads the file as text",
+        "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: "
+        "uint32). Bare tokens, as nanoGPT writes them, get a header by\n"
+        "    starring data wrap --type uint16 %s OUT.bin\n"
+        "(uint32 for tokens of 4 bytes); --tokenizer byte reads the file as text",
         g->path, magic, path);
     free(path);
     return -1;
@@ -82,8 +81,8 @@ static int read_bin_header(struct segment *g, int *width) {
     int64_t have = (int64_t)g->map_bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
     if (head[2] <= 0 || have != need)
         return fail(
-            "data %s: its header announces %d tokens (%lld bytes), but %lld bytes follow it; the file is %s, "
-            "copy or write it again",
+            "data %s: its header announces %d tokens (%lld bytes), but %lld "
+            "bytes follow it; the file is %s, copy or write it again",
             g->path, head[2], (long long)need, (long long)(have > 0 ? have : 0),
             have < need ? "truncated" : "damaged");
     g->tokens = (const char *)g->map + BIN_HEADER_BYTES;

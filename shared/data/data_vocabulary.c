@@ -113,10 +113,8 @@ static int compare_files(struct checking *k, const char *side, const cJSON *toke
         if (strcmp(ours, theirs) != 0)
             return fail(
                 "%s: these tokens are of the tokenizer %s, whose %s has SHA-256 %.16s.., but that of the "
-                "model's "
-                "directory %s has %.16s..: make tokens with --tokenizer %s; if you know that both give the "
-                "same "
-                "tokens, delete the sidecar to train without this check",
+                "model's directory %s has %.16s..: make tokens with --tokenizer %s; if you know that "
+                "both give the same tokens, delete the sidecar to train without this check",
                 side, get_text(tokenizer, "name"), file->string, theirs, k->folder, ours, k->folder);
         same = 1;
     }
@@ -129,9 +127,9 @@ static int compare_sizes(struct checking *k, const char *side, const cJSON *toke
     if (same < 0) return -1;
     if (size <= v->size && (same || v->size - size <= PADDING_MAX)) return 0;
     return fail(
-        "%s: these tokens are of the tokenizer %s with a vocabulary of %lld entries, but the model %s has "
-        "%d: make "
-        "tokens with this model's tokenizer (experiments/tokenize.py), or take the model that goes with them",
+        "%s: these tokens are of the tokenizer %s with a vocabulary of %lld entries, "
+        "but the model %s has %d: make tokens with this model's tokenizer "
+        "(experiments/tokenize.py), or take the model that goes with them",
         side, get_text(tokenizer, "name"), (long long)size, v->model, v->size);
 }
 
@@ -163,8 +161,8 @@ static int check_fields(struct checking *k, const struct segment *g, const char 
             missing);
     if (tokens != g->count)
         return fail(
-            "%s: speaks of %lld tokens, but %s has %lld: it is another file's; make the tokens "
-            "again, " WITHOUT_CHECKS,
+            "%s: speaks of %lld tokens, but %s has %lld: it is "
+            "another file's; make the tokens again, " WITHOUT_CHECKS,
             side, (long long)tokens, g->path, (long long)g->count);
     bool of_bytes = !strcmp(kind, "byte"), forced = k->v->tokenizer && !strcmp(k->v->tokenizer, "byte");
     if (of_bytes) return k->bytes || forced ? 0 : refuse_bytes(k, g->path, "its tokens are bytes", NULL);

@@ -221,8 +221,7 @@ static int read_all(const char *path, const cJSON *root, struct product_table *o
                     path);
     if (!cJSON_IsNumber(version) || version->valuedouble != VERSION)
         return fail(
-            "%s: a table of products of another version than %d: measure again with `starring bench "
-            "tune`",
+            "%s: a table of products of another version than %d: measure again with `starring bench tune`",
             path, VERSION);
     cJSON_ArrayForEach(o, list) {
         struct place p = {path, out->count};

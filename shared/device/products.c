@@ -34,8 +34,8 @@ static char *path_of(const struct config *c) {
 static int read_table(const char *path, struct product_table *out) {
     if (product_table_read(path, out) == 0) return 0;
     return fail(
-        "cuda.products: %s cannot be used: measure one with `starring bench tune`, or run without it "
-        "(--set cuda.products=none)",
+        "cuda.products: %s cannot be used: measure one with `starring bench "
+        "tune`, or run without it (--set cuda.products=none)",
         path);
 }
 
@@ -90,8 +90,8 @@ void products_say(const struct products *p) {
             p->path, p->ignored);
     else if (p->ignored > 0)
         info(
-            "products: %s, %d algorithms chosen by measurement; %d more are of other devices or versions of "
-            "cuBLASLt and ignored",
+            "products: %s, %d algorithms chosen by measurement; %d more are of "
+            "other devices or versions of cuBLASLt and ignored",
             p->path, p->choices, p->ignored);
     else
         info("products: %s, %d algorithms chosen by measurement", p->path, p->choices);
@@ -121,11 +121,9 @@ int products_compare(const struct config *c, struct topology *t, const struct pr
     gethostname(host, sizeof host - 1);
     if (p->hash) snprintf(hash, sizeof hash, " (%016llx)", (unsigned long long)p->hash);
     return fail(
-        "workers choose the algorithms of their matrix products differently: worker %d on %s has %d from "
-        "%s%s; "
-        "give all of them the same file (cuda.products=FILE) on equal GPUs with equal versions of cuBLASLt, "
-        "or "
-        "none (cuda.products=none)",
+        "workers choose the algorithms of their matrix products differently: worker %d on %s "
+        "has %d from %s%s; give all of them the same file (cuda.products=FILE) on equal "
+        "GPUs with equal versions of cuBLASLt, or none (cuda.products=none)",
         t->rank, host, p->choices, p->path ? p->path : "no table", hash);
 }
 
@@ -164,8 +162,8 @@ void products_print(FILE *f, const char *heading, const struct cJSON *products) 
     const char *file = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(products, "file"));
     if (!file) return;
     fprintf(f,
-            "%s%d of %d shapes by measurement, %d not in the table, %d refused, %d entries of other GPUs or "
-            "versions; %s\n",
+            "%s%d of %d shapes by measurement, %d not in the table, %d "
+            "refused, %d entries of other GPUs or versions; %s\n",
             heading, whole(products, "chosen"), whole(products, "shapes"), whole(products, "unknown"),
             whole(products, "refused"), whole(products, "ignored"), file);
 }

@@ -177,8 +177,8 @@ static void check_tied_head(struct hf_reader *r) {
     const struct st_tensor *a = head->tensor, *b = embedding->tensor;
     if (a->dtype != b->dtype || a->bytes != b->bytes || memcmp(a->data, b->data, a->bytes))
         warn(
-            "%s: tensor lm_head.weight differs from the embedding, but tie_word_embeddings is true: it is "
-            "ignored",
+            "%s: tensor lm_head.weight differs from the embedding, but "
+            "tie_word_embeddings is true: it is ignored",
             st_path(head->file));
 }
 

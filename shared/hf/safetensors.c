@@ -80,8 +80,8 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
                     t->name);
     if (end > data_bytes)
         return fail(
-            "%s: tensor %s: ends at byte %lld of the data, but only %lld are there; the file is truncated or "
-            "its header lies",
+            "%s: tensor %s: ends at byte %lld of the data, but only %lld are "
+            "there; the file is truncated or its header lies",
             path, t->name, (long long)end, (long long)data_bytes);
     int64_t need;
     if (__builtin_mul_overflow(t->numel, (int64_t)item_bytes, &need) || need != end - begin)
@@ -144,8 +144,8 @@ static int read_header(struct st_file *f) {
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
     if (n > MAX_HEADER_BYTES || n > f->map_bytes - 8)
         return fail(
-            "%s: says its header has %llu bytes, but the file has %zu; it is truncated or no safetensors "
-            "file",
+            "%s: says its header has %llu bytes, but the file has "
+            "%zu; it is truncated or no safetensors file",
             f->path, (unsigned long long)n, f->map_bytes);
     // A NUL-terminated copy, so that the parser cannot run into the data.
     char *text = xcalloc(n + 1, 1);

@@ -19,9 +19,8 @@ int launch_check(const struct config *c) {
     }
     if (!row->collectives && c->reduce_native)
         return fail(
-            "--topology %s: \"reduce\": \"native\" is the ring's; the star's servers and a single process "
-            "always sum in "
-            "worker order",
+            "--topology %s: \"reduce\": \"native\" is the ring's; the star's "
+            "servers and a single process always sum in worker order",
             c->topology);
     return row->check ? row->check(c) : 0;
 }

@@ -76,9 +76,8 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
     if (cli_get(args, "save-on-interrupt") && (is_rank(r) || c->launch == LAUNCH_MPI))
         return fail(
-            "--save-on-interrupt: mpirun kills its ranks a second after a Ctrl-C, which is no time to write "
-            "a "
-            "model in; leave it out, or use --launch threads");
+            "--save-on-interrupt: mpirun kills its ranks a second after a Ctrl-C, which is "
+            "no time to write a model in; leave it out, or use --launch threads");
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (cpu_kernel_choose(c)) return -1;

@@ -15,9 +15,9 @@ int scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow
         if (c->hysteresis == 1 || s->hysteresis_left == 1) {
             if (s->scale == c->min_scale)
                 return fail(
-                    "step %lld: a gradient is not finite although the fp16 loss scale is at its minimum %g: "
-                    "the run ends here, as in DeepSpeed; lower the learning rate, set fp16.min_loss_scale "
-                    "lower, or train in bf16",
+                    "step %lld: a gradient is not finite although the fp16 loss scale is at "
+                    "its minimum %g: the run ends here, as in DeepSpeed; lower the "
+                    "learning rate, set fp16.min_loss_scale lower, or train in bf16",
                     (long long)s->iter + 1, c->min_scale);
             s->scale = fmax(s->scale / 2, c->min_scale);
         } else {

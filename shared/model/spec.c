@@ -73,8 +73,8 @@ int model_spec_check_seq(const struct model_spec *s, int64_t seq) {
     if (!longest || seq <= longest) return 0;
     if (longest == s->sliding_window)
         return fail(
-            "--seq %lld: %s sees a window of %d tokens, and windows are not implemented: a sequence may be "
-            "as long as the window",
+            "--seq %lld: %s sees a window of %d tokens, and windows are not "
+            "implemented: a sequence may be as long as the window",
             (long long)seq, s->name, s->sliding_window);
     return fail("--seq %lld: %s has %d learned positions", (long long)seq, s->name, s->max_positions);
 }

@@ -121,8 +121,8 @@ static int may_take(const char *dir, bool force) {
     run_state_read(dir, &s);
     if (s.phase == RUN_RUNNING && !s.own && !s.elsewhere)
         return fail(
-            "%s is in use: process %lld has been writing to it since %s; choose another --out, or end it "
-            "first",
+            "%s is in use: process %lld has been writing to it since "
+            "%s; choose another --out, or end it first",
             dir, (long long)s.pid, s.started);
     if (force || !found) return 0;
     if (s.phase == RUN_RUNNING && s.elsewhere)

@@ -337,8 +337,8 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"wire",
          "payload bytes per step of one rank; control is everything else (headers, scalars, barriers)"},
         {"time",
-         "seconds of the whole run, mean over workers; comm_exposed: stood still for transfers, wait: for "
-         "peers"},
+         "seconds of the whole run, mean over workers; comm_exposed: "
+         "stood still for transfers, wait: for peers"},
         {"tokens_per_second", "global batch tokens of all steps but the first / their seconds"},
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text"},
@@ -352,13 +352,13 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"weights_hash", "xxh64 of the final weights in logical tensor order, without gaps and padding"},
         {"cpu_kernel",
          "product: how the workers' CPUs multiplied matrices, the one choice that bits depend on "
-         "(cpu.kernel); "
-         "built_for: vector instructions of the program, on which they do not; null: not on CPUs"},
+         "(cpu.kernel); built_for: vector instructions of the program, on which they do not; null: not on "
+         "CPUs"},
         {"products",
-         "which algorithms the matrix products of worker 0's GPU take (cuda.products); file: of the measured "
-         "table; hash: of its entries that apply; ignored: entries of other GPUs or versions; shapes: of "
-         "this "
-         "run, of which chosen by the table, unknown to it, refused by the library; null: not on GPUs"},
+         "which algorithms the matrix products of worker 0's GPU take (cuda.products); file: of the "
+         "measured table; hash: of its entries that apply; ignored: entries of other GPUs or versions; "
+         "shapes: of this run, of which chosen by the table, unknown to it, refused by the library; null: "
+         "not on GPUs"},
         {"head",
          "the logits of a micro-batch pass in chunks of chunk_rows rows; apart: each micro-batch adds its "
          "chunks in a buffer of its own before it adds them to the gradient (shared/model/head_plan.h)"},

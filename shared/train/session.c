@@ -108,8 +108,8 @@ static int open_device(struct session *x) {
     if (!backend) return -1;
     if (c->device == DEVICE_CUDA && x->o->rank <= 0)
         warn(
-            "--device cuda: this backend has been tested in emulation only, on no GPU yet: check its "
-            "results");
+            "--device cuda: this backend has been tested in "
+            "emulation only, on no GPU yet: check its results");
     char label[32] = "worker";
     if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
     error_set_label(label);
@@ -160,9 +160,8 @@ static int check_kernels(struct session *x) {
     char host[64] = "?";
     gethostname(host, sizeof host - 1);
     return fail(
-        "workers multiply matrices differently: %.0f by %s, %.0f by %s; worker %d on %s (device %s, program "
-        "built "
-        "for %s) by %s; choose one for all: --set cpu.kernel=%s",
+        "workers multiply matrices differently: %.0f by %s, %.0f by %s; worker %d on %s (device "
+        "%s, program built for %s) by %s; choose one for all: --set cpu.kernel=%s",
         count[CPU_KERNEL_FMA], cpu_kernel_name(CPU_KERNEL_FMA), count[CPU_KERNEL_PAIRS],
         cpu_kernel_name(CPU_KERNEL_PAIRS), x->topology->rank, host, c->device == DEVICE_CPU ? "cpu" : "other",
         cpu_kernel_vectors(), cpu_kernel_name(c->cpu_kernel), cpu_kernel_name(CPU_KERNEL_FMA));

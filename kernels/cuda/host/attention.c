@@ -110,11 +110,10 @@ static int tell(struct cuda_stream *s, const struct attention_plan *p, const cha
     char shape[160];
     describe(&p->shape, shape);
     if (p->own && d->wanted.attention == CUDA_ATTENTION_CUDNN) {
-        snprintf(
-            s->why, sizeof s->why,
-            "cuda.attention is cudnn, and cuDNN gives no plan for %s: %s; --set cuda.attention=auto takes "
-            "our own kernels there",
-            shape, why);
+        snprintf(s->why, sizeof s->why,
+                 "cuda.attention is cudnn, and cuDNN gives no plan for %s: %s; "
+                 "--set cuda.attention=auto takes our own kernels there",
+                 shape, why);
         s->ctx.why = s->why;
         return -1;
     }

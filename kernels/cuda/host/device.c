@@ -29,13 +29,13 @@ static int probe(char *why, size_t why_bytes) {
                  "container start it with the GPUs (docker run --gpus all), or use --device cpu");
     else if (e == cudaErrorInsufficientDriver)
         snprintf(why, why_bytes,
-                 "the NVIDIA driver is too old: it does CUDA %d.%d, this build needs %d.%d; update the "
-                 "driver or use --device cpu",
+                 "the NVIDIA driver is too old: it does CUDA %d.%d, this build "
+                 "needs %d.%d; update the driver or use --device cpu",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     else if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
         snprintf(why, why_bytes,
-                 "the NVIDIA driver sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use "
-                 "--device cpu");
+                 "the NVIDIA driver sees no GPU; look at nvidia-smi and "
+                 "CUDA_VISIBLE_DEVICES, or use --device cpu");
     else if (e != cudaSuccess)
         snprintf(why, why_bytes, "CUDA does not start: %s (%s); look at nvidia-smi, or use --device cpu",
                  cudaGetErrorString(e), cudaGetErrorName(e));

@@ -28,7 +28,6 @@ static struct zero_options options_of(const struct config *c, const struct layou
 }
 
 // ---------------------------------------------------------------- before anything starts
-
 // Of the ranks that mpirun is still to start all are taken to be here.
 static void resolve(struct config *c, const struct rank_env *e) {
     bool started = e->kind != RANK_ENV_NONE;
@@ -139,7 +138,6 @@ static void describe(const struct config *c, struct cJSON *summary) {
 }
 
 // ---------------------------------------------------------------- a rank
-
 struct rank {
     const struct job *job;
     struct ring_place place;

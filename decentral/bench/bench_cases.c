@@ -4,7 +4,6 @@
 #include <string.h>
 
 // ---------------------------------------------------------------- shapes
-
 const char *bench_name(enum collective_primitive p) {
     return p == COLLECTIVE_SEND ? "send_recv" : collective_name(p);
 }
@@ -63,7 +62,6 @@ size_t bench_recv_count(const struct bench_shape *s, int rank) {
 }
 
 // ---------------------------------------------------------------- what goes in
-
 // Well mixed bits of a counter (SplitMix64, Steele et al. 2014): at the sizes of a bench, Philox would take
 // longer than what is measured.
 static uint64_t bits_of(uint64_t seed, int rank, size_t i) {
@@ -125,7 +123,6 @@ void bench_input(const struct bench_data *d, const struct bench_shape *s, int ra
 }
 
 // ---------------------------------------------------------------- what must come out
-
 size_t bench_scratch_bytes(const struct bench_shape *s, size_t n) {
     return collective_reduces(s->what) ? (size_t)s->ranks * n * dtype_size(s->dt) : 0;
 }

@@ -39,7 +39,6 @@ double bench_bus_rate(const struct bench_row *r, enum bench_place place) {
 }
 
 // ---------------------------------------------------------------- opening
-
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 // The larger buffer of any shape.
@@ -107,7 +106,6 @@ static int fail_rank(struct rank *x, const char *what) {
 static int wait_for(struct rank *x, const char *what) { return stream_sync(x->s) ? fail_rank(x, what) : 0; }
 
 // ---------------------------------------------------------------- one call
-
 static struct buffers buffers_of(const struct rank *x, const struct bench_shape *s, enum bench_place place) {
     struct buffers p = {x->send, x->recv, x->send};
     struct collective_call c = bench_call(s, s->what, x->rank);
@@ -141,7 +139,6 @@ static void enqueue(struct rank *x, const struct bench_shape *s, const struct bu
 }
 
 // ---------------------------------------------------------------- data
-
 static struct bench_data data_of(const struct rank *x, const struct bench_shape *s) {
     return (struct bench_data){.seed = x->seed,
                                .exact = collective_reduces(s->what) && x->o->mode == REDUCE_NATIVE};
@@ -180,7 +177,6 @@ static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const st
 }
 
 // ---------------------------------------------------------------- measuring
-
 // Every rank gets the mean of all ranks' seconds and the sum of their wrong elements.
 static int share(struct rank *x, struct bench_figure *f) {
     double mine[2] = {f->seconds, (double)f->wrong}, all[2 * REDUCE_MAX];

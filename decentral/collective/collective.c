@@ -21,7 +21,6 @@ struct call_block {
 };
 
 // ---------------------------------------------------------------- life
-
 // With the lock held.
 static void add_block(struct collective_impl *c) {
     struct call_block *b = xcalloc(1, sizeof *b);
@@ -66,7 +65,6 @@ void collective_destroy(struct collective **c) {
 }
 
 // ---------------------------------------------------------------- errors and counters
-
 int collective_impl_fail(struct collective_impl *c, const char *fmt, ...) {
     pthread_mutex_lock(&c->lock);
     if (!atomic_load(&c->failed)) {
@@ -115,7 +113,6 @@ int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
 }
 
 // ---------------------------------------------------------------- enqueuing
-
 // On the stream's thread.
 static int run_record(void *arg) {
     struct call_record *r = arg;

@@ -185,7 +185,6 @@ static inline void collective_barrier(struct collective *c, struct stream *s) {
 }
 
 // ---------------------------------------------------------------- where communicators come from
-
 #define COLLECTIVE_CHANNELS 4  // 0 .. : independent communicators
 
 // A kind of collectives: one row, in its engine's file.

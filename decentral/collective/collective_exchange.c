@@ -31,7 +31,6 @@ size_t exchange_host_bytes(int size, size_t max_count, enum dtype dt) {
 }
 
 // ---------------------------------------------------------------- on host memory
-
 static int run_barrier(struct exchanger *x) {
     char out = 1, in[REDUCE_MAX];
     for (int i = 0; i < x->impl.head.size; i++)
@@ -59,7 +58,6 @@ int exchange_run(struct exchanger *x, const struct collective_call *c) {
 }
 
 // ---------------------------------------------------------------- on device memory
-
 // Elements of a block in one chunk. The pieces of an all_reduce stay those of the whole call: every rank
 // moves the same bytes as without chunks.
 static size_t chunk_of(const struct exchanger *x, const struct collective_plan *p) {

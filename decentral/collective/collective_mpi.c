@@ -52,7 +52,6 @@ struct collective_mpi {
 };
 
 // ---------------------------------------------------------------- the world
-
 int mpi_world_open(struct mpi_world **out, int *rank, int *size) {
     int provided = 0, done = 0;
     MPI_Initialized(&done);
@@ -90,7 +89,6 @@ void mpi_world_close(struct mpi_world **world) {
 }
 
 // ---------------------------------------------------------------- waiting
-
 // Between tests that found nothing done. start: of the wait.
 static void pause_between_tests(double start) {
     if (now_seconds() - start < YIELD_S) {
@@ -199,7 +197,6 @@ static int wait_all(struct collective_mpi *m, const char *what, const size_t *ex
 }
 
 // ---------------------------------------------------------------- exchanges
-
 static size_t message_bytes(size_t total, size_t at) {
     if (total <= at) return 0;
     return total - at < MESSAGE_BYTES ? total - at : MESSAGE_BYTES;
@@ -258,7 +255,6 @@ static int mpi_exchange(struct exchanger *x, enum collective_primitive p) {
 }
 
 // ---------------------------------------------------------------- native reductions
-
 // The library's type, or MPI_DATATYPE_NULL: it has none for 16-bit floats.
 static MPI_Datatype native_type(enum dtype dt) {
     switch (dt) {
@@ -336,7 +332,6 @@ static int run_native(struct collective_mpi *m, const struct collective_call *c)
 }
 
 // ---------------------------------------------------------------- the table
-
 // On host memory.
 static int run_here(struct exchanger *x, const struct collective_call *call) {
     bool native =

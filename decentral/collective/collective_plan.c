@@ -13,7 +13,6 @@
 const struct collective_row collective_rows[COLLECTIVE_PRIMITIVES] = {COLLECTIVE_LIST(ROW)};
 
 // ---------------------------------------------------------------- who has what
-
 static bool holds(const struct collective_plan *p, enum collective_holder who, int rank) {
     switch (who) {
         case HOLDER_NOBODY:
@@ -63,7 +62,6 @@ size_t collective_sum_place(const struct collective_plan *p) {
 }
 
 // ---------------------------------------------------------------- steps
-
 size_t collective_slot(size_t staging_bytes, int size, enum dtype dt) {
     if (size < 2) return SIZE_MAX;
     return staging_bytes / (size_t)(size - 1) / DEV_ALIGN * DEV_ALIGN / dtype_size(dt);
@@ -154,7 +152,6 @@ struct reduce_args collective_step_sum(const struct collective_plan *p, size_t s
 }
 
 // ---------------------------------------------------------------- bytes
-
 struct collective_volume collective_volume(const struct collective_plan *p) {
     struct collective_volume v = {0};
     size_t e = dtype_size(p->call->dt), mine = collective_piece(p, p->rank).count * e;

@@ -17,7 +17,6 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- whether all mean the same
-
 static void describe(char *buf, size_t bytes, int rank, const struct threads_slot *s) {
     const struct collective_call *c = &s->call;
     int n =
@@ -46,7 +45,6 @@ static int check_signatures(struct collective_threads *t) {
 }
 
 // ---------------------------------------------------------------- what a rank does once all are there
-
 static struct collective_threads *peer_of(const struct collective_threads *t, int rank) {
     return t->channel->slots[rank].owner;
 }
@@ -134,7 +132,6 @@ static int leave(struct collective_threads *t, const struct collective_call *c, 
 }
 
 // ---------------------------------------------------------------- send and recv
-
 // Ends when the receiver has taken the bytes or has enqueued that, in which case later work here waits for
 // it.
 static int run_send(struct collective_threads *t, const struct collective_call *call) {
@@ -199,7 +196,6 @@ static int run_recv(struct collective_threads *t, const struct collective_call *
 }
 
 // ---------------------------------------------------------------- the table
-
 static int threads_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_threads *t = (struct collective_threads *)impl;
     if (threads_moves_open(t, call->stream) != 0) return threads_fail_and_abort(t, impl->error);

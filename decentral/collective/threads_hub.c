@@ -17,7 +17,6 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- life
-
 struct threads_hub *threads_hub_create(int size) {
     if (size < 1 || size > REDUCE_MAX) {
         fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
@@ -81,7 +80,6 @@ bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes) {
 }
 
 // ---------------------------------------------------------------- waiting and giving up
-
 static struct timespec deadline_after(double seconds) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -109,7 +107,6 @@ int threads_fail_and_abort(struct collective_threads *t, const char *text) {
 }
 
 // ---------------------------------------------------------------- meeting
-
 // With the channel locked; unlocks it. The hub is marked before this rank withdraws, so that another rank
 // that times out at the same moment does not report this one as missing.
 static int meet_timed_out(struct collective_threads *t, const struct collective_call *call) {
@@ -184,7 +181,6 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 }
 
 // ---------------------------------------------------------------- mail
-
 // Neither the deadline nor an abort ends the wait for a mail that is being read: the reader only copies
 // memory.
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,

@@ -10,7 +10,6 @@ static struct reduce_args sum_of(const struct collective_threads *t, void *out, 
 }
 
 // ---------------------------------------------------------------- host memory
-
 static void host_greet(struct collective_threads *t) { (void)t; }
 
 static void host_copy(struct collective_threads *t, void *dst, const void *src, size_t bytes) {
@@ -46,7 +45,6 @@ static const struct threads_moves host_moves = {
 };
 
 // ---------------------------------------------------------------- device memory
-
 // Sums need the direct way to the peers' memory; copies use it where it is open.
 static void device_greet(struct collective_threads *t) {
     for (int i = t->hub->size - 1; i >= 0 && !t->greeted; i--)
@@ -104,7 +102,6 @@ static const struct threads_moves device_moves = {
 };
 
 // ---------------------------------------------------------------- both
-
 int threads_moves_open(struct collective_threads *t, struct stream *s) {
     t->stream = s;
     if (t->moves) return 0;

@@ -22,7 +22,6 @@
 #define WATCH_NS    20000000            // between looks at what is in flight
 
 // ---------------------------------------------------------------- watching
-
 // Whether something has gone wrong with the oldest entry in flight, and what.
 static bool gone_wrong(struct collective_nccl *c, struct nccl_entry *e, char *why, size_t why_bytes) {
     struct nccl_world *w = c->world;
@@ -77,7 +76,6 @@ static void *watch(void *arg) {
 }
 
 // ---------------------------------------------------------------- life of a communicator
-
 struct creation {
     struct collective_nccl *c;
     ncclUniqueId id;

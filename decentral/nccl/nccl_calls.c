@@ -7,7 +7,6 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- failure
-
 // The streams fail before the abort releases the device, so that nobody who waits for the device sees the
 // operation end without an error.
 int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
@@ -52,7 +51,6 @@ int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, 
 }
 
 // ---------------------------------------------------------------- on the stream's thread
-
 static ncclDataType_t type_of(enum dtype dt) {
     static const ncclDataType_t types[DT_COUNT] = {
         [DT_F32] = ncclFloat32, [DT_BF16] = ncclBfloat16, [DT_F16] = ncclFloat16,

@@ -16,7 +16,6 @@
 #define MULTI_RANK_GPU       23000  // NCCL 2.30 knows NCCL_MULTI_RANK_GPU_ENABLE
 
 // ---------------------------------------------------------------- the library
-
 static bool shares_gpus(void) {
     const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return asked && strcmp(asked, "1") == 0;
@@ -66,7 +65,6 @@ static int open_api(struct nccl_api *api) {
 }
 
 // ---------------------------------------------------------------- who computes where
-
 struct gpu_address {
     char host[64], bus_id[32];
 };
@@ -101,7 +99,6 @@ int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
 }
 
 // ---------------------------------------------------------------- opening and closing
-
 // Creates all channels' events here, because nothing is created on the device once there is a communicator.
 static int prepare_order(struct nccl_world *w) {
     w->serial = !keeps_order(w->api->version);

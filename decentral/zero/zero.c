@@ -19,7 +19,6 @@
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
 
 // ---------------------------------------------------------------- weights
-
 // Starts the all-gather of u into its slot, which nobody holds.
 static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
@@ -70,7 +69,6 @@ static void release_weights(struct zero *z, int u) {
 }
 
 // ---------------------------------------------------------------- gradients
-
 // The model writes only tensors, but a slot's gaps hold what another unit's tensors left there.
 static void zero_gaps(struct zero *z, int u, void *grad) {
     const struct unit *unit = &z->opt.layout->units[u];
@@ -139,7 +137,6 @@ static void reduce_slot(struct zero *z, int u) {
 }
 
 // ---------------------------------------------------------------- hooks
-
 static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct zero *z = zero_of(t);
     *view = (struct unit_view){0};
@@ -175,7 +172,6 @@ static int zero_grad_ready(struct topology *t, int u) {
 }
 
 // ---------------------------------------------------------------- life
-
 static void create_event(struct zero *z, struct event **e) { *e = event_create(z->opt.dev); }
 
 static void destroy_event(struct zero *z, struct event **e) {

@@ -43,7 +43,6 @@ static int fail_all(struct zero *z, const char *doing) {
 }
 
 // ---------------------------------------------------------------- step
-
 // The exact sum of squares of this rank's shards; the same shards in every stage, so nothing counts twice.
 static void launch_norm(struct zero *z) {
     for (int u = 0; u < z->opt.layout->count; u++)
@@ -117,7 +116,6 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
 }
 
 // ---------------------------------------------------------------- around the steps
-
 // Where the device has memory of its own, its clock measures transfers without the time spent waiting for
 // peers; on a host the collectives measure themselves.
 static double busy_seconds(struct zero *z) {

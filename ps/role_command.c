@@ -136,9 +136,7 @@ static int prepare(struct role *r) {
     r->ps.rank = (int)rank;
     r->ps.say_waiting = r->by_hand && !c->quiet;
     r->ps.stop = r->job.stop;
-    char label[32];
-    snprintf(label, sizeof label, rank >= 0 ? "%s %ld" : "%s", r->command->name, rank);
-    error_set_label(label);
+    error_set_label(rank >= 0 ? "%s %ld" : "%s", r->command->name, rank);
     return 0;
 }
 

@@ -312,13 +312,11 @@ static int run_source(struct bench *b, const struct collective_source *src, stru
 }
 
 static int run_rank(struct bench *b, struct threads_hub *hub, int rank, int local_rank, int64_t *wrong) {
-    char label[32];
     struct device *dev = NULL;
     struct ring_source *source = NULL;
-    snprintf(label, sizeof label, "rank %d", rank);
-    error_set_label(label);
+    error_set_label("rank %d", rank);
     struct device_options d = {
-        .threads = b->threads, .label = label, .index = local_rank % backend_devices(b->backend)};
+        .threads = b->threads, .label = error_label(), .index = local_rank % backend_devices(b->backend)};
     if (dev_open(b->backend, &d, &dev)) return fail("cannot open the %s device", b->backend->name);
     struct ring_place place = {.hub = hub,
                                .world = b->world,

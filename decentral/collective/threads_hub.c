@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "decentral/collective/threads_impl.h"
 #include "shared/core/error.h"
@@ -26,17 +25,13 @@ struct threads_hub *threads_hub_create(int size) {
     h->size = size;
     pthread_mutex_init(&h->lock, NULL);
     atomic_init(&h->aborted, false);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
         struct threads_channel *ch = &h->channels[i];
         pthread_mutex_init(&ch->lock, NULL);
-        pthread_cond_init(&ch->moved, &attr);
+        cond_init(&ch->moved);
         ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
         ch->mail = xcalloc((unsigned long)size * (unsigned long)size, sizeof *ch->mail);
     }
-    pthread_condattr_destroy(&attr);
     return h;
 }
 
@@ -80,15 +75,6 @@ bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes) {
 }
 
 // ---------------------------------------------------------------- waiting and giving up
-static struct timespec deadline_after(double seconds) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
-    t.tv_sec += ns / 1000000000;
-    t.tv_nsec = ns % 1000000000;
-    return t;
-}
-
 // Sleeps until the channel moves; ETIMEDOUT at the deadline. deadline_s <= 0: none.
 static int channel_sleep(struct collective_threads *t, const struct timespec *until) {
     if (t->impl.head.deadline_s <= 0) return pthread_cond_wait(&t->channel->moved, &t->channel->lock);
@@ -135,7 +121,7 @@ static void let_everyone_through(struct threads_channel *ch, int size) {
 int threads_meet_begin(struct collective_threads *t, const struct collective_call *call) {
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->impl.head.rank];
-    struct timespec until = deadline_after(t->impl.head.deadline_s);
+    struct timespec until = moment_in(t->impl.head.deadline_s);
     t->sequence++;
     pthread_mutex_lock(&ch->lock);
     if (atomic_load(&t->hub->aborted)) {
@@ -185,7 +171,7 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 // memory.
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call) {
-    struct timespec until = deadline_after(t->impl.head.deadline_s);
+    struct timespec until = moment_in(t->impl.head.deadline_s);
     bool late = false;
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;

@@ -12,14 +12,13 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "decentral/nccl/nccl_api.h"
 #include "decentral/nccl/nccl_impl.h"
 #include "shared/core/error.h"
 
 #define CHUNK_BYTES ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
-#define WATCH_NS    20000000            // between looks at what is in flight
+#define WATCH_S     0.02                // between looks at what is in flight
 
 // ---------------------------------------------------------------- watching
 // Whether something has gone wrong with the oldest entry in flight, and what.
@@ -53,11 +52,7 @@ static void *watch(void *arg) {
     char why[512];
     pthread_mutex_lock(&c->lock);
     while (!c->closing) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += WATCH_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        struct timespec until = moment_in(WATCH_S);
         bool idle = c->begun == c->ended || atomic_load(&c->impl.failed);
         if (idle)
             pthread_cond_wait(&c->work, &c->lock);
@@ -160,7 +155,6 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
     struct collective_nccl *c = xcalloc(1, sizeof *c);
     struct creation x = {.c = c};
     assert(channel >= 0 && channel < COLLECTIVE_CHANNELS);
-    pthread_condattr_t monotonic;
     collective_impl_init(&c->impl, &nccl_ops, w->o.rank, w->o.size, o);
     c->world = w;
     c->channel = channel;
@@ -168,10 +162,7 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
     c->staging_bytes = o->staging ? o->staging_bytes : 0;
     pthread_mutex_init(&c->comm_lock, NULL);
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->work, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    cond_init(&c->work);
     bool made = true;
     for (int i = 0; i < NCCL_ENTRIES; i++) {
         c->ring[i].start = w->events[channel][i].start;

@@ -89,9 +89,7 @@ static int shard_loop(struct shard *s) {
 static void *shard_main(void *arg) {
     struct shard *s = arg;
     struct server *sv = s->server;
-    char label[48];
-    snprintf(label, sizeof label, "server %d shard %d", s->id.rank, s->thread);
-    error_set_label(label);
+    error_set_label("server %d shard %d", s->id.rank, s->thread);
     error_quiet(1);  // the main thread speaks for the server
     struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
     int rc = ps_login(&l, &s->id);
@@ -305,9 +303,7 @@ static int server_run(struct server *s) {
     struct ps_login l = {
         .socket = s->scheduler, .role = s->o, .manifest = &s->manifest, .endpoints = s->endpoints};
     if (ps_login(&l, &s->id) != 0) return -1;
-    char label[32];
-    snprintf(label, sizeof label, "server %d", s->id.rank);
-    error_set_label(label);
+    error_set_label("server %d", s->id.rank);
     if (server_allocate(s) != 0 || server_start_shards(s) != 0) {
         ps_say(s->scheduler, &s->id, WIRE_ABORT, error_last());
         return -1;

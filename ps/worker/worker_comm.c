@@ -1,12 +1,10 @@
 #include "ps/worker/worker_comm.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ps/consistency.h"
@@ -84,18 +82,6 @@ struct published comm_published(struct comm *c) {
 }
 
 // ---------------------------------------------------------------- waiting (main thread)
-static struct timespec later(double seconds) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    if (t.tv_nsec >= 1000000000L) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000L;
-    }
-    return t;
-}
-
 static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step) {
     const struct worker_status *now = &c->now.status;
     switch (event) {
@@ -117,7 +103,7 @@ static bool has_happened(const struct comm *c, enum comm_event event, int u, int
 
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what) {
     double start = now_seconds();
-    struct timespec end = later(ps_deadline_s(c->c));
+    struct timespec end = moment_in(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
     int late = 0;
     pthread_mutex_lock(&c->mutex);
@@ -125,7 +111,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         if (late && event == COMM_GATHERED) {
-            end = later(ps_deadline_s(c->c));
+            end = moment_in(ps_deadline_s(c->c));
             late = 0;
         }
     }
@@ -262,10 +248,8 @@ static bool asked_to_end(struct comm *c, bool *failed) {
 static void *comm_main(void *arg) {
     struct comm *c = arg;
     struct net_poll_item *items = xcalloc((unsigned long)c->o.map->shards + 2, sizeof *items);
-    char label[32];
     bool hurry = false, failed = false;
-    snprintf(label, sizeof label, "worker %d", c->id.rank);
-    error_set_label(label);
+    error_set_label("worker %d", c->id.rank);
     error_quiet(1);  // the main thread speaks for the worker
     double before = now_seconds();
     while (!asked_to_end(c, &failed)) {
@@ -306,9 +290,7 @@ static int join_job(struct comm *c) {
     if (!c->net || !(c->scheduler = net_dealer(c->net, role->scheduler))) return -1;
     struct ps_login l = {.socket = c->scheduler, .role = role, .manifest = &manifest};
     if (ps_login(&l, &c->id) != 0) return -1;
-    char label[32];
-    snprintf(label, sizeof label, "worker %d", c->id.rank);
-    error_set_label(label);
+    error_set_label("worker %d", c->id.rank);
     char *endpoints = ps_wait_start(&l, &c->id);
     int rc = endpoints ? connect_shards(c, endpoints) : -1;
     if (rc != 0) ps_say(c->scheduler, &c->id, WIRE_ABORT, error_last());
@@ -338,7 +320,6 @@ static int start(struct comm *c) {
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     struct comm *c = xcalloc(1, sizeof *c);
     unsigned long units = (unsigned long)o->role.layout->count;
-    pthread_condattr_t monotonic;
     c->o = *o;
     c->c = o->role.config;
     c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
@@ -349,10 +330,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->waited_unit = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    cond_init(&c->changed);
     if (join_job(c) != 0 || start(c) != 0) comm_destroy(&c);
     if (c) *id = c->id;
     return c;

@@ -1,11 +1,10 @@
 #include "shared/core/error.h"
 
-#include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 // Per thread: a rank is a thread, and each says its own name and keeps its own last error.
 static _Thread_local struct {
@@ -14,7 +13,12 @@ static _Thread_local struct {
     int quiet;
 } self;
 
-void error_set_label(const char *label) { snprintf(self.label, sizeof self.label, "%s", label); }
+void error_set_label(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(self.label, sizeof self.label, fmt, args);
+    va_end(args);
+}
 const char *error_label(void) { return self.label; }
 const char *error_last(void) { return self.last; }
 void error_take_over(const char *text) { snprintf(self.last, sizeof self.last, "%s", text); }
@@ -88,4 +92,21 @@ double now_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void cond_init(pthread_cond_t *c) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+struct timespec moment_in(double seconds) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
+    t.tv_sec += ns / 1000000000;
+    t.tv_nsec = ns % 1000000000;
+    return t;
 }

@@ -6,11 +6,14 @@
 #ifndef STARRING_SHARED_CORE_ERROR_H
 #define STARRING_SHARED_CORE_ERROR_H
 
+#include <pthread.h>
+#include <time.h>
+
 #define EXIT_RUN_FAILED 1
 #define EXIT_USAGE      2
 
 // Who speaks on this thread ("worker 1", "rank 0"; "" for the launcher). The text is copied.
-void error_set_label(const char *label);
+void error_set_label(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 const char *error_label(void);
 
 // Logs an error; always returns -1, so that a failing function can end in `return fail(...)`.
@@ -34,7 +37,9 @@ void *xrealloc(void *p, unsigned long bytes);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-// Seconds of a monotonic clock.
+// Seconds of a monotonic clock; a condition whose waits go by it, and the moment so many seconds from now.
 double now_seconds(void);
+void cond_init(pthread_cond_t *c);
+struct timespec moment_in(double seconds);
 
 #endif

@@ -24,7 +24,7 @@ int run_begin(struct run *r) {
 static void say_interrupted(const struct run *r, int number) {
     const struct job *j = &r->job;
     int64_t step = metrics_last_step(j->dir);
-    error_set_label("");
+    error_set_label("%s", "");
     if (isatty(STDERR_FILENO)) fputc('\n', stderr);
     const char *what = number == SIGINT ? "Ctrl-C" : "SIGTERM";
     bool kept = j->save_on_interrupt && !j->no_weights;

@@ -110,13 +110,11 @@ static int open_device(struct session *x) {
         warn(
             "--device cuda: this backend has been tested in "
             "emulation only, on no GPU yet: check its results");
-    char label[32] = "worker";
-    if (x->o->rank >= 0) snprintf(label, sizeof label, "worker %d", x->o->rank);
-    error_set_label(label);
+    error_set_label(x->o->rank >= 0 ? "worker %d" : "worker", x->o->rank);
     int local_rank = x->o->local_rank > 0 ? x->o->local_rank : 0;
     struct device_options d = {.threads = job_threads(x->job),
                                .index = local_rank % backend_devices(backend),
-                               .label = label,
+                               .label = error_label(),
                                .kernel = c->cpu_kernel,
                                .cuda = c->cuda,
                                .trace = c->trace};
@@ -169,9 +167,7 @@ static int check_kernels(struct session *x) {
 
 static int open_output(struct session *x) {
     const struct job *j = x->job;
-    char label[32];
-    snprintf(label, sizeof label, "worker %d", x->topology->rank);
-    error_set_label(label);
+    error_set_label("worker %d", x->topology->rank);
     if (x->topology->rank != 0) return 0;
     if (j->dir && j->takes_dir && run_dir_take(j->dir, j->config, j->force)) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 
 #include "decentral/collective/collective_mpi.h"
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "decentral/nccl/collective_nccl.h"
-#include "decentral/nccl/nccl_meeting.h"
 #include "shared/core/error.h"
 
 struct ring_source {
@@ -43,23 +42,21 @@ struct collective_source ring_source_predicted(enum ring_collective kind, bool c
 
 // Each process has looked at its own machine: "auto" may have become different things.
 static int agree(struct ring_source *r, enum ring_collective kind, const struct ring_place *p) {
-    struct nccl_rendezvous meet = nccl_meeting_rendezvous(r->meeting);
     enum ring_collective first = kind;
-    if (meet.share(meet.ctx, 0, &first, sizeof first) != 0) return -1;
+    if (nccl_meeting_share(r->meeting, 0, &first, sizeof first) != 0) return -1;
     if (first == kind) return 0;
     fail("rank %d would use --collective %s, rank 0 %s: their machines differ; choose one for all", p->rank,
          config_collective_name(kind), config_collective_name(first));
-    meet.abort(meet.ctx, error_last());
+    nccl_meeting_abort(r->meeting, error_last());
     return -1;
 }
 
 static int open_nccl(struct ring_source *r, const struct ring_place *p) {
-    return nccl_world_open(&r->nccl,
-                           &(struct nccl_world_options){.device = p->dev,
-                                                        .rank = p->rank,
-                                                        .size = p->size,
-                                                        .rendezvous = nccl_meeting_rendezvous(r->meeting),
-                                                        .deadline_s = p->deadline_s});
+    return nccl_world_open(&r->nccl, &(struct nccl_world_options){.device = p->dev,
+                                                                  .rank = p->rank,
+                                                                  .size = p->size,
+                                                                  .meeting = r->meeting,
+                                                                  .deadline_s = p->deadline_s});
 }
 
 int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *p) {

@@ -423,8 +423,9 @@ static int check_staging(const struct mpi_world *w, int channel, const struct co
     return 0;
 }
 
-struct collective *collective_mpi_create(struct mpi_world *w, int channel,
-                                         const struct collective_options *o) {
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    struct mpi_world *w = world;
+    (void)rank;
     if (check_staging(w, channel, o) != 0) return NULL;
     struct collective_mpi *m = xcalloc(1, sizeof *m);
     collective_impl_init(&m->x.impl, &mpi_ops, w->rank, w->size, o);
@@ -444,11 +445,6 @@ struct collective *collective_mpi_create(struct mpi_world *w, int channel,
     fail("rank %d: %s", w->rank, collective_error(&m->x.impl.head));
     mpi_destroy(&m->x.impl.head);
     return NULL;
-}
-
-static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
-    (void)rank;
-    return collective_mpi_create(world, channel, o);
 }
 
 const struct collective_kind collective_mpi_kind = {

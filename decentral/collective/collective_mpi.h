@@ -14,8 +14,6 @@
 struct mpi_world;
 int mpi_world_open(struct mpi_world **out, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);
-struct collective *collective_mpi_create(struct mpi_world *w, int channel,
-                                         const struct collective_options *o);
 
 // world: struct mpi_world. staged: for ranks whose device memory is not the host's.
 extern const struct collective_kind collective_mpi_kind, collective_mpi_staged_kind;

@@ -8,11 +8,10 @@
 // Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer.
 // Devices     In device memory the same operations are enqueued, ordered by events (threads_impl.h). The
 //             deadline is that of the meetings; it does not notice a device that hangs.
-#include "decentral/collective/collective_threads.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "decentral/collective/threads_hub.h"
 #include "decentral/collective/threads_impl.h"
 #include "shared/core/error.h"
 
@@ -237,8 +236,8 @@ static const struct collective_ops threads_ops = {
     .destroy = threads_destroy,
 };
 
-struct collective *collective_threads_create(struct threads_hub *h, int rank, int channel,
-                                             const struct collective_options *o) {
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    struct threads_hub *h = world;
     if (rank < 0 || rank >= h->size || channel < 0 || channel >= COLLECTIVE_CHANNELS) {
         fail("local collectives: rank %d, channel %d: there are %d ranks and %d channels", rank, channel,
              h->size, COLLECTIVE_CHANNELS);
@@ -253,10 +252,6 @@ struct collective *collective_threads_create(struct threads_hub *h, int rank, in
     t->index = channel;
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
     return &t->impl.head;
-}
-
-static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
-    return collective_threads_create(world, rank, channel, o);
 }
 
 const struct collective_kind collective_threads_kind = {.name = "local", .create = create};

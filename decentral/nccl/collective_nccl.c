@@ -32,12 +32,10 @@ static bool gone_wrong(struct collective_nccl *c, struct nccl_entry *e, char *wh
         snprintf(why, why_bytes, "NCCL: %s", w->api->GetErrorString(r));
         return true;
     }
-    if (w->o.rendezvous.aborted) {
-        char text[256] = "";
-        if (w->o.rendezvous.aborted(w->o.rendezvous.ctx, text, sizeof text)) {
-            snprintf(why, why_bytes, "aborted: %s", text);
-            return true;
-        }
+    char text[256] = "";
+    if (nccl_meeting_aborted(w->o.meeting, text, sizeof text)) {
+        snprintf(why, why_bytes, "aborted: %s", text);
+        return true;
     }
     if (w->so->event_passed(e->start) != 1) return false;
     if (e->waiting_since_s == 0) e->waiting_since_s = now_seconds();
@@ -150,12 +148,12 @@ static const struct collective_ops nccl_ops = {
     .destroy = nccl_destroy,
 };
 
-struct collective *collective_nccl_create(struct nccl_world *w, int channel,
-                                          const struct collective_options *o) {
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    struct nccl_world *w = world;
     struct collective_nccl *c = xcalloc(1, sizeof *c);
     struct creation x = {.c = c};
     assert(channel >= 0 && channel < COLLECTIVE_CHANNELS);
-    collective_impl_init(&c->impl, &nccl_ops, w->o.rank, w->o.size, o);
+    collective_impl_init(&c->impl, &nccl_ops, rank, w->o.size, o);
     c->world = w;
     c->channel = channel;
     c->staging = o->staging;
@@ -168,23 +166,18 @@ struct collective *collective_nccl_create(struct nccl_world *w, int channel,
         c->ring[i].start = w->events[channel][i].start;
         c->ring[i].done = w->events[channel][i].done;
     }
-    if (w->o.rank == 0 && w->api->GetUniqueId(&x.id) != ncclSuccess) made = false;
-    int rc = w->o.rendezvous.share(w->o.rendezvous.ctx, 0, &x.id, sizeof x.id);
+    if (rank == 0 && w->api->GetUniqueId(&x.id) != ncclSuccess) made = false;
+    int rc = nccl_meeting_share(w->o.meeting, 0, &x.id, sizeof x.id);
     if (rc == 0 && made) {
         w->so->submit(w->setup, "creating a communicator", create_comm, &x);
         rc = stream_sync(w->setup);
     }
     if (rc == 0 && made) c->watching = pthread_create(&c->watcher, NULL, watch, c) == 0;
     if (c->watching) return &c->impl.head;
-    fail("NCCL channel %d of rank %d: cannot be created: %s", channel, w->o.rank,
+    fail("NCCL channel %d of rank %d: cannot be created: %s", channel, rank,
          *c->impl.error ? c->impl.error : dev_error(w->o.device));
     nccl_destroy(&c->impl.head);
     return NULL;
-}
-
-static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
-    (void)rank;
-    return collective_nccl_create(world, channel, o);
 }
 
 static size_t staging_bytes(int size, size_t max_count, enum dtype dt) {

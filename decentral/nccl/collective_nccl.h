@@ -4,7 +4,7 @@
 //
 // Threads     Collectives enqueue from the rank's thread; NCCL is called on the streams' threads and, to
 //             abort, on a watching thread of each collective.
-// Blocking    collective_nccl_create waits for all ranks, up to the deadline. The primitives enqueue; they
+// Blocking    Creating one waits for all ranks, up to the deadline. The primitives enqueue; they
 //             block only while 64 operations of the collective are in flight.
 // Failure     An error of NCCL, a peer that does not come in time and an abort end the communicator
 //             (ncclCommAbort), fail the streams of the rank's device and tell the rendezvous.
@@ -13,10 +13,7 @@
 
 #include "decentral/nccl/nccl_world.h"
 
-// Every rank creates its channels in the same order. NULL after logging. Ordered reductions need staging.
-struct collective *collective_nccl_create(struct nccl_world *w, int channel,
-                                          const struct collective_options *o);
-
-extern const struct collective_kind collective_nccl_kind;  // world: struct nccl_world
+// world: struct nccl_world. Every rank creates its channels in the same order. Ordered reductions need staging.
+extern const struct collective_kind collective_nccl_kind;
 
 #endif

@@ -7,10 +7,6 @@
 #include "decentral/nccl/nccl_world.h"
 #include "kernels/cuda/cuda_so.h"
 
-struct collective_nccl;
-
-struct nccl_entry;
-
 struct nccl_step {
     struct nccl_entry *entry;
     size_t index;  // of the plan's steps

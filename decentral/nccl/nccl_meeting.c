@@ -11,8 +11,7 @@ struct nccl_meeting {
     struct collective *under;
 };
 
-static int share(void *ctx, int root, void *bytes, size_t size) {
-    struct nccl_meeting *m = ctx;
+int nccl_meeting_share(struct nccl_meeting *m, int root, void *bytes, size_t size) {
     void *buf = dev_alloc(m->cpu, MEM_COMM, size);
     if (!buf) return fail("NCCL's rendezvous: no memory for %zu bytes", size);
     memcpy(buf, bytes, size);
@@ -26,13 +25,9 @@ static int share(void *ctx, int root, void *bytes, size_t size) {
     return rc;
 }
 
-static void meeting_abort(void *ctx, const char *why) {
-    struct nccl_meeting *m = ctx;
-    collective_abort(m->under, why);
-}
+void nccl_meeting_abort(struct nccl_meeting *m, const char *why) { collective_abort(m->under, why); }
 
-static bool meeting_aborted(void *ctx, char *why, size_t why_bytes) {
-    struct nccl_meeting *m = ctx;
+bool nccl_meeting_aborted(struct nccl_meeting *m, char *why, size_t why_bytes) {
     return collective_aborted(m->under, why, why_bytes);
 }
 
@@ -67,9 +62,4 @@ void nccl_meeting_close(struct nccl_meeting **meeting) {
     dev_close(&m->cpu);
     free(m);
     *meeting = NULL;
-}
-
-struct nccl_rendezvous nccl_meeting_rendezvous(struct nccl_meeting *m) {
-    return (struct nccl_rendezvous){
-        .ctx = m, .share = share, .abort = meeting_abort, .aborted = meeting_aborted};
 }

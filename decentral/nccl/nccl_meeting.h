@@ -1,14 +1,18 @@
-// NCCL's rendezvous over other collectives.
+// NCCL's rendezvous: how the ranks tell each other what NCCL needs to begin with, over collectives that are there
+// already (threads' or MPI's), on a CPU stream of its own.
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_MEETING_H
 #define STARRING_DECENTRAL_NCCL_NCCL_MEETING_H
 
-#include "decentral/nccl/nccl_world.h"
+#include "decentral/collective/collective.h"
 
-// A rendezvous over collectives that are there already (threads' or MPI's), on a CPU stream of its own. abort
-// reaches the others as far as that implementation's does.
 struct nccl_meeting;
 int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source *under, double deadline_s);
 void nccl_meeting_close(struct nccl_meeting **m);  // after the world that uses it
-struct nccl_rendezvous nccl_meeting_rendezvous(struct nccl_meeting *m);
+// All ranks call it in the same order. After it, bytes hold what root's held. 0, or -1 after saying why. Blocks,
+// up to the deadline.
+int nccl_meeting_share(struct nccl_meeting *m, int root, void *bytes, size_t size);
+// As far as those collectives can.
+void nccl_meeting_abort(struct nccl_meeting *m, const char *why);
+bool nccl_meeting_aborted(struct nccl_meeting *m, char *why, size_t why_bytes);  // never blocks
 
 #endif

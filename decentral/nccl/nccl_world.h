@@ -6,17 +6,7 @@
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_WORLD_H
 #define STARRING_DECENTRAL_NCCL_NCCL_WORLD_H
 
-#include "decentral/collective/collective.h"
-
-// How the ranks tell each other what NCCL needs to begin with. All ranks call share in the same order.
-struct nccl_rendezvous {
-    void *ctx;
-    // After it, bytes hold what root's held. 0, or -1 after saying why. Blocks, with a deadline of its own.
-    int (*share)(void *ctx, int root, void *bytes, size_t size);
-    // Both may be NULL: then a rank that fails is noticed by the others at their deadline.
-    void (*abort)(void *ctx, const char *why);
-    bool (*aborted)(void *ctx, char *why, size_t why_bytes);  // polled while operations are in flight
-};
+#include "decentral/nccl/nccl_meeting.h"
 
 // Whether NCCL can be used at all: libnccl.so.2 loads (and stays). Else *why is a sentence,
 // valid until the next call.
@@ -25,7 +15,7 @@ bool nccl_available(const char **why);
 struct nccl_world_options {
     struct device *device;  // a CUDA device, of this rank alone
     int rank, size;
-    struct nccl_rendezvous rendezvous;
+    struct nccl_meeting *meeting;
     double deadline_s;  // of opening and creating; 0: none
 };
 

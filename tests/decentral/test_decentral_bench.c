@@ -14,7 +14,7 @@
 
 #include "decentral/bench/bench_rank.h"
 #include "decentral/collective/collective_impl.h"
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "shared/core/error.h"
 
 static enum collective_primitive named(const char *name) {
@@ -294,7 +294,7 @@ static struct collective *create_with(void *hub, int rank, int channel, const st
                                       void (*enqueue)(struct collective *c,
                                                       const struct collective_call *call)) {
     static struct collective_ops broken[8][COLLECTIVE_CHANNELS];  // each rank its own
-    struct collective *c = collective_threads_create(hub, rank, channel, o);
+    struct collective *c = collective_threads_kind.create(hub, rank, channel, o);
     struct collective_ops *mine = &broken[rank][channel];
     *mine = *c->ops;
     mine->enqueue = enqueue;

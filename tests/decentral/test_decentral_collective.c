@@ -9,7 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "decentral/ring_source.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
@@ -37,7 +37,7 @@ static void *rank_main(void *arg) {
     for (int i = 0; i < 2; i++) {
         struct collective_options o = {.control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s};
         t->s[i] = stream_create(t->dev, "comm");
-        t->c[i] = collective_threads_create(t->hub, t->rank, i, &o);
+        t->c[i] = collective_threads_kind.create(t->hub, t->rank, i, &o);
     }
     pthread_barrier_wait(t->start);
     t->rc = t->body(t);
@@ -276,8 +276,8 @@ static void test_impossible_hubs_are_refused(void **state) {
     assert_null(threads_hub_create(REDUCE_MAX + 1));
     struct threads_hub *h = threads_hub_create(2);
     struct collective_options o = {0};
-    assert_null(collective_threads_create(h, 2, 0, &o));
-    assert_null(collective_threads_create(h, 0, COLLECTIVE_CHANNELS, &o));
+    assert_null(collective_threads_kind.create(h, 2, 0, &o));
+    assert_null(collective_threads_kind.create(h, 0, COLLECTIVE_CHANNELS, &o));
     assert_mentions(error_last(), "4 channels");
     threads_hub_destroy(&h);
     error_quiet(0);

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "decentral/ring_source.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"

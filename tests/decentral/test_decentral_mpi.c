@@ -38,7 +38,7 @@ struct mpi_rank {
 
 static struct collective *open_channel(struct mpi_rank *r, int channel, struct collective_options o) {
     o.wire = &r->wire;
-    return collective_mpi_create(r->world, channel, &o);
+    return collective_mpi_kind.create(r->world, r->rank, channel, &o);
 }
 
 // ---------------------------------------------------------------- jobs, run by every rank; 0 or -1

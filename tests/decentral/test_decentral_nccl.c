@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_meeting.h"
 #include "shared/core/error.h"
@@ -51,10 +51,9 @@ static void *meeting_main(void *arg) {
     struct nccl_meeting *meeting = NULL;
     m->rc = nccl_meeting_open(&meeting, &under, 10);
     if (m->rc != 0) return NULL;
-    struct nccl_rendezvous r = nccl_meeting_rendezvous(meeting);
     for (int root = 0; root < RANKS; root++) {
         snprintf(m->seen[root], sizeof m->seen[root], "from %d", m->rank);
-        if (r.share(r.ctx, root, m->seen[root], sizeof m->seen[root]) != 0) m->rc = -1;
+        if (nccl_meeting_share(meeting, root, m->seen[root], sizeof m->seen[root]) != 0) m->rc = -1;
     }
     nccl_meeting_close(&meeting);
     return NULL;
@@ -88,8 +87,7 @@ static void test_meeting_misses_a_rank(void **state) {
     char bytes[8] = "x";
     error_quiet(1);
     assert_int_equal(nccl_meeting_open(&meeting, &under, 0.05), 0);
-    struct nccl_rendezvous r = nccl_meeting_rendezvous(meeting);
-    assert_int_equal(r.share(r.ctx, 0, bytes, sizeof bytes), -1);
+    assert_int_equal(nccl_meeting_share(meeting, 0, bytes, sizeof bytes), -1);
     assert_non_null(strstr(error_last(), "rank 1"));
     error_quiet(0);
     nccl_meeting_close(&meeting);

@@ -15,7 +15,7 @@
 #include "kernels/cuda/host/stream.c"
 #include "kernels/cuda/host/workspace.c"
 
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_impl.h"
 #include "decentral/nccl/nccl_meeting.h"
@@ -42,10 +42,10 @@ struct nccl_rank {
     char error[512];
 };
 
-static struct nccl_world *fake_world(const struct nccl_rank *r, const struct nccl_rendezvous *meet) {
+static struct nccl_world *fake_world(const struct nccl_rank *r, struct nccl_meeting *meeting) {
     struct nccl_world *w = xcalloc(1, sizeof *w);
     w->o = (struct nccl_world_options){
-        .device = r->dev, .rank = r->rank, .size = r->size, .rendezvous = *meet, .deadline_s = 20};
+        .device = r->dev, .rank = r->rank, .size = r->size, .meeting = meeting, .deadline_s = 20};
     w->so = &starring_cuda_so;
     w->api = xcalloc(1, sizeof *w->api);
 #define NCCL_FAKE(name) w->api->name = fake_##name;
@@ -65,15 +65,14 @@ static void *rank_main(void *arg) {
     dev_open(starring_cuda_so.backend, &(struct device_options){.label = "rank"}, &r->dev);
     r->s = stream_create(r->dev, "comm");
     nccl_meeting_open(&meeting, &under, 10);
-    struct nccl_rendezvous meet = nccl_meeting_rendezvous(meeting);
-    struct nccl_world *w = fake_world(r, &meet);
+    struct nccl_world *w = fake_world(r, meeting);
     void *staging = r->staging_bytes ? dev_alloc(r->dev, MEM_COMM, r->staging_bytes) : NULL;
     struct collective_options o = {.mode = r->mode,
                                    .wire = &r->wire,
                                    .deadline_s = r->deadline_s,
                                    .staging = staging,
                                    .staging_bytes = r->staging_bytes};
-    r->c = collective_nccl_create(w, 0, &o);
+    r->c = collective_nccl_kind.create(w, r->rank, 0, &o);
     if (r->c) r->rc = r->body(r);
     if (r->c) snprintf(r->error, sizeof r->error, "%s", collective_error(r->c));
     collective_destroy(&r->c);

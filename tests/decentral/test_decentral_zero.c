@@ -9,7 +9,7 @@
 // clang-format on
 
 #include "decentral/collective/collective_mpi.h"
-#include "decentral/collective/collective_threads.h"
+#include "decentral/collective/threads_hub.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 

@@ -1,7 +1,6 @@
 #include "decentral/ring.h"
 
 #include <cjson/cJSON.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,10 +141,6 @@ struct rank {
     const struct job *job;
     struct ring_place place;
     struct ring_source *source;  // as long as the topology
-    pthread_t thread;
-    int rc;
-    char *why;        // of rc -1, malloc'd
-    double failed_s;  // when
 };
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
@@ -192,51 +187,14 @@ static int run_rank(struct run *r) {
     return 0;
 }
 
-static void *thread_main(void *arg) {
-    struct rank *r = arg;
-    r->rc = train(r, r->place.rank);
-    if (!r->rc) return NULL;
-    r->why = xstrdup(error_last());
-    r->failed_s = now_seconds();
-    threads_hub_abort(r->place.hub, r->why);  // the others must not wait for this rank
-    return NULL;
-}
-
-// The rank whose failure the others' are consequences of, or NULL. It told them why before it left; where
-// none did in these words, the first to leave.
-static const struct rank *first_to_fail(const struct rank *ranks, int count, struct threads_hub *hub) {
-    const struct rank *first = NULL;
-    char why[512] = "";
-    bool told = threads_hub_aborted(hub, why, sizeof why);
-    for (int i = 0; i < count; i++) {
-        if (!ranks[i].rc) continue;
-        if (told && !strncmp(ranks[i].why, why, sizeof why - 1)) return &ranks[i];
-        if (!first || ranks[i].failed_s < first->failed_s) first = &ranks[i];
-    }
-    return first;
+static int train_thread(void *job, struct threads_hub *hub, int rank) {
+    const struct job *j = job;
+    struct rank own = {.job = j, .place = {.hub = hub, .rank = rank, .size = j->config->workers}};
+    return train(&own, rank);
 }
 
 static int train_threads(const struct job *j) {
-    int n = j->config->workers, started = 0, rc = 0;
-    struct threads_hub *hub = threads_hub_create(n);
-    struct rank *ranks = xcalloc((size_t)n, sizeof *ranks);
-    for (; started < n; started++) {
-        struct rank *r = &ranks[started];
-        *r = (struct rank){.job = j, .place = {.hub = hub, .rank = started, .size = n}};
-        if (pthread_create(&r->thread, NULL, thread_main, r)) break;
-    }
-    if (started < n) {
-        rc = fail("cannot start the thread of rank %d of %d: lower --workers", started, n);
-        threads_hub_abort(hub, error_last());
-    }
-    for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
-    const struct rank *first = first_to_fail(ranks, started, hub);
-    if (first && !rc) error_take_over(first->why);
-    if (first) rc = -1;
-    for (int i = 0; i < started; i++) free(ranks[i].why);
-    free(ranks);
-    threads_hub_destroy(&hub);
-    return rc;
+    return threads_hub_run(j->config->workers, "--workers", train_thread, (void *)j);
 }
 
 static int run(struct run *r) {

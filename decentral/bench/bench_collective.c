@@ -2,7 +2,6 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,14 +60,7 @@ struct bench {
     bool json;
     cJSON *rows;                // with json
     struct device_facts facts;  // of rank 0's GPU
-};
-
-struct bench_thread {
-    struct bench *b;
-    struct threads_hub *hub;
-    pthread_t thread;
-    int rank, rc;
-    int64_t wrong;
+    int64_t wrong;              // as rank 0 knows it, where ranks are threads
 };
 
 // ---------------------------------------------------------------- the command line
@@ -331,34 +323,17 @@ static int run_rank(struct bench *b, struct threads_hub *hub, int rank, int loca
     return rc;
 }
 
-static void *thread_main(void *arg) {
-    struct bench_thread *t = arg;
-    t->rc = run_rank(t->b, t->hub, t->rank, t->rank, &t->wrong);
-    if (t->rc) threads_hub_abort(t->hub, error_last());  // the others must not wait for this rank
-    return NULL;
+static int run_thread(void *ctx, struct threads_hub *hub, int rank) {
+    struct bench *b = ctx;
+    int64_t wrong = 0;
+    int rc = run_rank(b, hub, rank, rank, &wrong);
+    if (rank == 0) b->wrong = wrong;
+    return rc;
 }
 
 // Elements that are wrong, or -1.
 static int64_t run_threads(struct bench *b) {
-    int started = 0, rc = 0;
-    struct threads_hub *hub = threads_hub_create(b->ranks);
-    struct bench_thread *ranks = xcalloc((size_t)b->ranks, sizeof *ranks);
-    for (; started < b->ranks; started++) {
-        ranks[started] = (struct bench_thread){.b = b, .hub = hub, .rank = started};
-        if (pthread_create(&ranks[started].thread, NULL, thread_main, &ranks[started])) break;
-    }
-    if (started < b->ranks) {
-        rc = fail("cannot start the thread of rank %d of %d: lower --ranks", started, b->ranks);
-        threads_hub_abort(hub, error_last());
-    }
-    for (int r = 0; r < started; r++) {
-        pthread_join(ranks[r].thread, NULL);
-        if (ranks[r].rc) rc = -1;
-    }
-    int64_t wrong = rc ? -1 : ranks[0].wrong;
-    free(ranks);
-    threads_hub_destroy(&hub);
-    return wrong;
+    return threads_hub_run(b->ranks, "--ranks", run_thread, b) ? -1 : b->wrong;
 }
 
 // A failed rank leaves MPI without MPI_Finalize, and mpirun ends the others.

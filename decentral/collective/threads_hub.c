@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "decentral/collective/threads_impl.h"
 #include "shared/core/error.h"
@@ -72,6 +73,67 @@ bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes) {
     if (!atomic_load(&h->aborted)) return false;
     snprintf(why, why_bytes, "%s", h->why);
     return true;
+}
+
+// ---------------------------------------------------------------- running
+struct hub_rank {
+    int (*work)(void *ctx, struct threads_hub *hub, int rank);
+    void *ctx;
+    struct threads_hub *hub;
+    int rank, rc;
+    pthread_t thread;
+    char *why;        // of rc -1, malloc'd
+    double failed_s;  // when
+};
+
+static void *rank_main(void *arg) {
+    struct hub_rank *r = arg;
+    r->rc = r->work(r->ctx, r->hub, r->rank);
+    if (!r->rc) return NULL;
+    r->why = xstrdup(error_last());
+    r->failed_s = now_seconds();
+    threads_hub_abort(r->hub, r->why);  // the others must not wait for this rank
+    return NULL;
+}
+
+// The rank whose failure the others' are consequences of, or NULL. It told them why before it left; where
+// none did in these words, the first to leave.
+static const struct hub_rank *first_to_fail(const struct hub_rank *ranks, int count,
+                                            struct threads_hub *hub) {
+    const struct hub_rank *first = NULL;
+    char why[512] = "";
+    bool told = threads_hub_aborted(hub, why, sizeof why);
+    for (int i = 0; i < count; i++) {
+        if (!ranks[i].rc) continue;
+        if (told && !strncmp(ranks[i].why, why, sizeof why - 1)) return &ranks[i];
+        if (!first || ranks[i].failed_s < first->failed_s) first = &ranks[i];
+    }
+    return first;
+}
+
+int threads_hub_run(int size, const char *flag, int (*work)(void *ctx, struct threads_hub *hub, int rank),
+                    void *ctx) {
+    int started = 0, rc = 0;
+    struct threads_hub *hub = threads_hub_create(size);
+    if (!hub) return -1;
+    struct hub_rank *ranks = xcalloc((unsigned long)size, sizeof *ranks);
+    for (; started < size; started++) {
+        struct hub_rank *r = &ranks[started];
+        *r = (struct hub_rank){.work = work, .ctx = ctx, .hub = hub, .rank = started};
+        if (pthread_create(&r->thread, NULL, rank_main, r)) break;
+    }
+    if (started < size) {
+        rc = fail("cannot start the thread of rank %d of %d: lower %s", started, size, flag);
+        threads_hub_abort(hub, error_last());
+    }
+    for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
+    const struct hub_rank *first = first_to_fail(ranks, started, hub);
+    if (first && !rc) error_take_over(first->why);
+    if (first) rc = -1;
+    for (int i = 0; i < started; i++) free(ranks[i].why);
+    free(ranks);
+    threads_hub_destroy(&hub);
+    return rc;
 }
 
 // ---------------------------------------------------------------- waiting and giving up

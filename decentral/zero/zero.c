@@ -13,7 +13,6 @@
 #include <stdlib.h>
 
 #include "decentral/zero/zero_memory.h"
-#include "decentral/zero/zero_step.h"
 #include "shared/core/error.h"
 
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
@@ -244,28 +243,21 @@ static void find_shapes(struct zero *z) {
     }
 }
 
+static struct collective *open_channel(struct zero *z, int channel, bool control,
+                                       struct collective_options o) {
+    o.mode = z->opt.reduce;
+    o.control = control;
+    o.wire = &z->base.wire;
+    o.deadline_s = z->opt.deadline_s;
+    return collective_create(&z->source, channel, &o);
+}
+
 // Every rank opens the same channels in the same order.
 static int create_collectives(struct zero *z) {
-    struct collective_options o = {.mode = z->opt.reduce,
-                                   .wire = &z->base.wire,
-                                   .deadline_s = z->opt.deadline_s,
-                                   .host_staging = z->gather_host,
-                                   .host_staging_bytes = z->gather_host_bytes};
-    z->gather = collective_create(&z->source, 0, &o);
-    if (!z->gather) return -1;
-    struct collective_options reduce = o;
-    reduce.staging = z->reduce_staging;
-    reduce.staging_bytes = z->reduce_staging_bytes;
-    reduce.host_staging = z->reduce_host;
-    reduce.host_staging_bytes = z->reduce_host_bytes;
-    z->reduce = collective_create(&z->source, 1, &reduce);
-    if (!z->reduce) return -1;
-    o.control = reduce.control = true;
-    z->aside = collective_create(&z->source, 3, &o);
-    if (!z->aside) return -1;
-    reduce.staging = z->control_staging;
-    reduce.staging_bytes = z->control_staging_bytes;
-    z->control = collective_create(&z->source, 2, &reduce);
+    z->gather = open_channel(z, 0, false, z->gather_memory);
+    if (z->gather) z->reduce = open_channel(z, 1, false, z->reduce_memory);
+    if (z->reduce) z->aside = open_channel(z, 3, true, z->gather_memory);
+    if (z->aside) z->control = open_channel(z, 2, true, z->control_memory);
     return z->control ? 0 : -1;
 }
 

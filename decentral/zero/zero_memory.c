@@ -51,15 +51,18 @@ static void carve_control(struct zero *z) {
     size_t largest = 0;
     for (int u = 0; u < l->count; u++)
         if ((size_t)unit_shard(l, u) > largest) largest = (size_t)unit_shard(l, u);
-    z->reduce_staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
-    z->control_staging_bytes = collective_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
+    struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
-    z->gather_host_bytes = collective_host_staging(&z->source, largest, z->opt.dtype);
-    z->reduce_host_bytes = z->gather_host_bytes > values ? z->gather_host_bytes : values;
-    z->gather_host = arena_take(&z->arena, MEM_HOST, z->gather_host_bytes);
-    z->reduce_host = arena_take(&z->arena, MEM_HOST, z->reduce_host_bytes);
-    z->reduce_staging = arena_take(&z->arena, MEM_COMM, z->reduce_staging_bytes);
-    z->control_staging = arena_take(&z->arena, MEM_COMM, z->control_staging_bytes);
+    size_t block = collective_host_staging(&z->source, largest, z->opt.dtype);
+    gather->host_staging_bytes = block;
+    gather->host_staging = arena_take(&z->arena, MEM_HOST, block);
+    reduce->host_staging_bytes = block > values ? block : values;
+    reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
+    z->control_memory = *reduce;  // the channels of one stream share the host's
+    reduce->staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
+    reduce->staging = arena_take(&z->arena, MEM_COMM, reduce->staging_bytes);
+    z->control_memory.staging_bytes = collective_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
+    z->control_memory.staging = arena_take(&z->arena, MEM_COMM, z->control_memory.staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
     z->scalars = arena_take(&z->arena, MEM_WORKSPACE, zero_words_bytes(z));
     z->shares = zero_shares_behind(z->scalars);

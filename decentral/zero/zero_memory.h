@@ -16,7 +16,7 @@
 
 // Takes every buffer through z->arena, which measures or allocates.
 void zero_carve(struct zero *z);
-// Predictions alone; allocates nothing. The source may be {name, rank, size, staging_bytes} without impl.
+// Predictions alone; allocates nothing. The source needs no world.
 int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire);
 
 #endif

@@ -51,11 +51,8 @@ struct zero {
     struct collective *gather, *reduce, *control;
     struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
-    void *reduce_staging, *control_staging;
-    size_t reduce_staging_bytes, control_staging_bytes;
-    void *gather_host, *reduce_host;  // the channels of one stream share one
-    size_t gather_host_bytes, reduce_host_bytes;
-    struct exact_sum *sum;  // device
+    struct collective_options gather_memory, reduce_memory, control_memory;  // staging alone
+    struct exact_sum *sum;                                                   // device
     // Side by side, so that one copy brings what the host reads of a step: | scalars | shares .. |
     struct update_scalars *scalars;       // device
     double *shares;                       // device (N * ZERO_SUM_CHUNK): each rank's values
@@ -75,5 +72,13 @@ static inline size_t zero_words_bytes(const struct zero *z) {
     return sizeof *z->scalars + (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
 }
 static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
+
+// ---- zero_step.c: the hooks of a step's end, and what else all ranks do together (shared/core/topology.h)
+int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
+int zero_sum(struct topology *t, double *values, int count);
+int zero_finish(struct topology *t);
+int zero_load_unit(struct topology *t, int u, const float *values);
+void zero_abort(struct topology *t, const char *why);
+const char *zero_why(struct topology *t);
 
 #endif

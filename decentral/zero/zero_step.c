@@ -9,11 +9,10 @@
 //
 // The host waits once, for the copy of these words and of the decision; updates and gathers go on while it
 // prepares the next step.
-#include "decentral/zero/zero_step.h"
+#include "decentral/zero/zero_state.h"
 
 #include <stdlib.h>
 
-#include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
 // Of z->shares, per rank: sum of its losses, stop.

@@ -130,15 +130,6 @@ uint64_t shard_map_hash(const struct shard_map *m) {
     return h;
 }
 
-double shard_map_imbalance(const struct shard_map *m) {
-    int64_t most = 0, total = 0;
-    for (int g = 0; g < m->shards; g++) {
-        total += m->shard_elements[g];
-        if (m->shard_elements[g] > most) most = m->shard_elements[g];
-    }
-    return total ? (double)most * m->shards / (double)total : 1.0;
-}
-
 int64_t shard_map_server_elements(const struct shard_map *m, int rank) {
     int64_t n = 0;
     for (int t = 0; t < m->threads; t++) n += m->shard_elements[rank * m->threads + t];

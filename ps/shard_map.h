@@ -41,8 +41,6 @@ struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
 void shard_map_destroy(struct shard_map **m);
 // xxh64 over every partition and its shard.
 uint64_t shard_map_hash(const struct shard_map *m);
-// Elements of the fullest shard over the mean; 1 is perfect.
-double shard_map_imbalance(const struct shard_map *m);
 // Elements that server `rank` owns over all its shard threads.
 int64_t shard_map_server_elements(const struct shard_map *m, int rank);
 

@@ -123,10 +123,6 @@ void bench_input(const struct bench_data *d, const struct bench_shape *s, int ra
 }
 
 // ---------------------------------------------------------------- what must come out
-size_t bench_scratch_bytes(const struct bench_shape *s, size_t n) {
-    return collective_reduces(s->what) ? (size_t)s->ranks * n * dtype_size(s->dt) : 0;
-}
-
 static void expected_sum(const struct bench_data *d, const struct bench_shape *s, size_t offset, size_t n,
                          void *out, void *scratch) {
     const void *inputs[REDUCE_MAX];

@@ -49,10 +49,9 @@ struct bench_data {
 void bench_input(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset, size_t n,
                  void *out);
 // Elements [offset, offset + n) of what `rank` must receive; sums as OP_REDUCE defines them, in rank order.
-// scratch: bench_scratch_bytes(s, n).
+// scratch, of reductions: n elements of every rank.
 void bench_expected(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset,
                     size_t n, void *out, void *scratch);
-size_t bench_scratch_bytes(const struct bench_shape *s, size_t n);
 // How many of n elements differ in any bit.
 int64_t bench_wrong(const void *got, const void *want, size_t n, enum dtype dt);
 

@@ -16,7 +16,6 @@ struct net {
     void *context;
     struct net_options o;
     struct net_socket *open;  // list; changed by the role's thread alone
-    _Atomic uint64_t dropped;
 };
 
 struct net_socket {
@@ -49,15 +48,11 @@ static void socket_shut(struct net_socket *s, int linger_ms) {
     free(s);
 }
 
-void net_close(struct net_socket **s) {
-    if (!*s) return;
-    for (struct net_socket **at = &(*s)->net->open; *at; at = &(*at)->next)
-        if (*at == *s) {
-            *at = (*s)->next;
-            break;
-        }
-    socket_shut(*s, 0);
-    *s = NULL;
+// The socket opened last cannot be used. NULL.
+static struct net_socket *socket_discard(struct net_socket *s) {
+    s->net->open = s->next;
+    socket_shut(s, 0);
+    return NULL;
 }
 
 void net_destroy(struct net **net, int linger_ms) {
@@ -72,8 +67,6 @@ void net_destroy(struct net **net, int linger_ms) {
     free(n);
     *net = NULL;
 }
-
-uint64_t net_dropped(const struct net *n) { return atomic_load(&n->dropped); }
 
 static struct net_socket *socket_open(struct net *n, int type) {
     struct net_socket *s = xcalloc(1, sizeof *s);
@@ -115,7 +108,7 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
         zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
         fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
              zmq_strerror(errno));
-        net_close(&s);
+        return socket_discard(s);
     }
     return s;
 }
@@ -125,7 +118,7 @@ struct net_socket *net_dealer(struct net *n, const char *address) {
     if (!s) return NULL;
     if (zmq_connect(s->socket, address) != 0) {
         fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
-        net_close(&s);
+        return socket_discard(s);
     }
     return s;
 }
@@ -196,7 +189,6 @@ int net_recv(struct net_socket *s, struct net_message *m) {
         bool good = rc == 1 && assemble(s, parts, count, m);
         for (int i = 0; i < count && i < 3; i++) zmq_msg_close(&parts[i]);
         if (good) return 1;
-        atomic_fetch_add(&s->net->dropped, 1);
         if (rc < 0) return rc;
     }
 }

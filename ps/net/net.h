@@ -8,8 +8,7 @@
 // Blocking    Only net_poll (up to its timeout) and net_destroy (up to linger_ms, for messages still queued).
 // Order       Buffers sent with an inflight counter must outlive net_destroy.
 // Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. What cannot be queued or is for
-//             nobody is dropped: the protocol repeats. What is not a well-formed message is dropped and
-//             counted in net_dropped.
+//             nobody is dropped: the protocol repeats. What is not a well-formed message is dropped.
 #ifndef STARRING_PS_NET_NET_H
 #define STARRING_PS_NET_NET_H
 
@@ -31,12 +30,10 @@ struct net_options {
 struct net *net_create(const struct net_options *o);  // NULL after logging
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void net_destroy(struct net **n, int linger_ms);
-uint64_t net_dropped(const struct net *n);
 
 // Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
 struct net_socket *net_dealer(struct net *n, const char *address);  // connects; NULL after logging
-void net_close(struct net_socket **s);
 
 // Who a ROUTER's message came from.
 struct net_route {

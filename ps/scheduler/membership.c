@@ -10,10 +10,6 @@
 #define SHUTDOWN_EVERY_S 0.2
 #define ENDPOINTS_MAX    (1 << 20)  // bytes
 
-static void tell(const struct membership *c, int peer, const struct wire_header *h) {
-    port_tell(&c->o.port, peer, h);
-}
-
 const char *member_name(const struct membership *c, int i, char out[48]) {
     int shard = i - c->workers - c->servers, threads = c->o.map->threads;
     if (i < c->workers)
@@ -35,7 +31,7 @@ void member_names_add(const struct membership *c, struct member_names *x, int i)
 
 void membership_tell_all(struct membership *c, const struct wire_header *h) {
     for (int i = 0; i < c->count; i++)
-        if (c->m[i].present && !c->m[i].gone) tell(c, i, h);
+        if (c->m[i].present && !c->m[i].gone) port_tell(&c->o.port, i, h);
 }
 
 // ---------------------------------------------------------------- login
@@ -106,7 +102,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
     int i = assign(c, h);
     check_hello(c, i, h, frame, refused.text);
     if (refused.text[0]) {
-        tell(c, PEER_SENDER, &refused);
+        port_tell(&c->o.port, PEER_SENDER, &refused);
         return -1;
     }
     struct member *m = &c->m[i];
@@ -118,7 +114,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
     m->incarnation = h->incarnation;
     m->seen_s = now;
     welcome.step = h->role == PS_WORKER ? i : h->role == PS_SERVER ? i - c->workers : h->rank;
-    tell(c, PEER_SENDER, &welcome);
+    port_tell(&c->o.port, PEER_SENDER, &welcome);
     if (c->started) send_start(c, PEER_SENDER);
     return i;
 }
@@ -139,13 +135,12 @@ void membership_heartbeat(struct membership *c, int i, const struct wire_header 
         c->m[i].progress = h->seq;
         c->m[i].progress_s = now;
     }
-    tell(c, i, &answer);
+    port_tell(&c->o.port, i, &answer);
 }
 
 void membership_goodbye(struct membership *c, int i) {
-    struct wire_header h = {.kind = WIRE_GOODBYE_ACK};
     c->m[i].gone = true;
-    tell(c, i, &h);
+    port_tell(&c->o.port, i, &(struct wire_header){.kind = WIRE_GOODBYE_ACK});
 }
 
 // ---------------------------------------------------------------- time
@@ -203,7 +198,7 @@ static void closing_tick(struct membership *c, double now) {
     for (int i = c->workers; i < c->workers + c->servers; i++) {
         if (c->m[i].gone) continue;
         all = false;
-        if (again) tell(c, i, &h);
+        if (again) port_tell(&c->o.port, i, &h);
     }
     if (again) c->shutdown_s = now;
     c->done = all || now - c->closing_s > ps_deadline_s(c->o.config);

@@ -40,10 +40,6 @@ struct rounds {
     char error[WIRE_TEXT_MAX];
 };
 
-static void tell(const struct rounds *c, int peer, const struct wire_header *h) {
-    port_tell(&c->o.port, peer, h);
-}
-
 // ---------------------------------------------------------------- one step
 static void round_clear(struct rounds *c, int64_t step) {
     struct round *r = &c->round;
@@ -74,8 +70,8 @@ static int decide(struct rounds *c) {
                                         .norm = s.norm,
                                         .flags = flags | membership_stop_flag(c->members)};
     for (int i = 0; i < c->shards; i++)
-        if (c->o.map->shard_keys[i]) tell(c, membership_shard(c->members, i), &c->decision);
-    for (int w = 0; w < c->workers; w++) tell(c, w, &c->step_done);
+        if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), &c->decision);
+    for (int w = 0; w < c->workers; w++) port_tell(&c->o.port, w, &c->step_done);
     round_clear(c, r->step + 1);
     return 0;
 }
@@ -88,7 +84,7 @@ static int close_round(struct rounds *c) {
 int rounds_report(struct rounds *c, int w, const struct wire_header *h, double now) {
     struct round *r = &c->round;
     if (h->step < r->step) {  // a repetition: its answer was lost
-        if (h->step == c->step_done.step && c->step_done.kind) tell(c, w, &c->step_done);
+        if (h->step == c->step_done.step && c->step_done.kind) port_tell(&c->o.port, w, &c->step_done);
         return 0;
     }
     if (h->step > r->step)
@@ -121,7 +117,7 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     struct round *r = &c->round;
     if (h->step < r->step) {
         if (h->step == c->decision.step && c->decision.kind)
-            tell(c, membership_shard(c->members, shard), &c->decision);
+            port_tell(&c->o.port, membership_shard(c->members, shard), &c->decision);
         return 0;
     }
     if (h->step > r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
@@ -137,7 +133,7 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
 int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double now) {
     struct gather *g = &c->gather;
     if (h->seq < g->seq) {
-        if (c->gathered.kind && h->seq == c->gathered.seq) tell(c, w, &c->gathered);
+        if (c->gathered.kind && h->seq == c->gathered.seq) port_tell(&c->o.port, w, &c->gathered);
         return 0;
     }
     if (h->seq > g->seq)
@@ -158,7 +154,7 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
         for (int r = 1; r < c->workers; r++) total += g->values[(size_t)r * WIRE_VALUES_MAX + i];
         c->gathered.values[i] = total;
     }
-    for (int i = 0; i < c->workers; i++) tell(c, i, &c->gathered);
+    for (int i = 0; i < c->workers; i++) port_tell(&c->o.port, i, &c->gathered);
     memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
     g->count = 0;
     g->seq++;

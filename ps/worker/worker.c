@@ -70,11 +70,7 @@ static int barrier(struct worker *w) {
 
 // ---------------------------------------------------------------- hooks
 // A pull follows each push at once: a hint cannot bring weights earlier.
-static void worker_prefetch(struct topology *t, int u, enum pass pass) {
-    (void)t;
-    (void)u;
-    (void)pass;
-}
+static void worker_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
 
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
@@ -93,9 +89,7 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
 }
 
 static int worker_release(struct topology *t, int u, enum pass pass) {
-    (void)t;
-    (void)u;
-    (void)pass;
+    (void)t, (void)u, (void)pass;
     return 0;
 }
 

@@ -43,7 +43,7 @@ class Run:
         self.metrics = []
         self.evals = []        # [(step, held-out loss)]
         self.wall_seconds = None
-        self.load = {}         # what load.json says, see load.py
+        self.load = {}         # what load.json says (noise.py)
         self.point = []        # [(key, value)] of --sweep, as given
 
     def __getattr__(self, key):

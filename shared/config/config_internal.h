@@ -94,7 +94,7 @@ struct known {
     enum known_use use;
     const char *harmless;   // JSON text of one more value that means off, or NULL
     const char *why;        // IGNORED: what follows; REFUSED: what to do instead, or NULL
-    enum note_topic topic;  // NO_EFFECT: which kind of none
+    enum note_topic topic;  // KNOWN_NO_EFFECT: why it has none
 };
 size_t known_count(void);
 const struct known *known_at(size_t i);

@@ -1,6 +1,6 @@
 // The optimizer's operations: exact sum of squares, the step's decision, AdamW. Every operation is
 // written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and
-// kernels/update_decide.c.
+// kernels/operations.c (update_decide).
 #include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- sum of squares

@@ -81,7 +81,7 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
 // negative step, key or version. Never logs, never trusts. payload_bytes: of the frame that follows,
 // 0 for none; a kind that carries no payload refuses one and the other way round.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
-// Whether the payload of this message is what the textbook formulas speak of (gradients and weights
+// Whether the payload of this message is what the textbook formulas count (gradients and weights
 // of a step); loading and the final pull are control.
 bool wire_is_payload(const struct wire_header *h);
 

@@ -12,7 +12,8 @@
 #define EXIT_RUN_FAILED 1
 #define EXIT_USAGE      2
 
-// Who speaks on this thread ("worker 1", "rank 0"; "" for the launcher). The text is copied.
+// The name that messages of this thread begin with ("worker 1", "rank 0"; "" for the launcher). The text is
+// copied.
 void error_set_label(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 const char *error_label(void);
 

@@ -25,7 +25,7 @@ bool tokenizer_present(const char *folder);
 bool tokenizer_is_bytes(const char *folder, int32_t vocab);
 
 // The folder whose tokenizer goes with weights trained from `model` (malloc'd), or NULL: there is none, or
-// `tokenizer` (data.tokenizer) "byte" taught bytes to a model whose tokenizer speaks something else.
+// `tokenizer` (data.tokenizer) "byte" trained a model on bytes whose tokenizer has other tokens.
 char *tokenizer_to_keep(const char *model, int32_t vocab, const char *tokenizer);
 
 // Copies the known files of one directory into another, each through a temporary name. 0, or -1 after

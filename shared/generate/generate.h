@@ -5,7 +5,7 @@
 //     prompt and continuation   t0 t1 t2 .. t(n-1)
 //     window of W, n <= W       t0 .. t(n-1)            position of t(i) is i
 //     window of W, n >  W       t(n-W) .. t(n-1)        position of t(i) is i-(n-W): the window slides by one
-//                                                       for each token, and positions begin anew in it
+//                                                       for each token, and positions count from its start
 //
 // The sequence is padded on the right to a multiple of GENERATE_STEP tokens, so that a device meets few
 // shapes; attention is causal, so what stands to the right of a token does not change it.

@@ -1,16 +1,16 @@
 // Was this process started as one rank of many? Open MPI's mpirun, Slurm's srun and torchrun say so in
 // the environment. Pure: reads variables, changes nothing.
 //
-// What was told (--launch, or "launch" in the configuration) wins over the variables that a batch script
-// inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts with
-// the same words do not start it again:
+// What the user asks for (--launch, or "launch" in the configuration) wins over the variables that a batch
+// script inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts
+// with the same options do not start it again:
 //
-//   variables of                          told nothing     threads, processes     mpi
-//   nobody                                ordinary run     as told                starts mpirun
-//   an sbatch script (SLURM_*)            refused (1)      as told                starts mpirun
-//   torchrun (RANK, WORLD_SIZE)           refused (1)      as told                starts mpirun
-//   srun --mpi=pmix (SLURM_*, PMIX_RANK)  rank             as told                rank
-//   mpirun (OMPI_COMM_WORLD_*)            rank             as told                rank
+//   variables of                          asked: nothing   threads, processes     mpi
+//   nobody                                ordinary run     as asked               starts mpirun
+//   an sbatch script (SLURM_*)            refused (1)      as asked               starts mpirun
+//   torchrun (RANK, WORLD_SIZE)           refused (1)      as asked               starts mpirun
+//   srun --mpi=pmix (SLURM_*, PMIX_RANK)  rank             as asked               rank
+//   mpirun (OMPI_COMM_WORLD_*)            rank             as asked               rank
 //
 // (1) where there is more than one rank, by launch_check_rank, with what to do instead.
 #ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
@@ -25,14 +25,14 @@ enum rank_env_kind { RANK_ENV_NONE, RANK_ENV_MPIRUN, RANK_ENV_SLURM, RANK_ENV_TO
 struct rank_env {
     enum rank_env_kind kind;
     int rank, size;
-    int local_size;  // ranks on this machine; 0: not told
-    int local_rank;  // which of them; 0 where it is not told
+    int local_size;  // ranks on this machine; 0: unknown
+    int local_rank;  // which of them; 0 where it is unknown
     bool mpi_ready;  // MPI_Init of this process will find its peers
 };
 
 // 0 (kind NONE: not a rank of many), or -1 after naming the variable that makes no sense.
 int rank_env_read(struct rank_env *e);
-// What e becomes under what was told, by the table above: kind NONE where this process is no rank.
+// What e becomes when the user asks for `told`, by the table above: kind NONE where this process is no rank.
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
 const char *rank_env_name(enum rank_env_kind kind);  // "mpirun", "Slurm's srun", "torchrun"
 

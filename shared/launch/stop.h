@@ -1,7 +1,7 @@
 // Ctrl-C and SIGTERM as a flag that loops look at.
 //
 // A star's launcher takes the signals and passes on one SIGTERM to whom it concerns. Its children are in the
-// terminal's group, as is every process that `timeout` or a job scheduler ends: they heed their launcher
+// terminal's group, as is every process that `timeout` or a job scheduler ends: they obey their launcher
 // alone, or a Ctrl-C would end servers under workers that still finish a step.
 #ifndef STARRING_SHARED_LAUNCH_STOP_H
 #define STARRING_SHARED_LAUNCH_STOP_H

@@ -11,8 +11,8 @@ struct memory_limit {
     char name[384];     // "MemAvailable", or "memory.max of the control group /user.slice"
 };
 
-// MemAvailable: the kernel's own estimate of what can be taken without swapping. 0, or -1 where it is not
-// told.
+// MemAvailable: the kernel's own estimate of what can be taken without swapping. 0, or -1 where it is
+// unknown.
 int memory_limit_of_machine(const char *root, struct memory_limit *out);
 // The tightest of the control groups. Version 2: memory.max - memory.current + reclaimable file cache;
 // version 1: memory.limit_in_bytes - memory.usage_in_bytes + reclaimable file cache. 0, or -1: none limits.

@@ -340,7 +340,7 @@ static int meet(struct train *x) {
 }
 
 // An evaluation between two steps. What it computes, waits and transfers is no part of the steps' time:
-// the counts begin anew behind it. The step before it ends first, on every rank.
+// the counts start again after it. The step before it ends first, on every rank.
 static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
     struct stream *compute = x->t->compute;
     struct stream_times before, after;

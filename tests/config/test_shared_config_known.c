@@ -1,4 +1,6 @@
 // Keys that DeepSpeed knows and this program does not read: what is refused, and what is said of the others.
+// What --help knows of the topologies.
+#include "shared/command/commands.h"
 #include "tests/config/config_helper.h"
 
 static void test_known_keys(void **state) {
@@ -102,11 +104,25 @@ static void test_offload(void **state) {
     config_destroy(&c);
 }
 
+// --help names every topology that runs.
+static void test_help(void **state) {
+    (void)state;
+    const struct cli_option *o = command_train.common, *end = o + command_train.common_count;
+    while (o < end && strcmp(o->name, "topology")) o++;
+    assert_true(o < end);
+    struct topology_variant v;
+    for (int i = 0; topologies.row[i]; i++)
+        for (int k = 0; topologies.row[i]->variant(k, &v); k++)
+            if (!v.planned && !strstr(o->help, v.name))
+                fail_msg("--topology: \"%s\" lacks %s", o->help, v.name);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_keys),
         cmocka_unit_test(test_report),
         cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,8 +191,8 @@ static void one_table(void **state) {
     forget(&s);
 }
 
-// An earlier run is kept unless worker 0 is told otherwise, and nobody waits in vain: the refusal comes
-// first.
+// An earlier run is kept unless worker 0 has --force. The refusal comes before the login, so that no other role
+// waits for this one.
 static void an_earlier_run(void **state) {
     struct star s = {.p = *state, .dir = "again"};
     start_star(&s, "--steps 2", "--no-weights", NULL);

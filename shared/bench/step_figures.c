@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/device/products.h"
 
 static const char mfu_formula[] =

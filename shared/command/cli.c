@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/core/edit_distance.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 
 const char *cli_nearest(const char *word, const char *const *names, size_t count) {
     const char *best = NULL;

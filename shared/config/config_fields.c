@@ -7,7 +7,7 @@
 #include "shared/config/config_internal.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
-#include "shared/core/shortest.h"
+#include "shared/core/text.h"
 
 #define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
 #define FLOAT_MAX 3.4028234663852886e38

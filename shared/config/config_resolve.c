@@ -6,7 +6,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
-#include "shared/core/shortest.h"
+#include "shared/core/text.h"
 
 static const char *const text_of_bool[] = {"false", "true"};
 

@@ -13,8 +13,8 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/config/relaxed_json.h"
-#include "shared/core/edit_distance.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 
 static size_t path_count(void) { return field_count() + known_count(); }
 static const char *path_at(size_t i) {

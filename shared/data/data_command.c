@@ -10,9 +10,9 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
-#include "shared/core/format.h"
 #include "shared/core/path.h"
 #include "shared/core/sha256.h"
+#include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"
 #include "shared/data/sidecar.h"

@@ -12,7 +12,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
-#include "shared/core/shell_word.h"
+#include "shared/core/text.h"
 #include "shared/data/data_demo.h"
 
 #define EVAL_MAGIC 20240522  // llm.c, dev/data/data_common.py: write_evalfile

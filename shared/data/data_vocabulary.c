@@ -11,7 +11,7 @@
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/sha256.h"
-#include "shared/core/shell_word.h"
+#include "shared/core/text.h"
 #include "shared/data/sidecar.h"
 #include "shared/data/tokenizer_files.h"
 #include "shared/hf/presets.h"

@@ -6,7 +6,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 
 // CUDA's 1000 * major + 10 * minor.
 static const char *cuda_version(char text[16], int version) {

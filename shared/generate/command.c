@@ -8,7 +8,7 @@
 #include "shared/config/config.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/core/shell_word.h"
+#include "shared/core/text.h"
 #include "shared/data/tokenizer_files.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"

@@ -9,7 +9,7 @@
 
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
-#include "shared/core/shortest.h"
+#include "shared/core/text.h"
 #include "shared/hf/families.h"
 
 // One file as it is read. Only the first error is reported, so the readers below need no checks in between;

@@ -6,7 +6,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/memory/memory_check.h"
 #include "shared/report/summary.h"
 

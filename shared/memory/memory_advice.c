@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/model/layout.h"
 
 // The most counts of workers that are tried one by one; beyond, each half of the one before.

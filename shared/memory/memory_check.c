@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/memory/memory_advice.h"
 #include "shared/memory/memory_room.h"

@@ -73,10 +73,10 @@ static void describe_adamw(char *text, size_t size, const struct optimizer_confi
              (double)c->beta2, (double)c->eps, (double)c->weight_decay);
 }
 
-// Keys and defaults of DeepSpeed's FusedAdam; the states' names are torch's.
+// Keys and defaults of DeepSpeed's FusedAdam.
 // clang-format off
 #define ADAM                                                                                        \
-    .textbook = "Adam", .states = 2, .state_names = {"exp_avg", "exp_avg_sq"},                      \
+    .textbook = "Adam", .states = 2,                                                                \
     .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"eps", "1e-8"}, {"weight_decay", "0"},    \
                {"adam_w_mode", "true"}, {"bias_correction", "true"}, {"torch_adam", "false"}},      \
     .op = OP_ADAMW, .set_args = set_adamw, .describe = describe_adamw

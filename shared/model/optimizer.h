@@ -52,7 +52,6 @@ struct optimizer {
     const char *name;                               // "optimizer.type"
     const char *textbook;                           // what the legends of memory formulas call it
     int states;                                     // fp32 values per parameter, beside the master
-    const char *state_names[OPTIMIZER_STATES_MAX];  // in a checkpoint
     struct {
         const char *key, *value;
     } params[OPTIMIZER_PARAMS_MAX];  // its keys below "optimizer.params", and their defaults as JSON

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/report/run_file.h"
 
 #define LINE_MAX_BYTES 512
@@ -145,13 +146,12 @@ int metrics_read(const char *dir, struct metrics_totals *out) {
     *out =
         (struct metrics_totals){.loss_first = NAN, .loss_last = NAN, .val_loss = NAN, .unigram_entropy = NAN};
     struct stat about;
-    char *steps = xasprintf("%s/metrics.jsonl", dir), *evals = xasprintf("%s/evals.jsonl", dir);
+    char *steps = xasprintf("%s/metrics.jsonl", dir);
     if (!stat(steps, &about))
         out->written_s = (double)about.st_mtim.tv_sec + 1e-9 * (double)about.st_mtim.tv_nsec;
     int rc = read_lines(dir, "metrics.jsonl", out, add_step);
-    if (!rc && !access(evals, F_OK)) rc = read_lines(dir, "evals.jsonl", out, add_eval);
+    if (!rc && has_file(dir, "evals.jsonl")) rc = read_lines(dir, "evals.jsonl", out, add_eval);
     free(steps);
-    free(evals);
     if (rc) metrics_totals_free(out);
     return rc;
 }

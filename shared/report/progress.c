@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/report/metrics.h"
 
 #define BAR_WIDTH   28

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/data/tokenizer_files.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
@@ -105,11 +106,8 @@ static bool is_weights_file(const char *name) {
 // The first file of a run that is there, or NULL.
 static const char *run_file_in(const char *dir) {
     const char *found = NULL;
-    for (size_t i = 0; i < RUN_FILES && !found; i++) {
-        char *path = xasprintf("%s/%s", dir, run_files[i]);
-        if (!access(path, F_OK)) found = run_files[i];
-        free(path);
-    }
+    for (size_t i = 0; i < RUN_FILES && !found; i++)
+        if (has_file(dir, run_files[i])) found = run_files[i];
     return found;
 }
 

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/report/run_file.h"
 
 #define STATE_FILE "state.json"
@@ -131,17 +131,9 @@ static int write_state(const char *dir, enum run_phase phase, const char *starte
     return rc;
 }
 
-static void utc_now(char out[32]) {
-    time_t now = time(NULL);
-    struct tm tm;
-    gmtime_r(&now, &tm);
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
-}
-
 int run_state_begin(const char *dir) {
     char now[32];
-    utc_now(now);
-    return write_state(dir, RUN_RUNNING, now, NULL, NULL);
+    return write_state(dir, RUN_RUNNING, format_utc(now, time(NULL)), NULL, NULL);
 }
 
 int run_state_end(const char *dir, enum run_phase phase, const char *why) {
@@ -149,6 +141,5 @@ int run_state_end(const char *dir, enum run_phase phase, const char *why) {
     char now[32];
     run_state_read(dir, &s);
     if (s.phase != RUN_RUNNING || !s.own) return 0;
-    utc_now(now);
-    return write_state(dir, phase, s.started, now, why);
+    return write_state(dir, phase, s.started, format_utc(now, time(NULL)), why);
 }

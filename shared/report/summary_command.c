@@ -9,7 +9,8 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/path.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
@@ -30,13 +31,6 @@ struct found {
     cJSON *reports, *missing;  // names of ranks: "worker 0"
 };
 
-static bool is_there(const char *dir, const char *name) {
-    char *path = xasprintf("%s/%s", dir, name);
-    bool there = !access(path, F_OK);
-    free(path);
-    return there;
-}
-
 static bool is_run(const char *dir) {
     static const char *const marks[] = {"state.json", "metrics.jsonl", "summary.json", "ranks"};
     struct stat about;
@@ -47,7 +41,7 @@ static bool is_run(const char *dir) {
         return false;
     }
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
-        if (is_there(dir, marks[i])) return true;
+        if (has_file(dir, marks[i])) return true;
     fail("summary %s: no run directory: it holds none of state.json, metrics.jsonl, summary.json and ranks/",
          dir);
     return false;
@@ -56,7 +50,7 @@ static bool is_run(const char *dir) {
 static void look_at_ranks(struct found *f, const char *role, int count) {
     for (int r = 0; r < count; r++) {
         char *file = xasprintf("ranks/%s-%d.json", role, r), *name = xasprintf("%s %d", role, r);
-        cJSON_AddItemToArray(is_there(f->dir, file) ? f->reports : f->missing, cJSON_CreateString(name));
+        cJSON_AddItemToArray(has_file(f->dir, file) ? f->reports : f->missing, cJSON_CreateString(name));
         free(file);
         free(name);
     }
@@ -78,7 +72,7 @@ static void look(struct found *f) {
     else
         warn("%s is not there: what the run was told is not known", path);
     free(path);
-    f->has_metrics = is_there(f->dir, "metrics.jsonl") && !metrics_read(f->dir, &f->metrics);
+    f->has_metrics = has_file(f->dir, "metrics.jsonl") && !metrics_read(f->dir, &f->metrics);
     if (f->has_metrics && f->metrics.torn)
         warn("%s: the last line of a .jsonl file is not whole: it is left out", f->dir);
     char *text = run_file_read(f->dir, "summary.json", true);
@@ -120,14 +114,6 @@ static void put_text(cJSON *o, const char *key, const char *text) {
     cJSON_AddItemToObject(o, key, text && *text ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
 
-static const char *utc(char out[32], double seconds) {
-    time_t t = (time_t)seconds;
-    struct tm tm;
-    gmtime_r(&t, &tm);
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    return out;
-}
-
 // What is there, as one document: for runs without a summary.
 static cJSON *document(const struct found *f, enum run_phase phase) {
     const struct metrics_totals *m = &f->metrics;
@@ -150,7 +136,7 @@ static cJSON *document(const struct found *f, enum run_phase phase) {
     put(loss, "last", any ? m->loss_last : NAN);
     put(o, "val_loss", any ? m->val_loss : NAN);
     put(o, "tokens_per_second", any ? summary_rate(m, (double)m->tokens / (double)m->steps) : NAN);
-    put_text(o, "last_line", any ? utc(last, m->written_s) : NULL);
+    put_text(o, "last_line", any ? format_utc(last, (time_t)m->written_s) : NULL);
     put(o, "last_line_seconds_ago", any ? fmax(0, (double)time(NULL) - m->written_s) : NAN);
     put(o, "pid", f->state.pid > 0 ? (double)f->state.pid : NAN);
     put_text(o, "host", f->state.host);
@@ -224,7 +210,7 @@ static void print_json(const cJSON *o) {
 // The table of a run that ended in order. false: there is nothing to make it from.
 static bool show_summary(struct found *f, enum run_phase phase, bool json) {
     if (!f->summary && (!f->config || !f->has_metrics)) return false;
-    bool none = !is_there(f->dir, "summary.json");
+    bool none = !has_file(f->dir, "summary.json");
     if (!f->summary)
         f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->topologies, f->dir)
                                                    : summary_build(f->topologies, f->dir);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/device/products.h"
 #include "shared/report/summary_impl.h"
 

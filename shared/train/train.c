@@ -131,7 +131,6 @@ static int judge(struct train *x, int64_t step, const struct step_stats *stats) 
         x->updates++;
         x->skipped_in_a_row = 0;
     } else {
-        x->r->skipped++;
         x->skipped_in_a_row++;
     }
     if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
@@ -367,15 +366,10 @@ static int run_steps(struct train *x) {
         struct step_stats stats = {0};
         double begin = now_seconds();
         if (attempt(x, step, &in, &stats) || judge(x, step, &stats)) return -1;
-        double end = now_seconds();
-        x->r->step_seconds[step] = end - begin;
+        double seconds = now_seconds() - begin;
         x->r->steps = step + 1;
-        if (step == 0) {
-            x->r->loss_first = stats.loss;
-            x->allocations = allocations(x->t->dev);
-        }
-        x->r->loss_last = stats.loss;
-        tell_step(x, &in, &stats, end - begin);
+        if (step == 0) x->allocations = allocations(x->t->dev);
+        tell_step(x, &in, &stats, seconds);
         bool last = step + 1 == x->c->steps;
         x->r->interrupted = stats.stop && !last;
         if (x->r->interrupted || last || x->c->eval_every <= 0 || (step + 1) % x->c->eval_every) continue;
@@ -397,7 +391,6 @@ static int run(struct train *x) {
     x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
     if (x->o->feed) batch_feed_set_rank(x->feed, x->t->rank);
     x->computed = x->o->computed ? x->o->computed : event_create(x->t->dev);
-    x->r->step_seconds = xcalloc((size_t)c->steps, sizeof *x->r->step_seconds);
     x->model = x->o->model ? x->o->model : model_create(&mo);
     if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
     if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
@@ -426,6 +419,5 @@ int train_run(const struct train_options *o, struct train_result *result) {
 void train_result_free(struct train_result *r) {
     model_destroy(&r->model);
     batch_feed_destroy(&r->feed);
-    free(r->step_seconds);
     *r = (struct train_result){0};
 }

@@ -12,12 +12,10 @@ struct batch_feed;
 struct eval_record;  // shared/report/metrics.h
 struct step_record;
 
-// Filled by train_run on every rank; arrays are owned by the result.
+// Filled by train_run on every rank.
 struct train_result {
     struct rank_report report;
-    int64_t steps, skipped;            // attempts done; how many of them updated nothing
-    double *step_seconds;              // (steps)
-    double loss_first, loss_last;      // mean over the global batch of the first and last step
+    int64_t steps;                     // attempts done
     double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
     uint64_t weights_hash;             // rank 0 only
     bool has_hash;                     // not of an interrupted run whose weights nobody wants

@@ -14,7 +14,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/sha256.h"
-#include "shared/core/shell_word.h"
+#include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/sidecar.h"
 #include "shared/data/tokenizer_files.h"

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/core/format.h"
+#include "shared/core/text.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"

@@ -1,0 +1,98 @@
+#include "shared/core/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+
+#define NAME_MAX_LENGTH 64
+
+size_t edit_distance(const char *word, const char *name) {
+    // row[j]: from the part of word so far to the first j characters of name
+    size_t row[NAME_MAX_LENGTH + 1];
+    size_t n = strnlen(name, NAME_MAX_LENGTH);
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 0; word[i]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < n; j++) {
+            size_t best = diagonal + (word[i] != name[j]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
+            diagonal = row[j + 1];
+            row[j + 1] = best;
+        }
+    }
+    return row[n];
+}
+
+#define FEW_BYTES 10000  // fewer are written out: they would be 0.00 MiB
+
+const char *format_bytes(char text[24], double bytes) {
+    static const char *const unit[] = {"MiB", "GiB", "TiB", "PiB"};
+    if (bytes < FEW_BYTES) {
+        snprintf(text, 24, "%.0f B", bytes);
+        return text;
+    }
+    double x = bytes / (1 << 20);
+    int i = 0;
+    while (x >= 999.5 && i < 3) {
+        x /= 1024;
+        i++;
+    }
+    int decimals = x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
+    snprintf(text, 24, "%.*f %s", decimals, x, unit[i]);
+    return text;
+}
+
+const char *format_count(char text[32], int64_t n) {
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)n);
+    int out = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0 && digits[i - 1] != '-') text[out++] = ',';
+        text[out++] = digits[i];
+    }
+    text[out] = 0;
+    return text;
+}
+
+const char *format_utc(char text[32], time_t t) {
+    struct tm tm;
+    gmtime_r(&t, &tm);
+    strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return text;
+}
+
+void shortest_f32(char text[32], float x) {
+    int digits = 1;
+    do {
+        snprintf(text, 32, "%.*g", digits++, (double)x);
+    } while (strtof(text, NULL) != x && digits <= 9);
+}
+
+void shortest_f64(char text[32], double x) {
+    int digits = 1;
+    do {
+        snprintf(text, 32, "%.*g", digits++, x);
+    } while (strtod(text, NULL) != x && digits <= 17);
+}
+
+char *shell_word(const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:,@%";
+    size_t n = strlen(text);
+    if (n && strspn(text, plain) == n) return xstrdup(text);
+    char *out = xcalloc(4 * n + 3, 1), *p = out;
+    *p++ = '\'';
+    for (const char *s = text; *s; s++) {
+        if (*s == '\'') {
+            memcpy(p, "'\\''", 4);
+            p += 4;
+        } else {
+            *p++ = *s;
+        }
+    }
+    *p = '\'';
+    return out;
+}

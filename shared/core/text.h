@@ -1,0 +1,28 @@
+// Words and figures in messages and files.
+#ifndef STARRING_SHARED_CORE_TEXT_H
+#define STARRING_SHARED_CORE_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+// How far apart two words are: insertions, deletions and changes of a character that turn word into name (Wagner &
+// Fischer 1974). Only the first 64 characters of name count.
+size_t edit_distance(const char *word, const char *name);
+
+// "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.
+const char *format_bytes(char text[24], double bytes);
+// "1,234,567". Returns text.
+const char *format_count(char text[32], int64_t n);
+// "2024-01-31T23:59:59Z". Returns text.
+const char *format_utc(char text[32], time_t t);
+
+// The shortest decimal text that reads back as exactly the same number.
+void shortest_f32(char text[32], float x);
+void shortest_f64(char text[32], double x);
+
+// The text as one word of a shell command that people are told to type: in single quotes where it needs them
+// (malloc'd).
+char *shell_word(const char *text);
+
+#endif

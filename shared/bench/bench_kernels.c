@@ -1,6 +1,5 @@
 #include "shared/bench/bench_kernels.h"
 
-#include <cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 
 #include "shared/bench/bench_operations.h"
 #include "shared/command/cli.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/device/device_facts.h"
 #include "shared/memory/memory_limits.h"
@@ -125,13 +125,6 @@ static cJSON *header_json(const struct bench_device *d, const char *what) {
     return j;
 }
 
-static void print_json(cJSON *j) {
-    char *text = cJSON_Print(j);
-    puts(text);
-    free(text);
-    cJSON_Delete(j);
-}
-
 static void print_row(const struct bench_device *d, const struct bench_work *w, int shape_width) {
     bool computes = w->flops > 0;
     printf("%-12s %-*s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), shape_width, w->shape,
@@ -241,7 +234,8 @@ static int run_kernels(struct bench_device *d, struct bench_table *t, const stru
     }
     cJSON *rows = cJSON_AddArrayToObject(j, "operations");
     for (int i = 0; i < t->count; i++) cJSON_AddItemToArray(rows, work_json(d, &t->work[i]));
-    print_json(j);
+    json_print(stdout, j);
+    cJSON_Delete(j);
     return 0;
 }
 
@@ -306,7 +300,8 @@ static int run_adam(struct bench_device *d, struct bench_work *w, const struct c
     cJSON_AddNumberToObject(j, "elements", (double)n);
     cJSON_AddItemToObject(j, "adam", row);
     cJSON_AddNumberToObject(j, "share_of_copy", bench_share(d, w));
-    print_json(j);
+    json_print(stdout, j);
+    cJSON_Delete(j);
     return 0;
 }
 

@@ -1,9 +1,8 @@
 #include "shared/bench/step_figures.h"
 
-#include <cJSON.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <math.h>
 
+#include "shared/config/json.h"
 #include "shared/core/text.h"
 #include "shared/device/products.h"
 
@@ -45,30 +44,20 @@ static void put_memory(cJSON *j, const struct step_figures *f) {
 }
 
 static void put_peak(cJSON *j, const struct step_figures *f) {
-    static const char *const keys[] = {"peak_flops_per_second", "share_of_peak", "share_of_peak_causal",
-                                       "matmul_share_of_peak", "peak"};
     char text[PEAK_TEXT];
-    if (!f->peak) {
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) cJSON_AddNullToObject(j, keys[i]);
-        return;
-    }
-    cJSON_AddNumberToObject(j, keys[0], peak_rate(f));
-    cJSON_AddNumberToObject(j, keys[1], rate(f) / peak_rate(f));
-    cJSON_AddNumberToObject(j, keys[2], causal_rate(f) / peak_rate(f));
-    cJSON_AddNumberToObject(j, keys[3], product_rate(f) / peak_rate(f));
-    cJSON_AddStringToObject(j, keys[4], cpu_peak_text(f->peak, text, sizeof text));
+    double peak = f->peak ? peak_rate(f) : NAN;
+    json_put(j, "peak_flops_per_second", peak);
+    json_put(j, "share_of_peak", rate(f) / peak);
+    json_put(j, "share_of_peak_causal", causal_rate(f) / peak);
+    json_put(j, "matmul_share_of_peak", product_rate(f) / peak);
+    json_put_text(j, "peak", f->peak ? cpu_peak_text(f->peak, text, sizeof text) : NULL);
 }
 
 static void put_datasheet(cJSON *j, const struct step_figures *f) {
-    if (f->datasheet_flops > 0) {
-        cJSON_AddNumberToObject(j, "datasheet_flops_per_second", f->datasheet_flops);
-        cJSON_AddNumberToObject(j, "mfu_datasheet", rate(f) / f->datasheet_flops);
-        cJSON_AddNumberToObject(j, "mfu_datasheet_causal", causal_rate(f) / f->datasheet_flops);
-    } else {
-        cJSON_AddNullToObject(j, "datasheet_flops_per_second");
-        cJSON_AddNullToObject(j, "mfu_datasheet");
-        cJSON_AddNullToObject(j, "mfu_datasheet_causal");
-    }
+    double peak = f->datasheet_flops > 0 ? f->datasheet_flops : NAN;
+    json_put(j, "datasheet_flops_per_second", peak);
+    json_put(j, "mfu_datasheet", rate(f) / peak);
+    json_put(j, "mfu_datasheet_causal", causal_rate(f) / peak);
     cJSON_AddStringToObject(j, "datasheet", f->datasheet);
     cJSON_AddStringToObject(j, "mfu_datasheet_formula", datasheet_formula);
 }
@@ -111,9 +100,7 @@ void step_figures_json(const struct step_figures *f) {
     cJSON_AddItemToObject(j, "products",
                           f->algorithms ? cJSON_Duplicate(f->algorithms, 1) : cJSON_CreateNull());
     put_memory(j, f);
-    char *text = cJSON_Print(j);
-    puts(text);
-    free(text);
+    json_print(stdout, j);
     cJSON_Delete(j);
 }
 

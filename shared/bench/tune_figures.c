@@ -1,11 +1,9 @@
 #include "shared/bench/tune_figures.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
+#include "shared/config/json.h"
 #include "shared/device/device_facts.h"
 #include "shared/device/product_table.h"
 
@@ -123,13 +121,8 @@ static cJSON *row_json(const struct tune_figures *f, const struct tuned *t) {
     cJSON_AddBoolToObject(o, "bias", t->key.bias_align != 0);
     cJSON_AddNumberToObject(o, "uses_per_step", (double)t->uses);
     cJSON_AddNumberToObject(o, "first_seconds", p->first_s);
-    if (p->none) {
-        cJSON_AddNullToObject(o, "best_seconds");
-        cJSON_AddNullToObject(o, "rank");
-    } else {
-        cJSON_AddNumberToObject(o, "best_seconds", p->best_s);
-        cJSON_AddNumberToObject(o, "rank", p->rank + 1);
-    }
+    json_put(o, "best_seconds", p->none ? NAN : p->best_s);
+    json_put(o, "rank", p->none ? NAN : p->rank + 1);
     cJSON_AddNumberToObject(o, "candidates", p->candidates);
     cJSON_AddNumberToObject(o, "not_repeating", p->unstable);
     cJSON_AddNumberToObject(o, "wrong", p->wrong);
@@ -155,8 +148,6 @@ void tune_figures_json(const struct tune_figures *f) {
     cJSON_AddNumberToObject(j, "saved_seconds_per_step", first_s - best_s);
     cJSON_AddStringToObject(j, "file", f->file);
     cJSON_AddNumberToObject(j, "kept", f->kept);
-    char *text = cJSON_Print(j);
-    puts(text);
-    free(text);
+    json_print(stdout, j);
     cJSON_Delete(j);
 }

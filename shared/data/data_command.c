@@ -1,6 +1,5 @@
 #include "shared/data/data_command.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/command/commands.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/core/sha256.h"
@@ -41,9 +41,7 @@ static int info_run(const struct cli_args *args) {
         cJSON_AddNumberToObject(doc, "train_tokens", (double)data_train_tokens(s));
         cJSON_AddNumberToObject(doc, "val_tokens", (double)data_val_tokens(s));
         cJSON_AddNumberToObject(doc, "unigram_entropy", data_unigram_entropy(s));
-        char *text = cJSON_Print(doc);
-        puts(text);
-        free(text);
+        json_print(stdout, doc);
         cJSON_Delete(doc);
     } else if (s) {
         printf("%s\n", data_description(s));

@@ -1,6 +1,5 @@
 #include "shared/data/data_vocabulary.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/config/json.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/sha256.h"
@@ -74,14 +74,6 @@ static int refuse_bytes(const struct checking *k, const char *data, const char *
 }
 
 // ---------------------------------------------------------------- sidecars
-static const cJSON *get(const cJSON *object, const char *key) {
-    return cJSON_GetObjectItemCaseSensitive(object, key);
-}
-
-static const char *get_text(const cJSON *object, const char *key) {
-    return cJSON_GetStringValue(get(object, key));
-}
-
 // The fingerprint of the folder's file, computed once; NULL: there is none, or after fail().
 static const char *known_sha256(struct checking *k, const char *name, int *rc) {
     for (int i = 0; i < k->known_count; i++)
@@ -103,8 +95,8 @@ static const char *known_sha256(struct checking *k, const char *name, int *rc) {
 static int compare_files(struct checking *k, const char *side, const cJSON *tokenizer) {
     const cJSON *file;
     int same = 0, rc = 0;
-    cJSON_ArrayForEach(file, get(tokenizer, "files")) {
-        const char *theirs = get_text(file, "sha256");
+    cJSON_ArrayForEach(file, json_item(tokenizer, "files")) {
+        const char *theirs = json_text(file, "sha256", NULL);
         // Only names of tokenizer files count: a path could lead out of the directory.
         if (!theirs || !tokenizer_file_known(file->string)) continue;
         const char *ours = known_sha256(k, file->string, &rc);
@@ -115,7 +107,7 @@ static int compare_files(struct checking *k, const char *side, const cJSON *toke
                 "%s: these tokens are of the tokenizer %s, whose %s has SHA-256 %.16s.., but that of the "
                 "model's directory %s has %.16s..: make tokens with --tokenizer %s; if you know that "
                 "both give the same tokens, delete the sidecar to train without this check",
-                side, get_text(tokenizer, "name"), file->string, theirs, k->folder, ours, k->folder);
+                side, json_text(tokenizer, "name", NULL), file->string, theirs, k->folder, ours, k->folder);
         same = 1;
     }
     return same;
@@ -130,7 +122,7 @@ static int compare_sizes(struct checking *k, const char *side, const cJSON *toke
         "%s: these tokens are of the tokenizer %s with a vocabulary of %lld entries, "
         "but the model %s has %d: make tokens with this model's tokenizer "
         "(experiments/tokenize.py), or take the model that goes with them",
-        side, get_text(tokenizer, "name"), (long long)size, v->model, v->size);
+        side, json_text(tokenizer, "name", NULL), (long long)size, v->model, v->size);
 }
 
 // An object, which may be empty, with the SHA-256 of each tokenizer file that it names.
@@ -138,21 +130,21 @@ static bool files_are_valid(const cJSON *files) {
     const cJSON *file;
     if (!cJSON_IsObject(files)) return false;
     cJSON_ArrayForEach(file, files) {
-        const char *sha256 = cJSON_IsObject(file) ? get_text(file, "sha256") : NULL;
+        const char *sha256 = cJSON_IsObject(file) ? json_text(file, "sha256", NULL) : NULL;
         if (tokenizer_file_known(file->string) && (!sha256 || strlen(sha256) != 64)) return false;
     }
     return true;
 }
 
 static int check_fields(struct checking *k, const struct segment *g, const char *side, const cJSON *root) {
-    const cJSON *tokenizer = get(root, "tokenizer");
+    const cJSON *tokenizer = json_item(root, "tokenizer");
     int64_t size = sidecar_count(root, "vocab_size", 1), tokens = sidecar_count(root, "tokens", 1);
-    const char *name = get_text(tokenizer, "name"), *kind = get_text(tokenizer, "kind");
+    const char *name = json_text(tokenizer, "name", NULL), *kind = json_text(tokenizer, "kind", NULL);
     const char *missing = size < 0     ? "vocab_size"
                           : tokens < 0 ? "tokens"
                           : !name      ? "tokenizer.name"
                           : !kind      ? "tokenizer.kind"
-                          : strcmp(kind, "byte") != 0 && !files_are_valid(get(tokenizer, "files"))
+                          : strcmp(kind, "byte") != 0 && !files_are_valid(json_item(tokenizer, "files"))
                               ? "tokenizer.files"
                               : NULL;
     if (missing)

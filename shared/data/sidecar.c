@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/json_file.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/version.h"
 
@@ -14,8 +14,7 @@
 char *sidecar_path(const char *bin_path) { return xasprintf("%s.json", bin_path); }
 
 int64_t sidecar_count(const cJSON *object, const char *key, int64_t low) {
-    const cJSON *j = cJSON_GetObjectItemCaseSensitive(object, key);
-    double x = cJSON_IsNumber(j) ? j->valuedouble : -1;
+    double x = json_number(object, key);
     bool whole = x >= (double)low && x <= 9007199254740992.0 && x == (double)(int64_t)x;
     return whole ? (int64_t)x : -1;
 }
@@ -34,9 +33,8 @@ static cJSON *read_quietly(const char *path) {
 struct sidecar_summary sidecar_read(const char *bin_path) {
     char *path = sidecar_path(bin_path);
     cJSON *root = read_quietly(path);
-    const cJSON *t = cJSON_GetObjectItemCaseSensitive(root, "tokenizer");
-    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(t, "name"));
-    const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(t, "kind"));
+    const cJSON *t = json_item(root, "tokenizer");
+    const char *name = json_text(t, "name", NULL), *kind = json_text(t, "kind", NULL);
     int64_t vocab = sidecar_count(root, "vocab_size", 1);
     struct sidecar_summary s = {.vocab = vocab <= INT32_MAX ? (int32_t)vocab : -1};
     if (name && kind) s.tokenizer = strcmp(name, kind) ? xasprintf("%s (%s)", name, kind) : xstrdup(name);

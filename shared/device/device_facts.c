@@ -1,9 +1,9 @@
 #include "shared/device/device_facts.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 
+#include "shared/config/json.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -20,22 +20,15 @@ static void put_by(cJSON *j, const char *key, unsigned by, const char *library, 
     bool both = by == (DEVICE_BY_LIBRARY | DEVICE_BY_OWN);
     snprintf(text, sizeof text, "%s%s%s", by & DEVICE_BY_LIBRARY ? library : "", both ? " and " : "",
              by & DEVICE_BY_OWN ? own : "");
-    if (by)
-        cJSON_AddStringToObject(j, key, text);
-    else
-        cJSON_AddNullToObject(j, key);
+    json_put_text(j, key, text);
 }
 
 static void put_work(cJSON *j, const struct device_work *w) {
     put_by(j, "attention_forward", w->attention_forward, "cudnn", "own");
     put_by(j, "attention_backward", w->attention_backward, "cudnn", "own");
-    if (w->slice_sequences) {
-        cJSON_AddNumberToObject(j, "attention_slice_sequences", (double)w->slice_sequences);
-        cJSON_AddNumberToObject(j, "attention_slice_workspace_bytes", (double)w->slice_workspace_bytes);
-    } else {
-        cJSON_AddNullToObject(j, "attention_slice_sequences");
-        cJSON_AddNullToObject(j, "attention_slice_workspace_bytes");
-    }
+    bool sliced = w->slice_sequences != 0;
+    json_put(j, "attention_slice_sequences", sliced ? (double)w->slice_sequences : NAN);
+    json_put(j, "attention_slice_workspace_bytes", sliced ? (double)w->slice_workspace_bytes : NAN);
     put_by(j, "gelu", w->gelu, "fused", "apart");
     put_by(j, "bias_grad", w->bias_grad, "epilogue", "kernel");
 }
@@ -54,10 +47,7 @@ struct cJSON *device_facts_json(const struct device_facts *f) {
     cJSON_AddStringToObject(j, "driver", cuda_version(text, f->driver_version));
     cJSON_AddStringToObject(j, "runtime", cuda_version(text, f->runtime_version));
     cJSON_AddNumberToObject(j, "cublaslt", (double)f->blas_version);
-    if (f->dnn_version)
-        cJSON_AddNumberToObject(j, "cudnn", (double)f->dnn_version);
-    else
-        cJSON_AddNullToObject(j, "cudnn");
+    json_put(j, "cudnn", f->dnn_version ? (double)f->dnn_version : NAN);
     if (f->dnn_missing) cJSON_AddStringToObject(j, "cudnn_missing", f->dnn_missing);
     put_work(j, &f->work);
     cJSON *notes = cJSON_AddArrayToObject(j, "notes");
@@ -65,20 +55,16 @@ struct cJSON *device_facts_json(const struct device_facts *f) {
     return j;
 }
 
-static const char *text_of(const cJSON *j, const char *key) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, key));
-    return text ? text : "not run";
-}
+static const char *text_of(const cJSON *j, const char *key) { return json_text(j, key, "not run"); }
 
 void device_work_print(FILE *f, const cJSON *device) {
     char bytes[24];
-    const cJSON *slice = cJSON_GetObjectItemCaseSensitive(device, "attention_slice_sequences"),
-                *room = cJSON_GetObjectItemCaseSensitive(device, "attention_slice_workspace_bytes");
+    double slice = json_number(device, "attention_slice_sequences");
+    double room = json_number(device, "attention_slice_workspace_bytes");
     fprintf(f, "attention forward %s, backward %s", text_of(device, "attention_forward"),
             text_of(device, "attention_backward"));
-    if (cJSON_IsNumber(slice) && cJSON_IsNumber(room))
-        fprintf(f, " (slices of %.0f sequences, workspace %s)", slice->valuedouble,
-                format_bytes(bytes, room->valuedouble));
+    if (isfinite(slice) && isfinite(room))
+        fprintf(f, " (slices of %.0f sequences, workspace %s)", slice, format_bytes(bytes, room));
     fprintf(f, "; GELU %s; bias gradients %s\n", text_of(device, "gelu"), text_of(device, "bias_grad"));
 }
 

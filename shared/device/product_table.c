@@ -7,10 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
 #include "kernels/backend.h"
-#include "shared/config/json_file.h"
+#include "shared/config/json.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/sha256.h"
@@ -133,7 +131,7 @@ static int wrong(const struct place *p, const char *member, const char *expected
 static int read_numbers(const struct place *p, const cJSON *o, struct product_entry *e) {
     char expected[64];
     for (size_t i = 0; i < COUNT(numbers); i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, numbers[i].name);
+        const cJSON *v = json_item(o, numbers[i].name);
         double high = numbers[i].bytes == sizeof(int64_t) ? EXACT_MAX : (double)INT32_MAX;
         double x = cJSON_IsNumber(v) ? v->valuedouble : -1;
         snprintf(expected, sizeof expected, "a whole number of at least %lld", (long long)numbers[i].low);
@@ -142,7 +140,7 @@ static int read_numbers(const struct place *p, const cJSON *o, struct product_en
         number_set(e, &numbers[i], (int64_t)x);
     }
     for (size_t i = 0; i < COUNT(switches); i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, switches[i].name);
+        const cJSON *v = json_item(o, switches[i].name);
         if (!cJSON_IsBool(v)) return wrong(p, switches[i].name, "true or false", v);
         ((char *)e)[switches[i].at] = cJSON_IsTrue(v);
     }
@@ -150,7 +148,7 @@ static int read_numbers(const struct place *p, const cJSON *o, struct product_en
 }
 
 static int read_algorithm(const struct place *p, const cJSON *o, struct product_algo *out) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, "algorithm");
+    const cJSON *v = json_item(o, "algorithm");
     const char *text = cJSON_GetStringValue(v);
     char again[17 * PRODUCT_ALGO_WORDS];
     const char *at = text ? text : "";
@@ -164,9 +162,8 @@ static int read_algorithm(const struct place *p, const cJSON *o, struct product_
 }
 
 static int read_names(const struct place *p, const cJSON *o, struct product_entry *e) {
-    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(o, "dtype"),
-                *epilogue = cJSON_GetObjectItemCaseSensitive(o, "epilogue"),
-                *device = cJSON_GetObjectItemCaseSensitive(o, "device");
+    const cJSON *dtype = json_item(o, "dtype"), *epilogue = json_item(o, "epilogue"),
+                *device = json_item(o, "device");
     const char *name = cJSON_GetStringValue(device), *text = cJSON_GetStringValue(epilogue);
     int dt = DT_F32, at = 0;
     while (dt <= DT_F16 && (!cJSON_IsString(dtype) || strcmp(dtype->valuestring, dtype_name((enum dtype)dt))))
@@ -183,7 +180,7 @@ static int read_names(const struct place *p, const cJSON *o, struct product_entr
 }
 
 static double measured(const cJSON *o, const char *name) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+    const cJSON *v = json_item(o, name);
     return cJSON_IsNumber(v) ? v->valuedouble : 0;
 }
 
@@ -192,7 +189,7 @@ static int read_entry(const struct place *p, const cJSON *o, struct product_entr
     memset(e, 0, sizeof *e);
     if (!cJSON_IsObject(o)) return wrong(p, "", "an object", o);
     if (read_names(p, o, e) || read_numbers(p, o, e) || read_algorithm(p, o, &e->choice.algo)) return -1;
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, "check");
+    const cJSON *v = json_item(o, "check");
     check_of(e, check);
     if (!cJSON_IsString(v) || strcmp(v->valuestring, check))
         return fail(
@@ -212,9 +209,8 @@ static bool same_product(const struct product_entry *a, const struct product_ent
 }
 
 static int read_all(const char *path, const cJSON *root, struct product_table *out) {
-    const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format"),
-                *version = cJSON_GetObjectItemCaseSensitive(root, "version"),
-                *list = cJSON_GetObjectItemCaseSensitive(root, "products"), *o;
+    const cJSON *format = json_item(root, "format"), *version = json_item(root, "version"),
+                *list = json_item(root, "products"), *o;
     if (!cJSON_IsString(format) || strcmp(format->valuestring, FORMAT) || !cJSON_IsArray(list))
         return fail("%s: no table of products (\"format\": \"" FORMAT
                     "\"), as `starring bench tune` writes it",

@@ -4,8 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/device/product_table.h"
 
@@ -137,14 +136,8 @@ struct cJSON *products_json(struct device *dev, const struct products *p) {
     free(uses);
     cJSON *o = cJSON_CreateObject();
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)p->hash);
-    if (p->path)
-        cJSON_AddStringToObject(o, "file", p->path);
-    else
-        cJSON_AddNullToObject(o, "file");
-    if (p->choices)
-        cJSON_AddStringToObject(o, "hash", hash);
-    else
-        cJSON_AddNullToObject(o, "hash");
+    json_put_text(o, "file", p->path);
+    json_put_text(o, "hash", p->choices ? hash : NULL);
     cJSON_AddNumberToObject(o, "ignored", p->ignored);
     cJSON_AddNumberToObject(o, "shapes", count - of[PRODUCT_ABSENT]);
     cJSON_AddNumberToObject(o, "chosen", of[PRODUCT_CHOSEN]);
@@ -154,12 +147,12 @@ struct cJSON *products_json(struct device *dev, const struct products *p) {
 }
 
 static int whole(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+    const cJSON *v = json_item(o, key);
     return cJSON_IsNumber(v) ? v->valueint : 0;
 }
 
 void products_print(FILE *f, const char *heading, const struct cJSON *products) {
-    const char *file = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(products, "file"));
+    const char *file = json_text(products, "file", NULL);
     if (!file) return;
     fprintf(f,
             "%s%d of %d shapes by measurement, %d not in the table, %d "

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 
 static void put(struct token_printer *p, int32_t token) {
@@ -94,8 +93,6 @@ void print_generation_json(FILE *f, const struct generation *g) {
     cJSON_AddStringToObject(j, "device", g->device);
     cJSON_AddNumberToObject(j, "seconds", g->seconds);
     cJSON_AddNumberToObject(j, "tokens_per_second", g->seconds > 0 ? (double)g->count / g->seconds : 0);
-    char *text = cJSON_Print(j);
-    fprintf(f, "%s\n", text);
-    free(text);
+    json_print(f, j);
     cJSON_Delete(j);
 }

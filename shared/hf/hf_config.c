@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/json.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -173,13 +174,6 @@ static double shortest(float x) {
     return strtod(text, NULL);
 }
 
-static void add_token(cJSON *j, const char *key, int32_t token) {
-    if (token < 0)
-        cJSON_AddNullToObject(j, key);
-    else
-        cJSON_AddNumberToObject(j, key, token);
-}
-
 static void write_size(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
     cJSON_AddNumberToObject(j, k->key, *FIELD_OF(s, k, const int32_t));
 }
@@ -205,10 +199,7 @@ static void write_dropout(cJSON *j, const struct hf_key *k, const struct model_s
 
 static void write_window(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
     int32_t window = *FIELD_OF(s, k, const int32_t);
-    if (window)
-        cJSON_AddNumberToObject(j, k->key, window);
-    else
-        cJSON_AddNullToObject(j, k->key);
+    json_put(j, k->key, window ? window : NAN);
 }
 
 static void write_rope(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
@@ -354,7 +345,7 @@ cJSON *hf_config_json(const struct model_spec *s, enum dtype dt) {
     cJSON_AddBoolToObject(j, "tie_word_embeddings", s->tied);
     cJSON_AddNumberToObject(j, "initializer_range", shortest(s->init_std));
     cJSON_AddTrueToObject(j, "use_cache");
-    add_token(j, "bos_token_id", s->bos_token);
-    add_token(j, "eos_token_id", s->eos_token);
+    json_put(j, "bos_token_id", s->bos_token < 0 ? NAN : s->bos_token);
+    json_put(j, "eos_token_id", s->eos_token < 0 ? NAN : s->eos_token);
     return j;
 }

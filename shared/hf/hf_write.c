@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/config/json_file.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/hf_dir.h"

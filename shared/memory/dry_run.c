@@ -1,9 +1,8 @@
 #include "shared/memory/dry_run.h"
 
-#include <cjson/cJSON.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/json.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -92,19 +91,14 @@ static int build(cJSON *doc, const struct job *j) {
     return put_textbooks(doc, j);
 }
 
-static double num(const cJSON *o, const char *key) {
-    return cJSON_GetObjectItemCaseSensitive(o, key)->valuedouble;
-}
-static const char *word(const cJSON *o, const char *key) {
-    return cJSON_GetObjectItemCaseSensitive(o, key)->valuestring;
-}
+static const char *word(const cJSON *o, const char *key) { return json_text(o, key, ""); }
 
 // Ranks that differ in nothing but their number share a row: "worker 0-63".
 static bool same_row(const cJSON *m1, const cJSON *w1, const cJSON *m2, const cJSON *w2) {
     return !strcmp(word(m1, "role"), word(m2, "role")) &&
            cJSON_Compare(cJSON_GetObjectItem(m1, "predicted"), cJSON_GetObjectItem(m2, "predicted"), 1) &&
-           num(w1, "predicted_sent") == num(w2, "predicted_sent") &&
-           num(w1, "predicted_received") == num(w2, "predicted_received");
+           json_number(w1, "predicted_sent") == json_number(w2, "predicted_sent") &&
+           json_number(w1, "predicted_received") == json_number(w2, "predicted_received");
 }
 
 // Pinned memory is the host's: a line of its own behind the classes that add up to the total.
@@ -116,9 +110,9 @@ static void print_classes(FILE *f, const cJSON *m) {
         fprintf(f, "    %-13s%10s   %.0f bytes\n", class->string, format_bytes(text, class->valuedouble),
                 class->valuedouble);
     }
-    if (num(m, "pinned_bytes") > 0)
+    if (json_number(m, "pinned_bytes") > 0)
         fprintf(f, "  pinned     %10s   %.0f bytes of page-locked host memory, beside the device's\n",
-                format_bytes(text, num(m, "pinned_bytes")), num(m, "pinned_bytes"));
+                format_bytes(text, json_number(m, "pinned_bytes")), json_number(m, "pinned_bytes"));
 }
 
 static void print_rows(FILE *f, const cJSON *doc) {
@@ -131,15 +125,15 @@ static void print_rows(FILE *f, const cJSON *doc) {
             m2 = m2->next;
             w2 = w2->next;
         }
-        fprintf(f, "\n%s %.0f", word(m, "role"), num(m, "rank"));
-        if (last != m) fprintf(f, "-%.0f, each", num(last, "rank"));
+        fprintf(f, "\n%s %.0f", word(m, "role"), json_number(m, "rank"));
+        if (last != m) fprintf(f, "-%.0f, each", json_number(last, "rank"));
         fprintf(f, "\n  memory     %10s   textbook %s = %s, without activations\n",
-                format_bytes(a, num(m, "predicted_bytes")), word(m, "formula"),
-                format_bytes(b, num(m, "formula_bytes")));
+                format_bytes(a, json_number(m, "predicted_bytes")), word(m, "formula"),
+                format_bytes(b, json_number(m, "formula_bytes")));
         print_classes(f, m);
         fprintf(f, "  sent       %10s per step (%s)\n  received   %10s per step\n",
-                format_bytes(a, num(w, "predicted_sent")), word(w, "formula"),
-                format_bytes(b, num(w, "predicted_received")));
+                format_bytes(a, json_number(w, "predicted_sent")), word(w, "formula"),
+                format_bytes(b, json_number(w, "predicted_received")));
         m = m2;
         w = w2;
     }
@@ -148,12 +142,13 @@ static void print_rows(FILE *f, const cJSON *doc) {
 static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) {
     char a[32], b[24];
     fprintf(f, "%s: %s parameters, %s, %s, %.0f worker%s", word(doc, "model"),
-            format_count(a, (int64_t)num(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
-            num(doc, "workers"), num(doc, "workers") > 1 ? "s" : "");
-    if (num(doc, "servers") > 0)
-        fprintf(f, ", %.0f server%s", num(doc, "servers"), num(doc, "servers") > 1 ? "s" : "");
-    fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", num(doc, "micro_batch_size"),
-            num(doc, "seq_len"));
+            format_count(a, (int64_t)json_number(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
+            json_number(doc, "workers"), json_number(doc, "workers") > 1 ? "s" : "");
+    if (json_number(doc, "servers") > 0)
+        fprintf(f, ", %.0f server%s", json_number(doc, "servers"),
+                json_number(doc, "servers") > 1 ? "s" : "");
+    fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", json_number(doc, "micro_batch_size"),
+            json_number(doc, "seq_len"));
     print_rows(f, doc);
     memory_check_print(f, doc);
     if (!strcmp(word(doc, "device"), "cuda"))
@@ -168,21 +163,18 @@ static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) 
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook"))
         fprintf(f, "  %-8s %-7s %-11s %10s   sent %10s per step\n", word(row, "topology"), word(row, "role"),
-                word(row, "formula"), format_bytes(a, num(row, "formula_bytes")),
-                format_bytes(b, num(row, "predicted_sent")));
+                word(row, "formula"), format_bytes(a, json_number(row, "formula_bytes")),
+                format_bytes(b, json_number(row, "predicted_sent")));
 }
 
 int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
     int rc = build(doc, j);
     if (!rc) rc = memory_check_put(doc, j, part);
-    if (!rc && as_json) {
-        char *text = cJSON_Print(doc);
-        fprintf(f, "%s\n", text);
-        free(text);
-    } else if (!rc) {
+    if (!rc && as_json)
+        json_print(f, doc);
+    else if (!rc)
         print(f, doc, j->config->optimizer.row);
-    }
     cJSON_Delete(doc);
     return rc;
 }

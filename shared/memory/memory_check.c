@@ -1,9 +1,9 @@
 #include "shared/memory/memory_check.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
@@ -94,16 +94,14 @@ int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory
 }
 
 void memory_check_print(FILE *f, const struct cJSON *doc) {
-    const cJSON *one, *here = cJSON_GetObjectItemCaseSensitive(doc, "here");
+    const cJSON *one, *here = json_item(doc, "here");
     char a[24], b[24], c[24];
     fputs("\nAll ranks on this machine:\n", f);
-    cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(here, "limits")) {
-        double predicted = cJSON_GetObjectItemCaseSensitive(one, "predicted_bytes")->valuedouble;
-        double allowed = cJSON_GetObjectItemCaseSensitive(one, "allowed_bytes")->valuedouble;
+    cJSON_ArrayForEach(one, json_item(here, "limits")) {
         fprintf(f, "  %s predicted + %s allowed for what the ledger does not count, %s left (%s): %s\n",
-                format_bytes(a, predicted), format_bytes(b, allowed),
-                format_bytes(c, cJSON_GetObjectItemCaseSensitive(one, "available_bytes")->valuedouble),
-                cJSON_GetObjectItemCaseSensitive(one, "limit")->valuestring,
-                cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(one, "fits")) ? "fits" : "does not fit");
+                format_bytes(a, json_number(one, "predicted_bytes")),
+                format_bytes(b, json_number(one, "allowed_bytes")),
+                format_bytes(c, json_number(one, "available_bytes")), json_text(one, "limit", ""),
+                cJSON_IsTrue(json_item(one, "fits")) ? "fits" : "does not fit");
     }
 }

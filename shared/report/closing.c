@@ -1,6 +1,5 @@
 #include "shared/report/closing.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,13 +18,10 @@ struct cJSON *closing_merge(const struct config *c, const char *dir) {
 }
 
 void closing_show(const struct config *c, const char *dir, const struct cJSON *summary) {
-    if (c->json) {
-        char *text = cJSON_Print(summary);
-        puts(text);
-        free(text);
-    } else if (!c->quiet) {
+    if (c->json)
+        json_print(stdout, summary);
+    else if (!c->quiet)
         summary_print(stdout, dir, summary);
-    }
 }
 
 // ---------------------------------------------------------------- the last to leave
@@ -36,8 +32,7 @@ static bool has_reports(const struct closing_rank *r, const char *role, int coun
     for (int i = 0; i < count && all; i++) {
         char *name = xasprintf("ranks/%s-%d.json", role, i), *text = run_file_read(r->dir, name, true);
         cJSON *report = text ? cJSON_Parse(text) : NULL;
-        const char *its = cJSON_GetStringValue(summary_item(report, "job"));
-        all = its && !strcmp(its, job);
+        all = !strcmp(json_text(report, "job", ""), job);
         cJSON_Delete(report);
         free(text);
         free(name);

@@ -1,6 +1,5 @@
 #include "shared/report/metrics.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -10,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/report/run_file.h"
@@ -96,25 +96,20 @@ int metrics_destroy(struct metrics **pm) {
     return rc;
 }
 
-static double get(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
-}
-
 static void add_eval(struct metrics_totals *t, const cJSON *o) {
-    t->val_loss = get(o, "val_loss");
-    t->unigram_entropy = get(o, "unigram_entropy");
+    t->val_loss = json_number(o, "val_loss");
+    t->unigram_entropy = json_number(o, "unigram_entropy");
 }
 
 static void add_step(struct metrics_totals *t, const cJSON *o) {
-    double tokens = get(o, "tokens");
-    t->loss_last = get(o, "loss");
+    double tokens = json_number(o, "tokens");
+    t->loss_last = json_number(o, "loss");
     if (!t->steps) t->loss_first = t->loss_last;
-    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "skipped"))) t->skipped++;
+    if (cJSON_IsTrue(json_item(o, "skipped"))) t->skipped++;
     if (isfinite(tokens)) t->tokens += (int64_t)tokens;
     if ((t->steps & (t->steps + 1)) == 0)  // doubles the room at 0, 1, 3, 7, ..
         t->step_seconds = xrealloc(t->step_seconds, (unsigned long)(2 * t->steps + 2) * sizeof(double));
-    t->step_seconds[t->steps++] = get(o, "seconds");
+    t->step_seconds[t->steps++] = json_number(o, "seconds");
 }
 
 // Each line of dir/name goes to add. A last line that does not end is torn and left out.

@@ -1,12 +1,12 @@
 #include "shared/report/run_state.h"
 
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/config/json.h"
 #include "shared/core/text.h"
 #include "shared/report/run_file.h"
 
@@ -51,14 +51,12 @@ static void myself(struct process *p) {
 }
 
 static void text_of(const cJSON *o, const char *key, char *out, size_t size) {
-    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
-    snprintf(out, size, "%s", s ? s : "");
+    snprintf(out, size, "%s", json_text(o, key, ""));
 }
 
 static int64_t integer_of(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    bool known = cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble < 9e15;
-    return known ? (int64_t)v->valuedouble : -1;
+    double x = json_number(o, key);
+    return x >= 0 && x < 9e15 ? (int64_t)x : -1;
 }
 
 static enum run_phase phase_of(const char *word) {
@@ -104,13 +102,6 @@ void run_state_read(const char *dir, struct run_state *out) {
     cJSON_Delete(o);
 }
 
-static void put_text(cJSON *o, const char *key, const char *text) {
-    if (text && *text)
-        cJSON_AddStringToObject(o, key, text);
-    else
-        cJSON_AddNullToObject(o, key);
-}
-
 static int write_state(const char *dir, enum run_phase phase, const char *started, const char *ended,
                        const char *why) {
     struct process p;
@@ -122,8 +113,8 @@ static int write_state(const char *dir, enum run_phase phase, const char *starte
     cJSON_AddStringToObject(o, "boot_id", p.boot_id);
     cJSON_AddNumberToObject(o, "start_ticks", (double)p.start_ticks);
     cJSON_AddStringToObject(o, "started", started);
-    put_text(o, "ended", ended);
-    put_text(o, "why", why);
+    json_put_text(o, "ended", ended);
+    json_put_text(o, "why", why);
     char *text = cJSON_Print(o);
     int rc = run_file_write(dir, STATE_FILE, text);
     free(text);

@@ -1,6 +1,5 @@
 #include "shared/report/summary.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +16,10 @@ static const char *const time_names[] = {
     "data", "forward", "backward", "comm_exposed", "comm_overlapped", "optimizer", "wait", "total"};
 #define TIMES (sizeof time_names / sizeof time_names[0])
 
-// cJSON prints doubles with as many digits as reading them back needs; what is not finite becomes null.
-static void put(cJSON *o, const char *key, double x) {
-    if (isfinite(x))
-        cJSON_AddNumberToObject(o, key, x);
-    else
-        cJSON_AddNullToObject(o, key);
-}
-
-static double get(const cJSON *o, const char *key) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
-}
-
 static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
     cJSON *classes = cJSON_AddObjectToObject(o, key);
-    for (int c = 0; c < MEM_CLASSES; c++) put(classes, mem_class_name((enum mem_class)c), (double)bytes[c]);
+    for (int c = 0; c < MEM_CLASSES; c++)
+        json_put(classes, mem_class_name((enum mem_class)c), (double)bytes[c]);
 }
 
 static void put_staleness(cJSON *o, const struct staleness *s) {
@@ -42,30 +29,27 @@ static void put_staleness(cJSON *o, const struct staleness *s) {
     for (int i = 0; i < 64; i++)
         if (s->count[i]) last = i;
     for (int i = 0; i <= last; i++) cJSON_AddItemToArray(histogram, cJSON_CreateNumber((double)s->count[i]));
-    put(item, "max", (double)s->max);
-    put(item, "mean", s->mean);
+    json_put(item, "max", (double)s->max);
+    json_put(item, "mean", s->mean);
 }
 
 static void put_facts(cJSON *o, const struct run_facts *f) {
     char hash[20];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)f->weights_hash);
     cJSON *run = cJSON_AddObjectToObject(o, "run");
-    put(run, "params", (double)f->params);
-    put(run, "flops_per_token", f->flops_per_token.full);
-    put(run, "flops_per_token_causal", f->flops_per_token.causal);
-    put(run, "wall_seconds", f->wall_seconds);
-    put(run, "val_loss", f->val_loss);
-    put(run, "unigram_entropy", f->unigram_entropy);
-    if (f->has_hash)
-        cJSON_AddStringToObject(run, "weights_hash", hash);
-    else
-        cJSON_AddNullToObject(run, "weights_hash");
+    json_put(run, "params", (double)f->params);
+    json_put(run, "flops_per_token", f->flops_per_token.full);
+    json_put(run, "flops_per_token_causal", f->flops_per_token.causal);
+    json_put(run, "wall_seconds", f->wall_seconds);
+    json_put(run, "val_loss", f->val_loss);
+    json_put(run, "unigram_entropy", f->unigram_entropy);
+    json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
     if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
     cJSON *head = cJSON_AddObjectToObject(run, "head");
-    put(head, "chunk_rows", (double)f->head.rows);
-    put(head, "chunks", (double)f->head.chunks);
+    json_put(head, "chunk_rows", (double)f->head.rows);
+    json_put(head, "chunks", (double)f->head.chunks);
     cJSON_AddBoolToObject(head, "apart", f->head.apart);
     if (f->cpu_kernel) {
         cJSON *kernel = cJSON_AddObjectToObject(run, "cpu_kernel");
@@ -79,36 +63,29 @@ const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]) {
     return name;
 }
 
-static void put_job(cJSON *o, uint64_t job) {
-    char name[SUMMARY_JOB_MAX];
-    if (job)
-        cJSON_AddStringToObject(o, "job", summary_job_name(job, name));
-    else
-        cJSON_AddNullToObject(o, "job");
-}
-
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
     const double times[TIMES] = {
         r->time.data,      r->time.forward, r->time.backward, r->time.comm_exposed, r->time.comm_overlapped,
         r->time.optimizer, r->time.wait,    r->time.total};
+    char job[SUMMARY_JOB_MAX];
     cJSON *o = cJSON_CreateObject();
-    put(o, "rank", r->rank);
-    put_job(o, r->job);
+    json_put(o, "rank", r->rank);
+    json_put_text(o, "job", r->job ? summary_job_name(r->job, job) : NULL);
     cJSON_AddStringToObject(o, "role", r->role);
     put_classes(o, "predicted", r->predicted_bytes);
     put_classes(o, "peak", r->peak_bytes);
-    put(o, "formula_bytes", (double)r->formula_bytes);
-    put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
-    put(o, "rss_bytes", (double)r->rss_bytes);
-    put(o, "late_allocations", (double)r->late_allocations);
-    put(o, "predicted_sent", (double)r->predicted_sent);
-    put(o, "predicted_received", (double)r->predicted_received);
-    put(o, "sent_per_step", r->sent_per_step);
-    put(o, "received_per_step", r->received_per_step);
-    put(o, "control_sent_per_step", r->control_sent_per_step);
-    put(o, "control_received_per_step", r->control_received_per_step);
+    json_put(o, "formula_bytes", (double)r->formula_bytes);
+    json_put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
+    json_put(o, "rss_bytes", (double)r->rss_bytes);
+    json_put(o, "late_allocations", (double)r->late_allocations);
+    json_put(o, "predicted_sent", (double)r->predicted_sent);
+    json_put(o, "predicted_received", (double)r->predicted_received);
+    json_put(o, "sent_per_step", r->sent_per_step);
+    json_put(o, "received_per_step", r->received_per_step);
+    json_put(o, "control_sent_per_step", r->control_sent_per_step);
+    json_put(o, "control_received_per_step", r->control_received_per_step);
     cJSON *time = cJSON_AddObjectToObject(o, "time");
-    for (size_t i = 0; i < TIMES; i++) put(time, time_names[i], times[i]);
+    for (size_t i = 0; i < TIMES; i++) json_put(time, time_names[i], times[i]);
     put_staleness(o, &r->staleness);
     summary_put_device(o, r);
     if (facts) put_facts(o, facts);
@@ -132,7 +109,7 @@ static cJSON *read_json(const char *dir, const char *name, bool quiet) {
 
 // Reports collected from many machines may be of several jobs: the first one says which counts.
 static bool is_of_job(const cJSON *ranks, const cJSON *report) {
-    const cJSON *first = summary_item(ranks->child, "job"), *job = summary_item(report, "job");
+    const cJSON *first = json_item(ranks->child, "job"), *job = json_item(report, "job");
     return !first || !job || cJSON_Compare(first, job, 1);
 }
 
@@ -164,24 +141,23 @@ double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
 }
 
 bool summary_interrupted(const struct cJSON *summary) {
-    const char *state = cJSON_GetStringValue(summary_item(summary, "state"));
-    return state && !strcmp(state, run_phase_word(RUN_INTERRUPTED));
+    return !strcmp(json_text(summary, "state", ""), run_phase_word(RUN_INTERRUPTED));
 }
 
 static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
                       struct token_flops flops) {
     double tokens = (double)(c->train_batch * c->seq), rate = summary_rate(m, tokens);
-    put(s, "tokens_per_step", tokens);
-    put(s, "tokens_per_second", rate);
-    put(s, "flops_per_token", flops.full);
-    put(s, "flops_per_token_causal", flops.causal);
-    put(s, "flops_per_second", rate * flops.full);
-    put(s, "flops_per_second_causal", rate * flops.causal);
+    json_put(s, "tokens_per_step", tokens);
+    json_put(s, "tokens_per_second", rate);
+    json_put(s, "flops_per_token", flops.full);
+    json_put(s, "flops_per_token_causal", flops.causal);
+    json_put(s, "flops_per_second", rate * flops.full);
+    json_put(s, "flops_per_second_causal", rate * flops.causal);
     if (m->steps) sort_ascending(m->step_seconds, (size_t)m->steps);
     cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
-    put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
-    put(step, "p5", percentile(m->step_seconds, m->steps, 0.05));
-    put(step, "p95", percentile(m->step_seconds, m->steps, 0.95));
+    json_put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
+    json_put(step, "p5", percentile(m->step_seconds, m->steps, 0.05));
+    json_put(step, "p95", percentile(m->step_seconds, m->steps, 0.95));
 }
 
 static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
@@ -189,25 +165,25 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     cJSON_AddStringToObject(s, "state", run_phase_word(phase));
     cJSON_AddStringToObject(s, "topology", c->topology);
     if (c->row->describe) c->row->describe(c, s);
-    put(s, "workers", c->workers);
-    put(s, "servers", config_ranks(c, "server"));
+    json_put(s, "workers", c->workers);
+    json_put(s, "servers", config_ranks(c, "server"));
     cJSON_AddStringToObject(s, "dtype", dtype_name(c->dtype));
     cJSON_AddStringToObject(s, "device",
                             c->device == DEVICE_REF    ? "ref"
                             : c->device == DEVICE_CUDA ? "cuda"
                                                        : "cpu");
     cJSON_AddStringToObject(s, "model", c->model);
-    put(s, "seed", (double)c->seed);
-    put(s, "train_batch_size", (double)c->train_batch);
-    put(s, "micro_batch_size", (double)c->micro_batch);
-    put(s, "gradient_accumulation_steps", (double)c->accumulation);
-    put(s, "seq_len", (double)c->seq);
-    put(s, "steps", (double)m->steps);
-    put(s, "steps_planned", (double)c->steps);
-    put(s, "skipped", (double)m->skipped);
+    json_put(s, "seed", (double)c->seed);
+    json_put(s, "train_batch_size", (double)c->train_batch);
+    json_put(s, "micro_batch_size", (double)c->micro_batch);
+    json_put(s, "gradient_accumulation_steps", (double)c->accumulation);
+    json_put(s, "seq_len", (double)c->seq);
+    json_put(s, "steps", (double)m->steps);
+    json_put(s, "steps_planned", (double)c->steps);
+    json_put(s, "skipped", (double)m->skipped);
     cJSON *loss = cJSON_AddObjectToObject(s, "loss");
-    put(loss, "first", m->loss_first);
-    put(loss, "last", m->loss_last);
+    json_put(loss, "first", m->loss_first);
+    json_put(loss, "last", m->loss_last);
 }
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
@@ -221,10 +197,10 @@ static struct token_flops put_run(cJSON *s, cJSON *ranks) {
         cJSON *v = run ? cJSON_DetachItemFromObjectCaseSensitive(run, keys[i]) : NULL;
         cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
     }
-    struct token_flops flops = {summary_number(run, "flops_per_token"),
-                                summary_number(run, "flops_per_token_causal")};
+    struct token_flops flops = {json_number(run, "flops_per_token"),
+                                json_number(run, "flops_per_token_causal")};
     // Of an asynchronous star worker 0 may have done all its steps and another worker not.
-    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run, "interrupted")))
+    if (cJSON_IsTrue(json_item(run, "interrupted")))
         cJSON_ReplaceItemInObjectCaseSensitive(s, "state",
                                                cJSON_CreateString(run_phase_word(RUN_INTERRUPTED)));
     cJSON_Delete(run);
@@ -233,7 +209,7 @@ static struct token_flops put_run(cJSON *s, cJSON *ranks) {
 
 static void copy_keys(cJSON *to, const cJSON *from, const char *const *keys) {
     for (; *keys; keys++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(from, *keys);
+        const cJSON *v = json_item(from, *keys);
         cJSON_AddItemToObject(to, *keys, v ? cJSON_Duplicate(v, 1) : cJSON_CreateNull());
     }
 }
@@ -260,23 +236,20 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
     cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire");
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
-        const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r, "role"));
+        const char *role = json_text(r, "role", "");
         cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
         copy_keys(m, r, memory_keys);
-        cJSON_AddStringToObject(m, "formula", c->row->formula(c, role ? role : "").memory);
-        const cJSON *device = cJSON_GetObjectItemCaseSensitive(r, "device");
+        cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
+        const cJSON *device = json_item(r, "device");
         if (device) cJSON_AddItemToObject(m, "device", cJSON_Duplicate(device, 1));
         cJSON_AddItemToArray(memory, m);
         copy_keys(w, r, wire_keys);
-        cJSON_AddStringToObject(w, "formula", c->row->formula(c, role ? role : "").wire);
+        cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
         cJSON_AddItemToArray(wire, w);
     }
 }
 
-static bool is_worker(const cJSON *rank) {
-    const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rank, "role"));
-    return role && !strcmp(role, "worker");
-}
+static bool is_worker(const cJSON *rank) { return !strcmp(json_text(rank, "role", ""), "worker"); }
 
 // "time": mean over workers; "time_per_rank": each worker's own.
 static void put_times(cJSON *s, const cJSON *ranks) {
@@ -286,13 +259,13 @@ static void put_times(cJSON *s, const cJSON *ranks) {
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
         if (!is_worker(r)) continue;
-        const cJSON *time = cJSON_GetObjectItemCaseSensitive(r, "time");
-        for (size_t i = 0; i < TIMES; i++) sum[i] += get(time, time_names[i]);
+        const cJSON *time = json_item(r, "time");
+        for (size_t i = 0; i < TIMES; i++) sum[i] += json_number(time, time_names[i]);
         cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
         workers++;
     }
     cJSON *mean = cJSON_AddObjectToObject(s, "time");
-    for (size_t i = 0; i < TIMES; i++) put(mean, time_names[i], sum[i] / workers);
+    for (size_t i = 0; i < TIMES; i++) json_put(mean, time_names[i], sum[i] / workers);
     cJSON_AddItemToObject(s, "time_per_rank", each);
 }
 
@@ -302,8 +275,8 @@ static void put_all_staleness(cJSON *s, const cJSON *ranks) {
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
         if (!is_worker(r)) continue;
-        const cJSON *one = cJSON_GetObjectItemCaseSensitive(r, "staleness");
-        const cJSON *histogram = cJSON_GetObjectItemCaseSensitive(one, "histogram"), *bin;
+        const cJSON *one = json_item(r, "staleness");
+        const cJSON *histogram = json_item(one, "histogram"), *bin;
         double n = 0;
         int i = 0;
         cJSON_ArrayForEach(bin, histogram) {
@@ -312,14 +285,14 @@ static void put_all_staleness(cJSON *s, const cJSON *ranks) {
             n += bin->valuedouble;
         }
         if (i > bins) bins = i;
-        if (n > 0) sum += n * get(one, "mean");
+        if (n > 0) sum += n * json_number(one, "mean");
         all += n;
-        max = fmax(max, get(one, "max"));
+        max = fmax(max, json_number(one, "max"));
     }
     cJSON *out = cJSON_AddObjectToObject(s, "staleness");
     cJSON_AddItemToObject(out, "histogram", cJSON_CreateDoubleArray(count, bins));
-    put(out, "max", max);
-    put(out, "mean", all > 0 ? sum / all : 0);
+    json_put(out, "max", max);
+    json_put(out, "mean", all > 0 ? sum / all : 0);
 }
 
 static void put_words(cJSON *s, const struct optimizer *o) {

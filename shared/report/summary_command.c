@@ -58,8 +58,8 @@ static void look_at_ranks(struct found *f, const char *role, int count) {
 
 // What every table begins with.
 static bool is_summary(const cJSON *o) {
-    return cJSON_IsString(summary_item(o, "topology")) && isfinite(summary_number(o, "steps")) &&
-           isfinite(summary_number(o, "workers"));
+    return cJSON_IsString(json_item(o, "topology")) && isfinite(json_number(o, "steps")) &&
+           isfinite(json_number(o, "workers"));
 }
 
 static void look(struct found *f) {
@@ -98,20 +98,12 @@ static void forget(struct found *f) {
 // Without a state.json (an earlier version, or a star by hand whose worker 0 never started) the files say.
 static enum run_phase phase_of(const struct found *f) {
     if (f->state.phase != RUN_UNKNOWN) return f->state.phase;
-    const char *word = cJSON_GetStringValue(summary_item(f->summary, "state"));
+    const char *word = json_text(f->summary, "state", NULL);
     if (f->summary && !word) return RUN_COMPLETE;
     if (word) return !strcmp(word, run_phase_word(RUN_COMPLETE)) ? RUN_COMPLETE : RUN_INTERRUPTED;
     bool all = f->config && f->has_metrics && f->metrics.steps >= f->config->steps &&
                !cJSON_GetArraySize(f->missing);
     return all ? RUN_COMPLETE : RUN_UNKNOWN;
-}
-
-static void put(cJSON *o, const char *key, double x) {
-    cJSON_AddItemToObject(o, key, isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull());
-}
-
-static void put_text(cJSON *o, const char *key, const char *text) {
-    cJSON_AddItemToObject(o, key, text && *text ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
 
 // What is there, as one document: for runs without a summary.
@@ -121,28 +113,28 @@ static cJSON *document(const struct found *f, enum run_phase phase) {
     char last[32];
     bool any = f->has_metrics && m->steps > 0;
     cJSON *o = cJSON_CreateObject();
-    put_text(o, "state", run_phase_word(phase));
-    put_text(o, "dir", f->dir);
-    put_text(o, "topology", c ? c->topology : NULL);
-    put_text(o, "model", c ? c->model : NULL);
-    put_text(o, "dtype", c ? dtype_name(c->dtype) : NULL);
-    put(o, "workers", c ? c->workers : NAN);
-    put(o, "servers", c ? config_ranks(c, "server") : NAN);
-    put(o, "steps", (double)(any ? m->steps : 0));
-    put(o, "steps_planned", c ? (double)c->steps : NAN);
-    put(o, "skipped", (double)(any ? m->skipped : 0));
+    json_put_text(o, "state", run_phase_word(phase));
+    json_put_text(o, "dir", f->dir);
+    json_put_text(o, "topology", c ? c->topology : NULL);
+    json_put_text(o, "model", c ? c->model : NULL);
+    json_put_text(o, "dtype", c ? dtype_name(c->dtype) : NULL);
+    json_put(o, "workers", c ? c->workers : NAN);
+    json_put(o, "servers", c ? config_ranks(c, "server") : NAN);
+    json_put(o, "steps", (double)(any ? m->steps : 0));
+    json_put(o, "steps_planned", c ? (double)c->steps : NAN);
+    json_put(o, "skipped", (double)(any ? m->skipped : 0));
     cJSON *loss = cJSON_AddObjectToObject(o, "loss");
-    put(loss, "first", any ? m->loss_first : NAN);
-    put(loss, "last", any ? m->loss_last : NAN);
-    put(o, "val_loss", any ? m->val_loss : NAN);
-    put(o, "tokens_per_second", any ? summary_rate(m, (double)m->tokens / (double)m->steps) : NAN);
-    put_text(o, "last_line", any ? format_utc(last, (time_t)m->written_s) : NULL);
-    put(o, "last_line_seconds_ago", any ? fmax(0, (double)time(NULL) - m->written_s) : NAN);
-    put(o, "pid", f->state.pid > 0 ? (double)f->state.pid : NAN);
-    put_text(o, "host", f->state.host);
-    put_text(o, "started", f->state.started);
-    put_text(o, "ended", f->state.ended);
-    put_text(o, "why", f->state.why);
+    json_put(loss, "first", any ? m->loss_first : NAN);
+    json_put(loss, "last", any ? m->loss_last : NAN);
+    json_put(o, "val_loss", any ? m->val_loss : NAN);
+    json_put(o, "tokens_per_second", any ? summary_rate(m, (double)m->tokens / (double)m->steps) : NAN);
+    json_put_text(o, "last_line", any ? format_utc(last, (time_t)m->written_s) : NULL);
+    json_put(o, "last_line_seconds_ago", any ? fmax(0, (double)time(NULL) - m->written_s) : NAN);
+    json_put(o, "pid", f->state.pid > 0 ? (double)f->state.pid : NAN);
+    json_put_text(o, "host", f->state.host);
+    json_put_text(o, "started", f->state.started);
+    json_put_text(o, "ended", f->state.ended);
+    json_put_text(o, "why", f->state.why);
     cJSON_AddItemToObject(o, "reports", cJSON_Duplicate(f->reports, 1));
     cJSON_AddItemToObject(o, "missing_reports", cJSON_Duplicate(f->missing, 1));
     return o;
@@ -184,14 +176,14 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
         if (servers) printf(", %d server%s", servers, servers == 1 ? "" : "s");
         printf(", %s, %s\n", dtype_name(c->dtype), c->model);
     }
-    printf("steps       %.0f", summary_number(o, "steps"));
+    printf("steps       %.0f", json_number(o, "steps"));
     if (c) printf(" of %lld", (long long)c->steps);
     if (f->has_metrics && f->metrics.steps > 0) {
-        printf(", %.0f skipped; the last line of metrics.jsonl is %.0f s old\n", summary_number(o, "skipped"),
-               summary_number(o, "last_line_seconds_ago"));
+        printf(", %.0f skipped; the last line of metrics.jsonl is %.0f s old\n", json_number(o, "skipped"),
+               json_number(o, "last_line_seconds_ago"));
         printf("loss        %.4f -> %.4f\n", f->metrics.loss_first, f->metrics.loss_last);
         if (isfinite(f->metrics.val_loss)) printf("held out    %.4f\n", f->metrics.val_loss);
-        double rate = summary_number(o, "tokens_per_second");
+        double rate = json_number(o, "tokens_per_second");
         if (isfinite(rate)) printf("speed       %s tokens/s so far\n", format_count(count, (int64_t)rate));
     } else {
         putchar('\n');
@@ -199,12 +191,6 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
     print_names("reported    ", f->reports);
     print_names(phase == RUN_RUNNING ? "no report   yet: " : "no report   ", f->missing);
     printf("files       %s\n", f->dir);
-}
-
-static void print_json(const cJSON *o) {
-    char *text = cJSON_Print(o);
-    puts(text);
-    free(text);
 }
 
 // The table of a run that ended in order. false: there is nothing to make it from.
@@ -216,7 +202,7 @@ static bool show_summary(struct found *f, enum run_phase phase, bool json) {
                                                    : summary_build(f->topologies, f->dir);
     if (!f->summary) return false;
     if (json)
-        print_json(f->summary);
+        json_print(stdout, f->summary);
     else
         summary_print(stdout, f->dir, f->summary);
     return true;
@@ -232,7 +218,7 @@ static int show(const struct topology_table *t, const char *dir, bool json) {
     if (!table) {
         cJSON *o = document(&f, phase);
         if (json)
-            print_json(o);
+            json_print(stdout, o);
         else
             print_found(&f, phase, o);
         cJSON_Delete(o);

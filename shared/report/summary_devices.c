@@ -1,6 +1,5 @@
 // GPUs in the summary. A rank reports what it took of its device and what is in use of all of it; ranks that
 // share a device are put together here.
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +8,7 @@
 #include "shared/device/datasheet.h"
 #include "shared/report/summary_impl.h"
 
-static const char *text(const cJSON *o, const char *key) {
-    const char *s = cJSON_GetStringValue(summary_item(o, key));
-    return s ? s : "";
-}
-
-static void put(cJSON *o, const char *key, double x) {
-    cJSON_AddItemToObject(o, key, isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull());
-}
+static const char *text(const cJSON *o, const char *key) { return json_text(o, key, ""); }
 
 static void set(cJSON *o, const char *key, double x) {
     cJSON_ReplaceItemInObjectCaseSensitive(o, key, cJSON_CreateNumber(x));
@@ -54,7 +46,7 @@ static void add_work(cJSON *known, const cJSON *d) {
     }
     cJSON *notes = cJSON_GetObjectItemCaseSensitive(known, "notes");
     const cJSON *note, *other;
-    cJSON_ArrayForEach(note, summary_item(d, "notes")) {
+    cJSON_ArrayForEach(note, json_item(d, "notes")) {
         bool told = false;
         cJSON_ArrayForEach(other, notes) told |= !strcmp(other->valuestring, note->valuestring);
         if (!told) cJSON_AddItemToArray(notes, cJSON_CreateString(note->valuestring));
@@ -65,7 +57,7 @@ static void add_work(cJSON *known, const cJSON *d) {
 // two.
 static void add_rank(cJSON *devices, const cJSON *rank) {
     char name[40];
-    const cJSON *d = summary_item(rank, "device");
+    const cJSON *d = json_item(rank, "device");
     if (!d) return;
     cJSON *known = find(devices, d);
     if (!known) {
@@ -73,14 +65,14 @@ static void add_rank(cJSON *devices, const cJSON *rank) {
         cJSON_AddArrayToObject(known, "ranks");
         cJSON_AddItemToArray(devices, known);
     } else {
-        set(known, "ledger_bytes", summary_number(known, "ledger_bytes") + summary_number(d, "ledger_bytes"));
+        set(known, "ledger_bytes", json_number(known, "ledger_bytes") + json_number(d, "ledger_bytes"));
         set(known, "workspace_bytes",
-            summary_number(known, "workspace_bytes") + summary_number(d, "workspace_bytes"));
-        set(known, "used_bytes", fmax(summary_number(known, "used_bytes"), summary_number(d, "used_bytes")));
+            json_number(known, "workspace_bytes") + json_number(d, "workspace_bytes"));
+        set(known, "used_bytes", fmax(json_number(known, "used_bytes"), json_number(d, "used_bytes")));
         add_work(known, d);
-        set(known, "free_bytes", fmin(summary_number(known, "free_bytes"), summary_number(d, "free_bytes")));
+        set(known, "free_bytes", fmin(json_number(known, "free_bytes"), json_number(d, "free_bytes")));
     }
-    snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), summary_number(rank, "rank"));
+    snprintf(name, sizeof name, "%s %.0f", text(rank, "role"), json_number(rank, "rank"));
     cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(known, "ranks"), cJSON_CreateString(name));
 }
 
@@ -89,8 +81,8 @@ void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) add_rank(devices, r);
     cJSON_ArrayForEach(d, devices) {
-        double other = device_memory_other(summary_number(d, "used_bytes"), summary_number(d, "ledger_bytes"),
-                                           summary_number(d, "workspace_bytes"));
+        double other = device_memory_other(json_number(d, "used_bytes"), json_number(d, "ledger_bytes"),
+                                           json_number(d, "workspace_bytes"));
         cJSON_AddNumberToObject(d, "other_bytes", other);
         cJSON_AddStringToObject(d, "other", DEVICE_MEMORY_OTHER);
     }
@@ -104,33 +96,33 @@ void summary_put_mfu(struct cJSON *summary, enum dtype dt) {
     double peak = 0;
     const char *source;
     const cJSON *d;
-    cJSON_ArrayForEach(d, summary_item(summary, "devices")) {
+    cJSON_ArrayForEach(d, json_item(summary, "devices")) {
         double flops = datasheet_flops(text(d, "name"), dt, &source);
         peak = flops > 0 ? peak + flops : NAN;
     }
     if (!(peak > 0)) peak = NAN;
-    put(summary, "datasheet_flops_per_second", peak);
-    put(summary, "mfu_datasheet", summary_number(summary, "flops_per_second") / peak);
-    put(summary, "mfu_datasheet_causal", summary_number(summary, "flops_per_second_causal") / peak);
+    json_put(summary, "datasheet_flops_per_second", peak);
+    json_put(summary, "mfu_datasheet", json_number(summary, "flops_per_second") / peak);
+    json_put(summary, "mfu_datasheet_causal", json_number(summary, "flops_per_second_causal") / peak);
 }
 
 void summary_print_devices(FILE *f, const struct cJSON *summary) {
     const cJSON *gpu;
-    cJSON_ArrayForEach(gpu, summary_item(summary, "devices")) {
+    cJSON_ArrayForEach(gpu, json_item(summary, "devices")) {
         fprintf(f, "\n%s  %s, %s, compute capability %s, driver %s, CUDA %s\n",
-                gpu == summary_item(summary, "devices")->child ? "GPU       " : "          ",
-                text(gpu, "name"), text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
+                gpu == json_item(summary, "devices")->child ? "GPU       " : "          ", text(gpu, "name"),
+                text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
                 text(gpu, "runtime"));
         fputs("  ", f);
-        device_memory_print(f, summary_number(gpu, "used_bytes"), summary_number(gpu, "memory_bytes"),
-                            summary_number(gpu, "ledger_bytes"), summary_number(gpu, "workspace_bytes"));
+        device_memory_print(f, json_number(gpu, "used_bytes"), json_number(gpu, "memory_bytes"),
+                            json_number(gpu, "ledger_bytes"), json_number(gpu, "workspace_bytes"));
         fputs("  ", f);
         device_work_print(f, gpu);
         fputs("  ranks on it:", f);
         const cJSON *rank, *note;
-        cJSON_ArrayForEach(rank, summary_item(gpu, "ranks"))
+        cJSON_ArrayForEach(rank, json_item(gpu, "ranks"))
             fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
-        cJSON_ArrayForEach(note, summary_item(gpu, "notes"))
+        cJSON_ArrayForEach(note, json_item(gpu, "notes"))
             fprintf(f, "  note: %s\n", cJSON_GetStringValue(note));
     }
 }

@@ -2,19 +2,8 @@
 #ifndef STARRING_SHARED_REPORT_SUMMARY_IMPL_H
 #define STARRING_SHARED_REPORT_SUMMARY_IMPL_H
 
-#include <cjson/cJSON.h>
-#include <math.h>
-
+#include "shared/config/json.h"
 #include "shared/report/summary.h"
-
-// A member, or NULL; a member that is a number, or NAN.
-static inline const cJSON *summary_item(const cJSON *o, const char *key) {
-    return cJSON_GetObjectItemCaseSensitive(o, key);
-}
-static inline double summary_number(const cJSON *o, const char *key) {
-    const cJSON *v = summary_item(o, key);
-    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
-}
 
 struct metrics_totals;
 // Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.

@@ -1,5 +1,4 @@
 // The table at the end of a run, from summary.json's document.
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
 
@@ -7,13 +6,10 @@
 #include "shared/device/products.h"
 #include "shared/report/summary_impl.h"
 
-static const char *text(const cJSON *o, const char *key) {
-    const char *s = cJSON_GetStringValue(summary_item(o, key));
-    return s ? s : "-";
-}
+static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }
 
 static double pinned(const cJSON *classes) {
-    const cJSON *v = summary_item(classes, mem_class_name(MEM_HOST));
+    const cJSON *v = json_item(classes, mem_class_name(MEM_HOST));
     return v ? v->valuedouble : 0;
 }
 
@@ -31,49 +27,48 @@ static const char *verdict(const cJSON *predicted, const cJSON *peak) {
 
 static void print_rate(FILE *f, const cJSON *s) {
     fprintf(f, "rate        %.2f GFLOP/s with attention in full (a token: " FLOPS_FULL ")\n",
-            summary_number(s, "flops_per_second") * 1e-9);
+            json_number(s, "flops_per_second") * 1e-9);
     fprintf(f, "            %.2f GFLOP/s with causal attention (a token: " FLOPS_CAUSAL ")\n",
-            summary_number(s, "flops_per_second_causal") * 1e-9);
-    if (isfinite(summary_number(s, "mfu_datasheet_causal")))
+            json_number(s, "flops_per_second_causal") * 1e-9);
+    if (isfinite(json_number(s, "mfu_datasheet_causal")))
         fprintf(f, "MFU         %.3f with attention in full, %.3f causal, of %.1f TFLOP/s (datasheet)\n",
-                summary_number(s, "mfu_datasheet"), summary_number(s, "mfu_datasheet_causal"),
-                summary_number(s, "datasheet_flops_per_second") * 1e-12);
+                json_number(s, "mfu_datasheet"), json_number(s, "mfu_datasheet_causal"),
+                json_number(s, "datasheet_flops_per_second") * 1e-12);
 }
 
 static void print_head(FILE *f, const cJSON *s) {
     char count[32];
-    const cJSON *loss = summary_item(s, "loss"), *step = summary_item(s, "step_seconds");
+    const cJSON *loss = json_item(s, "loss"), *step = json_item(s, "step_seconds");
     fputc('\n', f);
     if (summary_interrupted(s))
-        fprintf(f, "state       interrupted after step %.0f of %.0f\n", summary_number(s, "steps"),
-                summary_number(s, "steps_planned"));
-    fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), summary_number(s, "workers"),
-            summary_number(s, "workers") == 1 ? "" : "s");
-    if (summary_number(s, "servers") > 0)
-        fprintf(f, ", %.0f server%s", summary_number(s, "servers"),
-                summary_number(s, "servers") == 1 ? "" : "s");
+        fprintf(f, "state       interrupted after step %.0f of %.0f\n", json_number(s, "steps"),
+                json_number(s, "steps_planned"));
+    fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), json_number(s, "workers"),
+            json_number(s, "workers") == 1 ? "" : "s");
+    if (json_number(s, "servers") > 0)
+        fprintf(f, ", %.0f server%s", json_number(s, "servers"), json_number(s, "servers") == 1 ? "" : "s");
     fprintf(f, ", %s, %s (%s parameters)\n", text(s, "dtype"), text(s, "model"),
-            format_count(count, (int64_t)summary_number(s, "params")));
-    const cJSON *kernel = summary_item(s, "cpu_kernel");
+            format_count(count, (int64_t)json_number(s, "params")));
+    const cJSON *kernel = json_item(s, "cpu_kernel");
     if (cJSON_IsObject(kernel))
         fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "product"),
                 text(kernel, "built_for"));
-    products_print(f, "products    ", summary_item(s, "products"));
-    const cJSON *head = summary_item(s, "head");
-    if (cJSON_IsObject(head) && summary_number(head, "chunks") > 1)
-        fprintf(f, "logits      %.0f chunks of %.0f rows a micro-batch%s\n", summary_number(head, "chunks"),
-                summary_number(head, "chunk_rows"),
-                cJSON_IsTrue(summary_item(head, "apart")) ? ", added apart" : "");
+    products_print(f, "products    ", json_item(s, "products"));
+    const cJSON *head = json_item(s, "head");
+    if (cJSON_IsObject(head) && json_number(head, "chunks") > 1)
+        fprintf(f, "logits      %.0f chunks of %.0f rows a micro-batch%s\n", json_number(head, "chunks"),
+                json_number(head, "chunk_rows"),
+                cJSON_IsTrue(json_item(head, "apart")) ? ", added apart" : "");
     fprintf(f, "data        %s\n", text(s, "data"));
-    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", summary_number(loss, "first"),
-            summary_number(loss, "last"), summary_number(s, "steps"), summary_number(s, "skipped"));
-    if (isfinite(summary_number(s, "val_loss")))
-        fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n",
-                summary_number(s, "val_loss"), summary_number(s, "unigram_entropy"));
+    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", json_number(loss, "first"),
+            json_number(loss, "last"), json_number(s, "steps"), json_number(s, "skipped"));
+    if (isfinite(json_number(s, "val_loss")))
+        fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n", json_number(s, "val_loss"),
+                json_number(s, "unigram_entropy"));
     fprintf(f, "speed       %s tokens/s; step %.1f ms median, %.1f p5, %.1f p95; %.1f s in all\n",
-            format_count(count, (int64_t)summary_number(s, "tokens_per_second")),
-            summary_number(step, "median") * 1e3, summary_number(step, "p5") * 1e3,
-            summary_number(step, "p95") * 1e3, summary_number(s, "wall_seconds"));
+            format_count(count, (int64_t)json_number(s, "tokens_per_second")),
+            json_number(step, "median") * 1e3, json_number(step, "p5") * 1e3, json_number(step, "p95") * 1e3,
+            json_number(s, "wall_seconds"));
     print_rate(f, s);
 }
 
@@ -87,11 +82,11 @@ static void print_time(FILE *f, const cJSON *s) {
         {"wait", "wait"},
         {"overlapped", "comm_overlapped"},
     };
-    const cJSON *time = summary_item(s, "time");
-    double steps = summary_number(s, "steps");
+    const cJSON *time = json_item(s, "time");
+    double steps = json_number(s, "steps");
     fprintf(f, "ms per step");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        fprintf(f, " %s %.2f%s", names[i][0], summary_number(time, names[i][1]) / steps * 1e3,
+        fprintf(f, " %s %.2f%s", names[i][0], json_number(time, names[i][1]) / steps * 1e3,
                 i < 6 ? "," : "\n");
 }
 
@@ -99,16 +94,15 @@ static void print_pinned(FILE *f, const cJSON *s) {
     char a[24], b[24];
     const cJSON *r;
     bool any = false;
-    cJSON_ArrayForEach(r, summary_item(s, "memory")) any |=
-        pinned(summary_item(r, "predicted")) + pinned(summary_item(r, "peak")) > 0;
+    cJSON_ArrayForEach(r, json_item(s, "memory")) any |=
+        pinned(json_item(r, "predicted")) + pinned(json_item(r, "peak")) > 0;
     if (!any) return;
     fprintf(f, "\npinned host  %12s %12s\n", "predicted", "measured");
     cJSON_ArrayForEach(
-        r, summary_item(
-               s, "memory")) if (pinned(summary_item(r, "predicted")) + pinned(summary_item(r, "peak")) > 0)
-        fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), summary_number(r, "rank"),
-                format_bytes(a, pinned(summary_item(r, "predicted"))),
-                format_bytes(b, pinned(summary_item(r, "peak"))));
+        r, json_item(s, "memory")) if (pinned(json_item(r, "predicted")) + pinned(json_item(r, "peak")) > 0)
+        fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), json_number(r, "rank"),
+                format_bytes(a, pinned(json_item(r, "predicted"))),
+                format_bytes(b, pinned(json_item(r, "peak"))));
 }
 
 static void print_memory(FILE *f, const cJSON *s) {
@@ -116,14 +110,14 @@ static void print_memory(FILE *f, const cJSON *s) {
     const cJSON *r;
     fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook",
             "resident");
-    cJSON_ArrayForEach(r, summary_item(s, "memory")) {
-        const cJSON *predicted = summary_item(r, "predicted"), *peak = summary_item(r, "peak");
+    cJSON_ArrayForEach(r, json_item(s, "memory")) {
+        const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
         char book[64];
-        snprintf(book, sizeof book, "%s %s", format_bytes(c, summary_number(r, "formula_bytes")),
+        snprintf(book, sizeof book, "%s %s", format_bytes(c, json_number(r, "formula_bytes")),
                  text(r, "formula"));
-        fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), summary_number(r, "rank"),
+        fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), json_number(r, "rank"),
                 format_bytes(a, total(predicted)), format_bytes(b, total(peak)), verdict(predicted, peak),
-                book, format_bytes(d, summary_number(r, "rss_bytes")));
+                book, format_bytes(d, json_number(r, "rss_bytes")));
     }
     print_pinned(f, s);
 }
@@ -133,12 +127,11 @@ static void print_wire(FILE *f, const cJSON *s) {
     const cJSON *r;
     fprintf(f, "\nper step     %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
             "recv: pred.", "measured");
-    cJSON_ArrayForEach(r, summary_item(s, "wire")) fprintf(
-        f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), summary_number(r, "rank"),
-        format_bytes(a, summary_number(r, "predicted_sent")),
-        format_bytes(b, summary_number(r, "sent_per_step")),
-        format_bytes(c, summary_number(r, "predicted_received")),
-        format_bytes(d, summary_number(r, "received_per_step")), summary_number(r, "control_sent_per_step"));
+    cJSON_ArrayForEach(r, json_item(s, "wire")) fprintf(
+        f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), json_number(r, "rank"),
+        format_bytes(a, json_number(r, "predicted_sent")), format_bytes(b, json_number(r, "sent_per_step")),
+        format_bytes(c, json_number(r, "predicted_received")),
+        format_bytes(d, json_number(r, "received_per_step")), json_number(r, "control_sent_per_step"));
 }
 
 void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
@@ -146,11 +139,11 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_time(f, s);
     print_memory(f, s);
     summary_print_devices(f, s);
-    if (strcmp(text(summary_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
-    const cJSON *staleness = summary_item(s, "staleness");
+    if (strcmp(text(json_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
+    const cJSON *staleness = json_item(s, "staleness");
     if (staleness)
-        fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", summary_number(staleness, "mean"),
-                summary_number(staleness, "max"));
+        fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", json_number(staleness, "mean"),
+                json_number(staleness, "max"));
     fprintf(f, "\nweights     hash %s\nfiles       %s\n", text(s, "weights_hash"), dir);
     fflush(f);
 }

@@ -1,0 +1,49 @@
+#include "shared/config/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+
+const cJSON *json_item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
+
+double json_number(const cJSON *o, const char *key) {
+    const cJSON *v = json_item(o, key);
+    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
+}
+
+const char *json_text(const cJSON *o, const char *key, const char *otherwise) {
+    const char *text = cJSON_GetStringValue(json_item(o, key));
+    return text ? text : otherwise;
+}
+
+void json_put(cJSON *o, const char *key, double x) {
+    cJSON_AddItemToObject(o, key, isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull());
+}
+
+void json_put_text(cJSON *o, const char *key, const char *text) {
+    cJSON_AddItemToObject(o, key, text && *text ? cJSON_CreateString(text) : cJSON_CreateNull());
+}
+
+void json_print(FILE *f, const cJSON *root) {
+    char *text = cJSON_Print(root);
+    fprintf(f, "%s\n", text);
+    free(text);
+}
+
+int json_file_write(const char *path, const cJSON *root) {
+    char *text = cJSON_Print(root), *part = xasprintf("%s.part", path);
+    FILE *f = fopen(part, "wb");
+    bool good = f && fputs(text, f) != EOF && fputc('\n', f) != EOF;
+    if (f && fclose(f) != 0) good = false;
+    good = good && rename(part, path) == 0;
+    int rc = good ? 0 : fail("%s: cannot write: %s", path, strerror(errno));
+    if (!good && f) unlink(part);
+    free(part);
+    free(text);
+    return rc;
+}

@@ -1,10 +1,9 @@
-#include "shared/bench/bench_kernels.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/bench/bench.h"
 #include "shared/bench/bench_operations.h"
 #include "shared/command/cli.h"
 #include "shared/config/json.h"
@@ -51,8 +50,7 @@ static const struct cli_command kernels_command = {
         "  starring bench kernels --model gpt2-124m --batch 2 --seq 512\n"
         "  starring bench kernels --model qwen2.5-1.5b --batch 32 --seq 1024 --device cuda --json\n"
         "  starring bench kernels --dtype fp32 --threads 1 --json\n",
-    .options = kernels_options,
-    .option_count = sizeof kernels_options / sizeof *kernels_options,
+    CLI_OPTIONS(kernels_options),
 };
 static const struct cli_command adam_command = {
     .name = "bench adam",
@@ -62,8 +60,7 @@ static const struct cli_command adam_command = {
     .examples =
         "  starring bench adam --dtype bf16\n"
         "  starring bench adam --dtype fp32 --elements 33554432 --json\n",
-    .options = adam_options,
-    .option_count = sizeof adam_options / sizeof *adam_options,
+    CLI_OPTIONS(adam_options),
 };
 
 #define PEAK_TEXT 200
@@ -239,19 +236,6 @@ static int run_kernels(struct bench_device *d, struct bench_table *t, const stru
     return 0;
 }
 
-int bench_kernels(int argc, char **argv) {
-    struct cli_args args;
-    struct bench_device d = {0};
-    struct bench_table *t = xcalloc(1, sizeof *t);
-    enum cli_outcome outcome = cli_parse(&kernels_command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !bench_open(&d, &args)) status = run_kernels(&d, t, &args);
-    bench_close(&d);
-    cli_args_free(&args);
-    free(t);
-    return status;
-}
-
 // ---------------------------------------------------------------- AdamW alone
 // Reads gradient, master, m and v; writes master, m, v and the weight.
 static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
@@ -288,7 +272,8 @@ static void print_adam(const struct bench_device *d, const struct bench_work *w,
                bench_share(d, w), d->threads, plural(d->threads), d->rounds, plural(d->rounds));
 }
 
-static int run_adam(struct bench_device *d, struct bench_work *w, const struct cli_args *args) {
+static int run_adam(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
+    struct bench_work *w = &t->work[0];
     long n;
     if (cli_integer(args, "elements", 1, 1L << 32, d->gpu ? 1L << 27 : 1L << 24, &n)) return EXIT_USAGE;
     if (set_adam(d, w, n) || bench_measure(d, w)) return EXIT_RUN_FAILED;
@@ -305,15 +290,21 @@ static int run_adam(struct bench_device *d, struct bench_work *w, const struct c
     return 0;
 }
 
-int bench_adam(int argc, char **argv) {
+// ---------------------------------------------------------------- the commands
+static int run_command(const struct cli_command *command, int argc, char **argv,
+                       int (*run)(struct bench_device *, struct bench_table *, const struct cli_args *)) {
     struct cli_args args;
     struct bench_device d = {0};
-    struct bench_work *w = xcalloc(1, sizeof *w);
-    enum cli_outcome outcome = cli_parse(&adam_command, argc, argv, &args);
+    struct bench_table *t = xcalloc(1, sizeof *t);
+    enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !bench_open(&d, &args)) status = run_adam(&d, w, &args);
+    if (outcome == CLI_RUN && !bench_open(&d, &args)) status = run(&d, t, &args);
     bench_close(&d);
     cli_args_free(&args);
-    free(w);
+    free(t);
     return status;
 }
+
+int bench_kernels(int argc, char **argv) { return run_command(&kernels_command, argc, argv, run_kernels); }
+
+int bench_adam(int argc, char **argv) { return run_command(&adam_command, argc, argv, run_adam); }

@@ -50,8 +50,8 @@ struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product);
 struct bench_request {
     const char *model;
     int64_t batch, seq;  // 0: 1 sequence, on a GPU 32; 1024 tokens, or as many as the model can
-    int64_t elements,
-        product;  // as above; elements 0: a block's parameters, and a copy larger than the caches
+    int64_t elements;    // as above; 0: a block's parameters, and a copy larger than the caches
+    int64_t product;     // as above
     bool gpu;
     enum dtype dtype;
 };

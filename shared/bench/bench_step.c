@@ -1,5 +1,3 @@
-#include "shared/bench/bench_step.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/statistics.h"
+#include "shared/bench/bench.h"
 #include "shared/bench/bench_work.h"
 #include "shared/bench/step_figures.h"
 #include "shared/command/cli.h"
@@ -16,7 +15,7 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/products.h"
 #include "shared/hf/presets.h"
-#include "shared/memory/memory_check.h"
+#include "shared/memory/memory_need.h"
 #include "shared/model/model.h"
 #include "shared/report/metrics.h"
 #include "shared/train/local.h"
@@ -55,8 +54,7 @@ static const struct cli_command command = {
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
         "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    CLI_OPTIONS(options),
 };
 
 // What is measured between the steps.
@@ -128,8 +126,6 @@ static void on_step(void *ctx, const struct step_record *r) {
     b->waits_before = dev_host_waits(dev);
 }
 
-static void on_eval(void *ctx, const struct eval_record *r) { (void)ctx, (void)r; }
-
 static int make_product(struct bench *b, int steps) {
     struct between *t = &b->between;
     int64_t n = b->side;
@@ -157,14 +153,6 @@ static int make_product(struct bench *b, int steps) {
                : 0;
 }
 
-static struct local_options local_options_of(const struct bench *b) {
-    return (struct local_options){.layout = b->layout,
-                                  .dtype = b->config->dtype,
-                                  .dev = b->dev,
-                                  .compute = b->compute,
-                                  .optimizer = b->config->optimizer};
-}
-
 static size_t product_bytes(const struct bench *b) {
     size_t side = (size_t)b->side;
     return 3 * dev_round(side * side * dtype_size(b->config->dtype));
@@ -180,22 +168,6 @@ static size_t predicted_bytes(const struct bench *b) {
     struct prediction p;
     if (prediction_of_rank(&job, "worker", 0, &p)) return 0;
     return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
-}
-
-// Reports missing memory before anything is taken: the first allocation that fails would not know how much is
-// missing, and on a CPU the system would kill the program without a message.
-static int check_memory(const struct bench *b) {
-    struct job job = job_of(b);
-    struct memory_part part = {
-        .role = "worker", .count = 1, .processes = true, .gpus = device_gpus(b->config)};
-    struct memory_need need;
-    char what[160];
-    if (memory_need_of(&job, &part, &need)) return -1;
-    struct memory_sum *sum = dev_host_memory(b->dev) ? &need.host : &need.gpu[0];
-    sum->predicted_bytes += (double)product_bytes(b);
-    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", b->spec.name,
-             (long long)b->config->micro_batch, (long long)b->config->seq);
-    return memory_check(b->config, &need, what);
 }
 
 static int open_device(struct bench *b) {
@@ -247,9 +219,13 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
                                 .vocab = b->spec.vocab};
     if (!b->layout || open_device(b) || !(b->data = data_open(&data))) return -1;
     b->side = side ? side : dev_host_memory(b->dev) ? YARD_HOST : YARD_GPU;
-    if (check_memory(b)) return -1;
-    struct local_options local = local_options_of(b);
-    b->topology = local_create(&local);
+    struct job job = job_of(b);
+    if (bench_check_memory(&job, product_bytes(b))) return -1;
+    b->topology = local_create(&(struct local_options){.layout = b->layout,
+                                                       .dtype = b->config->dtype,
+                                                       .dev = b->dev,
+                                                       .compute = b->compute,
+                                                       .optimizer = b->config->optimizer});
     arena_init(&b->arena, b->dev);
     return b->topology ? make_product(b, steps) : -1;
 }
@@ -272,7 +248,7 @@ static void release(struct bench *b) {
 }
 
 static int run(struct bench *b, bool json) {
-    struct train_observer observer = {on_start, on_step, on_eval, &b->between};
+    struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = &b->between};
     struct train_options o = {.config = b->config,
                               .spec = &b->spec,
                               .data = b->data,

@@ -1,10 +1,10 @@
-#include "shared/bench/bench_tune.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/bench/bench.h"
+#include "shared/bench/bench_work.h"
 #include "shared/bench/tune_figures.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
@@ -13,11 +13,10 @@
 #include "shared/device/product_table.h"
 #include "shared/device/products.h"
 #include "shared/hf/presets.h"
-#include "shared/memory/memory_check.h"
 #include "shared/model/model.h"
 #include "shared/report/metrics.h"
 #include "shared/train/local.h"
-#include "shared/train/train.h"
+#include "shared/train/session.h"
 
 #define STEPS 2  // the first also has whatever happens once
 
@@ -47,8 +46,7 @@ static const struct cli_command command = {
         "  starring bench tune --model gpt2-124m --batch 32 --seq 1024\n"
         "  starring bench tune --model qwen2.5-0.5b --batch 8 --seq 1024 --out h200.json\n"
         "  starring train --model gpt2-124m --batch 32 --seq 1024 --set cuda.products=h200.json\n",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    CLI_OPTIONS(options),
 };
 
 struct tune {
@@ -71,18 +69,6 @@ struct tune {
 };
 
 // ---------------------------------------------------------------- preparing
-
-static int check_memory(const struct tune *t) {
-    struct job job = {.config = t->config, .spec = t->spec, .layout = t->layout, .ranks_here = 1};
-    struct memory_part part = {
-        .role = "worker", .count = 1, .processes = true, .gpus = device_gpus(t->config)};
-    struct memory_need need;
-    char what[160];
-    if (memory_need_of(&job, &part, &need)) return -1;
-    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", t->spec.name,
-             (long long)t->config->micro_batch, (long long)t->config->seq);
-    return memory_check(t->config, &need, what);
-}
 
 static int load_config(struct tune *t, const struct cli_args *a) {
     const struct config_override defaults[] = {
@@ -145,7 +131,8 @@ static int prepare(struct tune *t, const struct cli_args *a) {
         return fail("cannot open the cuda device");
     if (!(t->compute = stream_create(t->dev, "compute")))
         return fail("cannot create a stream: %s", dev_error(t->dev));
-    if (check_memory(t)) return -1;
+    struct job job = {.config = t->config, .spec = t->spec, .layout = t->layout, .ranks_here = 1};
+    if (bench_check_memory(&job, 0)) return -1;
     struct local_options local = {.layout = t->layout,
                                   .dtype = t->config->dtype,
                                   .dev = t->dev,
@@ -177,11 +164,6 @@ static struct product_use *uses_of(struct device *dev, int *count) {
     return uses;
 }
 
-static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
-    (void)ctx, (void)c, (void)s, (void)params;
-}
-static void on_eval(void *ctx, const struct eval_record *r) { (void)ctx, (void)r; }
-
 static void on_step(void *ctx, const struct step_record *r) {
     struct tune *t = ctx;
     (void)r;
@@ -202,7 +184,7 @@ static void list_products(struct tune *t) {
 }
 
 static int run_steps(struct tune *t) {
-    struct train_observer observer = {on_start, on_step, on_eval, t};
+    struct train_observer observer = {.on_step = on_step, .ctx = t};
     struct train_options o = {.config = t->config,
                               .spec = &t->spec,
                               .data = t->data,

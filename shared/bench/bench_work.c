@@ -11,6 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/device/device_choice.h"
+#include "shared/memory/memory_check.h"
 #include "shared/train/local.h"
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
@@ -88,6 +89,19 @@ void bench_close(struct bench_device *b) {
     if (b->s) stream_destroy(&b->s);
     arena_release(&b->arena);
     dev_close(&b->dev);
+}
+
+int bench_check_memory(const struct job *j, size_t more_bytes) {
+    const struct config *c = j->config;
+    struct memory_part part = {.role = "worker", .count = 1, .processes = true, .gpus = device_gpus(c)};
+    struct memory_need need;
+    char what[160];
+    if (memory_need_of(j, &part, &need)) return -1;
+    struct memory_sum *sum = c->device == DEVICE_CUDA ? &need.gpu[0] : &need.host;
+    sum->predicted_bytes += (double)more_bytes;
+    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", j->spec.name,
+             (long long)c->micro_batch, (long long)c->seq);
+    return memory_check(c, &need, what);
 }
 
 // ---------------------------------------------------------------- buffers

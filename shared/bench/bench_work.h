@@ -50,10 +50,16 @@ struct bench_device {
 };
 
 struct cli_args;
+struct job;
 // Reads --device, --threads, --dtype, --rounds and --set cuda.KEY=VALUE and opens the device. 0, or -1 after
 // logging.
 int bench_open(struct bench_device *b, const struct cli_args *args);
 void bench_close(struct bench_device *b);
+
+// Reports missing memory before anything is taken: the first allocation that fails would not know how much is
+// missing, and on a CPU the system would kill the program without a message. j: one worker, and more_bytes beside
+// it on its device. 0, or -1 after logging.
+int bench_check_memory(const struct job *j, size_t more_bytes);
 
 // Fills p (n elements of type dt) in device memory with random numbers in scale * (-1, 1), or in (0, -scale)
 // if scale is negative; equal seeds give equal numbers. They are random because a GPU multiplies zeros and

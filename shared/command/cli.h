@@ -32,6 +32,10 @@ struct cli_command {
     int max_words;             // how many words that are no options it takes
 };
 
+// Initialisers of a command's tables: CLI_OPTIONS(options), CLI_COMMON(common).
+#define CLI_OPTIONS(list) .options = (list), .option_count = sizeof(list) / sizeof *(list)
+#define CLI_COMMON(list)  .common = (list), .common_count = sizeof(list) / sizeof *(list)
+
 struct cli_given {
     const struct cli_option *option;
     const char *value;  // "" for a switch

@@ -1,7 +1,5 @@
 #include "shared/command/commands.h"
 
-#define COUNT(a) (sizeof(a) / sizeof *(a))
-
 // Options that set a configuration key, shared by train and the roles.
 static const struct cli_option common[] = {
     {"config", NULL, "FILE",
@@ -67,10 +65,8 @@ const struct cli_command command_train = {
         "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
         "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
         "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
-    .options = train_options,
-    .option_count = COUNT(train_options),
-    .common = common,
-    .common_count = COUNT(common),
+    CLI_OPTIONS(train_options),
+    CLI_COMMON(common),
 };
 
 static const struct cli_option scheduler_options[] = {
@@ -86,10 +82,8 @@ const struct cli_command command_scheduler = {
         "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
         "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in --out.",
     .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
-    .options = scheduler_options,
-    .option_count = COUNT(scheduler_options),
-    .common = common,
-    .common_count = COUNT(common),
+    CLI_OPTIONS(scheduler_options),
+    CLI_COMMON(common),
     .common_words = role_words,
 };
 
@@ -110,10 +104,8 @@ const struct cli_command command_server = {
     .examples =
         "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
         "      --set 'parameter_server.bind=tcp://0.0.0.0:*'\n",
-    .options = server_options,
-    .option_count = COUNT(server_options),
-    .common = common,
-    .common_count = COUNT(common),
+    CLI_OPTIONS(server_options),
+    CLI_COMMON(common),
     .common_words = role_words,
 };
 
@@ -137,10 +129,8 @@ const struct cli_command command_worker = {
         "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
         "starring summary DIR merges them. Exit status: as train's.",
     .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
-    .options = worker_options,
-    .option_count = COUNT(worker_options),
-    .common = common,
-    .common_count = COUNT(common),
+    CLI_OPTIONS(worker_options),
+    CLI_COMMON(common),
     .common_words = role_words,
 };
 
@@ -154,8 +144,7 @@ const struct cli_command command_data_info = {
     .usage = "PATH",
     .summary = "Says what a text, an llm.c .bin file, or a directory of either holds.",
     .examples = "  starring data info tinyshakespeare.txt\n  starring data info demo\n",
-    .options = info_options,
-    .option_count = COUNT(info_options),
+    CLI_OPTIONS(info_options),
     .max_words = 1,
 };
 
@@ -173,8 +162,7 @@ const struct cli_command command_data_tokenize = {
     .examples =
         "  starring data tokenize book.txt book.bin\n"
         "  experiments/tokenize.py --tokenizer ./gpt2 book.txt --out book.bin\n",
-    .options = tokenize_options,
-    .option_count = COUNT(tokenize_options),
+    CLI_OPTIONS(tokenize_options),
     .max_words = 2,
 };
 
@@ -190,8 +178,7 @@ const struct cli_command command_data_wrap = {
         "Puts llm.c's header before bare tokens, such as nanoGPT's train.bin. The tokens stay as they are, of any\n"
         "number up to 2147483647.",
     .examples = "  starring data wrap --type uint16 nanoGPT/data/openwebtext/val.bin val.bin\n",
-    .options = wrap_options,
-    .option_count = COUNT(wrap_options),
+    CLI_OPTIONS(wrap_options),
     .max_words = 2,
 };
 
@@ -208,8 +195,7 @@ const struct cli_command command_summary = {
         "Overwrites nothing; writes DIR/summary.json where a finished job on many machines has none yet.\n"
         "Exit status: 0 complete, 1 failed, interrupted, dead or with damaged files, 2 no run directory, 3 running.",
     .examples = "  starring summary runs/star\n  starring summary runs/star --json | python3 -m json.tool\n",
-    .options = summary_options,
-    .option_count = COUNT(summary_options),
+    CLI_OPTIONS(summary_options),
     .max_words = 1,
 };
 

@@ -10,7 +10,6 @@
 //     config_fields.c    the table of the keys that are read: a row has everything about a key
 //     config_known.c     the table of the keys that DeepSpeed knows and that are not read, and why
 //     config_reading.c   who set a key, and the notes
-//     config_write.c     the resolved configuration as JSON
 #ifndef STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 #define STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 

@@ -75,7 +75,7 @@ struct topology_row {
     int (*check_machine)(const struct config *c);
 
     // 4. Memory and bytes.
-    // The topology's part of a rank; a worker's activations and workspace come on top (shared/memory/prediction.h).
+    // The topology's part of a rank; a worker's activations and workspace come on top (shared/memory/memory_need.h).
     // The layout is padded for c->workers.
     int (*predict)(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out);

@@ -65,8 +65,7 @@ static const struct cli_command command = {
         "  starring generate --model runs/demo/zero-2 --prompt \"hacker: \" --temperature 0 --tokens 40\n"
         "  starring generate --model gpt2/ --prompt-ids 15496,11 --json\n"
         "  experiments/generate.py --model gpt2/ --prompt \"Hello,\"\n",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    CLI_OPTIONS(options),
 };
 
 struct run {

@@ -6,8 +6,6 @@
 
 #include "shared/core/path.h"
 
-const char *hf_prefix(const struct model_spec *s) { return hf_family_of(s)->prefix; }
-
 bool hf_is_buffer(const char *name) {
     static const char *const suffixes[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)

@@ -25,9 +25,6 @@ struct hf_part {
 int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
              struct hf_part parts[HF_MAX_PARTS]);
 
-// "model." or "transformer.": files saved from the model without its head lack it.
-const char *hf_prefix(const struct model_spec *s);
-
 // True for buffers that files of this family carry beside the weights (masks, rotary tables).
 bool hf_is_buffer(const char *name);
 

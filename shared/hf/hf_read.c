@@ -136,8 +136,8 @@ static struct found *lookup_exact(const struct hf_reader *r, const char *name) {
 // With the family's prefix, or without: files saved from the bare model lack it.
 static struct found *lookup(const struct hf_reader *r, const char *name) {
     struct found *f = lookup_exact(r, name);
-    size_t k = strlen(hf_prefix(&r->spec));
-    if (!f && strncmp(name, hf_prefix(&r->spec), k) == 0) f = lookup_exact(r, name + k);
+    const char *prefix = hf_family_of(&r->spec)->prefix;
+    if (!f && strncmp(name, prefix, strlen(prefix)) == 0) f = lookup_exact(r, name + strlen(prefix));
     return f;
 }
 

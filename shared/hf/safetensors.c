@@ -231,22 +231,3 @@ int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *ou
     }
     return 0;
 }
-
-int st_to_f64(const struct st_tensor *t, int64_t first, int64_t count, double *out) {
-    if (t->dtype < 0 || t->dtype == DT_U8) return -1;
-    for (int64_t i = 0; i < count; i++) {
-        const char *p = (const char *)t->data + (size_t)(first + i) * dtype_size((enum dtype)t->dtype);
-        if (t->dtype == DT_F64) {
-            memcpy(&out[i], p, sizeof *out);
-        } else if (t->dtype == DT_I64) {
-            int64_t x;
-            memcpy(&x, p, sizeof x);
-            out[i] = (double)x;
-        } else {
-            float x;
-            st_to_f32(t, first + i, 1, &x);
-            out[i] = (double)x;
-        }
-    }
-    return 0;
-}

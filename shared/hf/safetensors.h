@@ -39,10 +39,9 @@ int st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, int i);               // in the order of their names
 const struct st_tensor *st_find(const struct st_file *f, const char *name);  // NULL: no such tensor
 
-// Elements [first, first + count) as fp32 (fp64: rounded once) or as double (exact). Types F32, F16,
-// BF16, F64, and I64 for st_to_f64; 0, or -1 for another type (nothing logged).
+// Elements [first, first + count) as fp32 (fp64: rounded once). Types F32, F16, BF16 and F64; 0, or -1 for another
+// type (nothing logged).
 int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *out);
-int st_to_f64(const struct st_tensor *t, int64_t first, int64_t count, double *out);
 
 // A tensor to be written; names and order are the caller's, data follows in the same order.
 struct st_entry {

@@ -26,7 +26,12 @@
 #ifndef STARRING_SHARED_MEMORY_MEMORY_NEED_H
 #define STARRING_SHARED_MEMORY_MEMORY_NEED_H
 
-#include "shared/memory/prediction.h"
+#include "shared/core/topology_row.h"
+#include "shared/train/session.h"
+
+// What one rank needs and moves: the topology's part, as its row says, and a worker's activations and workspace on
+// top. 0, or -1 after logging.
+int prediction_of_rank(const struct job *j, const char *role, int rank, struct prediction *out);
 
 #define MEMORY_GPUS_MAX 64
 

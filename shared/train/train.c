@@ -191,7 +191,8 @@ static int evaluate(struct train *x, int64_t step) {
     x->r->val_loss = sums[0] / sums[1];
     x->r->unigram_entropy = data_unigram_entropy(x->o->data);
     struct eval_record record = {step, x->r->val_loss, x->r->unigram_entropy, now_seconds() - begin};
-    if (x->o->observer) x->o->observer->on_eval(x->o->observer->ctx, &record);
+    const struct train_observer *o = x->o->observer;
+    if (o && o->on_eval) o->on_eval(o->ctx, &record);
     return 0;
 }
 
@@ -393,7 +394,8 @@ static int run(struct train *x) {
     x->computed = x->o->computed ? x->o->computed : event_create(x->t->dev);
     x->model = x->o->model ? x->o->model : model_create(&mo);
     if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
-    if (x->o->observer) x->o->observer->on_start(x->o->observer->ctx, c, x->o->spec, x->l->params);
+    const struct train_observer *o = x->o->observer;
+    if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || topology_finish(x->t)) return -1;
     split_time(x);  // transfers of the last step have ended: their seconds are known
     read_device(x);

@@ -25,7 +25,7 @@ struct train_result {
     struct batch_feed *feed;
 };
 
-// Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL.
+// Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL. on_start and on_eval may be NULL.
 struct train_observer {
     void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, int64_t params);
     void (*on_step)(void *ctx, const struct step_record *r);

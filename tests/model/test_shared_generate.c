@@ -20,8 +20,8 @@
 #include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
-#include "shared/hf/safetensors.h"
 #include "shared/model/model.h"
+#include "tests/model/expected.h"
 
 #define VECTORS   "tests/data/vectors/"
 #define VOCAB     37

@@ -14,9 +14,9 @@
 #include "shared/core/error.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
-#include "shared/hf/safetensors.h"
 #include "shared/model/model.h"
 #include "shared/train/local.h"
+#include "tests/model/expected.h"
 
 #define VECTORS    "tests/data/vectors/"
 #define STEPS      10

@@ -13,7 +13,7 @@
 //          rounded once, in place --> its squares join the shard's sum
 //                       | clip or fp16: wait for the scheduler's DECISION (a commit round)
 //                       v
-//          AdamW; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
+//          the optimizer; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
 //
 // Where pushes are applied on arrival, each is an update of its own, straight out of its frame.
 //

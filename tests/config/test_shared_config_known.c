@@ -1,5 +1,5 @@
 // Keys that DeepSpeed knows and this program does not read: what is refused, and what is said of the others.
-// What --help knows of the topologies.
+// Which topologies --help names.
 #include "shared/command/commands.h"
 #include "tests/config/config_helper.h"
 

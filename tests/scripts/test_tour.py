@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/ARCHITECTURE.md's file tour and the files: every source is in the tour, every name in the tour is a file."""
+"""docs/ARCHITECTURE.md's file tour and the files: every source is in the tour, every name in the tour is a file. Links
+of all pages lead to files."""
 import glob
 import os
 import re
@@ -9,6 +10,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 SOURCES = ("kernels", "shared", "ps", "decentral", "proto", "experiments")
 ENDINGS = (".c", ".h", ".cu", ".proto", ".py", ".json")
 HEADING = re.compile(r"^\*\*([\w/]+)/\*\*", re.M)
+LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
 NAME = re.compile(r"`([\w./*-]+\.(?:c|h|cu|proto|py|json))`")
 
 
@@ -47,6 +49,11 @@ def sources(top=TOP):
                         if f.endswith(ENDINGS) and f != "__init__.py")
 
 
+def broken_links(page, text, top=TOP):
+    return [f"{page}: {link}" for link in LINK.findall(text)
+            if not os.path.exists(os.path.join(top, os.path.dirname(page), link))]
+
+
 class Tour(unittest.TestCase):
     def test_every_name_is_a_file(self):
         self.assertEqual(named(tour())[1], [])
@@ -54,7 +61,14 @@ class Tour(unittest.TestCase):
     def test_every_file_is_named(self):
         self.assertEqual(sorted(set(sources()) - named(tour())[0]), [])
 
+    def test_links_lead_to_files(self):
+        pages = [os.path.join(TOP, "README.md")] + glob.glob(os.path.join(TOP, "docs", "**", "*.md"), recursive=True)
+        for page in pages:
+            with open(page, encoding="utf-8") as f:
+                self.assertEqual(broken_links(os.path.relpath(page, TOP), f.read()), [])
+
     def test_the_rule_itself(self):
+        self.assertEqual(broken_links("docs/x.md", "[a](../README.md#b) [c](d.md) [e](https://f.g/h)"), ["docs/x.md: d.md"])
         self.assertGreater(len(named(tour())[0]), 200)
         found, missing = named("**kernels/**: x\n| `backend.c`, `nothing.c` | y |")
         self.assertEqual(found, {"kernels/backend.c", "kernels/backend.h"})

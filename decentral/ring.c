@@ -10,7 +10,6 @@
 #include "decentral/nccl/nccl_world.h"
 #include "decentral/ring_source.h"
 #include "decentral/zero/zero.h"
-#include "decentral/zero/zero_memory.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
 #include "shared/launch/run.h"

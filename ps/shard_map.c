@@ -12,9 +12,9 @@
 #define PIECE_MIN_BYTES 16384
 
 // Largest piece, in blocks of SUMSQ_BLOCK elements.
-static int64_t piece_blocks(const struct layout *l, const struct shard_map_options *o) {
-    int64_t bytes = o->partition_bytes, size = (int64_t)dtype_size(o->dtype);
-    int shards = o->servers * o->threads;
+static int64_t piece_blocks(const struct config *c, const struct layout *l) {
+    int64_t bytes = c->ps.partition_bytes, size = (int64_t)dtype_size(c->dtype);
+    int shards = c->ps.servers * c->ps.threads;
     if (shards > 1) {
         int64_t fair = l->padded * size / ((int64_t)PIECES_PER_SHARD * shards);
         if (fair < PIECE_MIN_BYTES) fair = PIECE_MIN_BYTES;
@@ -70,44 +70,35 @@ static void assign(struct shard_map *m) {
     free(order);
 }
 
-struct shard_map *shard_map_create(const struct layout *l, const struct shard_map_options *o) {
-    if (o->servers < 1 || o->threads < 1 || (int64_t)o->servers * o->threads > 4096) {
-        fail("parameter_server: %d servers of %d threads are impossible; give 1 to 4096 shard threads in all",
-             o->servers, o->threads);
-        return NULL;
-    }
-    if (o->partition_bytes < 1) {
-        fail("parameter_server.partition_bytes is %lld; give at least 1", (long long)o->partition_bytes);
-        return NULL;
-    }
+static int check(const struct config *c, const struct layout *l) {
+    if (l->world != c->workers)
+        return fail("the layout is padded for %d workers, the configuration has %d", l->world, c->workers);
+    if (c->ps.servers < 1 || c->ps.threads < 1 || (int64_t)c->ps.servers * c->ps.threads > 4096)
+        return fail(
+            "parameter_server: %d servers of %d threads are impossible; give 1 to 4096 shard threads in all",
+            c->ps.servers, c->ps.threads);
+    if (c->ps.partition_bytes < 1)
+        return fail("parameter_server.partition_bytes is %lld; give at least 1",
+                    (long long)c->ps.partition_bytes);
     for (int u = 0; u < l->count; u++)
-        if (l->units[u].n_pad <= 0 || l->units[u].n_pad % SUMSQ_BLOCK) {
-            fail("unit %s has %lld elements, not a multiple of %d", l->units[u].name,
-                 (long long)l->units[u].n_pad, SUMSQ_BLOCK);
-            return NULL;
-        }
-    struct shard_map *m = xcalloc(1, sizeof *m);
-    m->servers = o->servers;
-    m->threads = o->threads;
-    m->shards = o->servers * o->threads;
-    m->first = xcalloc((unsigned long)l->count + 1, sizeof *m->first);
-    m->shard_elements = xcalloc((unsigned long)m->shards, sizeof *m->shard_elements);
-    m->shard_keys = xcalloc((unsigned long)m->shards, sizeof *m->shard_keys);
-    cut_units(m, l, piece_blocks(l, o));
-    assign(m);
-    return m;
+        if (l->units[u].n_pad <= 0 || l->units[u].n_pad % SUMSQ_BLOCK)
+            return fail("unit %s has %lld elements, not a multiple of %d", l->units[u].name,
+                        (long long)l->units[u].n_pad, SUMSQ_BLOCK);
+    return 0;
 }
 
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
-    struct shard_map_options o = {.dtype = c->dtype,
-                                  .partition_bytes = c->ps.partition_bytes,
-                                  .servers = c->ps.servers,
-                                  .threads = c->ps.threads};
-    if (l->world != c->workers) {
-        fail("the layout is padded for %d workers, the configuration has %d", l->world, c->workers);
-        return NULL;
-    }
-    return shard_map_create(l, &o);
+    if (check(c, l) != 0) return NULL;
+    struct shard_map *m = xcalloc(1, sizeof *m);
+    m->servers = c->ps.servers;
+    m->threads = c->ps.threads;
+    m->shards = c->ps.servers * c->ps.threads;
+    m->first = xcalloc((unsigned long)l->count + 1, sizeof *m->first);
+    m->shard_elements = xcalloc((unsigned long)m->shards, sizeof *m->shard_elements);
+    m->shard_keys = xcalloc((unsigned long)m->shards, sizeof *m->shard_keys);
+    cut_units(m, l, piece_blocks(c, l));
+    assign(m);
+    return m;
 }
 
 void shard_map_destroy(struct shard_map **m) {

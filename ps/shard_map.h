@@ -4,7 +4,7 @@
 //     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
 //     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
 //
-// Plain data, a pure function of (layout, options): every role builds the same map by itself and the
+// Plain data, a pure function of (layout, configuration): every role builds the same map by itself and the
 // manifest proves it. The creator owns it.
 #ifndef STARRING_PS_SHARD_MAP_H
 #define STARRING_PS_SHARD_MAP_H
@@ -28,15 +28,7 @@ struct shard_map {
     int *shard_keys;          // (shards) how many keys each owns
 };
 
-struct shard_map_options {
-    enum dtype dtype;
-    int64_t partition_bytes;  // a partition is at most this large, and smaller where balance wants it
-    int servers, threads;
-};
-
-// NULL after logging which option is impossible.
-struct shard_map *shard_map_create(const struct layout *l, const struct shard_map_options *o);
-// The map that a configuration means; NULL after logging.
+// A partition has at most ps.partition_bytes, and fewer where balance wants it. NULL after logging what is impossible.
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
 void shard_map_destroy(struct shard_map **m);
 // xxh64 over every partition and its shard.

@@ -1,4 +1,3 @@
-// What the engines share: enqueuing, the pool of call records, errors, counting.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

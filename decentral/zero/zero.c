@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-#include "decentral/zero/zero_memory.h"
+#include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
@@ -269,6 +269,37 @@ static int create_streams(struct zero *z) {
                     dev_error(z->opt.dev));
     stream_phase(z->gather_stream, PHASE_COMM);
     stream_phase(z->reduce_stream, PHASE_COMM);
+    return 0;
+}
+
+static int check_options(const struct zero_options *o) {
+    if (!zero_policy_of(o->stage))
+        return fail("zero_optimization.stage is %d; the stages are 0, 1, 2 and 3", o->stage);
+    if (o->layout->world != o->source->size)
+        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", o->stage,
+                    o->layout->world, o->source->size);
+    if (o->source->rank < 0 || o->source->rank >= o->source->size)
+        return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
+    if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
+        return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
+    if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
+        return fail(
+            "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
+            o->stage, o->source->kind->name, dtype_name(o->dtype));
+    return 0;
+}
+
+int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
+    if (check_options(o) != 0) return -1;
+    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_of(o->stage)};
+    z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
+    arena_init(&z.arena, NULL);
+    zero_carve(&z);
+    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
+    struct textbook t = zero_textbook(z.policy, o->optimizer.row, o->dtype);
+    mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
+    *wire = zero_wire(z.policy, o);
+    free(z.units);
     return 0;
 }
 

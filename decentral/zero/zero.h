@@ -1,15 +1,17 @@
 // ZeRO stages 0-3 (Rajbhandari et al. 2020) as a struct topology over collectives.
 //
 //     zero_policy   what is asked, and what a stage keeps where
-//     zero_memory   the buffers, and their prediction
+//     zero_memory   the buffers
 //     zero_state    what a rank holds, and which stream waits for which
 //     zero_step     the end of a step, and what else all ranks do together
-//     zero          the hooks during a step, and the topology's life
+//     zero          the hooks during a step, the topology's life, and its prediction
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_H
 #define STARRING_DECENTRAL_ZERO_ZERO_H
 
 #include "decentral/zero/zero_policy.h"
 
 struct topology *zero_create(const struct zero_options *o);  // NULL after logging why
+// Predictions alone; allocates nothing. The source needs no world.
+int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire);
 
 #endif

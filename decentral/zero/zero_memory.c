@@ -1,8 +1,15 @@
-#include "decentral/zero/zero_memory.h"
-
-#include <stdlib.h>
-
-#include "shared/core/error.h"
+// The ring's memory: one function that measures and carves.
+//
+//   class       what                                                        elements
+//   parameter   weights, or their shard                                     n_pad | S   of the run's type
+//   gradient    gradients, or their shard                                   n_pad | S   of the run's type
+//   master      fp32 masters of 16-bit runs; in fp32 the weights are they   n_pad | S   fp32
+//   optimizer   the optimizer's states                                      n_pad | S   fp32, each
+//   comm        slots of what is sharded but used whole, staging of reductions
+//   workspace   norm, decision, losses
+//   pinned      what the host reads of these, and what a device's collectives over the host pass through;
+//               none where the device's memory is the host's
+#include "decentral/zero/zero_state.h"
 
 static void carve_unit(struct zero *z, int u) {
     struct zero_unit *zu = &z->units[u];
@@ -76,36 +83,4 @@ void zero_carve(struct zero *z) {
     if (z->policy->weights == RESIDENT_SHARD) carve_slots(z, z->weight_slots);
     if (z->policy->grads == RESIDENT_SHARD) carve_slots(z, z->grad_slots);
     carve_control(z);
-}
-
-static int check_options(const struct zero_options *o) {
-    if (!zero_policy_of(o->stage))
-        return fail("zero_optimization.stage is %d; the stages are 0, 1, 2 and 3", o->stage);
-    if (o->layout->world != o->source->size)
-        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", o->stage,
-                    o->layout->world, o->source->size);
-    if (o->source->rank < 0 || o->source->rank >= o->source->size)
-        return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
-    if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
-        return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
-    if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
-        return fail(
-            "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
-            o->stage, o->source->kind->name, dtype_name(o->dtype));
-    return 0;
-}
-
-int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
-    if (check_options(o) != 0) return -1;
-    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_of(o->stage)};
-    z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
-    arena_init(&z.arena, NULL);
-    zero_carve(&z);
-    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
-    struct textbook t = zero_textbook(z.policy, o->optimizer.row, o->dtype);
-    mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
-    *wire = zero_wire(z.policy, o);
-    arena_release(&z.arena);
-    free(z.units);
-    return 0;
 }

@@ -73,6 +73,10 @@ static inline size_t zero_words_bytes(const struct zero *z) {
 }
 static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
 
+// ---- zero_memory.c
+// Takes every buffer through z->arena, which measures or allocates.
+void zero_carve(struct zero *z);
+
 // ---- zero_step.c: the hooks of a step's end, and what else all ranks do together (shared/core/topology.h)
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
 int zero_sum(struct topology *t, double *values, int count);

@@ -241,20 +241,14 @@ static int server_watch(struct server *s) {
 }
 
 static void server_report(struct server *s, struct rank_report *r) {
-    struct topology_memory mem;
-    struct wire_prediction wire;
     struct mem_usage usage;
     struct rusage self;
     int64_t steps = 0;
     *r = (struct rank_report){.rank = s->id.rank, .job = s->id.job};
     snprintf(r->role, sizeof r->role, "server");
-    if (s->dev && ps_server_predict(s->c, s->o->layout, s->id.rank, &mem, &wire) == 0) {
+    if (s->dev && ps_server_predict(s->c, s->o->layout, s->id.rank, &r->memory, &r->wire) == 0) {
         dev_usage(s->dev, &usage);
-        memcpy(r->predicted_bytes, mem.predicted_bytes, sizeof mem.predicted_bytes);
         memcpy(r->peak_bytes, usage.peak_bytes, sizeof usage.peak_bytes);
-        r->formula_bytes = mem.formula_bytes;
-        r->predicted_sent = wire.sent_per_step;
-        r->predicted_received = wire.received_per_step;
     }
     for (int t = 0; t < s->map->threads; t++) {
         struct server_totals totals = {0};
@@ -263,11 +257,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         r->transport_peak_bytes += totals.held_peak_bytes;
         staleness_merge(&r->staleness, &totals.staleness);
     }
-    double per = steps > 0 ? (double)steps : 1.0;
-    r->sent_per_step = (double)atomic_load(&s->wire.payload_sent) / per;
-    r->received_per_step = (double)atomic_load(&s->wire.payload_received) / per;
-    r->control_sent_per_step = (double)atomic_load(&s->wire.control_sent) / per;
-    r->control_received_per_step = (double)atomic_load(&s->wire.control_received) / per;
+    rank_report_count(r, &s->wire, steps);
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }
 

@@ -33,7 +33,6 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     uint64_t bytes =
         (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
-    arena_release(&a);
     shard_map_destroy(&map);
     return 0;
 }

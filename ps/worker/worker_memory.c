@@ -52,7 +52,6 @@ int ps_worker_predict(const struct config *c, const struct layout *l, struct top
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
     uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
-    arena_release(&a);
     worker_buffers_free(&b);
     return 0;
 }

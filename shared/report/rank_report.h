@@ -22,15 +22,14 @@ struct time_split {
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
-    uint64_t job;  // struct topology's
-    size_t predicted_bytes[MEM_CLASSES];
+    uint64_t job;                   // struct topology's
+    struct topology_memory memory;  // predicted; a worker's with the model's activations
     size_t peak_bytes[MEM_CLASSES];
-    size_t formula_bytes;
-    size_t transport_peak_bytes;                  // frames held in flight (star), apart from the ledger
-    size_t rss_bytes;                             // peak resident set of the process
-    uint64_t late_allocations;                    // device allocations after the first step: 0
-    uint64_t predicted_sent, predicted_received;  // payload bytes a step
-    double sent_per_step, received_per_step;      // payload bytes a step, measured
+    size_t transport_peak_bytes;  // frames held in flight (star), apart from the ledger
+    size_t rss_bytes;             // peak resident set of the process
+    uint64_t late_allocations;    // device allocations after the first step: 0
+    struct wire_prediction wire;
+    double sent_per_step, received_per_step;  // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
     struct time_split time;
     struct staleness staleness;
@@ -38,5 +37,14 @@ struct rank_report {
     struct device_facts device;
     struct device_memory device_memory;
 };
+
+// What a rank's counters hold after so many steps.
+static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, int64_t steps) {
+    double per = steps > 0 ? (double)steps : 1.0;
+    r->sent_per_step = (double)atomic_load(&wire->payload_sent) / per;
+    r->received_per_step = (double)atomic_load(&wire->payload_received) / per;
+    r->control_sent_per_step = (double)atomic_load(&wire->control_sent) / per;
+    r->control_received_per_step = (double)atomic_load(&wire->control_received) / per;
+}
 
 #endif

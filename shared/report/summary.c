@@ -72,14 +72,14 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     json_put(o, "rank", r->rank);
     json_put_text(o, "job", r->job ? summary_job_name(r->job, job) : NULL);
     cJSON_AddStringToObject(o, "role", r->role);
-    put_classes(o, "predicted", r->predicted_bytes);
+    put_classes(o, "predicted", r->memory.predicted_bytes);
     put_classes(o, "peak", r->peak_bytes);
-    json_put(o, "formula_bytes", (double)r->formula_bytes);
+    json_put(o, "formula_bytes", (double)r->memory.formula_bytes);
     json_put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
     json_put(o, "rss_bytes", (double)r->rss_bytes);
     json_put(o, "late_allocations", (double)r->late_allocations);
-    json_put(o, "predicted_sent", (double)r->predicted_sent);
-    json_put(o, "predicted_received", (double)r->predicted_received);
+    json_put(o, "predicted_sent", (double)r->wire.sent_per_step);
+    json_put(o, "predicted_received", (double)r->wire.received_per_step);
     json_put(o, "sent_per_step", r->sent_per_step);
     json_put(o, "received_per_step", r->received_per_step);
     json_put(o, "control_sent_per_step", r->control_sent_per_step);

@@ -305,7 +305,6 @@ static void report(struct train *x) {
     struct rank_report *r = &x->r->report;
     struct mem_usage usage;
     size_t model_bytes[MEM_CLASSES];
-    double steps = x->r->steps ? (double)x->r->steps : 1.0;
     struct model_options mo = train_model_options(x->c, x->o->spec, x->l);
     snprintf(r->role, sizeof r->role, "worker");
     r->rank = x->t->rank;
@@ -313,19 +312,15 @@ static void report(struct train *x) {
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
+    r->memory = x->t->memory;
     for (int c = 0; c < MEM_CLASSES; c++) {
-        r->predicted_bytes[c] = model_bytes[c] + x->t->memory.predicted_bytes[c];
+        r->memory.predicted_bytes[c] += model_bytes[c];
         r->peak_bytes[c] = usage.peak_bytes[c];
     }
-    r->formula_bytes = x->t->memory.formula_bytes;
     r->rss_bytes = peak_rss_bytes();
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
-    r->predicted_sent = x->t->wire_predicted.sent_per_step;
-    r->predicted_received = x->t->wire_predicted.received_per_step;
-    r->sent_per_step = (double)atomic_load(&x->t->wire.payload_sent) / steps;
-    r->received_per_step = (double)atomic_load(&x->t->wire.payload_received) / steps;
-    r->control_sent_per_step = (double)atomic_load(&x->t->wire.control_sent) / steps;
-    r->control_received_per_step = (double)atomic_load(&x->t->wire.control_received) / steps;
+    r->wire = x->t->wire_predicted;
+    rank_report_count(r, &x->t->wire, x->r->steps);
     r->staleness = x->t->staleness;
 }
 

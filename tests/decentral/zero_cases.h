@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "decentral/zero/zero.h"
-#include "decentral/zero/zero_memory.h"
+#include "decentral/zero/zero_state.h"
 #include "tests/decentral/zero_reference.h"
 
 struct zero_rank;

@@ -44,14 +44,21 @@ static void check_cover(const struct layout *l, const struct shard_map *m, int64
     free(loads);
 }
 
+static struct config config_of(const struct layout *l, enum dtype dtype, int64_t partition, int servers,
+                               int threads) {
+    return (struct config){.workers = l->world,
+                           .dtype = dtype,
+                           .ps = {.partition_bytes = partition, .servers = servers, .threads = threads}};
+}
+
 static void test_cover_and_balance(void **state) {
     (void)state;
     for (int servers = 1; servers <= 5; servers++)
         for (int threads = 1; threads <= 3; threads++)
             for (int64_t partition = 16384; partition <= 1 << 20; partition *= 4) {
                 struct layout *l = toy_layout(3, 30000);  // 2M elements
-                struct shard_map_options o = {DT_BF16, partition, servers, threads};
-                struct shard_map *m = shard_map_create(l, &o);
+                struct config o = config_of(l, DT_BF16, partition, servers, threads);
+                struct shard_map *m = shard_map_of(&o, l);
                 assert_non_null(m);
                 check_cover(l, m, partition, 2);
                 assert_true(imbalance(m) < 1.05);
@@ -67,8 +74,8 @@ static void test_cover_and_balance(void **state) {
 static void test_tiny(void **state) {
     (void)state;
     struct layout *l = toy_layout(2, 3);
-    struct shard_map_options o = {DT_F32, 1, 8, 1};  // fewer blocks than one might wish, one a partition
-    struct shard_map *m = shard_map_create(l, &o);
+    struct config o = config_of(l, DT_F32, 1, 8, 1);  // fewer blocks than one might wish, one a partition
+    struct shard_map *m = shard_map_of(&o, l);
     check_cover(l, m, SUMSQ_BLOCK * 4, 4);
     shard_map_destroy(&m);
     layout_destroy(&l);
@@ -77,24 +84,23 @@ static void test_tiny(void **state) {
 static void test_hash_and_refusals(void **state) {
     (void)state;
     struct layout *l = toy_layout(2, 5000);
-    struct shard_map_options a = {DT_BF16, 65536, 2, 1}, b = {DT_BF16, 65536, 2, 2},
-                             c = {DT_BF16, 8192, 2, 1};
-    struct shard_map *ma = shard_map_create(l, &a), *mb = shard_map_create(l, &b),
-                     *mc = shard_map_create(l, &c);
-    struct shard_map *again = shard_map_create(l, &a);
+    struct config a = config_of(l, DT_BF16, 65536, 2, 1), b = config_of(l, DT_BF16, 65536, 2, 2),
+                  c = config_of(l, DT_BF16, 8192, 2, 1);
+    struct shard_map *ma = shard_map_of(&a, l), *mb = shard_map_of(&b, l), *mc = shard_map_of(&c, l);
+    struct shard_map *again = shard_map_of(&a, l);
     assert_int_equal(shard_map_hash(ma), shard_map_hash(again));
     assert_int_not_equal(shard_map_hash(ma), shard_map_hash(mb));
     assert_int_not_equal(shard_map_hash(ma), shard_map_hash(mc));
     error_quiet(1);
-    a.servers = 0;
-    assert_null(shard_map_create(l, &a));
-    a.servers = 1;
-    a.partition_bytes = 0;
-    assert_null(shard_map_create(l, &a));
+    a.ps.servers = 0;
+    assert_null(shard_map_of(&a, l));
+    a.ps.servers = 1;
+    a.ps.partition_bytes = 0;
+    assert_null(shard_map_of(&a, l));
     assert_non_null(strstr(error_last(), "partition_bytes"));
-    a.partition_bytes = 4096;
+    a.ps.partition_bytes = 4096;
     l->units[1].n_pad += 1;
-    assert_null(shard_map_create(l, &a));
+    assert_null(shard_map_of(&a, l));
     assert_non_null(strstr(error_last(), "block.0"));
     error_quiet(0);
     shard_map_destroy(&ma);

@@ -126,11 +126,11 @@ static inline void check_honest(const struct job *j) {
     }
     for (int s = 0; s < j->t.servers; s++) {
         const struct rank_report *r = &j->report[s];
-        assert_memory_equal(r->predicted_bytes, r->peak_bytes, sizeof r->peak_bytes);
+        assert_memory_equal(r->memory.predicted_bytes, r->peak_bytes, sizeof r->peak_bytes);
         assert_string_equal(r->role, "server");
         assert_int_equal(r->rank, s);
-        assert_true(r->sent_per_step == (double)r->predicted_sent);
-        assert_true(r->received_per_step == (double)r->predicted_received);
+        assert_true(r->sent_per_step == (double)r->wire.sent_per_step);
+        assert_true(r->received_per_step == (double)r->wire.received_per_step);
         assert_true(r->control_sent_per_step > 0 && r->rss_bytes > 0);
     }
 }

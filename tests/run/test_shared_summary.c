@@ -111,9 +111,10 @@ static void write_config(const char *dir, const char *topology, const char *dtyp
 }
 
 static struct rank_report report(const char *role, int rank) {
-    struct rank_report r = {.rank = rank, .formula_bytes = 4000, .rss_bytes = 12345, .predicted_sent = 1000};
+    struct rank_report r = {
+        .rank = rank, .memory.formula_bytes = 4000, .rss_bytes = 12345, .wire.sent_per_step = 1000};
     snprintf(r.role, sizeof r.role, "%s", role);
-    r.predicted_bytes[MEM_PARAMETER] = r.peak_bytes[MEM_PARAMETER] = 2048;
+    r.memory.predicted_bytes[MEM_PARAMETER] = r.peak_bytes[MEM_PARAMETER] = 2048;
     r.sent_per_step = 1000;
     r.time.forward = 1 + rank;
     r.staleness.count[0] = 6;
@@ -224,7 +225,7 @@ static void everything_is_merged(void **state) {
 static void write_gpu_worker(const char *dir, int rank, const char *gpu, const char *bus_id) {
     struct run_facts facts = {.params = 1000, .flops_per_token = {6000, 5000}, .data = "a text"};
     struct rank_report w = report("worker", rank);
-    w.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
+    w.memory.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
     w.on_gpu = true;
     w.device = (struct device_facts){
         .sm_version = 90, .memory_bytes = 1 << 30, .driver_version = 13010, .runtime_version = 13000};
@@ -334,7 +335,7 @@ static void memory_agrees_class_by_class(void **state) {
     const char *dir = *state;
     write_run(dir, "zero:2");
     struct rank_report w = report("worker", 1);
-    w.predicted_bytes[MEM_GRADIENT] = 512;
+    w.memory.predicted_bytes[MEM_GRADIENT] = 512;
     w.peak_bytes[MEM_COMM] = 512;
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     cJSON *s = summary_merge(&topologies, dir);

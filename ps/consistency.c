@@ -54,10 +54,6 @@ struct consistency_rule consistency_of(const struct config *config) {
     return c;
 }
 
-int consistency_check(const struct consistency_rule *c, const char *origin, const char *topology) {
-    return c->row->check ? c->row->check(c, origin, topology) : 0;
-}
-
 static uint64_t staleness_total(const struct staleness *s) {
     uint64_t n = 0;
     for (unsigned i = 0; i < STALENESS_BINS; i++) n += s->count[i];

@@ -25,7 +25,8 @@ struct consistency_row {
     bool on_arrival;
     // Sets needs and delay from argument and workers. NULL: known by name and refused, nothing runs it yet.
     void (*resolve)(struct consistency_rule *c);
-    // 0, or -1 after saying why the argument is impossible. NULL: every argument is possible.
+    // 0, or -1 after saying why the argument is impossible. origin: the key or flag that names it. NULL: every
+    // argument is possible.
     int (*check)(const struct consistency_rule *c, const char *origin, const char *topology);
 };
 
@@ -43,8 +44,6 @@ const struct consistency_row *consistency_row(int index);
 // The number of the row that `text` names ("sync", "ssp:3") and the number behind the name; -1: no such row.
 int consistency_parse(const char *text, int *argument);
 struct consistency_rule consistency_of(const struct config *c);
-// 0, or -1 after logging why this argument is impossible. origin: the key or flag that names it.
-int consistency_check(const struct consistency_rule *c, const char *origin, const char *topology);
 
 // Whether a step with this many pushes is complete: a key may commit it, the scheduler may close it.
 static inline bool consistency_completes(const struct consistency_rule *c, int pushes) {

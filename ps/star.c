@@ -30,7 +30,7 @@ static bool variant(int i, struct topology_variant *out) {
 
 static int check_name(const struct config *c, const char *origin) {
     struct consistency_rule rule = consistency_of(c);
-    return consistency_check(&rule, origin, c->topology);
+    return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
 static int check_rank(const struct config *c, const struct rank_env *e) {

@@ -22,8 +22,7 @@ static void describe(char *buf, size_t bytes, int rank, const struct threads_slo
         snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
                  collective_name(c->primitive), c->count, dtype_name(c->dt), (unsigned long long)s->sequence);
     if (collective_rooted(c->primitive)) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", c->root);
-    if (s->owner->dev && !dev_host_memory(s->owner->dev))
-        snprintf(buf + n, bytes - (size_t)n, " on device memory");
+    if (s->owner->enqueues) snprintf(buf + n, bytes - (size_t)n, " on device memory");
 }
 
 // After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
@@ -32,7 +31,7 @@ static int check_signatures(struct collective_threads *t) {
     for (int i = 1; i < t->hub->size; i++) {
         if (s[i].call.primitive == s[0].call.primitive && s[i].call.count == s[0].call.count &&
             s[i].call.dt == s[0].call.dt && s[i].call.root == s[0].call.root &&
-            s[i].sequence == s[0].sequence && s[i].owner->moves == s[0].owner->moves)
+            s[i].sequence == s[0].sequence && s[i].owner->enqueues == s[0].owner->enqueues)
             continue;
         char first[200], other[200], text[COLLECTIVE_ERROR_BYTES];
         describe(first, sizeof first, 0, &s[0]);
@@ -56,11 +55,11 @@ static void count_load(struct collective_threads *t, int from, size_t bytes) {
 
 // Work enqueued from here on comes after the peer's point.
 static void follow(struct collective_threads *t, int from, enum threads_point p) {
-    if (from != t->impl.head.rank) t->moves->follow(t, peer_of(t, from), p);
+    if (from != t->impl.head.rank) threads_follow(t, peer_of(t, from), p);
 }
 
 static void load(struct collective_threads *t, void *dst, const void *src, size_t bytes, int from) {
-    if (dst != src && bytes) t->moves->copy(t, dst, src, bytes);
+    if (dst != src && bytes) threads_copy(t, dst, src, bytes);
     count_load(t, from, bytes);
 }
 
@@ -73,13 +72,13 @@ static int load_sum(struct collective_threads *t, const struct collective_plan *
         t->inputs[i] = (const char *)t->channel->slots[i].call.send + mine.at * e;
         count_load(t, i, mine.count * e);
     }
-    return t->moves->sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
+    return threads_sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
 }
 
 // Loads the others' pieces once they are summed. rc: of the own sum.
 static int load_summed(struct collective_threads *t, const struct collective_plan *p, int rc) {
     size_t e = dtype_size(p->call->dt);
-    if (rc == 0) rc = t->moves->mark(t, p->call, THREADS_SUMMED);
+    if (rc == 0) rc = threads_mark(t, p->call, THREADS_SUMMED);
     if (threads_meet_again(t, p->call, rc) != 0) return -1;
     for (int i = 0; i < p->size; i++) {
         if (i == p->rank) continue;
@@ -110,8 +109,8 @@ static int load_pieces(struct collective_threads *t, const struct collective_cal
 // Marks the point, or, where the rank has failed, waits until its device has ended what it was given.
 static int finish(struct collective_threads *t, const struct collective_call *c, enum threads_point p,
                   int rc) {
-    if (rc == 0) rc = t->moves->mark(t, c, p);
-    if (rc != 0) t->moves->drain(t);
+    if (rc == 0) rc = threads_mark(t, c, p);
+    if (rc != 0) threads_drain(t);
     return rc;
 }
 
@@ -122,9 +121,9 @@ static int leave(struct collective_threads *t, const struct collective_call *c, 
     for (int i = 0; i < t->hub->size; i++) {
         if (i == t->impl.head.rank || atomic_load(&t->channel->slots[i].failed)) continue;
         if (own == 0)
-            t->moves->follow(t, peer_of(t, i), THREADS_DONE);
+            threads_follow(t, peer_of(t, i), THREADS_DONE);
         else
-            t->moves->await(peer_of(t, i), THREADS_DONE);
+            threads_await(t, peer_of(t, i), THREADS_DONE);
     }
     atomic_fetch_add(&t->channel->left, 1);
     return rc;
@@ -135,7 +134,7 @@ static int leave(struct collective_threads *t, const struct collective_call *c, 
 // it.
 static int run_send(struct collective_threads *t, const struct collective_call *call) {
     struct threads_mail *m = &t->channel->mail[t->impl.head.rank * t->hub->size + call->peer];
-    if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, t->impl.error);
+    if (threads_mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, t->impl.error);
     pthread_mutex_lock(&t->channel->lock);
     m->call = *call;
     m->sender = t;
@@ -144,7 +143,7 @@ static int run_send(struct collective_threads *t, const struct collective_call *
     if (threads_mail_wait(t, m, MAIL_TAKEN, call) != 0) return -1;
     bool failed = m->failed;
     pthread_mutex_unlock(&t->channel->lock);
-    if (!failed) t->moves->follow(t, m->receiver, THREADS_DONE);
+    if (!failed) threads_follow(t, m->receiver, THREADS_DONE);
     pthread_mutex_lock(&t->channel->lock);
     threads_mail_set(t, m, MAIL_EMPTY);
     pthread_mutex_unlock(&t->channel->lock);
@@ -155,8 +154,8 @@ static int run_send(struct collective_threads *t, const struct collective_call *
 static int take_mail(struct collective_threads *t, struct threads_mail *m,
                      const struct collective_call *call) {
     size_t bytes = call->count * dtype_size(call->dt);
-    t->moves->follow(t, m->sender, THREADS_READY);
-    if (bytes) t->moves->copy(t, call->recv, m->call.send, bytes);
+    threads_follow(t, m->sender, THREADS_READY);
+    if (bytes) threads_copy(t, call->recv, m->call.send, bytes);
     collective_count(t->impl.head.wire, t->impl.head.control, 0, bytes);
     collective_count(m->sender->impl.head.wire, t->impl.head.control, bytes, 0);
     int rc = finish(t, call, THREADS_DONE, 0);
@@ -166,8 +165,7 @@ static int take_mail(struct collective_threads *t, struct threads_mail *m,
     m->failed = rc != 0;
     threads_mail_set(t, m, MAIL_TAKEN);
     // The sender follows this rank's point first; then the point may be marked again.
-    while (m->state == MAIL_TAKEN && t->moves->waits)
-        pthread_cond_wait(&t->channel->moved, &t->channel->lock);
+    while (m->state == MAIL_TAKEN && t->enqueues) pthread_cond_wait(&t->channel->moved, &t->channel->lock);
     pthread_mutex_unlock(&t->channel->lock);
     if (rc != 0) threads_hub_abort(t->hub, t->impl.error);
     return rc;
@@ -180,7 +178,7 @@ static int run_recv(struct collective_threads *t, const struct collective_call *
     if (threads_mail_wait(t, m, MAIL_FULL, call) != 0) return -1;
     const char *differs = NULL;
     if (m->call.count != call->count || m->call.dt != call->dt) differs = "";
-    if (m->sender->moves != t->moves) differs = ", one of them in device memory";
+    if (m->sender->enqueues != t->enqueues) differs = ", one of them in device memory";
     if (differs) {
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s",
@@ -200,11 +198,11 @@ static int threads_run(struct collective_impl *impl, const struct collective_cal
     if (threads_moves_open(t, call->stream) != 0) return threads_fail_and_abort(t, impl->error);
     if (call->primitive == COLLECTIVE_SEND) return run_send(t, call);
     if (call->primitive == COLLECTIVE_RECV) return run_recv(t, call);
-    if (t->moves->mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, impl->error);
+    if (threads_mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, impl->error);
     if (threads_meet_begin(t, call) != 0) return -1;
     int rc = check_signatures(t);
     if (rc == 0) {
-        t->moves->greet(t);
+        threads_greet(t);
         rc = load_pieces(t, call);
     }
     rc = leave(t, call, rc);

@@ -72,37 +72,33 @@ struct collective_threads {
     struct threads_channel *channel;
     int index;  // of the channel
     uint64_t sequence;
-    const void **inputs;                // (size) of the sum under way
-    const struct threads_moves *moves;  // by the first operation's stream
-    // Device memory only:
+    const void **inputs;    // (size) of the sum under way
     struct stream *stream;  // of the operation under way
-    struct device *dev;
+    struct device *dev;     // of the first operation's stream
+    bool enqueues;          // dev's memory is not the host's
+    // Then alone:
     struct event *points[THREADS_POINTS];
     bool greeted;
     int unreachable;  // the first rank whose memory kernels of this one cannot read; -1: none
 };
 
-// Called by the stream's thread, inside of an operation.
-struct threads_moves {
-    bool waits;                                   // points are more than names
-    void (*greet)(struct collective_threads *t);  // behind the first meeting, before anything else
-    void (*copy)(struct collective_threads *t, void *dst, const void *src, size_t bytes);
-    // out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
-    int (*sum)(struct collective_threads *t, void *out, size_t n, enum dtype dt);
-    // Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
-    int (*mark)(struct collective_threads *t, const struct collective_call *call, enum threads_point p);
-    // What is enqueued from now on comes after the peer's point.
-    void (*follow)(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
-    // For a rank that has failed, on the host: waits until what it has enqueued in the operation has ended
-    // (drain), until a peer's point has passed (await).
-    void (*drain)(struct collective_threads *t);
-    void (*await)(struct collective_threads *peer, enum threads_point p);
-};
-// ---- threads_moves.c
-// Chooses t->moves by the stream's device. 0, or -1 after keeping the error.
+// ---- threads_moves.c: called by the stream's thread. On host memory points are no more than names.
+// Learns the stream's device. 0, or -1 after keeping the error.
 int threads_moves_open(struct collective_threads *t, struct stream *s);
 // Waits until every peer has left the operations that this rank has been in; then the events go.
 void threads_moves_close(struct collective_threads *t);
+void threads_greet(struct collective_threads *t);  // behind the first meeting, before anything else
+void threads_copy(struct collective_threads *t, void *dst, const void *src, size_t bytes);
+// out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
+int threads_sum(struct collective_threads *t, void *out, size_t n, enum dtype dt);
+// Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
+int threads_mark(struct collective_threads *t, const struct collective_call *call, enum threads_point p);
+// What is enqueued from now on comes after the peer's point.
+void threads_follow(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
+// For a rank that has failed, on the host: waits until what it has enqueued in the operation has ended (drain),
+// until a peer's point has passed (await).
+void threads_drain(struct collective_threads *t);
+void threads_await(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
 
 // ---- threads_hub.c
 // The first meeting publishes the call and waits for all peers. The deadline and an abort end it. 0, or -1

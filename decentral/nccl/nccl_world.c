@@ -70,8 +70,7 @@ struct gpu_address {
 };
 
 static int sharing(const struct nccl_world *w, int a, int b, const struct gpu_address *p, int nccl_version) {
-    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (nccl_version >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0) return 0;
+    if (nccl_version >= MULTI_RANK_GPU && shares_gpus()) return 0;
     if (w->o.rank != 0) return -1;  // said once
     return fail(
         "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or use "

@@ -18,14 +18,12 @@ static void carve_unit(struct zero *z, int u) {
     int64_t n = unit->n_pad, shard = unit_shard(z->opt.layout, u), at = shard * z->source.rank;
     size_t e = dtype_size(z->opt.dtype);
     bool whole = p->optimizer == RESIDENT_FULL;
-
     void *w = arena_take(&z->arena, MEM_PARAMETER, (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
     zu->weights = p->weights == RESIDENT_FULL ? w : NULL;
     zu->weight_shard = p->weights == RESIDENT_FULL ? zero_at(z, w, at) : w;
     void *g = arena_take(&z->arena, MEM_GRADIENT, (size_t)(p->grads == RESIDENT_FULL ? n : shard) * e);
     zu->grad = p->grads == RESIDENT_FULL ? g : NULL;
     zu->grad_shard = p->grads == RESIDENT_FULL ? zero_at(z, g, at) : g;
-
     struct update_range *r = &zu->update;
     *r = (struct update_range){.unit = unit,
                                .begin = whole ? 0 : at,

@@ -46,9 +46,9 @@ static void test_impossible_arguments(void **state) {
     struct consistency_rule two = rule_of("backup:2", 3), three = rule_of("backup:3", 3),
                             sync = rule_of("sync", 1);
     error_quiet(1);
-    assert_int_equal(consistency_check(&sync, "--topology", "ps:sync"), 0);
-    assert_int_equal(consistency_check(&two, "--topology", "ps:backup:2"), 0);
-    assert_int_equal(consistency_check(&three, "--topology", "ps:backup:3"), -1);
+    assert_null(sync.row->check);
+    assert_int_equal(two.row->check(&two, "--topology", "ps:backup:2"), 0);
+    assert_int_equal(three.row->check(&three, "--topology", "ps:backup:3"), -1);
     assert_string_equal(error_last(),
                         "--topology: topology ps:backup:3: a step needs at least one of the 3 workers: "
                         "B must be below 3");

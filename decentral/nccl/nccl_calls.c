@@ -82,7 +82,7 @@ static ncclResult_t exchange_all(struct collective_nccl *c, const struct nccl_st
 
 bool nccl_has(enum collective_primitive p) {
     return p == COLLECTIVE_BROADCAST || p == COLLECTIVE_ALL_GATHER || p == COLLECTIVE_BARRIER ||
-           collective_reduces(p);
+           p == COLLECTIVE_REDUCE || p == COLLECTIVE_ALL_REDUCE || p == COLLECTIVE_REDUCE_SCATTER;
 }
 
 static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step *step,

@@ -87,7 +87,8 @@ static const char *refusal(const struct collective_nccl *c, const struct collect
 void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
     struct stream *s = call->stream;
-    bool ordered = collective_reduces(call->primitive) && head->mode == REDUCE_ORDERED;
+    bool library = nccl_has(call->primitive);
+    bool ordered = collective_reduces(call->primitive) && (head->mode == REDUCE_ORDERED || !library);
     if (atomic_load(&c->impl.failed)) {
         c->world->so->fail(s, c->impl.error);
         return;
@@ -98,7 +99,7 @@ void nccl_enqueue(struct collective *head, const struct collective_call *call) {
         return;
     }
     struct nccl_entry *e = take_entry(c, call);
-    e->library = nccl_has(call->primitive) && !ordered;
+    e->library = library && !ordered;
     e->plan = e->library
                   ? collective_plan_of(&e->call, head->rank, head->size)
                   : collective_plan_steps(&e->call, head->rank, head->size, c->staging, c->staging_bytes);

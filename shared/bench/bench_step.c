@@ -1,6 +1,5 @@
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -197,13 +196,8 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
         {"eval_batches", "0", "bench step"},        {"steps", count, "bench step"},
         {"gradient_clipping", "1.0", "bench step"},
     };
-    size_t d = sizeof defaults / sizeof *defaults;
-    struct config_override *all = xcalloc(d + a->override_count, sizeof *all);
     snprintf(count, sizeof count, "%d", steps);
-    memcpy(all, defaults, sizeof defaults);
-    if (a->override_count) memcpy(all + d, a->overrides, a->override_count * sizeof *all);
-    b->config = config_load(b->topologies, NULL, all, d + a->override_count);
-    free(all);
+    b->config = cli_config(b->topologies, defaults, sizeof defaults / sizeof *defaults, a);
     if (!b->config || model_spec_load(b->config->model, &b->spec) ||
         model_spec_check_seq(&b->spec, b->config->seq))
         return -1;

@@ -77,12 +77,7 @@ static int load_config(struct tune *t, const struct cli_args *a) {
         {"data.seq_len", "256", "bench tune"}, {"dtype", "bf16", "bench tune"},
         {"eval_batches", "0", "bench tune"},   {"device", "cuda", "bench tune"},
     };
-    size_t d = sizeof defaults / sizeof *defaults;
-    struct config_override *all = xcalloc(d + a->override_count, sizeof *all);
-    memcpy(all, defaults, sizeof defaults);
-    if (a->override_count) memcpy(all + d, a->overrides, a->override_count * sizeof *all);
-    t->config = config_load(t->topologies, NULL, all, d + a->override_count);
-    free(all);
+    t->config = cli_config(t->topologies, defaults, sizeof defaults / sizeof *defaults, a);
     struct config *c = t->config;
     if (!c || model_spec_load(c->model, &t->spec) || model_spec_check_seq(&t->spec, c->seq)) return -1;
     c->steps = STEPS;

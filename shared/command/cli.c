@@ -160,6 +160,16 @@ const char *cli_get(const struct cli_args *a, const char *name) {
     return NULL;
 }
 
+struct config *cli_config(const struct topology_table *t, const struct config_override *defaults,
+                          size_t count, const struct cli_args *a) {
+    struct config_override *all = xcalloc(count + a->override_count, sizeof *all);
+    memcpy(all, defaults, count * sizeof *all);
+    if (a->override_count) memcpy(all + count, a->overrides, a->override_count * sizeof *all);
+    struct config *c = config_load(t, NULL, all, count + a->override_count);
+    free(all);
+    return c;
+}
+
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out) {
     const char *text = cli_get(a, name);
     if (!text) {

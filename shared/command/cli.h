@@ -63,6 +63,9 @@ void cli_args_free(struct cli_args *a);
 const char *cli_get(const struct cli_args *a, const char *name);
 // Adds an override as if --flag value had been given last.
 void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value);
+// The configuration of a command without a file: its defaults, then what was given. NULL after logging.
+struct config *cli_config(const struct topology_table *t, const struct config_override *defaults,
+                          size_t count, const struct cli_args *a);
 // A whole number in [low, high], or -1 with *out untouched after naming the option; not given: fallback.
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out);
 // Likewise a finite number.

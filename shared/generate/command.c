@@ -124,11 +124,7 @@ static int read_options(struct run *r) {
         cli_integer(a, "top-k", 0, INT32_MAX, DEFAULT_TOP_K, &top_k) ||
         cli_number(a, "temperature", 0, 1000, DEFAULT_TEMPERATURE, &r->o.sample.temperature))
         return -1;
-    struct config_override *all = xcalloc(1 + a->override_count, sizeof *all);
-    all[0] = local;
-    if (a->override_count) memcpy(all + 1, a->overrides, a->override_count * sizeof *all);
-    r->config = config_load(r->topologies, NULL, all, 1 + a->override_count);
-    free(all);
+    r->config = cli_config(r->topologies, &local, 1, a);
     if (!r->config) return -1;
     r->o.count = tokens;
     r->o.sample.top_k = (int32_t)top_k;

@@ -1,7 +1,6 @@
 #include "shared/memory/memory_check.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "shared/config/json.h"
 #include "shared/core/error.h"

@@ -209,11 +209,10 @@ static bool variant(int stage, struct topology_variant *out) {
 }
 
 static int parse(const char *text, int *bound) {
-    struct topology_variant v;
-    int stage = 0;
+    size_t digits = strncmp(text, "zero:", 5) ? 0 : strspn(text + 5, "0123456789");
+    int stage = digits > 0 && digits < 10 && !text[5 + digits] ? atoi(text + 5) : -1;
     (void)bound;
-    while (variant(stage, &v) && strcmp(text, v.name)) stage++;
-    return *v.name ? stage : -1;
+    return zero_policy_of(stage) ? stage : -1;
 }
 
 const struct topology_row topology_ring = {

@@ -103,9 +103,10 @@ static int check_port(const char *address) {
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
     struct net_socket *s = check_port(address) ? NULL : socket_open(n, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
+    int rc;
     if (!s) return NULL;
-    if (zmq_bind(s->socket, address) != 0 ||
-        zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
+    while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
+    if (rc != 0 || zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
         fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
              zmq_strerror(errno));
         return socket_discard(s);
@@ -115,8 +116,10 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
 
 struct net_socket *net_dealer(struct net *n, const char *address) {
     struct net_socket *s = check_port(address) ? NULL : socket_open(n, ZMQ_DEALER);
+    int rc;
     if (!s) return NULL;
-    if (zmq_connect(s->socket, address) != 0) {
+    while ((rc = zmq_connect(s->socket, address)) != 0 && errno == EINTR) continue;
+    if (rc != 0) {
         fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
         return socket_discard(s);
     }

@@ -10,6 +10,7 @@
 #include "ps/consistency.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 
 #define PARTING_S 2.0  // for the scheduler's answer to a goodbye
 
@@ -293,7 +294,9 @@ static int join_job(struct comm *c) {
     error_set_label("worker %d", c->id.rank);
     char *endpoints = ps_wait_start(&l, &c->id);
     int rc = endpoints ? connect_shards(c, endpoints) : -1;
-    if (rc != 0) ps_say(c->scheduler, &c->id, WIRE_ABORT, error_last());
+    // If the launcher asked this worker to leave, it also tells the other roles to end.
+    bool asked = ps_stopped(role->stop) && stop_supervised();
+    if (rc != 0 && !asked) ps_say(c->scheduler, &c->id, WIRE_ABORT, error_last());
     free(endpoints);
     return rc;
 }

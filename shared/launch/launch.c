@@ -102,6 +102,8 @@ static void end_rest(struct launcher *l) {
     signal_all(l, SIGTERM);
 }
 
+static bool has_begun(const struct launcher *l) { return l->o.last_step && l->o.last_step(l->o.ctx) > 0; }
+
 static bool any_orderly(const struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].orderly && l->children[i].pid) return true;
@@ -116,8 +118,7 @@ static void ask_orderly(struct launcher *l) {
 // Behind the last orderly child the rest ends by itself, with its reports; not where the job had no step yet.
 static void follow_orderly(struct launcher *l) {
     if (any_orderly(l) || !l->running) return;
-    bool begun = l->o.last_step && l->o.last_step(l->o.ctx) > 0;
-    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (begun ? l->o.grace_s : 0);
+    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
     if (now_seconds() < l->rest_at_s) return;
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
     end_rest(l);
@@ -139,9 +140,12 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     if (l->interrupted_by) l->status = 128 + l->interrupted_by;
     if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
-    // Interrupted before it had begun: the job's other processes hear of it from the launcher.
-    if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM))
+    // Interrupted before it had begun: the job's other processes hear of it from the launcher, at once, because
+    // another orderly child may already wait for this one.
+    if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
+        if (child->orderly && !has_begun(l)) end_rest(l);
         return;
+    }
     char text[96];
     when(l, text, sizeof text);
     if (WIFSIGNALED(status)) {

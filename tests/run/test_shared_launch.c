@@ -113,6 +113,24 @@ static void interrupt_ends_all(void **state) {
     error_quiet(0);
 }
 
+// One orderly child leaves before the first step; the other waits for it, deaf to SIGTERM, and must be ended.
+static void nobody_waits_for_who_left(void **state) {
+    (void)state;
+    struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.2});
+    char *leaves[] = {"sh", "-c", "exec sleep 60", NULL};
+    char *waits[] = {"sh", "-c", "trap '' TERM; exec sleep 30", NULL};
+    double start_s = now_seconds();
+    error_quiet(1);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", leaves, 0, 1}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 1, "/bin/sh", waits, 0, 1}), 0);
+    usleep(200000);  // the trap is set
+    kill(getpid(), SIGTERM);
+    assert_int_equal(launcher_wait(l), 128 + SIGTERM);
+    assert_true(now_seconds() - start_s < 20);
+    launcher_destroy(&l);
+    error_quiet(0);
+}
+
 static void line_of_a_child(void **state) {
     (void)state;
     int ends[2];
@@ -319,6 +337,7 @@ int main(void) {
         cmocka_unit_test(signals_are_named),
         cmocka_unit_test(the_deaf_are_killed),
         cmocka_unit_test(interrupt_ends_all),
+        cmocka_unit_test(nobody_waits_for_who_left),
         cmocka_unit_test(line_of_a_child),
         cmocka_unit_test(a_program_that_is_not_there),
         cmocka_unit_test(options_become_overrides),

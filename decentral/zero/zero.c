@@ -243,22 +243,22 @@ static void find_shapes(struct zero *z) {
     }
 }
 
-static struct collective *open_channel(struct zero *z, int channel, bool control,
-                                       struct collective_options o) {
+static int open_channel(struct zero *z, struct collective **out, int channel, bool control,
+                        struct collective_options o) {
     o.mode = z->opt.reduce;
     o.control = control;
     o.wire = &z->base.wire;
     o.deadline_s = z->opt.deadline_s;
-    return collective_create(&z->source, channel, &o);
+    *out = collective_create(&z->source, channel, &o);
+    return *out ? 0 : -1;
 }
 
 // Every rank opens the same channels in the same order.
 static int create_collectives(struct zero *z) {
-    z->gather = open_channel(z, 0, false, z->gather_memory);
-    if (z->gather) z->reduce = open_channel(z, 1, false, z->reduce_memory);
-    if (z->reduce) z->aside = open_channel(z, 3, true, z->gather_memory);
-    if (z->aside) z->control = open_channel(z, 2, true, z->control_memory);
-    return z->control ? 0 : -1;
+    if (open_channel(z, &z->gather, 0, false, z->gather_memory) != 0) return -1;
+    if (open_channel(z, &z->reduce, 1, false, z->reduce_memory) != 0) return -1;
+    if (open_channel(z, &z->aside, 3, true, z->gather_memory) != 0) return -1;
+    return open_channel(z, &z->control, 2, true, z->control_memory);
 }
 
 static int create_streams(struct zero *z) {

@@ -1,5 +1,5 @@
 // The matrix products that a GPU has been asked for, the algorithm that each takes, and measuring others.
-// Plain data: the device knows no files, and the tables of choices (shared/device/products.h) know no
+// Plain data: the device knows no files, and the tables of choices (shared/device/product_choice.h) know no
 // cuBLASLt.
 //
 // Bits    Each algorithm adds in an order of its own. The bits therefore depend on the table of choices, as

@@ -10,7 +10,7 @@
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_check.h"

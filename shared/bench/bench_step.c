@@ -12,7 +12,7 @@
 #include "shared/core/error.h"
 #include "shared/device/datasheet.h"
 #include "shared/device/device_choice.h"
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 #include "shared/hf/presets.h"
 #include "shared/memory/memory_need.h"
 #include "shared/model/model.h"

@@ -4,7 +4,7 @@
 
 #include "shared/config/json.h"
 #include "shared/core/text.h"
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 
 static const char mfu_formula[] =
     "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)";

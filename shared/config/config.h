@@ -102,7 +102,7 @@ struct config {
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
     enum cpu_kernel cpu_kernel;  // device cpu: what it becomes on this machine once cpu_kernel_choose has run
     struct cuda_choices cuda;
-    char *products;  // cuda.products: "auto", "none" or a file (shared/device/products.h)
+    char *products;  // cuda.products: "auto", "none" or a file (shared/device/product_choice.h)
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"

@@ -1,5 +1,5 @@
 // Tables of measured products: which of cuBLASLt's algorithms a product takes on one kind of GPU with one
-// version of the library. `starring bench tune` writes them, runs read them (shared/device/products.h).
+// version of the library. `starring bench tune` writes them, runs read them (shared/device/product_choice.h).
 //
 //     {"format": "starring products", "version": 1, "program": "starring bench tune ..",
 //      "products": [{"device": "NVIDIA H200", "sm": 90, "cublaslt": 130000, "dtype": "bf16", "m": ..,

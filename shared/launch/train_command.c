@@ -11,7 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/launch_mpi.h"
 #include "shared/launch/run.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "shared/core/text.h"
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 #include "shared/report/summary_impl.h"
 
 static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }

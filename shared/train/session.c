@@ -10,7 +10,7 @@
 #include "shared/data/tokenizer_files.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
 #include "shared/report/metrics.h"

@@ -15,8 +15,8 @@
 #include "kernels/backend.h"
 #include "shared/bench/tune_figures.h"
 #include "shared/core/error.h"
+#include "shared/device/product_choice.h"
 #include "shared/device/product_table.h"
-#include "shared/device/products.h"
 #include "shared/hf/presets.h"
 
 struct place {

@@ -1,4 +1,4 @@
-#include "shared/device/products.h"
+#include "shared/device/product_choice.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 // Which algorithms a run's matrix products take on a GPU (cuda.products): those of a measured table, or the
 // library's first. The table is read before the first step and never while the run goes on, so its bits
 // repeat; workers compare what applies to their devices before they begin, so all of them multiply alike.
-#ifndef STARRING_SHARED_DEVICE_PRODUCTS_H
-#define STARRING_SHARED_DEVICE_PRODUCTS_H
+#ifndef STARRING_SHARED_DEVICE_PRODUCT_CHOICE_H
+#define STARRING_SHARED_DEVICE_PRODUCT_CHOICE_H
 
 #include <stdio.h>
 

@@ -48,8 +48,7 @@ int exchange_run(struct exchanger *x, const struct collective_call *c) {
     struct collective_transfer own = collective_own_copy(&p), none = {0};
     if (own.recv_bytes) memmove(own.recv, own.send, own.recv_bytes);
     for (size_t step = 0; step < p.steps; step++) {
-        for (int i = 0; i < size; i++)
-            x->transfers[i] = i == rank ? none : collective_step(&p, step, i);
+        for (int i = 0; i < size; i++) x->transfers[i] = i == rank ? none : collective_step(&p, step, i);
         if (x->exchange(x, c->primitive) != 0) return -1;
         struct reduce_args sum = collective_step_sum(&p, step, x->inputs);
         if (collective_sum(&x->impl, &sum) != 0) return -1;

@@ -24,13 +24,12 @@ bool wire_is_payload(const struct wire_header *h) {
 }
 
 // The fields that are the same on both sides of the codec.
-#define PLAIN_FIELDS(X)                                                                               \
-    X(rank)                                                                                           \
-    X(job)                                                                                            \
-    X(incarnation)                                                                                    \
-    X(manifest)                                                                                       \
-    X(step) X(version) X(seq) X(staleness) X(flags) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) \
-        X(norm)
+#define PLAIN_FIELDS(X) \
+    X(rank)             \
+    X(job)              \
+    X(incarnation)      \
+    X(manifest)         \
+    X(step) X(version) X(seq) X(staleness) X(flags) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 

@@ -78,7 +78,7 @@ static int32_t get_token(struct parse *p, const char *key) {
 }
 
 // ---------------------------------------------------------------- reading each kind
-#define FIELD_OF(spec, k, type) ((type *)((char *)(spec) + (k)->field))
+#define FIELD_OF(spec, k, type) ((type *)(void *)((char *)(spec) + (k)->field))
 
 static void read_size(struct parse *p, const struct hf_key *k) {
     int32_t *field = FIELD_OF(p->spec, k, int32_t);

@@ -49,9 +49,9 @@ struct update_step {
 union update_args;  // the arguments of any row's operation (optimizer.c)
 
 struct optimizer {
-    const char *name;                               // "optimizer.type"
-    const char *textbook;                           // what the legends of memory formulas call it
-    int states;                                     // fp32 values per parameter, beside the master
+    const char *name;      // "optimizer.type"
+    const char *textbook;  // what the legends of memory formulas call it
+    int states;            // fp32 values per parameter, beside the master
     struct {
         const char *key, *value;
     } params[OPTIMIZER_PARAMS_MAX];  // its keys below "optimizer.params", and their defaults as JSON

@@ -309,6 +309,26 @@ static void test_event_outlives_stream(void **state) {
     dev_close(&d);
 }
 
+// The later stream's thread may get the pthread_t of the earlier one's, which has ended.
+static void test_event_of_an_earlier_stream(void **state) {
+    (void)state;
+    struct device *d = open_cpu(false);
+    struct stream *a = stream_create(d, "a");
+    struct event *e = event_create(d);
+    int value = 0, seen = -1;
+    stream_host(a, "set", set_one, &value);
+    event_record(e, a);
+    stream_destroy(&a);
+    struct stream *b = stream_create(d, "b");
+    stream_wait_event(b, e);
+    stream_host(b, "read", copy_int, &(struct copy_int){&value, &seen});
+    assert_int_equal(stream_sync(b), 0);
+    assert_int_equal(seen, 1);
+    event_destroy(&e);
+    stream_destroy(&b);
+    dev_close(&d);
+}
+
 static int spend_time(void *arg) {
     (void)arg;
     give_way();
@@ -408,6 +428,7 @@ int main(void) {
         cmocka_unit_test(test_re_record),
         cmocka_unit_test(test_failure_is_sticky),
         cmocka_unit_test(test_event_outlives_stream),
+        cmocka_unit_test(test_event_of_an_earlier_stream),
         cmocka_unit_test(test_phases),
         cmocka_unit_test(test_trace),
     };

@@ -171,7 +171,9 @@ static int zero_grad_ready(struct topology *t, int u) {
 }
 
 // ---------------------------------------------------------------- life
-static void create_event(struct zero *z, struct event **e) { *e = event_create(z->opt.dev); }
+static void create_event(struct zero *z, struct event **e) {
+    if (!(*e = event_create(z->opt.dev))) z->lacks_event = true;
+}
 
 static void destroy_event(struct zero *z, struct event **e) {
     (void)z;
@@ -335,7 +337,7 @@ struct topology *zero_create(const struct zero_options *o) {
     }
     find_shapes(z);
     for_each_event(z, create_event);
-    if (z->arena.failed || create_streams(z) != 0 || create_collectives(z) != 0) {
+    if (z->arena.failed || z->lacks_event || create_streams(z) != 0 || create_collectives(z) != 0) {
         zero_destroy(&z->base);
         return NULL;
     }

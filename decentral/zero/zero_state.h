@@ -51,6 +51,7 @@ struct zero {
     struct collective *gather, *reduce, *control;
     struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
+    bool lacks_event;                                                        // one could not be created
     struct collective_options gather_memory, reduce_memory, control_memory;  // staging alone
     struct exact_sum *sum;                                                   // device
     // Side by side, so that one copy brings what the host reads of a step: | scalars | shares .. |

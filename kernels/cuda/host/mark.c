@@ -90,7 +90,10 @@ int cuda_mark_passed(struct queue *q, struct mark *m, bool wait) {
 // ---------------------------------------------------------------- events
 
 struct event *cuda_event_create(struct device *d) {
-    return cuda_marks_reserve((struct cuda_device *)d, 1) == 0 ? queue_event_create(d) : NULL;
+    if (cuda_marks_reserve((struct cuda_device *)d, 1) != 0) return NULL;
+    struct event *e = queue_event_create(d);
+    if (!e) cuda_marks_reserve((struct cuda_device *)d, -1);
+    return e;
 }
 
 void cuda_event_destroy(struct event *e) {

@@ -21,7 +21,8 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli
-from comparison import equality, report, sample, table
+from comparison import equality, sample, table
+from comparison.pages import report
 from comparison.runs import RunError, UsageError, load, refuse_unlike, run_all
 
 

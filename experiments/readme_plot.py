@@ -12,12 +12,13 @@ import os
 import sys
 
 import cli
-from comparison import equality, svg
-from comparison.bars import Style, draw as draw_bars
-from comparison.lines import Lines, draw as draw_lines
+from comparison import equality
+from comparison.draw import svg
+from comparison.draw.bars import Style, draw as draw_bars
+from comparison.draw.lines import Lines, draw as draw_lines
 from comparison.runs import CLASSES, RunError, as_float, load
-from comparison.style import PALETTE, PLOTS
-from comparison.figures import CLASS_WORDS
+from comparison.draw.style import PALETTE, PLOTS
+from comparison.pages.figures import CLASS_WORDS
 
 MIB = 1 << 20
 LOSSES = ["ps-sync", "ps-async", "zero-0", "zero-1", "zero-2", "zero-3"]   # directories of the demo

@@ -14,7 +14,8 @@ import unittest
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPARE = os.path.join(TOP, "experiments", "compare.py")
 sys.path.insert(0, os.path.join(TOP, "experiments"))
-from comparison import equality, svg, table
+from comparison import equality, table
+from comparison.draw import svg
 from comparison.runs import RunError, load, split_values
 
 LOSSES = ["5.5451774597167969", "5.5", "5.25", "5.125"]

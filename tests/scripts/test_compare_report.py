@@ -12,7 +12,9 @@ import xml.etree.ElementTree
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TOP, "experiments"))
-from comparison import bars, figures, lines, noise, style, svg, sweep, table
+from comparison import noise, table
+from comparison.draw import bars, lines, style, svg
+from comparison.pages import figures, sweep
 from comparison.runs import load
 from test_compare import Case, make_run
 

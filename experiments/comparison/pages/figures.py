@@ -2,10 +2,11 @@
 import math
 from html import escape
 
-from . import equality, noise, svg, table
-from .bars import bar_plot, histogram
-from .lines import Lines, line_plot
-from .runs import CLASSES, PINNED, as_float
+from .. import equality, noise, table
+from ..draw import svg
+from ..draw.bars import bar_plot, histogram
+from ..draw.lines import Lines, line_plot
+from ..runs import CLASSES, PINNED, as_float
 
 MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]

@@ -2,12 +2,13 @@
 import os
 from html import escape
 
-from . import equality, figures, machine, noise, sweep, table
-from .runs import total
-from .style import CSS
+from .. import equality, machine, noise, table
+from ..draw.style import CSS
+from ..runs import total
+from . import figures, sweep
 
 MIB = table.MIB
-PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "topologies.svg")
+PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "topologies.svg")
 
 
 def write(path, groups, title, command, directory, spoken=""):

@@ -2,10 +2,11 @@
 import math
 from html import escape
 
-from . import svg, table
+from .. import table
+from ..draw import svg
+from ..draw.lines import Lines, line_plot
+from ..runs import as_float, device_bytes, median_and_spread
 from .figures import dash, key_of
-from .lines import Lines, line_plot
-from .runs import as_float, device_bytes, median_and_spread
 
 MIB = table.MIB
 

@@ -26,9 +26,13 @@ static struct zero_options options_of(const struct config *c, const struct layou
 }
 
 // ---------------------------------------------------------------- before anything starts
-// Of the ranks that mpirun is still to start all are taken to be here.
+// A medium needs processes to be named for: ranks that are threads read each other's memory. Of the ranks that mpirun
+// is still to start all are taken to be here.
 static void resolve(struct config *c, const struct rank_env *e) {
-    bool started = e->kind != RANK_ENV_NONE;
+    bool started = e->kind != RANK_ENV_NONE, named = c->medium != MEDIUM_AUTO;
+    if (named && !started && c->launch == LAUNCH_DEFAULT && c->collective != RING_THREADS)
+        c->launch = LAUNCH_MPI;
+    if (named && c->launch != LAUNCH_THREADS && c->collective == RING_AUTO) c->collective = RING_MPI;
     int told = e->local_size ? e->local_size : 1;
     struct ring_machine m = {.mpi = started || c->launch == LAUNCH_MPI,
                              .cuda = c->device == DEVICE_CUDA,
@@ -37,9 +41,26 @@ static void resolve(struct config *c, const struct rank_env *e) {
     c->collective = ring_collective_resolve(c->collective, &m);
 }
 
+// A named medium is Open MPI's.
+static int check_medium(const struct config *c) {
+    const char *name = config_medium_name(c->medium);
+    if (c->collective == RING_NCCL)
+        return fail(
+            "--medium %s: NCCL chooses its own transports; leave --medium out and steer it by NCCL_P2P_DISABLE=1 "
+            "and NCCL_SHM_DISABLE=1, or use --collective mpi",
+            name);
+    if (c->launch == LAUNCH_THREADS || c->collective == RING_THREADS)
+        return fail(
+            "--medium %s: ranks that are threads read each other's memory and talk through nothing; use --launch "
+            "mpi for ranks that are processes, or leave --medium out",
+            name);
+    return 0;
+}
+
 // What the ranks of a ring talk through, and what they are.
 static int check(const struct config *c) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
+    if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
     if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
         return fail(
             "--collective mpi: with --launch threads the ranks share one "
@@ -140,6 +161,7 @@ struct rank {
     const struct job *job;
     struct ring_place place;
     struct ring_source *source;  // as long as the topology
+    struct mpi_medium medium;    // of ranks that are processes
 };
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
@@ -150,7 +172,12 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
     if (ring_source_open(&r->source, r->job->config->collective, &r->place) != 0) return NULL;
     z.compute = compute;
     z.source = ring_source_get(r->source);
-    return zero_create(&z);
+    struct topology *t = zero_create(&z);
+    if (!t) return NULL;
+    bool nccl = r->job->config->collective == RING_NCCL;
+    t->launch = r->place.world ? "mpi" : "threads";
+    t->medium = nccl ? "nccl" : r->place.world ? mpi_medium_name(&r->medium) : "threads";
+    return t;
 }
 
 static void end(void *ctx) { ring_source_close(&((struct rank *)ctx)->source); }
@@ -169,8 +196,10 @@ static int train(struct rank *r, int local_rank) {
 static int run_rank(struct run *r) {
     struct job *j = &r->job;
     struct mpi_world *world;
+    struct mpi_medium medium = {
+        .medium = j->config->medium, .ranks_here = r->env.local_size, .ranks = r->env.size};
     int rank, size;
-    if (mpi_world_open(&world, &rank, &size)) return EXIT_RUN_FAILED;
+    if (mpi_world_open(&world, &medium, &rank, &size)) return EXIT_RUN_FAILED;
     if (size != j->config->workers) {
         fail("MPI's world has %d ranks, --workers is %d: make them equal", size, j->config->workers);
         return EXIT_USAGE;
@@ -178,7 +207,7 @@ static int run_rank(struct run *r) {
     j->dir = j->config->out;
     j->stop = stop_install();
     if (rank == 0 && run_begin(r)) return EXIT_USAGE;
-    struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}};
+    struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}, .medium = medium};
     int status = stop_status(train(&own, r->env.local_rank), j->stop);
     if (rank == 0) status = run_end(r, status, *j->stop);
     if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks

@@ -21,15 +21,17 @@ struct manifest manifest_make(const struct config *c, const struct layout *l, co
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);
     const double reals[] = {c->clip, s->min_lr, s->max_lr, s->warmup_min_ratio, s->cos_min_ratio};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) h = mix_real(h, reals[i]);
+    // tcp and auto go together: what one side does not offer the other does not take. Who demands shm does not.
+    if (c->medium == MEDIUM_SHM) h = mix_int(h, MEDIUM_SHM);
     struct manifest out = {.hash = optimizer_hash(&c->optimizer, h)};
     char optimizer[96];
     c->optimizer.row->describe(optimizer, sizeof optimizer, &c->optimizer);
     snprintf(out.text, sizeof out.text,
              "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, %s, "
-             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps",
+             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps%s",
              (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
              m->count, consistency_of(c).row->name, optimizer, (double)c->clip,
              c->scaler.enabled ? "on" : "off", (unsigned long long)c->seed, (long long)c->train_batch,
-             (long long)c->seq, (long long)c->steps);
+             (long long)c->seq, (long long)c->steps, c->medium == MEDIUM_SHM ? ", medium shm" : "");
     return out;
 }

@@ -33,6 +33,11 @@ static int check_name(const struct config *c, const char *origin) {
     return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
+static int check(const struct config *c) {
+    if (c->medium != MEDIUM_SHM) return 0;
+    return fail("--medium shm: the star talks over tcp in this version; use --medium tcp or auto");
+}
+
 static int check_rank(const struct config *c, const struct rank_env *e) {
     (void)c;
     if (e->kind == RANK_ENV_NONE) return 0;
@@ -95,6 +100,7 @@ const struct topology_row topology_star = {
         "(starring scheduler --help)",
     .more_processes = 1,  // the scheduler
     .reports_staleness = true,
+    .check = check,
     .check_rank = check_rank,
     .predict = predict,
     .formula = formula,

@@ -340,7 +340,7 @@ static int64_t run_threads(struct bench *b) {
 static int64_t run_mpi(struct bench *b) {
     int rank, size;
     int64_t wrong = 0;
-    if (mpi_world_open(&b->world, &rank, &size)) return -1;
+    if (mpi_world_open(&b->world, &(struct mpi_medium){0}, &rank, &size)) return -1;
     if (run_rank(b, NULL, rank, rank, &wrong)) return -1;
     mpi_world_close(&b->world);
     return wrong;

@@ -1,4 +1,5 @@
-// Collectives between processes, over Open MPI. The only file that sees mpi.h.
+// Collectives between processes, over Open MPI. What it moves messages through
+// is mpi_medium.h's.
 //
 // The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages, and in native
 // mode the library's nonblocking reductions: only nonblocking calls allow a deadline. Waiting is a loop that
@@ -52,10 +53,11 @@ struct collective_mpi {
 };
 
 // ---------------------------------------------------------------- the world
-int mpi_world_open(struct mpi_world **out, int *rank, int *size) {
+int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
     int provided = 0, done = 0;
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
+    if (mpi_medium_set(medium)) return -1;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
         return fail("MPI_Init_thread failed; is this process started by mpirun?");
     if (provided < MPI_THREAD_MULTIPLE) {
@@ -63,8 +65,12 @@ int mpi_world_open(struct mpi_world **out, int *rank, int *size) {
         return fail("this MPI gives thread level %d, MPI_THREAD_MULTIPLE (%d) is needed", provided,
                     MPI_THREAD_MULTIPLE);
     }
-    struct mpi_world *w = xcalloc(1, sizeof *w);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (mpi_medium_meet(medium)) {
+        MPI_Finalize();
+        return -1;
+    }
+    struct mpi_world *w = xcalloc(1, sizeof *w);
     MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);
     atomic_init(&w->broken, false);

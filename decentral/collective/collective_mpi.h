@@ -10,9 +10,11 @@
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_MPI_H
 
 #include "decentral/collective/collective.h"
+#include "decentral/collective/mpi_medium.h"
 
 struct mpi_world;
-int mpi_world_open(struct mpi_world **out, int *rank, int *size);
+// medium: what is asked for; it becomes what is taken. 0, or -1 after logging; MPI is then finalized or never was.
+int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);
 
 // world: struct mpi_world. staged: for ranks whose device memory is not the host's.

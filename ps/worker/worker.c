@@ -347,7 +347,9 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .compute = o->compute,
                              .dtype = c->dtype,
                              .rank = o->role.rank,
-                             .size = c->workers};
+                             .size = c->workers,
+                             .medium = "tcp",
+                             .launch = "processes"};
     w->c = c;
     w->rule = consistency_of(c);
     w->t.mean_per_worker = is_alone(w);

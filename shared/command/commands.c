@@ -21,6 +21,8 @@ static const struct cli_option common[] = {
     {"seq", "data.seq_len", "T", "tokens of a sequence (256)", 0},
     {"lr", "optimizer.params.lr", "X", "learning rate (1e-3)", 0},
     {"threads", "threads", "N", "CPU threads per rank; 0: its share of the cores (0)", 0},
+    {"medium", "medium", "M",
+     "what processes talk through: shm or tcp (of a ring: with --launch mpi), or auto (auto)", 0},
     {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
     {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
     {"quiet", "quiet", NULL, "no step lines and no table", 0},

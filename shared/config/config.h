@@ -18,6 +18,7 @@
 //     seed              1
 //     device            "auto"
 //     launch            "auto"
+//     medium            "auto"      what the processes of a run talk through
 //     threads           0
 //     out               none
 //     eval_every        0
@@ -74,6 +75,11 @@ struct topology_row;  // shared/core/topology_row.h
 struct topology_table;
 
 enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
+
+// What processes of one host talk through. A name is a demand: payloads take that way alone, and where it cannot be
+// had the run is refused. MEDIUM_AUTO: the star takes shared memory on one host and tcp between hosts; a ring's
+// ranks that are processes leave it to Open MPI.
+enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
 
@@ -97,6 +103,7 @@ struct config {
     int bound;    // the number in the name of a variant that has one, else 0
     int workers;  // N
     enum launch_kind launch;
+    enum medium medium;
     enum device_kind device;
     enum ring_collective collective;
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
@@ -158,5 +165,6 @@ char *config_variants(const struct topology_row *row, bool planned, const char *
 // The number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
 const char *config_collective_name(enum ring_collective c);
+const char *config_medium_name(enum medium m);
 
 #endif

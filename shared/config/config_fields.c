@@ -13,6 +13,7 @@
 #define FLOAT_MAX 3.4028234663852886e38
 
 static const char *const launch_names[] = {"auto", "threads", "processes", "mpi", NULL};
+static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", NULL};
@@ -62,6 +63,7 @@ static const struct field fields[] = {
     TEXT("topology", c.topology),
     NUMBER("workers", FIELD_INT, c.workers, 1, 65536),
     ENUM("launch", c.launch, launch_names),
+    ENUM("medium", c.medium, medium_names),
     ENUM("device", c.device, device_names),
     NUMBER("threads", FIELD_INT, c.threads, 0, 4096),
     ENUM("cpu.kernel", c.cpu_kernel, kernel_names),
@@ -134,6 +136,7 @@ static const struct field fields[] = {
 static_assert(sizeof fields / sizeof *fields <= FIELDS_MAX, "struct reading has a state for each");
 
 const char *config_collective_name(enum ring_collective c) { return collective_names[c]; }
+const char *config_medium_name(enum medium m) { return medium_names[m]; }
 
 size_t field_count(void) { return sizeof fields / sizeof *fields; }
 const struct field *field_at(size_t i) { return &fields[i]; }

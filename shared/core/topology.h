@@ -133,7 +133,9 @@ struct topology {
     struct topology_memory memory;
     struct wire_prediction wire_predicted;
     struct staleness staleness;  // star only
-    bool mean_per_worker;        // async: gradients and loss are means over the worker's own batch
+    const char *medium;    // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
+    const char *launch;    // what its ranks are: "threads", "processes" or "mpi"
+    bool mean_per_worker;  // async: gradients and loss are means over the worker's own batch
 };
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }

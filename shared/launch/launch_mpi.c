@@ -41,7 +41,8 @@ int launch_mpi(const struct launch_mpi_options *o) {
     fflush(NULL);
     char *mpirun = mpirun_for(program);
     execvp(mpirun, (char *const *)argv);
-    fail("%s: %s; install openmpi-bin, or use --launch threads", mpirun, strerror(errno));
+    fail("%s: %s; run `make deps` (it installs openmpi-bin), or use --launch threads without --medium",
+         mpirun, strerror(errno));
     free(mpirun);
     free(argv);
     free(program);

@@ -43,6 +43,8 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     json_put(run, "wall_seconds", f->wall_seconds);
     json_put(run, "val_loss", f->val_loss);
     json_put(run, "unigram_entropy", f->unigram_entropy);
+    json_put_text(run, "launch", f->launch);
+    json_put_text(run, "medium", f->medium);
     json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
@@ -188,9 +190,9 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static struct token_flops put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"params",     "val_loss",     "unigram_entropy",
-                                       "cpu_kernel", "products",     "weights_hash",
-                                       "data",       "wall_seconds", "head"};
+    static const char *const keys[] = {
+        "launch",       "medium", "params",       "val_loss", "unigram_entropy", "cpu_kernel", "products",
+        "weights_hash", "data",   "wall_seconds", "head"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -313,6 +315,9 @@ static void put_words(cJSON *s, const struct optimizer *o) {
          "seconds of the whole run, mean over workers; comm_exposed: "
          "stood still for transfers, wait: for peers"},
         {"tokens_per_second", "global batch tokens of all steps but the first / their seconds"},
+        {"medium",
+         "what payloads take between ranks: shm (shared memory), tcp, threads (of one process), nccl, mpi (what "
+         "Open MPI chose by itself), none (one rank)"},
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text"},
         {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},

@@ -23,6 +23,7 @@ struct run_facts {
     double val_loss, unigram_entropy;  // NAN: not evaluated
     const char *data;                  // description of the token stream
     struct cJSON *products;            // products_json; NULL: not on a GPU. The caller's
+    const char *medium, *launch;       // struct topology's
     const char *cpu_kernel;            // how matrices were multiplied; NULL: not on a CPU
     struct head_plan head;
 };

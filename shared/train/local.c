@@ -196,6 +196,8 @@ struct topology *local_create(const struct local_options *o) {
     carve(&own, &t->arena, t);
     t->told = event_create(o->dev);
     struct topology *base = &t->base;
+    base->medium = "none";
+    base->launch = "threads";
     if (t->arena.failed || !t->told) topology_destroy(&base);
     return base;
 }
@@ -250,6 +252,12 @@ static struct topology_formula formula(const struct config *c, const char *role)
     return f;
 }
 
+static int check(const struct config *c) {
+    if (c->medium == MEDIUM_AUTO) return 0;
+    return fail("--medium %s: --topology local is one process and talks through nothing; leave --medium out",
+                config_medium_name(c->medium));
+}
+
 const struct topology_row topology_local = {
     .parse = parse,
     .variant = variant,
@@ -258,6 +266,7 @@ const struct topology_row topology_local = {
     .max_workers = 1,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES,
     .launch_advice = "--topology local is one process; use --topology zero:0 to zero:3",
+    .check = check,
     .check_rank = check_rank,
     .predict = predict,
     .formula = formula,

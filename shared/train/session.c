@@ -187,6 +187,8 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .interrupted = result->interrupted,
                               .val_loss = result->val_loss,
                               .unigram_entropy = result->unigram_entropy,
+                              .medium = x->topology->medium,
+                              .launch = x->topology->launch,
                               .data = data_description(j->data)};
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);

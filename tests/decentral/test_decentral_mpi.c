@@ -212,7 +212,7 @@ static int run_as_rank(const char *name) {
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
         if (strcmp(jobs[i].name, name) == 0) job = &jobs[i];
     error_quiet(1);
-    if (!job || mpi_world_open(&r.world, &r.rank, &r.size) != 0) return 1;
+    if (!job || mpi_world_open(&r.world, &(struct mpi_medium){0}, &r.rank, &r.size) != 0) return 1;
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &r.dev))
         return 1;
     r.s = stream_create(r.dev, "comm");

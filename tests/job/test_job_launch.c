@@ -1,14 +1,20 @@
-// Launched as told: inside a batch script of Slurm, whose shell has a rank's variables and is none.
+// Launched as told: inside a batch script of Slurm, whose shell has a rank's variables and is none. Then what the
+// ranks talk through (--medium).
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/error.h"
 #include "tests/job/job.h"
 
 static int open_batch(void **state) {
@@ -68,8 +74,89 @@ static void told_once(void **state) {
     job_output_free(&o);
 }
 
+// ---------------------------------------------------------------- what the ranks talk through
+// What Open MPI says of its transports: which it took between two ranks.
+static void only(const struct job_place *p, const char *medium, const char *takes, const char *never) {
+    char how[64];
+    snprintf(how, sizeof how, "--medium %s", medium);
+    setenv("OMPI_MCA_btl_base_verbose", "100", 1);
+    struct job_output o = run(p, "zero:2", how);
+    unsetenv("OMPI_MCA_btl_base_verbose");
+    if (o.status || !strstr(o.err, takes) || strstr(o.err, never))
+        fail_msg("--medium %s: status %d\n%s", medium, o.status, o.err);
+    job_output_free(&o);
+}
+
+static void one_medium_alone(void **state) {
+    only(*state, "shm", "init of component vader returned success", "component tcp");
+    only(*state, "tcp", "init of component tcp returned success", "component vader");
+}
+
+static void refused(const struct job_place *p, const char *how, const char *says) {
+    struct job_output o = run(p, "zero:2", how);
+    if (!o.status || !strstr(o.err, says)) fail_msg("%s: status %d\n%s", how, o.status, o.err);
+    job_output_free(&o);
+}
+
+// What the user tells Open MPI is kept where it says the same, and else refused by name.
+static void the_users_own_choice(void **state) {
+    setenv("OMPI_MCA_btl", "tcp,self", 1);
+    refused(*state, "--medium shm", "OMPI_MCA_btl=self,");
+    struct job_output o = run(*state, "zero:2", "--medium tcp");
+    if (o.status) fail_msg("%s", o.err);
+    job_output_free(&o);
+    unsetenv("OMPI_MCA_btl");
+    setenv("OMPI_MCA_pml", "cm", 1);
+    refused(*state, "--medium tcp", "OMPI_MCA_pml=ob1");
+    unsetenv("OMPI_MCA_pml");
+}
+
+static void no_mpirun(void **state) {
+    char *path = xasprintf("%s", getenv("PATH"));
+    setenv("PATH", "/nowhere", 1);
+    struct job_output o = job_run(
+        *state, "train --model gpt2.json --data data.txt --topology zero:2 --medium shm --seq 16 --out none");
+    setenv("PATH", path, 1);
+    free(path);
+    if (!o.status || !strstr(o.err, "make deps") || !strstr(o.err, "--launch threads"))
+        fail_msg("status %d\n%s", o.status, o.err);
+    job_output_free(&o);
+}
+
+// Two hosts are two names here: mpirun's remote shell starts its daemons in name spaces of their own.
+static void two_hosts_share_no_memory(void **state) {
+    const struct job_place *p = *state;
+    if (system("unshare --uts true 2>/dev/null")) skip();  // not root
+    char *shell = xasprintf("%s/shell", p->dir), *command;
+    FILE *f = fopen(shell, "w");
+    assert_non_null(f);
+    fputs("#!/bin/sh\nhost=$1; shift\nexec unshare --uts sh -c \"hostname $host; $*\"\n", f);
+    fclose(f);
+    assert_int_equal(chmod(shell, 0755), 0);
+    command = xasprintf(
+        "cd %s && timeout 60 mpirun --allow-run-as-root --mca plm_rsh_agent ./shell --host left:1,right:1 -n 2 "
+        "--bind-to none '%s' train --model gpt2.json --data data.txt --topology zero:2 --steps 2 --seq 16 "
+        "--quiet --medium shm --out run 2>&1",
+        p->dir, p->program);
+    char said[4096] = "", line[512];
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    while (fgets(line, sizeof line, out))
+        if (strlen(said) + strlen(line) < sizeof said) strcat(said, line);
+    int status = pclose(out);
+    const char *first = strstr(said, "rank 0 is on host left and rank 1 on host right");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !first || strstr(first + 1, "rank 0 is on host"))
+        fail_msg("status %d\n%s", status, said);
+    free(command);
+    free(shell);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(told_how), cmocka_unit_test(told_nothing),
-                                       cmocka_unit_test(told_once)};
-    return cmocka_run_group_tests_name("launch as told", tests, open_batch, close_batch);
+    const struct CMUnitTest launch[] = {cmocka_unit_test(told_how), cmocka_unit_test(told_nothing),
+                                        cmocka_unit_test(told_once)};
+    const struct CMUnitTest medium[] = {cmocka_unit_test(one_medium_alone),
+                                        cmocka_unit_test(the_users_own_choice), cmocka_unit_test(no_mpirun),
+                                        cmocka_unit_test(two_hosts_share_no_memory)};
+    int failed = cmocka_run_group_tests_name("launch as told", launch, open_batch, close_batch);
+    return failed + cmocka_run_group_tests_name("medium", medium, job_setup, job_teardown);
 }

@@ -1,0 +1,158 @@
+#include "decentral/collective/mpi_medium.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+
+#define MEETING_S  30.0
+#define HOST_BYTES 128
+
+// ---------------------------------------------------------------- before MPI_Init
+// Open MPI's major version, at run time: an installed library may be another one than the headers'.
+static int major_version(void) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0, major = 0;
+    MPI_Get_library_version(text, &length);
+    return sscanf(text, "Open MPI v%d", &major) == 1 ? major : 4;
+}
+
+// Version 5 gave the transport through shared memory the name that a removed one had.
+static const char *shared_memory_btl(void) { return major_version() >= 5 ? "sm" : "vader"; }
+
+// Whether a list of names has exactly these two, in any order.
+static bool is_pair(const char *list, const char *a, const char *b) {
+    char text[96];
+    bool has_a = false, has_b = false;
+    if (snprintf(text, sizeof text, "%s", list) >= (int)sizeof text) return false;
+    char *rest = text, *word;
+    while ((word = strsep(&rest, ","))) {
+        bool is_a = !strcmp(word, a), is_b = !strcmp(word, b);
+        if (!is_a && !is_b) return false;
+        has_a |= is_a;
+        has_b |= is_b;
+    }
+    return has_a && has_b;
+}
+
+static int refuse_own(const struct mpi_medium *m, const char *name, const char *needs) {
+    return fail(
+        "--medium %s needs %s=%s, and the environment (or mpirun --mca) says %s; leave that out, or leave "
+        "--medium out to let Open MPI choose",
+        config_medium_name(m->medium), name, needs, getenv(name));
+}
+
+// Whether the kernel lets a process read another one's memory; containers often do not, and Open MPI's shared
+// memory then prints an error for every message.
+static bool may_read_peers(void) {
+    int from = 1, to = 0;
+    struct iovec in = {&to, sizeof to}, out = {&from, sizeof from};
+    return process_vm_readv(getpid(), &in, 1, &out, 1, 0) == (ssize_t)sizeof to;
+}
+
+static void set_details(const struct mpi_medium *m, const char *shm) {
+    bool here = m->ranks_here == m->ranks;
+    char name[64];
+    if (m->medium == MEDIUM_SHM && !may_read_peers()) {
+        snprintf(name, sizeof name, "OMPI_MCA_btl_%s_single_copy_mechanism", shm);
+        setenv(name, "none", 0);
+    }
+    // By itself Open MPI leaves the loopback out, and ranks of a host without a network would find no way.
+    if (m->medium == MEDIUM_TCP && here && !getenv("OMPI_MCA_btl_tcp_if_exclude"))
+        setenv("OMPI_MCA_btl_tcp_if_include", "127.0.0.0/8", 0);
+}
+
+int mpi_medium_set(struct mpi_medium *m) {
+    const char *pml = getenv("OMPI_MCA_pml"), *btl = getenv("OMPI_MCA_btl"), *shm = shared_memory_btl();
+    char needs[48];
+    if (m->medium == MEDIUM_AUTO && m->ranks_here > 0 && m->ranks_here == m->ranks && !pml && !btl)
+        m->medium = MEDIUM_SHM;
+    if (m->medium == MEDIUM_AUTO) return 0;
+    const char *way = m->medium == MEDIUM_SHM ? shm : "tcp";
+    snprintf(needs, sizeof needs, "self,%s", way);
+    if (pml && strcmp(pml, "ob1")) return refuse_own(m, "OMPI_MCA_pml", "ob1");
+    if (btl && !is_pair(btl, "self", way)) return refuse_own(m, "OMPI_MCA_btl", needs);
+    // Ranks that cannot reach each other can tell each other no host names: tcp is there for that, and takes no
+    // message between two processes that shared memory connects.
+    m->several_hosts = m->medium == MEDIUM_SHM && m->ranks_here != m->ranks;
+    if (m->several_hosts) snprintf(needs, sizeof needs, "self,%s,tcp", way);
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    setenv("OMPI_MCA_btl", needs, m->several_hosts);
+    set_details(m, shm);
+    return 0;
+}
+
+// ---------------------------------------------------------------- after it
+// The host's name, and which start of which kernel it is: two hosts may have one name.
+static void read_host(char host[HOST_BYTES]) {
+    char id[64] = "";
+    memset(host, 0, HOST_BYTES);
+    gethostname(host, HOST_BYTES / 2 - 1);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    ssize_t n = read(fd, id, sizeof id - 1);
+    close(fd);
+    if (n > 0) memcpy(host + HOST_BYTES / 2, id, (size_t)n);
+}
+
+static int gather(char own[HOST_BYTES], char *all) {
+    MPI_Request request;
+    int done = 0;
+    double until = now_seconds() + MEETING_S;
+    int rc = MPI_Iallgather(own, HOST_BYTES, MPI_CHAR, all, HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD, &request);
+    while (rc == MPI_SUCCESS && !done) {
+        rc = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!done && now_seconds() > until) rc = MPI_ERR_OTHER;
+        if (!done) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return rc == MPI_SUCCESS ? 0 : -1;
+}
+
+// The first rank that shares no host with rank 0, or 0.
+static int first_elsewhere(const char *all, int size) {
+    for (int i = 1; i < size; i++)
+        if (memcmp(all, all + (size_t)i * HOST_BYTES, HOST_BYTES)) return i;
+    return 0;
+}
+
+int mpi_medium_meet(const struct mpi_medium *m) {
+    char own[HOST_BYTES];
+    int rank, size;
+    if (!m->several_hosts) return 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    char *all = xcalloc((size_t)size, HOST_BYTES);
+    read_host(own);
+    int other = 0, rc = gather(own, all);
+    if (rc == 0) other = first_elsewhere(all, size);
+    error_quiet(rank > 0 && rc == 0);  // all know the same; one says it
+    if (rc)
+        fail(
+            "--medium shm: this rank on host %s, and not all others could be reached from it: use --medium tcp, "
+            "or start all ranks on one host",
+            own);
+    else if (other)
+        rc = fail(
+            "--medium shm: rank 0 is on host %s and rank %d on host %s, which share no memory; use --medium "
+            "tcp, or start all ranks on one host",
+            all, other, all + (size_t)other * HOST_BYTES);
+    else if (m->ranks_here > 0 && m->ranks_here < size)
+        rc = fail(
+            "--medium shm: all ranks are on host %s, but what started them takes them for %d hosts'; use "
+            "--medium tcp, or name the host once (mpirun --host %s:%d)",
+            own, size / m->ranks_here, own, size);
+    error_quiet(0);
+    free(all);
+    return rc;
+}
+
+const char *mpi_medium_name(const struct mpi_medium *m) {
+    return m->medium == MEDIUM_AUTO ? "mpi" : config_medium_name(m->medium);
+}

@@ -68,6 +68,16 @@ $(BUILD)/starring: $(BUILD)/obj/starring.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHAR
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ $(LDLIBS)
 
+# The revision that summary.json names: of a git checkout, with -dirty where files differ from it; else "". Written
+# when it has changed, and seen by the main file alone, so that a commit builds one object anew.
+REVISION := $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
+$(BUILD)/starring_revision.h: revision
+	@mkdir -p $(@D)
+	@echo '#define STARRING_REVISION "$(REVISION)"' | cmp -s - $@ || echo '#define STARRING_REVISION "$(REVISION)"' > $@
+.PHONY: revision
+revision:
+$(BUILD)/obj/starring.o: $(BUILD)/starring_revision.h
+
 $(BUILD)/obj/%.o: %.c Makefile | $(PROTO_H)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"

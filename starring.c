@@ -19,6 +19,7 @@
 #include "shared/launch/train_command.h"
 #include "shared/report/summary_command.h"
 #include "shared/train/local.h"
+#include "starring_revision.h"
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     static const char usage[] =
@@ -75,6 +76,7 @@ int main(int argc, char **argv) {
                     {"summary", summary_command}, {"generate", generate_command}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
+    if (*STARRING_REVISION) starring_revision = STARRING_REVISION;
     open_standard_streams();
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

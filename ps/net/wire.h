@@ -38,7 +38,7 @@ enum wire_kind {
     WIRE_GATHER_DONE,    // seq values
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
-    WIRE_SHUTDOWN,
+    WIRE_SHUTDOWN,       // values: what the scheduler has cost (ps/scheduler/scheduler.c)
     WIRE_ABORT,  // text
     WIRE_KINDS
 };

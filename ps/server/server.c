@@ -42,7 +42,23 @@ struct server {
     struct server_buffers *buffers;
     struct shard *shards;  // (threads)
     _Atomic int quit;
+    // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
+    _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
+    struct helper_figures scheduler_cost;  // as it said when it ended the job
 };
+
+static void training_begins(struct server *s) {
+    int64_t none = 0;
+    if (atomic_load(&s->begin_ns)) return;
+    atomic_compare_exchange_strong(&s->cpu_begin_ns, &none, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
+    none = 0;
+    atomic_compare_exchange_strong(&s->begin_ns, &none, clock_now_ns(CLOCK_MONOTONIC));
+}
+
+static void training_goes_on(struct server *s) {
+    atomic_store(&s->end_ns, clock_now_ns(CLOCK_MONOTONIC));
+    atomic_store(&s->cpu_end_ns, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
+}
 
 // ---------------------------------------------------------------- a shard's thread
 static void shard_send(void *ctx, int peer, const struct ps_message *message) {
@@ -60,7 +76,10 @@ static int shard_from_worker(struct shard *s) {
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s->router, &m)) == 1; i++) {
         if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
+        bool trains = m.header.kind == WIRE_PUSH;
+        if (trains) training_begins(s->server);
         if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
+        if (trains) training_goes_on(s->server);
     }
     return rc < 0 ? -1 : 0;
 }
@@ -70,7 +89,9 @@ static int shard_from_scheduler(struct shard *s) {
     int rc = 0;
     while ((rc = net_recv(s->scheduler, &m)) == 1) {
         ps_frame_release(m.frame);
-        if (m.header.kind == WIRE_DECISION && server_core_decision(s->core, &m.header) != 0) return -1;
+        if (m.header.kind != WIRE_DECISION) continue;
+        if (server_core_decision(s->core, &m.header) != 0) return -1;
+        training_goes_on(s->server);
     }
     return rc;
 }
@@ -208,6 +229,9 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
         ps_frame_release(m.frame);
         if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return ps_fail(m.header.text);
         if (m.header.kind == WIRE_SHUTDOWN) {
+            const double *v = m.header.values;
+            if (m.header.count == 4)
+                s->scheduler_cost = (struct helper_figures){true, v[0], v[1], v[2], v[3]};
             ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);
             return 1;
         }
@@ -257,6 +281,17 @@ static void server_report(struct server *s, struct rank_report *r) {
         r->transport_peak_bytes += totals.held_peak_bytes;
         staleness_merge(&r->staleness, &totals.staleness);
     }
+    r->updates = s->map->count ? INT64_MAX : 0;
+    for (int key = 0; key < s->map->count; key++) {
+        struct server_core *core = s->shards[s->map->parts[key].shard % s->map->threads].core;
+        int64_t version = core ? server_core_version(core, key) : 0;
+        if (version >= 0 && version < r->updates) r->updates = version;
+    }
+    bool alone = consistency_of(s->c).row->on_arrival;
+    r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
+    r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
+                                 atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
+    r->scheduler = s->scheduler_cost;
     rank_report_count(r, &s->wire, steps);
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }

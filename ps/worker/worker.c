@@ -68,6 +68,12 @@ static int barrier(struct worker *w) {
     return gather(w, &none, 0);
 }
 
+// All weights of the step have landed, and none of the next: their versions tell how far the whole job has come.
+static void count_samples(struct worker *w) {
+    int64_t own = w->c->micro_batch * w->c->accumulation;
+    w->t.samples = comm_published(w->comm).version * own;
+}
+
 // ---------------------------------------------------------------- hooks
 // A pull follows each push at once: a hint cannot bring weights earlier.
 static void worker_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
@@ -82,6 +88,7 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     const char *in_use = "the last step's gradient has not been taken";
     if (overwrites && comm_wait(w->comm, COMM_FREE, u, w->step, in_use) != 0) return -1;
     staging_await_weights(w->staging, u);
+    if (overwrites && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     *view = (struct unit_view){.weights = w->buffers.weights[u],
                                .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
                                .accumulate = pass == PASS_BACKWARD && w->micro > 0};
@@ -113,8 +120,10 @@ static void push_unit(struct worker *w, int u) {
     stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
 }
 
+// As the loop computes it: gradients may go out before the loop asks for the step.
 static float lr_now(const struct worker *w) {
-    return schedule_lr(&w->c->schedule, w->c->optimizer.lr, w->updates);
+    int64_t samples = is_alone(w) ? w->t.samples : w->updates * w->c->train_batch;
+    return schedule_lr(&w->c->schedule, w->c->optimizer.lr, schedule_steps(samples, w->c->train_batch));
 }
 
 static int worker_grad_ready(struct topology *t, int u) {

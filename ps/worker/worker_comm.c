@@ -208,7 +208,10 @@ static int pass_on(struct comm *c) {
 static bool publish(struct comm *c, double busy_s) {
     bool busy = false;
     pthread_mutex_lock(&c->mutex);
+    c->now.version = INT64_MAX;
     for (int u = 0; u < c->o.role.layout->count; u++) {
+        int64_t version = worker_core_version(c->core, u);
+        if (version < c->now.version) c->now.version = version;
         c->landed[u] = worker_core_landed(c->core, u);
         c->busy[u] = worker_core_busy(c->core, u);
         busy = busy || c->busy[u];

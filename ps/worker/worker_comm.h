@@ -78,6 +78,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
 // What is known after a wait.
 struct published {
     struct worker_status status;
+    int64_t version;  // updates that the weights of every unit hold
     double busy_s;    // any transfer outstanding
     double waited_s;  // comm_wait stood still
 };

@@ -325,6 +325,14 @@ int64_t worker_core_landed(const struct worker_core *c, int u) {
     return least;
 }
 
+int64_t worker_core_version(const struct worker_core *c, int u) {
+    const int *first = c->o.map->first;
+    int64_t least = INT64_MAX;
+    for (int key = first[u]; key < first[u + 1]; key++)
+        if (c->keys[key].version < least) least = c->keys[key].version;
+    return least;
+}
+
 uint64_t worker_core_fills(const struct worker_core *c, int u) {
     const int *first = c->o.map->first;
     uint64_t least = UINT64_MAX;

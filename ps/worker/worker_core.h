@@ -72,8 +72,9 @@ int worker_core_tick(struct worker_core *c, double now);
 
 // ---- state
 const struct worker_status *worker_core_status(const struct worker_core *c);
-int64_t worker_core_landed(const struct worker_core *c, int u);  // steps over in every key's weights
-uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
+int64_t worker_core_landed(const struct worker_core *c, int u);   // steps over in every key's weights
+uint64_t worker_core_fills(const struct worker_core *c, int u);   // pulls that every key has had answered
+int64_t worker_core_version(const struct worker_core *c, int u);  // updates that every key's weights hold
 // Keys whose gradient (or initial values) the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding

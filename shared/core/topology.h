@@ -136,6 +136,9 @@ struct topology {
     const char *medium;    // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
     const char *launch;    // what its ranks are: "threads", "processes" or "mpi"
     bool mean_per_worker;  // async: gradients and loss are means over the worker's own batch
+    // async: samples of the whole job whose gradients are in the weights of the step in hand; set once its backward pass
+    // has begun. Elsewhere the loop counts them.
+    int64_t samples;
 };
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }

@@ -4,4 +4,7 @@
 
 #define STARRING_VERSION "0.1"
 
+// The revision of the sources, set once by main; NULL: built outside of a git checkout, or not by main.
+extern const char *starring_revision;
+
 #endif

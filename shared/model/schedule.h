@@ -27,4 +27,8 @@ struct schedule_config {
 // Computed in double, rounded once.
 float schedule_lr(const struct schedule_config *c, float base_lr, int64_t updates);
 
+// Global batches that so many samples make: what a schedule counts as updates. Where each worker's gradient is an
+// update of its own, the job's samples count, so that a slow worker follows the job and not its own steps.
+static inline int64_t schedule_steps(int64_t samples, int64_t global_batch) { return samples / global_batch; }
+
 #endif

@@ -60,13 +60,15 @@ static void put_line(struct lines *f, const char *line, int length) {
 
 void metrics_step(struct metrics *m, const struct step_record *r) {
     char line[LINE_MAX_BYTES], loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], scale[NUMBER_MAX],
-        seconds[NUMBER_MAX];
-    int n = snprintf(line, sizeof line,
-                     "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%"
-                     "lld,\"seconds\":%s,\"skipped\":%s,\"memory_bytes\":%zu}\n",
-                     (long long)r->step, number(loss, r->loss), number(norm, r->grad_norm), number(lr, r->lr),
-                     number(scale, r->loss_scale), (long long)r->tokens, number(seconds, r->seconds),
-                     r->skipped ? "true" : "false", r->memory_bytes);
+        seconds[NUMBER_MAX], elapsed[NUMBER_MAX];
+    int n =
+        snprintf(line, sizeof line,
+                 "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%"
+                 "lld,\"samples\":%lld,\"seconds\":%s,\"elapsed\":%s,\"skipped\":%s,\"memory_bytes\":%zu}\n",
+                 (long long)r->step, number(loss, r->loss), number(norm, r->grad_norm), number(lr, r->lr),
+                 number(scale, r->loss_scale), (long long)r->tokens, (long long)r->samples,
+                 number(seconds, r->seconds), number(elapsed, r->elapsed), r->skipped ? "true" : "false",
+                 r->memory_bytes);
     put_line(&m->steps, line, n);
 }
 

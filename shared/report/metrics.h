@@ -3,8 +3,8 @@
 // have the same keys, and each key one type: what is no integer has a point or an exponent. Doubles are
 // written with 17 digits: equal text means equal bits. Values that are not finite are null (JSON has no NaN).
 //
-//   {"step":1,"loss":5.54..,"grad_norm":1.2,"lr":0.0003,"loss_scale":1.0,"tokens":256,"seconds":0.01,
-//    "skipped":false,"memory_bytes":123}
+//   {"step":1,"loss":5.54..,"grad_norm":1.2,"lr":0.0003,"loss_scale":1.0,"tokens":256,"samples":8,
+//    "seconds":0.01,"elapsed":0.01,"skipped":false,"memory_bytes":123}
 //   {"step":10,"val_loss":2.3,"unigram_entropy":3.1,"seconds":0.2}
 #ifndef STARRING_SHARED_REPORT_METRICS_H
 #define STARRING_SHARED_REPORT_METRICS_H
@@ -19,8 +19,11 @@ struct step_record {
     double loss;       // mean over the global batch
     double grad_norm;  // NAN: none computed
     double lr, loss_scale;
-    int64_t tokens;  // of the global batch
-    double seconds;  // this step, host clock
+    int64_t tokens;   // of the global batch
+    int64_t samples;  // of the whole job whose gradients have been applied, this step's included
+    double seconds;   // this step, host clock
+    double
+        elapsed;  // from the beginning of the first step to the end of this one, without what is no training
     bool skipped;
     size_t memory_bytes;  // device memory in use on this rank
 };

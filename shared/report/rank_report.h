@@ -3,6 +3,8 @@
 #ifndef STARRING_SHARED_REPORT_RANK_REPORT_H
 #define STARRING_SHARED_REPORT_RANK_REPORT_H
 
+#include <time.h>
+
 #include "shared/core/topology.h"
 #include "shared/device/device_facts.h"
 
@@ -19,6 +21,22 @@ struct time_split {
     double total;
 };
 
+// The part of a run in which a rank trains: from the beginning of its first step to the end of its last one (a server:
+// from its first gradient to its last update). Of a process with several ranks, cpu_*_ns are the process's.
+struct rank_span {
+    int64_t begin_ns,
+        end_ns;  // CLOCK_MONOTONIC, which all processes of a machine share; 0: nothing was trained
+    int64_t cpu_begin_ns, cpu_end_ns;  // CLOCK_PROCESS_CPUTIME_ID at the same moments
+    double aside_s;                    // of it, in what is no training
+};
+
+// A role without ranks of its own: a star's scheduler. Its figures travel to the servers when the job ends.
+struct helper_figures {
+    bool known;
+    double cpu_s;  // from the start of the job
+    double rss_bytes, control_sent, control_received;
+};
+
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
@@ -32,11 +50,29 @@ struct rank_report {
     double sent_per_step, received_per_step;  // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
     struct time_split time;
+    struct rank_span span;
+    int64_t updates;             // applied: by a worker's loop, or to every key of a server
+    int64_t samples_per_update;  // of the global batch, or of one worker's share (async)
+    struct helper_figures scheduler;
     struct staleness staleness;
     bool on_gpu;  // then, read after the last step and before any rank gave memory back:
     struct device_facts device;
     struct device_memory device_memory;
 };
+
+static inline int64_t clock_now_ns(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+static inline void rank_span_begin(struct rank_span *s) {
+    s->begin_ns = clock_now_ns(CLOCK_MONOTONIC);
+    s->cpu_begin_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+static inline void rank_span_end(struct rank_span *s) {
+    s->end_ns = clock_now_ns(CLOCK_MONOTONIC);
+    s->cpu_end_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
 
 // What a rank's counters hold after so many steps.
 static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, int64_t steps) {

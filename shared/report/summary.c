@@ -7,6 +7,7 @@
 #include "kernels/statistics.h"
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
+#include "shared/core/version.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
@@ -48,6 +49,7 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     cJSON_AddStringToObject(run, "data", f->data);
+    json_put_text(run, "revision", starring_revision);
     if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
     cJSON *head = cJSON_AddObjectToObject(run, "head");
     json_put(head, "chunk_rows", (double)f->head.rows);
@@ -89,6 +91,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     cJSON *time = cJSON_AddObjectToObject(o, "time");
     for (size_t i = 0; i < TIMES; i++) json_put(time, time_names[i], times[i]);
     put_staleness(o, &r->staleness);
+    summary_put_cost(o, r);
     summary_put_device(o, r);
     if (facts) put_facts(o, facts);
     char *text = cJSON_Print(o);
@@ -148,9 +151,8 @@ bool summary_interrupted(const struct cJSON *summary) {
 
 static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
                       struct token_flops flops) {
-    double tokens = (double)(c->train_batch * c->seq), rate = summary_rate(m, tokens);
-    json_put(s, "tokens_per_step", tokens);
-    json_put(s, "tokens_per_second", rate);
+    double rate = json_number(s, "tokens_per_second");
+    json_put(s, "tokens_per_step", (double)(c->train_batch * c->seq));
     json_put(s, "flops_per_token", flops.full);
     json_put(s, "flops_per_token_causal", flops.causal);
     json_put(s, "flops_per_second", rate * flops.full);
@@ -192,7 +194,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 static struct token_flops put_run(cJSON *s, cJSON *ranks) {
     static const char *const keys[] = {
         "launch",       "medium", "params",       "val_loss", "unigram_entropy", "cpu_kernel", "products",
-        "weights_hash", "data",   "wall_seconds", "head"};
+        "weights_hash", "data",   "wall_seconds", "head",     "revision"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -314,10 +316,18 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"time",
          "seconds of the whole run, mean over workers; comm_exposed: "
          "stood still for transfers, wait: for peers"},
-        {"tokens_per_second", "global batch tokens of all steps but the first / their seconds"},
         {"medium",
          "what payloads take between ranks: shm (shared memory), tcp, threads (of one process), nccl, mpi (what "
          "Open MPI chose by itself), none (one rank)"},
+        {"tokens_per_second", "tokens_applied / seconds"},
+        {"tokens_applied", "tokens of all workers whose gradients were applied; skipped steps are not"},
+        {"seconds",
+         "from the beginning of the first worker's first step to the end of the last worker's last one, without what "
+         "was no training"},
+        {"totals",
+         "all roles added up: bytes of device memory (ledger) and of frames held, resident bytes (each process once), "
+         "bytes a step, CPU seconds of the training part (each process once); busiest: the largest of one rank"},
+        {"revision", "of the sources; null: not built from a git checkout"},
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text"},
         {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
@@ -355,7 +365,9 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     for (const struct topology_role *r = c->row->roles; r->name; r++)
         read_ranks(dir, r->name, config_ranks(c, r->name), ranks, missing);
     put_description(s, c, m);
-    put_speed(s, c, m, put_run(s, ranks));
+    struct token_flops flops = put_run(s, ranks);
+    summary_put_totals(s, c, ranks);
+    put_speed(s, c, m, flops);
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);

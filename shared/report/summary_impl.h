@@ -9,6 +9,12 @@ struct metrics_totals;
 // Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
 double summary_rate(const struct metrics_totals *m, double tokens_per_step);
 
+// Adds "clock", "process", "machine", "updates" and, of a server, "scheduler" to a rank's report.
+void summary_put_cost(struct cJSON *rank, const struct rank_report *r);
+// Adds "totals", "busiest", what was applied in how many seconds, "machine" and "revision" to the summary.
+void summary_put_totals(struct cJSON *summary, const struct config *c, const struct cJSON *ranks);
+void summary_print_totals(FILE *f, const struct cJSON *summary);
+
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
 void summary_put_device(struct cJSON *rank, const struct rank_report *r);
 // Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,

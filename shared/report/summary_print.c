@@ -139,6 +139,7 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_time(f, s);
     print_memory(f, s);
     summary_print_devices(f, s);
+    summary_print_totals(f, s);
     if (strcmp(text(json_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
     const cJSON *staleness = json_item(s, "staleness");
     if (staleness)

@@ -47,6 +47,15 @@ static double tokens_of_mean(const struct train *x) {
     return (double)(sequences * x->c->seq);
 }
 
+// Samples of the job whose gradients are in the weights that this step computes on.
+static int64_t samples_before(const struct train *x) {
+    return x->t->mean_per_worker ? x->t->samples : x->updates * x->c->train_batch;
+}
+
+static int64_t samples_per_update(const struct train *x) {
+    return x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
+}
+
 static int forward(struct train *x, enum pass pass, bool want_loss) {
     struct topology *t = x->t;
     int last = x->l->count - 1;
@@ -102,8 +111,6 @@ static int step_failed(const struct train *x, int64_t step) {
 // One attempt at an update: all micro-batches, then the topology's step.
 static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
     in->step = step;
-    in->updates = x->updates;
-    in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr, x->updates);
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
     if (read_batch(x, step)) return step_failed(x, step);
@@ -119,6 +126,9 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     }
     batch_feed_sent(x->feed, step);
     if (read_ahead(x, step + 1)) return step_failed(x, step);
+    in->updates = x->updates;
+    in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
+                         schedule_steps(samples_before(x), x->c->train_batch));
     in->loss_sum = model_loss_on_device(x->model);
     in->loss_tokens = tokens_of_mean(x);
     in->stop = stopping(x);
@@ -154,8 +164,13 @@ static uint64_t allocations(struct device *dev) {
     return usage.allocations;
 }
 
+struct told {
+    int64_t samples;
+    double seconds, elapsed;
+};
+
 static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
-                      double seconds) {
+                      const struct told *told) {
     if (!x->o->observer) return;
     struct step_record record = {.step = in->step + 1,
                                  .loss = stats->loss,
@@ -163,7 +178,9 @@ static void tell_step(const struct train *x, const struct step_input *in, const 
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
                                  .tokens = x->c->train_batch * x->c->seq,
-                                 .seconds = seconds,
+                                 .samples = told->samples,
+                                 .seconds = told->seconds,
+                                 .elapsed = told->elapsed,
                                  .skipped = stats->skipped,
                                  .memory_bytes = memory_in_use(x->t->dev)};
     x->o->observer->on_step(x->o->observer->ctx, &record);
@@ -309,6 +326,8 @@ static void report(struct train *x) {
     snprintf(r->role, sizeof r->role, "worker");
     r->rank = x->t->rank;
     r->job = x->t->job;
+    r->updates = x->updates;
+    r->samples_per_update = samples_per_update(x);
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
@@ -355,26 +374,31 @@ static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
 
 static int run_steps(struct train *x) {
     double eval_s = 0, start = now_seconds();
+    rank_span_begin(&x->r->report.span);
     stream_get_times(x->t->compute, &x->times0);
     x->comm0 = x->t->comm;
     for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
         struct step_input in = {0};
         struct step_stats stats = {0};
         double begin = now_seconds();
-        if (attempt(x, step, &in, &stats) || judge(x, step, &stats)) return -1;
-        double seconds = now_seconds() - begin;
+        if (attempt(x, step, &in, &stats)) return -1;
+        double now = now_seconds();
+        struct told told = {samples_before(x), now - begin, now - start - eval_s};
+        if (!stats.skipped) told.samples += samples_per_update(x);
+        if (judge(x, step, &stats)) return -1;
         x->r->steps = step + 1;
         if (step == 0) x->allocations = allocations(x->t->dev);
-        tell_step(x, &in, &stats, seconds);
+        tell_step(x, &in, &stats, &told);
         bool last = step + 1 == x->c->steps;
         x->r->interrupted = stats.stop && !last;
         if (x->r->interrupted || last || x->c->eval_every <= 0 || (step + 1) % x->c->eval_every) continue;
         if (evaluate_aside(x, step + 1, &eval_s)) return -1;
     }
-    if (x->t->mean_per_worker && !x->met && meet(x)) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
+    x->r->report.span.aside_s = eval_s;
+    rank_span_end(&x->r->report.span);
     x->steps_s = now_seconds() - start - eval_s;
-    return 0;
+    return x->t->mean_per_worker && !x->met ? meet(x) : 0;
 }
 
 static int run(struct train *x) {

@@ -1,53 +1,12 @@
 // metrics.jsonl, rank reports and their merge into summary.json.
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
-#include <cjson/cJSON.h>
-#include <cmocka.h>
-
-#include "shared/core/error.h"
 #include "shared/core/text.h"
-#include "shared/report/metrics.h"
 #include "shared/report/progress.h"
-#include "shared/report/run_dir.h"
-#include "shared/report/run_file.h"
-#include "shared/report/summary.h"
-#include "tests/topologies.h"
-
-static int make_dir(void **state) {
-    char *dir = xstrdup("/tmp/starring-summary-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    *state = dir;
-    return run_dir_prepare(dir, false);
-}
-
-static int remove_dir(void **state) {
-    char *command = xasprintf("rm -r %s", (char *)*state);
-    int rc = system(command);
-    free(command);
-    free(*state);
-    return rc;
-}
-
-static struct step_record record(int64_t step, double loss, double seconds) {
-    return (struct step_record){.step = step,
-                                .loss = loss,
-                                .grad_norm = NAN,
-                                .lr = 1e-3,
-                                .loss_scale = 1,
-                                .tokens = 128,
-                                .seconds = seconds};
-}
+#include "tests/run/summary_helper.h"
 
 static void losses_keep_every_bit(void **state) {
     const char *dir = *state;
@@ -67,6 +26,8 @@ static void losses_keep_every_bit(void **state) {
         cJSON *o = cJSON_ParseWithLength(line, (size_t)(strchr(line, '\n') - line));
         assert_memory_equal(&cJSON_GetObjectItem(o, "loss")->valuedouble, &losses[i], sizeof(double));
         assert_true(cJSON_IsNull(cJSON_GetObjectItem(o, "grad_norm")));
+        assert_true(cJSON_GetObjectItem(o, "samples")->valuedouble == 4 * (i + 1));
+        assert_true(cJSON_GetObjectItem(o, "elapsed")->valuedouble == 5);
         cJSON_Delete(o);
     }
     free(text);
@@ -95,64 +56,6 @@ static void broken_lines_are_named(void **state) {
     assert_int_equal(metrics_read(*state, &t), -1);
     assert_non_null(strstr(error_last(), "line 2"));
     error_quiet(0);
-}
-
-static void write_config(const char *dir, const char *topology, const char *dtype) {
-    const struct config_override o[] = {
-        {"model.name", "tiny", "--model"}, {"topology", topology, "--topology"},
-        {"workers", "2", "--workers"},     {"parameter_server.servers", "2", "--servers"},
-        {"dtype", dtype, "--dtype"},       {"data.seq_len", "32", "--seq"}};
-    struct config *c = config_load(&topologies, NULL, o, sizeof o / sizeof o[0]);
-    assert_non_null(c);
-    char *text = config_to_json(c);
-    assert_int_equal(run_file_write(dir, "config.json", text), 0);
-    free(text);
-    config_destroy(&c);
-}
-
-static struct rank_report report(const char *role, int rank) {
-    struct rank_report r = {
-        .rank = rank, .memory.formula_bytes = 4000, .rss_bytes = 12345, .wire.sent_per_step = 1000};
-    snprintf(r.role, sizeof r.role, "%s", role);
-    r.memory.predicted_bytes[MEM_PARAMETER] = r.peak_bytes[MEM_PARAMETER] = 2048;
-    r.sent_per_step = 1000;
-    r.time.forward = 1 + rank;
-    r.staleness.count[0] = 6;
-    r.staleness.count[2] = 2;
-    r.staleness.max = 2;
-    r.staleness.mean = 0.5;
-    return r;
-}
-
-static void write_run(const char *dir, const char *topology) {
-    struct run_facts facts = {.params = 1000,
-                              .flops_per_token = {.full = 6000, .causal = 5000},
-                              .wall_seconds = 3,
-                              .data = "a text",
-                              .weights_hash = 0x0123456789abcdefULL,
-                              .has_hash = true,
-                              .val_loss = 2.25,
-                              .unigram_entropy = 3.1};
-    write_config(dir, topology, "bf16");
-    for (int r = 0; r < 2; r++) {
-        struct rank_report w = report("worker", r), s = report("server", r);
-        assert_int_equal(summary_write_rank(dir, &w, r == 0 ? &facts : NULL), 0);
-        assert_int_equal(summary_write_rank(dir, &s, NULL), 0);
-    }
-    struct metrics *m = metrics_create(dir);
-    for (int i = 0; i < 5; i++) {
-        struct step_record r = record(i + 1, 5 - i, i == 0 ? 9 : 0.25 * i);
-        r.skipped = i == 1;
-        metrics_step(m, &r);
-    }
-    assert_int_equal(metrics_destroy(&m), 0);
-}
-
-static double number(const cJSON *o, const char *a, const char *b) {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, a);
-    if (b) v = cJSON_GetObjectItemCaseSensitive(v, b);
-    assert_true(cJSON_IsNumber(v));
-    return v->valuedouble;
 }
 
 static void everything_is_merged(void **state) {
@@ -194,7 +97,7 @@ static void everything_is_merged(void **state) {
     assert_true(number(s, "loss", "first") == 5 && number(s, "loss", "last") == 1);
     double tokens = number(s, "tokens_per_step", NULL);
     assert_true(tokens == number(s, "train_batch_size", NULL) * 32);
-    assert_true(number(s, "tokens_per_second", NULL) == tokens * 4 / 2.5);  // without the first step
+    assert_true(number(s, "tokens_per_second", NULL) == 40 * 8 * 32 / 4.5);  // not of worker 0's steps
     double rate = number(s, "tokens_per_second", NULL);
     assert_true(number(s, "flops_per_second", NULL) == rate * 6000);
     assert_true(number(s, "flops_per_second_causal", NULL) == rate * 5000);
@@ -462,8 +365,6 @@ static void the_header_tells_the_clipping(void **state) {
         free(text);
     }
 }
-
-#define ON_DISK(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -90,6 +90,7 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         if (m.header.kind != WIRE_WELCOME || m.header.job == 0) continue;
         id->rank = (int)m.header.step;
         id->job = m.header.job;
+        id->clock = ps_clock_of(ps_clock_id(), m.header.clock);
         return 0;
     }
     return fail("login: no scheduler answered at %s within %.1f s; is it running, and is the address right?",

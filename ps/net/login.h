@@ -4,6 +4,7 @@
 #define STARRING_PS_NET_LOGIN_H
 
 #include "ps/manifest.h"
+#include "ps/net/clock.h"
 #include "ps/net/net.h"
 #include "ps/ps.h"
 
@@ -16,6 +17,7 @@ struct ps_identity {
     int thread;
     uint64_t incarnation;  // of this process; never 0
     uint64_t job;          // 0 until the scheduler has answered
+    struct ps_clock clock;
 };
 
 struct ps_login {

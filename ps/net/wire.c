@@ -24,12 +24,17 @@ bool wire_is_payload(const struct wire_header *h) {
 }
 
 // The fields that are the same on both sides of the codec.
-#define PLAIN_FIELDS(X) \
-    X(rank)             \
-    X(job)              \
-    X(incarnation)      \
-    X(manifest)         \
-    X(step) X(version) X(seq) X(staleness) X(flags) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm)
+#define PLAIN_FIELDS(X)                                                                              \
+    X(rank)                                                                                          \
+    X(job)                                                                                           \
+    X(incarnation)                                                                                   \
+    X(manifest)                                                                                      \
+    X(step)                                                                                          \
+    X(version)                                                                                       \
+    X(seq)                                                                                           \
+    X(staleness)                                                                                     \
+    X(flags) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) X(peers_ready_ns) \
+        X(clock)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 
@@ -73,6 +78,9 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     if (p->kind == WIRE_NONE || p->kind >= WIRE_KINDS || p->role >= PS_ROLES) return -1;
     if (p->rank < -1 || p->rank > 1 << 20 || p->thread > 1 << 16 || p->key > INT32_MAX) return -1;
     if (p->step < 0 || p->version < 0 || p->staleness < 0) return -1;
+    // Differences and sums of two moments stay in range.
+    if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
+    if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;
     if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP)) return -1;
     if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
     if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;

@@ -19,23 +19,23 @@
 enum wire_kind {
     WIRE_NONE,
     WIRE_HELLO,  // role rank thread incarnation manifest text(manifest in words); server: payload = endpoints
-    WIRE_WELCOME,        // rank job
-    WIRE_REFUSED,        // text
-    WIRE_START,          // payload: endpoints of all shards, one a line, in shard order
-    WIRE_HEARTBEAT,      // step seq(pushes taken so far) flags(STOP)
-    WIRE_HEARTBEAT_ACK,  // flags(STOP)
+    WIRE_WELCOME,    // rank job clock
+    WIRE_REFUSED,    // text
+    WIRE_START,      // payload: endpoints of all shards, one a line, in shard order
+    WIRE_HEARTBEAT,  // step seq(pushes taken so far) flags(STOP) ready(when it was sent, its sender's clock)
+    WIRE_HEARTBEAT_ACK,  // flags(STOP) ready(of the heartbeat) peers_ready(when that came, the scheduler's clock)
     WIRE_INIT,           // key seq; payload fp32 masters
     WIRE_INIT_ACK,       // key seq
-    WIRE_PUSH,           // key step version lr grad_scale flags(SKIP); payload gradient of the run's dtype
-    WIRE_PUSH_ACK,       // key step staleness flags(HELD: arrived, its turn has not come)
-    WIRE_PULL,           // key step(wanted) seq flags(FINAL)
-    WIRE_PULL_REPLY,     // key step version seq flags(FINAL); payload weights of the run's dtype
-    WIRE_SHARD_SUM,      // step sum
-    WIRE_DECISION,       // step grad_scale norm flags(SKIP)
-    WIRE_REPORT,         // step loss lr loss_scale clip flags(STOP)
-    WIRE_STEP_DONE,      // step loss norm flags(SKIP STOP)
-    WIRE_GATHER,         // seq values (none: a barrier)
-    WIRE_GATHER_DONE,    // seq values
+    WIRE_PUSH,        // key step version lr grad_scale flags(SKIP) ready; payload gradient of the run's dtype
+    WIRE_PUSH_ACK,    // key step staleness flags(HELD: arrived, its turn has not come) peers_ready
+    WIRE_PULL,        // key step(wanted) seq flags(FINAL)
+    WIRE_PULL_REPLY,  // key step version seq flags(FINAL) peers_ready; payload weights of the run's dtype
+    WIRE_SHARD_SUM,   // step sum peers_ready
+    WIRE_DECISION,    // step grad_scale norm flags(SKIP) peers_ready
+    WIRE_REPORT,      // step loss lr loss_scale clip flags(STOP) ready
+    WIRE_STEP_DONE,   // step loss norm flags(SKIP STOP) peers_ready
+    WIRE_GATHER,      // seq values (none: a barrier)
+    WIRE_GATHER_DONE,  // seq values
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
     WIRE_SHUTDOWN,       // values: what the scheduler has cost (ps/scheduler/scheduler.c)
@@ -67,6 +67,11 @@ struct wire_header {
     uint32_t flags;
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
+    // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
+    // sender's own part could have left. peers_ready_ns: the latest ready_ns of all that the answer needed: who
+    // waited for it before that moment waited for a peer, and after it for the transfer.
+    int64_t ready_ns, peers_ready_ns;
+    uint64_t clock;  // ps_clock_id of the sender
     bool has_sum;
     struct exact_sum sum;
     int count;  // of values
@@ -78,7 +83,7 @@ struct wire_header {
 // the longest text and the longest values never travel together).
 size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
 // 0, or -1 for anything that is not a well-formed header: every enum in range, counts bounded, no
-// negative step, key or version. Never logs, never trusts. payload_bytes: of the frame that follows,
+// negative step, key, version or moment. Never logs, never trusts. payload_bytes: of the frame that follows,
 // 0 for none; a kind that carries no payload refuses one and the other way round.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
 // Whether the payload of this message is what the textbook formulas count (gradients and weights

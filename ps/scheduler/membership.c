@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/net/clock.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -113,6 +114,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
     m->present = true;
     m->incarnation = h->incarnation;
     m->seen_s = now;
+    welcome.clock = c->o.clock;
     welcome.step = h->role == PS_WORKER ? i : h->role == PS_SERVER ? i - c->workers : h->rank;
     port_tell(&c->o.port, PEER_SENDER, &welcome);
     if (c->started) send_start(c, PEER_SENDER);
@@ -130,7 +132,10 @@ int membership_heard(struct membership *c, const struct wire_header *h, double n
 }
 
 void membership_heartbeat(struct membership *c, int i, const struct wire_header *h, double now) {
-    struct wire_header answer = {.kind = WIRE_HEARTBEAT_ACK, .flags = membership_stop_flag(c)};
+    struct wire_header answer = {.kind = WIRE_HEARTBEAT_ACK,
+                                 .flags = membership_stop_flag(c),
+                                 .ready_ns = h->ready_ns,
+                                 .peers_ready_ns = ps_clock_ns(now)};
     if (h->seq > c->m[i].progress) {
         c->m[i].progress = h->seq;
         c->m[i].progress_s = now;

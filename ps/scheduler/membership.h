@@ -21,6 +21,7 @@ struct scheduler_options {
     const struct shard_map *map;
     struct manifest manifest;
     uint64_t job;         // not 0
+    uint64_t clock;       // ps_clock_id
     double start_s;       // now, at creation
     struct ps_port port;  // peers: member numbers, PEER_SENDER
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/net/clock.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -18,6 +19,7 @@ struct round {
     int first_worker;
     struct exact_sum sum;
     double first_s, last_s;  // when the first and the last report or sum of this step came
+    int64_t ready_ns;        // the latest of them: of a report its own, of a sum that of its pushes
 };
 
 struct gather {
@@ -48,6 +50,7 @@ static void round_clear(struct rounds *c, int64_t step) {
     memset(&r->sum, 0, sizeof r->sum);
     r->step = step;
     r->reports = r->sums = 0;
+    r->ready_ns = 0;
 }
 
 static int decide(struct rounds *c) {
@@ -62,13 +65,18 @@ static int decide(struct rounds *c) {
             "servers had nothing to wait for; lower the learning rate or set gradient_clipping",
             (long long)r->step, (long long)r->sum.nonfinite);
     uint32_t flags = s.skip ? WIRE_SKIP : 0;
-    c->decision = (struct wire_header){
-        .kind = WIRE_DECISION, .step = r->step, .grad_scale = s.grad_scale, .norm = s.norm, .flags = flags};
+    c->decision = (struct wire_header){.kind = WIRE_DECISION,
+                                       .step = r->step,
+                                       .grad_scale = s.grad_scale,
+                                       .norm = s.norm,
+                                       .flags = flags,
+                                       .peers_ready_ns = r->ready_ns};
     c->step_done = (struct wire_header){.kind = WIRE_STEP_DONE,
                                         .step = r->step,
                                         .loss = loss,
                                         .norm = s.norm,
-                                        .flags = flags | membership_stop_flag(c->members)};
+                                        .flags = flags | membership_stop_flag(c->members),
+                                        .peers_ready_ns = r->ready_ns};
     for (int i = 0; i < c->shards; i++)
         if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), &c->decision);
     for (int w = 0; w < c->workers; w++) port_tell(&c->o.port, w, &c->step_done);
@@ -109,6 +117,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->last_s = now;
     r->reported[w] = true;
     r->loss[w] = h->loss;
+    r->ready_ns = ps_later(r->ready_ns, h->ready_ns);
     r->reports++;
     return close_round(c);
 }
@@ -125,6 +134,7 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     r->last_s = now;
     r->summed[shard] = true;
     exact_sum_merge(&r->sum, &h->sum);
+    r->ready_ns = ps_later(r->ready_ns, h->peers_ready_ns);
     r->sums++;
     return close_round(c);
 }

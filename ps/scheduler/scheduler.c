@@ -93,6 +93,7 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
                                    .map = map,
                                    .manifest = manifest_make(c, s->o->layout, map),
                                    .job = s->id.job,
+                                   .clock = ps_clock_id(),
                                    .start_s = now_seconds(),
                                    .port = {s, scheduler_send}};
     s->core = scheduler_core_create(&co);

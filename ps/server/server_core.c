@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/net/clock.h"
 #include "ps/server/sum.h"
 #include "shared/core/error.h"
 
@@ -32,9 +33,12 @@ struct server_key {
     float lr;
     int lr_worker;
     double first_s;             // when the first gradient came
+    int64_t open_ready_ns;      // the latest ready_ns of its gradients: what the open step's update needs
+    int64_t update_ready_ns;    // that of the last update: with a commit round, of all keys
     struct ps_frame **held;     // (N)
     int64_t *pushed;            // (N) pushes taken; the next step expected
     int64_t *staleness;         // (N) of the last push
+    int64_t *ready_ns;          // (N) of the last push; once added, with those added before it
     struct server_pull *pulls;  // (N)
     _Atomic int inflight;       // replies that the transport still reads from buf.weight
 };
@@ -47,6 +51,7 @@ struct server_round {
     double sent_s;
     struct exact_sum sum;
     struct update_scalars scalars;
+    int64_t ready_ns;  // of the keys complete so far; after the decision, of all that it needed
 };
 
 struct server_core {
@@ -78,8 +83,15 @@ static void acknowledge(struct server_core *c, const struct server_key *k, int w
                             .key = k->key,
                             .step = k->pushed[worker] - 1,
                             .staleness = k->staleness[worker],
+                            .peers_ready_ns = held ? 0 : k->ready_ns[worker],
                             .flags = held ? WIRE_HELD : 0};
     port_tell(&c->o.port, worker, &r);
+}
+
+// Only a pull with the largest delay allowed needed the last update. Any other: this worker's push alone.
+static int64_t pull_needed_ns(const struct server_core *c, const struct server_key *k, int worker) {
+    bool update = k->pulls[worker].want - k->step == c->o.rule.delay;
+    return ps_later(k->ready_ns[worker], update ? k->update_ready_ns : 0);
 }
 
 // Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
@@ -92,6 +104,7 @@ static void answer_pull(struct server_core *c, struct server_key *k, int worker)
                                       .step = pull->want,
                                       .version = k->version,
                                       .seq = pull->seq,
+                                      .peers_ready_ns = pull_needed_ns(c, k, worker),
                                       .flags = pull->final ? WIRE_FINAL : 0},
                            .payload = k->buf.weight,
                            .bytes = (size_t)k->n * dtype_size(c->o.dtype),
@@ -132,8 +145,9 @@ static int apply(struct server_core *c, struct server_key *k, const void *grad, 
 
 // ---------------------------------------------------------------- pushes summed in worker order
 static void report_sum(struct server_core *c, double now) {
-    struct wire_header h = {
-        .kind = WIRE_SHARD_SUM, .step = c->round.step, .has_sum = true, .sum = c->round.sum};
+    const struct server_round *r = &c->round;
+    struct wire_header h = {.kind = WIRE_SHARD_SUM, .step = r->step, .has_sum = true, .sum = r->sum};
+    h.peers_ready_ns = r->ready_ns;
     c->round.sent_s = now;
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
@@ -147,6 +161,7 @@ static int close_key(struct server_core *c, struct server_key *k, double now) {
         return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
                          why);
     k->complete = true;
+    c->round.ready_ns = ps_later(c->round.ready_ns, k->open_ready_ns);
     c->uncommitted++;
     if (++c->round.keys == c->count) {
         c->round.reported = true;
@@ -171,6 +186,7 @@ static int commit_key(struct server_core *c, struct server_key *k) {
     }
     if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
     k->complete = false;
+    k->update_ready_ns = c->o.commit_round ? c->round.ready_ns : k->open_ready_ns;
     k->step++;
     k->turn = 0;
     k->contributed = 0;
@@ -199,6 +215,7 @@ static void take_turn(struct server_core *c, struct server_key *k, struct ps_fra
         .acc = k->buf.acc, .grad = frame->data, .n = k->n, .dtype = c->o.dtype, .first = k->turn == 0};
     sum_add(&a);
     ps_frame_release(frame);
+    if (k->turn > 0) k->ready_ns[k->turn] = ps_later(k->ready_ns[k->turn], k->ready_ns[k->turn - 1]);
     acknowledge(c, k, k->turn, false);
     k->turn++;
 }
@@ -224,6 +241,8 @@ static int push_in_order(struct server_core *c, struct server_key *k, const stru
     }
     k->pushed[w] = h->step + 1;
     k->contributed++;
+    k->ready_ns[w] = h->ready_ns;
+    k->open_ready_ns = ps_later(k->open_ready_ns, h->ready_ns);
     c->totals.pushes++;
     staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
     if (w != k->turn) {
@@ -257,6 +276,7 @@ static int push_on_arrival(struct server_core *c, struct server_key *k, const st
     if (rc != 0) return -1;
     k->pushed[h->rank] = h->step + 1;
     k->staleness[h->rank] = (int64_t)tau;
+    k->ready_ns[h->rank] = h->ready_ns;
     staleness_count(&c->totals.staleness, tau);
     c->totals.pushes++;
     if (++c->applied % ((uint64_t)c->count * (uint64_t)c->o.rule.workers) == 0) c->totals.steps++;
@@ -382,6 +402,7 @@ int server_core_decision(struct server_core *c, const struct wire_header *h) {
     c->round.decided = true;
     c->round.scalars = (struct update_scalars){
         .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
+    c->round.ready_ns = ps_later(c->round.ready_ns, h->peers_ready_ns);
     if (commit_all(c) != 0) return -1;
     end_round(c);
     return 0;
@@ -429,6 +450,7 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
     k->held = xcalloc(workers, sizeof *k->held);
     k->pushed = xcalloc(workers, sizeof *k->pushed);
     k->staleness = xcalloc(workers, sizeof *k->staleness);
+    k->ready_ns = xcalloc(workers, sizeof *k->ready_ns);
     k->pulls = xcalloc(workers, sizeof *k->pulls);
 }
 
@@ -456,6 +478,7 @@ void server_core_destroy(struct server_core **core) {
         free(k->held);
         free(k->pushed);
         free(k->staleness);
+        free(k->ready_ns);
         free(k->pulls);
     }
     free(c->keys);

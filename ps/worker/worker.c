@@ -112,6 +112,7 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
     struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push};
+    c.push.ready_ns = ps_clock_ns(now_seconds());
     comm_command(task->worker->comm, &c);
     return 0;
 }
@@ -163,7 +164,10 @@ static int read_words(struct worker *w, const struct step_input *in, struct work
 static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
-    struct command c = {.kind = COMMAND_REPORT, .report = *in, .loss = words.loss_sum / in->loss_tokens};
+    struct command c = {
+        .kind = COMMAND_REPORT,
+        .report = {
+            .in = *in, .loss = words.loss_sum / in->loss_tokens, .ready_ns = ps_clock_ns(now_seconds())}};
     const char *late = "the scheduler did not close the step";
     comm_command(w->comm, &c);
     if (comm_wait(w->comm, COMM_STEP_DONE, -1, w->step, late) != 0) return -1;

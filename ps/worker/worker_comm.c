@@ -148,7 +148,7 @@ static void obey(struct worker_core *core, const struct command *x, double now) 
             worker_core_init_unit(core, x->unit, x->values, x->round);
             return;
         case COMMAND_REPORT:
-            worker_core_report(core, &x->report, x->loss, now);
+            worker_core_report(core, &x->report, now);
             return;
         case COMMAND_GATHER:
             worker_core_gather(core, x->gather, x->count, now);
@@ -315,6 +315,7 @@ static int start(struct comm *c) {
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
                                     .start_s = now_seconds(),
+                                    .clock = c->id.clock,
                                     .port = {c, comm_send}};
     c->core = worker_core_create(&o);
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)

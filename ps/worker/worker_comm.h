@@ -53,8 +53,7 @@ struct command {
     struct push_info push;
     const float *values;  // INIT: (n_pad), until the unit is no longer busy
     uint64_t round;       // INIT
-    struct step_input report;
-    double loss;  // REPORT: this worker's share
+    struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;  // GATHER
 };

@@ -28,6 +28,11 @@ struct worker_key {
     uint64_t fills;  // answered pulls
 };
 
+struct worker_unit {
+    struct unit_times times;
+    int unacknowledged, unlanded;  // keys of its last push
+};
+
 // A request to the scheduler that is repeated until answered.
 struct request {
     bool open;
@@ -37,9 +42,11 @@ struct request {
 
 struct worker_core {
     struct worker_core_options o;
-    struct worker_key *keys;  // (map->count)
-    int queued, sending;      // keys
-    size_t unacknowledged;    // bytes: credits in use
+    struct worker_key *keys;    // (map->count)
+    struct worker_unit *units;  // (units)
+    struct ps_clock clock;
+    int queued, sending;    // keys
+    size_t unacknowledged;  // bytes: credits in use
     uint64_t pull_seq;
     struct request report, gather, goodbye;
     struct worker_status status;
@@ -71,7 +78,8 @@ static void send_key(struct worker_core *c, int key, double now) {
                                         .version = k->version,
                                         .lr = k->push.lr,
                                         .grad_scale = k->push.grad_scale,
-                                        .flags = k->push.skip ? WIRE_SKIP : 0};
+                                        .flags = k->push.skip ? WIRE_SKIP : 0,
+                                        .ready_ns = k->push.ready_ns};
     k->sent_s = now;
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
 }
@@ -123,11 +131,16 @@ static void pump(struct worker_core *c, double now) {
 
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
     const int *first = c->o.map->first;
+    struct push_info push = *info;
+    push.ready_ns = ps_clock_to_scheduler(&c->clock, info->ready_ns);
+    c->units[u] = (struct worker_unit){.times = {.step = info->step, .ready_ns = info->ready_ns},
+                                       .unacknowledged = first[u + 1] - first[u],
+                                       .unlanded = first[u + 1] - first[u]};
     c->step = info->step;
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_key *k = &c->keys[key];
         k->init = false;
-        k->push = *info;
+        k->push = push;
         queue_key(c, k, (const char *)c->o.grads[u] + (size_t)k->part->begin * dtype_size(c->o.dtype),
                   k->bytes);
     }
@@ -143,14 +156,15 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
     }
 }
 
-void worker_core_report(struct worker_core *c, const struct step_input *in, double loss, double now) {
+void worker_core_report(struct worker_core *c, const struct step_report *r, double now) {
     struct wire_header h = {.kind = WIRE_REPORT,
-                            .step = in->step,
-                            .loss = loss,
-                            .lr = in->lr,
-                            .loss_scale = in->loss_scale,
-                            .clip = in->clip,
-                            .flags = in->stop ? WIRE_STOP : 0};
+                            .step = r->in.step,
+                            .loss = r->loss,
+                            .lr = r->in.lr,
+                            .loss_scale = r->in.loss_scale,
+                            .clip = r->in.clip,
+                            .flags = r->in.stop ? WIRE_STOP : 0,
+                            .ready_ns = ps_clock_to_scheduler(&c->clock, r->ready_ns)};
     request_open(c, &c->report, &h, now);
 }
 
@@ -175,6 +189,29 @@ void worker_core_goodbye(struct worker_core *c, double now) {
 }
 
 // ---------------------------------------------------------------- answers
+static int64_t needed_ns(const struct worker_core *c, const struct wire_header *h, int64_t before_ns) {
+    return ps_later(before_ns, ps_clock_from_scheduler(&c->clock, h->peers_ready_ns));
+}
+
+static void note_acknowledged(struct worker_core *c, const struct worker_key *k, const struct wire_header *h,
+                              double now) {
+    struct worker_unit *u = &c->units[k->part->unit];
+    struct unit_times *t = &u->times;
+    t->acknowledged_peers_ns = needed_ns(c, h, t->acknowledged_peers_ns);
+    if (!t->acknowledged_first_ns) t->acknowledged_first_ns = ps_clock_ns(now);
+    if (--u->unacknowledged == 0) t->acknowledged_ns = ps_clock_ns(now);
+}
+
+static void note_landed(struct worker_core *c, const struct worker_key *k, const struct wire_header *h,
+                        double now) {
+    struct worker_unit *u = &c->units[k->part->unit];
+    struct unit_times *t = &u->times;
+    if (k->pull_final) return;  // it follows no push
+    t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
+    if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
+    if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
+}
+
 static void sent_through(struct worker_core *c, struct worker_key *k) {
     c->unacknowledged -= k->payload_bytes;
     k->sending = SEND_IDLE;
@@ -182,19 +219,22 @@ static void sent_through(struct worker_core *c, struct worker_key *k) {
     c->progress++;
 }
 
-static void on_push_ack(struct worker_core *c, struct worker_key *k, const struct wire_header *h) {
+static void on_push_ack(struct worker_core *c, struct worker_key *k, const struct wire_header *h,
+                        double now) {
     bool open = k->sending == SEND_SENT || k->sending == SEND_HELD;
     if (!open || k->init || h->step != k->push.step) return;
     if (h->flags & WIRE_HELD) {
-        k->sending = SEND_HELD;
+        // Overtaken by weights that contain it: this goes on being repeated until the last word comes.
+        if (k->landed <= k->push.step) k->sending = SEND_HELD;
         return;
     }
     staleness_count(&c->status.staleness, (uint64_t)h->staleness);
+    note_acknowledged(c, k, h, now);
     sent_through(c, k);
 }
 
 static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
-                         const struct ps_frame *frame) {
+                         const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
     if (!k->pulling || h->seq != k->pull_seq || h->step != k->pull_want) return 0;
     if (!frame || frame->bytes != k->bytes)
@@ -208,27 +248,29 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     k->version = h->version;
     k->fills++;
     c->status.pulling--;
+    note_landed(c, k, h, now);
     // A held push is not repeated. If its acknowledgement was lost, weights that contain it prove that it
     // came.
     if (k->sending == SEND_HELD && k->push.step < k->landed) {
         staleness_count(&c->status.staleness, 0);
+        note_acknowledged(c, k, h, now);
         sent_through(c, k);
     }
     return 0;
 }
 
 static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
-                    const struct ps_frame *frame) {
+                    const struct ps_frame *frame, double now) {
     if (h->kind == WIRE_REFUSED)
         return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
     struct worker_key *k = &c->keys[h->key];
     switch (h->kind) {
         case WIRE_PUSH_ACK:
-            on_push_ack(c, k, h);
+            on_push_ack(c, k, h, now);
             return 0;
         case WIRE_PULL_REPLY:
-            return on_pull_reply(c, h->key, h, frame);
+            return on_pull_reply(c, h->key, h, frame, now);
         case WIRE_INIT_ACK:
             if (k->sending == SEND_SENT && k->init && h->seq == k->init_round) sent_through(c, k);
             return 0;
@@ -237,18 +279,20 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     }
 }
 
-static int on_scheduler(struct worker_core *c, const struct wire_header *h) {
+static int on_scheduler(struct worker_core *c, const struct wire_header *h, double now) {
     switch (h->kind) {
         case WIRE_STEP_DONE:
             if (!c->report.open || h->step != c->report.h.step) return 0;
             c->report.open = false;
             c->status.steps_done = h->step + 1;
+            c->status.done_peers_ns = needed_ns(c, h, 0);
             c->status.stats = (struct step_stats){.loss = h->loss,
                                                   .grad_norm = h->norm,
                                                   .skipped = (h->flags & WIRE_SKIP) != 0,
                                                   .stop = (h->flags & WIRE_STOP) != 0};
             return 0;
         case WIRE_HEARTBEAT_ACK:
+            ps_clock_sample(&c->clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
             if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
         case WIRE_GATHER_DONE:
@@ -274,9 +318,9 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
     int rc = c->error[0] ? -1 : 0;
     if (peer == PEER_SCHEDULER) {
         c->heard_s = now;
-        if (!rc) rc = on_scheduler(c, h);
+        if (!rc) rc = on_scheduler(c, h, now);
     } else if (!rc) {
-        rc = on_shard(c, peer, h, frame);
+        rc = on_shard(c, peer, h, frame, now);
     }
     ps_frame_release(frame);
     return rc;
@@ -304,9 +348,13 @@ int worker_core_tick(struct worker_core *c, double now) {
     repeat(c, &c->report, now);
     repeat(c, &c->gather, now);
     repeat(c, &c->goodbye, now);
-    if (now - c->beat_s >= c->o.heartbeat_s) {
-        struct wire_header h = {
-            .kind = WIRE_HEARTBEAT, .step = c->step, .seq = c->progress, .flags = c->stop ? WIRE_STOP : 0};
+    bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
+    if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
+        struct wire_header h = {.kind = WIRE_HEARTBEAT,
+                                .step = c->step,
+                                .seq = c->progress,
+                                .ready_ns = ps_clock_ns(now),
+                                .flags = c->stop ? WIRE_STOP : 0};
         c->beat_s = now;
         port_tell(&c->o.port, PEER_SCHEDULER, &h);
     }
@@ -340,6 +388,9 @@ uint64_t worker_core_fills(const struct worker_core *c, int u) {
         if (c->keys[key].fills < least) least = c->keys[key].fills;
     return least;
 }
+
+const struct unit_times *worker_core_times(const struct worker_core *c, int u) { return &c->units[u].times; }
+const struct ps_clock *worker_core_clock(const struct worker_core *c) { return &c->clock; }
 
 int worker_core_busy(const struct worker_core *c, int u) {
     const int *first = c->o.map->first;
@@ -375,7 +426,9 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     struct worker_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
     c->heard_s = o->start_s;
+    c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
+    c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
     for (int key = 0; key < o->map->count; key++) {
         c->keys[key].part = &o->map->parts[key];
         c->keys[key].bytes =
@@ -387,6 +440,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
 void worker_core_destroy(struct worker_core **c) {
     if (!*c) return;
     free((*c)->keys);
+    free((*c)->units);
     free(*c);
     *c = NULL;
 }

@@ -13,6 +13,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
+#include "ps/net/clock.h"
 #include "ps/net/port.h"
 #include "ps/shard_map.h"
 #include "shared/core/topology.h"
@@ -25,8 +26,9 @@ struct worker_core_options {
     const void *const *grads;  // (units) each (n_pad) of dtype, host memory: what pushes read
     int64_t credit_bytes;
     double resend_s, heartbeat_s;
-    double lost_s;        // a scheduler silent for this long is lost
-    double start_s;       // now, at creation
+    double lost_s;   // a scheduler silent for this long is lost
+    double start_s;  // now, at creation
+    struct ps_clock clock;
     struct ps_port port;  // peers: shard indices, PEER_SCHEDULER
 };
 
@@ -36,12 +38,25 @@ struct push_info {
     float lr;
     float grad_scale;  // async: the worker's own decision
     bool skip;
+    int64_t ready_ns;  // when it was handed over, this host's clock
+};
+
+// How the last push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. What a
+// peer's part made late is told from what the transfer took by the two times of peers.
+struct unit_times {
+    int64_t step;                                    // of the push
+    int64_t ready_ns;                                // handed over
+    int64_t acknowledged_first_ns, acknowledged_ns;  // its first and its last key; 0: not yet
+    int64_t acknowledged_peers_ns;                   // the latest hand-over that an acknowledgement needed
+    int64_t landed_first_ns, landed_ns;              // weights of the first and the last key; 0: not yet
+    int64_t landed_peers_ns;                         // the latest hand-over that they needed
 };
 
 struct worker_status {
     int pulling;              // pulls not yet answered
     int64_t steps_done;       // that the scheduler has closed
     struct step_stats stats;  // of the last one
+    int64_t done_peers_ns;    // the latest moment it needed of any worker, this host's clock
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one
     bool parted;                       // GOODBYE was acknowledged
@@ -57,8 +72,13 @@ void worker_core_destroy(struct worker_core **c);
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
 // values (n_pad) stay where they are until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
-// loss: this worker's share of the mean.
-void worker_core_report(struct worker_core *c, const struct step_input *in, double loss, double now);
+// What a worker says when its step is computed.
+struct step_report {
+    struct step_input in;
+    double loss;       // this worker's share of the mean
+    int64_t ready_ns;  // when it said so, this host's clock
+};
+void worker_core_report(struct worker_core *c, const struct step_report *report, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
 void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights of every key, as control bytes
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
@@ -75,6 +95,8 @@ const struct worker_status *worker_core_status(const struct worker_core *c);
 int64_t worker_core_landed(const struct worker_core *c, int u);   // steps over in every key's weights
 uint64_t worker_core_fills(const struct worker_core *c, int u);   // pulls that every key has had answered
 int64_t worker_core_version(const struct worker_core *c, int u);  // updates that every key's weights hold
+const struct unit_times *worker_core_times(const struct worker_core *c, int u);
+const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding

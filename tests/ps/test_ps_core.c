@@ -135,12 +135,88 @@ static void test_async_alone(void **state) {
     layout_destroy(&l);
 }
 
+// ---------------------------------------------------------------- moments
+static int64_t latest(const int64_t *ns, int count) {
+    int64_t most = 0;
+    for (int i = 0; i < count; i++)
+        if (ns[i] > most) most = ns[i];
+    return most;
+}
+
+// In the worker's clock: equal to a moment of the scheduler's clock, up to what both clocks may be off by.
+static void check_moment(struct sim *s, const struct sim_worker *x, int64_t ns, int64_t expected_ns) {
+    int64_t ahead_ns = ps_clock_ns(s->skew * (x->end.index + 1)), off_ns = 0;
+    for (int w = 0; w < s->t.workers && s->skew != 0; w++) {
+        const struct ps_clock *c = worker_core_clock(s->workers[w].core);
+        assert_in_range(c->samples, 1, 1 << 30);
+        if (c->worst_ns > off_ns) off_ns = c->worst_ns;
+    }
+    int64_t off = ns - ahead_ns - expected_ns;
+    if (llabs(off) > 2 * off_ns + (s->skew != 0 ? 2 : 0))
+        fail_msg("worker %d, step %lld: a moment is off by %lld ns", x->end.index, (long long)x->step,
+                 (long long)off);
+}
+
+// What x's last step needed of others, whatever was repeated, lost or overtaken on the way.
+static void check_moments(struct sim *s, struct sim_worker *x) {
+    bool alone = consistency_of(&s->c).row->on_arrival, round = commit_round(&s->c);
+    int64_t step = x->step - 1, all_ns = latest(s->reported[step], s->t.workers);
+    for (int u = 0; u < s->l->count; u++)
+        if (latest(s->handed[step][u], s->t.workers) > all_ns)
+            all_ns = latest(s->handed[step][u], s->t.workers);
+    for (int u = 0; u < s->l->count; u++) {
+        const struct unit_times *t = worker_core_times(x->core, u);
+        const int64_t *handed = s->handed[step][u];
+        int64_t own_ns = handed[x->end.index], unit_ns = latest(handed, s->t.workers);
+        int64_t earlier_ns = latest(handed, x->end.index + 1);
+        assert_int_equal(t->step, step);
+        check_moment(s, x, t->ready_ns, own_ns);
+        check_moment(s, x, t->landed_peers_ns, alone ? own_ns : round ? all_ns : unit_ns);
+        // Weights that came before it, and prove that the push had come, stand for an acknowledgement.
+        if (s->drop_percent == 0 && s->in_order)
+            check_moment(s, x, t->acknowledged_peers_ns, alone ? own_ns : earlier_ns);
+        assert_true(t->ready_ns <= t->acknowledged_first_ns && t->ready_ns <= t->landed_first_ns);
+        assert_true(t->acknowledged_first_ns <= t->acknowledged_ns && t->landed_first_ns <= t->landed_ns);
+        assert_true(t->acknowledged_ns <= ps_clock_ns(sim_clock(s, x)) &&
+                    t->landed_ns <= ps_clock_ns(sim_clock(s, x)));
+    }
+    if (!alone) check_moment(s, x, worker_core_status(x->core)->done_peers_ns, all_ns);
+    s->looks++;
+}
+
+// Moments of what a step needed, with and without a commit round, with workers that share the scheduler's
+// clock and workers on other hosts. A repeated or overtaken message changes none.
+static void test_moments(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 32; seed++) {
+        struct toy_case t = base_case();
+        t.seed = seed;
+        t.consistency = seed % 4 == 0 ? "async" : "sync";
+        t.clip = seed % 4 == 1 ? 0.5f : 0.0f;
+        t.dtype = seed % 4 == 2 ? DT_F16 : DT_BF16;
+        t.overflow_step = t.dtype == DT_F16 ? 1 : -1;
+        t.servers = 1 + (int)(seed % 3);
+        struct sim *s = sim_create_skewed(&t, seed % 8 < 4 ? 0.0 : 1000.0 * (double)seed);
+        s->on_landed = check_moments;
+        s->in_order = seed % 3 == 0;
+        s->report_first = seed / 4 % 2 == 0;
+        s->repeat_percent = (int)(seed % 5) * 6;
+        s->drop_percent = (int)(seed / 2 % 3) * 6;
+        sim_run(s);
+        assert_int_equal(s->looks, t.workers * t.steps);
+        for (int w = 0; w < t.workers; w++)
+            assert_true((worker_core_clock(s->workers[w].core)->samples > 0) == (s->skew != 0));
+        sim_destroy(s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sync_equals_reduce),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_async_exactly_once),
         cmocka_unit_test(test_async_alone),
+        cmocka_unit_test(test_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,9 @@
 #include "shared/core/rng.h"
 #include "test_ps_toy.h"
 
-#define SIM_JOB 4711
+#define SIM_JOB     4711
+#define SIM_STEPS   8
+#define SIM_WORKERS 4
 
 struct sim_end {  // one port
     struct sim *sim;
@@ -45,6 +47,7 @@ struct sim_worker {
     struct step_stats last;
 };
 
+struct sim;
 struct sim {
     struct toy_case t;
     struct layout *l;
@@ -61,8 +64,16 @@ struct sim {
     double now;
     int drop_percent, repeat_percent;
     bool in_order;
+    bool
+        report_first;  // a device's gradients may still be on their way to the host when its step is reported
     uint64_t draws;
-    int frames;  // alive
+    int frames;   // alive
+    double skew;  // worker w's clock is (w + 1) * skew seconds ahead of the scheduler's
+    int looks;    // for on_landed
+    // Moments of the scheduler's clock, nanoseconds.
+    int64_t handed[SIM_STEPS][TOY_UNITS][SIM_WORKERS], reported[SIM_STEPS][SIM_WORKERS];
+    void (*on_landed)(struct sim *s,
+                      struct sim_worker *x);  // x->step's weights have, its own next one begins
 };
 
 static inline uint64_t sim_draw(struct sim *s, uint64_t n) { return rng_below(s->t.seed, s->draws++, 99, n); }
@@ -131,6 +142,10 @@ static inline struct ps_frame *sim_frame(struct sim *s, void *data, size_t bytes
     return &f->frame;
 }
 
+static inline double sim_clock(const struct sim *s, const struct sim_worker *x) {
+    return s->now + s->skew * (x->end.index + 1);
+}
+
 // Takes one packet off the network: the oldest, or any. Every header passes the codec on its way.
 static inline int sim_deliver(struct sim *s) {
     int i = s->in_order ? 0 : (int)sim_draw(s, (uint64_t)s->count);
@@ -154,7 +169,8 @@ static inline int sim_deliver(struct sim *s) {
     }
     if (p.to.role == PS_WORKER) {
         int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
-        return worker_core_message(s->workers[p.to.index].core, peer, &h, f, s->now);
+        struct sim_worker *x = &s->workers[p.to.index];
+        return worker_core_message(x->core, peer, &h, f, sim_clock(s, x));
     }
     if (p.from.role == PS_SCHEDULER) {
         ps_frame_release(f);
@@ -195,6 +211,8 @@ static inline void sim_add_worker(struct sim *s, int w) {
                                     .resend_s = 0.2,
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
+                                    .clock.apart = s->skew != 0,
+                                    .start_s = sim_clock(s, x),
                                     .port = {&x->end, sim_send}};
     x->core = worker_core_create(&o);
 }
@@ -216,9 +234,11 @@ static inline void sim_add_shard(struct sim *s, int g) {
     s->shards[g] = server_core_create(&o);
 }
 
-static inline struct sim *sim_create(const struct toy_case *t) {
+static inline struct sim *sim_create_skewed(const struct toy_case *t, double skew) {
     struct sim *s = xcalloc(1, sizeof *s);
+    assert_true(t->steps <= SIM_STEPS && t->workers <= SIM_WORKERS);
     s->t = *t;
+    s->skew = skew;
     s->l = toy_layout(t->workers, 80);
     s->c = toy_config(t);
     s->c.ps.deadline_ms = 1000000000;
@@ -245,9 +265,10 @@ static inline struct sim *sim_create(const struct toy_case *t) {
     for (int w = 0; w < t->workers; w++) sim_login(s, PS_WORKER, w, 0, w);
     for (int i = 0; i < t->servers; i++) sim_login(s, PS_SERVER, i, 0, i);
     for (int g = 0; g < s->map->shards; g++) sim_login(s, PS_SHARD, g / t->threads, g % t->threads, g);
-    assert_int_equal(scheduler_core_tick(s->scheduler, 0), 0);
+    assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
     return s;
 }
+static inline struct sim *sim_create(const struct toy_case *t) { return sim_create_skewed(t, 0); }
 
 static inline void sim_destroy(struct sim *s) {
     for (int i = 0; i < s->count; i++) free(s->packets[i].payload);
@@ -278,6 +299,16 @@ static inline void sim_destroy(struct sim *s) {
     free(s);
 }
 
+static inline void sim_report(struct sim *s, struct sim_worker *x) {
+    struct step_report r = {
+        .in = {.step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)},
+        .loss = toy_loss(&s->t, x->end.index, x->step),
+        .ready_ns = ps_clock_ns(sim_clock(s, x))};
+    if (consistency_of(&s->c).row->on_arrival) return;
+    s->reported[x->step][x->end.index] = ps_clock_ns(s->now);
+    worker_core_report(x->core, &r, sim_clock(s, x));
+}
+
 // One turn of a worker's training loop.
 static inline void sim_work(struct sim *s, struct sim_worker *x) {
     const struct worker_status *now = worker_core_status(x->core);
@@ -288,11 +319,12 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         landed = landed && worker_core_landed(x->core, u) >= x->step;
     }
     if (x->phase == SIM_LOADING && busy == 0) {
-        worker_core_gather(x->core, NULL, 0, s->now);
+        worker_core_gather(x->core, NULL, 0, sim_clock(s, x));
         x->phase = SIM_BARRIER;
     } else if (x->phase == SIM_BARRIER && now->gathers_done == 1) {
         x->phase = SIM_COMPUTE;
     } else if (x->phase == SIM_COMPUTE && landed && busy == 0) {
+        if (s->on_landed && x->step > 0) s->on_landed(s, x);
         if (x->step == s->t.steps) {
             x->phase = SIM_OVER;
             return;
@@ -300,14 +332,16 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         for (int u = 0; u < s->l->count; u++)
             toy_grad(&s->t, s->l, u, x->end.index, x->step, x->weights[u], x->grads[u]);
         x->pushed = 0;
+        if (s->report_first) sim_report(s, x);
         x->phase = SIM_PUSHING;
     } else if (x->phase == SIM_PUSHING && x->pushed < s->l->count) {
-        struct push_info p = {.step = x->step, .lr = TOY_LR, .grad_scale = 1.0f};
-        worker_core_push_unit(x->core, s->l->count - 1 - x->pushed++, &p);
+        struct push_info p = {
+            .step = x->step, .lr = TOY_LR, .grad_scale = 1.0f, .ready_ns = ps_clock_ns(sim_clock(s, x))};
+        int u = s->l->count - 1 - x->pushed++;
+        s->handed[x->step][u][x->end.index] = ps_clock_ns(s->now);
+        worker_core_push_unit(x->core, u, &p);
     } else if (x->phase == SIM_PUSHING) {
-        struct step_input in = {
-            .step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)};
-        if (!alone) worker_core_report(x->core, &in, toy_loss(&s->t, x->end.index, x->step), s->now);
+        if (!s->report_first) sim_report(s, x);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
         x->last = now->stats;
@@ -334,7 +368,7 @@ static inline void sim_run(struct sim *s) {
         if (s->count > 0) assert_int_equal(sim_deliver(s), 0);
         struct sim_worker *x = &s->workers[sim_draw(s, (uint64_t)s->t.workers)];
         sim_work(s, x);
-        assert_int_equal(worker_core_tick(x->core, s->now), 0);
+        assert_int_equal(worker_core_tick(x->core, sim_clock(s, x)), 0);
         assert_int_equal(server_core_tick(s->shards[sim_draw(s, (uint64_t)s->map->shards)], s->now), 0);
         assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
     }

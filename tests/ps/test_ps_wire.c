@@ -30,7 +30,10 @@ static struct wire_header sample(enum wire_kind kind) {
                             .clip = 1.0f,
                             .grad_scale = 1e-5f,
                             .loss = 3.25,
-                            .norm = 0.125};
+                            .norm = 0.125,
+                            .ready_ns = INT64_MAX >> 2,
+                            .peers_ready_ns = 1,
+                            .clock = 0x0123456789abcdefu};
     if (kind == WIRE_SHARD_SUM) {
         h.has_sum = true;
         for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = (1ll << 55) + i;
@@ -69,6 +72,8 @@ static void test_round_trip(void **state) {
         assert_int_equal(back.flags, h.flags);
         assert_true(back.lr == h.lr && back.loss_scale == h.loss_scale && back.clip == h.clip);
         assert_true(back.grad_scale == h.grad_scale && back.loss == h.loss && back.norm == h.norm);
+        assert_true(back.ready_ns == h.ready_ns && back.peers_ready_ns == h.peers_ready_ns);
+        assert_true(back.clock == h.clock);
         assert_int_equal(back.has_sum, h.has_sum);
         assert_memory_equal(&back.sum, &h.sum, sizeof h.sum);
         assert_int_equal(back.count, h.count);
@@ -113,6 +118,16 @@ static void test_refused(void **state) {
     h.flags = 64;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
+    h.ready_ns = -1;
+    assert_int_equal(decode_of(h, 4), -1);
+    h.ready_ns = INT64_MAX;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.peers_ready_ns = -1;
+    assert_int_equal(decode_of(h, 4), -1);
+    h.peers_ready_ns = (INT64_MAX >> 2) + 1;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
     h.role = (enum ps_role)PS_ROLES;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
@@ -144,6 +159,7 @@ static void check_range(const struct wire_header *h) {
     assert_in_range(h->kind, 1, WIRE_KINDS - 1);
     assert_in_range(h->role, 0, PS_ROLES - 1);
     assert_true(h->rank >= -1 && h->key >= 0 && h->step >= 0 && h->version >= 0 && h->staleness >= 0);
+    assert_true(h->ready_ns >= 0 && h->peers_ready_ns >= 0);
     assert_in_range(h->count, 0, WIRE_VALUES_MAX);
     assert_true(strnlen(h->text, WIRE_TEXT_MAX) < WIRE_TEXT_MAX);
 }

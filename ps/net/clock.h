@@ -1,0 +1,49 @@
+// One clock for the roles of a job: the scheduler's monotonic clock. Processes of one host read the same clock;
+// one on another host learns how far its own is off from round trips with the scheduler, all through the run:
+// NTP's on-wire protocol (RFC 5905, section 8).
+//
+//     this role   t1 ------------------------------> t4      HEARTBEAT, HEARTBEAT_ACK
+//     scheduler          t2 (answered at once: = t3)
+//
+//     offset = ((t2 - t1) + (t2 - t4)) / 2       error <= (t4 - t1) / 2, and grows with age: clocks drift
+//
+// Plain data, no state of its own; moments are nanoseconds.
+#ifndef STARRING_PS_NET_CLOCK_H
+#define STARRING_PS_NET_CLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PS_CLOCK_FIRST   8     // samples taken quickly, before the first step
+#define PS_CLOCK_FIRST_S 0.01  // between them
+
+struct ps_clock {
+    bool apart;          // of another host than the scheduler; else all below stays 0
+    int samples;         // round trips so far
+    int64_t offset_ns;   // the scheduler's clock minus this host's
+    int64_t error_ns;    // of the offset, when it was measured
+    int64_t sampled_ns;  // when that was, this host's clock
+    int64_t worst_ns;    // the largest error in use since the first sample
+};
+
+// Which clock this process reads: equal for processes whose monotonic clocks are the same one. 0: not known,
+// unlike any other.
+uint64_t ps_clock_id(void);
+// The clock of a role that reads clock `own`, for a scheduler that reads `schedulers`.
+struct ps_clock ps_clock_of(uint64_t own, uint64_t schedulers);
+
+// A round trip: left and came back at sent_ns and back_ns of this host's clock, was there at there_ns of the
+// scheduler's. Kept when it knows better than what was known; anything impossible is dropped.
+void ps_clock_sample(struct ps_clock *c, int64_t sent_ns, int64_t there_ns, int64_t back_ns);
+// The most that the offset may be wrong by at own_ns.
+int64_t ps_clock_error(const struct ps_clock *c, int64_t own_ns);
+
+// Moments of one clock as moments of the other; 0, no moment, stays 0.
+int64_t ps_clock_to_scheduler(const struct ps_clock *c, int64_t own_ns);
+int64_t ps_clock_from_scheduler(const struct ps_clock *c, int64_t ns);
+
+static inline int64_t ps_later(int64_t a_ns, int64_t b_ns) { return a_ns > b_ns ? a_ns : b_ns; }
+// Seconds of now_seconds() as nanoseconds.
+static inline int64_t ps_clock_ns(double seconds) { return (int64_t)(seconds * 1e9); }
+
+#endif

@@ -31,6 +31,7 @@ struct toy_look {
     int *torn;
 };
 
+#define TOY_STEPS_MAX 64
 struct toy_worker_result {
     int rc, rank;
     void *weights[TOY_UNITS];
@@ -39,6 +40,8 @@ struct toy_worker_result {
     struct mem_usage usage;
     uint64_t sent, received, predicted_sent, predicted_received;
     struct staleness staleness;
+    int64_t samples[TOY_STEPS_MAX];  // of the job, in the weights of each step
+    float lr[TOY_STEPS_MAX];
     double sums[2];
     int torn;  // evaluations whose weights changed while they were read
     char error[512];
@@ -117,15 +120,22 @@ struct toy_worker_options {
 static inline int toy_steps(const struct toy_worker_options *o, struct topology *t,
                             struct toy_worker_result *r) {
     const struct toy_case *c = o->t;
+    const struct config *config = o->role.config;
     int64_t updates = 0;
     if (toy_load(t, t->layout)) return -1;
     for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         if (toy_pass(c, t, r->compute, step)) return -1;
         double loss = toy_loss(c, t->rank, step);
+        int64_t samples = t->mean_per_worker ? t->samples : updates * config->train_batch;
+        float lr = schedule_lr(&c->schedule, TOY_LR, schedule_steps(samples, config->train_batch));
+        if (step < TOY_STEPS_MAX) {
+            r->samples[step] = samples;
+            r->lr[step] = lr;
+        }
         struct step_input in = {.step = step,
                                 .updates = updates,
-                                .lr = TOY_LR,
+                                .lr = lr,
                                 .loss_scale = toy_loss_scale(c),
                                 .clip = c->clip,
                                 .loss_sum = &loss,

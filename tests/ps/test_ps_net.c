@@ -33,6 +33,60 @@ static void test_async(void **state) {
     for (int i = 0; i < 3; i++) async_case(&cases[i]);
 }
 
+#define STEPS 12
+static _Atomic int fast_steps;
+
+// Worker 1 takes its third step when worker 0 has done all of its own.
+static int slow_worker_waits(void *ctx, int rank, int64_t step) {
+    (void)ctx;
+    if (rank == 0) atomic_store(&fast_steps, (int)step);
+    while (rank == 1 && step == 2 && atomic_load(&fast_steps) < STEPS - 1) usleep(1000);
+    return 0;
+}
+
+// The learning rate follows the samples of the job. A worker that counted its own steps would take its third step
+// with the rate of the warm-up, though most of the job is over.
+static void test_schedule_follows_the_job(void **state) {
+    (void)state;
+    for (int clip = 0; clip < 2; clip++) {
+        struct toy_case t = async_of(clip ? 0.5f : 0.0f, DT_F32);
+        t.workers = 2;
+        t.steps = STEPS;
+        t.schedule = (struct schedule_config){.type = SCHEDULE_WARMUP,
+                                              .max_lr = TOY_LR,
+                                              .warmup_steps = STEPS,
+                                              .total_steps = STEPS,
+                                              .warmup = WARMUP_LINEAR};
+        atomic_store(&fast_steps, 0);
+        struct job *j = job_create(&t);
+        j->on_step = slow_worker_waits;
+        job_run(j, NULL, t.workers);
+        check_all_done(j);
+        for (int w = 0; w < 2; w++) {
+            const struct toy_worker_result *r = &j->worker[w];
+            for (int s = 0; s < STEPS; s++) {
+                assert_true(r->samples[s] >= s && (s == 0 || r->samples[s] > r->samples[s - 1]));
+                assert_true(f32_to_bits(r->lr[s]) ==
+                            f32_to_bits(schedule_lr(&t.schedule, TOY_LR, r->samples[s] / 2)));
+            }
+        }
+        const struct toy_worker_result *fast = &j->worker[0], *slow = &j->worker[1];
+        // The weights of its fourth step came after all of the other's: the last two of them may be under way.
+        assert_true(slow->samples[3] >= STEPS - 2 + 3 && slow->samples[STEPS - 1] >= 2 * STEPS - 3);
+        assert_true(slow->lr[3] > fast->lr[3]);
+        assert_true(fast->samples[STEPS - 1] <= STEPS - 1 + 2);
+        for (int s = 0; s < t.servers; s++) {
+            assert_int_equal(j->report[s].updates, 2 * STEPS);
+            assert_int_equal(j->report[s].samples_per_update, 1);
+            assert_true(j->report[s].span.end_ns > j->report[s].span.begin_ns &&
+                        j->report[s].span.begin_ns > 0);
+            assert_true(j->report[s].span.cpu_end_ns > j->report[s].span.cpu_begin_ns);
+            assert_true(j->report[s].scheduler.known && j->report[s].scheduler.cpu_s > 0);
+        }
+        job_destroy(j);
+    }
+}
+
 // One worker started from another configuration: refused, with both sides' words; the others are told
 // who is missing.
 static void test_manifest(void **state) {
@@ -89,9 +143,10 @@ static void test_no_scheduler(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sync_bits), cmocka_unit_test(test_skip_at_the_end),
-        cmocka_unit_test(test_async),     cmocka_unit_test(test_manifest),
-        cmocka_unit_test(test_missing),   cmocka_unit_test(test_no_scheduler),
+        cmocka_unit_test(test_sync_bits),    cmocka_unit_test(test_skip_at_the_end),
+        cmocka_unit_test(test_async),        cmocka_unit_test(test_schedule_follows_the_job),
+        cmocka_unit_test(test_manifest),     cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_no_scheduler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,6 +51,7 @@ struct toy_case {
     uint64_t seed;
     bool far;   // the workers' device has memory of its own (test_ps_far.h)
     bool look;  // an evaluation is under way when finish is called
+    struct schedule_config schedule;
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
@@ -59,6 +60,10 @@ static inline struct config toy_config(const struct toy_case *t) {
     c.variant = consistency_parse(t->consistency, &c.bound);
     c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
                                             .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+    // A worker's share of a step is one sequence.
+    c.train_batch = t->workers;
+    c.micro_batch = c.accumulation = 1;
+    c.schedule = t->schedule;
     c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;
     c.scaler.enabled = t->dtype == DT_F16;
     c.ps = (struct ps_config){.servers = t->servers,

@@ -42,7 +42,8 @@
     OPERATION(OP_ADAMW,      adamw,      adamw_args)     \
     OPERATION(OP_REDUCE,     reduce,     reduce_args)    \
     OPERATION(OP_CAST,       cast,       cast_args)      \
-    OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args)
+    OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args) \
+    OPERATION(OP_BUSY,       busy,       busy_args)
 // clang-format on
 
 #define OP_ENUMERATOR(OP, name, args_t) OP,
@@ -333,6 +334,16 @@ struct cast_args {
 struct fill_zero_args {
     void *out;
     int64_t bytes;
+};
+
+// No result but time: computes for ns + factor * (now - clock[0]) nanoseconds of the device's clock, then sets
+// clock[0] = now. Multiply-adds keep all of the device's threads busy meanwhile (ref: one), so that it costs
+// others what a longer computation would; a sleep would lend them the cores. clock[1] is scratch. ns = factor =
+// 0: only marks. clock[0] = 0: was never marked, and counts as now.
+struct busy_args {
+    int64_t *clock;  // (2)
+    int64_t ns;
+    double factor;
 };
 
 // ---------------------------------------------------------------- running them

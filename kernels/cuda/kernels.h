@@ -11,6 +11,7 @@
 // Bits        No result depends on the order of blocks or threads, nor on the number of
 //             multiprocessors. add, embed_fwd, reduce, cast, fill_zero, sumsq, decide and adamw give
 //             the bits of kernels/cpu (NaN payloads of sums excepted); the others round differently.
+//             busy gives times alone.
 // Alignment   Pointers are aligned to their elements (reduce: to bytes). 16-byte aligned pointers and
 //             widths that are multiples of 16 bytes take the vectorised paths.
 #ifndef STARRING_KERNELS_CUDA_KERNELS_H

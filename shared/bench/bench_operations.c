@@ -141,6 +141,9 @@ static void add_optimizer(struct bench_table *t) {
               .in = t->master, .n = unit, .from = DT_F32, .to = dt);
     BENCH_SET(bench_add(t, n * 2, 0, "%lld bytes", LL(unit) * 2), fill_zero, fill_zero_args, .out = t->z,
               .bytes = unit * 2);
+    w = bench_add(t, 2 * sizeof(int64_t), 0, "a mark");
+    w->tiny = true;
+    BENCH_SET(w, busy, busy_args, .clock = (int64_t *)t->scratch);
 }
 
 // ---------------------------------------------------------------- what computes

@@ -40,6 +40,19 @@ static void show_flag(char *text, size_t size, const struct cli_option *o) {
     snprintf(text, size, "--%s", o->name);
 }
 
+// Whether the flag was given before; its value then has become longer.
+static bool add_to_list(struct cli_args *a, const char *path, const char *flag, const char *value) {
+    for (size_t i = a->override_count; i-- > 0;) {
+        struct config_override *before = &a->overrides[i];
+        if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, path) != 0) continue;
+        char *both = xasprintf("%s,%s", before->value, value);
+        before->value = own(a, both, strlen(both));
+        free(both);
+        return true;
+    }
+    return false;
+}
+
 static int take_option(struct cli_args *a, const struct cli_option *o, const char *value) {
     a->given = xrealloc(a->given, (a->given_count + 1) * sizeof *a->given);
     a->given[a->given_count++] = (struct cli_given){.option = o, .value = value};
@@ -47,7 +60,10 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     char flag[64];
     show_flag(flag, sizeof flag, o);
     if (strcmp(o->path, CLI_SET) != 0) {
-        cli_override(a, flag, o->path, o->metavar ? value : "true");
+        bool list = o->path[0] == CLI_LIST[0];
+        const char *path = o->path + list;
+        if (!list || !add_to_list(a, path, flag, value))
+            cli_override(a, flag, path, o->metavar ? value : "true");
         return 0;
     }
     const char *equals = strchr(value, '=');

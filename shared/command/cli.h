@@ -17,7 +17,8 @@ struct cli_option {
     const char *help;     // one sentence, for --help; NULL: between programs, not shown
     char letter;          // 'c' for -c, or 0
 };
-#define CLI_SET "*"
+#define CLI_SET  "*"
+#define CLI_LIST "+"  // before a path: given again, it adds to what was given before, behind a comma
 
 struct cli_command {
     const char *name;      // "train"

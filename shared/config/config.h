@@ -24,6 +24,8 @@
 //     eval_every        0
 //     eval_batches      8
 //     trace, json, quiet            false
+//     trouble           {"straggle": ["RANK:FACTOR[:PROBABILITY]", ..],           shared/core/trouble.h
+//                        "delay": ["RANK:DISTRIBUTION:MS", ..]}
 //     memory            {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
 //     cpu               {"kernel": "auto"|"fma"|"bf16-pairs"}                       kernels/cpu_kernel.h
 //     cuda              {"attention": "auto"|"cudnn"|"own",                         kernels/cuda_choices.h
@@ -123,6 +125,7 @@ struct config {
     char *out;  // run directory, or NULL
     int64_t eval_every, eval_batches;
     bool trace, json, quiet;
+    char *straggle, *delay;  // lists of shared/core/trouble.h, right for the run's workers; NULL: none
     enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)
     int64_t logits_bytes;                 // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
 

@@ -37,6 +37,7 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define FIELD(name, kind, member, ...) \
     { .path = name, .type = kind, .offset = offsetof(struct draft, member), __VA_ARGS__ }
 #define TEXT(path, member, ...)       FIELD(path, FIELD_TEXT, member, __VA_ARGS__)
+#define LIST(path, member)            FIELD(path, FIELD_LIST, member)
 #define BOOL(path, member, ...)       FIELD(path, FIELD_BOOL, member, __VA_ARGS__)
 #define ENUM(path, member, list, ...) FIELD(path, FIELD_ENUM, member, .names = list, __VA_ARGS__)
 #define SIZE(path, member, list)      FIELD(path, FIELD_SIZE, member, .low = 1, .high = EXACT_MAX, .names = list)
@@ -79,6 +80,8 @@ static const struct field fields[] = {
     NUMBER("eval_every", FIELD_I64, c.eval_every, 0, EXACT_MAX),
     NUMBER("eval_batches", FIELD_I64, c.eval_batches, 0, EXACT_MAX, DEFAULT("8")),
     BOOL("trace", c.trace),
+    LIST("trouble.straggle", c.straggle),
+    LIST("trouble.delay", c.delay),
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
     ENUM("memory.check", c.memory_check, memory_check_names),
@@ -207,6 +210,34 @@ static int store_pair(const struct field *f, float *place, const cJSON *v, const
     return 0;
 }
 
+// Texts, in an array or joined by commas already, become one text.
+static int store_list(const struct field *f, char **place, const cJSON *v, const char *origin) {
+    const cJSON *item = cJSON_IsArray(v) ? v->child : v;
+    char *list = NULL;
+    for (; item; item = cJSON_IsArray(v) ? item->next : NULL) {
+        if (!cJSON_IsString(item) || !item->valuestring[0]) {
+            free(list);
+            return refuse(f, origin, "an array of texts", v);
+        }
+        char *longer = xasprintf("%s%s%s", list ? list : "", list ? "," : "", item->valuestring);
+        free(list);
+        list = longer;
+    }
+    free(*place);
+    *place = list;
+    return 0;
+}
+
+static cJSON *load_list(const char *list) {
+    cJSON *array = list ? cJSON_CreateArray() : NULL;
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        char *item = xasprintf("%.*s", (int)strcspn(at, ","), at);
+        cJSON_AddItemToArray(array, cJSON_CreateString(item));
+        free(item);
+    }
+    return array;
+}
+
 int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin) {
     void *place = (char *)d + f->offset;
     double x = 0;
@@ -222,6 +253,8 @@ int field_store(const struct field *f, struct draft *d, const cJSON *v, const ch
             free(*(char **)place);
             *(char **)place = xstrdup(v->valuestring);
             return 0;
+        case FIELD_LIST:
+            return store_list(f, place, v, origin);
         case FIELD_ENUM:
         case FIELD_SWITCH:
             if (name_index(f, v, origin, &index)) return -1;
@@ -265,7 +298,8 @@ static cJSON *load_f64(double v) {
 }
 
 cJSON *field_parse(const struct field *f, const char *value) {
-    if (f && f->type == FIELD_TEXT && value[0] != '"') return cJSON_CreateString(value);
+    bool list = f && f->type == FIELD_LIST && value[0] != '[';
+    if (list || (f && f->type == FIELD_TEXT && value[0] != '"')) return cJSON_CreateString(value);
     cJSON *v = relaxed_json_try(value);
     return v ? v : cJSON_CreateString(value);
 }
@@ -306,7 +340,8 @@ bool field_serves(const struct field *f, const struct config *c) {
 
 void draft_fini(struct draft *d) {
     for (size_t i = 0; i < field_count(); i++)
-        if (fields[i].type == FIELD_TEXT) free(*(char **)((char *)d + fields[i].offset));
+        if (fields[i].type == FIELD_TEXT || fields[i].type == FIELD_LIST)
+            free(*(char **)((char *)d + fields[i].offset));
 }
 
 void field_clear(const struct field *f, struct draft *d) {
@@ -340,6 +375,8 @@ cJSON *field_load(const struct field *f, const struct draft *d) {
             return load_f64(*(const double *)place);
         case FIELD_TEXT:
             return *(char *const *)place ? cJSON_CreateString(*(char *const *)place) : NULL;
+        case FIELD_LIST:
+            return load_list(*(char *const *)place);
         case FIELD_ENUM:
             return cJSON_CreateString(f->names[*(const int *)place]);
         case FIELD_SWITCH:

@@ -35,6 +35,7 @@ enum field_type {
     FIELD_F64,
     FIELD_PAIR,   // two adjacent floats: [beta1, beta2]
     FIELD_TEXT,   // char *, owned
+    FIELD_LIST,   // the same: texts joined by commas; NULL: none
     FIELD_ENUM,   // int, index into names
     FIELD_SIZE,   // int64_t: bytes, or -i for the i-th of names
     FIELD_SWITCH  // bool, index into two names

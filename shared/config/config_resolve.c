@@ -7,6 +7,7 @@
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/core/trouble.h"
 
 static const char *const text_of_bool[] = {"false", "true"};
 
@@ -198,6 +199,16 @@ static int resolve_schedule(struct reading *r) {
     return resolve_max_and_total(r);
 }
 
+static int check_trouble(struct reading *r) {
+    const struct config *c = &r->d->c;
+    char from[128], why[TROUBLE_WHY_MAX];
+    if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
+        return fail("%s: trouble.straggle: %s", config_origin(r, "trouble.straggle", from), why);
+    if (trouble_check(TROUBLE_DELAY, c->delay, c->workers, why))
+        return fail("%s: trouble.delay: %s", config_origin(r, "trouble.delay", from), why);
+    return 0;
+}
+
 static int check_rest(struct reading *r) {
     struct config *c = &r->d->c;
     char from[128];
@@ -207,6 +218,7 @@ static int check_rest(struct reading *r) {
             "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; "
             "tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             config_origin(r, "data.tokenizer", from), tokenizer);
+    if (check_trouble(r)) return -1;
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return fail("%s: parameter_server.heartbeat_ms %lld must be below deadline_ms %lld",
                     config_origin(r, "parameter_server.heartbeat_ms", from), (long long)c->ps.heartbeat_ms,

@@ -6,6 +6,7 @@
 #include "shared/core/arena.h"
 #include "shared/model/model.h"
 #include "shared/train/batch_feed.h"
+#include "shared/train/hinder.h"
 
 #define MIB 1048576.0
 
@@ -28,6 +29,7 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     struct model_options m = train_model_options(j->config, &j->spec, j->layout);
     model_predict(&m, model_bytes);
     batch_feed_predict(j->config, j->config->device == DEVICE_CUDA, model_bytes);
+    hinder_predict(j->config, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     return 0;
 }

@@ -7,6 +7,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/core/trouble.h"
 #include "shared/report/metrics.h"
 
 #define BAR_WIDTH   28
@@ -76,6 +77,9 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, (long long)c->seq);
+    char *trouble = trouble_text(c->straggle, c->delay);
+    if (trouble) fprintf(p->o.file, "trouble: %s\n", trouble);
+    free(trouble);
     if (c->clip == 0)
         fputs("no gradient clipping\n", p->o.file);
     else if (c->clip == 1)

@@ -7,6 +7,7 @@
 #include "kernels/statistics.h"
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
+#include "shared/core/trouble.h"
 #include "shared/core/version.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
@@ -164,6 +165,20 @@ static void put_speed(cJSON *s, const struct config *c, const struct metrics_tot
     json_put(step, "p95", percentile(m->step_seconds, m->steps, 0.95));
 }
 
+// As the configuration has it; nothing where there was none.
+static void put_trouble(cJSON *s, const struct config *c) {
+    char *text = config_to_json(c), *words = trouble_text(c->straggle, c->delay);
+    cJSON *all = words ? cJSON_Parse(text) : NULL;
+    cJSON *trouble = cJSON_DetachItemFromObjectCaseSensitive(all, "trouble");
+    if (trouble) {
+        cJSON_AddStringToObject(trouble, "text", words);
+        cJSON_AddItemToObject(s, "trouble", trouble);
+    }
+    cJSON_Delete(all);
+    free(words);
+    free(text);
+}
+
 static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
     enum run_phase phase = m->steps < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
     cJSON_AddStringToObject(s, "state", run_phase_word(phase));
@@ -185,6 +200,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     json_put(s, "steps", (double)m->steps);
     json_put(s, "steps_planned", (double)c->steps);
     json_put(s, "skipped", (double)m->skipped);
+    put_trouble(s, c);
     cJSON *loss = cJSON_AddObjectToObject(s, "loss");
     json_put(loss, "first", m->loss_first);
     json_put(loss, "last", m->loss_last);

@@ -19,6 +19,7 @@
 #include "shared/report/summary.h"
 #include "shared/report/trace.h"
 #include "shared/train/batch_feed.h"
+#include "shared/train/hinder.h"
 #include "shared/train/warm_up.h"
 
 #define NOTICEABLE_S 1.0  // of a warm-up
@@ -32,6 +33,7 @@ struct session {
     struct model *model;
     struct batch_feed *feed;
     struct event *computed;
+    struct hinder *hinder;
     struct topology *topology;
     struct metrics *metrics;    // worker 0
     struct progress *progress;  // worker 0, unless quiet
@@ -139,6 +141,7 @@ static int prepare_model(struct session *x) {
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
     x->computed = event_create(x->dev);
     if (!x->feed || !x->computed) return fail("out of memory for batches: %s", dev_error(x->dev));
+    if (hinder_create(c, x->dev, x->compute, &x->hinder)) return -1;
     if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
     double seconds = now_seconds() - start;
     if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
@@ -219,9 +222,11 @@ static int train(struct session *x, struct session_end *end) {
                               .tokenizer_in = tokenizer,
                               .model = x->model,
                               .feed = x->feed,
-                              .computed = x->computed};
+                              .computed = x->computed,
+                              .hinder = x->hinder};
     x->model = NULL;
     x->feed = NULL;
+    x->hinder = NULL;
     x->computed = NULL;
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
@@ -234,6 +239,8 @@ static int train(struct session *x, struct session_end *end) {
     result.model = NULL;
     x->feed = result.feed;
     result.feed = NULL;
+    x->hinder = result.hinder;
+    result.hinder = NULL;
     train_result_free(&result);
     free(weights);
     free(tokenizer);
@@ -257,6 +264,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (x.dev && o->end) o->end(o->ctx);
     model_destroy(&x.model);
     batch_feed_destroy(&x.feed);
+    hinder_destroy(&x.hinder);
     event_destroy(&x.computed);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);

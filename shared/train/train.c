@@ -12,6 +12,7 @@
 #include "shared/report/metrics.h"
 #include "shared/state/weights_hash.h"
 #include "shared/train/batch_feed.h"
+#include "shared/train/hinder.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
 #define DIVERGED_STEPS 8
@@ -27,6 +28,7 @@ struct train {
     int64_t updates;  // applied so far
     int skipped_in_a_row;
     struct batch_feed *feed;
+    struct hinder *hinder;   // NULL: no trouble was asked for
     struct event *computed;  // the last backward pass of the step
     double data_s;           // the device may have stood still for the reading of batches
     double steps_s;          // all steps, without the evaluations between them
@@ -65,7 +67,9 @@ static int forward(struct train *x, enum pass pass, bool want_loss) {
         if (topology_acquire(t, u, pass, &view)) return -1;
         if (u < last) topology_prefetch(t, u + 1, pass);
         if (needs_tied && topology_acquire(t, 0, pass, &tied)) return -1;
+        if (pass == PASS_FORWARD) hinder_before(x->hinder);
         model_forward(x->model, u, &view, needs_tied ? &tied : NULL, want_loss);
+        if (pass == PASS_FORWARD) hinder_after(x->hinder);
         if (needs_tied && topology_release(t, 0, pass)) return -1;
         if (topology_release(t, u, pass)) return -1;
     }
@@ -81,7 +85,9 @@ static int backward(struct train *x) {
         if (topology_acquire(t, u, PASS_BACKWARD, &view)) return -1;
         if (needs_tied && topology_acquire(t, 0, PASS_BACKWARD, &tied)) return -1;
         if (u > 0) topology_prefetch(t, u - 1, PASS_BACKWARD);
+        hinder_before(x->hinder);
         model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
+        hinder_after(x->hinder);
         if (topology_grad_ready(t, u)) return -1;
     }
     return 0;
@@ -114,6 +120,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
     if (read_batch(x, step)) return step_failed(x, step);
+    hinder_step(x->hinder, x->t->rank, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
         struct batch b = batch_feed_micro(x->feed, step, k);
@@ -331,6 +338,7 @@ static void report(struct train *x) {
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
+    hinder_predict(x->c, model_bytes);
     r->memory = x->t->memory;
     for (int c = 0; c < MEM_CLASSES; c++) {
         r->memory.predicted_bytes[c] += model_bytes[c];
@@ -412,6 +420,8 @@ static int run(struct train *x) {
     if (x->o->feed) batch_feed_set_rank(x->feed, x->t->rank);
     x->computed = x->o->computed ? x->o->computed : event_create(x->t->dev);
     x->model = x->o->model ? x->o->model : model_create(&mo);
+    x->hinder = x->o->hinder;
+    if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
     if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
@@ -433,6 +443,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
     report(&x);
     result->model = x.model;
     result->feed = x.feed;
+    result->hinder = x.hinder;
     event_destroy(&x.computed);
     return rc;
 }
@@ -440,5 +451,6 @@ int train_run(const struct train_options *o, struct train_result *result) {
 void train_result_free(struct train_result *r) {
     model_destroy(&r->model);
     batch_feed_destroy(&r->feed);
+    hinder_destroy(&r->hinder);
     *r = (struct train_result){0};
 }

@@ -9,6 +9,7 @@
 #include "shared/report/rank_report.h"
 
 struct batch_feed;
+struct hinder;
 struct eval_record;  // shared/report/metrics.h
 struct step_record;
 
@@ -23,6 +24,7 @@ struct train_result {
     // They keep their memory: giving it back may wait for a device on which peers still wait for us.
     struct model *model;
     struct batch_feed *feed;
+    struct hinder *hinder;
 };
 
 // Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL. on_start and on_eval may be NULL.
@@ -49,6 +51,7 @@ struct train_options {
     struct model *model;  // of train_model_options
     struct batch_feed *feed;
     struct event *computed;
+    struct hinder *hinder;
 };
 
 // The model of configuration c as prediction and run build it; for a run the caller adds device and stream.

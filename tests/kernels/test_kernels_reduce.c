@@ -163,6 +163,62 @@ static void fill_zero_fills_what_it_was_given(void **state) {
     }
 }
 
+// ---------------------------------------------------------------- busy
+// It takes the time that it was asked to take, on its own clock, and changes nothing else. How long that is is
+// bounded from below alone: a loaded machine may take any time longer.
+struct clock_words {
+    unsigned char before[64];
+    int64_t clock[2];
+    unsigned char behind[64];
+};
+
+static struct clock_words *words_new(void) {
+    struct clock_words *w = kt_poisoned(DT_U8, sizeof *w);
+    w->clock[0] = w->clock[1] = 0;
+    return w;
+}
+
+static void check_guards(const struct clock_words *w) {
+    for (size_t i = 0; i < sizeof w->before; i++) {
+        assert_int_equal(w->before[i], 0xff);
+        assert_int_equal(w->behind[i], 0xff);
+    }
+}
+
+static void busy(const op_fn *ops, int threads, struct clock_words *w, int64_t ns, double factor) {
+    kt_run(ops, OP_BUSY, threads, &(struct busy_args){.clock = w->clock, .ns = ns, .factor = factor});
+    check_guards(w);
+}
+
+// Of the reference and of the operation under test alike.
+static void takes_the_time_asked_for(const op_fn *ops, int threads) {
+    enum { MS = 1000000 };
+    struct clock_words *w = words_new();
+    busy(ops, threads, w, 0, 0);  // marks
+    int64_t first = w->clock[0];
+    assert_true(first > 0);
+    busy(ops, threads, w, 3 * MS, 0);
+    int64_t second = w->clock[0];
+    assert_true(second - first >= 3 * MS);
+    assert_true(second >= w->clock[1]);
+    // Four times what has passed since the mark, at least the 2 ms before: w was marked at `second`.
+    w->clock[0] -= 2 * MS;
+    int64_t mark = w->clock[0];
+    busy(ops, threads, w, 0, 4.0);
+    assert_true(w->clock[0] - mark >= 5 * 2 * MS);
+    // Without a mark a factor is of nothing: otherwise this would take as long as the machine is up.
+    w->clock[0] = 0;
+    busy(ops, threads, w, MS, 1e6);
+    assert_true(w->clock[0] >= w->clock[1]);
+    KT_FREE(w);
+}
+
+static void busy_takes_the_time_asked_for(void **state) {
+    (void)state;
+    takes_the_time_asked_for(ref_ops, 1);
+    for (int threads = 1; threads <= 3; threads++) takes_the_time_asked_for(KT_OPS, threads);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reduce_matches_ref),
@@ -172,6 +228,7 @@ int main(void) {
         cmocka_unit_test(cast_matches_ref),
         cmocka_unit_test(cast_rounds_to_nearest_even),
         cmocka_unit_test(fill_zero_fills_what_it_was_given),
+        cmocka_unit_test(busy_takes_the_time_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

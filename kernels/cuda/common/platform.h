@@ -95,6 +95,16 @@ __device__ inline float exp_for(float x) {
     return sizeof(T) == sizeof(float) ? expf(x) : fast_exp(x);
 }
 
+// The device's clock, which all of its blocks share.
+#ifndef DEVICE_NANOSECONDS
+__device__ inline int64_t device_nanoseconds(void) {
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return (int64_t)t;
+}
+#define DEVICE_NANOSECONDS() device_nanoseconds()
+#endif
+
 // ---------------------------------------------------------------- vectors
 template <typename T, int N>
 struct alignas(sizeof(T) * N) vec {

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <new>
 #include <tuple>
@@ -174,6 +175,12 @@ static inline float emu_exp2(float x) {
     return y < 0x1p-126f ? 0.0f : y;
 }
 #define HARDWARE_EXP2(x) emu_exp2(x)
+static inline int64_t emu_nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+#define DEVICE_NANOSECONDS() emu_nanoseconds()
 // As documented, the fast division gives 0 for divisors above 2^126.
 static inline float __fdividef(float a, float b) { return fabsf(b) > 0x1p126f && !isinf(b) ? 0.0f : a / b; }
 

@@ -1,0 +1,30 @@
+// Multiply-adds until a moment has come.
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/team.h"
+#include "kernels/queue/queue.h"
+
+#define CHAINS 64   // independent: enough to hide the latency of any vector length
+#define STEPS  512  // between two looks at the clock: some microseconds
+
+// Never inlined or analysed (noipa), so that the compiler can neither foresee nor leave out the results.
+static __attribute__((noipa)) void multiply_add(float x[CHAINS]) {
+    for (int s = 0; s < STEPS; s++)
+        for (int i = 0; i < CHAINS; i++) x[i] = x[i] * 0.5f + 1.0f;
+}
+
+static void busy_part(void *arg, int index, int count) {
+    const int64_t *until = arg;
+    float x[CHAINS] = {(float)index};
+    (void)count;
+    while (queue_now_ns() < *until) multiply_add(x);
+}
+
+int cpu_op_busy(int threads, const void *args, const char **why) {
+    const struct busy_args *a = args;
+    int64_t now = queue_now_ns(), since = a->clock[0] ? now - a->clock[0] : 0;
+    (void)why;
+    a->clock[1] = now + a->ns + (int64_t)(a->factor * (double)since);
+    if (a->clock[1] > now) team_run(threads, busy_part, &a->clock[1]);
+    a->clock[0] = queue_now_ns();
+    return 0;
+}

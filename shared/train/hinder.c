@@ -1,0 +1,66 @@
+#include "shared/train/hinder.h"
+
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+#include "shared/core/trouble.h"
+
+#define CLOCK_BYTES (2 * sizeof(int64_t))
+
+struct hinder {
+    const struct config *c;
+    struct device *dev;
+    struct stream *compute;
+    int64_t *clock;    // (2) device memory
+    double factor;     // of this step
+    int64_t delay_ns;  // still to come in this step
+};
+
+static bool wanted(const struct config *c) { return c->straggle || c->delay; }
+
+void hinder_predict(const struct config *c, size_t bytes[MEM_CLASSES]) {
+    if (wanted(c)) bytes[MEM_WORKSPACE] += dev_round(CLOCK_BYTES);
+}
+
+int hinder_create(const struct config *c, struct device *dev, struct stream *compute, struct hinder **out) {
+    *out = NULL;
+    if (!wanted(c)) return 0;
+    struct hinder *h = xcalloc(1, sizeof *h);
+    *h = (struct hinder){.c = c, .dev = dev, .compute = compute, .factor = 1};
+    h->clock = dev_alloc(dev, MEM_WORKSPACE, CLOCK_BYTES);
+    if (!h->clock) {
+        free(h);
+        return fail("out of memory for --straggle and --delay: %s", dev_error(dev));
+    }
+    *out = h;
+    return 0;
+}
+
+void hinder_destroy(struct hinder **at) {
+    struct hinder *h = *at;
+    if (!h) return;
+    dev_free(h->dev, MEM_WORKSPACE, h->clock, CLOCK_BYTES);
+    free(h);
+    *at = NULL;
+}
+
+static void compute_longer(const struct hinder *h, int64_t ns, double factor) {
+    op_busy(h->compute, &(struct busy_args){.clock = h->clock, .ns = ns, .factor = factor});
+}
+
+void hinder_step(struct hinder *h, int rank, int64_t step) {
+    if (!h) return;
+    const struct trouble t = trouble_of(h->c->straggle, h->c->delay, rank, h->c->seed);
+    h->factor = trouble_factor(&t, step);
+    h->delay_ns = trouble_delay_ns(&t, step);
+}
+
+void hinder_before(struct hinder *h) {
+    if (!h || (h->factor <= 1 && h->delay_ns <= 0)) return;
+    compute_longer(h, h->delay_ns, 0);  // and marks
+    h->delay_ns = 0;
+}
+
+void hinder_after(struct hinder *h) {
+    if (h && h->factor > 1) compute_longer(h, 0, h->factor - 1);
+}

@@ -1,0 +1,120 @@
+// Trouble on demand: no topology's results change by a bit, the ledger stays exact, the time is where it was put,
+// and what cannot be is refused.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "tests/job/job.h"
+
+#define RUN                                                                                                  \
+    "train --model llama.json --data data.txt --dtype bf16 --steps 6 --seq 32 --batch 2 --threads 1 --quiet" \
+    " --set eval_batches=1 --set parameter_server.partition_bytes=4096 --out run --force "
+
+static cJSON *run(const struct job_place *p, const char *topology, const char *trouble) {
+    struct job_output out = job_run(p, RUN "--topology %s %s", topology, trouble);
+    if (out.status) fail_msg("%s %s: %s", topology, trouble, out.err);
+    job_output_free(&out);
+    cJSON *s = job_summary(p, "run");
+    const cJSON *rank, *class;
+    cJSON_ArrayForEach(rank, job_item(s, "memory")) {
+        cJSON_ArrayForEach(class, job_item(rank, "predicted"))
+            assert_true(class->valuedouble == job_number(job_item(rank, "peak"), class->string));
+        assert_true(job_number(rank, "late_allocations") == 0);
+    }
+    return s;
+}
+
+static double compute_s(const cJSON *summary, int worker) {
+    const cJSON *t = cJSON_GetArrayItem(job_item(summary, "time_per_rank"), worker);
+    return job_number(t, "forward") + job_number(t, "backward");
+}
+
+// 6 steps of 50 ms more: 0.3 s of compute, all of it in the forward pass, on the worker that was named.
+static void check(const struct job_place *p, const char *topology, int worker) {
+    char trouble[96], form[64];
+    cJSON *plain = run(p, topology, "");
+    char *curve = job_curve(p, "run");
+    assert_null(cJSON_GetObjectItem(plain, "trouble"));
+    snprintf(trouble, sizeof trouble, "--straggle %d:2:0.5 --delay %d:constant:50", worker, worker);
+    cJSON *slow = run(p, topology, trouble);
+    char *slow_curve = job_curve(p, "run");
+    assert_string_equal(job_text(plain, "weights_hash"), job_text(slow, "weights_hash"));
+    assert_string_equal(curve, slow_curve);
+    double more = compute_s(slow, worker) - compute_s(plain, worker);
+    if (compute_s(slow, worker) < 0.3) fail_msg("%s: %.3f s more", topology, more);
+    const cJSON *told = job_item(slow, "trouble");
+    snprintf(form, sizeof form, "%d:constant:50", worker);
+    assert_string_equal(cJSON_GetArrayItem(job_item(told, "delay"), 0)->valuestring, form);
+    snprintf(form, sizeof form, "rank %d computes 50 ms longer", worker);
+    assert_non_null(strstr(job_text(told, "text"), form));
+    cJSON_Delete(plain);
+    cJSON_Delete(slow);
+    free(curve);
+    free(slow_curve);
+}
+
+static void results_do_not_change(void **state) {
+    const struct job_place *p = *state;
+    check(p, "local", 0);
+    check(p, "ps:sync --workers 2 --servers 2", 1);
+    check(p, "zero:0 --workers 2", 1);
+    check(p, "zero:1 --workers 2", 0);
+    check(p, "zero:2 --workers 2", 1);
+    check(p, "zero:3 --workers 2", 0);
+}
+
+static void refused(const struct job_place *p, const char *words, const char *text) {
+    struct job_output out = job_run(p, RUN "%s", words);
+    assert_int_equal(out.status, EXIT_USAGE);
+    if (!strstr(out.err, text)) fail_msg("%s: \"%s\" is not in:\n%s", words, text, out.err);
+    job_output_free(&out);
+}
+
+static void what_cannot_be_is_refused(void **state) {
+    const struct job_place *p = *state;
+    refused(p, "--topology zero:1 --workers 2 --straggle 2:3",
+            "--straggle: trouble.straggle: \"2:3\": there is no rank 2: the ranks that compute are 0 to 1");
+    refused(p, "--straggle 1:3", "rank 0 alone computes");
+    refused(p, "--delay 0:gauss:3", "--delay: trouble.delay: \"0:gauss:3\"");
+    refused(p, "--straggle 0:2 --straggle 0:3", "rank 0 is there twice");
+    refused(p, "--set trouble.straggle=[1]", "expected an array of texts");
+}
+
+// What is printed can be read again, whether it came as flags, lists or arrays.
+static void the_configuration_shows_it(void **state) {
+    const struct job_place *p = *state;
+    const char *const words[] = {
+        "--straggle 0:2 --straggle 1:3:0.5 --delay 1:pareto:5",
+        "--straggle 0:2,1:3:0.5 --set trouble.delay=[\"1:pareto:5\"]",
+        "--set trouble={\"straggle\":[\"0:2\",\"1:3:0.5\"],\"delay\":\"1:pareto:5\"}"};
+    for (int i = 0; i < 3; i++) {
+        cJSON *c = job_json(p, "train --topology zero:1 --workers 2 %s --print-config", words[i]);
+        char *text = cJSON_PrintUnformatted(job_item(c, "trouble"));
+        assert_string_equal(text, "{\"straggle\":[\"0:2\",\"1:3:0.5\"],\"delay\":[\"1:pareto:5\"]}");
+        free(text);
+        cJSON_Delete(c);
+    }
+    struct job_output out = job_run(p,
+                                    "train --model llama.json --data data.txt --seq 32 --batch 2 --steps 1 "
+                                    "--out run --force --straggle 0:2");
+    assert_int_equal(out.status, 0);
+    assert_non_null(strstr(out.out, "trouble: rank 0 computes 2 times as long in all steps\n"));
+    job_output_free(&out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_do_not_change),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(the_configuration_shows_it),
+    };
+    return cmocka_run_group_tests(tests, job_setup, job_teardown);
+}

@@ -1,0 +1,190 @@
+// Which steps straggle and how long delays are: a function of (seed, step, rank), with the distributions'
+// shares, means and bounds; what lists may say; and that the compute stream really computes longer.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/trouble.h"
+#include "shared/train/hinder.h"
+
+static void refused(enum trouble_kind kind, const char *list, int ranks, const char *text) {
+    char why[TROUBLE_WHY_MAX] = "";
+    if (trouble_check(kind, list, ranks, why) == 0) fail_msg("%s was taken", list);
+    if (!strstr(why, text)) fail_msg("%s: \"%s\" does not say \"%s\"", list, why, text);
+}
+
+static void lists_are_checked(void **state) {
+    static const char *const straggle[] = {"",          "1",    "1:",    ":2",    "x:2",  "-1:2", "1:2:",
+                                           "1:2:0.5:1", "1:2,", "1.5:2", "1:nan", "1:2x", "1 :2", "1:2:x"};
+    static const char *const delay[] = {"",           "1:5",           "1:constant",     "1:constant:",
+                                        "1:gauss:5",  "1:constant:-5", "1:constant:5:1", "1:pareto:inf",
+                                        "1:pareto:5,"};
+    char why[TROUBLE_WHY_MAX];
+    (void)state;
+    assert_int_equal(trouble_check(TROUBLE_STRAGGLE, NULL, 1, why), 0);
+    assert_int_equal(trouble_check(TROUBLE_STRAGGLE, "0:1,3:2.5:0.25,1:1e6", 4, why), 0);
+    assert_int_equal(trouble_check(TROUBLE_DELAY, "0:constant:0,1:exponential:.5,3:pareto:1e3", 4, why), 0);
+    for (size_t i = 0; i < sizeof straggle / sizeof *straggle; i++)
+        refused(TROUBLE_STRAGGLE, straggle[i], 4, "expected RANK:FACTOR[:PROBABILITY]");
+    for (size_t i = 0; i < sizeof delay / sizeof *delay; i++)
+        refused(TROUBLE_DELAY, delay[i], 4, "expected RANK:DISTRIBUTION:MS");
+    refused(TROUBLE_STRAGGLE, "1:2,4:2", 4, "\"4:2\": there is no rank 4: the ranks that compute are 0 to 3");
+    refused(TROUBLE_DELAY, "1:pareto:3", 1, "rank 0 alone computes");
+    refused(TROUBLE_STRAGGLE, "1:0.9", 4, "FACTOR");
+    refused(TROUBLE_STRAGGLE, "1:2:0", 4, "PROBABILITY");
+    refused(TROUBLE_STRAGGLE, "1:2:1.1", 4, "PROBABILITY");
+    refused(TROUBLE_STRAGGLE, "1:2,0:3,1:4", 4, "rank 1 is there twice");
+    refused(TROUBLE_DELAY, "1:pareto:3,1:constant:1", 4, "rank 1 is there twice");
+}
+
+static void a_list_is_of_the_ranks_that_it_names(void **state) {
+    static const char straggle[] = "0:2,12:3:0.5", delay[] = "12:exponential:7,1:constant:3";
+    (void)state;
+    struct trouble t = trouble_of(straggle, delay, 12, 1);
+    assert_true(t.factor == 3 && t.probability == 0.5 && t.mean_ms == 7);
+    assert_int_equal(t.distribution, DELAY_EXPONENTIAL);
+    t = trouble_of(straggle, delay, 0, 1);
+    assert_true(t.factor == 2 && t.probability == 1 && t.mean_ms == 0 && trouble_any(&t));
+    t = trouble_of(straggle, delay, 2, 1);
+    assert_false(trouble_any(&t));
+    assert_true(trouble_factor(&t, 3) == 1);
+    assert_int_equal(trouble_delay_ns(&t, 3), 0);
+    t = trouble_of(NULL, NULL, 0, 1);
+    assert_false(trouble_any(&t));
+    char *text = trouble_text(straggle, delay);
+    assert_non_null(strstr(text, "rank 12 computes 3 times as long in a share of 0.5 of its steps; rank 12"));
+    free(text);
+    assert_null(trouble_text(NULL, NULL));
+}
+
+#define STEPS 20000
+static void a_share_of_the_steps_straggles(void **state) {
+    struct trouble t = trouble_of("0:3:0.25,1:3:0.25,2:3", NULL, 0, 7), same = t, other, all, seed;
+    int hits = 0, both = 0, of_seed = 0;
+    (void)state;
+    other = trouble_of("0:3:0.25,1:3:0.25,2:3", NULL, 1, 7);
+    all = trouble_of("0:3:0.25,1:3:0.25,2:3", NULL, 2, 7);
+    seed = trouble_of("0:3:0.25,1:3:0.25,2:3", NULL, 0, 8);
+    for (int64_t s = 0; s < STEPS; s++) {
+        double f = trouble_factor(&t, s);
+        assert_true(f == 1 || f == 3);
+        assert_true(trouble_factor(&same, s) == f);
+        assert_true(trouble_factor(&all, s) == 3);
+        hits += f == 3;
+        both += f == 3 && trouble_factor(&other, s) == 3;
+        of_seed += f == 3 && trouble_factor(&seed, s) == 3;
+    }
+    assert_true(fabs((double)hits / STEPS - 0.25) < 0.02);
+    assert_true(fabs((double)both / STEPS - 0.0625) < 0.01);  // ranks and seeds are independent
+    assert_true(fabs((double)of_seed / STEPS - 0.0625) < 0.01);
+}
+
+static void delays_have_their_mean(void **state) {
+    static const char list[] = "0:constant:5,1:exponential:5,2:pareto:5";
+    (void)state;
+    for (int rank = 0; rank < 3; rank++) {
+        struct trouble t = trouble_of(NULL, list, rank, 3);
+        double sum = 0;
+        int64_t least = INT64_MAX, longer = 0;
+        for (int64_t s = 0; s < STEPS; s++) {
+            int64_t ns = trouble_delay_ns(&t, s);
+            assert_int_equal(ns, trouble_delay_ns(&t, s));
+            sum += (double)ns * 1e-6;
+            longer += ns > 10000000;
+            if (ns < least) least = ns;
+        }
+        double mean = sum / STEPS, tail = (double)longer / STEPS;
+        if (rank == 0) assert_true(least == 5000000 && mean == 5);
+        if (rank == 1) assert_true(fabs(mean - 5) < 0.2 && fabs(tail - exp(-2)) < 0.01 && least < 10000);
+        // (2.5 / 10)^2 of the Pareto's are above 10 ms; its mean converges slowly.
+        if (rank == 2) assert_true(fabs(mean - 5) < 1 && fabs(tail - 0.0625) < 0.01 && least >= 2500000);
+    }
+}
+
+// ---------------------------------------------------------------- on a stream
+#define MS 1000000
+static int compute(void *arg) {
+    struct busy_args a = {.clock = (int64_t[2]){0, 0}, .ns = *(int64_t *)arg};
+    const char *why;
+    return ref_ops[OP_BUSY](1, &a, &why);
+}
+
+static double forward_ms(struct stream *s, struct hinder *h, int64_t step) {
+    static int64_t unit_ns = 4 * MS;
+    struct stream_times before, after;
+    stream_get_times(s, &before);
+    hinder_step(h, 1, step);
+    stream_phase(s, PHASE_FORWARD);
+    for (int u = 0; u < 3; u++) {
+        hinder_before(h);
+        stream_host(s, "unit", compute, &unit_ns);
+        hinder_after(h);
+    }
+    stream_phase(s, PHASE_OTHER);
+    assert_int_equal(stream_sync(s), 0);
+    stream_get_times(s, &after);
+    return 1e3 * (after.busy_s[PHASE_FORWARD] - before.busy_s[PHASE_FORWARD]);
+}
+
+// The upper bounds are for the best of a few steps: other work on the machine makes any of them longer.
+static void check_ms(struct stream *s, struct hinder *h, double ms) {
+    double best = 1e9;
+    for (int64_t i = 0; i < 10 && best > 1.1 * ms; i++) {
+        double took = forward_ms(s, h, 0);
+        assert_true(took >= 0.99 * ms);
+        if (took < best) best = took;
+    }
+    if (best > 1.1 * ms) fail_msg("%.1f ms of compute instead of %.1f", best, ms);
+}
+
+static void the_stream_computes_longer(void **state) {
+    const struct {
+        const char *straggle, *delay;
+        double ms;
+    } rows[] = {{NULL, NULL, 12},
+                {"1:3", NULL, 36},
+                {"0:9", NULL, 12},  // another rank's
+                {NULL, "1:constant:10", 22},
+                {"1:2", "1:constant:10", 34}};
+    const char *why;
+    struct device *dev;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct config c = {.straggle = (char *)rows[i].straggle, .delay = (char *)rows[i].delay, .seed = 1};
+        struct hinder *h;
+        size_t bytes[MEM_CLASSES] = {0};
+        struct mem_usage usage;
+        assert_int_equal(dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 2}, &dev),
+                         0);
+        struct stream *s = stream_create(dev, "compute");
+        assert_int_equal(hinder_create(&c, dev, s, &h), 0);
+        assert_true(!h == (!c.straggle && !c.delay));
+        hinder_predict(&c, bytes);
+        dev_usage(dev, &usage);
+        assert_memory_equal(bytes, usage.peak_bytes, sizeof bytes);
+        check_ms(s, h, rows[i].ms);
+        stream_destroy(&s);
+        hinder_destroy(&h);
+        dev_usage(dev, &usage);
+        assert_int_equal(usage.current_bytes[MEM_WORKSPACE], 0);
+        dev_close(&dev);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_are_checked),
+        cmocka_unit_test(a_list_is_of_the_ranks_that_it_names),
+        cmocka_unit_test(a_share_of_the_steps_straggles),
+        cmocka_unit_test(delays_have_their_mean),
+        cmocka_unit_test(the_stream_computes_longer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,4 +1,4 @@
-// Ordered sums, casts, zero fill: to the bit, at any alignment.
+// Ordered sums, casts, zero fill: to the bit, at any alignment. What computes for a time.
 #include "tests/kernels/kernel_test.h"
 
 #define INPUTS 5

@@ -8,6 +8,7 @@
 
 #include "decentral/bench/bench_collective.h"
 #include "decentral/ring.h"
+#include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
 #include "ps/star.h"
 #include "shared/bench/bench.h"
@@ -23,27 +24,27 @@
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     static const char usage[] =
-        "starring bench step | kernels | adam | collective | tune [OPTIONS]\n\n"
+        "starring bench step | kernels | adam | collective | ps | tune [OPTIONS]\n\n"
         "  step        tokens/s and the share of a matrix product's speed of one training step\n"
         "  kernels     each operation beside a copy or a matrix product\n"
         "  adam        the optimizer beside a copy of the same bytes\n"
         "  collective  the ring's primitives, checked, in the columns of nccl-tests\n"
+        "  ps          the star: push, pull, latency and a server's arithmetic beside raw ceilings\n"
         "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n\n"
         "Examples:\n"
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
-        "  starring bench adam\n";
+        "  starring bench adam\n"
+        "  starring bench ps --min-bytes 1M --max-bytes 1M\n";
     const char *what = argc > 0 ? argv[0] : "";
     if (!strcmp(what, "step")) return bench_step(t, argc - 1, argv + 1);
     if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
     if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
     if (!strcmp(what, "collective")) return bench_collective(argc - 1, argv + 1);
+    if (!strcmp(what, "ps")) return bench_ps(t, argc - 1, argv + 1);
     if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
-    if (!strcmp(what, "ps"))
-        fail("bench %s: not supported yet", what);
-    else
-        fputs(usage, stderr),
-            fail("bench%s%s: expected step, kernels, adam, collective or tune", *what ? " " : "", what);
+    fputs(usage, stderr);
+    fail("bench%s%s: expected step, kernels, adam, collective, ps or tune", *what ? " " : "", what);
     return EXIT_USAGE;
 }
 

@@ -15,7 +15,7 @@
 static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     int64_t bytes = c->ps.partition_bytes, size = (int64_t)dtype_size(c->dtype);
     int shards = c->ps.servers * c->ps.threads;
-    if (shards > 1) {
+    if (shards > 1 && !c->ps.whole_units) {
         int64_t fair = l->padded * size / ((int64_t)PIECES_PER_SHARD * shards);
         if (fair < PIECE_MIN_BYTES) fair = PIECE_MIN_BYTES;
         if (fair < bytes) bytes = fair;

@@ -1,7 +1,6 @@
 #include "decentral/bench/bench_collective.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,24 +63,6 @@ struct bench {
 };
 
 // ---------------------------------------------------------------- the command line
-// Reads bytes such as "64M". 0, or -1 after naming the option.
-static int read_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out) {
-    static const char units[] = "KMG";
-    const char *text = cli_get(a, name);
-    char *end;
-    *out = fallback;
-    if (!text) return 0;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    bool number = !errno && end != text && *text != '-' && value > 0;
-    if (!number || (*end && (!unit || end[1])) || value > (1ULL << 40) >> shift)
-        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 16M or 1G", name, text);
-    *out = (size_t)value << shift;
-    return 0;
-}
-
 static int read_op(const char *word, const char *list, struct bench_rank_options *o) {
     const char *names[COLLECTIVE_PRIMITIVES];
     int count = 0;
@@ -186,8 +167,8 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     b->json = cli_get(a, "json") != NULL;
     if (ranks && b->ranks != ranks)
         return fail("--ranks %ld: mpirun started %d; leave --ranks out", ranks, b->ranks);
-    if (read_bytes(a, "min-bytes", 1 << 10, &b->o.min_bytes) ||
-        read_bytes(a, "max-bytes", 4 << 20, &b->o.max_bytes) || read_ops(a, &b->o))
+    if (cli_bytes(a, "min-bytes", 1 << 10, &b->o.min_bytes) ||
+        cli_bytes(a, "max-bytes", 4 << 20, &b->o.max_bytes) || read_ops(a, &b->o))
         return -1;
     if (b->o.max_bytes < b->o.min_bytes)
         return fail("--max-bytes %zu is below --min-bytes %zu", b->o.max_bytes, b->o.min_bytes);

@@ -351,6 +351,8 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     return 0;
 }
 
+struct comm *ps_worker_comm(struct topology *t) { return ((struct worker *)t)->comm; }
+
 struct topology *ps_worker_create(const struct ps_worker_options *o) {
     const struct config *c = o->role.config;
     struct worker *w = xcalloc(1, sizeof *w);

@@ -34,6 +34,8 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id);
 void comm_part(struct comm *c);
 // Ends the thread and closes its sockets: nothing is sent any more.
 void comm_hang_up(struct comm *c);
+// Of a worker's topology (ps_worker_create), to which it belongs: for `bench ps`, which times single transfers.
+struct comm *ps_worker_comm(struct topology *t);
 void comm_destroy(struct comm **c);  // after comm_part; waits until the transport has let go of every buffer
 
 // ---------------------------------------------------------------- commands
@@ -65,7 +67,7 @@ void comm_give_up(struct comm *c, const char *why);
 enum comm_event {
     COMM_LANDED,     // the unit's weights of this step
     COMM_FREE,       // nobody needs the unit's gradient any more
-    COMM_LOADED,     // the servers have the unit's initial values
+    COMM_LOADED,     // the servers have what was last sent of the unit: initial values, or a gradient
     COMM_PULLED,     // every pull has been answered
     COMM_GATHERED,   // the last gather. The scheduler decides who is late (it knows who still makes progress)
     COMM_STEP_DONE,  // the scheduler has closed the step, as far as the consistency asks for that

@@ -69,6 +69,8 @@ struct config *cli_config(const struct topology_table *t, const struct config_ov
                           size_t count, const struct cli_args *a);
 // A whole number in [low, high], or -1 with *out untouched after naming the option; not given: fallback.
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out);
+// Likewise bytes from 1 to 1024G, as "4096", "64K", "16M" or "1G" (powers of 1024).
+int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out);
 // Likewise a finite number.
 int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
                double *out);

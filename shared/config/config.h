@@ -95,6 +95,7 @@ struct ps_config {
     int64_t deadline_ms, heartbeat_ms;
     int64_t credit_bytes;  // in flight per worker
     char *bind;            // where servers and scheduler listen
+    bool whole_units;      // no key: partition_bytes alone cuts, not balance (`bench ps`)
 };
 
 struct config {

@@ -209,7 +209,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             ssize_t got = read(fd, &c, 1);
             if (got <= 0) {
                 watch(l, WAKE_MS);
-                return l->status ? -1 : fail("the writer ended before it told its address");
+                return l->status ? -1 : fail("a process ended before it answered");
             }
             if (c == '\n') {
                 line[length] = 0;
@@ -219,7 +219,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             continue;
         }
         watch(l, 1);
-        if (now_seconds() > until_s) return fail("no address within %.1f s", deadline_s);
+        if (now_seconds() > until_s) return fail("a process did not answer within %.1f s", deadline_s);
     }
     return -1;
 }

@@ -1,0 +1,80 @@
+#include "ps/bench/bench_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+
+#define STREAM_BYTES \
+    ((size_t)32 << 20)     // of a step, beyond what caches hold: where that is no more than KEYS_MOST
+#define KEYS_MOST     256  // about as many as gpt2-124m has
+#define KEYS_LEAST    2
+#define PROCESS_BYTES (16.0 * 1024 * 1024)
+
+const char *bench_kind_name(enum bench_kind k) { return k == BENCH_LATENCY ? "latency" : "stream"; }
+
+int bench_keys(const struct bench_plan *p) {
+    int shards = p->servers * p->threads;
+    if (p->kind == BENCH_LATENCY) return shards;
+    size_t wanted = STREAM_BYTES / p->bytes;
+    int keys = wanted > KEYS_MOST ? KEYS_MOST : wanted < KEYS_LEAST ? KEYS_LEAST : (int)wanted;
+    return (keys + shards - 1) / shards * shards;
+}
+
+int64_t bench_elements(const struct bench_plan *p) { return (int64_t)(p->bytes / dtype_size(p->dtype)); }
+
+struct layout *bench_layout(const struct bench_plan *p) {
+    struct layout *l = xcalloc(1, sizeof *l);
+    int64_t n = bench_elements(p);
+    l->count = bench_keys(p);
+    l->units = xcalloc((unsigned long)l->count, sizeof *l->units);
+    l->world = p->workers;
+    l->params = l->padded = n * l->count;
+    for (int i = 0; i < l->count; i++) {
+        struct unit *u = &l->units[i];
+        *u = (struct unit){.count = 1, .n = n, .n_pad = n};
+        u->tensors[0] =
+            (struct tensor){.shape = {n, 1}, .dims = 1, .numel = n, .decay = true, .logical_start = i * n};
+        snprintf(u->name, sizeof u->name, "payload.%d", i);
+        snprintf(u->tensors[0].name, sizeof u->tensors[0].name, "payload.%d", i);
+    }
+    return l;
+}
+
+struct config *bench_config(const struct topology_table *t, const struct bench_plan *p) {
+    char workers[16], servers[16], threads[16], bytes[32];
+    snprintf(workers, sizeof workers, "%d", p->workers);
+    snprintf(servers, sizeof servers, "%d", p->servers);
+    snprintf(threads, sizeof threads, "%d", p->threads);
+    snprintf(bytes, sizeof bytes, "%zu", p->bytes);
+    const struct config_override set[] = {
+        {"topology", "ps:sync", NULL},
+        {"workers", workers, NULL},
+        {"dtype", dtype_name(p->dtype), NULL},
+        {"device", "cpu", NULL},
+        {"threads", "1", NULL},
+        {"gradient_clipping", p->kind == BENCH_STREAM ? "1" : "0", NULL},
+        {"parameter_server.servers", servers, NULL},
+        {"parameter_server.threads", threads, NULL},
+        {"parameter_server.partition_bytes", bytes, NULL},
+    };
+    struct config *c = config_load(t, NULL, set, sizeof set / sizeof *set);
+    if (c) c->ps.whole_units = true;
+    return c;
+}
+
+double bench_memory(const struct bench_plan *row, int media) {
+    double total = 0, stream = 0;
+    for (int kind = 0; kind < BENCH_KINDS; kind++) {
+        struct bench_plan p = *row;
+        p.kind = (enum bench_kind)kind;
+        double payload = (double)bench_keys(&p) * (double)p.bytes;
+        double elements = (double)bench_keys(&p) * (double)bench_elements(&p);
+        double server = elements * 4 * sizeof(float) + (p.dtype == DT_F32 ? 0 : payload);
+        // A worker's weights and gradients, and as much again on its way.
+        double job = server + 3 * payload * p.workers;
+        total += media * (job + PROCESS_BYTES * (1 + p.servers + p.workers));
+        if (kind == BENCH_STREAM) stream = server + payload * p.workers + 2 * payload;
+    }
+    return total + stream + 3 * PROCESS_BYTES;
+}

@@ -1,0 +1,37 @@
+// What the processes of one row of `starring bench ps` agree on: a layout made up of units of one payload each,
+// and the configuration of a real star over it. Every process derives both from the same few numbers.
+//
+//     stream    many payloads a step, gradients clipped: a step's pushes, its updates and its pulls are then
+//               apart, because the servers wait for the scheduler's decision. A gradient that is not finite
+//               makes it "skip", and the weights come back without an update: pulls alone.
+//     latency   a payload a shard thread and step, nothing clipped: it is committed as soon as it has come
+#ifndef STARRING_PS_BENCH_BENCH_PLAN_H
+#define STARRING_PS_BENCH_BENCH_PLAN_H
+
+#include "ps/bench/bench_figures.h"
+#include "shared/config/config.h"
+#include "shared/core/unit.h"
+
+#define BENCH_BYTES_STEP 1024  // payloads are multiples of this: whole blocks of the exact sum of squares
+
+enum bench_kind { BENCH_STREAM, BENCH_LATENCY, BENCH_KINDS };
+const char *bench_kind_name(enum bench_kind k);
+
+struct bench_plan {
+    enum bench_kind kind;
+    enum bench_medium medium;
+    enum dtype dtype;
+    size_t bytes;  // of a payload
+    int servers, workers, threads;
+};
+int bench_keys(const struct bench_plan *p);  // payloads of a step
+int64_t bench_elements(const struct bench_plan *p);
+
+// Both malloc'd: config_destroy, layout_destroy. The configuration is NULL after logging.
+struct config *bench_config(const struct topology_table *t, const struct bench_plan *p);
+struct layout *bench_layout(const struct bench_plan *p);
+
+// Bytes that the processes of a row take at most: stars over `media` media, raw streams and arithmetic.
+double bench_memory(const struct bench_plan *p, int media);
+
+#endif

@@ -1,0 +1,128 @@
+#include "ps/bench/bench_ring.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ps/net/raw_stream.h"
+#include "shared/core/error.h"
+
+#define HEAD_BYTES  4096
+#define RING_BYTES  ((size_t)4 << 20)  // of slots, where two of them are not more
+#define SLOTS_LEAST 2
+#define SLOTS_MOST  64
+
+// Counters only grow; each side sleeps on the other's.
+struct head {
+    _Alignas(64) _Atomic uint32_t written;
+    _Atomic uint32_t reader_sleeps;
+    _Alignas(64) _Atomic uint32_t read;
+    _Atomic uint32_t writer_sleeps;
+};
+
+struct bench_ring {
+    struct head *head;
+    char *slots;
+    size_t bytes, mapped;
+    uint32_t count;  // slots
+};
+
+static uint32_t slots_of(size_t bytes) {
+    size_t n = RING_BYTES / bytes;
+    return (uint32_t)(n < SLOTS_LEAST ? SLOTS_LEAST : n > SLOTS_MOST ? SLOTS_MOST : n);
+}
+
+static size_t mapped_bytes(size_t bytes) { return HEAD_BYTES + slots_of(bytes) * bytes; }
+
+int bench_ring_memory(size_t bytes) {
+    int fd = memfd_create("starring-bench-ring", MFD_CLOEXEC);
+    if (fd < 0) return fail("bench ps: no shared memory: memfd_create: %s", strerror(errno));
+    if (ftruncate(fd, (off_t)mapped_bytes(bytes)) == 0) return fd;
+    fail("bench ps: no shared memory of %zu bytes: %s", mapped_bytes(bytes), strerror(errno));
+    close(fd);
+    return -1;
+}
+
+struct bench_ring *bench_ring_open(int fd, size_t bytes) {
+    struct bench_ring *r = xcalloc(1, sizeof *r);
+    r->bytes = bytes;
+    r->count = slots_of(bytes);
+    r->mapped = mapped_bytes(bytes);
+    void *p = mmap(NULL, r->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) {
+        fail("bench ps: the ring's memory cannot be mapped: %s", strerror(errno));
+        free(r);
+        return NULL;
+    }
+    r->head = p;
+    r->slots = (char *)p + HEAD_BYTES;
+    return r;
+}
+
+void bench_ring_close(struct bench_ring **r) {
+    if (!*r) return;
+    munmap((*r)->head, (*r)->mapped);
+    free(*r);
+    *r = NULL;
+}
+
+// Sleeps while *counter is seen, at most BENCH_RING_S. The flag is set before the counter is looked at once more, and
+// advance looks at the flag after it has moved the counter: no wake-up is lost.
+static int await_change(_Atomic uint32_t *counter, uint32_t seen, _Atomic uint32_t *sleeps) {
+    struct timespec most = {.tv_sec = BENCH_RING_S};
+    while (atomic_load(counter) == seen) {
+        atomic_store(sleeps, 1);
+        if (atomic_load(counter) != seen) break;
+        if (syscall(SYS_futex, counter, FUTEX_WAIT, seen, &most, NULL, 0) != 0 && errno == ETIMEDOUT)
+            return fail("bench ps: the other end of the shared-memory ring stood still for %d s",
+                        BENCH_RING_S);
+    }
+    atomic_store(sleeps, 0);
+    return 0;
+}
+
+static void advance(_Atomic uint32_t *counter, _Atomic uint32_t *sleeps) {
+    atomic_fetch_add(counter, 1);
+    if (atomic_exchange(sleeps, 0)) syscall(SYS_futex, counter, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+// Until at most `open` slots wait for the reader.
+static int await_reader(struct bench_ring *r, uint32_t open) {
+    struct head *h = r->head;
+    for (;;) {
+        uint32_t read = atomic_load(&h->read);
+        if (atomic_load(&h->written) - read <= open) return 0;
+        if (await_change(&h->read, read, &h->writer_sleeps) != 0) return -1;
+    }
+}
+
+int bench_ring_send(struct bench_ring *r, const char *base, int count) {
+    struct head *h = r->head;
+    for (int i = 0; i < count; i++) {
+        if (await_reader(r, r->count - 1) != 0) return -1;
+        uint32_t slot = atomic_load(&h->written) % r->count;
+        memcpy(r->slots + slot * r->bytes, base + (size_t)i * r->bytes, r->bytes);
+        advance(&h->written, &h->reader_sleeps);
+    }
+    return await_reader(r, 0);
+}
+
+int bench_ring_receive(struct bench_ring *r, int count, uint64_t *checksum) {
+    struct head *h = r->head;
+    *checksum = 0;
+    for (int i = 0; i < count; i++) {
+        uint32_t at = atomic_load(&h->read);
+        while (atomic_load(&h->written) == at)
+            if (await_change(&h->written, at, &h->reader_sleeps) != 0) return -1;
+        *checksum ^= raw_stream_checksum(r->slots + (at % r->count) * r->bytes, r->bytes);
+        advance(&h->read, &h->writer_sleeps);
+    }
+    return 0;
+}

@@ -1,0 +1,261 @@
+#include "ps/bench/bench_roles.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ps/ps.h"
+#include "ps/worker/worker_comm.h"
+#include "shared/core/error.h"
+#include "shared/report/rank_report.h"
+
+// ---------------------------------------------------------------- the bench's line
+int64_t bench_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t bench_wait_until(int64_t ns) {
+    struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
+    return bench_now();
+}
+
+int bench_hear(int control, char line[BENCH_LINE_MAX]) {
+    for (int n = 0; n < BENCH_LINE_MAX - 1;) {
+        ssize_t got = read(control, line + n, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return -1;
+        if (line[n] == '\n') {
+            line[n] = 0;
+            return 0;
+        }
+        n++;
+    }
+    return -1;
+}
+
+int bench_say(int control, const char *fmt, ...) {
+    char line[BENCH_LINE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(line, sizeof line - 1, fmt, args);
+    va_end(args);
+    if (n < 0 || n >= (int)sizeof line - 1) return fail("bench ps: an answer is too long");
+    line[n++] = '\n';
+    return write(control, line, (size_t)n) == n ? 0 : fail("bench ps: the bench has gone");
+}
+
+void bench_fill_gradient(const struct bench_plan *p, void *bytes) {
+    uint32_t state = 12345;
+    for (int64_t i = 0; i < bench_elements(p); i++) {
+        state = state * 1664525u + 1013904223u;
+        float x = ((float)(state >> 8) / 16777216.0f - 0.5f) * 1e-3f;
+        if (p->dtype == DT_F32)
+            ((float *)bytes)[i] = x;
+        else
+            ((uint16_t *)bytes)[i] = f32_to_bf16(x);
+    }
+}
+
+// ---------------------------------------------------------------- scheduler and server
+static void say_address(void *ctx, const char *address) {
+    const struct bench_seat *s = ctx;
+    bench_say(s->control, "%d %s", (int)getpid(), address);
+}
+
+static struct ps_role_options role_of(const struct bench_seat *s, const struct config *c,
+                                      const struct layout *l) {
+    return (struct ps_role_options){.config = c, .layout = l, .scheduler = s->address, .rank = s->rank};
+}
+
+int bench_scheduler(const struct bench_seat *s) {
+    struct layout *l = bench_layout(&s->plan);
+    struct config *c = bench_config(s->topologies, &s->plan);
+    int rc = -1;
+    if (c) {
+        struct ps_role_options o = role_of(s, c, l);
+        o.scheduler = "tcp://127.0.0.1:*";
+        o.on_bound = say_address;
+        o.ctx = (void *)s;
+        rc = ps_scheduler_run(&o);
+    }
+    config_destroy(&c);
+    layout_destroy(&l);
+    return rc;
+}
+
+int bench_server(const struct bench_seat *s) {
+    struct layout *l = bench_layout(&s->plan);
+    struct config *c = bench_config(s->topologies, &s->plan);
+    struct rank_report r;
+    int rc = -1;
+    if (c && !bench_say(s->control, "%d", (int)getpid())) {
+        struct ps_role_options o = role_of(s, c, l);
+        rc = ps_server_run(&o, &r);
+    }
+    if (!rc) rc = bench_say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
+    config_destroy(&c);
+    layout_destroy(&l);
+    return rc;
+}
+
+// ---------------------------------------------------------------- worker
+struct seated {
+    const struct bench_seat *seat;
+    const struct bench_plan *plan;
+    struct config *c;
+    struct layout *l;
+    struct device *dev;
+    struct stream *compute;
+    struct topology *t;
+    struct comm *comm;
+    int64_t step, updates;
+    void **grads;  // (units)
+    double loss;
+};
+
+static int open_worker(struct seated *w) {
+    const char *why = NULL;
+    const struct backend *b = backend_find("cpu", &why);
+    struct device_options d = {.threads = 1, .label = error_label()};
+    if (!b || dev_open(b, &d, &w->dev) != 0 || !(w->compute = stream_create(w->dev, "compute")))
+        return fail("cannot open the cpu device: %s", why ? why : "");
+    struct ps_worker_options o = {.role = role_of(w->seat, w->c, w->l), .dev = w->dev, .compute = w->compute};
+    if (!(w->t = ps_worker_create(&o))) return -1;
+    w->comm = ps_worker_comm(w->t);
+    w->grads = xcalloc((unsigned long)w->l->count, sizeof *w->grads);
+    float *zeros = xcalloc((unsigned long)bench_elements(w->plan), sizeof *zeros);
+    int rc = 0;
+    for (int u = 0; u < w->l->count && !rc; u++) rc = topology_load_unit(w->t, u, zeros);
+    free(zeros);
+    for (int u = 0; u < w->l->count && !rc; u++) {
+        struct unit_view view;
+        rc = topology_acquire(w->t, u, PASS_BACKWARD, &view);
+        if (rc) return rc;
+        w->grads[u] = view.grad;
+        bench_fill_gradient(w->plan, view.grad);
+    }
+    return rc;
+}
+
+static void close_worker(struct seated *w) {
+    topology_destroy(&w->t);
+    if (w->compute) stream_destroy(&w->compute);
+    dev_close(&w->dev);
+    free(w->grads);
+    layout_destroy(&w->l);
+    config_destroy(&w->c);
+}
+
+// As the last kernel of a unit's backward pass does it.
+static void push(struct seated *w, int u) {
+    struct command c = {.kind = COMMAND_PUSH,
+                        .unit = u,
+                        .push = {.step = w->step,
+                                 .lr = schedule_lr(&w->c->schedule, w->c->optimizer.lr, w->updates),
+                                 .grad_scale = 1.0f}};
+    comm_command(w->comm, &c);
+}
+
+static int await_acknowledged(struct seated *w, int u) {
+    return comm_wait(w->comm, COMM_LOADED, u, w->step, "a gradient was not acknowledged");
+}
+
+static void set_first(struct seated *w, float x) {
+    if (w->plan->dtype == DT_F32)
+        *(float *)w->grads[0] = x;
+    else
+        *(uint16_t *)w->grads[0] = f32_to_bf16(x);
+}
+
+// Keys are sent in order, so the last is waited for first.
+static int push_all(struct seated *w, bool skip, int64_t start) {
+    int units = w->l->count, rc = 0;
+    struct unit_view view;
+    for (int u = 0; u < units; u++)
+        if (topology_acquire(w->t, u, PASS_BACKWARD, &view) != 0) return -1;
+    if (w->seat->rank == 0) set_first(w, skip ? INFINITY : 1e-3f);
+    int64_t begin = bench_wait_until(start);
+    for (int u = 0; u < units; u++) push(w, u);
+    for (int u = units - 1; u >= 0 && !rc; u--) rc = await_acknowledged(w, u);
+    return rc ? rc : bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, bench_now());
+}
+
+static int close_step(struct seated *w) {
+    struct step_input in = {.step = w->step,
+                            .updates = w->updates,
+                            .lr = schedule_lr(&w->c->schedule, w->c->optimizer.lr, w->updates),
+                            .loss_scale = 1.0f,
+                            .clip = w->c->clip,
+                            .loss_sum = &w->loss,
+                            .loss_tokens = 1};
+    struct step_stats stats;
+    if (topology_step(w->t, &in, &stats) != 0) return -1;
+    w->step++;
+    if (!stats.skipped) w->updates++;
+    return 0;
+}
+
+static int pull_all(struct seated *w, int64_t start) {
+    struct unit_view view;
+    int64_t begin = bench_wait_until(start);
+    if (close_step(w) != 0) return -1;
+    for (int u = w->l->count - 1; u >= 0; u--)
+        if (topology_acquire(w->t, u, PASS_FORWARD, &view) != 0) return -1;
+    return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, bench_now());
+}
+
+// The payloads of a step one after the other, each on its way alone.
+static int measure_latency(struct seated *w, int64_t start, int steps) {
+    char line[BENCH_LINE_MAX];
+    size_t at = 0;
+    bench_wait_until(start);
+    for (int i = 0; i < steps; i++) {
+        for (int u = 0; u < w->l->count; u++) {
+            struct unit_view view;
+            if (topology_acquire(w->t, u, PASS_BACKWARD, &view) != 0) return -1;
+            int64_t begin = bench_now();
+            push(w, u);
+            if (await_acknowledged(w, u) != 0) return -1;
+            int64_t acknowledged = bench_now();
+            if (comm_wait(w->comm, COMM_LANDED, u, w->step + 1, "weights have not landed") != 0) return -1;
+            at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " %" PRId64 " ",
+                                   acknowledged - begin, bench_now() - begin);
+            if (at + 48 > sizeof line) return fail("bench ps: too many payloads a shard for one answer");
+        }
+        if (close_step(w) != 0) return -1;
+    }
+    return bench_say(w->seat->control, "%s", line);
+}
+
+static int obey(struct seated *w, const char *line) {
+    int64_t start;
+    int number;
+    if (sscanf(line, "push %d %" SCNd64, &number, &start) == 2) return push_all(w, number, start);
+    if (sscanf(line, "pull %" SCNd64, &start) == 1) return pull_all(w, start);
+    if (sscanf(line, "latency %" SCNd64 " %d", &start, &number) == 2)
+        return measure_latency(w, start, number);
+    return fail("bench ps: a worker was told \"%s\"", line);
+}
+
+int bench_worker(const struct bench_seat *s) {
+    struct seated w = {.seat = s, .plan = &s->plan, .l = bench_layout(&s->plan)};
+    char line[BENCH_LINE_MAX];
+    int rc = -1;
+    if ((w.c = bench_config(s->topologies, &s->plan))) rc = open_worker(&w);
+    if (!rc) rc = bench_say(s->control, "%d", (int)getpid());
+    while (!rc && !(rc = bench_hear(s->control, line)) && strcmp(line, "end") != 0) rc = obey(&w, line);
+    if (!rc) rc = topology_finish(w.t);
+    if (!rc)
+        rc = bench_say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64, atomic_load(&w.t->wire.payload_sent),
+                       atomic_load(&w.t->wire.payload_received), w.step);
+    close_worker(&w);
+    return rc;
+}

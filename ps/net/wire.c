@@ -7,10 +7,10 @@
 
 const char *wire_kind_name(enum wire_kind k) {
     static const char *const names[WIRE_KINDS] = {
-        "none",          "hello",     "welcome",     "refused",  "start",     "heartbeat",
-        "heartbeat_ack", "init",      "init_ack",    "push",     "push_ack",  "pull",
-        "pull_reply",    "shard_sum", "decision",    "report",   "step_done", "gather",
-        "gather_done",   "goodbye",   "goodbye_ack", "shutdown", "abort"};
+        "none",       "hello",       "welcome",  "refused",  "start",     "heartbeat", "heartbeat_ack",
+        "attach",     "attached",    "init",     "init_ack", "push",      "push_ack",  "pull",
+        "pull_reply", "shard_sum",   "decision", "report",   "step_done", "gather",    "gather_done",
+        "goodbye",    "goodbye_ack", "shutdown", "abort"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -24,17 +24,18 @@ bool wire_is_payload(const struct wire_header *h) {
 }
 
 // The fields that are the same on both sides of the codec.
-#define PLAIN_FIELDS(X)                                                                              \
-    X(rank)                                                                                          \
-    X(job)                                                                                           \
-    X(incarnation)                                                                                   \
-    X(manifest)                                                                                      \
-    X(step)                                                                                          \
-    X(version)                                                                                       \
-    X(seq)                                                                                           \
-    X(staleness)                                                                                     \
-    X(flags) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) X(peers_ready_ns) \
-        X(clock)
+#define PLAIN_FIELDS(X)                                                                                   \
+    X(rank)                                                                                               \
+    X(job)                                                                                                \
+    X(incarnation)                                                                                        \
+    X(manifest)                                                                                           \
+    X(step)                                                                                               \
+    X(version)                                                                                            \
+    X(seq)                                                                                                \
+    X(staleness)                                                                                          \
+    X(flags)                                                                                              \
+    X(place) X(place_bytes) X(into) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) \
+        X(peers_ready_ns) X(clock)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 
@@ -59,18 +60,19 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     return starring__ps_header__pack(&p, out);
 }
 
-// Which kinds carry a payload; WIRE_HELLO may (a server's endpoints).
-static bool payload_fits(enum wire_kind kind, size_t payload_bytes) {
-    switch (kind) {
-        case WIRE_START:
-        case WIRE_INIT:
+// Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO may (a server's endpoints).
+static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
+    switch (p->kind) {
         case WIRE_PUSH:
         case WIRE_PULL_REPLY:
-            return payload_bytes > 0;
+            return (payload_bytes > 0) != (p->place_bytes > 0);
+        case WIRE_START:
+        case WIRE_INIT:
+            return payload_bytes > 0 && !p->place_bytes;
         case WIRE_HELLO:
-            return true;
+            return !p->place_bytes;
         default:
-            return payload_bytes == 0;
+            return payload_bytes == 0 && !p->place_bytes;
     }
 }
 
@@ -81,14 +83,14 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     // Differences and sums of two moments stay in range.
     if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
     if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;
-    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP)) return -1;
+    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP | WIRE_PULLS)) return -1;
     if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
     if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
     if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX) return -1;
     // A digit of the exact sum stays far from overflow as long as the sums of 2^31 terms meet.
     for (size_t i = 0; i < p->n_sum; i++)
         if (p->sum[i] < 0 || p->sum[i] > INT64_MAX >> 1) return -1;
-    return payload_fits((enum wire_kind)p->kind, payload_bytes) ? 0 : -1;
+    return payload_fits(p, payload_bytes) ? 0 : -1;
 }
 
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out) {

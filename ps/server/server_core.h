@@ -15,7 +15,12 @@
 //                       v
 //          the optimizer; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
 //
-// Where pushes are applied on arrival, each is an update of its own, straight out of its frame.
+// The last three are one pass over memory where nothing has to be decided (key_pass.h). Gradients that lie in the
+// workers' segments are held where they are, without an acknowledgement, and added in that pass; the answer to the
+// worker's pull says that its gradient was taken. Weights go into the worker's segment, or the worker reads them
+// where they are: nobody changes them before it has pushed again.
+//
+// Where pushes are applied on arrival, each is an update of its own, straight out of its frame or segment.
 //
 // Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
 // acknowledged and dropped. What is not understood is refused with a text, never applied.
@@ -43,6 +48,12 @@ struct server_core_options {
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
 };
 
+// What a worker shares: where its gradients lie and, for some, its weights. base NULL: nothing.
+struct server_segment {
+    char *base;
+    size_t bytes;
+};
+
 struct server_totals {
     uint64_t pushes, duplicates, refused;
     size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
@@ -54,6 +65,9 @@ struct server_core;
 struct server_core *server_core_create(const struct server_core_options *o);
 void server_core_destroy(struct server_core **c);
 void server_core_set_job(struct server_core *c, uint64_t job);
+
+// What worker `worker` shares, before its first push; offsets in its messages are relative to base.
+void server_core_attach(struct server_core *c, int worker, const struct server_segment *s);
 
 // Whether the sender is a worker of this job, and the process that first spoke for its rank.
 bool server_core_knows(struct server_core *c, const struct wire_header *h);

@@ -1,5 +1,5 @@
 // A server's arithmetic on one key: worker gradients are added in fp32 in worker order, then rounded once to the
-// run's dtype. The same bits as OP_REDUCE over the same inputs.
+// run's dtype. The same bits as OP_REDUCE over the same inputs, whatever part of them came at once.
 // Pure; runs on the calling thread.
 #ifndef STARRING_PS_SERVER_SUM_H
 #define STARRING_PS_SERVER_SUM_H
@@ -9,15 +9,17 @@
 #include "kernels/backend.h"
 
 struct sum_args {
-    float *acc;        // (n)
-    const void *grad;  // (n) of dtype; need not be aligned
+    float *acc;                // (n)
+    const void *const *grads;  // count of them, each (n) of dtype; they need not be aligned
+    int count;
     int64_t n;
     enum dtype dtype;
-    bool first;  // acc = grad instead of acc += grad
+    bool first;  // the sum starts with these: acc is not read
 };
+// acc = [acc +] grads[0] + grads[1] + ..
 void sum_add(const struct sum_args *a);
-
-// buffer holds n floats and afterwards, from its start, n elements of dtype, each rounded once.
-void sum_round(void *buffer, int64_t n, enum dtype dtype);
+// The same, rounded once: elements [begin, begin + n) of the sum go to out, (n) of dtype. acc is
+// scratch from then on; out may lie in it: at the address of acc + begin, or below.
+void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out);
 
 #endif

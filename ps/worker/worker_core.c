@@ -12,6 +12,8 @@ enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
 struct worker_key {
     const struct partition *part;
     size_t bytes;  // of weights or gradient
+    bool shared;   // through this worker's segment
+    uint64_t grad_at, weight_at;
     enum sending sending;
     bool init;  // what is being sent: initial values, else a gradient
     struct push_info push;
@@ -65,6 +67,15 @@ static void request_open(struct worker_core *c, struct request *r, const struct 
 }
 
 // ---------------------------------------------------------------- sending
+// A push goes with the pull of what comes after it, as long as that one is open.
+static void ask_as_well(struct worker_key *k, struct wire_header *h, double now) {
+    if (!k->pulling || k->pull_want != k->push.step + 1) return;
+    h->flags |= WIRE_PULLS;
+    h->seq = k->pull_seq;
+    h->into = k->weight_at;
+    k->pulled_s = now;
+}
+
 static void send_key(struct worker_core *c, int key, double now) {
     struct worker_key *k = &c->keys[key];
     struct ps_message m = {.header = {.kind = WIRE_INIT, .key = key, .seq = k->init_round},
@@ -80,6 +91,12 @@ static void send_key(struct worker_core *c, int key, double now) {
                                         .grad_scale = k->push.grad_scale,
                                         .flags = k->push.skip ? WIRE_SKIP : 0,
                                         .ready_ns = k->push.ready_ns};
+    if (!k->init) ask_as_well(k, &m.header, now);
+    if (!k->init && k->shared) {
+        m.header.place = k->grad_at;
+        m.header.place_bytes = k->bytes;
+        m = (struct ps_message){.header = m.header};
+    }
     k->sent_s = now;
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
 }
@@ -90,19 +107,18 @@ static void send_pull(struct worker_core *c, int key, double now) {
                                       .key = key,
                                       .step = k->pull_want,
                                       .seq = k->pull_seq,
+                                      .into = k->weight_at,
                                       .flags = k->pull_final ? WIRE_FINAL : 0}};
     k->pulled_s = now;
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
 }
 
-static void open_pull(struct worker_core *c, int key, int64_t want, bool final, double now) {
-    struct worker_key *k = &c->keys[key];
+static void open_pull(struct worker_core *c, struct worker_key *k, int64_t want, bool final) {
     if (!k->pulling) c->status.pulling++;
     k->pulling = true;
     k->pull_final = final;
     k->pull_want = want;
     k->pull_seq = ++c->pull_seq;
-    send_pull(c, key, now);
 }
 
 static void queue_key(struct worker_core *c, struct worker_key *k, const void *payload, size_t bytes) {
@@ -115,17 +131,23 @@ static void queue_key(struct worker_core *c, struct worker_key *k, const void *p
     k->payload_bytes = bytes;
 }
 
+// Bytes of the transport that a key's sending takes.
+static size_t credit(const struct worker_key *k) { return k->shared && !k->init ? 0 : k->payload_bytes; }
+
 // Keys are ordered by unit, and unit 0 is what the next forward needs first.
 static void pump(struct worker_core *c, double now) {
+    bool full = false;
     for (int key = 0; key < c->o.map->count && c->queued > 0; key++) {
         struct worker_key *k = &c->keys[key];
         if (k->sending != SEND_QUEUED) continue;
-        if (c->unacknowledged && c->unacknowledged + k->payload_bytes > (size_t)c->o.credit_bytes) return;
+        size_t takes = credit(k);
+        full = full || (c->unacknowledged && c->unacknowledged + takes > (size_t)c->o.credit_bytes);
+        if (takes && full) continue;
         k->sending = SEND_SENT;
         c->queued--;
-        c->unacknowledged += k->payload_bytes;
+        c->unacknowledged += takes;
+        if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
-        if (!k->init) open_pull(c, key, k->push.step + 1, false, now);
     }
 }
 
@@ -180,7 +202,10 @@ void worker_core_gather(struct worker_core *c, const double *values, int count, 
 }
 
 void worker_core_pull_all(struct worker_core *c, double now) {
-    for (int key = 0; key < c->o.map->count; key++) open_pull(c, key, c->keys[key].landed, true, now);
+    for (int key = 0; key < c->o.map->count; key++) {
+        open_pull(c, &c->keys[key], c->keys[key].landed, true);
+        send_pull(c, key, now);
+    }
 }
 
 void worker_core_goodbye(struct worker_core *c, double now) {
@@ -213,7 +238,7 @@ static void note_landed(struct worker_core *c, const struct worker_key *k, const
 }
 
 static void sent_through(struct worker_core *c, struct worker_key *k) {
-    c->unacknowledged -= k->payload_bytes;
+    c->unacknowledged -= credit(k);
     k->sending = SEND_IDLE;
     c->sending--;
     c->progress++;
@@ -237,22 +262,24 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
                          const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
     if (!k->pulling || h->seq != k->pull_seq || h->step != k->pull_want) return 0;
-    if (!frame || frame->bytes != k->bytes)
-        return core_fail(
-            c->error, "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu", key,
-            (long long)h->step, k->part->shard / c->o.map->threads, frame ? frame->bytes : 0, k->bytes);
+    size_t bytes = frame ? frame->bytes : k->shared ? h->place_bytes : 0;
+    if (bytes != k->bytes)
+        return core_fail(c->error,
+                         "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu",
+                         key, (long long)h->step, k->part->shard / c->o.map->threads, bytes, k->bytes);
     char *unit = c->o.weights[k->part->unit];
-    memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, frame->bytes);
+    if (frame) memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, bytes);
     k->pulling = false;
     k->landed = k->pull_want;
     k->version = h->version;
     k->fills++;
     c->status.pulling--;
     note_landed(c, k, h, now);
-    // A held push is not repeated. If its acknowledgement was lost, weights that contain it prove that it
-    // came.
-    if (k->sending == SEND_HELD && k->push.step < k->landed) {
-        staleness_count(&c->status.staleness, 0);
+    // Weights that contain the push prove that it came: it is acknowledged no other way, or the acknowledgement
+    // was lost.
+    bool open = k->sending == SEND_SENT || k->sending == SEND_HELD;
+    if (open && !k->init && k->push.step < k->landed) {
+        staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, k, h, now);
         sent_through(c, k);
     }
@@ -422,6 +449,16 @@ void worker_core_describe(const struct worker_core *c, int u, char *out, size_t 
     }
 }
 
+static void key_init(const struct worker_core *c, struct worker_key *k, const struct partition *part) {
+    const struct worker_core_options *o = &c->o;
+    size_t size = dtype_size(o->dtype), begin = (size_t)part->begin * size;
+    k->part = part;
+    k->bytes = (size_t)(part->end - part->begin) * size;
+    k->shared = o->shared && o->shared[part->shard];
+    if (k->shared) k->grad_at = o->grad_at[part->unit] + begin;
+    if (k->shared && o->weight_at) k->weight_at = o->weight_at[part->unit] + begin;
+}
+
 struct worker_core *worker_core_create(const struct worker_core_options *o) {
     struct worker_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
@@ -429,11 +466,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
     c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
-    for (int key = 0; key < o->map->count; key++) {
-        c->keys[key].part = &o->map->parts[key];
-        c->keys[key].bytes =
-            (size_t)(o->map->parts[key].end - o->map->parts[key].begin) * dtype_size(o->dtype);
-    }
+    for (int key = 0; key < o->map->count; key++) key_init(c, &c->keys[key], &o->map->parts[key]);
     return c;
 }
 

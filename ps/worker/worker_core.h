@@ -4,11 +4,14 @@
 // A key between two steps:
 //
 //     pushed by the caller --> QUEUED --credits, urgent units first--> SENT --PUSH_ACK--> IDLE
-//                                 PULL (t+1) follows the push at once      (HELD: arrived, keep waiting)
+//                                 the push asks for t+1 as well            (HELD: arrived, keep waiting)
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
 //
 // Safe to overwrite: this worker pushed the key only after its last use of the weights in step t.
-// Credits: bytes pushed and not yet acknowledged; one partition may always go.
+// Credits: bytes pushed and not yet acknowledged; one partition may always go. What a shard reads in this worker's
+// segment is in no transport and takes no credit: its push says where the gradient lies. The gradient stays as it is
+// until the shard's answer, be it the acknowledgement or the weights that contain it; a repeated push that arrives
+// later is dropped unread. The weights are then in place: the shard wrote them, or the worker reads the shard's own.
 // At-least-once: what is unanswered for resend_s is sent again; the servers apply it once.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
@@ -22,8 +25,11 @@ struct worker_core_options {
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
-    void *const *weights;      // (units) each (n_pad) of dtype, host memory: what pulls write
-    const void *const *grads;  // (units) each (n_pad) of dtype, host memory: what pushes read
+    void *const *weights;       // (units) each (n_pad) of dtype, host memory: what pulls write
+    const void *const *grads;   // (units) each (n_pad) of dtype, host memory: what pushes read
+    const bool *shared;         // (shards) that reach this worker's segment; NULL: none
+    const uint64_t *grad_at;    // (units) where the grads lie in the segment
+    const uint64_t *weight_at;  // (units) and the weights; NULL: they are read where the shards have them
     int64_t credit_bytes;
     double resend_s, heartbeat_s;
     double lost_s;   // a scheduler silent for this long is lost

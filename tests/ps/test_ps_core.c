@@ -48,6 +48,25 @@ static struct toy_case base_case(void) {
                              .seed = 1};
 }
 
+// What lies in segments is read at the time of the message: a push that is repeated after its buffer has got the
+// next gradient, or weights that change under a worker, give other bits.
+static void test_segments(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 90; seed++) {
+        struct toy_case t = base_case();
+        t.seed = seed;
+        t.share = seed % 3 == 0 ? SHARE_WRITTEN : seed % 3 == 1 ? SHARE_IN_PLACE : SHARE_MIXED;
+        t.dtype = seed % 4 == 0 ? DT_F16 : seed % 4 == 1 ? DT_BF16 : DT_F32;
+        t.clip = seed % 2 ? 0.5f : 0.0f;
+        t.servers = 1 + (int)(seed / 2 % 3);
+        t.threads = 1 + (int)(seed / 3 % 2);
+        t.workers = 1 + (int)(seed / 2 % 4);
+        t.overflow_step = t.dtype == DT_F16 ? 1 : -1;
+        bool quiet = seed % 5 == 0;
+        compare(&t, quiet ? 0 : (int)(seed / 5 % 4) * 8, quiet ? 0 : (int)(seed / 7 % 5) * 6, quiet);
+    }
+}
+
 static void test_sync_equals_reduce(void **state) {
     (void)state;
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -84,11 +103,12 @@ static void test_chaos(void **state) {
 // Every push is one update, however often it was repeated or lost.
 static void test_async_exactly_once(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 25; seed++) {
+    for (uint64_t seed = 1; seed <= 36; seed++) {
         struct toy_case t = base_case();
         t.consistency = "async";
         t.seed = seed;
         t.steps = 6;
+        t.share = seed % 3 == 0 ? SHARE_WRITTEN : seed % 3 == 1 ? SHARE_NOTHING : SHARE_MIXED;
         struct sim *s = sim_create(&t);
         s->drop_percent = (int)(seed % 3) * 10;
         s->repeat_percent = (int)(seed % 4) * 10;
@@ -212,11 +232,9 @@ static void test_moments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sync_equals_reduce),
-        cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_async_exactly_once),
-        cmocka_unit_test(test_async_alone),
-        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_sync_equals_reduce), cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_segments),           cmocka_unit_test(test_async_exactly_once),
+        cmocka_unit_test(test_async_alone),        cmocka_unit_test(test_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,11 @@ enum sim_phase { SIM_LOADING, SIM_BARRIER, SIM_COMPUTE, SIM_PUSHING, SIM_CLOSING
 struct sim_worker {
     struct sim_end end;
     struct worker_core *core;
-    void *weights[TOY_UNITS], *grads[TOY_UNITS];
+    char *segment;  // holds the grads, and the weights unless they are in place
+    size_t segment_bytes;
+    uint64_t grad_at[TOY_UNITS], weight_at[TOY_UNITS];
+    bool *shared;                                                   // (shards)
+    void *weights[TOY_UNITS], *grads[TOY_UNITS], *seen[TOY_UNITS];  // seen: what the step computes on
     float *init[TOY_UNITS];
     enum sim_phase phase;
     int64_t step, updates;
@@ -54,6 +58,7 @@ struct sim {
     struct config c;
     struct shard_map *map;
     struct server_buffers *buffers;
+    void *published[TOY_UNITS];  // (n_pad) each: the servers' weights, which workers may read in place
     struct sim_worker *workers;
     struct server_core **shards;
     struct sim_end *shard_ends;
@@ -191,14 +196,36 @@ static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thr
     assert_true(scheduler_core_message(s->scheduler, &h, f, s->now) >= 0);
 }
 
+// Where the worker's buffers lie: what frames leave where it is may as well lie in a segment.
+static inline void sim_place(struct sim *s, struct sim_worker *x) {
+    uint64_t at = 64, unit_at[TOY_UNITS];
+    for (int u = 0; u < s->l->count; u++) {
+        unit_at[u] = at;
+        at += 2 * (uint64_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
+    }
+    x->segment_bytes = (size_t)at;
+    x->segment = xcalloc(x->segment_bytes, 1);
+    for (int u = 0; u < s->l->count; u++) {
+        size_t bytes = (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
+        x->grad_at[u] = unit_at[u];
+        x->weight_at[u] = unit_at[u] + bytes;
+        x->grads[u] = x->segment + x->grad_at[u];
+        x->weights[u] = s->t.share == SHARE_IN_PLACE ? s->published[u] : x->segment + x->weight_at[u];
+        x->seen[u] = xcalloc(bytes, 1);
+    }
+}
+
 static inline void sim_add_worker(struct sim *s, int w) {
     struct sim_worker *x = &s->workers[w];
+    sim_place(s, x);
+    x->shared = xcalloc((unsigned long)s->map->shards, sizeof *x->shared);
+    for (int g = 0; g < s->map->shards; g++)
+        x->shared[g] = s->t.share != SHARE_NOTHING && (s->t.share != SHARE_MIXED || w > 0 || g % 2 == 0);
     for (int u = 0; u < s->l->count; u++) {
         unsigned long n = (unsigned long)s->l->units[u].n_pad;
-        x->weights[u] = xcalloc(n, dtype_size(s->t.dtype));
-        x->grads[u] = xcalloc(n, dtype_size(s->t.dtype));
         x->init[u] = xcalloc(n, sizeof(float));
         toy_init(s->l, u, x->init[u]);
+        if (s->t.share == SHARE_IN_PLACE) continue;  // they are loaded where they are read
         for (unsigned long i = 0; i < n; i++) dtype_store(s->t.dtype, x->weights[u], i, x->init[u][i]);
     }
     x->end = (struct sim_end){s, PS_WORKER, w};
@@ -207,6 +234,9 @@ static inline void sim_add_worker(struct sim *s, int w) {
                                     .dtype = s->t.dtype,
                                     .weights = x->weights,
                                     .grads = (const void *const *)x->grads,
+                                    .shared = x->shared,
+                                    .grad_at = x->grad_at,
+                                    .weight_at = s->t.share == SHARE_IN_PLACE ? NULL : x->weight_at,
                                     .credit_bytes = 4096,
                                     .resend_s = 0.2,
                                     .heartbeat_s = 0.1,
@@ -232,6 +262,11 @@ static inline void sim_add_shard(struct sim *s, int g) {
                                     .job = SIM_JOB,
                                     .port = {&s->shard_ends[g], sim_send}};
     s->shards[g] = server_core_create(&o);
+    for (int w = 0; w < s->t.workers; w++) {
+        const struct sim_worker *x = &s->workers[w];
+        struct server_segment segment = {x->segment, x->segment_bytes};
+        if (x->shared[g]) server_core_attach(s->shards[g], w, &segment);
+    }
 }
 
 static inline struct sim *sim_create_skewed(const struct toy_case *t, double skew) {
@@ -244,11 +279,14 @@ static inline struct sim *sim_create_skewed(const struct toy_case *t, double ske
     s->c.ps.deadline_ms = 1000000000;
     s->map = shard_map_of(&s->c, s->l);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
+    for (int u = 0; u < s->l->count; u++)
+        s->published[u] = xcalloc((unsigned long)s->l->units[u].n_pad, dtype_size(t->dtype));
     for (int k = 0; k < s->map->count; k++) {
-        unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);
-        struct server_buffers *b = &s->buffers[k];
-        *b = (struct server_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, xcalloc(n, 4), xcalloc(n, 4)};
+        const struct partition *p = &s->map->parts[k];
+        unsigned long n = (unsigned long)(p->end - p->begin);
+        char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
+        s->buffers[k] =
+            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, weight, xcalloc(n, 4)};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -276,15 +314,16 @@ static inline void sim_destroy(struct sim *s) {
     for (int w = 0; w < s->t.workers; w++) {
         worker_core_destroy(&s->workers[w].core);
         for (int u = 0; u < s->l->count; u++) {
-            free(s->workers[w].weights[u]);
-            free(s->workers[w].grads[u]);
+            free(s->workers[w].seen[u]);
             free(s->workers[w].init[u]);
         }
+        free(s->workers[w].segment);
+        free(s->workers[w].shared);
     }
+    for (int u = 0; u < s->l->count; u++) free(s->published[u]);
     for (int k = 0; k < s->map->count; k++) {
         free(s->buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->buffers[k].state[i]);
-        free(s->buffers[k].weight);
         free(s->buffers[k].acc);
     }
     assert_int_equal(s->frames, 0);  // every received payload was released
@@ -329,8 +368,10 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
             x->phase = SIM_OVER;
             return;
         }
-        for (int u = 0; u < s->l->count; u++)
+        for (int u = 0; u < s->l->count; u++) {
             toy_grad(&s->t, s->l, u, x->end.index, x->step, x->weights[u], x->grads[u]);
+            memcpy(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
+        }
         x->pushed = 0;
         if (s->report_first) sim_report(s, x);
         x->phase = SIM_PUSHING;
@@ -339,6 +380,8 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
             .step = x->step, .lr = TOY_LR, .grad_scale = 1.0f, .ready_ns = ps_clock_ns(sim_clock(s, x))};
         int u = s->l->count - 1 - x->pushed++;
         s->handed[x->step][u][x->end.index] = ps_clock_ns(s->now);
+        // Until its push a unit's weights are what the step has computed on.
+        assert_memory_equal(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         worker_core_push_unit(x->core, u, &p);
     } else if (x->phase == SIM_PUSHING) {
         if (!s->report_first) sim_report(s, x);

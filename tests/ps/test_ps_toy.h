@@ -42,6 +42,10 @@ static inline struct layout *toy_layout(int workers, int64_t rows) {
     return l;
 }
 
+// What the simulation's workers and shards share. MIXED: worker 0 shares with shards of even number alone, the others
+// with all.
+enum toy_share { SHARE_NOTHING, SHARE_WRITTEN, SHARE_IN_PLACE, SHARE_MIXED };
+
 struct toy_case {
     enum dtype dtype;
     const char *consistency;  // as behind "ps:"
@@ -49,6 +53,7 @@ struct toy_case {
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
+    enum toy_share share;
     bool far;   // the workers' device has memory of its own (test_ps_far.h)
     bool look;  // an evaluation is under way when finish is called
     struct schedule_config schedule;

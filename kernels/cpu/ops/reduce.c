@@ -2,21 +2,18 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
+#include "kernels/cpu/sum_block.h"
 
-// The sum starts as the first input (not as zero plus it: -0 stays -0). Each chunk is stored after
-// all inputs of it were read, so out may be one of them.
 static void reduce_span(const void *args, int64_t begin, int64_t end) {
     const struct reduce_args *a = args;
-    float total[CHUNK], x[CHUNK];
-    for (int64_t i = begin; i < end; i += CHUNK) {
-        int64_t n = chunk_min(CHUNK, end - i);
-        load_f32(a->dt, total, a->inputs[0], i, n);
-        for (int32_t k = 1; k < a->count; k++) {
-            load_f32(a->dt, x, a->inputs[k], i, n);
-            for (int64_t j = 0; j < n; j++) total[j] += x[j];
-        }
-        store_f32(a->dt, a->out, i, total, n);
-    }
+    const void *in[REDUCE_MAX];
+    for (int32_t k = 0; k < a->count; k++) in[k] = dtype_at(a->dt, a->inputs[k], begin);
+    sum_block(&(struct sum_block){.out = dtype_at_mut(a->dt, a->out, begin),
+                                  .in = in,
+                                  .count = a->count,
+                                  .n = end - begin,
+                                  .from = a->dt,
+                                  .to = a->dt});
 }
 
 static void reduce_i64_span(const void *args, int64_t begin, int64_t end) {

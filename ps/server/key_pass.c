@@ -1,0 +1,35 @@
+#include "ps/server/key_pass.h"
+
+#include <string.h>
+
+#include "shared/core/error.h"
+
+// The part of the key's range from element `at` on.
+static struct update_range part_of(const struct key_pass *p, int64_t at, int64_t n, const void *grad) {
+    struct update_range r = p->range;
+    size_t size = dtype_size(r.dtype);
+    r.begin += at;
+    r.end = r.begin + n;
+    r.master += at;
+    for (int i = 0; i < p->optimizer->row->states; i++) r.state[i] += at;
+    if (r.weight) r.weight = (char *)r.weight + (size_t)at * size;
+    r.grad = grad;
+    return r;
+}
+
+int key_pass_run(const struct key_pass *p) {
+    int64_t n = p->sum.n;
+    size_t size = dtype_size(p->sum.dtype);
+    for (int64_t at = 0; at < n; at += KEY_PASS_CHUNK) {
+        int64_t m = n - at < KEY_PASS_CHUNK ? n - at : KEY_PASS_CHUNK;
+        void *grad = p->step ? p->chunk : (char *)p->sum.acc + (size_t)at * size;
+        struct sumsq_args squares = {.out = p->squares, .x = grad, .n = m, .dt = p->sum.dtype};
+        const char *why = "";
+        sum_finish(&p->sum, at, m, grad);
+        if (cpu_ops[OP_SUMSQ](1, &squares, &why) != 0) return fail("the sum of squares: %s", why);
+        if (!p->step) continue;
+        struct update_range range = part_of(p, at, m, grad);
+        if (optimizer_apply(p->optimizer, &range, p->step, 1) != 0) return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,270 @@
+#include "ps/server/server_step.h"
+
+#include <string.h>
+
+#include "ps/net/clock.h"
+#include "ps/server/key_pass.h"
+#include "shared/core/error.h"
+
+void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held) {
+    struct wire_header r = {.kind = WIRE_PUSH_ACK,
+                            .key = k->key,
+                            .step = k->pushed[worker] - 1,
+                            .staleness = k->staleness[worker],
+                            .peers_ready_ns = held ? 0 : k->ready_ns[worker],
+                            .flags = held ? WIRE_HELD : 0};
+    port_tell(&c->o.port, worker, &r);
+}
+
+// Only a pull with the largest delay allowed needed the last update. Any other: this worker's push alone.
+static int64_t pull_needed_ns(const struct server_core *c, const struct server_key *k, int worker) {
+    bool update = k->pulls[worker].want - k->step == c->o.rule.delay;
+    return ps_later(k->ready_ns[worker], update ? k->update_ready_ns : 0);
+}
+
+// The weights are in the worker's hands: put where it wants them, or read where they are. They are put there
+// once: when an answer is repeated, the worker may have read the first one and be at work on what it says.
+static void answer_in_segment(struct server_core *c, struct server_key *k, int worker,
+                              struct wire_header *h) {
+    struct server_pull *pull = &k->pulls[worker];
+    size_t bytes = (size_t)k->n * dtype_size(c->o.dtype);
+    if (!pull->answered) pull->version = k->version;
+    if (!pull->answered && pull->into) memcpy(c->segments[worker].base + pull->into, k->buf.weight, bytes);
+    h->version = pull->version;
+    h->place_bytes = bytes;
+    pull->answered = true;
+    port_tell(&c->o.port, worker, h);
+}
+
+// Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
+// lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy.
+void answer_pull(struct server_core *c, struct server_key *k, int worker) {
+    struct server_pull *pull = &k->pulls[worker];
+    bool zero_copy = !c->o.rule.row->on_arrival;
+    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
+                                      .key = k->key,
+                                      .step = pull->want,
+                                      .version = k->version,
+                                      .seq = pull->seq,
+                                      .staleness = k->staleness[worker],
+                                      .peers_ready_ns = pull_needed_ns(c, k, worker),
+                                      .flags = pull->final ? WIRE_FINAL : 0},
+                           .payload = k->buf.weight,
+                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+                           .inflight = zero_copy ? &k->inflight : NULL};
+    pull->pending = false;
+    pull->answered_s = c->now;
+    if (c->segments[worker].base)
+        answer_in_segment(c, k, worker, &m.header);
+    else
+        c->o.port.send(c->o.port.ctx, worker, &m);
+}
+
+bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
+    const struct server_pull *p = &k->pulls[worker];
+    return k->pushed[worker] >= p->want && consistency_allows(&c->o.rule, p->want - k->step);
+}
+
+static void answer_pulls(struct server_core *c, struct server_key *k) {
+    for (int w = 0; w < c->o.rule.workers; w++)
+        if (k->pulls[w].pending && pull_ready(c, k, w)) answer_pull(c, k, w);
+}
+
+static struct update_range range_of(const struct server_core *c, const struct server_key *k,
+                                    const void *grad) {
+    struct update_range r = {.unit = k->unit,
+                             .begin = k->part->begin,
+                             .end = k->part->end,
+                             .master = k->buf.master,
+                             .weight = k->buf.weight,
+                             .grad = grad,
+                             .dtype = c->o.dtype};
+    memcpy(r.state, k->buf.state, sizeof r.state);
+    return r;
+}
+
+static int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,
+                 const struct update_scalars *scalars) {
+    struct update_range r = range_of(c, k, grad);
+    const struct update_step step = {.lr = lr, .t = k->version + 1, .scalars = scalars};
+    if (scalars->skip) return 0;
+    if (optimizer_apply(&c->o.optimizer, &r, &step, 1) != 0)
+        return core_fail(c->error, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
+                         (long long)k->version + 1);
+    k->version++;
+    return 0;
+}
+
+// ---------------------------------------------------------------- pushes summed in worker order
+void report_sum(struct server_core *c, double now) {
+    const struct server_round *r = &c->round;
+    struct wire_header h = {.kind = WIRE_SHARD_SUM, .step = r->step, .has_sum = true, .sum = r->sum};
+    h.peers_ready_ns = r->ready_ns;
+    c->round.sent_s = now;
+    port_tell(&c->o.port, PEER_SCHEDULER, &h);
+}
+
+static const struct update_scalars *round_scalars(const struct server_core *c) {
+    static const struct update_scalars plain = {.grad_scale = 1.0f};
+    if (!c->o.commit_round) return &plain;
+    return c->round.decided ? &c->round.scalars : NULL;
+}
+
+// The step of a key has been applied, or skipped.
+static void committed(struct server_core *c, struct server_key *k) {
+    k->update_ready_ns = c->o.commit_round ? c->round.ready_ns : k->open_ready_ns;
+    k->step++;
+    k->turn = 0;
+    k->contributed = 0;
+    answer_pulls(c, k);
+}
+
+// Applies the step of a complete key, unless the decision is out or a reply still leaves its buffer.
+static int commit_key(struct server_core *c, struct server_key *k) {
+    const struct update_scalars *scalars = round_scalars(c);
+    if (!k->complete || !scalars) return 0;
+    if (atomic_load(&k->inflight) > 0) {
+        c->waiting_for_transport = true;
+        return 0;
+    }
+    if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
+    k->complete = false;
+    c->uncommitted--;
+    committed(c, k);
+    return 0;
+}
+
+int commit_all(struct server_core *c) {
+    c->waiting_for_transport = false;
+    for (int i = 0; i < c->count && c->uncommitted > 0; i++)
+        if (commit_key(c, &c->keys[i]) != 0) return -1;
+    return 0;
+}
+
+void end_round(struct server_core *c) {
+    if (!c->round.reported || !c->round.decided || c->uncommitted > 0) return;
+    int64_t next = c->round.step + 1;
+    c->round = (struct server_round){.step = next};
+    c->totals.steps = next;
+}
+
+// A gradient is in the sum: the worker may have it back. The answer to a pull that is open tells that as well.
+static void gradient_taken(struct server_core *c, struct server_key *k, int worker) {
+    struct gradient *g = &k->held[worker];
+    bool told = !g->frame && k->pulls[worker].pending;
+    if (g->frame) c->totals.held_bytes -= g->bytes;
+    ps_frame_release(g->frame);
+    *g = (struct gradient){0};
+    if (worker > 0) k->ready_ns[worker] = ps_later(k->ready_ns[worker], k->ready_ns[worker - 1]);
+    if (!told) acknowledge(c, k, worker, false);
+}
+
+// The gradients whose turn it is, as a sum's arguments.
+static struct sum_args turns_of(struct server_core *c, const struct server_key *k) {
+    struct sum_args a = {.acc = k->buf.acc, .n = k->n, .dtype = c->o.dtype, .first = k->turn == 0};
+    for (int w = k->turn; w < c->o.rule.workers && k->held[w].data; w++) a.count++;
+    for (int i = 0; i < a.count; i++) c->grads[i] = k->held[k->turn + i].data;
+    a.grads = c->grads;
+    return a;
+}
+
+static void take_turns(struct server_core *c, struct server_key *k, int count) {
+    for (int end = k->turn + count; k->turn < end; k->turn++) gradient_taken(c, k, k->turn);
+}
+
+// All gradients are here: the key joins the shard's sum, the last one closes the shard's step. Where nothing has
+// to be decided or waited for, the update is part of the same pass.
+static int close_key(struct server_core *c, struct server_key *k, const struct sum_args *sum, double now) {
+    const struct update_scalars *scalars = c->o.commit_round ? NULL : round_scalars(c);
+    const struct update_step step = {.lr = k->lr, .t = k->version + 1, .scalars = scalars};
+    bool at_once = scalars && atomic_load(&k->inflight) == 0;
+    struct key_pass p = {.sum = *sum,
+                         .squares = &c->round.sum,
+                         .optimizer = &c->o.optimizer,
+                         .range = range_of(c, k, NULL),
+                         .step = at_once ? &step : NULL,
+                         .chunk = c->chunk};
+    if (key_pass_run(&p) != 0)
+        return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
+                         error_last());
+    take_turns(c, k, sum->count);
+    c->round.ready_ns = ps_later(c->round.ready_ns, k->open_ready_ns);
+    if (++c->round.keys == c->count) {
+        c->round.reported = true;
+        report_sum(c, now);
+    }
+    if (at_once) {
+        k->version++;
+        committed(c, k);
+        return 0;
+    }
+    k->complete = true;
+    c->uncommitted++;
+    return commit_key(c, k);
+}
+
+// Holds a gradient until it is added. What comes in frames is added as soon as its turn has come, for frames are
+// memory that credits lend. Gradients in segments cost nothing while they wait: where all workers have one, they
+// are added together, in one pass, when the last has come.
+int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                  const struct gradient *g, double now) {
+    int w = h->rank;
+    // A worker begins step t+1 only after the scheduler has closed step t, and with all weights of it: the
+    // scheduler's decision, which only ends the round here, is still on its way to this shard.
+    if (h->step > c->round.step && c->round.reported && !c->o.commit_round) {
+        c->round.decided = true;
+        end_round(c);
+    }
+    if (k->contributed == 0) {
+        k->lr = h->lr;
+        k->lr_worker = w;
+        k->first_s = now;
+    } else if (f32_to_bits(k->lr) != f32_to_bits(h->lr)) {
+        ps_frame_release(g->frame);
+        return core_fail(c->error,
+                         "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
+                         k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
+    }
+    k->pushed[w] = h->step + 1;
+    k->contributed++;
+    k->ready_ns[w] = h->ready_ns;
+    k->open_ready_ns = ps_later(k->open_ready_ns, h->ready_ns);
+    c->totals.pushes++;
+    staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
+    k->held[w] = *g;
+    if (g->frame) c->totals.held_bytes += g->bytes;
+    if (w != k->turn && g->frame) {
+        if (c->totals.held_bytes > c->totals.held_peak_bytes)
+            c->totals.held_peak_bytes = c->totals.held_bytes;
+        acknowledge(c, k, w, true);
+        return 0;
+    }
+    struct sum_args sum = turns_of(c, k);
+    if (consistency_completes(&c->o.rule, k->turn + sum.count)) {
+        if (close_key(c, k, &sum, now) != 0) return -1;
+        end_round(c);
+    } else if (sum.count > 0 && c->attached < c->o.rule.workers) {
+        sum_add(&sum);
+        take_turns(c, k, sum.count);
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- pushes applied on arrival
+int push_on_arrival(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                    const struct gradient *g) {
+    struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
+    uint64_t tau = (uint64_t)(k->version - h->version);
+    int rc = apply(c, k, g->data, h->lr, &scalars);
+    ps_frame_release(g->frame);
+    if (rc != 0) return -1;
+    k->pushed[h->rank] = h->step + 1;
+    k->staleness[h->rank] = (int64_t)tau;
+    k->ready_ns[h->rank] = h->ready_ns;
+    staleness_count(&c->totals.staleness, tau);
+    c->totals.pushes++;
+    if (++c->applied % ((uint64_t)c->count * (uint64_t)c->o.rule.workers) == 0) c->totals.steps++;
+    if (g->frame || !k->pulls[h->rank].pending) acknowledge(c, k, h->rank, false);
+    answer_pulls(c, k);
+    return 0;
+}

@@ -3,7 +3,7 @@
 #ifndef STARRING_PS_SERVER_SERVER_STEP_H
 #define STARRING_PS_SERVER_SERVER_STEP_H
 
-#include "ps/server/server_core.h"
+#include "ps/server/server_options.h"
 
 // The pull of one worker that waits for its step, or the last one answered.
 struct server_pull {

@@ -134,6 +134,16 @@ int stream_sync(struct stream *s) {
     return s->dev->backend->sync(s);
 }
 
+int stream_log(struct stream *s, size_t room, bool stamps_only) {
+    return s->dev->backend->log(s, room, stamps_only);
+}
+
+size_t stream_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost) {
+    return s->dev->backend->take_log(s, out, room, lost);
+}
+
+void stream_stamp(struct stream *s, uint64_t tag) { s->dev->backend->stamp(s, tag); }
+
 void stream_get_times(struct stream *s, struct stream_times *out) { s->dev->backend->times(s, out); }
 
 struct event *event_create(struct device *d) {
@@ -147,7 +157,10 @@ void event_destroy(struct event **e) {
 }
 
 void event_record(struct event *e, struct stream *s) { s->dev->backend->event_record(e, s); }
-void stream_wait_event(struct stream *s, struct event *e) { s->dev->backend->wait_event(s, e); }
+void stream_wait_event(struct stream *s, struct event *e) { stream_wait_tagged(s, e, 0); }
+void stream_wait_tagged(struct stream *s, struct event *e, uint64_t tag) {
+    s->dev->backend->wait_event(s, e, tag);
+}
 int event_passed(struct event *e) { return e->dev->backend->event_passed(e); }
 uint64_t dev_host_waits(struct device *d) { return atomic_load(&d->host_waits); }
 

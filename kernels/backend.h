@@ -75,6 +75,19 @@ struct stream_times {
     double wait_s[PHASES];  // seconds blocked in stream_wait_event
 };
 
+// What a stream notes of itself on request (stream_log).
+enum interval_kind {
+    INTERVAL_BUSY,  // in operations of one phase, one behind the other
+    INTERVAL_WAIT,  // blocked in a wait for an event; tag: that of stream_wait_tagged
+    INTERVAL_STAMP  // came to a stamp; begin and end are one; tag: the stamp's
+};
+struct interval {
+    int64_t begin_ns, end_ns;  // of CLOCK_MONOTONIC
+    uint64_t tag;
+    enum interval_kind kind;
+    enum phase phase;
+};
+
 struct backend {
     const char *name;  // "cpu", "ref", "cuda"
     // Device memory is host memory: the host may read and write it while no operation uses it.
@@ -97,10 +110,13 @@ struct backend {
     void (*phase)(struct stream *s, enum phase phase);
     int (*sync)(struct stream *s);
     void (*times)(struct stream *s, struct stream_times *out);
+    int (*log)(struct stream *s, size_t room, bool stamps_only);
+    size_t (*take_log)(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
+    void (*stamp)(struct stream *s, uint64_t tag);
     struct event *(*event_create)(struct device *d);
     void (*event_destroy)(struct event *e);
     void (*event_record)(struct event *e, struct stream *s);
-    void (*wait_event)(struct stream *s, struct event *e);
+    void (*wait_event)(struct stream *s, struct event *e, uint64_t tag);
     int (*event_sync)(struct event *e);
     int (*event_passed)(struct event *e);
     int (*trace_write)(struct device *d, int pid, void *file);  // FILE *, appends JSON events
@@ -148,12 +164,21 @@ void stream_submit(struct stream *s, const char *name, int (*fn)(void *arg), voi
 void stream_phase(struct stream *s, enum phase phase);              // enqueued
 int stream_sync(struct stream *s);                                  // 0, or -1 when the stream has failed
 void stream_get_times(struct stream *s, struct stream_times *out);  // since creation; after a sync
+// From now on the stream notes its intervals, up to room of them between two looks; stamps_only: nothing but
+// stamps. A gap of 2 us or less is none. 0, or -1 (dev_error). Blocks until the stream is idle. The thread that
+// enqueues.
+int stream_log(struct stream *s, size_t room, bool stamps_only);
+// Moves up to room intervals out, in the order in which they became known; a device tells of what it is through
+// with, as a rule in order of time. *lost: how many found no room since the last look. Any thread; never blocks.
+size_t stream_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
+void stream_stamp(struct stream *s, uint64_t tag);  // enqueued: notes when the stream comes here
 struct event *event_create(struct device *d);
 void event_destroy(struct event **e);
 // An event that was never recorded counts as passed. Recording again replaces the earlier record; a
 // wait enqueued before the new record waits for the earlier one.
 void event_record(struct event *e, struct stream *s);
 void stream_wait_event(struct stream *s, struct event *e);
+void stream_wait_tagged(struct stream *s, struct event *e, uint64_t tag);  // the same, noted with a tag
 int event_sync(struct event *e);  // 0, or -1 when the recording stream has failed
 // Without blocking: 1 when event_sync would return at once, 0 not yet, -1 when the recording stream has
 // failed.

@@ -122,7 +122,8 @@ static int host_reach(struct device *d, struct device *peer) {
         .host_free = host_free, .reach = host_reach, .stream_create = host_stream_create,                   \
         .stream_destroy = host_stream_destroy, .launch = queue_launch, .copy = queue_copy,                  \
         .host = queue_host, .submit = queue_host, .phase = queue_phase, .sync = queue_sync,                 \
-        .times = queue_times, .event_create = queue_event_create, .event_destroy = queue_event_destroy,     \
+        .times = queue_times, .log = queue_log, .take_log = queue_take_log, .stamp = queue_stamp,           \
+        .event_create = queue_event_create, .event_destroy = queue_event_destroy,                           \
         .event_record = queue_event_record, .wait_event = queue_wait_event, .event_sync = queue_event_sync, \
         .event_passed = queue_event_passed, .trace_write = queue_trace_write,                               \
     }

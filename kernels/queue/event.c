@@ -52,11 +52,11 @@ struct moment queue_event_moment(struct event *head) {
 }
 
 // A queue's own past is behind it already.
-void queue_wait_event(struct stream *s, struct event *e) {
+void queue_wait_event(struct stream *s, struct event *e, uint64_t tag) {
     struct queue *q = (struct queue *)s;
     struct moment m = queue_event_moment(e);
     if (m.on && m.on != q)
-        queue_wait(q, &m);
+        queue_wait(q, &m, tag);
     else
         moment_drop(&m);
 }
@@ -66,7 +66,7 @@ void queue_follow_event(struct stream *s, struct event *e) {
     struct moment m = queue_event_moment(e);
     moment_drop(&m);
     m.mark = NULL;
-    if (m.on && m.on != q) queue_wait(q, &m);
+    if (m.on && m.on != q) queue_wait(q, &m, 0);
 }
 
 int queue_event_sync(struct event *e) {

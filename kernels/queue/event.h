@@ -10,7 +10,7 @@
 struct event *queue_event_create(struct device *d);
 void queue_event_destroy(struct event *e);
 void queue_event_record(struct event *e, struct stream *s);
-void queue_wait_event(struct stream *s, struct event *e);
+void queue_wait_event(struct stream *s, struct event *e, uint64_t tag);
 // Only the queue's thread waits, until the device behind e's queue has been given what came before.
 void queue_follow_event(struct stream *s, struct event *e);
 int queue_event_sync(struct event *e);

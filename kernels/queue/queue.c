@@ -26,6 +26,7 @@ const char *slot_name(const struct slot *slot) {
             return "wait";
         case SLOT_PHASE:
         case SLOT_RECORD:
+        case SLOT_STAMP:
         case SLOT_FLUSH:
             break;
     }
@@ -68,15 +69,39 @@ void queue_fail(struct stream *head, const char *text) {
 // ---------------------------------------------------------------- times and trace
 
 // With the lock held. Tracing may allocate; without it nothing here does.
-static void account(struct queue *q, const struct trace_span *span, bool wait) {
-    (wait ? q->times.wait_s : q->times.busy_s)[span->phase] += (double)span->duration_ns * 1e-9;
+static void account(struct queue *q, const struct trace_span *span) {
+    interval_note(&q->log, &(struct interval){.begin_ns = span->start_ns,
+                                              .end_ns = span->start_ns + span->duration_ns,
+                                              .tag = span->tag,
+                                              .kind = span->kind,
+                                              .phase = span->phase});
+    if (span->kind == INTERVAL_STAMP) return;
+    (span->kind == INTERVAL_WAIT ? q->times.wait_s : q->times.busy_s)[span->phase] +=
+        (double)span->duration_ns * 1e-9;
     if (q->head.dev->trace) trace_keep(&q->kept, span);
 }
 
-void queue_span(struct queue *q, const struct trace_span *span, bool wait) {
+void queue_span(struct queue *q, const struct trace_span *span) {
     pthread_mutex_lock(&q->lock);
-    account(q, span, wait);
+    account(q, span);
     pthread_mutex_unlock(&q->lock);
+}
+
+int queue_log(struct stream *head, size_t room, bool stamps_only) {
+    struct queue *q = (struct queue *)head;
+    pthread_mutex_lock(&q->lock);
+    int rc = interval_log_open(&q->log, room, stamps_only);
+    pthread_mutex_unlock(&q->lock);
+    if (rc != 0) device_fail(head->dev, "stream %s: no memory to note %zu intervals", q->name, room);
+    return rc;
+}
+
+size_t queue_take_log(struct stream *head, struct interval *out, size_t room, uint64_t *lost) {
+    struct queue *q = (struct queue *)head;
+    pthread_mutex_lock(&q->lock);
+    size_t n = interval_take(&q->log, out, room, lost);
+    pthread_mutex_unlock(&q->lock);
+    return n;
 }
 
 void queue_times(struct stream *head, struct stream_times *out) {
@@ -113,7 +138,7 @@ static int run_function(struct queue *q, const struct slot *slot) {
 
 static int run_wait(struct queue *q, const struct slot *slot) {
     const struct queue *on = slot->at.on;
-    if (interval_end(q, false) != 0) return -1;
+    if ((slot->at.mark ? q->ops->behind->begin_wait(q, slot) : interval_end(q, false)) != 0) return -1;
     if (queue_await(slot->at.on, slot->at.count) == 0) return slot->at.mark ? q->ops->run(q, slot) : 0;
     device_fail(q->head.dev, "stream %s: waited for an event of stream %s [%s], which has failed", q->name,
                 on->name, on->head.dev->label);
@@ -134,6 +159,8 @@ static int run_slot(struct queue *q, const struct slot *slot) {
             if (interval_end(q, false) != 0) return -1;
             q->phase = slot->phase;
             return 0;
+        case SLOT_STAMP:
+            return q->ops->behind ? q->ops->run(q, slot) : 0;
         case SLOT_OP:
         case SLOT_COPY:
         case SLOT_SUBMIT:
@@ -154,8 +181,12 @@ static int run_timed(struct queue *q, const struct slot *slot, struct trace_span
     if (behind && (interval_end(q, false) != 0 || behind->drain(q, slot_name(slot)) != 0)) return -1;
     span->phase = q->phase;
     span->start_ns = queue_now_ns();
+    if (slot->kind == SLOT_STAMP || slot->kind == SLOT_WAIT) {
+        span->kind = slot->kind == SLOT_STAMP ? INTERVAL_STAMP : INTERVAL_WAIT;
+        span->tag = slot->tag;
+    }
     int rc = run_slot(q, slot);
-    span->duration_ns = queue_now_ns() - span->start_ns;
+    if (slot->kind != SLOT_STAMP) span->duration_ns = queue_now_ns() - span->start_ns;
     if (q->head.dev->trace) snprintf(span->name, sizeof span->name, "%s", slot_name(slot));
     return rc;
 }
@@ -194,7 +225,7 @@ void *queue_run(void *queue) {
         if (q->failed_inside) rc = -1;
         drop_mark(slot);
         pthread_mutex_lock(&q->lock);
-        if (span.start_ns) account(q, &span, slot->kind == SLOT_WAIT);
+        if (span.start_ns) account(q, &span);
         q->done++;
         if (rc != 0 && q->failed_at == QUEUE_NEVER) q->failed_at = q->done;
         if (q->watchers) pthread_cond_broadcast(&q->progress);
@@ -251,6 +282,7 @@ void queues_free(struct device *d) {
         pthread_cond_destroy(&q->work);
         pthread_cond_destroy(&q->progress);
         trace_free(&q->kept);
+        interval_log_close(&q->log);
         free(q);
     }
     d->queues = NULL;
@@ -331,9 +363,10 @@ uint64_t queue_record(struct queue *q, struct mark *mark) {
     return slot_end(q, slot, &own);
 }
 
-void queue_wait(struct queue *q, const struct moment *m) {
+void queue_wait(struct queue *q, const struct moment *m, uint64_t tag) {
     struct slot own, *slot = slot_begin(q, SLOT_WAIT, &own);
     slot->at = *m;
+    slot->tag = tag;
     slot_end(q, slot, &own);
 }
 
@@ -362,6 +395,12 @@ void queue_submit_native(struct stream *head, const char *name, int (*fn)(void *
     slot->call.native = fn;
     slot->call.arg = arg;
     snprintf(slot->call.name, sizeof slot->call.name, "%s", name);
+    slot_queue(q);
+}
+
+void queue_stamp(struct stream *head, uint64_t tag) {
+    struct queue *q = (struct queue *)head;
+    slot_free(q, SLOT_STAMP)->tag = tag;
     slot_queue(q);
 }
 

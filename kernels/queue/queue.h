@@ -23,6 +23,7 @@
 #define STARRING_KERNELS_QUEUE_QUEUE_H
 
 #include "kernels/backend_impl.h"
+#include "kernels/queue/interval.h"
 #include "kernels/queue/trace.h"
 
 #define QUEUE_SLOTS 1024
@@ -46,6 +47,7 @@ enum slot_kind {
     SLOT_PHASE,
     SLOT_RECORD,
     SLOT_WAIT,
+    SLOT_STAMP,
     SLOT_FLUSH  // nothing; an interval that is being measured ends
 };
 
@@ -69,7 +71,10 @@ struct slot {
             void *arg;
             char name[TRACE_NAME_BYTES];
         } call;
-        struct moment at;  // record and wait
+        struct {
+            struct moment at;  // record and wait
+            uint64_t tag;      // wait and stamp
+        };
         enum phase phase;
     };
 };
@@ -81,6 +86,9 @@ struct queue_device {
     // idle: nothing is queued at all. drain: blocks until the device is through; what: named in the error.
     int (*pause)(struct queue *q, bool idle);
     int (*drain)(struct queue *q, const char *what);
+    // begin_wait: an interval of waiting begins, which ends when the slot's mark has been given to the device.
+    // Also: a thread that blocks until another device has been given its work may leave this one idle.
+    int (*begin_wait)(struct queue *q, const struct slot *slot);
     // On any thread. sync: drain for the host.
     int (*sync)(struct queue *q);
     struct mark *(*take)(struct queue *q);  // one reference; NULL after queue_fail
@@ -92,7 +100,7 @@ struct queue_device {
 struct queue_ops {
     void *(*thread)(void *queue);  // queue_run, or the same with a beginning and an end of the backend's own
     // Runs a slot of a kind that is the backend's: SLOT_OP, SLOT_COPY, and with a device behind SLOT_SUBMIT,
-    // SLOT_NATIVE, SLOT_RECORD and the device's part of SLOT_WAIT. 0, or -1 after device_fail.
+    // SLOT_NATIVE, SLOT_RECORD, SLOT_STAMP and the device's part of SLOT_WAIT. 0, or -1 after device_fail.
     int (*run)(struct queue *q, const struct slot *slot);
     const struct queue_device *behind;  // NULL: the thread does the work itself
 };
@@ -103,7 +111,7 @@ struct queue {
     struct queue *next;  // the device's list
     char name[TRACE_NAME_BYTES];
     pthread_t thread;
-    pthread_mutex_t lock;     // guards the fields down to kept
+    pthread_mutex_t lock;     // guards the fields down to log
     pthread_cond_t work;      // the queue's thread sleeps here
     pthread_cond_t progress;  // hosts and other queues sleep here
     int watchers;             // how many sleep on progress
@@ -112,6 +120,7 @@ struct queue {
     bool closing;
     struct stream_times times;
     struct trace_list kept;  // device options' trace only
+    struct interval_log log;
     // The thread's own:
     enum phase phase;
     bool failed_inside;  // the function under way failed in what it called on its own stream
@@ -125,8 +134,8 @@ int queue_start(struct queue *q);
 void *queue_run(void *queue);        // runs slots until queue_stop
 void queue_stop(struct queue *q);    // runs what is queued, then joins
 void queues_free(struct device *d);  // at the device's end, after every queue has been stopped
-// Accounts an interval to its phase and, when the device traces, keeps it.
-void queue_span(struct queue *q, const struct trace_span *span, bool wait);
+// Accounts an interval to its phase and keeps it where the device traces and the stream notes its intervals.
+void queue_span(struct queue *q, const struct trace_span *span);
 // await blocks until `count` slots are done; -1 when one of them failed. state: 1 done, 0 not yet, -1 failed.
 int queue_await(struct queue *q, uint64_t count);
 int queue_state(struct queue *q, uint64_t count);
@@ -134,7 +143,7 @@ void moment_drop(const struct moment *m);  // gives its reference back
 // Queue the two slots of events, and take over the mark's reference. queue_record returns the count of the
 // moment; without a mark it queues nothing.
 uint64_t queue_record(struct queue *q, struct mark *mark);
-void queue_wait(struct queue *q, const struct moment *until);
+void queue_wait(struct queue *q, const struct moment *until, uint64_t tag);
 
 // ---------------------------------------------------------------- for the backends' tables (backend.h)
 void queue_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
@@ -144,6 +153,9 @@ void queue_submit(struct stream *s, const char *name, int (*fn)(void *arg), void
 void queue_submit_native(struct stream *s, const char *name, int (*fn)(void *arg, void *native_stream),
                          void *arg);
 void queue_phase(struct stream *s, enum phase phase);
+void queue_stamp(struct stream *s, uint64_t tag);
+int queue_log(struct stream *s, size_t room, bool stamps_only);
+size_t queue_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
 int queue_sync(struct stream *s);
 void queue_times(struct stream *s, struct stream_times *out);
 int queue_trace_write(struct device *d, int pid, void *file);

@@ -16,7 +16,9 @@ struct trace_span {
     char name[TRACE_NAME_BYTES];
     int64_t start_ns;  // of the monotonic clock, so the ranks of one machine line up
     int64_t duration_ns;
+    uint64_t tag;
     enum phase phase;
+    enum interval_kind kind;
 };
 
 struct trace_list {

@@ -90,6 +90,7 @@ struct staleness {
 };
 
 struct topology;
+struct timeline;  // shared/time/timeline.h
 
 struct topology_ops {
     const char *name;
@@ -130,6 +131,7 @@ struct topology {
     uint64_t job;    // star: the number that the scheduler gave this job, to all roles the same; else 0
     struct wire_count wire;
     struct comm_times comm;
+    struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
     struct topology_memory memory;
     struct wire_prediction wire_predicted;
     struct staleness staleness;  // star only

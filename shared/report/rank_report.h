@@ -7,19 +7,7 @@
 
 #include "shared/core/topology.h"
 #include "shared/device/device_facts.h"
-
-// Seconds of the whole run on this rank. The compute stream is busy (forward, backward, optimizer), or it and the host
-// stand still: for transfers (comm_exposed) or for peers (wait).
-struct time_split {
-    double data;  // reading batches: at most what the device did not outlast
-    double forward;
-    double backward;  // with the logits and the loss of training
-    double optimizer;
-    double comm_exposed;
-    double comm_overlapped;  // transfers under way while the compute stream was busy
-    double wait;
-    double total;
-};
+#include "shared/time/split.h"
 
 // The part of a run in which a rank trains: from the beginning of its first step to the end of its last one (a server:
 // from its first gradient to its last update). Of a process with several ranks, cpu_*_ns are the process's.
@@ -49,7 +37,7 @@ struct rank_report {
     struct wire_prediction wire;
     double sent_per_step, received_per_step;  // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
-    struct time_split time;
+    struct time_split time;  // of the whole run on this rank
     struct rank_span span;
     int64_t updates;             // applied: by a worker's loop, or to every key of a server
     int64_t samples_per_update;  // of the global batch, or of one worker's share (async)

@@ -3,7 +3,11 @@
 //     ring   | read .. closed, device not through .. | written: open or free .. |
 //
 // A span covers operations that follow each other without a gap; with a trace each operation has its own.
-// Gaps (nothing queued, waiting for another stream, host functions) lie between spans.
+// Gaps (nothing queued, waiting for another stream, host functions) lie between spans. A stamp ends a span.
+//
+// When a span began is known where somebody asks for it (a trace, a stream that notes its intervals). The two
+// clocks drift, and each event's time is rounded: begin and end are added up from span to span, but never lie
+// before the host gave the span to the device nor behind the moment at which the host saw that it had passed.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +25,8 @@ int cuda_clock_init(struct cuda_stream *s) {
         if (cuda_check(s, cudaEventCreate(&c->ring[i].start), "cudaEventCreate") != 0 ||
             cuda_check(s, cudaEventCreate(&c->ring[i].end), "cudaEventCreate") != 0)
             return -1;
-    if (!s->queue.head.dev->trace) return 0;
-    if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0 ||
-        cuda_check(s, cudaEventRecord(c->anchor, s->stream), "event record") != 0 ||
-        cuda_check(s, cudaEventSynchronize(c->anchor), "the first event") != 0)
-        return -1;
-    c->anchor_ns = (double)queue_now_ns();
-    return 0;
+    if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0) return -1;
+    return s->queue.head.dev->trace ? cuda_clock_date(s) : 0;
 }
 
 // The device's side; what was measured stays for the trace.
@@ -47,27 +46,40 @@ void cuda_clock_fini(struct cuda_stream *s) {
 
 // The event before the next span to be read: the anchor, or the end of the span read last.
 static cudaEvent_t last_event(const struct cuda_clock *c) {
-    return c->read ? c->ring[(c->read - 1) % CUDA_SPANS].end : c->anchor;
+    return c->read > c->anchored ? c->ring[(c->read - 1) % CUDA_SPANS].end : c->anchor;
+}
+
+// Milliseconds are given in fp32: short intervals from span to span keep their digits.
+static int date_span(struct cuda_stream *s, const struct cuda_span *p, struct trace_span *span) {
+    struct cuda_clock *c = &s->clock;
+    float gap_ms = 0;
+    if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
+        return -1;
+    double start_ns = c->anchor_ns + (double)gap_ms * 1e6, seen_ns = (double)queue_now_ns();
+    if (start_ns < (double)p->given_ns) start_ns = (double)p->given_ns;
+    if (start_ns + (double)span->duration_ns > seen_ns) start_ns = seen_ns - (double)span->duration_ns;
+    span->start_ns = (int64_t)start_ns;
+    c->anchor_ns = start_ns + (double)span->duration_ns;
+    return 0;
 }
 
 // With the lock held: one closed span that has passed.
 static int read_span(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     const struct cuda_span *p = &c->ring[c->read % CUDA_SPANS];
-    struct trace_span span = {.phase = p->phase};
-    float ms = 0, gap_ms = 0;
+    struct trace_span span = {
+        .phase = p->phase, .kind = p->wait ? INTERVAL_WAIT : INTERVAL_BUSY, .tag = p->tag};
+    float ms = 0;
     if (cuda_check(s, cudaEventElapsedTime(&ms, p->start, p->end), "a span's time") != 0) return -1;
     span.duration_ns = (int64_t)((double)ms * 1e6);
-    if (s->queue.head.dev->trace) {
-        // Milliseconds are given in fp32: short intervals from span to span keep their digits.
-        if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
-            return -1;
-        double start_ns = c->anchor_ns + (double)gap_ms * 1e6;
-        span.start_ns = (int64_t)start_ns;
-        memcpy(span.name, p->name, sizeof span.name);
-        c->anchor_ns = start_ns + (double)ms * 1e6;
+    if (c->dated && date_span(s, p, &span) != 0) return -1;
+    if (s->queue.head.dev->trace) memcpy(span.name, p->name, sizeof span.name);
+    queue_span(&s->queue, &span);
+    if (p->stamped) {
+        struct trace_span stamp = {
+            .start_ns = span.start_ns + span.duration_ns, .kind = INTERVAL_STAMP, .tag = p->stamp};
+        queue_span(&s->queue, &stamp);
     }
-    queue_span(&s->queue, &span, p->wait);
     c->read++;
     return 0;
 }
@@ -115,7 +127,8 @@ static bool reopen_span(struct cuda_stream *s, bool wait) {
     struct cuda_clock *c = &s->clock;
     if (s->queue.head.dev->trace || wait || c->written == c->read) return false;
     const struct cuda_span *p = &c->ring[(c->written - 1) % CUDA_SPANS];
-    if (p->wait || p->phase != s->queue.phase || cudaEventQuery(p->end) != cudaErrorNotReady) return false;
+    if (p->wait || p->stamped || p->phase != s->queue.phase || cudaEventQuery(p->end) != cudaErrorNotReady)
+        return false;
     cudaGetLastError();  // not an error, but kept as one
     c->written--;
     c->open = true;
@@ -124,26 +137,68 @@ static bool reopen_span(struct cuda_stream *s, bool wait) {
 
 // With the lock held. The place before the oldest unread span is kept: its end is where the trace goes on
 // from.
-static int open_span(struct cuda_stream *s, bool wait, const char *name) {
+static int open_span(struct cuda_stream *s, bool wait, const char *name, uint64_t tag) {
     struct cuda_clock *c = &s->clock;
     if (reopen_span(s, wait)) return 0;
     bool full = c->written - c->read >= CUDA_SPANS - 1;
     if (read_passed(s, full) != 0) return -1;
     struct cuda_span *p = &c->ring[c->written % CUDA_SPANS];
+    p->given_ns = queue_now_ns();
     if (cuda_check(s, cudaEventRecord(p->start, s->stream), "event record") != 0) return -1;
     p->phase = s->queue.phase;
     p->wait = wait;
+    p->tag = tag;
+    p->stamped = false;
     snprintf(p->name, sizeof p->name, "%s", name);
     c->open = true;
     return 0;
 }
 
-int cuda_clock_begin(struct cuda_stream *s, bool wait, const char *name) {
+int cuda_clock_begin(struct cuda_stream *s, const char *name) {
     int rc = 0;
     pthread_mutex_lock(&s->clock.lock);
-    if (s->queue.head.dev->trace || wait) rc = close_span(s);
-    if (rc == 0 && !s->clock.open) rc = open_span(s, wait, name);
+    if (s->queue.head.dev->trace) rc = close_span(s);
+    if (rc == 0 && !s->clock.open) rc = open_span(s, false, name, 0);
     pthread_mutex_unlock(&s->clock.lock);
+    return rc;
+}
+
+int cuda_clock_begin_wait(struct cuda_stream *s, uint64_t tag) {
+    pthread_mutex_lock(&s->clock.lock);
+    int rc = close_span(s);
+    if (rc == 0) rc = open_span(s, true, "wait", tag);
+    pthread_mutex_unlock(&s->clock.lock);
+    return rc;
+}
+
+// The end of what ran so far; where nothing has run since the last span, of an empty one.
+int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag) {
+    struct cuda_clock *c = &s->clock;
+    pthread_mutex_lock(&c->lock);
+    int rc = 0;
+    if (c->dated && !c->open) rc = open_span(s, false, "", 0);
+    if (rc == 0 && c->dated) {
+        c->ring[c->written % CUDA_SPANS].stamped = true;
+        c->ring[c->written % CUDA_SPANS].stamp = tag;
+        rc = close_span(s);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+int cuda_clock_date(struct cuda_stream *s) {
+    struct cuda_clock *c = &s->clock;
+    int rc = 0;
+    pthread_mutex_lock(&c->lock);
+    if (!c->dated) {
+        rc = read_passed(s, false);
+        if (rc == 0) rc = cuda_check(s, cudaEventRecord(c->anchor, s->stream), "event record");
+        if (rc == 0) rc = cuda_check(s, cudaEventSynchronize(c->anchor), "the first event");
+        c->anchor_ns = (double)queue_now_ns();
+        c->anchored = c->read;
+        c->dated = rc == 0;
+    }
+    pthread_mutex_unlock(&c->lock);
     return rc;
 }
 

@@ -48,8 +48,10 @@ struct cuda_device {
 // An interval on the device between two events, read when both have passed.
 struct cuda_span {
     cudaEvent_t start, end;
+    int64_t given_ns;  // when start was given to the device
     enum phase phase;
-    bool wait;
+    bool wait, stamped;  // stamped: its end is a stamp
+    uint64_t tag, stamp;
     char name[TRACE_NAME_BYTES];
 };
 
@@ -60,7 +62,9 @@ struct cuda_clock {
     struct cuda_span ring[CUDA_SPANS];
     uint64_t read, written;
     bool open;           // ring[written] has begun
+    bool dated;          // it is known when spans began, on the host's clock: traced, or noted
     cudaEvent_t anchor;  // the last moment known on both clocks, until spans follow it
+    uint64_t anchored;   // the span behind it
     double anchor_ns;
 };
 
@@ -114,7 +118,10 @@ double cuda_event_seconds(struct event *from, struct event *to);
 // clock.c: all return 0, or -1 after device_fail.
 int cuda_clock_init(struct cuda_stream *s);
 void cuda_clock_fini(struct cuda_stream *s);
-int cuda_clock_begin(struct cuda_stream *s, bool wait, const char *name);
+int cuda_clock_begin(struct cuda_stream *s, const char *name);
+int cuda_clock_begin_wait(struct cuda_stream *s, uint64_t tag);
+int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag);
+int cuda_clock_date(struct cuda_stream *s);  // from here on spans are dated; the stream is idle
 int cuda_clock_end(struct cuda_stream *s);
 int cuda_clock_read(struct cuda_stream *s);  // what the device is through with
 
@@ -133,6 +140,8 @@ int cuda_run_op(struct cuda_stream *s, enum op op, const void *args);
 // stream.c
 struct stream *cuda_stream_create(struct device *d, const char *name);
 void cuda_stream_destroy(struct stream *s);
+int cuda_stream_log(struct stream *s, size_t room, bool stamps_only);
+size_t cuda_stream_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
 // tune.c
 int cuda_tune_product(struct stream *s, const struct product_key *key, int rounds,
                       struct product_timing *out);

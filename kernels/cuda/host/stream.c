@@ -20,8 +20,11 @@ static int call(struct cuda_stream *s, const struct slot *slot) {
     return -1;
 }
 
+static int begin_wait(struct queue *q, const struct slot *slot) {
+    return cuda_clock_begin_wait((struct cuda_stream *)q, slot->tag);
+}
+
 static int wait_for(struct cuda_stream *s, const struct mark *m) {
-    if (cuda_clock_begin(s, true, "wait") != 0) return -1;
     if (cuda_check(s, cudaStreamWaitEvent(s->stream, m->event, 0), "wait") != 0) return -1;
     return cuda_clock_end(s);
 }
@@ -31,7 +34,8 @@ static int give_slot(struct queue *q, const struct slot *slot) {
     if (slot->kind == SLOT_RECORD)
         return cuda_check(s, cudaEventRecord(slot->at.mark->event, s->stream), "event record");
     if (slot->kind == SLOT_WAIT) return wait_for(s, slot->at.mark);
-    if (cuda_clock_begin(s, false, slot_name(slot)) != 0) return -1;
+    if (slot->kind == SLOT_STAMP) return cuda_clock_stamp(s, slot->tag);
+    if (cuda_clock_begin(s, slot_name(slot)) != 0) return -1;
     if (slot->kind == SLOT_OP) return cuda_run_op(s, slot->op.op, slot->op.args);
     if (slot->kind != SLOT_COPY) return call(s, slot);
     cudaError_t e =
@@ -72,6 +76,7 @@ static void *stream_thread(void *queue) {
 static const struct queue_device device_behind = {
     .pause = end_interval,
     .drain = drain,
+    .begin_wait = begin_wait,
     .sync = drain_for_host,
     .take = cuda_mark_take,
     .hold = cuda_mark_hold,
@@ -80,6 +85,22 @@ static const struct queue_device device_behind = {
 };
 static const struct queue_ops queue_ops = {
     .thread = stream_thread, .run = give_slot, .behind = &device_behind};
+
+// ---------------------------------------------------------------- what it notes of itself
+
+// Idle, the moment is known on both clocks: spans from here on have a beginning.
+int cuda_stream_log(struct stream *head, size_t room, bool stamps_only) {
+    struct cuda_stream *s = (struct cuda_stream *)head;
+    if (queue_sync(head) != 0 || choose_device(s) != 0 || cuda_clock_date(s) != 0) return -1;
+    return queue_log(head, room, stamps_only);
+}
+
+size_t cuda_stream_take_log(struct stream *head, struct interval *out, size_t room, uint64_t *lost) {
+    struct cuda_stream *s = (struct cuda_stream *)head;
+    *lost = 0;
+    if (choose_device(s) != 0 || cuda_clock_read(s) != 0) return 0;
+    return queue_take_log(head, out, room, lost);
+}
 
 // ---------------------------------------------------------------- creation and the end
 

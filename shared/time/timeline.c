@@ -1,0 +1,473 @@
+// Everything lies in rings that are written on and on:
+//
+//     spans, blocks, reads   in the order in which they become known, [next - room, next)
+//     transfers, moments     place id % room; ids count from 1
+//     steps                  place number % STEPS
+#include "shared/time/timeline.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shared/core/error.h"
+
+#define STEPS   (TIMELINE_LATE + TIMELINE_KEPT + 1)
+#define STREAMS 4      // compute and those watched
+#define SPANS   65536  // busy spans of STEPS steps
+#define LOG     8192   // intervals of a stream between two looks at it
+#define TAKEN   256    // intervals taken from a stream at once
+#define GATES   3      // of a transfer
+
+// Tags of what streams note: a number, and what it is.
+enum tag { TAG_TRANSFER, TAG_MOMENT, TAG_FIRST_BYTE, TAG_DONE, TAGS };
+
+struct block {
+    uint64_t id;
+    int64_t begin, end;
+};
+
+struct record {
+    struct transfer_times t;
+    uint64_t gates[GATES];  // moments; 0: none
+};
+
+struct step {
+    int64_t step, begin, end;              // end 0: it is open
+    uint64_t spans, blocks, reads, asked;  // numbers of the first ones known, or asked for, since its begin
+    uint64_t transfers;                    // of the first one that may be waited for in it
+};
+
+struct stamp_ring {
+    int64_t *ns;  // (room)
+    uint64_t next;
+};
+
+struct timeline {
+    pthread_mutex_t lock;  // guards all below, but what is set at creation
+    struct stream *streams[STREAMS];
+    int stream_count;
+    bool ended;
+    const struct layout *layout;
+    size_t room;  // of transfers, blocks, reads and moments
+    struct split_span *spans, *reads;
+    struct block *blocks;
+    struct record *transfers;
+    struct stamp_ring moments;
+    uint64_t next_span, next_block, next_read, next_transfer;
+    struct step steps[STEPS];
+    uint64_t begun, split;  // steps
+    struct time_split sum;
+    uint64_t lost;
+    // What time_split_of is given.
+    struct split_span *busy, *moves, *data;
+    struct split_block *stood;
+    struct interval taken[TAKEN];
+};
+
+const char *transfer_kind_name(enum transfer_kind k) {
+    static const char *const names[TRANSFER_KINDS] = {"weights", "gradients", "control"};
+    return names[k];
+}
+
+int64_t timeline_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// ---------------------------------------------------------------- life
+struct timeline *timeline_create(const struct timeline_options *o) {
+    struct timeline *tl = xcalloc(1, sizeof *tl);
+    int64_t micro = o->micro_batches > 0 ? o->micro_batches : 1;
+    // Of a unit at most: two gathers of weights and a reduction for each micro-batch, a gather behind them.
+    tl->room = (size_t)STEPS * ((size_t)o->layout->count * (3 * (size_t)micro + 2) + 16);
+    tl->layout = o->layout;
+    tl->spans = xcalloc(SPANS, sizeof *tl->spans);
+    tl->busy = xcalloc(SPANS, sizeof *tl->busy);
+    tl->reads = xcalloc(tl->room, sizeof *tl->reads);
+    tl->data = xcalloc(tl->room, sizeof *tl->data);
+    tl->blocks = xcalloc(tl->room, sizeof *tl->blocks);
+    tl->stood = xcalloc(tl->room, sizeof *tl->stood);
+    tl->transfers = xcalloc(tl->room, sizeof *tl->transfers);
+    tl->moves = xcalloc(tl->room, sizeof *tl->moves);
+    tl->moments.ns = xcalloc(tl->room, sizeof *tl->moments.ns);
+    tl->next_transfer = tl->moments.next = 1;
+    pthread_mutex_init(&tl->lock, NULL);
+    if (timeline_watch(tl, o->compute)) timeline_destroy(&tl);
+    return tl;
+}
+
+void timeline_destroy(struct timeline **timeline) {
+    struct timeline *tl = *timeline;
+    if (!tl) return;
+    free(tl->spans);
+    free(tl->busy);
+    free(tl->reads);
+    free(tl->data);
+    free(tl->blocks);
+    free(tl->stood);
+    free(tl->transfers);
+    free(tl->moves);
+    free(tl->moments.ns);
+    pthread_mutex_destroy(&tl->lock);
+    free(tl);
+    *timeline = NULL;
+}
+
+int timeline_watch(struct timeline *tl, struct stream *s) {
+    if (!tl) return 0;
+    if (tl->stream_count == STREAMS) return fail("a timeline watches at most %d streams", STREAMS);
+    // Compute alone is asked what it does; of the others only their stamps count.
+    if (stream_log(s, LOG, tl->stream_count > 0))
+        return fail("the times of a stream cannot be noted: %s", dev_error(stream_device(s)));
+    pthread_mutex_lock(&tl->lock);
+    tl->streams[tl->stream_count++] = s;
+    pthread_mutex_unlock(&tl->lock);
+    return 0;
+}
+
+// ---------------------------------------------------------------- records, with the lock held
+static bool is_kept(const struct timeline *tl, uint64_t id, uint64_t next) {
+    return id > 0 && id < next && id + tl->room >= next;
+}
+
+static struct record *record_of(struct timeline *tl, uint64_t id) {
+    return is_kept(tl, id, tl->next_transfer) ? &tl->transfers[id % tl->room] : NULL;
+}
+
+static void keep_latest(int64_t *at, int64_t ns) {
+    if (ns > *at) *at = ns;
+}
+
+static void note_done(struct timeline *tl, uint64_t id, int64_t ns) {
+    struct record *r = record_of(tl, id);
+    if (r) keep_latest(&r->t.done, ns);
+}
+
+static void note_first_byte(struct timeline *tl, uint64_t id, int64_t ns) {
+    struct record *r = record_of(tl, id);
+    if (r && (!r->t.first_byte || ns < r->t.first_byte)) r->t.first_byte = ns;
+}
+
+static void note_block(struct timeline *tl, uint64_t id, int64_t begin, int64_t end) {
+    if (!record_of(tl, id) || end <= begin) return;
+    tl->blocks[tl->next_block++ % tl->room] = (struct block){id, begin, end};
+}
+
+static void note_interval(struct timeline *tl, const struct interval *i) {
+    uint64_t number = i->tag / TAGS;
+    if (i->kind == INTERVAL_BUSY)
+        tl->spans[tl->next_span++ % SPANS] = (struct split_span){i->begin_ns, i->end_ns, i->phase};
+    else if (i->kind == INTERVAL_WAIT && i->tag % TAGS == TAG_TRANSFER)
+        note_block(tl, number, i->begin_ns, i->end_ns);
+    else if (i->kind == INTERVAL_STAMP && i->tag % TAGS == TAG_MOMENT)
+        tl->moments.ns[number % tl->room] = i->begin_ns;
+    else if (i->kind == INTERVAL_STAMP && i->tag % TAGS == TAG_FIRST_BYTE)
+        note_first_byte(tl, number, i->begin_ns);
+    else if (i->kind == INTERVAL_STAMP && i->tag % TAGS == TAG_DONE)
+        note_done(tl, number, i->begin_ns);
+}
+
+// Takes over what the streams have noted so far.
+static void look(struct timeline *tl) {
+    for (int s = 0; s < tl->stream_count && !tl->ended; s++) {
+        size_t n;
+        uint64_t lost = 0;
+        do {
+            n = stream_take_log(tl->streams[s], tl->taken, TAKEN, &lost);
+            for (size_t i = 0; i < n; i++) note_interval(tl, &tl->taken[i]);
+            tl->lost += lost;
+        } while (n == TAKEN);
+    }
+}
+
+// The own part of a transfer is ready when it has been asked for and all moments that it waits for have passed.
+static int64_t ready_of(const struct timeline *tl, const struct record *r) {
+    int64_t at = r->t.own_ready;
+    bool gated = false;
+    for (size_t i = 0; i < GATES; i++) {
+        if (!r->gates[i]) continue;
+        bool kept = is_kept(tl, r->gates[i], tl->moments.next);
+        int64_t ns = kept ? tl->moments.ns[r->gates[i] % tl->room] : 0;
+        if (!ns) return 0;
+        gated = true;
+        keep_latest(&at, ns);
+    }
+    if (gated) keep_latest(&at, r->t.asked);
+    return at;
+}
+
+static struct transfer_times times_of(const struct timeline *tl, const struct record *r) {
+    struct transfer_times t = r->t;
+    t.own_ready = ready_of(tl, r);
+    if (t.peers_ready) keep_latest(&t.peers_ready, t.own_ready);
+    return t;
+}
+
+// ---------------------------------------------------------------- the end of a step, with the lock held
+// Numbers [*from, next) of a ring of so many places that are still there.
+static uint64_t oldest(uint64_t from, uint64_t next, size_t room) {
+    return next > room && from < next - room ? next - room : from;
+}
+
+static size_t spans_within(const struct split_span *ring, uint64_t from, uint64_t next, size_t room,
+                           const struct step *s, struct split_span *out) {
+    size_t n = 0;
+    for (uint64_t i = oldest(from, next, room); i < next; i++) {
+        const struct split_span *one = &ring[i % room];
+        if (one->end > s->begin && one->begin < s->end) out[n++] = *one;
+    }
+    return n;
+}
+
+static size_t blocks_within(struct timeline *tl, const struct step *s, struct split_block *out) {
+    size_t n = 0;
+    for (uint64_t i = oldest(s->blocks, tl->next_block, tl->room); i < tl->next_block; i++) {
+        const struct block *b = &tl->blocks[i % tl->room];
+        const struct record *r = record_of(tl, b->id);
+        if (!r || b->end <= s->begin || b->begin >= s->end) continue;
+        struct transfer_times t = times_of(tl, r);
+        out[n++] = (struct split_block){b->begin, b->end, t.own_ready, t.peers_ready};
+    }
+    return n;
+}
+
+static size_t moves_within(struct timeline *tl, const struct step *s, struct split_span *out) {
+    size_t n = 0;
+    for (uint64_t i = oldest(s->transfers, tl->next_transfer, tl->room); i < tl->next_transfer; i++) {
+        struct transfer_times t = times_of(tl, &tl->transfers[i % tl->room]);
+        int64_t begin = t.peers_ready ? t.peers_ready : t.own_ready;
+        if (!begin || t.done <= s->begin || begin >= s->end) continue;
+        out[n++] = (struct split_span){begin, t.done, PHASE_COMM};
+    }
+    return n;
+}
+
+static void split_step(struct timeline *tl, const struct step *s) {
+    struct time_split one;
+    struct split_input in = {.begin = s->begin,
+                             .end = s->end,
+                             .busy = tl->busy,
+                             .blocked = tl->stood,
+                             .moves = tl->moves,
+                             .data = tl->data};
+    in.busy_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, tl->busy);
+    in.data_count = spans_within(tl->reads, s->reads, tl->next_read, tl->room, s, tl->data);
+    in.blocked_count = blocks_within(tl, s, tl->stood);
+    in.move_count = moves_within(tl, s, tl->moves);
+    time_split_of(&in, &one);
+    time_split_add(&tl->sum, &one);
+}
+
+static struct step *last_step(struct timeline *tl) {
+    return tl->begun ? &tl->steps[(tl->begun - 1) % STEPS] : NULL;
+}
+
+static void end_step(struct timeline *tl, int64_t now) {
+    struct step *s = last_step(tl);
+    if (s && !s->end) s->end = now;
+}
+
+// What was asked for in the steps before may be waited for in this one.
+static uint64_t first_transfer(const struct timeline *tl) {
+    uint64_t back = tl->begun < TIMELINE_LATE ? tl->begun : TIMELINE_LATE;
+    return back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;
+}
+
+void timeline_step(struct timeline *tl, int64_t step) {
+    if (!tl) return;
+    int64_t now = timeline_now();
+    pthread_mutex_lock(&tl->lock);
+    look(tl);
+    end_step(tl, now);
+    if (tl->begun - tl->split >= TIMELINE_LATE) split_step(tl, &tl->steps[tl->split++ % STEPS]);
+    tl->steps[tl->begun % STEPS] = (struct step){.step = step,
+                                                 .begin = now,
+                                                 .spans = tl->next_span,
+                                                 .blocks = tl->next_block,
+                                                 .reads = tl->next_read,
+                                                 .asked = tl->next_transfer,
+                                                 .transfers = first_transfer(tl)};
+    tl->begun++;
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_pause(struct timeline *tl) {
+    if (!tl) return;
+    int64_t now = timeline_now();
+    pthread_mutex_lock(&tl->lock);
+    end_step(tl, now);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_end(struct timeline *tl) {
+    if (!tl) return;
+    int64_t now = timeline_now();
+    pthread_mutex_lock(&tl->lock);
+    look(tl);
+    end_step(tl, now);
+    while (tl->split < tl->begun) split_step(tl, &tl->steps[tl->split++ % STEPS]);
+    tl->ended = true;
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    tl->reads[tl->next_read++ % tl->room] = (struct split_span){begin_ns, end_ns, PHASE_DATA};
+    pthread_mutex_unlock(&tl->lock);
+}
+
+// ---------------------------------------------------------------- transfers
+uint64_t timeline_ask(struct timeline *tl, const struct transfer *t) {
+    if (!tl) return 0;
+    int64_t now = timeline_now();
+    pthread_mutex_lock(&tl->lock);
+    uint64_t id = tl->next_transfer++;
+    tl->transfers[id % tl->room] = (struct record){.t = {.what = *t, .id = id, .asked = now}};
+    pthread_mutex_unlock(&tl->lock);
+    return id;
+}
+
+void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    struct record *r = record_of(tl, id);
+    if (r) keep_latest(&r->t.own_ready, ns);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    struct record *r = record_of(tl, id);
+    if (r) keep_latest(&r->t.peers_ready, ns);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    note_first_byte(tl, id, ns);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_done(struct timeline *tl, uint64_t id, int64_t ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    note_done(tl, id, ns);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    note_block(tl, id, begin_ns, end_ns);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+// ---------------------------------------------------------------- what streams note themselves
+uint64_t timeline_moment(struct timeline *tl) {
+    if (!tl) return 0;
+    pthread_mutex_lock(&tl->lock);
+    uint64_t moment = tl->moments.next++;
+    tl->moments.ns[moment % tl->room] = 0;
+    pthread_mutex_unlock(&tl->lock);
+    stream_stamp(tl->streams[0], moment * TAGS + TAG_MOMENT);
+    return moment;
+}
+
+void timeline_gate(struct timeline *tl, uint64_t id, uint64_t moment) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    struct record *r = record_of(tl, id);
+    for (size_t i = 0; r && i < GATES; i++) {
+        if (r->gates[i] && r->gates[i] != moment) continue;
+        r->gates[i] = moment;
+        break;
+    }
+    if (r) keep_latest(&r->t.own_ready, r->t.asked);
+    pthread_mutex_unlock(&tl->lock);
+}
+
+void timeline_stamp(struct timeline *tl, struct stream *s, uint64_t id, enum timeline_stamp what) {
+    if (tl && id) stream_stamp(s, id * TAGS + (what == TIMELINE_DONE ? TAG_DONE : TAG_FIRST_BYTE));
+}
+
+void timeline_wait(struct timeline *tl, struct stream *compute, struct event *e, uint64_t id) {
+    stream_wait_tagged(compute, e, tl ? id * TAGS + TAG_TRANSFER : 0);
+}
+
+// ---------------------------------------------------------------- results
+int64_t timeline_ready(struct timeline *tl, uint64_t id) {
+    if (!tl) return 0;
+    pthread_mutex_lock(&tl->lock);
+    look(tl);
+    const struct record *r = record_of(tl, id);
+    int64_t at = r ? ready_of(tl, r) : 0;
+    pthread_mutex_unlock(&tl->lock);
+    return at;
+}
+
+int64_t timeline_split(struct timeline *tl, struct time_split *sum) {
+    *sum = (struct time_split){0};
+    if (!tl) return 0;
+    pthread_mutex_lock(&tl->lock);
+    *sum = tl->sum;
+    int64_t steps = (int64_t)tl->split;
+    pthread_mutex_unlock(&tl->lock);
+    return steps;
+}
+
+uint64_t timeline_lost(struct timeline *tl) {
+    if (!tl) return 0;
+    pthread_mutex_lock(&tl->lock);
+    uint64_t lost = tl->lost;
+    pthread_mutex_unlock(&tl->lock);
+    return lost;
+}
+
+static size_t view_transfers(struct timeline *tl, const struct step *s, struct transfer_times *out) {
+    size_t n = 0;
+    for (uint64_t i = oldest(s->transfers, tl->next_transfer, tl->room); i < tl->next_transfer; i++) {
+        struct transfer_times t = times_of(tl, &tl->transfers[i % tl->room]);
+        if (t.asked < s->end && (i >= s->asked || t.done > s->begin)) out[n++] = t;
+    }
+    return n;
+}
+
+static size_t view_blocks(struct timeline *tl, const struct step *s, const struct timeline_view *v) {
+    size_t n = 0;
+    for (uint64_t i = oldest(s->blocks, tl->next_block, tl->room); i < tl->next_block; i++) {
+        const struct block *b = &tl->blocks[i % tl->room];
+        size_t j = 0;
+        while (j < v->transfer_count && v->transfers[j].id != b->id) j++;
+        if (j == v->transfer_count || b->end <= s->begin || b->begin >= s->end) continue;
+        v->blocked[n++] = (struct blocked_time){j, b->begin, b->end};
+    }
+    return n;
+}
+
+bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
+    *out = (struct timeline_view){0};
+    if (!tl || back < 0 || back >= TIMELINE_KEPT || (uint64_t)back >= tl->begun) return false;
+    const struct step *s = &tl->steps[(tl->begun - 1 - (uint64_t)back) % STEPS];
+    *out = (struct timeline_view){.step = s->step,
+                                  .begin = s->begin,
+                                  .end = s->end,
+                                  .compute = xcalloc(SPANS, sizeof *out->compute),
+                                  .blocked = xcalloc(tl->room, sizeof *out->blocked),
+                                  .transfers = xcalloc(tl->room, sizeof *out->transfers)};
+    out->compute_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, out->compute);
+    out->transfer_count = view_transfers(tl, s, out->transfers);
+    out->blocked_count = view_blocks(tl, s, out);
+    return true;
+}
+
+void timeline_view_free(struct timeline_view *v) {
+    free(v->compute);
+    free(v->blocked);
+    free(v->transfers);
+    *v = (struct timeline_view){0};
+}

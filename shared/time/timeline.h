@@ -1,0 +1,117 @@
+// What one rank does, moment by moment: the record behind "where the time went" (split.h), the same for every
+// topology. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+//
+//     who                              records
+//     the compute stream, by itself    when it was busy, by phase, and when it stood still for an event
+//     the loop                         where a step begins and ends; when it reads batches
+//     a topology                       its transfers, and when the host stood still for one
+//
+// A transfer   is what a topology moves: a unit's weights or gradient, or control words. Times of it:
+//              asked        the host enqueued it
+//              own_ready    this rank's part could have been sent, had the link been free: it is asked for, and
+//                           the compute events that it waits for have passed. Earlier transfers of the same
+//                           channel do not count: waiting for them is communication
+//              peers_ready  the latest own_ready of all ranks that it needs, this one included
+//              first_byte   its turn on the link
+//              done         it has arrived
+//              What nobody has said is 0: not known.
+// A moment     is a place in the compute stream that a transfer waits for (a gradient is complete): the stream
+//              notes when it has passed it, so that a host that runs ahead need not know.
+// Late facts   A device is read late, and peers tell their times a step or two later. A step is split when
+//              TIMELINE_LATE later ones have begun, or at the end. Ids stay valid for TIMELINE_LATE steps after
+//              the one they were given in; what comes later is dropped.
+//
+// Ownership   The loop owns it. The topology has a pointer (struct topology), which is NULL where nothing is
+//             recorded: every function takes NULL, then does nothing, and gives 0.
+// Memory      Bounded, and all of it taken by timeline_create and timeline_watch. What finds no room is counted
+//             (timeline_lost), and the parts still add up.
+// Threads     timeline_step, timeline_pause, timeline_end, timeline_data, timeline_moment, timeline_gate and
+//             timeline_stamp: the thread that enqueues on the stream. All else: any. Nothing blocks, but for a
+//             lock that is held for as long as a few words are written, or once a step, a step is split.
+#ifndef STARRING_SHARED_TIME_TIMELINE_H
+#define STARRING_SHARED_TIME_TIMELINE_H
+
+#include "shared/core/unit.h"
+#include "shared/time/split.h"
+
+#define TIMELINE_LATE 3  // steps
+#define TIMELINE_KEPT 3  // of the run's last steps, for pictures
+
+enum transfer_kind { TRANSFER_WEIGHTS, TRANSFER_GRADIENTS, TRANSFER_CONTROL, TRANSFER_KINDS };
+const char *transfer_kind_name(enum transfer_kind k);  // "weights", ..
+
+struct timeline;
+struct timeline_options {
+    struct stream *compute;
+    const struct layout *layout;  // names of the units; outlives the timeline
+    int64_t micro_batches;        // of a step
+};
+// NULL after logging.
+struct timeline *timeline_create(const struct timeline_options *o);
+void timeline_destroy(struct timeline **tl);
+
+// ---------------------------------------------------------------- the loop
+void timeline_step(struct timeline *tl, int64_t step);  // begins; the step before it ends here
+void timeline_pause(struct timeline *tl);               // ends the step: what follows belongs to none
+void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // the host read a batch
+// Behind the topology's finish: splits what is left. The streams may be destroyed afterwards, not before.
+void timeline_end(struct timeline *tl);
+
+// ---------------------------------------------------------------- transfers
+struct transfer {
+    enum transfer_kind kind;
+    int unit;        // of the layout; -1: none
+    uint64_t bytes;  // payload that this rank sends, or, where it only receives, receives
+};
+uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // an id; asked: now
+// At ns. own_ready and peers_ready keep the latest they are told, first_byte the earliest, done the latest.
+void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
+void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns);
+void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
+void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
+// The host stood still for it. What compute stands still for, timeline_wait records.
+void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
+int64_t timeline_now(void);
+
+// ---------------------------------------------------------------- what streams note themselves
+// Has a stream beside compute note what timeline_stamp asks for. 0, or -1 after logging.
+int timeline_watch(struct timeline *tl, struct stream *s);
+uint64_t timeline_moment(struct timeline *tl);  // here, in the compute stream
+// own_ready is not before the moment (0: none) and not before it was asked. Once a transfer has a gate (or more),
+// nobody else need say when its own part was ready.
+void timeline_gate(struct timeline *tl, uint64_t id, uint64_t moment);
+enum timeline_stamp { TIMELINE_FIRST_BYTE, TIMELINE_DONE };
+// When s (compute, or watched) comes to this place.
+void timeline_stamp(struct timeline *tl, struct stream *s, uint64_t id, enum timeline_stamp what);
+// stream_wait_event on the compute stream, for the transfer (0: for none).
+void timeline_wait(struct timeline *tl, struct stream *compute, struct event *e, uint64_t id);
+
+// ---------------------------------------------------------------- results
+// This rank's own_ready of a transfer, of what the device is through with; 0: not known (yet).
+int64_t timeline_ready(struct timeline *tl, uint64_t id);
+// All steps that have been split, added; how many.
+int64_t timeline_split(struct timeline *tl, struct time_split *sum);
+uint64_t timeline_lost(struct timeline *tl);  // spans and blocked intervals that found no room
+
+// A step as it was recorded; arrays are the caller's to free by timeline_view_free. Times as in split.h.
+struct transfer_times {
+    struct transfer what;
+    uint64_t id;
+    int64_t asked, own_ready, peers_ready, first_byte, done;
+};
+struct blocked_time {
+    size_t transfer;  // of the view's
+    int64_t begin, end;
+};
+struct timeline_view {
+    int64_t step, begin, end;
+    struct split_span *compute;
+    struct blocked_time *blocked;
+    struct transfer_times *transfers;  // that touch the step: asked before its end, not done before its begin
+    size_t compute_count, blocked_count, transfer_count;
+};
+// The last step but `back`; back below TIMELINE_KEPT. False: there is none. After timeline_end.
+bool timeline_view(struct timeline *tl, int back, struct timeline_view *out);
+void timeline_view_free(struct timeline_view *v);
+
+#endif

@@ -49,10 +49,6 @@ struct consistency_rule consistency_of(const struct config *c);
 static inline bool consistency_completes(const struct consistency_rule *c, int pushes) {
     return pushes >= c->needs;
 }
-// Whether a step with this many pushes waits for others, and is overdue when they do not come.
-static inline bool consistency_waits(const struct consistency_rule *c, int pushes) {
-    return pushes > 0 && pushes < c->needs;
-}
 // Whether a worker may read, push or go on to its next step with this delay.
 static inline bool consistency_allows(const struct consistency_rule *c, int64_t delay) {
     return delay <= c->delay;

@@ -1,5 +1,10 @@
-// How the configured times divide: a loss is noticed, named and reported to all members before the deadline
-// of those who wait for the lost one has passed.
+// How the configured times divide. Deadlines follow heartbeats: slow is not dead.
+//
+//     silent      A member whose heartbeats stop, or a shard that leaves a worker's requests and their
+//                 repetitions without an answer, is lost: it is named, and the job ends before the deadline of
+//                 those who wait for it.
+//     slow        A member that is heard and does not come is waited for, however long it takes, and the
+//                 scheduler says so once.
 #ifndef STARRING_PS_TIMING_H
 #define STARRING_PS_TIMING_H
 
@@ -11,7 +16,7 @@
 #define DRAIN_MESSAGES 64   // of one socket before the others get their turn
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
-// A step, gather or key may be incomplete this long before the missing are named.
+// A step or gather may be incomplete this long before those who are waited for are said to be slow.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
 // A silent member counts as lost: half the deadline, but never fewer than four heartbeats.
 static inline double ps_lost_s(const struct config *c) {

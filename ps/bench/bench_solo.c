@@ -88,7 +88,6 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
                                     .rule = consistency_of(s->c),
                                     .optimizer = s->c->optimizer,
                                     .dtype = s->plan.dtype,
-                                    .deadline_s = PATIENCE_S,
                                     .resend_s = PATIENCE_S,
                                     .job = JOB,
                                     .port = {s, drop}};

@@ -1,5 +1,6 @@
 #include "ps/scheduler/rounds.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@ struct round {
     int64_t step;
     bool *reported;  // (N)
     bool *summed;    // (shards)
+    bool *told;      // (N + shards) that the member is slow
     int reports, sums;
     double *loss;  // (N)
     float lr, loss_scale, clip;
@@ -25,6 +27,7 @@ struct round {
 struct gather {
     uint64_t seq;
     bool *have;        // (N)
+    bool *told;        // (N) that the worker is slow
     int count, words;  // workers heard; values each
     double *values;    // (N, WIRE_VALUES_MAX)
     double first_s;
@@ -47,6 +50,7 @@ static void round_clear(struct rounds *c, int64_t step) {
     struct round *r = &c->round;
     memset(r->reported, 0, (size_t)c->workers * sizeof *r->reported);
     memset(r->summed, 0, (size_t)c->shards * sizeof *r->summed);
+    memset(r->told, 0, (size_t)(c->workers + c->shards) * sizeof *r->told);
     memset(&r->sum, 0, sizeof r->sum);
     r->step = step;
     r->reports = r->sums = 0;
@@ -166,40 +170,53 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
     }
     for (int i = 0; i < c->workers; i++) port_tell(&c->o.port, i, &c->gathered);
     memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
+    memset(g->told, 0, (size_t)c->workers * sizeof *g->told);
     g->count = 0;
     g->seq++;
     return 0;
 }
 
 // ---------------------------------------------------------------- time
-// Missing workers that got nothing done for too long. One that still pushes is slow, not missing: workers
-// that decide alone may be far apart when they come to a barrier.
-static void missing_workers(const struct rounds *c, struct member_names *x, const bool *have, double since_s,
-                            double now) {
-    for (int w = 0; w < c->workers; w++) {
-        double since = c->members->m[w].progress_s > since_s ? c->members->m[w].progress_s : since_s;
-        if (!have[w] && now - since > ps_overdue_s(c->o.config)) member_names_add(c->members, x, w);
-    }
+// Since when worker w got nothing done that the others, the first of whom came at first_s, wait for. One that
+// still pushes is on its way: workers that decide alone may be far apart when they come to a barrier.
+static double idle_since(const struct rounds *c, int w, double first_s) {
+    double progress_s = c->members->m[w].progress_s;
+    return progress_s > first_s ? progress_s : first_s;
 }
 
-int rounds_tick(struct rounds *c, double now) {
-    const struct round *r = &c->round;
-    const struct gather *g = &c->gather;
-    double limit = ps_overdue_s(c->o.config);
-    struct member_names x = {.count = 0};
-    if (r->reports || r->sums) missing_workers(c, &x, r->reported, r->first_s, now);
-    if (consistency_completes(&c->rule, r->reports) && now - r->last_s > limit)
-        for (int i = 0; i < c->shards; i++)
-            if (c->o.map->shard_keys[i] && !r->summed[i])
-                member_names_add(c->members, &x, membership_shard(c->members, i));
-    if (x.count)
-        return core_fail(c->error, "step %lld: nothing from %s for %.1f s", (long long)r->step, x.text,
-                         now - r->first_s);
-    if (g->count) missing_workers(c, &x, g->have, g->first_s, now);
-    if (x.count)
-        return core_fail(c->error, "barrier %llu after step %lld: %s did not come for %.1f s",
-                         (unsigned long long)g->seq, (long long)r->step, x.text, now - g->first_s);
-    return 0;
+static bool is_slow(const struct rounds *c, double since_s, double now, bool *told) {
+    if (*told || now - since_s <= ps_overdue_s(c->o.config)) return false;
+    *told = true;
+    return true;
+}
+
+bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
+    struct round *r = &c->round;
+    struct gather *g = &c->gather;
+    long long step = (long long)r->step + 1;
+    for (int w = 0; w < c->workers; w++) {
+        double since = idle_since(c, w, r->first_s), there = idle_since(c, w, g->first_s);
+        if ((r->reports || r->sums) && !r->reported[w] && is_slow(c, since, now, &r->told[w])) {
+            snprintf(text, ROUNDS_TEXT_MAX, "waiting for worker %d: %.0f s in step %lld, it is alive", w,
+                     now - since, step);
+            return true;
+        }
+        if (g->count && !g->have[w] && is_slow(c, there, now, &g->told[w])) {
+            snprintf(text, ROUNDS_TEXT_MAX, "waiting for worker %d: %.0f s at a barrier, it is alive", w,
+                     now - there);
+            return true;
+        }
+    }
+    if (!consistency_completes(&c->rule, r->reports)) return false;
+    for (int i = 0; i < c->shards; i++) {
+        char name[48];
+        bool *told = &r->told[c->workers + i];
+        if (!c->o.map->shard_keys[i] || r->summed[i] || !is_slow(c, r->last_s, now, told)) continue;
+        snprintf(text, ROUNDS_TEXT_MAX, "waiting for %s: %.0f s in step %lld, it is alive",
+                 member_name(c->members, membership_shard(c->members, i), name), now - r->last_s, step);
+        return true;
+    }
+    return false;
 }
 
 int64_t rounds_step(const struct rounds *c) { return c->round.step; }
@@ -217,8 +234,10 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     unsigned long n = (unsigned long)c->workers;
     c->round.reported = xcalloc(n, sizeof(bool));
     c->round.summed = xcalloc((unsigned long)c->shards, sizeof(bool));
+    c->round.told = xcalloc(n + (unsigned long)c->shards, sizeof(bool));
     c->round.loss = xcalloc(n, sizeof(double));
     c->gather.have = xcalloc(n, sizeof(bool));
+    c->gather.told = xcalloc(n, sizeof(bool));
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
     return c;
 }
@@ -228,8 +247,10 @@ void rounds_destroy(struct rounds **at) {
     if (!c) return;
     free(c->round.reported);
     free(c->round.summed);
+    free(c->round.told);
     free(c->round.loss);
     free(c->gather.have);
+    free(c->gather.told);
     free(c->gather.values);
     free(c);
     *at = NULL;

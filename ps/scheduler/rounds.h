@@ -20,8 +20,10 @@ void rounds_destroy(struct rounds **c);
 int rounds_report(struct rounds *c, int worker, const struct wire_header *h, double now);
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now);
 int rounds_gather(struct rounds *c, int worker, const struct wire_header *h, double now);
-// Names who keeps a round or a gather waiting for too long. 0 or -1.
-int rounds_tick(struct rounds *c, double now);
+#define ROUNDS_TEXT_MAX 160
+// Whether a round or a gather has waited long for a member, which is alive (membership.h notices those that are
+// not) and has not been named for that yet; then text says so. It is waited for all the same.
+bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
 int64_t rounds_step(const struct rounds *c);  // the open one
 const char *rounds_error(const struct rounds *c);

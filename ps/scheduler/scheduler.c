@@ -59,12 +59,19 @@ static void say_waiting(struct scheduler *s, double now) {
     if (waiting_due(&s->waiting, text, now)) info("%s", text);
 }
 
+static void say_slow(struct scheduler *s, double now) {
+    char text[ROUNDS_TEXT_MAX];
+    while (scheduler_core_slow(s->core, now, text))
+        if (!s->o->config->quiet) info("%s", text);
+}
+
 static int scheduler_loop(struct scheduler *s) {
     while (!scheduler_core_done(s->core)) {
         struct net_poll_item item = {.socket = s->router};
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
+        say_slow(s, now_seconds());
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         if (net_poll(&item, 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ps/scheduler/rounds.h"
 #include "shared/core/error.h"
 
 struct scheduler_core {
@@ -53,8 +52,12 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (c->error[0]) return -1;
     if (membership_tick(&c->members, rounds_step(c->rounds), now) != 0)
         return scheduler_core_abort(c, m->error);
-    if (!m->started || m->closing) return 0;
-    return rounds_tick(c->rounds, now) ? scheduler_core_abort(c, rounds_error(c->rounds)) : 0;
+    return 0;
+}
+
+bool scheduler_core_slow(struct scheduler_core *c, double now, char text[ROUNDS_TEXT_MAX]) {
+    const struct membership *m = &c->members;
+    return m->started && !m->closing && !c->error[0] && rounds_slow(c->rounds, now, text);
 }
 
 bool scheduler_core_done(const struct scheduler_core *c) { return c->members.done; }

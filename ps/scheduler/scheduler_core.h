@@ -7,6 +7,7 @@
 #define STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 
 #include "ps/scheduler/membership.h"
+#include "ps/scheduler/rounds.h"
 
 struct scheduler_core;
 struct scheduler_core *scheduler_core_create(const struct scheduler_options *o);
@@ -19,6 +20,8 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
 int scheduler_core_tick(struct scheduler_core *c, double now);
 // Ends the job with this reason; every member is told. Always -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
+// Whether a member has become slow (rounds.h) and is to be named, in text.
+bool scheduler_core_slow(struct scheduler_core *c, double now, char text[ROUNDS_TEXT_MAX]);
 bool scheduler_core_done(const struct scheduler_core *c);
 const char *scheduler_core_error(const struct scheduler_core *c);
 // Workers and servers that have not come; false: the job has started.

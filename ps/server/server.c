@@ -23,6 +23,9 @@ struct shard {
     struct ps_identity id;
     pthread_t tid;
     bool started;
+    _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
+    uint64_t seen_turns;     // the main thread's
+    double seen_s;
     _Atomic int failed;  // error is complete before this is set
     char error[WIRE_TEXT_MAX];
 };
@@ -98,6 +101,7 @@ static int shard_from_scheduler(struct shard *s) {
 
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
+        atomic_fetch_add(&s->turns, 1);
         struct net_poll_item items[2] = {{.socket = s->router}, {.socket = s->scheduler}};
         if (net_poll(items, 2, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
         if (items[0].ready && shard_from_worker(s) != 0) return -1;
@@ -205,7 +209,6 @@ static int server_start_shards(struct server *s) {
                                         .optimizer = s->c->optimizer,
                                         .dtype = s->c->dtype,
                                         .commit_round = commit_round(s->c),
-                                        .deadline_s = ps_overdue_s(s->c),
                                         .resend_s = ps_resend_s(s->c),
                                         .port = {shard, shard_send}};
         shard->core = server_core_create(&o);
@@ -239,16 +242,33 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     return rc;
 }
 
+// Whether a shard's thread has stood still for longer than a member may be silent; then why says so.
+static bool stands_still(const struct server *s, struct shard *shard, double now, char why[WIRE_TEXT_MAX]) {
+    uint64_t turns = atomic_load(&shard->turns);
+    if (turns != shard->seen_turns || turns == 0) {
+        shard->seen_turns = turns;
+        shard->seen_s = now;
+    }
+    if (now - shard->seen_s <= ps_deadline_s(s->c)) return false;
+    snprintf(why, WIRE_TEXT_MAX, "shard thread %d has stood still for %.1f s", shard->thread,
+             now - shard->seen_s);
+    return true;
+}
+
 static int server_watch(struct server *s) {
     double heard_s = now_seconds(), beat_s = 0;
     for (;;) {
         struct net_poll_item item = {.socket = s->scheduler};
         const char *why = NULL;
+        char still[WIRE_TEXT_MAX];
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
         for (int t = 0; t < s->map->threads; t++)
-            if (atomic_load(&s->shards[t].failed)) why = s->shards[t].error;
+            if (atomic_load(&s->shards[t].failed))
+                why = s->shards[t].error;
+            else if (stands_still(s, &s->shards[t], now_seconds(), still))
+                why = still;
         if (ps_stopped(s->o->stop)) why = PS_INTERRUPTED;
         if (why) {
             ps_say(s->scheduler, &s->id, WIRE_ABORT, why);

@@ -163,19 +163,6 @@ int server_core_decision(struct server_core *c, const struct wire_header *h) {
 
 bool server_core_hurry(const struct server_core *c) { return c->waiting_for_transport; }
 
-// Names the workers whose gradient of k has not come.
-static int overdue(struct server_core *c, const struct server_key *k, double now) {
-    char missing[160] = "";
-    size_t at = 0;
-    for (int w = 0; w < c->o.rule.workers && at + 16 < sizeof missing; w++)
-        if (k->pushed[w] <= k->step)
-            at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", at ? ", " : "", w);
-    return core_fail(c->error,
-                     "step %lld: no gradient of key %d (%s, elements %lld to %lld) from worker %s for %.1f s",
-                     (long long)k->step, k->key, k->unit->name, (long long)k->part->begin,
-                     (long long)k->part->end, missing, now - k->first_s);
-}
-
 int server_core_tick(struct server_core *c, double now) {
     if (c->error[0]) return -1;
     c->now = now;
@@ -184,11 +171,6 @@ int server_core_tick(struct server_core *c, double now) {
         end_round(c);
     }
     if (c->round.reported && !c->round.decided && now - c->round.sent_s > c->o.resend_s) report_sum(c, now);
-    for (int i = 0; i < c->count; i++) {
-        struct server_key *k = &c->keys[i];
-        bool waits = consistency_waits(&c->o.rule, k->contributed);
-        if (waits && now - k->first_s > c->o.deadline_s) return overdue(c, k, now);
-    }
     return 0;
 }
 

@@ -22,6 +22,9 @@
 //
 // Where pushes are applied on arrival, each is an update of its own, straight out of its frame or segment.
 //
+// A key waits for a slow worker for as long as it takes: the scheduler knows who lives, and ends the job of a
+// worker that is lost.
+//
 // Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
 // acknowledged and dropped. What is not understood is refused with a text, never applied.
 // Errors: -1 with server_core_error set (the shard is then finished and tells the job).
@@ -45,7 +48,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now);
 // A DECISION of the scheduler. 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h);
-// Resends, deadlines, commits that waited for a reply to leave its buffer. 0 or -1.
+// Resends, commits that waited for a reply to leave its buffer. 0 or -1.
 int server_core_tick(struct server_core *c, double now);
 // A commit waits only for the transport to let go of a buffer: tick again soon.
 bool server_core_hurry(const struct server_core *c);

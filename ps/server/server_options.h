@@ -16,7 +16,6 @@ struct server_core_options {
     struct optimizer_config optimizer;
     enum dtype dtype;
     bool commit_round;  // clipping or fp16: updates wait for the scheduler's decision
-    double deadline_s;  // a step of a key may be incomplete this long
     double resend_s;
     uint64_t job;         // 0: set later by server_core_set_job
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER

@@ -218,7 +218,6 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
     if (k->contributed == 0) {
         k->lr = h->lr;
         k->lr_worker = w;
-        k->first_s = now;
     } else if (f32_to_bits(k->lr) != f32_to_bits(h->lr)) {
         ps_frame_release(g->frame);
         return core_fail(c->error,

@@ -39,7 +39,6 @@ struct server_key {
     bool complete;    // summed and rounded, not yet committed
     float lr;
     int lr_worker;
-    double first_s;             // when the first gradient came
     int64_t open_ready_ns;      // the latest ready_ns of its gradients: what the open step's update needs
     int64_t update_ready_ns;    // that of the last update: with a commit round, of all keys
     struct gradient *held;      // (N)

@@ -111,8 +111,9 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     c->waited_unit = unit;
     while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        if (late && event == COMM_GATHERED) {
-            end = moment_in(ps_deadline_s(c->c));
+        // Who answers is alive, and waited for: the scheduler says who is slow, and notices who is lost.
+        if (late && c->now.status.silent_s <= ps_lost_s(c->c)) {
+            end = moment_in(ps_resend_s(c->c));
             late = 0;
         }
     }

@@ -69,10 +69,11 @@ enum comm_event {
     COMM_FREE,       // nobody needs the unit's gradient any more
     COMM_LOADED,     // the servers have what was last sent of the unit: initial values, or a gradient
     COMM_PULLED,     // every pull has been answered
-    COMM_GATHERED,   // the last gather. The scheduler decides who is late (it knows who still makes progress)
+    COMM_GATHERED,   // the last gather
     COMM_STEP_DONE,  // the scheduler has closed the step, as far as the consistency asks for that
 };
-// Blocks until it has happened, at most deadline_ms. unit: -1 where none is meant. what: what has not
+// Blocks until it has happened: for longer than deadline_ms only while every server that owes an answer is heard.
+// unit: -1 where none is meant. what: what has not
 // happened, in words: "weights have not landed". 0, or -1 after logging.
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
 

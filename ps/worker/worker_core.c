@@ -1,5 +1,6 @@
 #include "ps/worker/worker_core.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,8 @@ struct worker_key {
     const void *payload;
     size_t payload_bytes;
     uint64_t init_round;
-    double sent_s;
-    _Atomic int inflight;  // payloads the transport still reads
+    double sent_s, asked_s;  // last; first
+    _Atomic int inflight;    // payloads the transport still reads
     bool pulling, pull_final;
     int64_t pull_want;
     uint64_t pull_seq;
@@ -56,6 +57,7 @@ struct worker_core {
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
     double beat_s, heard_s;
+    double *shard_s;  // (shards) when each was heard last
     char error[WIRE_TEXT_MAX];
 };
 
@@ -146,6 +148,7 @@ static void pump(struct worker_core *c, double now) {
         k->sending = SEND_SENT;
         c->queued--;
         c->unacknowledged += takes;
+        k->asked_s = now;
         if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
     }
@@ -203,6 +206,7 @@ void worker_core_gather(struct worker_core *c, const double *values, int count, 
 
 void worker_core_pull_all(struct worker_core *c, double now) {
     for (int key = 0; key < c->o.map->count; key++) {
+        c->keys[key].asked_s = now;
         open_pull(c, &c->keys[key], c->keys[key].landed, true);
         send_pull(c, key, now);
     }
@@ -347,6 +351,7 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
         c->heard_s = now;
         if (!rc) rc = on_scheduler(c, h, now);
     } else if (!rc) {
+        c->shard_s[peer] = now;
         rc = on_shard(c, peer, h, frame, now);
     }
     ps_frame_release(frame);
@@ -360,17 +365,22 @@ static void repeat(struct worker_core *c, struct request *r, double now) {
     port_tell(&c->o.port, PEER_SCHEDULER, &r->h);
 }
 
+// A held push is not repeated, but the pull behind it is.
 static void repeat_keys(struct worker_core *c, double now) {
     for (int key = 0; key < c->o.map->count; key++) {
         struct worker_key *k = &c->keys[key];
         if (k->sending == SEND_SENT && now - k->sent_s > c->o.resend_s) send_key(c, key, now);
         if (k->pulling && now - k->pulled_s > c->o.resend_s) send_pull(c, key, now);
+        bool owed = k->sending == SEND_SENT || k->pulling;
+        double silent_s = now - fmax(k->asked_s, c->shard_s[k->part->shard]);
+        if (owed && silent_s > c->status.silent_s) c->status.silent_s = silent_s;
     }
 }
 
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
     pump(c, now);
+    c->status.silent_s = 0;
     if (worker_core_transferring(c)) repeat_keys(c, now);
     repeat(c, &c->report, now);
     repeat(c, &c->gather, now);
@@ -465,6 +475,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->heard_s = o->start_s;
     c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
+    c->shard_s = xcalloc((unsigned long)o->map->shards, sizeof *c->shard_s);
     c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
     for (int key = 0; key < o->map->count; key++) key_init(c, &c->keys[key], &o->map->parts[key]);
     return c;
@@ -473,6 +484,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
 void worker_core_destroy(struct worker_core **c) {
     if (!*c) return;
     free((*c)->keys);
+    free((*c)->shard_s);
     free((*c)->units);
     free(*c);
     *c = NULL;

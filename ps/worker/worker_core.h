@@ -68,6 +68,9 @@ struct worker_status {
     bool parted;                       // GOODBYE was acknowledged
     bool stopped;                      // some worker was asked to leave
     struct staleness staleness;
+    // The longest that a shard has left what this worker asked without any word, repetitions included. A shard
+    // that lives answers each repetition, also where the answer is that others have not come.
+    double silent_s;
 };
 
 struct worker_core;

@@ -20,7 +20,7 @@ struct shared {
     _Atomic int64_t step[WORKERS];
     int rc[ROLES];
     char error[ROLES][512];
-    _Atomic int hang;  // worker 1 stops there, alive
+    _Atomic int hang;  // worker 1 stays there, alive
 };
 
 struct job {
@@ -170,15 +170,40 @@ static void test_scheduler_killed(void **state) {
     kill_case(0, 0.0f, "the scheduler was lost");
 }
 
-// A worker that lives but no longer steps: named by whoever waits for it.
-static void test_worker_hung(void **state) {
+// A process that is there but does nothing: named by the deadline, with its step.
+static void stop_case(int victim, const char *words) {
+    struct job s;
+    job_start(&s, 0.0f, 100000);
+    wait_step(&s, 1);
+    assert_int_equal(kill(s.pid[victim], SIGSTOP), 0);
+    wait_others(&s, victim, 1e-3 * DEADLINE_MS + 8.0);
+    check_told(&s, victim, words);
+    job_end(&s);
+}
+
+static void test_worker_stopped(void **state) {
+    (void)state;
+    stop_case(1 + SERVERS + 1, "worker 1 was lost at step");
+}
+
+static void test_server_stopped(void **state) {
+    (void)state;
+    stop_case(1, "server 0 was lost at step");
+}
+
+// Slow is not dead: a worker that does not step for longer than the deadline, and whose heartbeats arrive, is
+// waited for.
+static void test_worker_slow(void **state) {
     (void)state;
     struct job s;
-    int victim = 1 + SERVERS + 1;
-    job_start(&s, 0.0f, 100000);
+    job_start(&s, 0.5f, VICTIM_STEP + 3);
     atomic_store(&s.shared->hang, 1);
-    wait_others(&s, victim, 1e-3 * DEADLINE_MS + 10.0);
-    check_told(&s, victim, "worker 1");
+    wait_step(&s, 1);
+    usleep((useconds_t)(2.2 * 1000 * DEADLINE_MS));
+    for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 99);  // none has left
+    atomic_store(&s.shared->hang, 0);
+    wait_others(&s, -1, 20.0);
+    for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);
     job_end(&s);
 }
 
@@ -226,9 +251,10 @@ static void test_no_loss(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_loss),       cmocka_unit_test(test_worker_killed),
-        cmocka_unit_test(test_server_killed), cmocka_unit_test(test_scheduler_killed),
-        cmocka_unit_test(test_worker_hung),   cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_no_loss),        cmocka_unit_test(test_worker_killed),
+        cmocka_unit_test(test_server_killed),  cmocka_unit_test(test_scheduler_killed),
+        cmocka_unit_test(test_worker_slow),    cmocka_unit_test(test_worker_stopped),
+        cmocka_unit_test(test_server_stopped), cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_asked_to_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -143,6 +143,7 @@ static void test_rounds_alone(void **state) {
     struct membership members, *m = &members;
     membership_init(m, &o);
     struct rounds *r = rounds_create(&o, m);
+    char text[ROUNDS_TEXT_MAX];
     struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true}, first = report(0, 0.25, 1.0f);
     for (int64_t step = 0; step < 3; step++) {
         assert_int_equal(rounds_step(r), step);
@@ -155,13 +156,23 @@ static void test_rounds_alone(void **state) {
         assert_int_equal(logged(&f->log, 3, WIRE_DECISION), 1);
         assert_int_equal(logged(&f->log, 0, WIRE_STEP_DONE) + logged(&f->log, 1, WIRE_STEP_DONE), 2);
         assert_true(f->log.sent[1].h.loss == 0.5);
-        assert_int_equal(rounds_tick(r, 100.0), 0);  // nobody is awaited between two rounds
+        assert_false(rounds_slow(r, 100.0, text));  // nobody is awaited between two rounds
     }
     first.step = 3;
     assert_int_equal(rounds_report(r, 1, &first, 100.0), 0);
-    assert_int_equal(rounds_tick(r, 102.9), 0);
-    assert_int_equal(rounds_tick(r, 103.1), -1);
-    assert_string_equal(rounds_error(r), "step 3: nothing from worker 0 for 3.1 s");
+    assert_false(rounds_slow(r, 102.9, text));
+    assert_true(rounds_slow(r, 103.1, text));
+    assert_string_equal(text, "waiting for worker 0: 3 s in step 4, it is alive");
+    assert_false(rounds_slow(r, 1000.0, text));  // once
+    assert_int_equal(rounds_report(r, 0, &first, 1000.0), 0);
+    assert_false(rounds_slow(r, 1002.9, text));
+    assert_true(rounds_slow(r, 1003.1, text));
+    assert_string_equal(text, "waiting for server 0 shard 0: 3 s in step 4, it is alive");
+    assert_false(rounds_slow(r, 2000.0, text));
+    sum.step = 3;
+    assert_int_equal(rounds_sum(r, 0, &sum, 2000.0), 0);
+    assert_int_equal(rounds_step(r), 4);
+    assert_string_equal(rounds_error(r), "");
     rounds_destroy(&r);
     membership_free(m);
     fixture_destroy(f);
@@ -219,13 +230,23 @@ static void test_lost_and_overdue(void **state) {
     f = fixture_create();
     login_all(f);
     tell(f, PS_WORKER, 0, report(0, 1.0, 1.0f), 0);
-    for (int i = 1; i < 4; i++) {
+    // A worker whose heartbeats arrive is waited for, and named once; when they stop it is lost.
+    char text[ROUNDS_TEXT_MAX];
+    int named = 0;
+    for (int i = 1; i < 60; i++) {
         tell(f, PS_WORKER, 0, beat, i);
         tell(f, PS_WORKER, 1, beat, i);
         tell(f, PS_SERVER, 0, beat, i);
+        assert_int_equal(scheduler_core_tick(f->core, i + 0.5), 0);
+        if (!scheduler_core_slow(f->core, i + 0.5, text)) continue;
+        assert_string_equal(text, "waiting for worker 1: 4 s in step 1, it is alive");
+        named++;
     }
-    assert_int_equal(scheduler_core_tick(f->core, 3.5), -1);
-    assert_non_null(strstr(scheduler_core_error(f->core), "step 0: nothing from worker 1"));
+    assert_int_equal(named, 1);
+    tell(f, PS_WORKER, 0, beat, 61);
+    tell(f, PS_SERVER, 0, beat, 61);
+    assert_int_equal(scheduler_core_tick(f->core, 61.5), -1);
+    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost at step 7: silent for 2.5 s"));
     fixture_destroy(f);
 }
 
@@ -254,11 +275,12 @@ static void test_gathers(void **state) {
     fixture_destroy(f);
 }
 
-// A worker that comes late to a barrier but still pushes is waited for; once it stops, it is named.
-static void test_slow_is_not_missing(void **state) {
+// A worker that comes late to a barrier but still pushes is on its way; once it no longer does, it is named.
+static void test_slow_at_a_barrier(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
     struct wire_header g = {.kind = WIRE_GATHER}, beat = {.kind = WIRE_HEARTBEAT};
+    char text[ROUNDS_TEXT_MAX];
     login_all(f);
     tell(f, PS_WORKER, 0, g, 0);
     for (int i = 1; i <= 20; i++) {
@@ -266,9 +288,12 @@ static void test_slow_is_not_missing(void **state) {
         tell(f, PS_SERVER, 0, beat, i);
         tell(f, PS_WORKER, 0, beat, i);
         tell(f, PS_WORKER, 1, beat, i);
-        if (i <= 14) assert_string_equal(scheduler_core_error(f->core), "");
+        assert_int_equal(scheduler_core_slow(f->core, i, text), i == 16);
     }
-    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 did not come"));
+    assert_string_equal(text, "waiting for worker 1: 4 s at a barrier, it is alive");
+    assert_string_equal(scheduler_core_error(f->core), "");
+    tell(f, PS_WORKER, 1, g, 21);
+    assert_int_equal(logged(&f->log, 0, WIRE_GATHER_DONE), 1);
     fixture_destroy(f);
 }
 
@@ -294,7 +319,7 @@ int main(void) {
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_lost_and_overdue),
         cmocka_unit_test(test_gathers),
-        cmocka_unit_test(test_slow_is_not_missing),
+        cmocka_unit_test(test_slow_at_a_barrier),
         cmocka_unit_test(test_not_finite_without_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

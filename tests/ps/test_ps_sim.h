@@ -257,7 +257,6 @@ static inline void sim_add_shard(struct sim *s, int g) {
                                     .optimizer = s->c.optimizer,
                                     .dtype = s->t.dtype,
                                     .commit_round = commit_round(&s->c),
-                                    .deadline_s = 1e6,
                                     .resend_s = 0.2,
                                     .job = SIM_JOB,
                                     .port = {&s->shard_ends[g], sim_send}};

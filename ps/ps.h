@@ -19,6 +19,7 @@ struct ps_role_options {
     const struct config *config;
     const struct layout *layout;  // world = workers
     const char *scheduler;        // address to listen on (scheduler) or connect to
+    const char *dir;              // run directory, for pictures and traces; NULL: none
     const char *advertise;        // host or tcp://host:port told to others, or NULL: as bound
     int rank;                     // server or worker index; -1: any free one, given by the scheduler
     bool say_waiting;             // lines about who is waited for; someone started this role by hand

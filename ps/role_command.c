@@ -105,10 +105,12 @@ static int read_identity(struct role *r, long *rank) {
 }
 
 // The role's share of --out DIR. Worker 0 takes it once all roles are there, and none has written anything;
-// that it may is found out now. The scheduler leaves nothing there.
+// that it may is found out now. The scheduler leaves its trace there, if any.
 static int open_dir(struct role *r, long rank) {
     const char *dir = r->job.config->out;
-    if (!dir || is(r, &command_scheduler)) return 0;
+    if (!dir || (is(r, &command_scheduler) && !r->job.config->trace)) return 0;
+    r->ps.dir = dir;
+    if (is(r, &command_scheduler)) return run_dir_join(dir);
     r->job.dir = dir;
     if (r->by_hand && is(r, &command_worker) && rank <= 0 && run_dir_check(dir, r->job.force)) return -1;
     return run_dir_join(dir);

@@ -9,6 +9,7 @@
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/server/server_core.h"
+#include "ps/server/server_time.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -19,6 +20,7 @@ struct shard {
     int thread;
     struct net_socket *router, *scheduler;
     struct server_core *core;
+    struct diary *diary;
     struct net_route *routes;  // (workers)
     struct ps_identity id;
     pthread_t tid;
@@ -74,13 +76,25 @@ static void shard_send(void *ctx, int peer, const struct ps_message *message) {
         net_send(s->router, &s->routes[peer], &m);
 }
 
+// The next message; false: *rc is 0, there is none, or -1. The time goes to who it is for.
+static bool shard_receive(struct shard *s, struct net_socket *from, struct net_message *m, int *rc) {
+    diary_enter(s->diary, SERVER_RECEIVE, &DIARY_NOTHING);
+    *rc = net_recv(from, m);
+    const struct wire_header *h = &m->header;
+    if (*rc != 1 || from != s->router) return *rc == 1;
+    int64_t step = h->kind == WIRE_PULL ? h->step - 1 : h->step;
+    diary_label(s->diary, &(struct diary_of){h->key, h->rank, 1, h->kind == WIRE_INIT ? -1 : step});
+    return true;
+}
+
 static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
-    for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s->router, &m)) == 1; i++) {
+    for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
         if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
         bool trains = m.header.kind == WIRE_PUSH;
         if (trains) training_begins(s->server);
+        if (trains) diary_start(s->diary);
         if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
         if (trains) training_goes_on(s->server);
     }
@@ -90,7 +104,7 @@ static int shard_from_worker(struct shard *s) {
 static int shard_from_scheduler(struct shard *s) {
     struct net_message m;
     int rc = 0;
-    while ((rc = net_recv(s->scheduler, &m)) == 1) {
+    while (shard_receive(s, s->scheduler, &m, &rc)) {
         ps_frame_release(m.frame);
         if (m.header.kind != WIRE_DECISION) continue;
         if (server_core_decision(s->core, &m.header) != 0) return -1;
@@ -103,6 +117,7 @@ static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
         struct net_poll_item items[2] = {{.socket = s->router}, {.socket = s->scheduler}};
+        diary_enter(s->diary, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, &DIARY_NOTHING);
         if (net_poll(items, 2, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
         if (items[0].ready && shard_from_worker(s) != 0) return -1;
         if (items[1].ready && shard_from_scheduler(s) != 0) return -1;
@@ -121,6 +136,7 @@ static void *shard_main(void *arg) {
     if (rc == 0) {
         server_core_set_job(s->core, s->id.job);
         rc = shard_loop(s);
+        diary_end(s->diary);
     }
     if (rc != 0) {
         const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
@@ -201,6 +217,7 @@ static int server_allocate(struct server *s) {
 static int server_start_shards(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
+        shard->diary = server_diary(s->c, s->map, s->id.rank * s->map->threads + t);
         struct server_core_options o = {.layout = s->o->layout,
                                         .map = s->map,
                                         .shard = s->id.rank * s->map->threads + t,
@@ -210,6 +227,7 @@ static int server_start_shards(struct server *s) {
                                         .dtype = s->c->dtype,
                                         .commit_round = commit_round(s->c),
                                         .resend_s = ps_resend_s(s->c),
+                                        .diary = shard->diary,
                                         .port = {shard, shard_send}};
         shard->core = server_core_create(&o);
         shard->id = s->id;
@@ -231,6 +249,8 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
         *heard_s = now_seconds();
         ps_frame_release(m.frame);
         if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return ps_fail(m.header.text);
+        if (m.header.kind == WIRE_HEARTBEAT_ACK)
+            ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(*heard_s));
         if (m.header.kind == WIRE_SHUTDOWN) {
             const double *v = m.header.values;
             if (m.header.count == 4)
@@ -255,6 +275,12 @@ static bool stands_still(const struct server *s, struct shard *shard, double now
     return true;
 }
 
+static void server_beat(struct server *s, double now) {
+    struct ps_message m = {.header = {.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)}};
+    ps_stamp(&s->id, &m.header);
+    net_send(s->scheduler, NULL, &m);
+}
+
 static int server_watch(struct server *s) {
     double heard_s = now_seconds(), beat_s = 0;
     for (;;) {
@@ -277,9 +303,10 @@ static int server_watch(struct server *s) {
         double now = now_seconds();
         if (now - heard_s > ps_lost_s(s->c))
             return fail("the scheduler was lost: silent for %.1f s", now - heard_s);
-        if (now - beat_s > ps_heartbeat_s(s->c)) {
+        bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
+        if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
             beat_s = now;
-            ps_say(s->scheduler, &s->id, WIRE_HEARTBEAT, NULL);
+            server_beat(s, now);
         }
     }
 }
@@ -300,6 +327,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         if (totals.steps > steps) steps = totals.steps;
         r->transport_peak_bytes += totals.held_peak_bytes;
         staleness_merge(&r->staleness, &totals.staleness);
+        server_time_add(&r->server_time, s->shards[t].diary);
     }
     r->updates = s->map->count ? INT64_MAX : 0;
     for (int key = 0; key < s->map->count; key++) {
@@ -324,9 +352,23 @@ static void server_close(struct server *s) {
     net_destroy(&s->net, FLUSH_MS);
 }
 
+static int server_leave_files(const struct server *s) {
+    struct diary **diaries = xcalloc((unsigned long)s->map->threads, sizeof(struct diary *));
+    for (int t = 0; t < s->map->threads; t++) diaries[t] = s->shards[t].diary;
+    int rc = server_time_write(&(struct server_time_files){.config = s->c,
+                                                           .map = s->map,
+                                                           .id = &s->id,
+                                                           .dir = s->o->dir,
+                                                           .diaries = diaries,
+                                                           .count = s->map->threads});
+    free(diaries);
+    return rc;
+}
+
 static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         server_core_destroy(&s->shards[t].core);
+        diary_destroy(&s->shards[t].diary);
         free(s->shards[t].routes);
     }
     if (s->dev) {
@@ -366,6 +408,7 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     int rc = server_run(&s);
     server_close(&s);
     if (report) server_report(&s, report);
+    if (rc == 0) rc = server_leave_files(&s);
     server_free(&s);
     return rc;
 }

@@ -161,6 +161,7 @@ int server_core_decision(struct server_core *c, const struct wire_header *h) {
     return 0;
 }
 
+bool server_core_holds(const struct server_core *c) { return c->open > 0; }
 bool server_core_hurry(const struct server_core *c) { return c->waiting_for_transport; }
 
 int server_core_tick(struct server_core *c, double now) {

@@ -50,6 +50,8 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
 int server_core_decision(struct server_core *c, const struct wire_header *h);
 // Resends, commits that waited for a reply to leave its buffer. 0 or -1.
 int server_core_tick(struct server_core *c, double now);
+// There are gradients of a step that waits for more of them, or for the decision.
+bool server_core_holds(const struct server_core *c);
 // A commit waits only for the transport to let go of a buffer: tick again soon.
 bool server_core_hurry(const struct server_core *c);
 

@@ -3,6 +3,7 @@
 #define STARRING_PS_SERVER_SERVER_OPTIONS_H
 
 #include "ps/consistency.h"
+#include "ps/diary/diary.h"
 #include "ps/net/port.h"
 #include "ps/server/server_memory.h"
 #include "shared/model/optimizer.h"
@@ -17,6 +18,7 @@ struct server_core_options {
     enum dtype dtype;
     bool commit_round;  // clipping or fp16: updates wait for the scheduler's decision
     double resend_s;
+    struct diary *diary;  // of the calling thread; NULL: none. What is in it decides nothing
     uint64_t job;         // 0: set later by server_core_set_job
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
 };

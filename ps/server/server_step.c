@@ -4,7 +4,20 @@
 
 #include "ps/net/clock.h"
 #include "ps/server/key_pass.h"
+#include "ps/server/server_parts.h"
 #include "shared/core/error.h"
+
+static void turn_to(const struct server_core *c, enum server_part part, struct diary_of of) {
+    diary_enter(c->o.diary, part, &of);
+}
+
+// Of one worker's push, which is an update of its own or a part of one; or of all.
+static struct diary_of of_push(const struct server_key *k, int worker, int64_t step) {
+    return (struct diary_of){k->key, worker, 1, step};
+}
+static struct diary_of of_all(const struct server_core *c, const struct server_key *k) {
+    return (struct diary_of){k->key, 0, c->o.rule.workers, k->step};
+}
 
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held) {
     struct wire_header r = {.kind = WIRE_PUSH_ACK,
@@ -13,6 +26,7 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
                             .staleness = k->staleness[worker],
                             .peers_ready_ns = held ? 0 : k->ready_ns[worker],
                             .flags = held ? WIRE_HELD : 0};
+    turn_to(c, SERVER_REPLY, of_push(k, worker, -1));
     port_tell(&c->o.port, worker, &r);
 }
 
@@ -52,6 +66,7 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
                            .payload = k->buf.weight,
                            .bytes = (size_t)k->n * dtype_size(c->o.dtype),
                            .inflight = zero_copy ? &k->inflight : NULL};
+    turn_to(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
     pull->pending = false;
     pull->answered_s = c->now;
     if (c->segments[worker].base)
@@ -101,6 +116,7 @@ void report_sum(struct server_core *c, double now) {
     struct wire_header h = {.kind = WIRE_SHARD_SUM, .step = r->step, .has_sum = true, .sum = r->sum};
     h.peers_ready_ns = r->ready_ns;
     c->round.sent_s = now;
+    turn_to(c, SERVER_REPLY, DIARY_NOTHING);
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
 
@@ -116,6 +132,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     k->step++;
     k->turn = 0;
     k->contributed = 0;
+    c->open--;
     answer_pulls(c, k);
 }
 
@@ -127,6 +144,7 @@ static int commit_key(struct server_core *c, struct server_key *k) {
         c->waiting_for_transport = true;
         return 0;
     }
+    turn_to(c, SERVER_UPDATE, of_all(c, k));
     if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
     k->complete = false;
     c->uncommitted--;
@@ -183,7 +201,9 @@ static int close_key(struct server_core *c, struct server_key *k, const struct s
                          .optimizer = &c->o.optimizer,
                          .range = range_of(c, k, NULL),
                          .step = at_once ? &step : NULL,
-                         .chunk = c->chunk};
+                         .chunk = c->chunk,
+                         .diary = c->o.diary};
+    turn_to(c, SERVER_SUM, of_all(c, k));
     if (key_pass_run(&p) != 0)
         return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
                          error_last());
@@ -218,6 +238,7 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
     if (k->contributed == 0) {
         k->lr = h->lr;
         k->lr_worker = w;
+        c->open++;
     } else if (f32_to_bits(k->lr) != f32_to_bits(h->lr)) {
         ps_frame_release(g->frame);
         return core_fail(c->error,
@@ -243,6 +264,7 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
         if (close_key(c, k, &sum, now) != 0) return -1;
         end_round(c);
     } else if (sum.count > 0 && c->attached < c->o.rule.workers) {
+        turn_to(c, SERVER_SUM, (struct diary_of){k->key, k->turn, sum.count, k->step});
         sum_add(&sum);
         take_turns(c, k, sum.count);
     }
@@ -254,6 +276,7 @@ int push_on_arrival(struct server_core *c, struct server_key *k, const struct wi
                     const struct gradient *g) {
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
     uint64_t tau = (uint64_t)(k->version - h->version);
+    turn_to(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
     int rc = apply(c, k, g->data, h->lr, &scalars);
     ps_frame_release(g->frame);
     if (rc != 0) return -1;

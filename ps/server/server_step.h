@@ -72,6 +72,7 @@ struct server_core {
     void *chunk;                      // scratch of a pass
     double now;                       // of the last message or tick
     struct server_round round;
+    int open;         // keys whose step has gradients and is not committed
     int uncommitted;  // complete keys
     bool waiting_for_transport;
     uint64_t applied;  // pushes, where each is applied on arrival

@@ -25,6 +25,13 @@ struct helper_figures {
     double rss_bytes, control_sent, control_received;
 };
 
+// Of a server, seconds of all its shard threads added: from the first gradient to the last answer. The parts add up to
+// total.
+struct server_time {
+    int threads;  // 0: no server
+    double receive, sum, hold, wait, update, reply, total;
+};
+
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
@@ -38,6 +45,7 @@ struct rank_report {
     double sent_per_step, received_per_step;  // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
     struct time_split time;  // of the whole run on this rank
+    struct server_time server_time;
     struct rank_span span;
     int64_t updates;             // applied: by a worker's loop, or to every key of a server
     int64_t samples_per_update;  // of the global batch, or of one worker's share (async)

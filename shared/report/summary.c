@@ -93,6 +93,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     for (size_t i = 0; i < TIMES; i++) json_put(time, time_names[i], times[i]);
     put_staleness(o, &r->staleness);
     summary_put_cost(o, r);
+    summary_put_server_time(o, r);
     summary_put_device(o, r);
     if (facts) put_facts(o, facts);
     char *text = cJSON_Print(o);
@@ -332,6 +333,10 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"time",
          "seconds of the whole run, mean over workers; comm_exposed: "
          "stood still for transfers, wait: for peers"},
+        {"server_time",
+         "seconds of a server's shard threads, added, from the first gradient to the last answer: receive + sum + "
+         "hold + wait + update + reply = total. hold: idle, with gradients of a step that waits for more of them "
+         "or for the scheduler's decision; wait: idle with nothing"},
         {"medium",
          "what payloads take between ranks: shm (shared memory), tcp, threads (of one process), nccl, mpi (what "
          "Open MPI chose by itself), none (one rank)"},
@@ -388,6 +393,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);
     put_times(s, ranks);
+    summary_put_server_times(s, ranks);
     if (c->row->reports_staleness) put_all_staleness(s, ranks);
     if (cJSON_GetArraySize(missing)) {
         char *names = cJSON_PrintUnformatted(missing);

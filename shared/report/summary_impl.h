@@ -15,6 +15,11 @@ void summary_put_cost(struct cJSON *rank, const struct rank_report *r);
 void summary_put_totals(struct cJSON *summary, const struct config *c, const struct cJSON *ranks);
 void summary_print_totals(FILE *f, const struct cJSON *summary);
 
+// Adds "server_time" to a server's report, and those of all servers to the summary. Nothing of a ring.
+void summary_put_server_time(struct cJSON *rank, const struct rank_report *r);
+void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks);
+void summary_print_server_times(FILE *f, const struct cJSON *summary);
+
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
 void summary_put_device(struct cJSON *rank, const struct rank_report *r);
 // Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,

@@ -137,6 +137,7 @@ static void print_wire(FILE *f, const cJSON *s) {
 void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_head(f, s);
     print_time(f, s);
+    summary_print_server_times(f, s);
     print_memory(f, s);
     summary_print_devices(f, s);
     summary_print_totals(f, s);

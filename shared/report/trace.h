@@ -1,4 +1,5 @@
-// trace.json in Chrome's trace event format (Perfetto reads it): pid = rank, tid = stream.
+// trace.json in Chrome's trace event format (Perfetto reads it). A process of the job is a pid: a worker's is its
+// rank, a tid is a stream or a thread.
 #ifndef STARRING_SHARED_REPORT_TRACE_H
 #define STARRING_SHARED_REPORT_TRACE_H
 
@@ -6,7 +7,7 @@
 
 // DIR/ranks/trace-R.json: this rank's events, comma-separated, no brackets. 0, or -1 after logging.
 int trace_write_rank(const char *dir, int rank, struct device *dev);
-// Joins the files of `ranks` ranks into DIR/trace.json and removes them. 0, or -1 after logging.
+// Joins the files of `ranks` ranks, and what else lies there as DIR/ranks/trace-*.json, into DIR/trace.json and removes them. 0, or -1 after logging.
 int trace_merge(const char *dir, int ranks);
 
 #endif

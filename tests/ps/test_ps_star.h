@@ -132,6 +132,14 @@ static inline void check_honest(const struct job *j) {
         assert_true(r->sent_per_step == (double)r->wire.sent_per_step);
         assert_true(r->received_per_step == (double)r->wire.received_per_step);
         assert_true(r->control_sent_per_step > 0 && r->rss_bytes > 0);
+        const struct server_time *time = &r->server_time;
+        double parts = time->receive + time->sum + time->hold + time->wait + time->update + time->reply;
+        assert_int_equal(time->threads, j->t.threads);
+        assert_true(time->total > 0 && fabs(parts - time->total) < 1e-6);
+        assert_true(time->receive > 0 && time->update > 0 && time->reply > 0);
+        // A thread's time: from its first gradient to its last answer.
+        double seconds = (double)(r->span.end_ns - r->span.begin_ns) * 1e-9;
+        assert_true(time->total < time->threads * (seconds + 0.5));
     }
 }
 

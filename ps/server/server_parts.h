@@ -1,0 +1,20 @@
+// What a shard's thread may be at, as its diary has it (ps/diary/diary.h):
+//
+//     receive   taking messages off the sockets      update   the optimizer; new weights in their place
+//     sum       adding, rounding, squares            reply    answers: acknowledgements, weights, sums
+//     idle: hold, while there are gradients of a step that waits for more of them or for the scheduler's decision;
+//     wait, while there is nothing
+#ifndef STARRING_PS_SERVER_SERVER_PARTS_H
+#define STARRING_PS_SERVER_SERVER_PARTS_H
+
+enum server_part {
+    SERVER_RECEIVE,
+    SERVER_SUM,
+    SERVER_HOLD,
+    SERVER_WAIT,
+    SERVER_UPDATE,
+    SERVER_REPLY,
+    SERVER_PARTS
+};
+
+#endif

@@ -1,0 +1,41 @@
+// Where the time of a parameter server went (server_time of a rank's report): in its report, in the summary, for people.
+#include "shared/core/text.h"
+#include "shared/report/summary_impl.h"
+
+static const char *const names[] = {"receive", "sum", "hold", "wait", "update", "reply", "total"};
+#define NAMES (sizeof names / sizeof names[0])
+
+void summary_put_server_time(struct cJSON *rank, const struct rank_report *r) {
+    const struct server_time *t = &r->server_time;
+    const double seconds[NAMES] = {t->receive, t->sum, t->hold, t->wait, t->update, t->reply, t->total};
+    if (!t->threads) return;
+    cJSON *item = cJSON_AddObjectToObject(rank, "server_time");
+    json_put(item, "threads", t->threads);
+    for (size_t i = 0; i < NAMES; i++) json_put(item, names[i], seconds[i]);
+}
+
+void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks) {
+    cJSON *list = NULL;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        const cJSON *time = json_item(r, "server_time");
+        if (!time) continue;
+        if (!list) list = cJSON_AddArrayToObject(summary, "server_time");
+        cJSON *one = cJSON_Duplicate(time, 1);
+        json_put(one, "rank", json_number(r, "rank"));
+        cJSON_AddItemToArray(list, one);
+    }
+}
+
+void summary_print_server_times(FILE *f, const struct cJSON *summary) {
+    const cJSON *r;
+    double steps = json_number(summary, "steps");
+    cJSON_ArrayForEach(r, json_item(summary, "server_time")) {
+        fprintf(f, "  server %2.0f   ", json_number(r, "rank"));
+        for (size_t i = 0; i + 1 < NAMES; i++)
+            fprintf(f, "%s %.2f%s", names[i], json_number(r, names[i]) / steps * 1e3,
+                    i + 2 < NAMES ? ", " : "");
+        if (json_number(r, "threads") > 1) fprintf(f, " (%.0f threads added)", json_number(r, "threads"));
+        fputc('\n', f);
+    }
+}

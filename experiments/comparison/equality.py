@@ -2,29 +2,29 @@
 metrics.jsonl, step by step, and on the hash of the final weights; never on rounded numbers."""
 import json
 import math
-import os
 
 from .runs import as_float
 
 # Where a configuration may differ without touching a bit, by the promise of the numerics (README).
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "ring", "zero_optimization", "servers", "trace",
              "json", "quiet", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
-             "train_micro_batch_size_per_gpu"}
+             "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation"}
 
 
 def first_difference(a, b):
     """None when a and b are equal bit for bit, else (step or None, sentence)."""
+    mine, theirs = two_names(a, b)
     for i, (x, y) in enumerate(zip(a.losses, b.losses)):
         if x != y:
             step = a.metrics[i].get("step", i + 1)
-            return step, f"at step {step}: loss {x} in {a.label}, {y} in {b.label}"
+            return step, f"at step {step}: loss {x} in {mine}, {y} in {theirs}"
     if len(a.losses) != len(b.losses):
         step = min(len(a.losses), len(b.losses)) + 1
-        return step, (f"at step {step}: {a.label} has {len(a.losses)} steps, "
-                      f"{b.label} has {len(b.losses)}")
+        return step, (f"at step {step}: {mine} has {len(a.losses)} steps, "
+                      f"{theirs} has {len(b.losses)}")
     if a.weights_hash != b.weights_hash:
-        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.weights_hash} in {a.label}, "
-                      f"{b.weights_hash} in {b.label}")
+        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.weights_hash} in {mine}, "
+                      f"{b.weights_hash} in {theirs}")
     return None
 
 
@@ -38,12 +38,21 @@ def equal_groups(runs):
 
 def settings(run):
     """The resolved configuration without what is free to differ; {} when the run left none."""
-    try:
-        with open(os.path.join(run.directory, "config.json"), encoding="utf-8") as f:
-            config = json.load(f)
-    except (OSError, ValueError):
-        return {}
-    return {k: v for k, v in config.items() if k not in FREE_KEYS} if isinstance(config, dict) else {}
+    return {k: v for k, v in run.config().items() if k not in FREE_KEYS}
+
+
+def two_names(a, b):
+    """The labels of two runs; of repeats of one another with their numbers."""
+    return (a.label, b.label) if a.label != b.label else tuple(f"{r.label} (run {r.repeat + 1})" for r in (a, b))
+
+
+def names(some, runs):
+    """The labels of `some` of the `runs`, each once: with the numbers of its repeats where not all of them are there."""
+    out = []
+    for label in dict.fromkeys(r.label for r in some):
+        mine, every = ([r for r in rs if r.label == label] for rs in (some, runs))
+        out.append(label if len(mine) == len(every) else f"{label} (run {', '.join(str(r.repeat + 1) for r in mine)})")
+    return out
 
 
 def promise(run):
@@ -69,18 +78,33 @@ def broken_promises(runs):
         other = first.setdefault(key, run)
         difference = first_difference(other, run)
         if difference:
-            out.append(f"{other.label} and {run.label} differ {difference[1]}")
+            out.append(f"{' and '.join(two_names(other, run))} differ {difference[1]}")
     return out
 
 
 def unequal_pairs(runs):
     """Sentences: each run that differs from the first one."""
     out = []
-    for run in runs[1:]:
-        difference = first_difference(runs[0], run)
-        if difference:
-            out.append(f"{runs[0].label} and {run.label} differ {difference[1]}")
+    for some in by_seed(runs).values():
+        for run in some[1:]:
+            difference = first_difference(some[0], run)
+            if difference:
+                out.append(f"{' and '.join(two_names(some[0], run))} differ {difference[1]}")
     return out
+
+
+def by_seed(runs):
+    """{seed: its runs}; runs of two seeds have nothing to be equal in."""
+    found = {}
+    for run in runs:
+        found.setdefault(run.seed, []).append(run)
+    return found
+
+
+def repeats(group):
+    """" (3 runs of each)" where there are repeats."""
+    count = len(group) // len({r.label for r in group})
+    return f" ({count} runs{' of each' if len({r.label for r in group}) > 1 else ''})" if count > 1 else ""
 
 
 def why(run, reference):
@@ -129,22 +153,29 @@ def largest_gap(a, b):
 
 
 def in_words(runs):
-    """[(kind, sentence)]: kind "equal", "differs" or "broken"."""
+    """[(kind, sentence)]: kind "equal", "differs" or "broken"; of several seeds each apart."""
+    seeds = by_seed(runs)
+    return [(kind, (f"Seed {seed}: " if len(seeds) > 1 else "") + text) for seed, some in seeds.items()
+            for kind, text in of_one_seed(some)]
+
+
+def of_one_seed(runs):
     out = []
     groups = sorted(equal_groups(runs), key=len, reverse=True)
     reference = groups[0][0]
     for group in groups:
         if len(group) > 1:
-            out.append(("equal", f"{' = '.join(r.label for r in group)}: equal to the last bit, the loss of each of the "
+            out.append(("equal", f"{' = '.join(names(group, runs))}{repeats(group)}: equal to the last bit, the loss of each of the "
                         f"{len(group[0].losses)} steps and the final weights ({group[0].weights_hash})."))
-    broken = broken_promises(runs)
+    broken, told = broken_promises(runs), set()
     for group in groups[1:] if len(groups[0]) > 1 else groups:
         run = group[0]
-        if run is reference:
+        if run is reference or all(r.label in told for r in group):  # the further repeats of what differs each time
             continue
+        told |= {r.label for r in group}
         difference = first_difference(reference, run)
         gap = largest_gap(reference, run)
-        text = f"{' = '.join(r.label for r in group)} is not equal to {reference.label}: first {difference[1]}"
+        text = f"{' = '.join(names(group, runs))} is not equal to {names([reference], [reference])[0]}: first {difference[1]}"
         if gap and gap[1] > 0:
             text += f"; farthest apart at step {gap[0]}, by {gap[1]:.2g}"
         reason = why(run, reference) or why(reference, run)

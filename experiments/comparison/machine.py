@@ -43,18 +43,39 @@ def version_of(package):
     return output("pkg-config", "--modversion", package) if shutil.which("pkg-config") else ""
 
 
-def facts():
-    """[(name, value)] without the empty ones."""
+def of_run(run):
+    """What a run says of the machine that it ran on: "host (processor, 2 cores, 15.6 GiB)"; None where it does not."""
+    found = run.machine
+    if not isinstance(found, dict):
+        return None
+    size = f"{found['memory_bytes'] / 2**30:.1f} GiB" if isinstance(found.get("memory_bytes"), (int, float)) else ""
+    cores = f"{found['cores']} cores" if found.get("cores") else ""
+    inside = ", ".join(part for part in (found.get("processor"), cores, size) if part)
+    return f"{found.get('host') or 'unknown host'}" + (f" ({inside})" if inside else "")
+
+
+def shared(runs):
+    """[(name, [values])] of what the runs say of medium, machine and build, each value once."""
+    media = [f"{r.medium} ({r.launch})" if r.launch else r.medium for r in runs if r.medium not in (None, "none")]
+    return [("medium", list(dict.fromkeys(media))), ("machine", list(dict.fromkeys(filter(None, map(of_run, runs))))),
+            ("revision", list(dict.fromkeys(r.revision for r in runs if r.revision)))]
+
+
+def facts(trained):
+    """[(name, value)] of this machine, without the empty ones. Not trained: the runs are from elsewhere, and this machine's
+    facts are none of theirs."""
+    date = ("report written", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
+    if not trained:
+        return [date]
     libraries = [(name, version_of(package)) for name, package in
                  (("ZeroMQ", "libzmq"), ("protobuf-c", "libprotobuf-c"), ("Open MPI", "ompi-c"))]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     listed = [
-        ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
+        date,
         ("processor", processor()),
         ("cores used", str(cores)),
         ("memory", memory_gib()),
         ("system", f"{system()}, Linux {platform.release()}"),
-        ("starring", output("git", "describe", "--always", "--dirty")),
         ("compiler", (output("gcc", "--version") or "").split("\n")[0]),
         ("libraries", ", ".join(f"{n} {v}" for n, v in libraries if v)),
         ("Python", platform.python_version()),

@@ -1,31 +1,37 @@
-"""The table for the terminal and the README, and the CSV."""
-import csv
+"""The table for the terminal and the README."""
 import statistics
 import textwrap
 
-from . import noise
-from .runs import CLASSES, PINNED, as_float, device_bytes, median_and_spread
+from . import learning, likeness, machine, noise, spread
+from .runs import PINNED, as_float, device_bytes
+from .spread import estimate, median_and_range
 
 DASH = "-"
 MIB = 1 << 20
 NOISY = " ~"
 WIDTH = 118  # of a block of the printed table; more columns go into further blocks
-OTHER = ("\"Other\" is what no span covers: the host's work between operations, and threads that wait for a core.")
+HOST = ("\"Host\" is when computing stood still for no transfer: the host's work between operations, reading data, threads "
+        "that wait for a core.")
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
-# (key of summary.time, words). What is left of a step is "other"; overlapped runs beside the rest.
-TIMES = [("data", "data"), ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"),
-         ("comm_exposed", "exposed communication"), ("wait", "waiting for peers"), ("other", "other")]
+# (key of summary.time, words). Data is a part of the host's time.
+TIMES = [("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("wait", "waiting for peers"),
+         ("comm_exposed", "exposed communication"), ("host", "host")]
+SERVER_TIMES = [(key, key) for key in ("receive", "sum", "hold", "wait", "update", "reply")]
+TOTALS = [("memory_bytes", "device memory"), ("rss_bytes", "resident memory"), ("sent_per_step", "sent per step"),
+          ("received_per_step", "received per step")]
 
 
 def time_per_step(run):
-    """{part: seconds per step}, means over workers. summary.json's times are of the whole run; what its parts
-    leave of the total is "other"."""
+    """{part: seconds per step}, means over workers. summary.json's times are of the whole run. "host" holds "data"; runs
+    from before there was a host's time have what the other parts leave of the total."""
     time = run.time or {}
     steps = max(len(run.losses), 1)
     part = {k: float(time.get(k) or 0.0) / steps for k in
             ("data", "forward", "backward", "optimizer", "comm_exposed", "comm_overlapped", "wait", "total")}
-    known = sum(part[k] for k, _ in TIMES if k != "other")
-    part["other"] = max(part["total"] - known, 0.0)
+    if isinstance(time.get("host"), (int, float)):
+        part["host"] = time["host"] / steps + part["data"]
+    else:
+        part["host"] = max(part["total"] - sum(part[k] for k, _ in TIMES if k != "host"), 0.0)
     return part
 
 
@@ -33,6 +39,17 @@ def median_times(group):
     """time_per_step() of one run; of repeated runs each part's median."""
     parts = [time_per_step(r) for r in group]
     return {key: statistics.median(p[key] for p in parts) for key in parts[0]}
+
+
+def server_times(group):
+    """{part: seconds per step} of one server's threads, all added; means over servers, medians over runs. {} of a ring."""
+    found = {}
+    for key in [k for k, _ in SERVER_TIMES] + ["total"]:
+        per_run = [statistics.mean(float(s.get(key) or 0) for s in r.server_time) / max(len(r.losses), 1)
+                   for r in group if r.server_time]
+        if per_run:
+            found[key] = statistics.median(per_run)
+    return found
 
 
 def others_share(run):
@@ -43,7 +60,16 @@ def others_share(run):
 
 def footnotes(groups):
     """What stands below the table, as sentences."""
-    return [EXACT, OTHER] + noise.footnotes([r for g in groups for r in g])
+    repeated = [spread.METHOD + "."] if any(len(g) > 1 for g in groups) else []
+    return [EXACT, HOST] + repeated + noise.footnotes([r for g in groups for r in g])
+
+
+def captions(groups):
+    """What stands above the table: the medium, the machine, the build, and what is unlike."""
+    runs = [r for g in groups for r in g]
+    out = [f"{name}: {', '.join(found)}" for name, found in machine.shared(runs) if found]
+    unlike = likeness.in_words(groups)
+    return out + ([f"unlike: {unlike}"] if unlike else [])
 
 
 def number(value, text="{:,.0f}"):
@@ -59,69 +85,137 @@ def pair(predicted, measured, text="{:.2f}"):
     return f"{text.format(predicted / MIB)}/{text.format(measured / MIB)}"
 
 
-def rows(groups):
-    """[(label, [cell per group])]; a label without cells is a heading."""
-    firsts = [g[0] for g in groups]
-    times = [median_times(g) for g in groups]
-    marks = [NOISY if any(noise.why_noisy(r) for r in g) else "" for g in groups]
-    repeated = any(len(g) > 1 for g in groups)
-    out = []
+class Rows:
+    """The table as it grows: [(label, [cell per group])]; a label without cells is a heading."""
 
-    def timed(label, cells):
-        add(label, [c if c == DASH else c + mark for c, mark in zip(cells, marks)])
+    def __init__(self, groups):
+        self.groups, self.firsts, self.out = groups, [g[0] for g in groups], []
+        self.marks = [NOISY if any(noise.why_noisy(r) for r in g) else "" for g in groups]
 
-    def add(label, cells):
+    def heading(self, label):
+        self.out.append((label, []))
+
+    def add(self, label, cells):
         if any(c != DASH for c in cells):
-            out.append((label, cells))
+            self.out.append((label, cells))
 
-    speed = [median_and_spread([r.tokens_per_second for r in g]) for g in groups]
-    timed("tokens/s" + (" (median)" if repeated else ""), [number(m) for m, _ in speed])
-    if repeated:
-        add("  spread, max - min", [number(s) for _, s in speed])
-    timed("step, median (ms)", [number(median_and_spread([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0],
-                                       "{:.1f}") for g in groups])
-    add("  spread of steps, (p95 - p5)/median", [number(median_and_spread([noise.spread_of(r) for r in g])[0], "{:.0%}")
-                                                 for g in groups])
-    add("  cores' time taken by others", [number(median_and_spread([others_share(r) for r in g])[0], "{:.0%}")
-                                          for g in groups])
-    out.append(("time per step, mean over workers (ms)", []))
+    def timed(self, label, cells):
+        """A row of figures that a noisy machine spoils."""
+        self.add(label, [c if c == DASH else c + mark for c, mark in zip(cells, self.marks)])
+
+    def measured(self, label, read, text="{:,.0f}", timed=True):
+        """Medians of `read` over each group's runs, below them their 95% intervals."""
+        found = [estimate([read(r) for r in g]) for g in self.groups]
+        (self.timed if timed else self.add)(label, [number(e and e.value, text) for e in found])
+        indent = label[:len(label) - len(label.lstrip())]
+        self.add(f"{indent}  95% interval", [DASH if e is None or e.low is None or e.low == e.high else
+                                             f"{text.format(e.low)}..{text.format(e.high)}" for e in found])
+
+    def close_heading(self):
+        """Drops a heading that nothing came under."""
+        if self.out and not self.out[-1][1] and self.out[-1][0]:
+            self.out.pop()
+
+
+def rows(groups, target=None):
+    """[(label, [cell per group])]; a label without cells is a heading. target: the loss that times to it are told for."""
+    at = Rows(groups)
+    at.add("medium", [str(r.medium or DASH) for r in at.firsts])
+    at.add("launch", [str(r.launch or DASH) for r in at.firsts])
+    speed_rows(at)
+    time_rows(at)
+    loss_rows(at, target)
+    memory_rows(at)
+    total_rows(at)
+    wire_rows(at)
+    firsts = at.firsts
+    at.add("staleness, mean", [number(r.get("staleness", "mean"), "{:.2f}") if stale(r) else DASH for r in firsts])
+    at.add("  at most", [number(r.get("staleness", "max")) if stale(r) else DASH for r in firsts])
+    at.add("allocations after the first step", [number(sum(e.get("late_allocations") or 0 for e in r.memory or []))
+                                                for r in firsts])
+    at.add("skipped steps", [number(r.skipped) for r in firsts])
+    hashes = [str(g[0].weights_hash).removeprefix("0x") if len({r.weights_hash for r in g}) == 1 else "varies" for g in groups]
+    at.out.append(("weights hash", [h[:8] for h in hashes]))
+    at.out.append(("", [h[8:] for h in hashes]))
+    return at.out
+
+
+def stale(run):
+    """Whether gradients of this run could be stale."""
+    return run.kind == "ps" and run.topology != "ps:sync"
+
+
+def speed_rows(at):
+    repeated = any(len(g) > 1 for g in at.groups)
+    at.measured("tokens/s" + (" (median)" if repeated else ""), lambda r: r.tokens_per_second)
+    at.timed("step, median (ms)", [number(median_and_range([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0], "{:.1f}")
+                                   for g in at.groups])
+    at.add("  spread of steps, (p95 - p5)/median", [number(median_and_range([noise.spread_of(r) for r in g])[0], "{:.0%}")
+                                                    for g in at.groups])
+    at.add("  cores' time taken by others", [number(median_and_range([others_share(r) for r in g])[0], "{:.0%}") for g in at.groups])
+
+
+def time_rows(at):
+    times, servers = [median_times(g) for g in at.groups], [server_times(g) for g in at.groups]
+    at.heading("time per step, mean over workers (ms)")
     for key, words in TIMES:
-        timed("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
-    timed("  overlapped communication", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
-    out.append(("loss (nats per token)", []))
-    add("  first step", [number(as_float(r.losses[0]), "{:.4f}") for r in firsts])
-    add("  last step", [number(as_float(r.losses[-1]), "{:.4f}") for r in firsts])
-    add("  held-out text", [number(r.val_loss, "{:.4f}") for r in firsts])
-    add("  unigram entropy of the text", [number(r.unigram_entropy, "{:.4f}") for r in firsts])
-    out.append(("memory per rank (MiB), predicted/measured", []))
+        at.timed("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
+    at.timed("    of which reading data", [number(1e3 * t["data"], "{:.1f}") for t in times])
+    at.timed("  overlapped communication", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
+    at.heading("a server's threads, per step, added (ms)")
+    for key, words in SERVER_TIMES:
+        at.timed("  " + words, [number(1e3 * t[key], "{:.1f}") if key in t else DASH for t in servers])
+    at.close_heading()
+
+
+def loss_rows(at, target):
+    at.heading("loss (nats per token)")
+    at.measured("  first step", lambda r: as_float(r.losses[0]), "{:.4f}", timed=False)
+    at.measured("  last step", lambda r: as_float(r.losses[-1]), "{:.4f}", timed=False)
+    at.measured("  held-out text", lambda r: r.val_loss, "{:.4f}", timed=False)
+    at.add("  unigram entropy of the text", [number(r.unigram_entropy, "{:.4f}") for r in at.firsts])
+    if target is not None:
+        found = [learning.time_to(g, target) for g in at.groups]
+        at.timed(f"seconds to {target:.4f} on held-out text", [
+            number(e.value, "{:.1f}") if e else ("never" if learning.judged(g[0]) else DASH) for e, g in zip(found, at.groups)])
+        at.add("  95% interval", [DASH if e is None or e.low is None else f"{e.low:.1f}..{e.high:.1f}" for e in found])
+
+
+def memory_rows(at):
+    firsts = at.firsts
+    at.heading("memory per rank (MiB), predicted/measured")
     for role in all_roles(firsts):
         entries = [r.roles().get(role) for r in firsts]
-        add("  " + role, [DASH if e is None else pair(device_bytes(e["predicted"]), device_bytes(e["peak"]))
-                          for e in entries])
-        add("    of which model state", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
-        add("    textbook formula", [DASH if e is None else number((e.get("formula_bytes") or 0) / MIB, "{:.2f}")
-                                     for e in entries])
-        add("    pinned host memory", [DASH if not (e or {}).get("peak", {}).get(PINNED) else
-                                       pair(e["predicted"].get(PINNED, 0), e["peak"][PINNED]) for e in entries])
-        add("    frames in flight, peak", [DASH if not (e or {}).get("transport_peak_bytes") else
-                                           number(e["transport_peak_bytes"] / MIB, "{:.2f}") for e in entries])
+        at.add("  " + role, [DASH if e is None else pair(device_bytes(e["predicted"]), device_bytes(e["peak"])) for e in entries])
+        at.add("    of which model state", [DASH if e is None else number(model_state(e) / MIB, "{:.2f}") for e in entries])
+        at.add("    textbook formula", [DASH if e is None else number((e.get("formula_bytes") or 0) / MIB, "{:.2f}")
+                                        for e in entries])
+        at.add("    pinned host memory", [DASH if not (e or {}).get("peak", {}).get(PINNED) else
+                                          pair(e["predicted"].get(PINNED, 0), e["peak"][PINNED]) for e in entries])
+        at.add("    frames in flight, peak", [DASH if not (e or {}).get("transport_peak_bytes") else
+                                              number(e["transport_peak_bytes"] / MIB, "{:.2f}") for e in entries])
     gpus = [fullest_gpu(r) for r in firsts]
     for words, key in (("  GPU, in use by everything", "used_bytes"), ("    of which counted, all ranks", "ledger_bytes"),
                        ("    of which workspaces", "workspace_bytes"), ("    of which context and others", "other_bytes")):
-        add(words, [DASH if g is None else number(None if g[key] is None else g[key] / MIB, "{:.2f}")
-                    for g in gpus])
-    out.append(("bytes per step (MiB), predicted/measured", []))
-    for role in all_roles(firsts):
-        wires = [r.wire_of(role) or {} for r in firsts]
-        add(f"  {role} sends", [pair(w.get("predicted_sent"), w.get("sent_per_step")) for w in wires])
-        add(f"  {role} receives", [pair(w.get("predicted_received"), w.get("received_per_step")) for w in wires])
-    add("allocations after the first step", [number(sum(e.get("late_allocations") or 0 for e in r.memory or []))
-                                             for r in firsts])
-    add("skipped steps", [number(r.skipped) for r in firsts])
-    hashes = [str(r.weights_hash).removeprefix("0x") for r in firsts]
-    out.append(("weights hash", [h[:8] for h in hashes]))
-    out.append(("", [h[8:] for h in hashes]))
-    return out
+        at.add(words, [DASH if g is None else number(None if g[key] is None else g[key] / MIB, "{:.2f}") for g in gpus])
+
+
+def total_rows(at):
+    """The whole job, all roles added: what the busiest rank of each role hides."""
+    at.heading("whole job, all roles added (MiB)")
+    for key, words in TOTALS:
+        found = [median_and_range([r.get("totals", key) for r in g])[0] for g in at.groups]
+        at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "rss_bytes" else "{:,.0f}") for v in found])
+    at.measured("  CPU seconds of training", lambda r: r.get("totals", "cpu_seconds"), "{:.1f}")
+    at.close_heading()
+
+
+def wire_rows(at):
+    at.heading("bytes per step (MiB), predicted/measured")
+    for role in all_roles(at.firsts):
+        wires = [r.wire_of(role) or {} for r in at.firsts]
+        at.add(f"  {role} sends", [pair(w.get("predicted_sent"), w.get("sent_per_step")) for w in wires])
+        at.add(f"  {role} receives", [pair(w.get("predicted_received"), w.get("received_per_step")) for w in wires])
 
 
 def model_state(entry):
@@ -140,9 +234,9 @@ def all_roles(runs):
     return sorted(seen, key=lambda role: {"worker": 0, "server": 1}.get(role, 2))
 
 
-def text_table(groups, width=WIDTH):
-    """One column per run, in blocks of as many as fit `width`; the footnotes below."""
-    lines = [("", [g[0].label for g in groups])] + rows(groups)
+def text_table(groups, target=None, width=WIDTH):
+    """One column per group, in blocks of as many as fit `width`; captions above, footnotes below."""
+    lines = [("", [g[0].label for g in groups])] + rows(groups, target)
     first = max(len(label) for label, cells in lines if cells)
     widths = [max(len(cells[i]) for _, cells in lines if cells) for i in range(len(groups))]
     blocks = [[]]
@@ -158,61 +252,16 @@ def text_table(groups, width=WIDTH):
             if i == 0:
                 out.append("-" * (first + sum(widths[j] + 2 for j in block)))
         out.append("")
-    return "\n".join(out[:-1] + [textwrap.fill(text, width) for text in footnotes(groups)])
+    fill = [[textwrap.fill(text, width) for text in texts] for texts in (captions(groups), footnotes(groups))]
+    return "\n".join(fill[0] + [""] * bool(fill[0]) + out[:-1] + fill[1])
 
 
-def markdown_table(groups):
+def markdown_table(groups, target=None):
     """The same for a README."""
-    out = ["| | " + " | ".join(g[0].label for g in groups) + " |", "|---|" + "---:|" * len(groups)]
-    for label, cells in rows(groups):
+    out = [f"{text}  " for text in captions(groups)] + [""]
+    out += ["| | " + " | ".join(g[0].label for g in groups) + " |", "|---|" + "---:|" * len(groups)]
+    for label, cells in rows(groups, target):
         indent = "&nbsp;&nbsp;" * ((len(label) - len(label.lstrip())) // 2)
         name = label.strip() if cells else f"*{label.strip()}*"
         out.append(f"| {indent}{name} | " + " | ".join(cells or [""] * len(groups)) + " |")
     return "\n".join(out + [""] + [f"{text}  " for text in footnotes(groups)])
-
-
-def csv_record(run):
-    """One flat record per run; bytes are bytes, times seconds per step."""
-    record = {"run": run.name, "label": run.label}
-    for key in ("topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params", "seed",
-                "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second"):
-        record[key] = run.summary.get(key)
-    for key in ("median", "p5", "p95"):
-        record[f"step_seconds_{key}"] = run.get("step_seconds", key)
-    record["loss_first"], record["loss_last"] = run.losses[0], run.losses[-1]
-    record["val_loss"], record["unigram_entropy"] = run.val_loss, run.unigram_entropy
-    record["weights_hash"] = run.weights_hash
-    for key, value in time_per_step(run).items():
-        record[f"seconds_per_step_{key}"] = f"{value:.6g}"
-    for role, entry in run.roles().items():
-        for kind in ("predicted", "peak"):
-            word = {"peak": "measured"}.get(kind, kind)
-            for name in CLASSES + [PINNED]:
-                record[f"{role}_{name}_bytes_{word}"] = entry[kind].get(name, 0)
-            record[f"{role}_bytes_{word}"] = device_bytes(entry[kind])
-        for key in ("formula_bytes", "rss_bytes", "transport_peak_bytes"):
-            record[f"{role}_{key}"] = entry.get(key)
-        for key, value in (run.wire_of(role) or {}).items():
-            if key not in ("rank", "role"):
-                record[f"{role}_wire_{key}"] = value
-    gpu = fullest_gpu(run) or {}
-    for key in ("name", "used_bytes", "ledger_bytes", "workspace_bytes", "other_bytes"):
-        record[f"gpu_{key}"] = gpu.get(key)
-    record["step_seconds_spread"] = noise.spread_of(run)
-    for key in ("others_share", "stolen_share", "own_cpu_seconds", "busy_cpu_seconds", "cores"):
-        record[f"load_{key}"] = run.load.get(key)
-    record["noisy"] = "; ".join(noise.why_noisy(run))
-    for key, value in run.point:
-        record[f"sweep_{key}"] = value
-    for key in ("mean", "max"):
-        record[f"staleness_{key}"] = run.get("staleness", key)
-    return record
-
-
-def write_csv(path, runs):
-    records = [csv_record(r) for r in runs]
-    fields = list(dict.fromkeys(key for record in records for key in record))
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, fieldnames=fields, restval="")
-        writer.writeheader()
-        writer.writerows(records)

@@ -14,7 +14,8 @@ SLANTED_MOST = 126        # pixels of length that they may take
 @dataclass
 class Lines:
     """A line plot. series: [{"label", "points": [(x, y)], "color": 0..7, "dash": SVG pattern}], and where wanted
-    "dots": [(x, y)] of held-out text and "ranges": [(x, low, high)]. levels: [(y, text)], dotted lines, named by the key."""
+    "dots": [(x, y)] of held-out text, "ranges": [(x, low, high)] upright lines and "band": [(x, low, high)] an area.
+    levels: [(y, text)], dotted lines, named by the key. A series with "formula" is dotted and has no markers."""
     series: list
     x_title: str
     y_title: str
@@ -24,6 +25,7 @@ class Lines:
     powers: bool = False      # y is a power of ten
     x_ticks: list = None      # [(x, text)]: the only values there are, each drawn with a marker
     from_zero: bool = False   # y starts at zero
+    marked: bool = False      # each point has a marker
 
 
 def line_plot(plot, width=None):
@@ -36,7 +38,8 @@ class Scale:
 
     def __init__(self, plot, width):
         points = [p for s in plot.series for p in s["points"] if math.isfinite(p[1])]
-        points += [(x, y) for s in plot.series for x, *ends in s.get("ranges", []) for y in ends]
+        points += [(x, y) for s in plot.series for what in ("ranges", "band") for x, *ends in s.get(what, []) for y in ends
+                   if math.isfinite(y)]
         xs = [p[0] for p in points] + [x for x, _ in plot.x_ticks or []]
         ys = [p[1] for p in points] + [y for y, _ in plot.levels] + ([0.0] if plot.from_zero else [])
         self.x_low, self.x_high = min(xs), max(xs)
@@ -121,6 +124,14 @@ def curve(s, at, marked):
         return "M" + "L".join(f"{at.x(x):.1f} {at.y(y):.1f}" for x, y in svg.thin(points))
     if not finite:
         return out
+    band = [(x, low, high) for x, low, high in s.get("band", []) if math.isfinite(low) and math.isfinite(high)]
+    if len(band) > 1:
+        band = band[::max(1, len(band) // svg.MAX_POINTS)] + band[-1:]
+        edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
+        out.append(f'<path class="band {css}" d="M{"L".join(f"{at.x(x):.1f} {at.y(y):.1f}" for x, y in edge)}Z"/>')
+    if s.get("formula"):
+        out.append(f'<path class="level {css}" d="{path(finite)}"><title>{escape(s["label"])}</title></path>')
+        return out
     if window > 1:
         out.append(f'<path class="raw {css}" d="{path(finite)}"/>')
     out.append(f'<path class="curve {css}"{dash} d="{path(svg.smooth(finite, window))}">'
@@ -145,5 +156,5 @@ def draw(plot, width):
     for y, _ in plot.levels:
         out.append(f'<line class="level" x1="{at.left:.1f}" y1="{at.y(y):.1f}" x2="{at.right}" y2="{at.y(y):.1f}"/>')
     for s in plot.series:
-        out += curve(s, at, bool(plot.x_ticks))
+        out += curve(s, at, bool(plot.x_ticks) or plot.marked)
     return "".join(out) + "</svg>"

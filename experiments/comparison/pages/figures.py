@@ -1,20 +1,19 @@
-"""The report's figures: losses, staleness, memory, bytes and time of the runs, each with how to read it."""
-import math
+"""The report's figures: memory, bytes, time and totals of the runs, each with how to read it."""
 from html import escape
 
-from .. import equality, noise, table
+from .. import noise, table
 from ..draw import svg
-from ..draw.bars import bar_plot, histogram
-from ..draw.lines import Lines, line_plot
-from ..runs import CLASSES, PINNED, as_float
+from ..draw.bars import bar_plot
+from ..runs import CLASSES, PINNED
+from ..spread import median_and_range
 
 MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]
 CLASS_WORDS = {"parameter": "weights", "gradient": "gradients", "master": "fp32 masters", "optimizer": "moments",
                "activation": "activations", "communication": "communication buffers", "workspace": "workspace",
                "server": "other server state"}
-TIME_COLORS = {"data": "m6", "forward": "m1", "backward": "m0", "optimizer": "m4", "comm_exposed": "m2", "wait": "m3",
-               "other": "m7"}
+TIME_COLORS = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm_exposed": "m2", "wait": "m3", "host": "m6"}
+SERVER_COLORS = {"receive": "m5", "sum": "m0", "hold": "m3", "wait": "m6", "update": "m4", "reply": "m7"}
 
 
 def dash(i):
@@ -26,59 +25,8 @@ def noisy(group):
     return table.NOISY if any(noise.why_noisy(r) for r in group) else ""
 
 
-def losses(runs):
-    groups = sorted(equality.equal_groups(runs), key=len, reverse=True)
-    by_step = []
-    for i, group in enumerate(groups):
-        by_step.append({"label": " = ".join(r.label for r in group), "color": i % 8, "dash": dash(i),
-                        "points": [(m.get("step", k + 1), as_float(m["loss"])) for k, m in enumerate(group[0].metrics)]})
-    for s, group in zip(by_step, groups):
-        s["dots"] = [(step, loss) for step, loss in group[0].evals if math.isfinite(loss)]
-    by_time = [{"label": r.label, "color": i % 8, "dash": dash(i),
-                "points": [(t, as_float(m["loss"])) for t, m in zip(r.elapsed(), r.metrics)]} for i, r in enumerate(runs)]
-    entropy = next((r.unigram_entropy for r in runs if isinstance(r.unigram_entropy, (int, float))), None)
-    levels = [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
-    held_out = [f"{r.label} {r.val_loss:.3f}" for r in runs if isinstance(r.val_loss, (int, float))]
-    tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if 0 < len(held_out) <= 8 else ""
-    return f"""<h2>Loss against step</h2>
-<p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
-<figure>{key_of(by_step, levels)}{line_plot(Lines(by_step, "step", "loss (nats per token)", levels, "Loss against step"))}
-<figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: over
-worker 0's slice). Pale: single steps; bold: trailing mean over a
-fiftieth of the run. The dotted line is what a model reaches that knows only how frequent each token is; below it, the
-model has learned something about order. Dots: loss on held-out text.{tail}</figcaption></figure>
-{distances(groups)}
-<h2>Loss against wall clock</h2>
-<p>What does the topology cost? Curves that are equal step by step separate here, by the time that each step takes.</p>
-<figure>{key_of(by_time, levels)}{line_plot(Lines(by_time, "seconds since the first step began", "loss (nats per token)", levels,
-                                        "Loss against wall clock"))}
-<figcaption>The same losses against the sum of step times. All ranks of these runs shared the cores named in the notes, so
-more ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.</figcaption></figure>"""
-
-
-def distances(groups):
-    """How far the other losses are from those of the largest group of equal runs."""
-    reference, series = groups[0][0], []
-    for i, group in enumerate(groups[1:], 1):
-        points = []
-        for k, (m, n) in enumerate(zip(group[0].metrics, reference.metrics)):
-            gap = abs(as_float(m["loss"]) - as_float(n["loss"]))
-            if gap > 0:
-                points.append((m.get("step", k + 1), math.log10(gap)))
-        if points:
-            series.append({"label": " = ".join(r.label for r in group), "color": i % 8, "dash": dash(i), "points": points})
-    if not series:
-        return ""
-    plot = line_plot(Lines(series, "step", "distance of the losses (nats per token)", [], "Distance between loss curves",
-                           height=300, powers=True))
-    return f"""<h3>How far apart are the curves that are not equal?</h3>
-<figure>{key_of(series)}{plot}<figcaption>Distance of each step's loss from that of {escape(reference.label)}, on a
-logarithmic axis; where a curve is missing, that step's loss is equal to the last bit. A difference in rounding starts
-small and grows until it is lost in the noise of training; other updates are far apart at once.</figcaption></figure>"""
-
-
 def key_of(series, levels=()):
-    return svg.legend([(f"c{s['color']}", s["label"], s.get("dash", "")) for s in series]
+    return svg.legend([(f"c{s['color']}", s["label"], "2 4" if s.get("formula") else s.get("dash", "")) for s in series]
                       + [("level", label, "2 4") for _, label in levels])
 
 
@@ -165,29 +113,53 @@ def times(groups):
         return ""
     key = svg.legend([(TIME_COLORS[k], words) for k, words in table.TIMES])
     return f"""<h2>Where the time goes, per step</h2>
-<p>Mean over the workers. Exposed communication is time in which the computation stood still for a transfer; overlapped
-communication ran while it computed and costs nothing visible by itself.</p>
+<p>Mean over the workers. A worker computes, or it stands still: for a peer that was not ready, for a transfer, or for its
+own host.</p>
 <figure>{key}{bar_plot(bars, "ms per step, mean over the run", "Step time split")}
-<figcaption>Solid: adds up to the step. In a star the servers
-update the weights, so that a worker's optimizer time is zero and theirs is part of its exposed communication. Hollow:
-communication hidden behind computation. "Waiting for peers" is time in
-which a worker had nothing to do because another rank was not ready. {escape(table.OTHER)}</figcaption></figure>"""
+<figcaption>Solid: adds up to the step. "Waiting for peers" ends when the last peer has its part ready; what a worker stands
+still for a transfer after that is exposed communication. In a star the servers update the weights, so that a worker's
+optimizer time is zero and theirs is part of what it waits for. Hollow: communication hidden behind computation, which costs
+nothing visible by itself. {escape(table.HOST)}</figcaption></figure>{servers(groups)}"""
 
 
-def staleness(runs):
-    """How old the weights were on which asynchronous gradients were computed; "" without such runs."""
-    plots = []
-    for run in runs:
-        counts = run.get("staleness", "histogram") or []
-        if run.kind != "ps" or run.topology == "ps:sync" or sum(counts) == 0:
-            continue
-        words = f"mean {run.get('staleness', 'mean', default=0):.2f}, at most {run.get('staleness', 'max', default=0):.0f}"
-        plots.append(f"<div class=\"plot\"><h4>{escape(run.label)}</h4>"
-                     f"{histogram(counts, 'updates missed', 'Staleness of ' + run.label)}<p>{words}</p></div>")
-    if not plots:
+def servers(groups):
+    """What the servers' threads did; "" without a star that says it."""
+    bars = []
+    for group in groups:
+        part = table.server_times(group)
+        if part.get("total", 0) > 0:
+            bars.append({"group": None, "label": group[0].label + noisy(group), "segments":
+                         [(SERVER_COLORS[k], f"{words} (ms)", 1e3 * part[k]) for k, words in table.SERVER_TIMES]})
+    if not bars:
         return ""
-    return f"""<h2>How stale the gradients were</h2>
-<p>In an asynchronous star a worker computes on weights that change meanwhile. Staleness counts the updates of others that
-a server applied between a worker's pull of the weights and its own gradient's update.</p>
-<figure><div class="small">{''.join(plots)}</div><figcaption>Share of the gradients by staleness, over all workers. With N
-workers of equal speed most gradients miss N - 1 updates; a slow worker misses more.</figcaption></figure>"""
+    return f"""<h3>The servers' threads</h3>
+<figure>{svg.legend([(SERVER_COLORS[k], words) for k, words in table.SERVER_TIMES])}
+{bar_plot(bars, "ms per step, all threads of a server added", "Time of the servers")}
+<figcaption>Mean over the servers. Hold: a thread has frames or whole gradients, and waits for another worker's turn or for a
+decision. Wait: it has nothing to do.</figcaption></figure>"""
+
+
+# (key of summary.totals, what, unit's bytes, words of the axis)
+TOTALS = [("memory_bytes", MIB, "device memory (MiB)"), ("rss_bytes", MIB, "resident memory (MiB)"),
+          ("sent_per_step", MIB, "sent per step (MiB)"), ("cpu_seconds", 1, "CPU seconds of training")]
+
+
+def totals(groups):
+    """What the whole job takes, all roles added; "" where no run counted it."""
+    cells = []
+    for key, unit, words in TOTALS:
+        bars = []
+        for i, group in enumerate(groups):
+            value, _, _ = median_and_range([r.get("totals", key) for r in group])
+            if value is not None:
+                bars.append({"group": None, "label": group[0].label, "segments": [(f"m{i % 2}", words, value)]})
+        if bars:
+            cells.append(f"<h3>{escape(words[0].upper() + words[1:])}</h3>"
+                         + bar_plot(bars, words, f"Of the whole job: {words}", unit, 1))
+    if not cells:
+        return ""
+    return f"""<h2>The whole job</h2>
+<p>All roles added. The busiest rank says what one machine must have; these say what all of them must have together: a star's
+servers hold and send what its workers do not.</p><figure>{''.join(cells)}
+<figcaption>Resident memory counts the program itself once for every process; ranks that are threads share one.
+</figcaption></figure>"""

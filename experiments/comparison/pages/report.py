@@ -1,23 +1,37 @@
 """The offline report: one HTML file that explains what was run, what came out and how to read it."""
 import os
+from dataclasses import dataclass
 from html import escape
 
-from .. import equality, machine, noise, table
+from .. import equality, likeness, machine, noise, sentences, table
 from ..draw.style import CSS
 from ..runs import total
-from . import figures, sweep
+from . import curves, figures, staleness, sweep, timeline
 
 MIB = table.MIB
 PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "topologies.svg")
 
 
-def write(path, groups, title, command, directory, spoken=""):
+@dataclass
+class About:
+    """What the page says of itself. trained: the runs were started by this command; target: the loss that times to it
+    are told for, or None."""
+    title: str
+    command: str
+    directory: str
+    trained: bool
+    target: float = None
+
+
+def write(path, groups, about, spoken=""):
     """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
-    parts = [head(title, runs), warning(every), verdicts(every), sweep.section(groups), numbers(groups), topologies(),
-             figures.losses(runs), figures.staleness(runs), figures.memory(runs), figures.wire(runs), figures.times(groups),
-             hashes(every), spoken, notes(every, command, directory)]
+    parts = [head(about.title, runs), warning(every), unlike(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups),
+             timeline.section(groups), numbers(groups, about.target), topologies(), curves.losses(groups),
+             curves.held_out(groups, about.target), staleness.section(groups), figures.memory(runs), figures.wire(runs),
+             figures.totals(groups), figures.times(groups), hashes(every), spoken, notes(every, about)]
+    title = about.title
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
             "<meta name=\"color-scheme\" content=\"light dark\">"
@@ -76,6 +90,22 @@ def warning(runs):
             f"<summary>The figures</summary><ul>{listed}</ul>{escape(noise.BOUNDS)}</details></div>")
 
 
+def unlike(groups):
+    """Named above everything else what --force let pass."""
+    words = likeness.in_words(groups)
+    return (f'<div class="word differs"><b>Unlike.</b>These runs differ in what should be equal: {escape(words)}. What differs '
+            "below may come from that.</div>" if words else "")
+
+
+def speeds(groups, target):
+    """What the repeats say of the times, in sentences."""
+    said = sentences.in_words(groups, target)
+    if not said:
+        return ""
+    return (f"<h2>Which times differ</h2><p class=\"lead\">{escape(said[0])}</p>"
+            + "".join(f'<p class="foot">{escape(text)}</p>' for text in said[1:]))
+
+
 def verdicts(runs):
     names = {"equal": "Equal.", "differs": "Different.", "broken": "Bug."}
     rows = "".join(f'<div class="word {kind}"><b>{names[kind]}</b>{escape(text)}</div>'
@@ -84,9 +114,9 @@ def verdicts(runs):
             "printed it, and a 64-bit hash of all final weights are the same. No tolerance is used anywhere.</p>" + rows)
 
 
-def numbers(groups):
+def numbers(groups, target):
     body = []
-    for label, cells in table.rows(groups):
+    for label, cells in table.rows(groups, target):
         if not cells:
             body.append(f'<tr class="head"><td colspan="{len(groups) + 1}">{escape(label)}</td></tr>')
             continue
@@ -97,11 +127,13 @@ def numbers(groups):
                     + "".join(f"<td{mono}>{escape(c)}</td>" for c in cells) + "</tr>")
     top = "".join(f"<th>{escape(g[0].label)}</th>" for g in groups)
     noisy = noise.noisy_runs([r for g in groups for r in g])
-    below = [table.OTHER] + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
+    below = table.footnotes(groups)[1:2] + ([table.spread.METHOD + "."] if any(len(g) > 1 for g in groups) else []) + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
+    above = "".join(f"<li><b>{escape(name)}</b>: {escape(', '.join(found))}</li>" for name, found in
+                    machine.shared([r for g in groups for r in g]) if found)
     feet = "".join(f'<p class="foot">{escape(text)}</p>' for text in below)
     return ("<h2>The numbers</h2><p>\"12.34&nbsp;=\" says that prediction and measurement agree to the byte; otherwise both "
             "are shown as predicted/measured. Memory and bytes belong to the rank that has most of them in its role. "
-            f"1 MiB is 1,048,576 bytes.</p><div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
+            f"1 MiB is 1,048,576 bytes.</p>{f'<ul class="foot">{above}</ul>' if above else ''}<div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
             f"<tbody>{''.join(body)}</tbody></table></div>{feet}")
 
 
@@ -149,18 +181,29 @@ def gpus(runs):
                     f"cuDNN {d['cudnn'] or 'not found'}") for d in found.values()]
 
 
-def notes(runs, command, directory):
-    facts = "".join(f"<tr><td>{escape(k)}</td><td class=\"fact\">{escape(v)}</td></tr>"
-                    for k, v in machine.facts() + gpus(runs))
+def how_measured(runs, trained):
+    """A sentence on what the speeds stand on."""
+    hosts = {likeness.fact(r, "host") for r in runs} - {None}
+    where = ("on one machine, with all ranks on the same cores" if trained or len(hosts) == 1 else
+             f"on {len(hosts)} machines" if hosts else "on machines that these runs do not name")
+    labels = {r.label for r in runs}
+    how = "one run" if len(labels) == len(runs) else ("several runs, in a random order within each repeat," if trained else "several runs")
+    return (f"Speeds were measured {where} and {how} for each row; a difference of a few per cent means nothing"
+            f"{' without an interval that leaves 1 out' if len(labels) < len(runs) else ''}.")
+
+
+def notes(runs, about):
+    """Where the figures come from: each run's own machine and build, as the run says, and how to do it again."""
+    told = [(name, ", ".join(found)) for name, found in machine.shared(runs) if found]
+    here = machine.facts(about.trained)
+    facts = "".join(f"<tr><td>{escape(k)}</td><td class=\"fact\">{escape(v)}</td></tr>" for k, v in told + here + gpus(runs))
     commands = "\n".join(" ".join(r.command) for r in runs if r.command)
     size = max((total(e) for r in runs for e in r.roles().values()), default=0)
     return f"""<h2>Notes</h2>
-<p>Each figure comes from the files beside this report (<code>{escape(os.path.basename(os.path.abspath(directory)))}/RUN/</code>:
+<p>Each figure comes from the files beside this report (<code>{escape(os.path.basename(os.path.abspath(about.directory)))}/RUN/</code>:
 <code>config.json</code>, <code>metrics.jsonl</code>, <code>evals.jsonl</code>, <code>summary.json</code>,
-<code>load.json</code>, <code>output.txt</code>) and from
-<code>compare.csv</code>. Speeds were measured on one machine on one day, with all ranks on the same cores and
-{'one run' if len({r.label for r in runs}) == len(runs) else 'several interleaved runs'} for each row; a difference of a few
-per cent means nothing. The largest rank took {size / MIB:,.1f} MiB of counted memory.</p>
+<code>timeline.json</code>, <code>load.json</code>, <code>output.txt</code>) and from
+<code>compare.csv</code>. {how_measured(runs, about.trained)} The largest rank took {size / MIB:,.1f} MiB of counted memory.</p>
 <div class="wide"><table><tbody>{facts}</tbody></table></div>
-<h3>Command</h3><pre>{escape(command)}</pre>
+<h3>Command</h3><pre>{escape(about.command)}</pre>
 {'<h3>Runs</h3><pre>' + escape(commands) + '</pre>' if commands else ''}"""

@@ -5,7 +5,8 @@ from html import escape
 from .. import table
 from ..draw import svg
 from ..draw.lines import Lines, line_plot
-from ..runs import as_float, device_bytes, median_and_spread
+from ..runs import as_float, device_bytes
+from ..spread import estimate
 from .figures import dash, key_of
 
 MIB = table.MIB
@@ -25,16 +26,40 @@ def sent_by(role):
     return read
 
 
-# (title with unit, value of a run or None, whether the axis starts at zero)
+def formula_of(role):
+    def read(run):
+        entry = run.roles().get(role)
+        return entry["formula_bytes"] / MIB if entry and entry.get("formula_bytes") else None
+    return read
+
+
+def predicted_by(role):
+    def read(run):
+        sent = (run.wire_of(role) or {}).get("predicted_sent")
+        return sent / MIB if isinstance(sent, (int, float)) else None
+    return read
+
+
+def total_of(key, unit=MIB):
+    def read(run):
+        value = run.get("totals", key)
+        return value / unit if isinstance(value, (int, float)) else None
+    return read
+
+
+# (title with unit, value of a run or None, whether the axis starts at zero, the formula beside it or None)
 METRICS = [
-    ("tokens/s", lambda run: run.tokens_per_second, True),
-    ("step, median (ms)", lambda run: 1e3 * run.get("step_seconds", "median", default=math.nan), True),
-    ("loss of the last step (nats per token)", lambda run: as_float(run.losses[-1]), False),
-    ("held-out loss (nats per token)", lambda run: run.val_loss, False),
-    ("memory per worker (MiB)", memory_of("worker"), True),
-    ("memory per server (MiB)", memory_of("server"), True),
-    ("a worker sends, per step (MiB)", sent_by("worker"), True),
-    ("a server sends, per step (MiB)", sent_by("server"), True),
+    ("tokens/s", lambda run: run.tokens_per_second, True, None),
+    ("step, median (ms)", lambda run: 1e3 * run.get("step_seconds", "median", default=math.nan), True, None),
+    ("loss of the last step (nats per token)", lambda run: as_float(run.losses[-1]), False, None),
+    ("held-out loss (nats per token)", lambda run: run.val_loss, False, None),
+    ("memory per worker (MiB)", memory_of("worker"), True, formula_of("worker")),
+    ("memory per server (MiB)", memory_of("server"), True, formula_of("server")),
+    ("a worker sends, per step (MiB)", sent_by("worker"), True, predicted_by("worker")),
+    ("a server sends, per step (MiB)", sent_by("server"), True, predicted_by("server")),
+    ("memory of the whole job (MiB)", total_of("memory_bytes"), True, None),
+    ("sent in the whole job, per step (MiB)", total_of("sent_per_step"), True, None),
+    ("CPU seconds of the whole job", total_of("cpu_seconds", 1), True, None),
 ]
 
 
@@ -71,17 +96,17 @@ def axis(key, values):
 
 
 def lines_of(groups, key):
-    """{name of a line: [(value of key, group)]}: the topology, and the other swept keys where there are several."""
+    """{name of a line: [(value of key, group)]}: the label without the key that the plot is against."""
     out = {}
     for group in groups:
         point = dict(group[0].point)
-        rest = "".join(f" {k.split('.')[-1]}={v}" for k, v in group[0].point if k != key)
-        out.setdefault(group[0].topology + rest, []).append((point[key], group))
+        name = group[0].label.replace(f" {key.split('.')[-1]}={point[key]}", "")
+        out.setdefault(name, []).append((point[key], group))
     return out
 
 
 def series_of(lines, places, read):
-    """What line_plot takes: medians, with the range of repeated runs."""
+    """What line_plot takes: medians, with the 95% intervals of repeated runs as upright lines and an area."""
     out = []
     for i, (name, entries) in enumerate(lines.items()):
         points, ranges = [], []
@@ -89,13 +114,31 @@ def series_of(lines, places, read):
             found = [v for v in map(read, group) if isinstance(v, (int, float)) and math.isfinite(v)]
             if not found:
                 continue
-            points.append((places[value], median_and_spread(found)[0]))
-            if len(found) > 1:
-                ranges.append((places[value], min(found), max(found)))
+            middle = estimate(found)
+            points.append((places[value], middle.value))
+            if middle.low is not None:
+                ranges.append((places[value], middle.low, middle.high))
         if points:
             out.append({"label": name, "color": i % 8, "dash": dash(i), "points": sorted(points),
-                        "ranges": ranges})
+                        "ranges": ranges, "band": sorted(ranges)})
     return out
+
+
+def speed_up(lines, places):
+    """tokens/s over those of the fewest workers, beside the line of as many times as there are workers."""
+    series, least, most = [], 0, 0
+    for name, i in zip(lines, range(len(lines))):
+        entries = sorted(lines[name], key=lambda e: float(e[0]))
+        base = estimate([run.tokens_per_second for run in entries[0][1]])
+        found = [(value, estimate([run.tokens_per_second for run in group])) for value, group in entries]
+        points = [(places[value], e.value / base.value) for value, e in found if e and base and base.value]
+        if len(points) > 1:
+            series.append({"label": name, "color": i % 8, "dash": dash(i), "points": points})
+            least, most = entries[0][0], entries[-1][0]
+    if series:
+        series.append({"label": "in proportion to the workers", "color": 7, "formula": True, "points": [
+            (places[v], float(v) / float(least)) for v in sorted(places, key=float) if float(least) <= float(v) <= float(most)]})
+    return series
 
 
 def plots_of(groups, key):
@@ -103,14 +146,24 @@ def plots_of(groups, key):
     values = list(dict.fromkeys(dict(g[0].point)[key] for g in groups))
     places, ticks, x_title = axis(key.split(".")[-1], values)
     lines = lines_of(groups, key)
-    cells = []
-    for title, read, zero in METRICS:
+    cells, dotted = [], False
+
+    def add(title, series, zero):
+        plot = Lines(series, x_title, title, description=f"{title} against {key}", height=220, x_ticks=ticks, from_zero=zero)
+        cells.append(f'<div class="plot">{line_plot(plot, svg.SMALL)}</div>')
+    if key == "workers" and numbers_of(values) and len(values) > 1:
+        series = speed_up(lines, places)
+        if series:
+            add(f"speed-up over {min(values, key=float)} worker{'s' if float(min(values, key=float)) != 1 else ''}", series, True)
+            dotted = True
+    for title, read, zero, formula in METRICS:
         series = series_of(lines, places, read)
         if series and any(y for s in series for _, y in s["points"]):
-            plot = Lines(series, x_title, title, description=f"{title} against {key}", height=220, x_ticks=ticks,
-                         from_zero=zero)
-            cells.append(f'<div class="plot">{line_plot(plot, svg.SMALL)}</div>')
+            beside = [{**s, "formula": True, "ranges": [], "band": []} for s in series_of(lines, places, formula)] if formula else []
+            dotted = dotted or bool(beside)
+            add(title, beside + series, zero)
     key_lines = [{"label": name, "color": i % 8, "dash": dash(i)} for i, name in enumerate(lines)]
+    key_lines += [{"label": "the formula, or in proportion", "color": 7, "formula": True}] if dotted else []
     return f"<h3>{escape(key)}</h3><figure>{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div></figure>"
 
 
@@ -120,7 +173,7 @@ def section(groups):
     if not keys:
         return ""
     repeated = any(len(g) > 1 for g in groups)
-    note = "Points are medians of the repeated runs, upright lines their range." if repeated else "Each point is one run."
+    note = "Points are medians of the repeated runs, areas and upright lines their 95% intervals." if repeated else "Each point is one run."
     return ("<h2>What the swept setting changes</h2><p>Each line is one topology"
             f"{'' if len(keys) == 1 else ' with the other settings fixed'}. {note} Lines that lie on each other are equal "
             f"there.</p>{''.join(plots_of(groups, key) for key in keys)}")

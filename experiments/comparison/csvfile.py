@@ -1,0 +1,65 @@
+"""The CSV: one flat record per run."""
+import csv
+
+from . import likeness, noise
+from .runs import CLASSES, PINNED, device_bytes
+from .table import SERVER_TIMES, fullest_gpu, server_times, time_per_step
+
+
+def csv_record(run):
+    """One flat record per run; bytes are bytes, times seconds per step."""
+    record = {"run": run.name, "label": run.label}
+    record["repeat"] = run.repeat + 1
+    for key in ("medium", "launch", "revision"):
+        record[key] = run.summary.get(key)
+    for key in ("host", "lr", "clip"):
+        record[key] = likeness.fact(run, key)
+    for key in ("topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params", "seed",
+                "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second"):
+        record[key] = run.summary.get(key)
+    for key in ("median", "p5", "p95"):
+        record[f"step_seconds_{key}"] = run.get("step_seconds", key)
+    record["loss_first"], record["loss_last"] = run.losses[0], run.losses[-1]
+    record["val_loss"], record["unigram_entropy"] = run.val_loss, run.unigram_entropy
+    record["weights_hash"] = run.weights_hash
+    for key, value in time_per_step(run).items():
+        record[f"seconds_per_step_{key}"] = f"{value:.6g}"
+    servers = server_times([run])
+    for key, _ in SERVER_TIMES:
+        record[f"server_seconds_per_step_{key}"] = f"{servers[key]:.6g}" if key in servers else None
+    for key in ("memory_bytes", "rss_bytes", "sent_per_step", "received_per_step", "cpu_seconds"):
+        record[f"total_{key}"] = run.get("totals", key)
+    for key in ("tokens_applied", "samples_applied", "seconds"):
+        record[key] = run.summary.get(key)
+    for role, entry in run.roles().items():
+        for kind in ("predicted", "peak"):
+            word = {"peak": "measured"}.get(kind, kind)
+            for name in CLASSES + [PINNED]:
+                record[f"{role}_{name}_bytes_{word}"] = entry[kind].get(name, 0)
+            record[f"{role}_bytes_{word}"] = device_bytes(entry[kind])
+        for key in ("formula_bytes", "rss_bytes", "transport_peak_bytes"):
+            record[f"{role}_{key}"] = entry.get(key)
+        for key, value in (run.wire_of(role) or {}).items():
+            if key not in ("rank", "role"):
+                record[f"{role}_wire_{key}"] = value
+    gpu = fullest_gpu(run) or {}
+    for key in ("name", "used_bytes", "ledger_bytes", "workspace_bytes", "other_bytes"):
+        record[f"gpu_{key}"] = gpu.get(key)
+    record["step_seconds_spread"] = noise.spread_of(run)
+    for key in ("others_share", "stolen_share", "own_cpu_seconds", "busy_cpu_seconds", "cores"):
+        record[f"load_{key}"] = run.load.get(key)
+    record["noisy"] = "; ".join(noise.why_noisy(run))
+    for key, value in run.point:
+        record[f"sweep_{key}"] = value
+    for key in ("mean", "max"):
+        record[f"staleness_{key}"] = run.get("staleness", key)
+    return record
+
+
+def write_csv(path, runs):
+    records = [csv_record(r) for r in runs]
+    fields = list(dict.fromkeys(key for record in records for key in record))
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, fieldnames=fields, restval="")
+        writer.writeheader()
+        writer.writerows(records)

@@ -1,0 +1,110 @@
+"""Runs the planned runs, one after the other, and reads back what each left."""
+import os
+import random
+import shutil
+import subprocess
+import time
+
+from . import likeness, noise
+from .plan import order_in_words, plan, schedule
+from .runs import RunError, as_float, load
+
+TAIL_LINES = 25  # of a failed run's output
+
+
+def train(argv, log, limit, bandwidth=None):
+    """Runs one training command with its output in the open file `log`: the one place where that happens. Returns its exit
+    status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none."""
+    if bandwidth:
+        raise RunError(f"--bandwidth {bandwidth}: experiments/netlab is not there")
+    try:
+        p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    except OSError as e:
+        raise RunError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
+    try:
+        return p.wait(timeout=limit)
+    except subprocess.TimeoutExpired:
+        stop(p)
+        return f"still running after {limit:g} s; it was ended"
+    except BaseException:
+        stop(p)
+        raise
+
+
+def stop(process):
+    """The program ends its ranks on SIGTERM; after a grace period it is killed."""
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: at once
+        process.kill()
+        process.wait()
+
+
+def clear(directory):
+    """Removes what an earlier comparison left there: it must not pass for this run's result."""
+    if os.path.exists(os.path.join(directory, "output.txt")):
+        shutil.rmtree(directory)
+    elif os.path.isdir(directory) and os.listdir(directory):
+        raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
+    os.makedirs(directory, exist_ok=True)
+
+
+def execute(planned, name, directory, limit):
+    """Runs the program once; the run read back, or RunError with the end of its output."""
+    clear(directory)
+    log, argv = os.path.join(directory, "output.txt"), planned.argv + ["--out", directory]
+    began, watch = time.monotonic(), noise.Watch()
+    with open(log, "wb") as f:
+        status = train(argv, f, limit, planned.bandwidth)
+    seconds = time.monotonic() - began
+    noise.write(directory, watch.result())
+    if status != 0:
+        with open(log, encoding="utf-8", errors="replace") as f:
+            tail = f.read().replace("\r", "\n").splitlines()[-TAIL_LINES:]
+        what = f"exit status {status}" if isinstance(status, int) else status
+        raise RunError(f"{planned.label}: {what}\n  command: {' '.join(argv)}\n  the end of its output ({log}):\n"
+                       + "\n".join("    | " + line for line in tail))
+    run = load(name, directory)
+    run.label, run.command, run.wall_seconds, run.point = planned.label, argv, seconds, planned.point
+    run.medium_asked, run.seed_swept = planned.medium, planned.seed is not None
+    return run
+
+
+def said_of(run):
+    """The line that ends a run on the terminal."""
+    speed = run.tokens_per_second
+    return (f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}"
+            + (f", {speed:,.0f} tokens/s" if speed else "") + "".join(f"; noisy: {why}" for why in noise.why_noisy(run)[:1]))
+
+
+def run_all(args):
+    """[[runs of one label] ..] in the order given on the command line; within a label by seed and repeat."""
+    planned = plan(args)
+    seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
+    scheduled = schedule(planned, args.repeat, seed)
+    if len(scheduled) > 1:
+        print(order_in_words(scheduled, seed), flush=True)
+    done = {}
+    for number, (repeat, one) in enumerate(scheduled, 1):
+        suffix = f".r{repeat + 1}" if args.repeat > 1 else ""
+        print(f"[{number}/{len(scheduled)}] {one.name}{suffix.replace('.r', ' run ')} ...", end=" ", flush=True)
+        try:
+            run = execute(one, one.name + suffix, os.path.join(args.out, one.name + suffix), args.limit)
+        except RunError:
+            print("failed", flush=True)
+            raise
+        run.repeat = repeat
+        print(said_of(run), flush=True)
+        done[(one.name, repeat)] = run
+        if not args.force:
+            likeness.refuse_unlike(grouped(planned, args.repeat, done), False)
+    return grouped(planned, args.repeat, done)
+
+
+def grouped(planned, repeats, done):
+    """The runs that are done, those of one label together."""
+    groups = {}
+    for one in planned:
+        groups.setdefault(one.label, []).extend(done[(one.name, r)] for r in range(repeats) if (one.name, r) in done)
+    return [group for group in groups.values() if group]

@@ -1,0 +1,92 @@
+"""The command line of experiments/compare.py."""
+import argparse
+import os
+
+MEDIA = ("shm", "tcp")
+
+
+def media_of(text):
+    """The list of --medium; argparse's error names what is none."""
+    found = [m for m in text.split(",") if m]
+    wrong = [m for m in found if m not in MEDIA]
+    if wrong or not found or len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected shm, tcp or shm,tcp")
+    return found
+
+
+def add_what(ap):
+    what = ap.add_argument_group("what to compare")
+    for letter in "abcdefgh":
+        what.add_argument(f"--{letter}", metavar="T", help="a topology: local, ps:sync, ps:async, zero:0 .. zero:3; "
+                          "--b to --h name further ones" if letter == "a" else argparse.SUPPRESS)
+    what.add_argument("--topologies", metavar="T1,T2,..", help="the same as a list")
+    what.add_argument("--runs", nargs="+", metavar="DIR", help="finished run directories: compare them, train nothing; "
+                      "NAME.r1, NAME.r2, .. are repeats of one another")
+    what.add_argument("--sweep", action="append", default=[], metavar="KEY=V1,V2",
+                      help="every topology with every value of a configuration key; may be given again. Runs of several "
+                      "seeds (--sweep seed=1,2,3) stand together: medians, and losses with bands")
+    what.add_argument("--medium", type=media_of, metavar="M[,M]", help="what all of them talk through: shm (shared memory), "
+                      "tcp, or shm,tcp for everything on both. Default: shm, ranks in processes, a ring's through Open MPI. "
+                      "On a GPU: what the program takes by itself (NCCL)")
+    what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
+                      "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")
+    what.add_argument("--repeat", type=int, default=3, metavar="R", help="run everything R times; speeds are medians with "
+                      "95%% intervals (default %(default)s; 1: no intervals)")
+    what.add_argument("--order-seed", type=int, metavar="N", help="of the random order in which each repeat runs the "
+                      "topologies; drawn anew and printed unless given")
+    what.add_argument("--target-loss", type=float, metavar="X", help="the loss on held-out text that times to it are "
+                      "told for (default: the worst final one among the runs)")
+
+
+def add_how(ap):
+    how = ap.add_argument_group("how to train (as in `starring train`, whose --help has the defaults)")
+    how.add_argument("-c", "--config", metavar="FILE", help="configuration (DeepSpeed's JSON)")
+    how.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a configuration key, for all runs")
+    for flag, kind in (("workers", int), ("servers", int), ("steps", int), ("seed", int), ("batch", int), ("seq", int)):
+        how.add_argument("--" + flag, type=kind, metavar="N")
+    for flag in ("model", "data", "dtype", "device"):
+        how.add_argument("--" + flag, metavar=flag.upper())
+    how.add_argument("--launch", metavar="HOW", help="threads: a ring's ranks as threads of one process, which a star's "
+                     "processes are not comparable with; else as --medium asks")
+
+
+def add_out(ap, program):
+    out = ap.add_argument_group("results")
+    out.add_argument("--out", metavar="DIR", default="runs/compare", help="one directory per run, compare.csv, report.html "
+                     "(default %(default)s)")
+    out.add_argument("--title", default="starring: star and ring compared", help="of the report")
+    out.add_argument("--markdown", action="store_true", help="print the table as Markdown as well")
+    out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",
+                     help="exit with 1 unless all runs of one seed are equal to the last bit; with \"promised\": unless those "
+                     "are that must be (ps:sync and zero:0-3 with the same number of workers)")
+    out.add_argument("--force", action="store_true", help="compare runs that are unlike in tokens per step, model, data, seed, "
+                     "number format, steps, learning rate, clipping, device, medium, host or revision; the table names what is")
+    out.add_argument("--program", metavar="FILE", help="default: $STARRING, else build/starring (in a bundle: bin/starring) "
+                     "beside experiments/", default=os.environ.get("STARRING") or program)
+    out.add_argument("--limit", type=float, default=None, metavar="SECONDS", help="end a run that takes longer")
+
+
+def parse(argv, description, program):
+    """The options; `program` is what --program is without $STARRING. Ends the process where they are wrong."""
+    ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                 allow_abbrev=False)
+    add_what(ap)
+    add_how(ap)
+    add_out(ap, program)
+    args = ap.parse_args(argv)
+    listed = [getattr(args, letter) for letter in "abcdefgh" if getattr(args, letter)]
+    args.topologies = listed + [t for t in (args.topologies or "").split(",") if t]
+    if bool(args.runs) == bool(args.topologies):
+        ap.error("name topologies (--a T --b T, or --topologies T1,T2) or finished runs (--runs DIR DIR)")
+    for flag in ("medium", "bandwidth", "order_seed"):
+        if args.runs and getattr(args, flag) is not None:
+            ap.error(f"--{flag.replace('_', '-')} says how to train: it has no use with --runs, which trains nothing")
+    if args.repeat < 1:
+        ap.error("--repeat must be at least 1")
+    if args.limit is not None and not args.limit > 0:
+        ap.error("--limit must be more than 0 seconds")
+    if args.launch == "threads" and (args.medium or args.bandwidth):
+        ap.error("--launch threads has no medium: threads read each other's memory; leave out --medium and --bandwidth")
+    if args.bandwidth and args.medium not in (None, ["tcp"]):
+        ap.error("--bandwidth limits a network: it goes with --medium tcp alone")
+    return args

@@ -1,0 +1,148 @@
+"""The report's curves: training loss, how far curves are apart, and loss on held-out text against samples, updates, time."""
+import math
+import statistics
+from html import escape
+
+from .. import equality, learning
+from ..draw import svg
+from ..draw.lines import Lines, line_plot
+from ..runs import as_float
+from .figures import dash, key_of
+
+AXES = [("samples", "samples of the job"), ("updates", "updates of the weights"), ("seconds", "seconds of training")]
+
+
+def same_curve(groups):
+    """[[group]]: those whose runs all have the same losses, to the last bit, share a curve."""
+    found = {}
+    for group in groups:
+        found.setdefault(frozenset((tuple(r.losses), r.weights_hash) for r in group), []).append(group)
+    return sorted(found.values(), key=len, reverse=True)
+
+
+def curve_of(runs):
+    """(points, band): the median loss of each step over the runs, and from lowest to highest."""
+    points, band = [], []
+    for k, m in enumerate(runs[0].metrics[:min(len(r.metrics) for r in runs)]):
+        losses = [as_float(r.metrics[k]["loss"]) for r in runs]
+        if all(map(math.isfinite, losses)):
+            points.append((m.get("step", k + 1), statistics.median(losses)))
+            band.append((m.get("step", k + 1), min(losses), max(losses)))
+        else:
+            points.append((m.get("step", k + 1), float("nan")))
+    return points, band if any(low < high for _, low, high in band) else []
+
+
+def losses(groups):
+    """Training loss against steps, and the distances between curves."""
+    runs, series = [g[0] for g in groups], []
+    curves = same_curve(groups)
+    for i, alike in enumerate(curves):
+        points, band = curve_of(alike[0])
+        series.append({"label": " = ".join(g[0].label for g in alike), "color": i % 8, "dash": dash(i), "points": points, "band": band,
+                       "dots": [] if band else [(e.step, e.loss) for e in learning.judged(alike[0][0])]})
+    entropy = next((r.unigram_entropy for r in runs if isinstance(r.unigram_entropy, (int, float))), None)
+    levels = [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
+    held_out = [f"{r.label} {r.val_loss:.3f}" for r in runs if isinstance(r.val_loss, (int, float))]
+    tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if 0 < len(held_out) <= 8 else ""
+    bands = " Areas span from the lowest to the highest run." if any(s["band"] for s in series) else ""
+    return f"""<h2>Loss against step</h2>
+<p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
+<figure>{key_of(series, levels)}{line_plot(Lines(series, "step", "loss (nats per token)", levels, "Loss against step"))}
+<figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: over
+worker 0's slice). Pale: single steps; bold: trailing mean over a
+fiftieth of the run.{bands} The dotted line is what a model reaches that knows only how frequent each token is; below it, the
+model has learned something about order. Dots: loss on held-out text.{tail}</figcaption></figure>
+{distances([alike[0][0] for alike in curves])}{wall_clock(groups, levels)}"""
+
+
+def wall_clock(groups, levels):
+    """Training loss against the seconds that it took."""
+    series = []
+    for i, group in enumerate(groups):
+        run = group[0]
+        series.append({"label": run.label, "color": i % 8, "dash": dash(i),
+                       "points": [(t, as_float(m["loss"])) for t, m in zip(run.elapsed(), run.metrics)]})
+    repeats = " Of repeated runs the first." if any(len(g) > 1 for g in groups) else ""
+    return f"""<h2>Loss against wall clock</h2>
+<p>What does the topology cost? Curves that are equal step by step separate here, by the time that each step takes.</p>
+<figure>{key_of(series, levels)}{line_plot(Lines(series, "seconds since the first step began", "loss (nats per token)", levels,
+                                        "Loss against wall clock"))}
+<figcaption>The same losses against the seconds of training.{repeats} All ranks of these runs shared the cores named in the notes, so
+more ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.</figcaption></figure>"""
+
+
+def distances(runs):
+    """How far the losses of other curves are from the first's, which is the one that most runs share."""
+    reference, series = runs[0], []
+    for i, run in enumerate(runs[1:], 1):
+        if run.seed != reference.seed:
+            continue
+        points = []
+        for k, (m, n) in enumerate(zip(run.metrics, reference.metrics)):
+            gap = abs(as_float(m["loss"]) - as_float(n["loss"]))
+            if gap > 0:
+                points.append((m.get("step", k + 1), math.log10(gap)))
+        if points:
+            series.append({"label": run.label, "color": i % 8, "dash": dash(i), "points": points})
+    if not series:
+        return ""
+    plot = line_plot(Lines(series, "step", "distance of the losses (nats per token)", [], "Distance between loss curves",
+                           height=300, powers=True))
+    return f"""<h3>How far apart are the curves that are not equal?</h3>
+<figure>{key_of(series)}{plot}<figcaption>Distance of each step's loss from that of {escape(reference.label)}, on a
+logarithmic axis; where a curve is missing, that step's loss is equal to the last bit. A difference in rounding starts
+small and grows until it is lost in the noise of training; other updates are far apart at once.</figcaption></figure>"""
+
+
+def at_places(runs, what):
+    """(points, band) of held-out loss: the runs' n-th evaluations together, at their median place."""
+    points, band = [], []
+    for found in zip(*(learning.judged(run) for run in runs)):
+        x = statistics.median(getattr(e, what) for e in found)
+        values = [e.loss for e in found]
+        points.append((x, statistics.median(values)))
+        band.append((x, min(values), max(values)))
+    return points, band if any(low < high for _, low, high in band) else []
+
+
+def held_out(groups, target):
+    """Loss on held-out text against samples, updates and seconds; "" where it was judged less than twice."""
+    groups = [g for g in groups if min(len(learning.judged(run)) for run in g) > 1]
+    if not groups:
+        return ""
+    levels = [(target, f"{target:.4f}, the loss that times are told for")] if target is not None else []
+    parts, series = [], []
+    for what, words in AXES:
+        series = []
+        for i, group in enumerate(groups):
+            points, band = at_places(group, what)
+            series.append({"label": group[0].label, "color": i % 8, "dash": dash(i), "points": points, "band": band})
+        plot = Lines(series, words, "held-out loss (nats per token)", levels, f"Held-out loss against {words}", 300, marked=True)
+        parts.append(f'<div class="plot">{line_plot(plot)}</div>')
+    return f"""<h2>Loss on held-out text</h2>
+<p>What did each topology learn from the same text, with the same number of updates, in the same time?</p>
+<figure>{key_of(series, levels)}{''.join(parts)}<figcaption>Snapshots of the weights, judged apart from training, so that judging
+costs no time here. An asynchronous star makes one update of each worker's gradient: against samples it shows what a
+gradient is worth, against updates what an update is worth, against seconds what the user waits for.</figcaption></figure>
+{time_to(groups, target)}"""
+
+
+def time_to(groups, target):
+    """A bar for each group: seconds to the target."""
+    if target is None:
+        return ""
+    rows = []
+    for group in groups:
+        found = learning.time_to(group, target)
+        ends = f" ({found.low:.1f} to {found.high:.1f})" if found and found.low is not None else ""
+        rows.append(f"<tr><td>{escape(group[0].label)}</td><td>{f'{found.value:.1f}' if found else 'never'}{ends}</td>"
+                    + "".join(f"<td>{took(group, target, what)}</td>" for what in ("updates", "samples")) + "</tr>")
+    return (f"<h3>What it took to {target:.4f}</h3><div class=\"wide\"><table><thead><tr><th>run</th><th>seconds</th><th>updates</th>"
+            f"<th>samples</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+            "<p class=\"foot\">Until the held-out loss is first at most that, on straight lines between evaluations.</p>")
+
+
+def took(group, target, what):
+    found = [learning.reached(run, target, what) for run in group]
+    return "never" if None in found else f"{statistics.median(found):,.0f}"

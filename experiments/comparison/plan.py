@@ -1,0 +1,156 @@
+"""What is to be run: every topology on every medium with every value of a sweep, and the random order."""
+import itertools
+import json
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .runs import RunError, UsageError
+
+FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
+ASK_SECONDS = 30
+
+
+@dataclass
+class Planned:
+    """One run to come: its directory's name, its label, its command line without --out. Runs of one label differ in their
+    seed alone. point: the values of the sweep, as given, but for the seed."""
+    name: str
+    label: str
+    argv: list
+    point: list
+    medium: str = None
+    bandwidth: str = None
+    seed: str = None
+
+
+def split_values(text):
+    """v1,v2 at commas that are outside of brackets and quotes, so that JSON values pass."""
+    parts, depth, quoted, at = [], 0, False, ""
+    for ch in text:
+        quoted ^= ch == '"'
+        depth += (ch in "[{") - (ch in "]}") if not quoted else 0
+        if ch == "," and depth == 0 and not quoted:
+            parts.append(at)
+            at = ""
+        else:
+            at += ch
+    return parts + [at]
+
+
+def sweeps_of(args):
+    """[[(key, value), ..] per --sweep]"""
+    sweeps = []
+    for text in args.sweep:
+        key, eq, values = text.partition("=")
+        if not eq or not key or not values:
+            raise UsageError(f"--sweep {text}: write it as key=v1,v2")
+        sweeps.append([(key, v) for v in split_values(values)])
+    return sweeps
+
+
+def command(args, topology, medium, point):
+    """The command line of one run, without --out."""
+    swept = {key for key, _ in point}
+    argv = [args.program, "train"]
+    if args.config:
+        argv += ["-c", args.config]
+    argv += ["--topology", topology]
+    for flag in FLAGS:
+        value = getattr(args, flag)
+        if topology == "local" and flag in ("workers", "servers", "launch"):
+            continue  # local is one process whatever the others are
+        if flag == "servers" and topology.startswith("zero"):
+            continue  # a ring has none
+        if flag == "launch" and topology.startswith("ps:"):
+            continue  # a star is processes
+        if value is not None and flag not in swept:
+            argv += ["--" + flag, str(value)]
+    if medium:
+        argv += ["--medium", medium]
+    for text in args.set:
+        argv += ["--set", text]
+    for key, value in point:
+        argv += ["--" + key, value] if key in FLAGS else ["--set", f"{key}={value}"]
+    return argv
+
+
+def resolved(args):
+    """The configuration as the program resolves it, for the first topology; {} where it would not say."""
+    try:
+        p = subprocess.run(command(args, args.topologies[0], None, []) + ["--print-config"], stdin=subprocess.DEVNULL,
+                           capture_output=True, timeout=ASK_SECONDS, check=True)
+        found = json.loads(p.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def media(args):
+    """The media to run on; [None] leaves it to the program: threads that were asked for, a GPU, a medium that the
+    configuration names."""
+    if args.medium or args.bandwidth:
+        return args.medium or ["tcp"]
+    told = args.sweep + args.set
+    if args.launch == "threads" or any(text.startswith("medium=") for text in told) or all(t == "local" for t in args.topologies):
+        return [None]
+    if args.device not in ("cpu", "ref"):
+        config = resolved(args)
+        if config.get("device") == "cuda" or config.get("medium", "auto") != "auto":
+            return [None]
+    return ["shm"]
+
+
+def plan(args):
+    """[Planned], one per topology, medium and sweep point, in the order given."""
+    out, names, chosen = [], set(), media(args)
+    for topology in args.topologies:
+        alone = topology == "local"  # it talks to nobody
+        for medium in [None] if alone else chosen:
+            for point in itertools.product(*sweeps_of(args)):
+                which = f" {medium}" if medium and len(chosen) > 1 else ""
+                rest = [(key, value) for key, value in point if key != "seed"]
+                seed = dict(point).get("seed")
+                label = topology + which + "".join(f" {key.split('.')[-1]}={value}" for key, value in rest)
+                full = label + (f" seed={seed}" if seed is not None else "")
+                name = re.sub(r"[^A-Za-z0-9_.=]+", "-", full).strip("-")
+                if name in names:
+                    raise UsageError(f"{full} is asked for twice; --repeat R runs everything R times")
+                names.add(name)
+                out.append(Planned(name, label, command(args, topology, medium, point), rest, medium,
+                                   None if alone else args.bandwidth, seed))
+    check(args, out)
+    return out
+
+
+def check(args, planned):
+    """UsageError for what could only fail, or would compare threads with processes."""
+    kinds = {one.label.split(":")[0] for one in planned}
+    if args.launch == "threads" and "ps" in kinds and "zero" in kinds and not args.force:
+        raise UsageError("--launch threads: a star's roles are processes, so its times are not comparable with those of a "
+                         "ring's threads; leave --launch out, or compare anyway with --force")
+    beside = Path(args.program).parent / "mpirun"
+    if any(one.medium and "zero:" in one.label for one in planned) and not (shutil.which("mpirun") or beside.exists()):
+        raise RunError("mpirun is not installed: on a medium a ring's ranks are processes of Open MPI. Install it "
+                       "(make deps, or the package openmpi-bin), or give --launch threads and compare rings alone")
+
+
+def schedule(planned, repeats, seed):
+    """[(repeat, Planned)]: each repeat runs everything once, in a random order of its own."""
+    rng, out = random.Random(seed), []
+    for repeat in range(repeats):
+        order = list(planned)
+        rng.shuffle(order)
+        out += [(repeat, one) for one in order]
+    return out
+
+
+def order_in_words(scheduled, seed):
+    """What is printed before the first run, so that the order can be asked for again."""
+    lines = {}
+    for repeat, one in scheduled:
+        lines.setdefault(repeat, []).append(one.label + (f" seed={one.seed}" if one.seed is not None else ""))
+    return "\n".join([f"order (--order-seed {seed}):"] + [f"  {repeat + 1}: {', '.join(names)}" for repeat, names in lines.items()])

@@ -210,7 +210,7 @@ demo: deps
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/starring
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \
 	    --topologies local,ps:sync,ps:async,zero:0,zero:1,zero:2,zero:3 --workers 2 --model demo --data demo \
-	    --dtype bf16 --seed 1 --title "starring demo" --out runs/demo --assert-equal promised
+	    --dtype bf16 --seed 1 --repeat 1 --title "starring demo" --out runs/demo --assert-equal promised
 
 lab-check: $(BUILD)/starring
 	@python3 experiments/lab_check.py --program $(BUILD)/starring

@@ -41,12 +41,22 @@ def stop(process):
         process.wait()
 
 
+def is_ours(directory):
+    """Whether an earlier comparison wrote what is there."""
+    return os.path.exists(os.path.join(directory, "output.txt"))
+
+
+def check_places(directories):
+    """RunError where a run would have to replace what no comparison wrote: known before the first run, not after hours."""
+    for directory in directories:
+        if not is_ours(directory) and os.path.isdir(directory) and os.listdir(directory):
+            raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
+
+
 def clear(directory):
     """Removes what an earlier comparison left there: it must not pass for this run's result."""
-    if os.path.exists(os.path.join(directory, "output.txt")):
+    if is_ours(directory):
         shutil.rmtree(directory)
-    elif os.path.isdir(directory) and os.listdir(directory):
-        raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
     os.makedirs(directory, exist_ok=True)
 
 
@@ -78,19 +88,26 @@ def said_of(run):
             + (f", {speed:,.0f} tokens/s" if speed else "") + "".join(f"; noisy: {why}" for why in noise.why_noisy(run)[:1]))
 
 
+def place_of(args, planned, repeat):
+    """(name, directory) of one run."""
+    name = planned.name + (f".r{repeat + 1}" if args.repeat > 1 else "")
+    return name, os.path.join(args.out, name)
+
+
 def run_all(args):
     """[[runs of one label] ..] in the order given on the command line; within a label by seed and repeat."""
     planned = plan(args)
     seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
     scheduled = schedule(planned, args.repeat, seed)
+    check_places([place_of(args, one, repeat)[1] for repeat, one in scheduled])
     if len(scheduled) > 1:
         print(order_in_words(scheduled, seed), flush=True)
     done = {}
     for number, (repeat, one) in enumerate(scheduled, 1):
-        suffix = f".r{repeat + 1}" if args.repeat > 1 else ""
-        print(f"[{number}/{len(scheduled)}] {one.name}{suffix.replace('.r', ' run ')} ...", end=" ", flush=True)
+        name, directory = place_of(args, one, repeat)
+        print(f"[{number}/{len(scheduled)}] {name} ...", end=" ", flush=True)
         try:
-            run = execute(one, one.name + suffix, os.path.join(args.out, one.name + suffix), args.limit)
+            run = execute(one, name, directory, args.limit)
         except RunError:
             print("failed", flush=True)
             raise

@@ -15,7 +15,7 @@ OTHERS_BOUND = 0.10   # of the cores' time, taken by other programs
 STEAL_BOUND = 0.05    # of the cores' time, taken by the hypervisor
 MOST_LISTED = 7       # noisy runs whose figures stand below the table
 LEAST_STEPS = 5       # fewer say nothing about a spread
-ADVICE = ("close other programs and run again, or give --repeat 5: medians of runs in turn. Losses, bytes, memory and "
+ADVICE = ("close other programs and run again, or give --repeat 5: medians with intervals. Losses, bytes, memory and "
           "hashes do not depend on load")
 BOUNDS = (f"Noisy means that step times spread, (p95 - p5) / median, over more than {SPREAD_BOUND:.0%}, or that other programs "
           f"took more than {OTHERS_BOUND:.0%} of the cores' time, or the hypervisor more than {STEAL_BOUND:.0%}.")
@@ -118,9 +118,15 @@ def why_noisy(run):
 
 
 def noisy_runs(runs):
-    """["label: reasons"] of those whose times are not to be trusted."""
-    noisy = [(r.label, why_noisy(r)) for r in runs]
-    return [f"{label}: {', '.join(why)}" for label, why in noisy if why]
+    """["label: reasons"] of those whose times are not to be trusted; of repeats the first such, and how many they are."""
+    out = []
+    for label in dict.fromkeys(r.label for r in runs):
+        mine = [why_noisy(r) for r in runs if r.label == label]
+        noisy = [why for why in mine if why]
+        if noisy:
+            count = f"{len(noisy)} of {len(mine)} runs, the first: " if len(mine) > 1 else ""
+            out.append(f"{label}: {count}{', '.join(noisy[0])}")
+    return out
 
 
 def footnotes(runs):

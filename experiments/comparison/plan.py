@@ -12,6 +12,7 @@ from .runs import RunError, UsageError
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 ASK_SECONDS = 30
+MEDIUM = "tcp"   # unless --medium says otherwise
 
 
 @dataclass
@@ -101,7 +102,7 @@ def media(args):
         config = resolved(args)
         if config.get("device") == "cuda" or config.get("medium", "auto") != "auto":
             return [None]
-    return ["shm"]
+    return [MEDIUM]
 
 
 def plan(args):

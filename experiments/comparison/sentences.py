@@ -35,11 +35,12 @@ def measures(target, groups):
 
 
 def reference_of(group, groups):
-    """What a group is compared with: the first topology's on the same medium at the same point of the sweep; the first
-    group where it is that itself. None for the first."""
-    same = [g for g in groups if g[0].point == group[0].point and g[0].topology == groups[0][0].topology
+    """What a group is compared with: the first topology's (the first star or ring, where there is one) on the same medium at
+    the same point of the sweep; for that topology itself, its first group. None for this one."""
+    first = next((g for g in groups if g[0].kind != "local"), groups[0])
+    same = [g for g in groups if g[0].point == group[0].point and g[0].topology == first[0].topology
             and (g[0].medium_asked == group[0].medium_asked or None in (g[0].medium_asked, group[0].medium_asked))]
-    other = same[0] if same and same[0] is not group else groups[0]
+    other = same[0] if same and same[0] is not group else first
     return None if other is group else other
 
 
@@ -66,17 +67,25 @@ def ratio_text(found):
     return f"{found.value:.2f}{ends}"
 
 
-def clause(group, other, words, found):
-    verb = "reaches" if words == "tokens/s" else "takes"
-    return f"{group[0].label} {verb} {ratio_text(found)} times the {words} of {other[0].label}"
+def clauses(found):
+    """One for each measure and reference: "zero:2 reaches 1.08 (1.05 to 1.11), zero:3 1.02 (..) times the tokens/s of ps:sync"."""
+    out = {}
+    for group, other, words, ratio in found:
+        out.setdefault((words, other[0].label), []).append((group[0].label, ratio_text(ratio)))
+    said = []
+    for (words, other), ratios in out.items():
+        verb = "reaches" if words == "tokens/s" else "takes"
+        listed = [f"{label} {verb if i == 0 else ''}{' ' if i == 0 else ''}{text}" for i, (label, text) in enumerate(ratios)]
+        said.append(f"{', '.join(listed)} times the {words} of {other}")
+    return said
 
 
 def one_run_each(found):
     """Without repeats: the ratios as they came, and that they prove nothing."""
-    speeds = [clause(*f) for f in found if f[2] == "tokens/s"]
+    speeds = [f for f in found if f[2] == "tokens/s"]
     if not speeds:
         return []
-    return ["; ".join(speeds) + ". One run each: how much runs differ among themselves is not known, so no interval is "
+    return ["; ".join(clauses(speeds)) + ". One run each: how much runs differ among themselves is not known, so no interval is "
             "given (--repeat 3)."]
 
 
@@ -90,8 +99,8 @@ def in_words(groups, target):
     found = [f for f in found if f[3].count > 1]
     differ = [f for f in found if f[3].differs_from(1.0)]
     told = list(dict.fromkeys(f[2] for f in found))
-    clauses = [clause(*f) for f in differ] + ["nothing else differs beyond noise" if differ else "nothing differs beyond noise"]
+    said = clauses(differ) + ["nothing else differs beyond noise" if differ else "nothing differs beyond noise"]
     least = min(f[3].count for f in found)
-    return ["; ".join(clauses) + ".",
+    return ["; ".join(said) + ".",
             f"Compared: {', '.join(told)}; {len(found)} ratios, each with {least} {'or more ' if any(f[3].count > least for f in found) else ''}"
             f"repeats. {spread.METHOD}; of {len(found)} such intervals about {CHANCE * len(found):.1f} miss by chance."]

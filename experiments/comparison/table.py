@@ -76,6 +76,11 @@ def number(value, text="{:,.0f}"):
     return DASH if not isinstance(value, (int, float)) else text.format(value)
 
 
+def digits(value):
+    """The format of three figures, at most two of them decimals."""
+    return "{:,.0f}" if value >= 100 else "{:.1f}" if value >= 10 else "{:.2f}"
+
+
 def pair(predicted, measured, text="{:.2f}"):
     """"12.34 =" when prediction and measurement agree to the byte, else both."""
     if not isinstance(predicted, (int, float)) or not isinstance(measured, (int, float)):
@@ -177,8 +182,8 @@ def loss_rows(at, target):
     if target is not None:
         found = [learning.time_to(g, target) for g in at.groups]
         at.timed(f"seconds to {target:.4f} on held-out text", [
-            number(e.value, "{:.1f}") if e else ("never" if learning.judged(g[0]) else DASH) for e, g in zip(found, at.groups)])
-        at.add("  95% interval", [DASH if e is None or e.low is None else f"{e.low:.1f}..{e.high:.1f}" for e in found])
+            number(e.value, digits(e.value)) if e else ("never" if learning.judged(g[0]) else DASH) for e, g in zip(found, at.groups)])
+        at.add("  95% interval", [DASH if e is None or e.low is None else "..".join(number(v, digits(v)) for v in (e.low, e.high)) for e in found])
 
 
 def memory_rows(at):

@@ -7,6 +7,7 @@ from . import svg
 COMPUTE, LINK, SHARD = 15, 4, 9   # heights: of a worker's computing, of one transfer, of a server's thread
 GAP, TOP, BOTTOM = 9, 4, 40
 LEAST = 0.6                       # pixels: what is shorter is drawn so wide, so that it is seen
+THIN = "thin"                     # in a span's css: drawn half as high, so that waiting is known by its shape as well
 MOST_LINKS = 6                    # rows of transfers that overlap; further ones share the last
 
 
@@ -49,14 +50,22 @@ def rows_of(transfers):
 
 def bar(span, at, y, height):
     css, words, begin, end = span
+    if THIN in css:
+        y, height = y + height / 4, height / 2
     x0, x1 = at(begin), at(end)
     return (f'<rect class="fill {css}" x="{x0:.2f}" y="{y:.1f}" width="{max(x1 - x0, LEAST):.2f}" height="{height}">'
             f'<title>{escape(words)}: {(end - begin) / 1e6:,.2f} ms</title></rect>')
 
 
-def draw(lanes, window, longest, width, description):
-    """The SVG of one step. window: (begin, end) in ns; longest: ns that the full width stands for, the same in each drawing."""
-    left = max(svg.text_width(lane.name) for lane in lanes) + 10
+def margin(lanes):
+    """Pixels that the names of the lanes need."""
+    return max(svg.text_width(lane.name) for lane in lanes) + 10
+
+
+def draw(lanes, window, scale, width, description):
+    """The SVG of one step. window: (begin, end) in ns; scale: (margin, ns that the rest of the width stands for), the same in
+    each drawing."""
+    left, longest = scale
     room = width - left - 4
 
     def at(time):

@@ -18,7 +18,7 @@ PLOTS = """
 .grid{stroke:var(--grid)}.tick,.axis{fill:var(--soft)}.value,.group{fill:var(--ink)}.group{font-weight:600}
 .curve{fill:none;stroke-width:2.2;stroke-linejoin:round}.raw{fill:none;stroke-width:1;opacity:.28}.range{fill:none;stroke-width:1.4;opacity:.6}
 .band{stroke:none!important;opacity:.2}.level{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:2 4;fill:none}
-.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
+.idle,.fill.idle{fill:var(--line);stroke:none}.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
 .hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
 """ + "".join(
     f".c{i}{{stroke:var(--c{i})}}.band.c{i}{{fill:var(--c{i})}}.level.c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from html import escape
 
 from .. import equality, likeness, machine, noise, sentences, table
+from ..draw import forest, svg
 from ..draw.style import CSS
 from ..runs import total
 from . import curves, figures, staleness, sweep, timeline
@@ -84,7 +85,8 @@ def warning(runs):
     if not noisy:
         return ""
     listed = "".join(f"<li>{escape(text)}</li>" for text in noisy)
-    count = f"{len(noisy)} of {len(runs)} runs" if len(runs) > 1 else "the run"
+    labels = len({run.label for run in runs})
+    count = f"{len(noisy)} of {labels} runs" if labels > 1 else "the run"
     return (f'<div class="word differs"><b>Noisy.</b>The machine was not quiet during {count}. Do not compare the times '
             f"marked ~. What to do: {escape(noise.ADVICE)}.<details{' open' if len(noisy) <= noise.MOST_LISTED else ''}>"
             f"<summary>The figures</summary><ul>{listed}</ul>{escape(noise.BOUNDS)}</details></div>")
@@ -102,8 +104,21 @@ def speeds(groups, target):
     said = sentences.in_words(groups, target)
     if not said:
         return ""
-    return (f"<h2>Which times differ</h2><p class=\"lead\">{escape(said[0])}</p>"
+    return (f"<h2>Which times differ</h2><p class=\"lead\">{escape(said[0])}</p>{ratios(groups, target)}"
             + "".join(f'<p class="foot">{escape(text)}</p>' for text in said[1:]))
+
+
+def ratios(groups, target):
+    """The ratios that the sentences are about, as a picture; "" without repeats, which alone give intervals."""
+    rows = {}
+    for group, other, words, found in sentences.compared(groups, target):
+        if found.low is not None:
+            rows.setdefault(f"{words}, of {other[0].label}", []).append((group[0].label, found))
+    if not rows:
+        return ""
+    listed = list(rows.items())
+    words = "times as much, with 95% intervals; logarithmic"
+    return f"<figure>{svg.both_widths(lambda width: forest.draw(listed, width, 'Ratios with intervals', words))}</figure>"
 
 
 def verdicts(runs):
@@ -128,12 +143,13 @@ def numbers(groups, target):
     top = "".join(f"<th>{escape(g[0].label)}</th>" for g in groups)
     noisy = noise.noisy_runs([r for g in groups for r in g])
     below = table.footnotes(groups)[1:2] + ([table.spread.METHOD + "."] if any(len(g) > 1 for g in groups) else []) + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
-    above = "".join(f"<li><b>{escape(name)}</b>: {escape(', '.join(found))}</li>" for name, found in
+    told = "; ".join(f"<b>{escape(name)}</b> {escape(', '.join(found))}" for name, found in
                     machine.shared([r for g in groups for r in g]) if found)
+    above = f"<p>{told}.</p>" if told else ""
     feet = "".join(f'<p class="foot">{escape(text)}</p>' for text in below)
     return ("<h2>The numbers</h2><p>\"12.34&nbsp;=\" says that prediction and measurement agree to the byte; otherwise both "
             "are shown as predicted/measured. Memory and bytes belong to the rank that has most of them in its role. "
-            f"1 MiB is 1,048,576 bytes.</p>{f'<ul class="foot">{above}</ul>' if above else ''}<div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
+            f"1 MiB is 1,048,576 bytes.</p>{above}<div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
             f"<tbody>{''.join(body)}</tbody></table></div>{feet}")
 
 

@@ -4,16 +4,16 @@ import os
 from html import escape
 
 from ..draw import svg
-from ..draw.lanes import SHARD, Lane, draw
+from ..draw.lanes import SHARD, THIN, Lane, draw, margin
 from ..runs import RunError
 from ..spread import finite, median_and_range
 
 FILE = "timeline.json"
 PHASES = {"forward": "m1", "backward": "m0", "optimizer": "m4"}
 OTHER_PHASE = "m6"
-WAIT, EXPOSED = "m3", "m2"
+WAIT, EXPOSED = f"m3 {THIN}", "m2"
 KINDS = {"gradients": "m5", "weights": "m7", "control": "m6"}
-SERVER = {"receive": "m5", "sum": "m0", "hold": "m3", "update": "m4", "reply": "m7"}   # waiting with nothing is left empty
+SERVER = {"receive": "m5", "sum": "m0", "hold": WAIT, "update": "m4", "reply": "m7"}   # waiting with nothing is left empty
 KEY = [("m1", "forward"), ("m0", "backward; a server's sum"), ("m4", "optimizer; a server's update"),
        ("m3", "waiting for peers; a server holds frames"), ("m2", "exposed communication"),
        ("m5", "gradients under way"), ("m7", "weights under way"), ("idle", "idle: the host's time; a server with nothing to do")]
@@ -124,18 +124,18 @@ def section(groups):
     found = pictures(groups)
     if not found:
         return ""
-    longest = max(window[1] - window[0] for _, _, window, _, _ in found)
+    scale = max(margin(lanes) for *_, lanes, _ in found), max(window[1] - window[0] for _, _, window, _, _ in found)
     error = max(e for *_, e in found)
     parts = []
     for label, step, window, lanes, _ in found:
         words = f"{label}, step {step}: {(window[1] - window[0]) / 1e6:,.1f} ms"
         parts.append(f'<div class="plot lanes"><h4>{escape(words)}</h4>'
-                     + svg.both_widths(lambda width, a=lanes, b=window, c=words: draw(a, b, longest, width, c)) + "</div>")
+                     + svg.both_widths(lambda width, a=lanes, b=window, c=words: draw(a, b, scale, width, c)) + "</div>")
     clock = f" The clocks of the machines agree to {error / 1e6:,.3f} ms." if error else ""
     return f"""<h2>One step of each</h2>
 <p>Who computes, who sends, who waits. All drawings have the same time scale, so that the shorter step is the shorter drawing.
 Each is the recorded step whose length is nearest to its run's median.</p>
 <figure>{svg.legend(KEY)}{''.join(parts)}
 <figcaption>A worker's upper row is its computing, with the gaps in it coloured by what it stood still for: until the last peer had its
-part ready it waited for peers, after that for the transfer. Its thin rows are transfers, from the moment when every
+part ready it waited for peers (half as high), after that for the transfer. Its thin rows are transfers, from the moment when every
 part was ready to the end. A server's row is one of its threads; it has the colours of what it does.{clock}</figcaption></figure>"""

@@ -14,15 +14,16 @@ import unittest
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPARE = os.path.join(TOP, "experiments", "compare.py")
 sys.path.insert(0, os.path.join(TOP, "experiments"))
-from comparison import equality, table
+from comparison import equality, likeness, table
 from comparison.draw import svg
-from comparison.runs import RunError, load, split_values
+from comparison.plan import split_values
+from comparison.runs import RunError, load
 
 LOSSES = ["5.5451774597167969", "5.5", "5.25", "5.125"]
 HASH = "0x0123456789abcdef"
 
 
-def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None, **summary):
+def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None, evals=None, **summary):
     """A finished run as the program leaves it; losses are written as the texts given."""
     os.makedirs(directory, exist_ok=True)
     star = topology.startswith("ps:")
@@ -37,23 +38,30 @@ def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None,
             "tokens_per_second": 2000.0, "step_seconds": {"median": 0.5, "p5": 0.4, "p95": 0.6},
             "loss": {"first": float(losses[0]), "last": float(losses[-1])}, "val_loss": 2.5, "unigram_entropy": 3.25,
             "weights_hash": weights_hash, "memory": [worker], "wire": [wire],
+            "medium": "none" if topology == "local" else "shm", "launch": "processes" if star else "mpi", "revision": "abc1",
+            "machine": {"host": "here", "processor": "some CPU", "cores": 2, "memory_bytes": 4 << 30},
+            "totals": {"memory_bytes": 20 << 20, "rss_bytes": 50 << 20, "sent_per_step": 12 << 20,
+                       "received_per_step": 12 << 20, "cpu_seconds": 3.5},
             "time": {"data": 0.1, "forward": 0.5, "backward": 1.0, "comm_exposed": 0.1, "comm_overlapped": 0.2,
-                     "optimizer": 0.1, "wait": 0.05, "total": 2.0}}
+                     "optimizer": 0.1, "wait": 0.05, "host": 0.15, "total": 2.0}}
     if star:
         full["memory"] = [worker, {"rank": 0, "role": "server", "predicted": {"master": 6 << 20}, "peak": {"master": 6 << 20},
                                    "formula_bytes": 6 << 20, "rss_bytes": 9 << 20, "transport_peak_bytes": 1 << 19}]
+        full["server_time"] = [{"receive": 0.2, "sum": 0.1, "hold": 0.05, "wait": 1.2, "update": 0.25, "reply": 0.2, "total": 2.0}]
         full["staleness"] = {"histogram": [4, 2], "max": 1, "mean": 1 / 3}
     full.update(summary)
     with open(os.path.join(directory, "summary.json"), "w", encoding="utf-8") as f:
         json.dump(full, f)
     with open(os.path.join(directory, "config.json"), "w", encoding="utf-8") as f:
-        json.dump({"topology": topology, "gradient_clipping": 1.0, **(config or {})}, f)
+        json.dump({"topology": topology, "gradient_clipping": 1.0, "optimizer": {"params": {"lr": 1e-3}}, **(config or {})}, f)
     with open(os.path.join(directory, "metrics.jsonl"), "w", encoding="utf-8") as f:
         for i, loss in enumerate(losses):
             f.write(f'{{"step": {i + 1}, "loss": {loss}, "grad_norm": 1.0, "lr": 0.001, "loss_scale": 1, '
                     f'"tokens": 1024, "seconds": 0.5, "skipped": false}}\n')
     with open(os.path.join(directory, "evals.jsonl"), "w", encoding="utf-8") as f:
-        f.write(f'{{"step": {len(losses)}, "val_loss": 2.5, "unigram_entropy": 3.25, "seconds": 0.5}}\n')
+        for step, loss in evals or [(len(losses), 2.5)]:
+            f.write(json.dumps({"step": step, "samples": 8 * step, "updates": step, "seconds": 0.5 * step, "val_loss": loss,
+                                "unigram_entropy": 3.25, "tokens": 4096}) + "\n")
     return directory
 
 
@@ -74,6 +82,13 @@ if value("--topology") == "zero:3" and os.environ.get("BREAK") == "bit":
 make_run(value("--out"), value("--topology"), losses, seed=int(value("--seed", 1)),
          workers=1 if value("--topology") == "local" else int(value("--workers", 2)))
 """
+
+
+# What a second run is made with so that it may not be compared with the first.
+UNLIKE = {"tokens_per_step": {"tokens_per_step": 2048}, "model": {"model": "tiny"}, "params": {"params": 7}, "seed": {"seed": 2},
+          "data": {"data": "other.txt"}, "dtype": {"dtype": "fp32"}, "steps": {"steps": 5}, "device": {"device": "cuda"},
+          "medium": {"medium": "threads"}, "host": {"machine": {"host": "there"}}, "revision": {"revision": "def0"},
+          "lr": {"config": {"optimizer": {"params": {"lr": 3e-3}}}}, "clip": {"config": {"gradient_clipping": 0.5}}}
 
 
 class Case(unittest.TestCase):
@@ -143,7 +158,7 @@ class FinishedRuns(Case):
         self.assertIn("Page-locked host memory", report)
 
     def test_a_missing_step_is_a_difference(self):
-        p = self.run_it(*self.two(losses=LOSSES[:3]), "--assert-equal")
+        p = self.run_it(*self.two(losses=LOSSES[:3], steps_planned=4), "--assert-equal")
         self.assertEqual(p.returncode, 1)
         self.assertIn("at step 4", p.stderr)
 
@@ -166,21 +181,32 @@ class FinishedRuns(Case):
 
     def test_nothing_is_promised_across_configurations(self):
         argv = self.two(losses=LOSSES[:3] + ["5.0"], config={"gradient_clipping": 0.5})
-        p = self.run_it(*argv, "--assert-equal", "promised")
+        self.assertEqual(self.run_it(*argv, "--assert-equal", "promised").returncode, 1)  # unlike: refused
+        p = self.run_it(*argv, "--assert-equal", "promised", "--force")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertIn("configured differently: gradient_clipping", p.stdout)
 
-    def test_unlike_runs_are_refused_unless_forced(self):
-        for key, value in (("tokens_per_step", 2048), ("model", "tiny"), ("seed", 2), ("data", "other.txt")):
-            argv = self.two(**{key: value})
-            self.out = self.at("out-" + key)
-            p = self.run_it(*argv)
-            self.assertEqual(p.returncode, 1, key)
-            self.assertIn(f"unequal {key}", p.stderr)
-            self.assertFalse(os.path.exists(os.path.join(self.out, "report.html")))
-            p = self.run_it(*argv, "--force")
-            self.assertEqual(p.returncode, 0, p.stderr)
-            self.assertIn(f"warning: the runs are not comparable: unequal {key}", p.stderr)
+    def test_unlike_runs_are_refused(self):
+        for key, value in UNLIKE.items():
+            groups = [[load(d, d)] for d in self.two(**value)[1:]]
+            self.assertEqual(list(likeness.unlike(groups)), [key])
+            with self.assertRaisesRegex(RunError, f"unequal {key} .*compare anyway with --force"):
+                likeness.refuse_unlike(groups, False)
+            self.assertRegex(table.text_table(groups), rf"(?m)^unlike: {key} \S.* / \S")
+        likeness.refuse_unlike([[load(d, d)] for d in self.two()[1:]], False)
+
+    def test_force_lets_unlike_runs_pass_and_names_them(self):
+        argv = self.two(**UNLIKE["dtype"])
+        p = self.run_it(*argv)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("unequal dtype", p.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.out, "report.html")))
+        p = self.run_it(*argv, "--force")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(p.stderr.count("warning: the runs are not comparable: unequal dtype"), 1)
+        self.assertIn("\nunlike: dtype bf16 / fp32\n", p.stdout)
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            self.assertIn("dtype bf16 / fp32", f.read())
 
     def test_matrix_products_of_two_kinds_are_refused(self):
         pairs, fma = ({"product": p, "built_for": "AVX-512"} for p in ("bf16-pairs", "fma"))
@@ -254,6 +280,7 @@ class Results(Case):
         self.assertRegex(p.stdout, r"worker +5\.00 = +5\.00 =")
         self.assertRegex(p.stdout, r"server +6\.00 = +-")
         self.assertRegex(p.stdout, r"waiting for peers +12\.5 +12\.5")
+        self.assertRegex(p.stdout, r"\n  host +62\.5 +62\.5\n    of which reading data +25\.0 +25\.0")
         self.assertRegex(p.stdout, r"weights hash +01234567 +01234567")
         self.assertIn("| tokens/s | 2,000 | 2,000 |", p.stdout)
         with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
@@ -351,18 +378,18 @@ class FakeProgram(Case):
 class Running(FakeProgram):
     def test_two_topologies(self):
         p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--workers", "2", "--steps", "4",
-                        "--seed", "1", "--dtype", "bf16", "--assert-equal")
+                        "--seed", "1", "--dtype", "bf16", "--assert-equal", "--repeat", "1")
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
-        self.assertTrue(self.order()[0].startswith("train --topology ps:sync --workers 2 --steps 4 --dtype bf16 --seed 1"))
+        self.assertTrue(sorted(self.order())[0].startswith("train --topology ps:sync --workers 2 --steps 4 --dtype bf16 --seed 1"))
         self.assertTrue(os.path.exists(os.path.join(self.out, "zero-3", "output.txt")))
 
     def test_a_difference_fails_the_assertion(self):
-        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--assert-equal", env={"BREAK": "bit"})
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--assert-equal", "--repeat", "1", env={"BREAK": "bit"})
         self.assertEqual(p.returncode, 1)
         self.assertIn("ps:sync and zero:3 differ at step 3", p.stderr)
 
     def test_the_end_of_a_failed_run_is_shown(self):
-        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", env={"BREAK": "1"})
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--repeat", "1", env={"BREAK": "1"})
         self.assertEqual(p.returncode, 1)
         self.assertIn("could not gather unit 3", p.stderr)
         self.assertIn("exit status 1", p.stderr)
@@ -370,31 +397,36 @@ class Running(FakeProgram):
     def test_repeats_are_interleaved(self):
         p = self.run_it("--program", self.program, "--topologies", "ps:sync,zero:1", "--repeat", "2", "--assert-equal")
         self.assertEqual(p.returncode, 0, p.stderr)
-        self.assertEqual([line.split()[2] for line in self.order()], ["ps:sync", "zero:1", "ps:sync", "zero:1"])
+        order = [line.split()[2] for line in self.order()]
+        self.assertEqual((set(order[:2]), set(order[2:])), ({"ps:sync", "zero:1"}, {"ps:sync", "zero:1"}))
         self.assertIn("tokens/s (median)", p.stdout)
+        self.assertIn("ps:sync = zero:1 (2 runs of each): equal to the last bit", p.stdout)
 
     def test_sweep(self):
         p = self.run_it("--program", self.program, "--a", "zero:1", "--sweep", "workers=2,3", "--workers", "9",
-                        "--sweep", "gradient_clipping=0.5,1")
+                        "--sweep", "gradient_clipping=0.5,1", "--repeat", "1")
         self.assertEqual(p.returncode, 0, p.stderr)
         lines = self.order()
         self.assertEqual(len(lines), 4)
-        self.assertIn("--workers 3 --set gradient_clipping=0.5", lines[2])
+        self.assertEqual(sum("--workers 3" in line and "--set gradient_clipping=0.5" in line for line in lines), 1)
         self.assertNotIn("--workers 9", " ".join(lines))
 
-    def test_sweeping_the_seed_is_refused_at_once(self):
-        p = self.run_it("--program", self.program, "--a", "zero:1", "--sweep", "seed=1,2,3")
-        self.assertEqual(p.returncode, 1)
-        self.assertIn("unequal seed", p.stderr)
-        self.assertEqual(len(self.order()), 2)
+    def test_seeds_of_a_sweep_stand_together(self):
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--sweep", "seed=1,2,3", "--repeat", "1",
+                        "--assert-equal")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(len(self.order()), 6)
+        for seed in "123":
+            self.assertIn(f"Seed {seed}: ps:sync = zero:3: equal to the last bit", p.stdout)
+        self.assertEqual(len(p.stdout[p.stdout.index("launch"):].splitlines()[0].split()), 3)  # two columns
 
     def test_a_directory_of_somebody_else_is_left_alone(self):
         os.makedirs(os.path.join(self.out, "zero-1"))
         path = os.path.join(self.out, "zero-1", "thesis.tex")
         with open(path, "w", encoding="utf-8") as f:
             f.write("precious")
-        p = self.run_it("--program", self.program, "--a", "zero:1")
-        self.assertEqual(p.returncode, 1)
+        p = self.run_it("--program", self.program, "--a", "zero:1", "--b", "ps:sync", "--repeat", "1")
+        self.assertEqual((p.returncode, p.stdout), (1, ""))  # before the first run
         self.assertIn("no comparison wrote", p.stderr)
         self.assertTrue(os.path.exists(path))
 

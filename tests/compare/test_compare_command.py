@@ -89,7 +89,7 @@ class Places(FakeProgram):
                               capture_output=True, text=True, cwd=self.work, env=env, check=False, timeout=PATIENCE_S)
 
     def test_the_program_is_found_and_paths_are_the_callers(self):
-        p = self.compare("--a", "ps:sync", "--b", "zero:1", "--out", "my runs/one")
+        p = self.compare("--a", "ps:sync", "--b", "zero:1", "--repeat", "1", "--out", "my runs/one")
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
         self.assertTrue(os.path.exists(os.path.join(self.work, "my runs", "one", "report.html")))
         with open(os.path.join(self.work, "my runs", "one", "ps-sync", "load.json"), encoding="utf-8") as f:
@@ -100,7 +100,7 @@ class Places(FakeProgram):
 
     def test_a_bundle_has_its_program_elsewhere(self):
         os.rename(os.path.join(self.top, "build"), os.path.join(self.top, "bin"))
-        p = self.compare("--a", "zero:1", "--out", "r")
+        p = self.compare("--a", "zero:1", "--repeat", "1", "--out", "r")
         self.assertEqual(p.returncode, 0, p.stderr)
 
     @unittest.skipUnless(os.path.exists(PROGRAM), "build/starring is not built")
@@ -112,14 +112,14 @@ class Places(FakeProgram):
         with open(os.path.join(self.work, "my config.json"), "w", encoding="utf-8") as f:
             f.write('{"steps": 2, "train_batch_size": 4}')
         p = self.compare("-c", "my config.json", "--topologies", "ps:sync,zero:1", "--workers", "2", "--model", "tiny",
-                         "--data", "my text.txt", "--seq", "16", "--out", "my runs", "--assert-equal")
+                         "--data", "my text.txt", "--seq", "16", "--repeat", "1", "--out", "my runs", "--assert-equal")
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
         self.assertIn("ps:sync = zero:1", p.stdout)
 
 
 class Sweeps(FakeProgram):
     def test_a_sweep_is_plotted_and_in_the_csv(self):
-        p = self.run_it("--program", self.program, "--topologies", "ps:async,zero:1", "--sweep", "workers=1,2,4", "--repeat", "2")
+        p = self.run_it("--program", self.program, "--topologies", "ps:async,zero:1", "--sweep", "workers=1,2,4", "--repeat", "2", "--medium", "tcp")
         self.assertEqual(p.returncode, 0, p.stderr)
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
             page = f.read()
@@ -136,7 +136,7 @@ class Sweeps(FakeProgram):
             self.assertEqual([r["sweep_workers"] for r in csv.DictReader(f)], ["1", "1", "2", "2", "4", "4"] * 2)
 
     def test_without_a_sweep_there_is_no_such_plot(self):
-        p = self.run_it("--program", self.program, "--a", "zero:1")
+        p = self.run_it("--program", self.program, "--a", "zero:1", "--repeat", "1")
         self.assertEqual(p.returncode, 0, p.stderr)
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
             self.assertFalse("swept setting" in f.read())

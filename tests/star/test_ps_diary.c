@@ -62,10 +62,10 @@ static void parts_add_up(void **state) {
     enter(d, ADD, 1, 0);
     assert_int_equal(diary_totals(d, ns), 0);
     diary_start(d);
-    diary_start(d);  // only the first one counts
     enter(d, IDLE, -1, 0);
     enter(d, IDLE, -1, 0);  // the same idleness
     enter(d, APPLY, 1, 0);
+    diary_start(d);  // only the first one counts
     enter(d, ANSWER, 1, 0);
     enter(d, IDLE, -1, 0);  // after the last work: not counted
     diary_end(d);

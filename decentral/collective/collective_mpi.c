@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "decentral/collective/collective_mpi.h"
@@ -26,11 +27,14 @@
 #include "decentral/collective/collective_exchange.h"
 #include "shared/core/error.h"
 
-#define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
-#define ABORT_BYTES   256
-#define TAG_ABORT     COLLECTIVE_PRIMITIVES
-#define YIELD_S       200e-6  // then sleep between tests
-#define SLEEP_NS      20000
+#define MESSAGE_BYTES  ((size_t)1 << 30)  // MPI counts are ints
+#define ABORT_BYTES    256
+#define TAG_ABORT      COLLECTIVE_PRIMITIVES
+#define YIELD_S        200e-6  // then sleep between tests:
+#define SLEEP_SHARE    16      // this part of the wait so far, so that it ends at most so much later
+#define SLEEP_LEAST_S  10e-6
+#define SLEEP_SLACK_NS 1000    // the kernel would add 50 us
+#define SLEEP_MOST_S   200e-6  // tcp's buffers must not run empty meanwhile: 250 kB at 10 Gbit/s
 
 struct mpi_world {
     int rank, size;
@@ -95,13 +99,17 @@ void mpi_world_close(struct mpi_world **world) {
 }
 
 // ---------------------------------------------------------------- waiting
-// Between tests that found nothing done. start: of the wait.
+// Between tests that found nothing done. start: of the wait. Where ranks share cores a wait is long because the peer
+// computes, and every test takes from its time.
 static void pause_between_tests(double start) {
-    if (now_seconds() - start < YIELD_S) {
+    double waited_s = now_seconds() - start, sleep_s = waited_s / SLEEP_SHARE;
+    if (waited_s < YIELD_S) {
         sched_yield();
         return;
     }
-    nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    if (sleep_s < SLEEP_LEAST_S) sleep_s = SLEEP_LEAST_S;
+    if (sleep_s > SLEEP_MOST_S) sleep_s = SLEEP_MOST_S;
+    nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_s * 1e9)}, NULL);
 }
 
 static int fail_broken(struct collective_mpi *m, const char *what, const char *why) {
@@ -180,6 +188,7 @@ static int check_lengths(struct collective_mpi *m, const char *what, const size_
 static int wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
     MPI_Status statuses[2 * REDUCE_MAX];
     double start = now_seconds();
+    prctl(PR_SET_TIMERSLACK, SLEEP_SLACK_NS);
     for (;;) {
         int done = 0, rc = MPI_Testall(2 * m->x.impl.head.size, m->requests, &done, statuses);
         if (rc == MPI_ERR_IN_STATUS) {

@@ -196,8 +196,10 @@ static int train(struct rank *r, int local_rank) {
 static int run_rank(struct run *r) {
     struct job *j = &r->job;
     struct mpi_world *world;
-    struct mpi_medium medium = {
-        .medium = j->config->medium, .ranks_here = r->env.local_size, .ranks = r->env.size};
+    struct mpi_medium medium = {.medium = j->config->medium,
+                                .ranks_here = r->env.local_size,
+                                .ranks = r->env.size,
+                                .local_rank = r->env.local_rank};
     int rank, size;
     if (mpi_world_open(&world, &medium, &rank, &size)) return EXIT_RUN_FAILED;
     if (size != j->config->workers) {

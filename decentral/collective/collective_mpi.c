@@ -38,6 +38,7 @@
 
 struct mpi_world {
     int rank, size;
+    struct mpi_medium medium;
     atomic_bool broken;
 };
 
@@ -70,11 +71,12 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
                     MPI_THREAD_MULTIPLE);
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (mpi_medium_meet(medium)) {
+    if (mpi_medium_meet(medium) || mpi_medium_hide(medium)) {
         MPI_Finalize();
         return -1;
     }
     struct mpi_world *w = xcalloc(1, sizeof *w);
+    w->medium = *medium;
     MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);
     atomic_init(&w->broken, false);
@@ -93,7 +95,11 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
 void mpi_world_close(struct mpi_world **world) {
     struct mpi_world *w = *world;
     if (!w) return;
-    if (!atomic_load(&w->broken)) MPI_Finalize();
+    if (!atomic_load(&w->broken)) {
+        mpi_medium_show(&w->medium);
+        MPI_Finalize();
+    }
+    free(w->medium.hidden);
     free(w);
     *world = NULL;
 }

@@ -102,17 +102,22 @@ static void read_host(char host[HOST_BYTES]) {
     if (n > 0) memcpy(host + HOST_BYTES / 2, id, (size_t)n);
 }
 
-static int gather(char own[HOST_BYTES], char *all) {
-    MPI_Request request;
+// Waits with a deadline: a rank that is lost here takes the others along by mpirun, but not under every starter.
+static int complete(int rc, MPI_Request *request) {
     int done = 0;
     double until = now_seconds() + MEETING_S;
-    int rc = MPI_Iallgather(own, HOST_BYTES, MPI_CHAR, all, HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD, &request);
     while (rc == MPI_SUCCESS && !done) {
-        rc = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        rc = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (!done && now_seconds() > until) rc = MPI_ERR_OTHER;
         if (!done) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     return rc == MPI_SUCCESS ? 0 : -1;
+}
+
+static int gather(char own[HOST_BYTES], char *all) {
+    MPI_Request request;
+    int rc = MPI_Iallgather(own, HOST_BYTES, MPI_CHAR, all, HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD, &request);
+    return complete(rc, &request);
 }
 
 // The first rank that shares no host with rank 0, or 0.
@@ -151,6 +156,46 @@ int mpi_medium_meet(const struct mpi_medium *m) {
     error_quiet(0);
     free(all);
     return rc;
+}
+
+// The file that this rank has mapped and Open MPI has named after it: DIR/vader_segment.HOST.UID.JOB.LOCAL_RANK.
+static char *own_segment(const struct mpi_medium *m) {
+    char line[512], ending[16], *found = NULL;
+    snprintf(ending, sizeof ending, ".%d\n", m->local_rank);
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *path = strchr(line, '/'), *name = path ? strrchr(path, '/') + 1 : "";
+        size_t length = strlen(name), tail = strlen(ending);
+        bool segment = !strncmp(name, "vader_segment.", 14) || !strncmp(name, "sm_segment.", 11);
+        if (segment && length > tail && !strcmp(name + length - tail, ending))
+            found = xasprintf("%.*s", (int)strlen(path) - 1, path);
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+int mpi_medium_hide(struct mpi_medium *m) {
+    int size;
+    MPI_Request request;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (m->medium != MEDIUM_SHM || size < 2) return 0;
+    // A word from each to each: now all have attached to all.
+    int *words = xcalloc(2 * (size_t)size, sizeof *words);
+    int rc = MPI_Ialltoall(words, 1, MPI_INT, words + size, 1, MPI_INT, MPI_COMM_WORLD, &request);
+    rc = complete(rc, &request);
+    if (rc) return fail("MPI: not all %d ranks came within %g s of the start", size, MEETING_S);
+    free(words);
+    m->hidden = own_segment(m);
+    if (m->hidden) unlink(m->hidden);
+    return 0;
+}
+
+void mpi_medium_show(struct mpi_medium *m) {
+    if (!m->hidden) return;
+    int fd = open(m->hidden, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    free(m->hidden);
+    m->hidden = NULL;
 }
 
 const char *mpi_medium_name(const struct mpi_medium *m) {

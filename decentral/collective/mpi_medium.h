@@ -21,6 +21,8 @@ struct mpi_medium {
     enum medium medium;  // asked for; AUTO where nothing is
     int ranks_here;      // on this host, as the starter says; 0: not known
     int ranks;
+    int local_rank;      // which of those on this host
+    char *hidden;        // the name that this rank's segment had, or NULL; the struct's own
     bool several_hosts;  // shm was asked for and these are, or may be, several: mpi_medium_meet tells
 };
 
@@ -29,6 +31,11 @@ struct mpi_medium {
 int mpi_medium_set(struct mpi_medium *m);
 // After MPI_Init_thread; collective. -1 after rank 0 has named two hosts: shared memory ends at a host's end.
 int mpi_medium_meet(const struct mpi_medium *m);
+// After mpi_medium_meet; collective. Shared memory loses its names once all ranks have it, so that the kernel frees it
+// with the last of them, however they end. -1 after logging: a rank did not come.
+int mpi_medium_hide(struct mpi_medium *m);
+// Before MPI_Finalize: Open MPI looks for the name it gave.
+void mpi_medium_show(struct mpi_medium *m);
 // For people and summary.json: "shm", "tcp", or "mpi" for what Open MPI chose by itself.
 const char *mpi_medium_name(const struct mpi_medium *m);
 

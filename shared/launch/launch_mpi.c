@@ -8,6 +8,7 @@
 
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
+#include "shared/launch/mpi_guard.h"
 
 #define OWN_WORDS 11
 
@@ -40,6 +41,7 @@ int launch_mpi(const struct launch_mpi_options *o) {
     }
     fflush(NULL);
     char *mpirun = mpirun_for(program);
+    if (mpi_guard_start()) return -1;
     execvp(mpirun, (char *const *)argv);
     fail("%s: %s; run `make deps` (it installs openmpi-bin), or use --launch threads without --medium",
          mpirun, strerror(errno));

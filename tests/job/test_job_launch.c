@@ -1,6 +1,8 @@
 // Launched as told: inside a batch script of Slurm, whose shell has a rank's variables and is none. Then what the
 // ranks talk through (--medium).
+#include <glob.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -151,12 +153,86 @@ static void two_hosts_share_no_memory(void **state) {
     free(shell);
 }
 
+// The session directories of an mpirun.
+static int sessions(pid_t mpirun) {
+    const char *base = getenv("TMPDIR");
+    char *name = xasprintf("%s/ompi.*/pid.%d", base ? base : "/tmp", (int)mpirun);
+    glob_t g = {0};
+    int found = glob(name, GLOB_NOSORT, NULL, &g) ? 0 : (int)g.gl_pathc;
+    globfree(&g);
+    free(name);
+    return found;
+}
+
+// Whether Open MPI has made the process a rank: its environment says so.
+static bool is_rank(pid_t pid) {
+    char path[32], text[65536];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+    if (f) fclose(f);
+    return memmem(text, n, "OMPI_COMM_WORLD_RANK=", 21) != NULL;
+}
+
+// What a rank shares must have no name while it runs: nobody could remove it after a SIGKILL.
+static void assert_nameless(pid_t rank) {
+    char path[32], line[512];
+    int shared = 0;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)rank);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (!strstr(line, "_segment.")) continue;
+        shared++;
+        if (!strstr(line, "(deleted)")) fail_msg("%s", line);
+    }
+    fclose(f);
+    assert_int_equal(shared, 2);
+}
+
+// SIGKILL of a rank, of mpirun, of all of them: whoever is left ends, and no file or process stays.
+static void nothing_is_left(void **state) {
+    const struct job_place *p = *state;
+    for (int which = 0; which < 3; which++) {
+        pid_t pids[8];
+        job_remove(p, "run");
+        pid_t mpirun =
+            job_start(p,
+                      "train --model gpt2.json --data data.txt --topology zero:2 --workers 2 --steps "
+                      "1000000 --seq 16 --batch 1 --threads 1 --quiet --medium shm --out %s/run",
+                      p->dir);
+        double until = now_seconds() + 30;
+        while (job_lines(p, "run") < 2 && now_seconds() < until) usleep(20000);
+        int count = job_processes(p, "train", pids, 8);
+        int ranks = 0;
+        for (int i = 0; i < count; i++) {
+            if (getpgid(pids[i]) < 0 || pids[i] == mpirun) continue;
+            if (sessions(mpirun) != 1) fail_msg("%d session directories", sessions(mpirun));
+            if (!is_rank(pids[i])) continue;
+            assert_nameless(pids[i]);
+            if (which != 1 && (which == 2 || !ranks)) kill(pids[i], SIGKILL);
+            ranks++;
+        }
+        assert_int_equal(ranks, 2);
+        if (which > 0) kill(mpirun, SIGKILL);
+        struct job_output o = job_wait(p, mpirun, 30);
+        assert_true(o.status != 0 && o.status != -1);
+        job_output_free(&o);
+        until = now_seconds() + 15;
+        while ((job_processes(p, "train", pids, 8) || sessions(mpirun)) && now_seconds() < until)
+            usleep(20000);
+        assert_int_equal(job_processes(p, "train", pids, 8), 0);
+        assert_int_equal(sessions(mpirun), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest launch[] = {cmocka_unit_test(told_how), cmocka_unit_test(told_nothing),
                                         cmocka_unit_test(told_once)};
     const struct CMUnitTest medium[] = {cmocka_unit_test(one_medium_alone),
                                         cmocka_unit_test(the_users_own_choice), cmocka_unit_test(no_mpirun),
-                                        cmocka_unit_test(two_hosts_share_no_memory)};
+                                        cmocka_unit_test(two_hosts_share_no_memory),
+                                        cmocka_unit_test(nothing_is_left)};
     int failed = cmocka_run_group_tests_name("launch as told", launch, open_batch, close_batch);
     return failed + cmocka_run_group_tests_name("medium", medium, job_setup, job_teardown);
 }

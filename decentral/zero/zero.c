@@ -24,8 +24,11 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     stream_wait_event(z->gather_stream, s->idle);
     stream_wait_event(z->gather_stream, z->units[u].updated);
     struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
+    struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {s->idle_at, z->units[u].updated_at}};
+    s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
     collective_all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
                           (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    zero_move_end(z, z->gather_stream, s->move);
     event_record(s->ready, z->gather_stream);
     s->unit = u;
     s->pass = pass;
@@ -42,7 +45,7 @@ static void zero_prefetch(struct topology *t, int u, enum pass pass) {
 static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
     struct zero_unit *zu = &z->units[u];
     if (z->policy->weights == RESIDENT_FULL) {
-        stream_wait_event(z->opt.compute, zu->gathered);
+        timeline_wait(z->base.timeline, z->opt.compute, zu->gathered, zu->gather);
         view->weights = zu->weights;
         return 0;
     }
@@ -54,16 +57,18 @@ static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_vi
                         z->opt.layout->units[s->unit].name);
         start_gather(z, u, pass);
     }
-    stream_wait_event(z->opt.compute, s->ready);
+    timeline_wait(z->base.timeline, z->opt.compute, s->ready, s->move);
     s->held = true;
     view->weights = s->buf;
     return 0;
 }
 
-static void release_weights(struct zero *z, int u) {
+// at: the moment, if the compute stream has noted it already.
+static void release_weights(struct zero *z, int u, uint64_t at) {
     if (z->policy->weights == RESIDENT_FULL) return;
     struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
     event_record(s->idle, z->opt.compute);
+    s->idle_at = at ? at : timeline_moment(z->base.timeline);
     s->held = false;
 }
 
@@ -96,7 +101,7 @@ static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
             z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
             z->opt.layout->units[s->unit].name);
     if (!s->held) {
-        stream_wait_event(z->opt.compute, s->idle);
+        timeline_wait(z->base.timeline, z->opt.compute, s->idle, s->move);
         if (s->shape != zu->shape) zero_gaps(z, u, s->buf);
         s->shape = zu->shape;
         s->unit = u;
@@ -107,30 +112,38 @@ static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
 }
 
 // The whole gradient stays: it is reduced in place once it is complete.
-static void reduce_full(struct zero *z, int u) {
+static void reduce_full(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
+    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
     size_t shard = (size_t)unit_shard(z->opt.layout, u);
     if (z->micro_index != z->micro_count - 1) return;
     stream_wait_event(z->reduce_stream, zu->grad_done);
+    uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
     collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
-    if (z->policy->gather_grads)
-        collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
+    zero_move_end(z, z->reduce_stream, id);
+    if (!z->policy->gather_grads) return;
+    id = zero_move_begin(z, z->reduce_stream, &m);
+    collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
+    zero_move_end(z, z->reduce_stream, id);
 }
 
 // The slot is reduced after every micro-batch: after the first into the shard, after later ones into this
 // rank's part of the slot, which is then added to the shard.
-static void reduce_slot(struct zero *z, int u) {
+static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
+    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
     struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
     int64_t shard = unit_shard(z->opt.layout, u);
     bool first = z->micro_index == 0;
     void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
     stream_wait_event(z->reduce_stream, zu->grad_done);
+    s->move = zero_move_begin(z, z->reduce_stream, &m);
     collective_reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
     if (!first)
         op_add(z->reduce_stream,
                &(struct add_args){
                    .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
+    zero_move_end(z, z->reduce_stream, s->move);
     event_record(s->idle, z->reduce_stream);
     s->held = false;
 }
@@ -145,7 +158,7 @@ static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_v
 
 static int zero_release(struct topology *t, int u, enum pass pass) {
     (void)pass;
-    release_weights(zero_of(t), u);
+    release_weights(zero_of(t), u, 0);
     return 0;
 }
 
@@ -156,17 +169,18 @@ static int zero_begin_micro(struct topology *t, int index, int count) {
                     index, count);
     z->micro_index = index;
     z->micro_count = count;
-    return 0;
+    return zero_time_watch(z);
 }
 
 static int zero_grad_ready(struct topology *t, int u) {
     struct zero *z = zero_of(t);
     event_record(z->units[u].grad_done, z->opt.compute);
-    release_weights(z, u);
+    uint64_t at = timeline_moment(t->timeline);
+    release_weights(z, u, at);
     if (z->policy->grads == RESIDENT_FULL)
-        reduce_full(z, u);
+        reduce_full(z, u, at);
     else
-        reduce_slot(z, u);
+        reduce_slot(z, u, at);
     return 0;
 }
 
@@ -206,6 +220,7 @@ static void zero_destroy(struct topology *t) {
     collective_destroy(&z->control);
     for_each_event(z, destroy_event);
     if (!z->opt.device_memory) free(z->host_scalars);
+    zero_time_close(z);
     arena_release(&z->arena);
     free(z->units);
     free(z);
@@ -329,6 +344,7 @@ struct topology *zero_create(const struct zero_options *o) {
     };
     z->micro_count = 1;
     z->units = xcalloc((unsigned long)o->layout->count, sizeof *z->units);
+    zero_time_open(z);
     arena_init(&z->arena, o->dev);
     zero_carve(z);
     if (!opt.device_memory) {

@@ -15,6 +15,7 @@
 
 #include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
+#include "shared/time/timeline.h"
 
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
@@ -24,6 +25,7 @@ struct zero_unit {
     struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master
     int shape;                   // the first unit with the same gaps between tensors
     struct event *updated, *gathered, *grad_done;
+    uint64_t updated_at, gather;  // of the timeline: the moment of updated, the transfer before gathered
 };
 
 // A buffer that units use one after the other.
@@ -35,9 +37,22 @@ struct zero_slot {
     bool held;         // between acquire and release or grad_ready
     int shape;         // gradient: the shape whose gaps are zero; -1: none
     struct event *ready, *idle;
+    uint64_t idle_at, move;  // of the timeline: the moment of a weight slot's idle, the last transfer
 };
 #define ZERO_SLOTS     3  // even units, odd units, a tied unit 0
 #define ZERO_SUM_CHUNK 16
+
+// The timeline's part of the ring: zero_time.c.
+enum zero_round { ZERO_ROUND_OPEN, ZERO_ROUND_ENDED, ZERO_ROUND_TOLD, ZERO_ROUNDS };
+
+struct zero_time {
+    int room;  // transfers of a round at most, and words that a rank sends of them
+    uint64_t *ids[ZERO_ROUNDS];
+    int count[ZERO_ROUNDS];
+    uint64_t reduced, gathered;  // the last transfers of the two streams
+    bool watching;
+    int64_t offset_ns;  // this rank's clock + offset = rank 0's
+};
 
 struct zero {
     struct topology base;
@@ -56,11 +71,12 @@ struct zero {
     struct exact_sum *sum;                                                   // device
     // Side by side, so that one copy brings what the host reads of a step: | scalars | shares .. |
     struct update_scalars *scalars;       // device
-    double *shares;                       // device (N * ZERO_SUM_CHUNK): each rank's values
+    double *shares;                       // device: each rank's words of a step, or values of a sum
     struct update_scalars *host_scalars;  // MEM_HOST; on a CPU ordinary memory
     double *host_shares;                  // likewise
     int micro_index, micro_count;
     int64_t step;  // for errors
+    struct zero_time time;
 };
 
 static inline int zero_slot_of(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
@@ -69,14 +85,47 @@ static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
     return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
 }
 
+// Bytes that a rank sends of a unit in a collective.
+static inline uint64_t zero_moved(const struct zero *z, int u) {
+    return (uint64_t)(z->base.size - 1) * (uint64_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+}
+
+int zero_time_room(const struct zero *z);  // zero_time.c; before zero_time_open
+
+// Words that a rank gives to a step's decision: the sum of its losses, stop, ready times of earlier transfers.
+#define ZERO_STEP_WORDS 2
+static inline int zero_step_words(const struct zero *z) { return ZERO_STEP_WORDS + zero_time_room(z); }
 static inline size_t zero_words_bytes(const struct zero *z) {
-    return sizeof *z->scalars + (size_t)z->source.size * ZERO_SUM_CHUNK * sizeof(double);
+    int words = zero_step_words(z) > ZERO_SUM_CHUNK ? zero_step_words(z) : ZERO_SUM_CHUNK;
+    return sizeof *z->scalars + (size_t)z->source.size * (size_t)words * sizeof(double);
 }
 static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
 
 // ---- zero_memory.c
 // Takes every buffer through z->arena, which measures or allocates.
 void zero_carve(struct zero *z);
+
+// ---- zero_time.c
+void zero_time_open(struct zero *z);
+void zero_time_close(struct zero *z);
+int zero_time_watch(struct zero *z);  // before a step; does something once. 0, or -1 after logging
+
+// Around a collective on stream s. It waits for up to two moments of compute; 0: none. The id goes to the waits.
+struct zero_move {
+    enum transfer_kind kind;
+    int unit;  // -1: none
+    uint64_t bytes;
+    uint64_t after[2];
+};
+uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m);
+void zero_move_end(struct zero *z, struct stream *s, uint64_t id);
+
+// words (room): this rank's times of the round that has ended; it becomes the one told, the open one ends.
+void zero_time_tell(struct zero *z, double *words);
+// words (N, stride): what all ranks told.
+void zero_time_hear(struct zero *z, const double *words, int stride);
+// Collective, when every stream of the ring is idle: the last rounds. 0, or -1; the caller says what failed.
+int zero_time_finish(struct zero *z);
 
 // ---- zero_step.c: the hooks of a step's end, and what else all ranks do together (shared/core/topology.h)
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);

@@ -4,8 +4,8 @@
 //     reduce      .. u1 | u0 |                 | norm loss|
 //     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
 //
-// Beside the sum of its losses each rank sends whether it was asked to stop (STEP_WORDS doubles per rank).
-// All ranks read the same words, so they stop after the same step.
+// Beside the sum of its losses each rank sends whether it was asked to stop, and when it was ready for earlier
+// transfers (zero_step_words doubles per rank). All ranks read the same words, so they stop after the same step.
 //
 // The host waits once, for the copy of these words and of the decision; updates and gathers go on while it
 // prepares the next step.
@@ -14,9 +14,6 @@
 #include <stdlib.h>
 
 #include "shared/core/error.h"
-
-// Of z->shares, per rank: sum of its losses, stop.
-#define STEP_WORDS 2
 
 void zero_abort(struct topology *t, const char *why) {
     struct zero *z = (struct zero *)t;
@@ -53,36 +50,49 @@ static void launch_norm(struct zero *z) {
 }
 
 static void launch_decision(struct zero *z, const struct step_input *in) {
-    int rank = z->base.rank, size = z->base.size;
-    double *mine = z->host_shares + STEP_WORDS * rank;
+    int words = zero_step_words(z), at = words * z->base.rank;
+    struct stream *reduce = z->reduce_stream;
+    double *mine = z->host_shares + at;
     mine[1] = in->stop;
-    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank, in->loss_sum, sizeof(double));
-    dev_copy(z->opt.compute, z->shares + STEP_WORDS * rank + 1, mine + 1, sizeof(double));
+    zero_time_tell(z, mine + ZERO_STEP_WORDS);
+    dev_copy(z->opt.compute, z->shares + at, in->loss_sum, sizeof(double));
+    dev_copy(z->opt.compute, z->shares + at + 1, mine + 1, (size_t)(words - 1) * sizeof(double));
     event_record(z->norm_done, z->opt.compute);
-    stream_wait_event(z->reduce_stream, z->norm_done);
-    collective_all_reduce(z->control, z->reduce_stream, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
-    collective_all_gather(z->control, z->reduce_stream, z->shares + STEP_WORDS * rank, z->shares, STEP_WORDS,
-                          DT_F64);
-    event_record(z->decided, z->reduce_stream);
-    stream_wait_event(z->opt.compute, z->decided);
+    struct zero_move m = {TRANSFER_CONTROL, -1, 0, {timeline_moment(z->base.timeline)}};
+    stream_wait_event(reduce, z->norm_done);
+    m.bytes = EXACT_SUM_WORDS * sizeof(int64_t);
+    uint64_t id = zero_move_begin(z, reduce, &m);
+    collective_all_reduce(z->control, reduce, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
+    zero_move_end(z, reduce, id);
+    m.bytes = (uint64_t)(z->base.size - 1) * (uint64_t)words * sizeof(double);
+    id = zero_move_begin(z, reduce, &m);
+    collective_all_gather(z->control, reduce, z->shares + at, z->shares, (size_t)words, DT_F64);
+    zero_move_end(z, reduce, id);
+    event_record(z->decided, reduce);
+    timeline_wait(z->base.timeline, z->opt.compute, z->decided, id);
     op_decide(z->opt.compute,
               &(struct decide_args){
                   .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
     dev_copy(z->opt.compute, z->host_scalars, z->scalars,
-             sizeof *z->scalars + (size_t)size * STEP_WORDS * sizeof(double));
+             sizeof *z->scalars + (size_t)z->base.size * (size_t)words * sizeof(double));
     event_record(z->stats, z->opt.compute);
 }
 
 static void launch_update(struct zero *z, const struct step_input *in) {
+    bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;  // by gathers
     const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
         struct zero_unit *zu = &z->units[u];
         optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
         event_record(zu->updated, z->opt.compute);
+        zu->updated_at = needed ? timeline_moment(z->base.timeline) : 0;
         if (!z->policy->gather_weights) continue;
+        struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {zu->updated_at}};
         stream_wait_event(z->gather_stream, zu->updated);
+        zu->gather = zero_move_begin(z, z->gather_stream, &m);
         collective_all_gather(z->gather, z->gather_stream, zu->weight_shard, zu->weights,
                               (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+        zero_move_end(z, z->gather_stream, zu->gather);
         event_record(zu->gathered, z->gather_stream);
     }
 }
@@ -95,10 +105,10 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     struct zero *z = (struct zero *)t;
     z->step = in->step;
     event_record(z->reduced, z->reduce_stream);
-    stream_wait_event(z->opt.compute, z->reduced);
+    timeline_wait(t->timeline, z->opt.compute, z->reduced, z->time.reduced);
     // A gather that was hinted at but never used may still read weights that are about to change.
     event_record(z->gather_idle, z->gather_stream);
-    stream_wait_event(z->opt.compute, z->gather_idle);
+    timeline_wait(t->timeline, z->opt.compute, z->gather_idle, z->time.gathered);
     stream_phase(z->opt.compute, PHASE_OPTIMIZER);
     launch_norm(z);
     launch_decision(z, in);
@@ -106,35 +116,17 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     forget_slots(z);
     if (event_sync(z->stats) != 0) return fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
+    int words = zero_step_words(z);
     for (int i = 0; i < t->size; i++) {
-        out->loss += z->host_shares[STEP_WORDS * i] / in->loss_tokens;
-        out->stop |= z->host_shares[STEP_WORDS * i + 1] != 0;
+        out->loss += z->host_shares[words * i] / in->loss_tokens;
+        out->stop |= z->host_shares[words * i + 1] != 0;
     }
+    zero_time_hear(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
     return 0;
 }
 
 // ---------------------------------------------------------------- around the steps
-// Where the device has memory of its own, its clock measures transfers without the time spent waiting for
-// peers; on a host the collectives measure themselves.
-static double busy_seconds(struct zero *z) {
-    struct stream_times gather, reduce;
-    if (dev_host_memory(z->opt.dev))
-        return z->gather->busy_s + z->reduce->busy_s + z->control->busy_s + z->aside->busy_s;
-    stream_get_times(z->gather_stream, &gather);
-    stream_get_times(z->reduce_stream, &reduce);
-    return gather.busy_s[PHASE_COMM] + reduce.busy_s[PHASE_COMM];
-}
-
-// Exposed communication is what the compute stream waited for: the host waits for nothing else.
-static void update_times(struct zero *z) {
-    struct stream_times times;
-    stream_get_times(z->opt.compute, &times);
-    z->base.comm.wait_s = 0;
-    for (int p = 0; p < PHASES; p++) z->base.comm.wait_s += times.wait_s[p];
-    z->base.comm.busy_s = busy_seconds(z);
-}
-
 int zero_sum(struct topology *t, double *values, int count) {
     struct zero *z = (struct zero *)t;
     for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {
@@ -149,10 +141,6 @@ int zero_sum(struct topology *t, double *values, int count) {
             for (int r = 0; r < t->size; r++) values[done + i] += z->host_shares[r * n + i];
         }
     }
-    // Other streams still write their times.
-    if (stream_sync(z->opt.compute) | stream_sync(z->gather_stream))
-        return fail_all(z, "a sum over the ranks failed");
-    update_times(z);
     return 0;
 }
 
@@ -161,8 +149,7 @@ int zero_finish(struct topology *t) {
     int rc = stream_sync(z->opt.compute);
     rc |= stream_sync(z->gather_stream);
     rc |= stream_sync(z->reduce_stream);
-    if (rc != 0) return fail_all(z, "finishing failed");
-    update_times(z);
+    if (rc != 0 || zero_time_finish(z) != 0) return fail_all(z, "finishing failed");
     return 0;
 }
 

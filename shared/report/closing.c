@@ -11,9 +11,13 @@
 #include "shared/report/run_file.h"
 #include "shared/report/summary_impl.h"
 #include "shared/report/trace.h"
+#include "shared/time/timeline_file.h"
 
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
-    if (c->trace && trace_merge(dir, c->workers)) return NULL;
+    struct cJSON *ranks = timeline_ranks();
+    for (const struct topology_role *o = c->row->roles; o->name; o++)
+        timeline_add(ranks, dir, o->name, config_ranks(c, o->name));
+    if (timeline_merge(ranks, dir) || (c->trace && trace_merge(dir, c->workers))) return NULL;
     return summary_merge(c->topologies, dir);
 }
 

@@ -44,7 +44,9 @@ struct rank_report {
     struct wire_prediction wire;
     double sent_per_step, received_per_step;  // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
-    struct time_split time;  // of the whole run on this rank
+    struct time_split time;  // of all steps on this rank
+    double time_check;       // its parts / what the loop's own clock says that the steps took
+    int64_t clock_error_ns;  // of peers' times on this rank's clock, at most
     struct server_time server_time;
     struct rank_span span;
     int64_t updates;             // applied: by a worker's loop, or to every key of a server

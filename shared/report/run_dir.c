@@ -18,8 +18,8 @@
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 
-static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.jsonl",
-                                        "summary.json", "trace.json",    "state.json"};
+static const char *const run_files[] = {"config.json", "metrics.jsonl", "evals.jsonl", "summary.json",
+                                        "trace.json",  "timeline.json", "state.json"};
 #define RUN_FILES (sizeof run_files / sizeof run_files[0])
 
 static int make_path(const char *dir) {
@@ -95,7 +95,7 @@ static void remove_files(const char *dir, bool (*ours)(const char *name)) {
 
 static bool is_rank_file(const char *name) {
     return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6) ||
-           !strncmp(name, "last-", 5);
+           !strncmp(name, "timeline-", 9) || !strncmp(name, "last-", 5);
 }
 
 static bool is_weights_file(const char *name) {

@@ -14,10 +14,6 @@
 #include "shared/report/run_state.h"
 #include "shared/report/summary_impl.h"
 
-static const char *const time_names[] = {
-    "data", "forward", "backward", "comm_exposed", "comm_overlapped", "optimizer", "wait", "total"};
-#define TIMES (sizeof time_names / sizeof time_names[0])
-
 static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
     cJSON *classes = cJSON_AddObjectToObject(o, key);
     for (int c = 0; c < MEM_CLASSES; c++)
@@ -69,9 +65,6 @@ const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]) {
 }
 
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
-    const double times[TIMES] = {
-        r->time.data,      r->time.forward, r->time.backward, r->time.comm_exposed, r->time.comm_overlapped,
-        r->time.optimizer, r->time.wait,    r->time.total};
     char job[SUMMARY_JOB_MAX];
     cJSON *o = cJSON_CreateObject();
     json_put(o, "rank", r->rank);
@@ -89,8 +82,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     json_put(o, "received_per_step", r->received_per_step);
     json_put(o, "control_sent_per_step", r->control_sent_per_step);
     json_put(o, "control_received_per_step", r->control_received_per_step);
-    cJSON *time = cJSON_AddObjectToObject(o, "time");
-    for (size_t i = 0; i < TIMES; i++) json_put(time, time_names[i], times[i]);
+    summary_put_rank_times(o, r);
     put_staleness(o, &r->staleness);
     summary_put_cost(o, r);
     summary_put_server_time(o, r);
@@ -272,24 +264,6 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
 
 static bool is_worker(const cJSON *rank) { return !strcmp(json_text(rank, "role", ""), "worker"); }
 
-// "time": mean over workers; "time_per_rank": each worker's own.
-static void put_times(cJSON *s, const cJSON *ranks) {
-    double sum[TIMES] = {0};
-    int workers = 0;
-    cJSON *each = cJSON_CreateArray();
-    const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) {
-        if (!is_worker(r)) continue;
-        const cJSON *time = json_item(r, "time");
-        for (size_t i = 0; i < TIMES; i++) sum[i] += json_number(time, time_names[i]);
-        cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
-        workers++;
-    }
-    cJSON *mean = cJSON_AddObjectToObject(s, "time");
-    for (size_t i = 0; i < TIMES; i++) json_put(mean, time_names[i], sum[i] / workers);
-    cJSON_AddItemToObject(s, "time_per_rank", each);
-}
-
 static void put_all_staleness(cJSON *s, const cJSON *ranks) {
     double count[64] = {0}, max = 0, sum = 0, all = 0;
     int bins = 0;
@@ -331,8 +305,11 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"wire",
          "payload bytes per step of one rank; control is everything else (headers, scalars, barriers)"},
         {"time",
-         "seconds of the whole run, mean over workers; comm_exposed: "
-         "stood still for transfers, wait: for peers"},
+         "seconds of all steps, mean over workers: data + forward + backward + optimizer + comm_exposed + wait + "
+         "host = total. wait: compute stood still for a transfer that some rank was not ready for; comm_exposed: "
+         "for one that all were; host: for nothing of the kind; comm_overlapped, beside these: transfers under "
+         "way while compute was busy; check: the parts / the loop's own clock, of the worker that is off most; "
+         "clock_error_s: of times that ranks on several hosts told each other, at most"},
         {"server_time",
          "seconds of a server's shard threads, added, from the first gradient to the last answer: receive + sum + "
          "hold + wait + update + reply = total. hold: idle, with gradients of a step that waits for more of them "
@@ -392,7 +369,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);
-    put_times(s, ranks);
+    summary_put_times(s, ranks);
     summary_put_server_times(s, ranks);
     if (c->row->reports_staleness) put_all_staleness(s, ranks);
     if (cJSON_GetArraySize(missing)) {

@@ -5,6 +5,10 @@
 #include "shared/config/json.h"
 #include "shared/report/summary.h"
 
+// Adds "time" to a rank's report; "time" and "time_per_rank" to the summary.
+void summary_put_rank_times(cJSON *rank, const struct rank_report *r);
+void summary_put_times(cJSON *summary, const cJSON *ranks);
+
 struct metrics_totals;
 // Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
 double summary_rate(const struct metrics_totals *m, double tokens_per_step);

@@ -74,20 +74,16 @@ static void print_head(FILE *f, const cJSON *s) {
 
 static void print_time(FILE *f, const cJSON *s) {
     static const char *const names[][2] = {
-        {"data", "data"},
-        {"forward", "forward"},
-        {"backward", "backward"},
-        {"optimizer", "optimizer"},
-        {"exposed", "comm_exposed"},
-        {"wait", "wait"},
-        {"overlapped", "comm_overlapped"},
+        {"forward", "forward"}, {"backward", "backward"},          {"optimizer", "optimizer"},
+        {"wait", "wait"},       {"exposed", "comm_exposed"},       {"host", "host"},
+        {"data", "data"},       {"overlapped", "comm_overlapped"},
     };
     const cJSON *time = json_item(s, "time");
     double steps = json_number(s, "steps");
     fprintf(f, "ms per step");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         fprintf(f, " %s %.2f%s", names[i][0], json_number(time, names[i][1]) / steps * 1e3,
-                i < 6 ? "," : "\n");
+                i < 7 ? "," : "\n");
 }
 
 static void print_pinned(FILE *f, const cJSON *s) {

@@ -23,6 +23,9 @@
 
 #include "kernels/backend.h"
 
+// Parts that add up to less or more of what a clock of its own says are warned about.
+#define TIME_TOLERANCE 0.01
+
 // Seconds.
 struct time_split {
     double data;  // reading batches while the compute stream stood idle

@@ -59,6 +59,7 @@ struct timeline {
     uint64_t begun, split;  // steps
     struct time_split sum;
     uint64_t lost;
+    int64_t clock_error;
     // What time_split_of is given.
     struct split_span *busy, *moves, *data;
     struct split_block *stood;
@@ -418,6 +419,23 @@ int64_t timeline_split(struct timeline *tl, struct time_split *sum) {
     int64_t steps = (int64_t)tl->split;
     pthread_mutex_unlock(&tl->lock);
     return steps;
+}
+
+const struct layout *timeline_layout(const struct timeline *tl) { return tl->layout; }
+
+void timeline_set_clock_error(struct timeline *tl, int64_t ns) {
+    if (!tl) return;
+    pthread_mutex_lock(&tl->lock);
+    tl->clock_error = ns;
+    pthread_mutex_unlock(&tl->lock);
+}
+
+int64_t timeline_clock_error(struct timeline *tl) {
+    if (!tl) return 0;
+    pthread_mutex_lock(&tl->lock);
+    int64_t ns = tl->clock_error;
+    pthread_mutex_unlock(&tl->lock);
+    return ns;
 }
 
 uint64_t timeline_lost(struct timeline *tl) {

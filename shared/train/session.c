@@ -18,6 +18,7 @@
 #include "shared/report/run_dir.h"
 #include "shared/report/summary.h"
 #include "shared/report/trace.h"
+#include "shared/time/timeline_file.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
 #include "shared/train/warm_up.h"
@@ -32,8 +33,8 @@ struct session {
     struct products products;
     struct model *model;
     struct batch_feed *feed;
-    struct event *computed;
     struct hinder *hinder;
+    struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
     struct topology *topology;
     struct metrics *metrics;    // worker 0
     struct progress *progress;  // worker 0, unless quiet
@@ -139,8 +140,7 @@ static int prepare_model(struct session *x) {
     x->model = model_create(&mo);
     x->feed = batch_feed_create(&(struct batch_feed_options){
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
-    x->computed = event_create(x->dev);
-    if (!x->feed || !x->computed) return fail("out of memory for batches: %s", dev_error(x->dev));
+    if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
     if (hinder_create(c, x->dev, x->compute, &x->hinder)) return -1;
     if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
     double seconds = now_seconds() - start;
@@ -197,6 +197,7 @@ static int leave_report(struct session *x, const struct train_result *result) {
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
     if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
+    if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) return -1;
     facts.products = products_json(x->dev, &x->products);
     int rc = summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
     cJSON_Delete(facts.products);
@@ -222,12 +223,10 @@ static int train(struct session *x, struct session_end *end) {
                               .tokenizer_in = tokenizer,
                               .model = x->model,
                               .feed = x->feed,
-                              .computed = x->computed,
                               .hinder = x->hinder};
     x->model = NULL;
     x->feed = NULL;
     x->hinder = NULL;
-    x->computed = NULL;
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (!rc && j->dir) rc = leave_report(x, &result);
@@ -239,6 +238,8 @@ static int train(struct session *x, struct session_end *end) {
     result.model = NULL;
     x->feed = result.feed;
     result.feed = NULL;
+    x->timeline = result.timeline;
+    result.timeline = NULL;
     x->hinder = result.hinder;
     result.hinder = NULL;
     train_result_free(&result);
@@ -265,7 +266,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     model_destroy(&x.model);
     batch_feed_destroy(&x.feed);
     hinder_destroy(&x.hinder);
-    event_destroy(&x.computed);
+    timeline_destroy(&x.timeline);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);
     products_free(&x.products);

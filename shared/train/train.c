@@ -11,6 +11,7 @@
 #include "shared/hf/hf_dir.h"
 #include "shared/report/metrics.h"
 #include "shared/state/weights_hash.h"
+#include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
 
@@ -28,14 +29,10 @@ struct train {
     int64_t updates;  // applied so far
     int skipped_in_a_row;
     struct batch_feed *feed;
-    struct hinder *hinder;   // NULL: no trouble was asked for
-    struct event *computed;  // the last backward pass of the step
-    double data_s;           // the device may have stood still for the reading of batches
-    double steps_s;          // all steps, without the evaluations between them
-    struct stream_times times0;
-    struct comm_times comm0;
-    uint64_t allocations;  // after the first step
-    bool met;              // all workers know that some have left the steps early
+    struct hinder *hinder;  // NULL: no trouble was asked for
+    double steps_s;         // all steps, without the evaluations between them
+    uint64_t allocations;   // after the first step
+    bool met;               // all workers know that some have left the steps early
 };
 
 static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; }
@@ -93,20 +90,12 @@ static int backward(struct train *x) {
     return 0;
 }
 
+// Does nothing for a batch that has been read ahead, while the device was at work on what had been enqueued: a
+// reading that it outlasts costs nothing.
 static int read_batch(struct train *x, int64_t step) {
-    double start = now_seconds();
+    int64_t start = timeline_now();
     if (batch_feed_read(x->feed, step)) return -1;
-    x->data_s += now_seconds() - start;
-    return 0;
-}
-
-// While the device is at work on what has been enqueued. A reading that it outlasts has cost nothing.
-static int read_ahead(struct train *x, int64_t step) {
-    double start = now_seconds();
-    if (step == x->c->steps) return 0;
-    event_record(x->computed, x->t->compute);
-    if (batch_feed_read(x->feed, step)) return -1;
-    if (event_passed(x->computed)) x->data_s += now_seconds() - start;
+    timeline_data(x->r->timeline, start, timeline_now());
     return 0;
 }
 
@@ -124,15 +113,15 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
         struct batch b = batch_feed_micro(x->feed, step, k);
-        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
         stream_phase(x->t->compute, PHASE_FORWARD);
+        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
         if (forward(x, PASS_FORWARD, false)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
         if (backward(x)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     batch_feed_sent(x->feed, step);
-    if (read_ahead(x, step + 1)) return step_failed(x, step);
+    if (step + 1 < x->c->steps && read_batch(x, step + 1)) return step_failed(x, step);
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
                          schedule_steps(samples_before(x), x->c->train_batch));
@@ -285,25 +274,20 @@ static size_t peak_rss_bytes(void) {
     return kib * 1024;
 }
 
-static double phase_s(const struct stream_times *a, const struct stream_times *b, enum phase p) {
-    return b->busy_s[p] - a->busy_s[p];
-}
-
-// comm.wait_s is the time that compute or host stood still for communication: as much of it as transfers were
-// busy is exposed communication, the rest is waiting for peers.
+// The parts of all steps, and whether they are what the loop's own clock says that the steps took.
 static void split_time(struct train *x) {
-    struct time_split *s = &x->r->report.time;
-    struct stream_times now;
-    stream_get_times(x->t->compute, &now);
-    double busy = x->t->comm.busy_s - x->comm0.busy_s, stood = x->t->comm.wait_s - x->comm0.wait_s;
-    s->data = x->data_s;
-    s->forward = phase_s(&x->times0, &now, PHASE_FORWARD);
-    s->backward = phase_s(&x->times0, &now, PHASE_BACKWARD);
-    s->optimizer = phase_s(&x->times0, &now, PHASE_OPTIMIZER);
-    s->comm_exposed = stood < busy ? stood : busy;
-    s->wait = stood - s->comm_exposed;
-    s->comm_overlapped = busy - s->comm_exposed;
-    s->total = x->steps_s;
+    struct rank_report *r = &x->r->report;
+    timeline_end(x->r->timeline);
+    timeline_split(x->r->timeline, &r->time);
+    r->time_check = x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
+    r->clock_error_ns = timeline_clock_error(x->r->timeline);
+    uint64_t lost = timeline_lost(x->r->timeline);
+    if (fabs(r->time_check - 1) > TIME_TOLERANCE)
+        warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",
+             time_split_parts(&r->time), x->steps_s, 100 * fabs(r->time_check - 1));
+    if (lost)
+        warn("%llu intervals of the compute stream found no room: what they took counts as host time",
+             (unsigned long long)lost);
 }
 
 // Read while every rank of the run still holds its memory: the last evaluation and the weights, which all ranks go
@@ -361,21 +345,14 @@ static int meet(struct train *x) {
     return 0;
 }
 
-// An evaluation between two steps. What it computes, waits and transfers is no part of the steps' time:
-// the counts start again after it. The step before it ends first, on every rank.
+// An evaluation between two steps. What it computes, waits and transfers is no part of the steps' time. The step
+// before it ends first, on every rank.
 static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
-    struct stream *compute = x->t->compute;
-    struct stream_times before, after;
-    if (stream_sync(compute) || meet(x)) return -1;
-    if (x->r->interrupted) return 0;
+    if (stream_sync(x->t->compute)) return -1;
+    timeline_pause(x->r->timeline);
     double begin = now_seconds();
-    struct comm_times comm = x->t->comm;
-    stream_get_times(compute, &before);
-    if (evaluate(x, step) || stream_sync(compute)) return -1;
-    stream_get_times(compute, &after);
-    for (int p = 0; p < PHASES; p++) x->times0.busy_s[p] += after.busy_s[p] - before.busy_s[p];
-    x->comm0.busy_s += x->t->comm.busy_s - comm.busy_s;
-    x->comm0.wait_s += x->t->comm.wait_s - comm.wait_s;
+    if (meet(x)) return -1;
+    if (!x->r->interrupted && (evaluate(x, step) || stream_sync(x->t->compute))) return -1;
     *aside_s += now_seconds() - begin;
     return 0;
 }
@@ -383,12 +360,11 @@ static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
 static int run_steps(struct train *x) {
     double eval_s = 0, start = now_seconds();
     rank_span_begin(&x->r->report.span);
-    stream_get_times(x->t->compute, &x->times0);
-    x->comm0 = x->t->comm;
     for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
         struct step_input in = {0};
         struct step_stats stats = {0};
         double begin = now_seconds();
+        timeline_step(x->r->timeline, step);
         if (attempt(x, step, &in, &stats)) return -1;
         double now = now_seconds();
         struct told told = {samples_before(x), now - begin, now - start - eval_s};
@@ -403,6 +379,7 @@ static int run_steps(struct train *x) {
         if (evaluate_aside(x, step + 1, &eval_s)) return -1;
     }
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
+    timeline_pause(x->r->timeline);
     x->r->report.span.aside_s = eval_s;
     rank_span_end(&x->r->report.span);
     x->steps_s = now_seconds() - start - eval_s;
@@ -418,15 +395,16 @@ static int run(struct train *x) {
     mo.compute = x->t->compute;
     x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
     if (x->o->feed) batch_feed_set_rank(x->feed, x->t->rank);
-    x->computed = x->o->computed ? x->o->computed : event_create(x->t->dev);
     x->model = x->o->model ? x->o->model : model_create(&mo);
     x->hinder = x->o->hinder;
     if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
-    if (!x->feed || !x->computed || !x->model || initial_weights(x)) return -1;
+    if (!x->feed || !x->model || initial_weights(x)) return -1;
+    struct timeline_options to = {.compute = x->t->compute, .layout = x->l, .micro_batches = c->accumulation};
+    if (!(x->t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || topology_finish(x->t)) return -1;
-    split_time(x);  // transfers of the last step have ended: their seconds are known
+    split_time(x);  // transfers of the last step have ended, and the peers have said when they were ready
     read_device(x);
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
     if (keep && final_weights(x)) return -1;
@@ -444,7 +422,6 @@ int train_run(const struct train_options *o, struct train_result *result) {
     result->model = x.model;
     result->feed = x.feed;
     result->hinder = x.hinder;
-    event_destroy(&x.computed);
     return rc;
 }
 
@@ -452,5 +429,6 @@ void train_result_free(struct train_result *r) {
     model_destroy(&r->model);
     batch_feed_destroy(&r->feed);
     hinder_destroy(&r->hinder);
+    timeline_destroy(&r->timeline);
     *r = (struct train_result){0};
 }

@@ -10,6 +10,7 @@
 
 struct batch_feed;
 struct hinder;
+struct timeline;
 struct eval_record;  // shared/report/metrics.h
 struct step_record;
 
@@ -25,6 +26,7 @@ struct train_result {
     struct model *model;
     struct batch_feed *feed;
     struct hinder *hinder;
+    struct timeline *timeline;  // of the steps; shared/time/timeline.h
 };
 
 // Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL. on_start and on_eval may be NULL.
@@ -50,7 +52,6 @@ struct train_options {
     // Made before the topology, on GPUs; train_run takes them. NULL: it makes its own.
     struct model *model;  // of train_model_options
     struct batch_feed *feed;
-    struct event *computed;
     struct hinder *hinder;
 };
 

@@ -14,7 +14,9 @@
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
 //             buffer out and in; all_reduce both. A control communicator counts as control bytes. A barrier
 //             moves no payload.
-// Deadline    0: none. It runs from when an operation begins to wait for its peers.
+// Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
+//             tell what device they compute on, one whose device is at work is waited for beyond the deadline,
+//             and named once (threads, MPI; over NCCL the deadline is final).
 // send, recv  A send may end only when its receiver has come: two ranks that exchange must order them.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
@@ -95,6 +97,8 @@ struct collective_options {
     size_t staging_bytes;
     void *host_staging;  // MEM_HOST, or NULL
     size_t host_staging_bytes;
+    struct device
+        *dev;  // what the rank computes on: while it is at work, peers wait; NULL: the deadline is final
 };
 
 const char *collective_error(struct collective *c);  // "" while nothing has failed

@@ -220,6 +220,7 @@ static bool threads_aborted(struct collective *c, char *why, size_t why_bytes) {
 
 static void threads_destroy(struct collective *c) {
     struct collective_threads *t = (struct collective_threads *)c;
+    threads_hub_computes(t->hub, t->impl.head.rank, NULL);
     threads_moves_close(t);
     collective_impl_fini(&t->impl);
     free(t->inputs);
@@ -249,6 +250,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     t->channel = &h->channels[channel];
     t->index = channel;
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
+    if (o->dev) threads_hub_computes(h, rank, o->dev);
     return &t->impl.head;
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "decentral/collective/threads_impl.h"
+#include "kernels/work.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- life
@@ -24,6 +25,8 @@ struct threads_hub *threads_hub_create(int size) {
     }
     struct threads_hub *h = xcalloc(1, sizeof *h);
     h->size = size;
+    h->devices = xcalloc((unsigned long)size, sizeof *h->devices);
+    h->told = xcalloc((unsigned long)size, sizeof *h->told);
     pthread_mutex_init(&h->lock, NULL);
     atomic_init(&h->aborted, false);
     for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
@@ -46,6 +49,8 @@ void threads_hub_destroy(struct threads_hub **hub) {
         free(h->channels[i].mail);
     }
     pthread_mutex_destroy(&h->lock);
+    free(h->devices);
+    free(h->told);
     free(h);
     *hub = NULL;
 }
@@ -154,6 +159,38 @@ int threads_fail_and_abort(struct collective_threads *t, const char *text) {
     return -1;
 }
 
+// ---------------------------------------------------------------- slow is not dead
+void threads_hub_computes(struct threads_hub *h, int rank, struct device *dev) {
+    pthread_mutex_lock(&h->lock);
+    h->devices[rank] = dev;
+    pthread_mutex_unlock(&h->lock);
+}
+
+// Threads of one process live as long as it does. One whose device is at work is slow; one whose device has
+// nothing to do would have come. *say: it has not been named for that yet.
+static bool is_slow(struct threads_hub *h, int rank, bool *say) {
+    pthread_mutex_lock(&h->lock);
+    bool slow = h->devices[rank] && dev_at_work(h->devices[rank]);
+    *say = slow && !h->told[rank];
+    if (slow) h->told[rank] = true;
+    pthread_mutex_unlock(&h->lock);
+    return slow;
+}
+
+// Whether all ranks that have not come to the meeting are slow. With the channel locked.
+static bool all_slow(struct collective_threads *t, const struct collective_call *call, double waited_s) {
+    const struct threads_slot *slots = t->channel->slots;
+    for (int i = 0; i < t->hub->size; i++) {
+        bool say = false;
+        if (slots[i].present) continue;
+        if (!is_slow(t->hub, i, &say)) return false;
+        if (say)
+            info("waiting for rank %d: %.0f s in %s, it is computing", i, waited_s,
+                 collective_name(call->primitive));
+    }
+    return true;
+}
+
 // ---------------------------------------------------------------- meeting
 // With the channel locked; unlocks it. The hub is marked before this rank withdraws, so that another rank
 // that times out at the same moment does not report this one as missing.
@@ -184,6 +221,7 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->impl.head.rank];
     struct timespec until = moment_in(t->impl.head.deadline_s);
+    double start = now_seconds();
     t->sequence++;
     pthread_mutex_lock(&ch->lock);
     if (atomic_load(&t->hub->aborted)) {
@@ -203,9 +241,11 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
             pthread_mutex_unlock(&ch->lock);
             return threads_fail_aborted(t, call->primitive);
         }
-        if (channel_sleep(t, &until) == ETIMEDOUT && ch->generation == generation &&
-            !atomic_load(&t->hub->aborted))
-            return meet_timed_out(t, call);
+        if (channel_sleep(t, &until) != ETIMEDOUT || ch->generation != generation ||
+            atomic_load(&t->hub->aborted))
+            continue;
+        if (!all_slow(t, call, now_seconds() - start)) return meet_timed_out(t, call);
+        until = moment_in(0.25 * t->impl.head.deadline_s);
     }
     pthread_mutex_unlock(&ch->lock);
     mine->passed++;

@@ -61,7 +61,9 @@ struct threads_channel {
 struct threads_hub {
     int size;
     struct threads_channel channels[COLLECTIVE_CHANNELS];
-    pthread_mutex_t lock;  // guards why until `aborted`
+    struct device **devices;  // (size) what ranks compute on, NULL where one has not said. lock
+    bool *told;               // (size) that the rank is slow. lock
+    pthread_mutex_t lock;     // also guards why until `aborted`
     atomic_bool aborted;
     char why[COLLECTIVE_ERROR_BYTES];
 };
@@ -111,6 +113,8 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call);
 void threads_mail_set(struct collective_threads *t, struct threads_mail *m, enum mail_state state);
+// What rank `rank` computes on from now on; NULL: nothing any more.
+void threads_hub_computes(struct threads_hub *h, int rank, struct device *dev);
 int threads_fail_aborted(struct collective_threads *t, enum collective_primitive p);
 // Keeps the text as this rank's error and aborts the hub with it. No channel may be locked. -1.
 int threads_fail_and_abort(struct collective_threads *t, const char *text);

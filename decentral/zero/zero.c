@@ -266,6 +266,7 @@ static int open_channel(struct zero *z, struct collective **out, int channel, bo
     o.control = control;
     o.wire = &z->base.wire;
     o.deadline_s = z->opt.deadline_s;
+    o.dev = z->opt.dev;
     *out = collective_create(&z->source, channel, &o);
     return *out ? 0 : -1;
 }

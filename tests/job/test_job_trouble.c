@@ -71,6 +71,28 @@ static void results_do_not_change(void **state) {
     check(p, "zero:3 --workers 2", 0);
 }
 
+// Slow is not dead: a worker that computes for several deadlines is waited for and named, once.
+static void slow_is_not_dead(void **state) {
+    const struct job_place *p = *state;
+    static const struct {
+        const char *topology, *says;
+    } rows[] = {{"ps:sync --workers 2", "waiting for worker 1: 1 s in step 1, it is alive"},
+                {"ps:async --workers 2", "waiting for worker 1: 1 s at a barrier, it is alive"},
+                {"zero:3 --workers 2", "waiting for rank 1: 1 s in "}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct job_output out =
+            job_run(p,
+                    "train --model llama.json --data data.txt --steps 1 --seq 32 --batch 2 "
+                    "--threads 1 --set parameter_server.deadline_ms=1000 --delay "
+                    "1:constant:2500 --out run --force --topology %s",
+                    rows[i].topology);
+        const char *first = strstr(out.err, rows[i].says);
+        if (out.status || !first || strstr(first + 1, "waiting for"))
+            fail_msg("%s: status %d, %s", rows[i].topology, out.status, out.err);
+        job_output_free(&out);
+    }
+}
+
 static void refused(const struct job_place *p, const char *words, const char *text) {
     struct job_output out = job_run(p, RUN "%s", words);
     assert_int_equal(out.status, EXIT_USAGE);
@@ -113,6 +135,7 @@ static void the_configuration_shows_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_do_not_change),
+        cmocka_unit_test(slow_is_not_dead),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(the_configuration_shows_it),
     };

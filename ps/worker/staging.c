@@ -33,16 +33,19 @@ int staging_load_weights(struct staging *s, int u) {
     return stream_sync(s->o.compute);
 }
 
-void staging_put_weights(struct staging *s, int u, uint64_t fills) {
+void staging_put_weights(struct staging *s, int u, uint64_t fills, struct transfer_ids ids) {
     if (!s || s->put[u] == fills) return;
     s->put[u] = fills;
     dev_copy(s->pull, s->o.buffers->weights[u], s->o.buffers->wire_weights[u], unit_bytes(s, u));
     event_record(s->copied[u], s->pull);
+    timeline_stamp(ids.in, s->pull, ids.weights, TIMELINE_DONE);
 }
 
-void staging_await_weights(struct staging *s, int u) {
-    if (s) stream_wait_event(s->o.compute, s->copied[u]);
+void staging_await_weights(struct staging *s, int u, struct transfer_ids ids) {
+    if (s) timeline_wait(ids.in, s->o.compute, s->copied[u], ids.weights);
 }
+
+int staging_watch(struct staging *s, struct timeline *tl) { return s ? timeline_watch(tl, s->pull) : 0; }
 
 const char *staging_error(const struct staging *s) { return s ? dev_error(s->o.dev) : ""; }
 

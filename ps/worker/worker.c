@@ -8,6 +8,8 @@
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 
+#define NOTICED_NS 1000  // shorter waits are none: what was waited for was there
+
 struct worker;
 
 // A unit on its way from compute to the communication thread.
@@ -15,6 +17,7 @@ struct unit_task {
     struct worker *worker;
     int unit;
     struct push_info push;
+    struct transfer_ids ids;
 };
 
 struct worker {
@@ -29,6 +32,7 @@ struct worker {
     struct unit_task *tasks;  // (units)
     int64_t step, updates;
     int micro, micro_count;
+    bool watched;  // the timeline knows of all streams
     uint64_t load_round;
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
@@ -50,6 +54,15 @@ static struct published refresh(struct worker *w) {
     w->t.comm.wait_s = p.waited_s;
     for (int i = 0; i < PHASES; i++) w->t.comm.wait_s += times.wait_s[i];
     return p;
+}
+
+// comm_wait, as the record of this worker's time has it: the host stands still for transfer id (0: for none).
+static int await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what) {
+    int64_t begin = timeline_now();
+    int rc = comm_wait(w->comm, event, u, w->step, what);
+    int64_t end = timeline_now();
+    if (end - begin > NOTICED_NS) timeline_blocked(w->t.timeline, id, begin, end);
+    return rc;
 }
 
 static int gather(struct worker *w, double *values, int count) {
@@ -83,11 +96,12 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     if (!w->loaded)
         return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
                     t->layout->units[u].name);
-    if (comm_wait(w->comm, COMM_LANDED, u, w->step, "new weights have not landed") != 0) return -1;
+    struct transfer_ids ids = w->tasks[u].ids;
+    if (await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
     const char *in_use = "the last step's gradient has not been taken";
-    if (overwrites && comm_wait(w->comm, COMM_FREE, u, w->step, in_use) != 0) return -1;
-    staging_await_weights(w->staging, u);
+    if (overwrites && await(w, COMM_FREE, u, ids.gradients, in_use) != 0) return -1;
+    staging_await_weights(w->staging, u, ids);
     if (overwrites && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     *view = (struct unit_view){.weights = w->buffers.weights[u],
                                .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
@@ -105,19 +119,31 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
     w->micro = index;
     w->micro_count = count;
     if (index == 0) w->sum_started = false;
-    return 0;
+    if (w->watched || !t->timeline) return 0;
+    w->watched = true;
+    return staging_watch(w->staging, t->timeline);
 }
 
 // On the compute stream, or behind the copy from the device: the unit's gradient is complete.
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
-    struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push};
-    c.push.ready_ns = ps_clock_ns(now_seconds());
+    struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push, .ids = task->ids};
+    c.push.ready_ns = timeline_now();
+    timeline_own_ready(c.ids.in, c.ids.gradients, c.push.ready_ns);
+    timeline_own_ready(c.ids.in, c.ids.weights, c.push.ready_ns);
     comm_command(task->worker->comm, &c);
     return 0;
 }
 
 static void push_unit(struct worker *w, int u) {
+    struct transfer x = {.unit = u,
+                         .bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype),
+                         .kind = TRANSFER_GRADIENTS};
+    struct transfer_ids *ids = &w->tasks[u].ids;
+    ids->in = w->t.timeline;
+    ids->gradients = timeline_ask(ids->in, &x);
+    x.kind = TRANSFER_WEIGHTS;
+    ids->weights = timeline_ask(ids->in, &x);
     stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
 }
 
@@ -166,12 +192,16 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     if (read_words(w, in, &words) != 0) return -1;
     struct command c = {
         .kind = COMMAND_REPORT,
-        .report = {
-            .in = *in, .loss = words.loss_sum / in->loss_tokens, .ready_ns = ps_clock_ns(now_seconds())}};
+        .report = {.in = *in, .loss = words.loss_sum / in->loss_tokens, .ready_ns = timeline_now()}};
     const char *late = "the scheduler did not close the step";
+    uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
+    timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
     comm_command(w->comm, &c);
-    if (comm_wait(w->comm, COMM_STEP_DONE, -1, w->step, late) != 0) return -1;
-    *out = comm_published(w->comm).status.stats;
+    if (await(w, COMM_STEP_DONE, -1, id, late) != 0) return -1;
+    struct published p = comm_published(w->comm);
+    timeline_peers_ready(w->t.timeline, id, p.status.done_peers_ns);
+    timeline_done(w->t.timeline, id, p.status.done_ns);
+    *out = p.status.stats;
     return 0;
 }
 
@@ -241,7 +271,7 @@ static int worker_finish(struct topology *t) {
     if (barrier(w) != 0) return -1;
     if (is_alone(w)) {
         // A pull that follows a push replaces weights that compute has read. These pulls follow none.
-        for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u);
+        for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u, (struct transfer_ids){0});
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
         comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
@@ -342,8 +372,11 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
 }
 
 static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
-    struct comm_options o = {
-        .role = *role, .map = w->map, .buffers = &w->buffers, .staging = w->staging, .wire = &w->t.wire};
+    struct comm_options o = {.role = *role,
+                             .map = w->map,
+                             .buffers = &w->buffers,
+                             .staging = w->staging,
+                             .wire = &w->t.wire};
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id))) return -1;
     w->t.rank = id.rank;

@@ -23,6 +23,7 @@ struct comm {
     struct net_socket *scheduler;
     struct net_socket **shards;  // (map->shards)
     struct worker_core *core;
+    struct worker_times *times;
     pthread_t thread;
     bool thread_started;
     int taken;  // commands since the last publishing; the communication thread's
@@ -140,9 +141,11 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
 }
 
-static void obey(struct worker_core *core, const struct command *x, double now) {
+static void obey(struct comm *c, const struct command *x, double now) {
+    struct worker_core *core = c->core;
     switch (x->kind) {
         case COMMAND_PUSH:
+            worker_times_open(c->times, x->unit, x->ids);
             worker_core_push_unit(core, x->unit, &x->push);
             return;
         case COMMAND_INIT:
@@ -176,7 +179,7 @@ static void take_commands(struct comm *c) {
     c->commands = NULL;
     c->command_count = c->command_capacity = 0;
     pthread_mutex_unlock(&c->mutex);
-    for (int i = 0; i < taken; i++) obey(c->core, &commands[i], now_seconds());
+    for (int i = 0; i < taken; i++) obey(c, &commands[i], now_seconds());
     c->taken += taken;
     free(commands);
 }
@@ -200,7 +203,7 @@ static int pass_on(struct comm *c) {
     struct staging *s = c->o.staging;
     if (!s) return 0;
     for (int u = 0; u < c->o.role.layout->count; u++)
-        staging_put_weights(s, u, worker_core_fills(c->core, u));
+        staging_put_weights(s, u, worker_core_fills(c->core, u), worker_times_ids(c->times, u));
     const char *why = staging_error(s);
     return *why ? fail("the device has failed: %s", why) : 0;
 }
@@ -208,6 +211,8 @@ static int pass_on(struct comm *c) {
 // Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer.
 static bool publish(struct comm *c, double busy_s) {
     bool busy = false;
+    // Before anybody can see the transfers' end and close the record.
+    worker_times_tell(c->times, c->core, c->o.staging != NULL);
     pthread_mutex_lock(&c->mutex);
     c->now.version = INT64_MAX;
     for (int u = 0; u < c->o.role.layout->count; u++) {
@@ -333,6 +338,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->rule = consistency_of(c->c);
+    c->times = worker_times_create(o->role.layout->count);
     c->landed = xcalloc(units, sizeof *c->landed);
     c->busy = xcalloc(units, sizeof *c->busy);
     c->waited_unit = -1;
@@ -382,6 +388,7 @@ void comm_destroy(struct comm **at) {
     if (c->wake_fd >= 0) close(c->wake_fd);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->changed);
+    worker_times_destroy(&c->times);
     free(c->commands);
     free(c->shards);
     free(c->landed);

@@ -18,6 +18,7 @@
 #include "ps/ps.h"
 #include "ps/worker/staging.h"
 #include "ps/worker/worker_core.h"
+#include "ps/worker/worker_times.h"
 
 struct comm_options {
     struct ps_role_options role;
@@ -53,8 +54,9 @@ struct command {
     enum command_kind kind;
     int unit;
     struct push_info push;
-    const float *values;  // INIT: (n_pad), until the unit is no longer busy
-    uint64_t round;       // INIT
+    struct transfer_ids ids;  // PUSH
+    const float *values;      // INIT: (n_pad), until the unit is no longer busy
+    uint64_t round;           // INIT
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;  // GATHER

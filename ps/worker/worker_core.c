@@ -99,6 +99,8 @@ static void send_key(struct worker_core *c, int key, double now) {
         m.header.place_bytes = k->bytes;
         m = (struct ps_message){.header = m.header};
     }
+    int64_t *sent_ns = &c->units[k->part->unit].times.sent_ns;
+    if (!k->init && !*sent_ns) *sent_ns = ps_clock_ns(now);
     k->sent_s = now;
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
 }
@@ -227,7 +229,6 @@ static void note_acknowledged(struct worker_core *c, const struct worker_key *k,
     struct worker_unit *u = &c->units[k->part->unit];
     struct unit_times *t = &u->times;
     t->acknowledged_peers_ns = needed_ns(c, h, t->acknowledged_peers_ns);
-    if (!t->acknowledged_first_ns) t->acknowledged_first_ns = ps_clock_ns(now);
     if (--u->unacknowledged == 0) t->acknowledged_ns = ps_clock_ns(now);
 }
 
@@ -316,6 +317,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             if (!c->report.open || h->step != c->report.h.step) return 0;
             c->report.open = false;
             c->status.steps_done = h->step + 1;
+            c->status.done_ns = ps_clock_ns(now);
             c->status.done_peers_ns = needed_ns(c, h, 0);
             c->status.stats = (struct step_stats){.loss = h->loss,
                                                   .grad_norm = h->norm,

@@ -50,19 +50,19 @@ struct push_info {
 // How the last push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. What a
 // peer's part made late is told from what the transfer took by the two times of peers.
 struct unit_times {
-    int64_t step;                                    // of the push
-    int64_t ready_ns;                                // handed over
-    int64_t acknowledged_first_ns, acknowledged_ns;  // its first and its last key; 0: not yet
-    int64_t acknowledged_peers_ns;                   // the latest hand-over that an acknowledgement needed
-    int64_t landed_first_ns, landed_ns;              // weights of the first and the last key; 0: not yet
-    int64_t landed_peers_ns;                         // the latest hand-over that they needed
+    int64_t step;                        // of the push
+    int64_t ready_ns;                    // handed over
+    int64_t sent_ns, acknowledged_ns;    // its first key was sent, its last one taken; 0: not yet
+    int64_t acknowledged_peers_ns;       // the latest hand-over that an acknowledgement needed
+    int64_t landed_first_ns, landed_ns;  // weights of the first and the last key; 0: not yet
+    int64_t landed_peers_ns;             // the latest hand-over that they needed
 };
 
 struct worker_status {
-    int pulling;              // pulls not yet answered
-    int64_t steps_done;       // that the scheduler has closed
-    struct step_stats stats;  // of the last one
-    int64_t done_peers_ns;    // the latest moment it needed of any worker, this host's clock
+    int pulling;                     // pulls not yet answered
+    int64_t steps_done;              // that the scheduler has closed
+    struct step_stats stats;         // of the last one
+    int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one
     bool parted;                       // GOODBYE was acknowledged

@@ -195,8 +195,8 @@ static void check_moments(struct sim *s, struct sim_worker *x) {
         // Weights that came before it, and prove that the push had come, stand for an acknowledgement.
         if (s->drop_percent == 0 && s->in_order)
             check_moment(s, x, t->acknowledged_peers_ns, alone ? own_ns : earlier_ns);
-        assert_true(t->ready_ns <= t->acknowledged_first_ns && t->ready_ns <= t->landed_first_ns);
-        assert_true(t->acknowledged_first_ns <= t->acknowledged_ns && t->landed_first_ns <= t->landed_ns);
+        assert_true(t->ready_ns <= t->sent_ns && t->ready_ns <= t->landed_first_ns);
+        assert_true(t->sent_ns <= t->acknowledged_ns && t->landed_first_ns <= t->landed_ns);
         assert_true(t->acknowledged_ns <= ps_clock_ns(sim_clock(s, x)) &&
                     t->landed_ns <= ps_clock_ns(sim_clock(s, x)));
     }

@@ -185,8 +185,11 @@ static int run_timed(struct queue *q, const struct slot *slot, struct trace_span
         span->kind = slot->kind == SLOT_STAMP ? INTERVAL_STAMP : INTERVAL_WAIT;
         span->tag = slot->tag;
     }
+    // The moment passed with the slot before it, even if the thread has been kept from running since.
+    if (slot->kind == SLOT_STAMP && q->last_end_ns) span->start_ns = q->last_end_ns;
     int rc = run_slot(q, slot);
     if (slot->kind != SLOT_STAMP) span->duration_ns = queue_now_ns() - span->start_ns;
+    q->last_end_ns = span->start_ns + span->duration_ns;
     if (q->head.dev->trace) snprintf(span->name, sizeof span->name, "%s", slot_name(slot));
     return rc;
 }

@@ -39,7 +39,7 @@ static size_t cut_spans(struct split_span *s, size_t n, int64_t begin, int64_t e
     return kept;
 }
 
-// The same of blocked intervals. A moment belongs to the interval that ends last: who has the latest end so far
+// The same of blocked intervals, but for their ends, which say who ends a gap also behind the step. A moment belongs to the interval that ends last: who has the latest end so far
 // keeps the moments up to its end, so that an interval inside of another one vanishes.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
@@ -47,8 +47,7 @@ static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t
     for (size_t i = 0; i < n; i++) {
         struct split_block one = b[i];
         one.begin = later(one.begin, begin);
-        one.end = earlier(one.end, end);
-        if (one.end <= one.begin) continue;
+        if (one.end <= one.begin || one.begin >= end) continue;
         while (kept > 0 && b[kept - 1].end > one.begin) {
             struct split_block *before = &b[kept - 1];
             if (before->end > one.end) break;

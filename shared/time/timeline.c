@@ -148,7 +148,9 @@ static void note_done(struct timeline *tl, uint64_t id, int64_t ns) {
 
 static void note_first_byte(struct timeline *tl, uint64_t id, int64_t ns) {
     struct record *r = record_of(tl, id);
-    if (r && (!r->t.first_byte || ns < r->t.first_byte)) r->t.first_byte = ns;
+    if (!r) return;
+    if (ns < r->t.asked) ns = r->t.asked;  // the link was free already
+    if (!r->t.first_byte || ns < r->t.first_byte) r->t.first_byte = ns;
 }
 
 static void note_block(struct timeline *tl, uint64_t id, int64_t begin, int64_t end) {

@@ -12,6 +12,7 @@
 #include "decentral/collective/collective_mpi.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
+#include "tests/decentral/time_cases.h"
 #include "tests/decentral/zero_cases.h"
 #include "tests/emulated.h"
 
@@ -186,6 +187,20 @@ static int job_zero(struct mpi_rank *r) {
     return rc;
 }
 
+// Who is late is waited for, a slow link is exposed, in all stages; each rank learns from the others when they were
+// ready.
+static int job_time(struct mpi_rank *r) {
+    struct layout *layout = zero_case_layout(r->size, false);
+    struct collective_source src = {&collective_mpi_kind, r->world, r->rank, r->size};
+    int rc = 0;
+    for (int i = 0; i < 2 * ZERO_STAGES && !rc; i++) {
+        struct time_case c = {.stage = i / 2, .slow_link = i % 2};
+        rc = time_case_rank(&c, &src, layout);
+    }
+    layout_destroy(&layout);
+    return rc;
+}
+
 static const struct job {
     const char *name;
     int (*run)(struct mpi_rank *r);
@@ -198,6 +213,7 @@ static const struct job {
     {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3, false},
     {"no_staging_is_refused", job_no_staging_is_refused, false, 3, false},
     {"zero", job_zero, false, 3, false},
+    {"time", job_time, false, 3, false},
     {"missing", job_missing, true, 3, false},
     {"mismatch", job_mismatch, true, 3, false},
     {"abort", job_abort, true, 3, false},

@@ -1,0 +1,397 @@
+// Where a step's time went: the pure split against its definition, and the recorder on a real stream.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/time/timeline.h"
+
+#define S 1000000000LL
+
+static void assert_near(double got, double want, double error, const char *what) {
+    if (!(fabs(got - want) <= error)) fail_msg("%s: %.9f, not %.9f", what, got, want);
+}
+
+// ---------------------------------------------------------------- the split
+struct made_up {
+    struct split_span busy[8], moves[8], data[8];
+    struct split_block blocked[8];
+    size_t busy_count, blocked_count, move_count, data_count;
+};
+
+static struct time_split split(struct made_up m, int64_t begin, int64_t end) {
+    struct time_split out;
+    time_split_of(&(struct split_input){begin, end, m.busy, m.blocked, m.moves, m.data, m.busy_count,
+                                        m.blocked_count, m.move_count, m.data_count},
+                  &out);
+    assert_near(time_split_parts(&out), out.total, 1e-12, "the parts");
+    return out;
+}
+
+static void test_a_gap_ends_by_one_transfer(void **state) {
+    (void)state;
+    struct made_up m = {.busy = {{0, 2 * S, PHASE_FORWARD}, {7 * S, 9 * S, PHASE_BACKWARD}},
+                        .busy_count = 2,
+                        .blocked = {{3 * S, 7 * S, 1 * S, 4 * S}},
+                        .blocked_count = 1};
+    struct time_split t = split(m, 0, 10 * S);
+    assert_near(t.forward, 2, 1e-9, "forward");
+    assert_near(t.backward, 2, 1e-9, "backward");
+    assert_near(t.wait, 1, 1e-9, "wait");
+    assert_near(t.comm_exposed, 3, 1e-9, "exposed");
+    assert_near(t.host, 2, 1e-9, "host");
+    assert_near(t.total, 10, 1e-9, "total");
+}
+
+static void test_where_the_peers_were_ready_decides(void **state) {
+    (void)state;
+    struct {
+        int64_t own, peers;
+        double wait;
+    } cases[] = {
+        {1, 1, 0},          // all were ready before: only the link is late
+        {1, 20 * S, 4},     // the peers come after the gap (a clock is off): all of it is waiting
+        {1, 5 * S, 2},      // in between
+        {4 * S, 6 * S, 2},  // the own part is still on its way for a second: that is communication
+        {1, 0, 0},          // nobody has said: exposed
+        {0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct made_up m = {.blocked = {{3 * S, 7 * S, cases[i].own, cases[i].peers}}, .blocked_count = 1};
+        struct time_split t = split(m, 2 * S, 8 * S);
+        assert_near(t.wait, cases[i].wait, 1e-9, "wait");
+        assert_near(t.comm_exposed, 4 - cases[i].wait, 1e-9, "exposed");
+        assert_near(t.host, 2, 1e-9, "host");
+    }
+}
+
+static void test_of_two_transfers_the_one_that_ends_the_gap_counts(void **state) {
+    (void)state;
+    struct made_up m = {.blocked = {{1 * S, 6 * S, 1, 6 * S}, {2 * S, 4 * S, 1, 1}, {5 * S, 8 * S, 1, 1}},
+                        .blocked_count = 3};
+    struct time_split t = split(m, 0, 10 * S);
+    assert_near(t.wait, 4, 1e-9, "wait");             // 1 .. 5: the second lies inside of the first
+    assert_near(t.comm_exposed, 3, 1e-9, "exposed");  // 5 .. 8
+    assert_near(t.host, 3, 1e-9, "host");
+}
+
+static void test_blocked_while_busy_is_busy(void **state) {
+    (void)state;
+    struct made_up m = {
+        .busy = {{1 * S, 5 * S, PHASE_BACKWARD}},
+        .busy_count = 1,
+        .blocked = {{0, 6 * S, 1, 1}},
+        .blocked_count = 1,
+        .moves = {{2 * S, 3 * S, PHASE_COMM}, {1 * S, 4 * S, PHASE_COMM}, {5 * S, 6 * S, PHASE_COMM}},
+        .move_count = 3};
+    struct time_split t = split(m, 0, 6 * S);
+    assert_near(t.backward, 4, 1e-9, "backward");
+    assert_near(t.comm_exposed, 2, 1e-9, "exposed");
+    assert_near(t.comm_overlapped, 3, 1e-9, "overlapped");  // transfers at the same time count once
+    assert_near(t.host, 0, 1e-9, "host");
+}
+
+static void test_reading_is_data_only_where_nothing_else_happens(void **state) {
+    (void)state;
+    struct made_up m = {.busy = {{0, 2 * S, PHASE_FORWARD}, {8 * S, 9 * S, PHASE_OTHER}},
+                        .busy_count = 2,
+                        .blocked = {{3 * S, 4 * S, 1, 1}},
+                        .blocked_count = 1,
+                        .data = {{1 * S, 6 * S, PHASE_DATA}},
+                        .data_count = 1};
+    struct time_split t = split(m, 0, 10 * S);
+    assert_near(t.data, 3, 1e-9, "data");
+    assert_near(t.comm_exposed, 1, 1e-9, "exposed");
+    assert_near(t.host, 4, 1e-9, "host");  // what has no phase is the host's
+}
+
+static void test_nothing_recorded_is_the_hosts(void **state) {
+    (void)state;
+    struct time_split t = split((struct made_up){0}, 5 * S, 7 * S);
+    assert_near(t.host, 2, 1e-12, "host");
+    t = split((struct made_up){0}, 7 * S, 7 * S);
+    assert_near(t.total, 0, 0, "an empty step");
+}
+
+// The definition, nanosecond by nanosecond.
+static struct time_split by_definition(const struct made_up *m, int64_t begin, int64_t end) {
+    struct time_split t = {.total = (double)(end - begin)};
+    for (int64_t now = begin; now < end; now++) {
+        const struct split_span *busy = NULL;
+        const struct split_block *on = NULL;
+        bool moving = false, reading = false;
+        for (size_t i = 0; i < m->busy_count; i++)
+            if (now >= m->busy[i].begin && now < m->busy[i].end) busy = &m->busy[i];
+        for (size_t i = 0; i < m->blocked_count; i++) {
+            const struct split_block *b = &m->blocked[i];
+            if (now >= b->begin && now < b->end && (!on || b->end > on->end)) on = b;
+        }
+        for (size_t i = 0; i < m->move_count; i++)
+            moving |= now >= m->moves[i].begin && now < m->moves[i].end;
+        for (size_t i = 0; i < m->data_count; i++) reading |= now >= m->data[i].begin && now < m->data[i].end;
+        if (busy && moving) t.comm_overlapped++;
+        if (busy)
+            *(busy->phase == PHASE_FORWARD    ? &t.forward
+              : busy->phase == PHASE_BACKWARD ? &t.backward
+                                              : &t.host) += 1;
+        else if (on && now >= on->own_ready && now < on->peers_ready)
+            t.wait++;
+        else if (on)
+            t.comm_exposed++;
+        else
+            *(reading ? &t.data : &t.host) += 1;
+    }
+    return t;
+}
+
+static void test_the_split_is_its_definition(void **state) {
+    (void)state;
+    unsigned seed = 7;
+    for (int round = 0; round < 4000; round++) {
+        struct made_up m = {.busy_count = (size_t)(rand_r(&seed) % 5),
+                            .blocked_count = (size_t)(rand_r(&seed) % 7),
+                            .move_count = (size_t)(rand_r(&seed) % 5),
+                            .data_count = (size_t)(rand_r(&seed) % 3)};
+        int64_t at = 0;
+        for (size_t i = 0; i < m.busy_count; i++) {  // one stream: one behind the other
+            m.busy[i].begin = at + rand_r(&seed) % 20;
+            at = m.busy[i].end = m.busy[i].begin + rand_r(&seed) % 20;
+            m.busy[i].phase =
+                (enum phase)(rand_r(&seed) % 4 == 0 ? PHASE_OTHER : PHASE_FORWARD + rand_r(&seed) % 2);
+        }
+        for (size_t i = 0; i < m.blocked_count; i++) {
+            // Ends that differ: which of two that end together counts is anybody's guess.
+            int64_t begin = rand_r(&seed) % 90, length = 8 * (rand_r(&seed) % 6) + (int64_t)i;
+            m.blocked[i] = (struct split_block){begin, (begin + length) / 8 * 8 + (int64_t)i,
+                                                rand_r(&seed) % 60, rand_r(&seed) % 100};
+        }
+        for (size_t i = 0; i < m.move_count; i++) {
+            m.moves[i].begin = rand_r(&seed) % 90;
+            m.moves[i].end = m.moves[i].begin + rand_r(&seed) % 40;
+        }
+        for (size_t i = 0; i < m.data_count; i++) {
+            m.data[i].begin = rand_r(&seed) % 90;
+            m.data[i].end = m.data[i].begin + rand_r(&seed) % 40;
+        }
+        struct time_split want = by_definition(&m, 10, 80), got = split(m, 10, 80);
+        assert_near(1e9 * got.forward, want.forward, 1e-3, "forward");
+        assert_near(1e9 * got.backward, want.backward, 1e-3, "backward");
+        assert_near(1e9 * got.wait, want.wait, 1e-3, "wait");
+        assert_near(1e9 * got.comm_exposed, want.comm_exposed, 1e-3, "exposed");
+        assert_near(1e9 * got.comm_overlapped, want.comm_overlapped, 1e-3, "overlapped");
+        assert_near(1e9 * got.data, want.data, 1e-3, "data");
+        assert_near(1e9 * got.host, want.host, 1e-3, "host");
+    }
+}
+
+// ---------------------------------------------------------------- the recorder
+struct rig {
+    struct device *dev;
+    struct stream *compute, *other;
+    struct event *e;
+    struct unit units[2];
+    struct layout layout;
+    struct timeline *tl;
+};
+
+static int open_rig(void **state) {
+    struct rig *r = calloc(1, sizeof *r);
+    *state = r;
+    if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &r->dev))
+        return -1;
+    r->compute = stream_create(r->dev, "compute");
+    r->other = stream_create(r->dev, "other");
+    r->e = event_create(r->dev);
+    snprintf(r->units[0].name, sizeof r->units[0].name, "first");
+    snprintf(r->units[1].name, sizeof r->units[1].name, "second");
+    r->layout = (struct layout){.count = 2, .units = r->units};
+    r->tl = timeline_create(&(struct timeline_options){r->compute, &r->layout, 1});
+    return r->tl ? 0 : -1;
+}
+
+static int close_rig(void **state) {
+    struct rig *r = *state;
+    timeline_destroy(&r->tl);
+    event_destroy(&r->e);
+    stream_destroy(&r->compute);
+    stream_destroy(&r->other);
+    dev_close(&r->dev);
+    free(r);
+    return 0;
+}
+
+static int doze(void *ms) {
+    usleep((unsigned)(1000 * (intptr_t)ms));
+    return 0;
+}
+
+static void work(struct stream *s, int ms) { stream_host(s, "work", doze, (void *)(intptr_t)ms); }
+
+static void finish(struct rig *r, struct time_split *t, int64_t steps) {
+    stream_sync(r->compute);
+    stream_sync(r->other);
+    timeline_end(r->tl);
+    assert_int_equal(timeline_split(r->tl, t), steps);
+    assert_near(time_split_parts(t), t->total, 1e-9, "the parts");
+    assert_int_equal(timeline_lost(r->tl), 0);
+}
+
+// Sleeping may take longer on a loaded machine, never shorter: lower bounds hold, and the parts add up.
+static void test_a_stream_notes_when_it_is_busy_and_blocked(void **state) {
+    struct rig *r = *state;
+    struct time_split t;
+    assert_int_equal(timeline_watch(r->tl, r->other), 0);
+    timeline_step(r->tl, 0);
+    stream_phase(r->compute, PHASE_FORWARD);
+    work(r->compute, 30);
+    uint64_t moment = timeline_moment(r->tl);
+    uint64_t id = timeline_ask(r->tl, &(struct transfer){TRANSFER_WEIGHTS, 1, 77});
+    timeline_gate(r->tl, id, moment);
+    timeline_stamp(r->tl, r->other, id, TIMELINE_FIRST_BYTE);
+    work(r->other, 120);
+    timeline_stamp(r->tl, r->other, id, TIMELINE_DONE);
+    event_record(r->e, r->other);
+    assert_int_equal(timeline_ready(r->tl, id), 0);  // the moment has not passed
+    timeline_wait(r->tl, r->compute, r->e, id);
+    stream_phase(r->compute, PHASE_BACKWARD);
+    work(r->compute, 20);
+    stream_sync(r->compute);
+    int64_t ready = timeline_ready(r->tl, id);
+    timeline_peers_ready(r->tl, id, ready + 40000000);
+    timeline_pause(r->tl);
+    work(r->compute, 50);  // between steps: nobody's
+    finish(r, &t, 1);
+    assert_true(t.forward >= 0.03 && t.backward >= 0.02);
+    assert_near(t.wait, 0.04, 0.002, "wait");  // from the moment on, exactly
+    assert_true(t.comm_exposed >= 0.04 - 0.002);
+    struct timeline_view v;
+    assert_true(timeline_view(r->tl, 0, &v));
+    assert_int_equal(v.transfer_count, 1);
+    assert_int_equal(v.blocked_count, 1);
+    const struct transfer_times *x = &v.transfers[0];
+    assert_true(x->asked <= x->own_ready && x->own_ready <= x->peers_ready && x->first_byte < x->done);
+    assert_true(x->done - x->first_byte >= 120000000 && x->what.bytes == 77 && x->what.unit == 1);
+    assert_true(v.compute_count == 2 && v.compute[0].phase == PHASE_FORWARD);
+    assert_near(1e-9 * (double)(v.compute[0].end - x->own_ready), 0, 0.002, "the moment");
+    timeline_view_free(&v);
+    assert_false(timeline_view(r->tl, 1, &v));
+}
+
+static void test_a_transfer_may_be_waited_for_in_the_next_step(void **state) {
+    struct rig *r = *state;
+    struct time_split t;
+    int64_t base = timeline_now();
+    uint64_t ids[12];
+    for (int step = 0; step < 12; step++) {
+        timeline_step(r->tl, step);
+        if (step > 0) {
+            int64_t now = timeline_now();
+            timeline_blocked(r->tl, ids[step - 1], now, now + 20000000);
+            usleep(20000);
+            timeline_peers_ready(r->tl, ids[step - 1], now + 10000000);
+            timeline_done(r->tl, ids[step - 1], now + 20000000);
+        }
+        ids[step] = timeline_ask(r->tl, &(struct transfer){TRANSFER_GRADIENTS, 0, 1});
+        timeline_own_ready(r->tl, ids[step], timeline_now());
+    }
+    timeline_pause(r->tl);
+    int64_t end = timeline_now();
+    finish(r, &t, 12);
+    assert_near(t.wait, 0.11, 1e-6, "wait");
+    assert_near(t.comm_exposed, 0.11, 1e-6, "exposed");
+    assert_near(t.total, 1e-9 * (double)(end - base), 0.01, "total");
+    // A step's view has the transfer that was asked for in the step before.
+    struct timeline_view v;
+    for (int back = 0; back < TIMELINE_KEPT; back++) {
+        assert_true(timeline_view(r->tl, back, &v));
+        assert_int_equal(v.step, 11 - back);
+        assert_int_equal(v.blocked_count, 1);
+        assert_int_equal(v.transfers[v.blocked[0].transfer].id, ids[10 - back]);
+        timeline_view_free(&v);
+    }
+    assert_false(timeline_view(r->tl, TIMELINE_KEPT, &v));
+}
+
+static void *ask_much(void *tl) {
+    for (int i = 0; i < 20000; i++) {
+        uint64_t id = timeline_ask(tl, &(struct transfer){TRANSFER_CONTROL, -1, 8});
+        timeline_own_ready(tl, id, timeline_now());
+        timeline_done(tl, id, timeline_now());
+        timeline_blocked(tl, id, timeline_now(), timeline_now() + 1000);
+    }
+    return NULL;
+}
+
+// More than there is room for, from several threads: ids go stale, nothing is written where it does not belong.
+static void test_it_is_bounded(void **state) {
+    struct rig *r = *state;
+    struct time_split t;
+    pthread_t threads[3];
+    uint64_t old = timeline_ask(r->tl, &(struct transfer){TRANSFER_CONTROL, -1, 8});
+    timeline_step(r->tl, 0);
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, ask_much, r->tl);
+    for (int step = 1; step < 40; step++) {
+        timeline_step(r->tl, step);
+        timeline_moment(r->tl);
+    }
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    timeline_done(r->tl, old, 5);
+    assert_int_equal(timeline_ready(r->tl, old), 0);
+    finish(r, &t, 40);
+}
+
+// A step with more intervals than a stream keeps between two looks: they are counted as lost.
+static void test_lost_intervals_are_counted(void **state) {
+    struct rig *r = *state;
+    struct time_split t;
+    timeline_step(r->tl, 0);
+    for (int i = 0; i < 10000; i++) timeline_moment(r->tl);
+    stream_sync(r->compute);
+    timeline_pause(r->tl);
+    timeline_end(r->tl);
+    timeline_split(r->tl, &t);
+    assert_near(time_split_parts(&t), t.total, 1e-9, "the parts");
+    assert_true(timeline_lost(r->tl) > 0);
+}
+
+static void test_nothing_is_recorded_without_one(void **state) {
+    struct rig *r = *state;
+    struct time_split t;
+    timeline_step(NULL, 0);
+    assert_int_equal(timeline_ask(NULL, &(struct transfer){0}), 0);
+    assert_int_equal(timeline_moment(NULL), 0);
+    timeline_gate(NULL, 1, 1);
+    timeline_stamp(NULL, r->compute, 1, TIMELINE_DONE);
+    timeline_wait(NULL, r->compute, r->e, 1);
+    timeline_blocked(NULL, 1, 0, 1);
+    timeline_end(NULL);
+    assert_int_equal(timeline_split(NULL, &t), 0);
+}
+
+int main(void) {
+#define RIG(f) cmocka_unit_test_setup_teardown(f, open_rig, close_rig)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_gap_ends_by_one_transfer),
+        cmocka_unit_test(test_where_the_peers_were_ready_decides),
+        cmocka_unit_test(test_of_two_transfers_the_one_that_ends_the_gap_counts),
+        cmocka_unit_test(test_blocked_while_busy_is_busy),
+        cmocka_unit_test(test_reading_is_data_only_where_nothing_else_happens),
+        cmocka_unit_test(test_nothing_recorded_is_the_hosts),
+        cmocka_unit_test(test_the_split_is_its_definition),
+        RIG(test_a_stream_notes_when_it_is_busy_and_blocked),
+        RIG(test_a_transfer_may_be_waited_for_in_the_next_step),
+        RIG(test_it_is_bounded),
+        RIG(test_lost_intervals_are_counted),
+        RIG(test_nothing_is_recorded_without_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

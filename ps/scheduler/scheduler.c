@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ps/diary/diary_file.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/scheduler/scheduler_core.h"
@@ -24,6 +25,7 @@ struct scheduler {
     struct wire_count wire;
     char address[NET_ADDRESS_MAX];  // as bound
     struct waiting waiting;
+    struct diary *diary;   // NULL: no trace
     int64_t cpu_begin_ns;  // when the job started
 };
 
@@ -73,10 +75,13 @@ static int scheduler_loop(struct scheduler *s) {
         say_waiting(s, now_seconds());
         say_slow(s, now_seconds());
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
+        diary_enter(s->diary, WIRE_NONE, &DIARY_NOTHING);
         if (net_poll(&item, 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         while (item.ready && (rc = net_recv(s->router, &m)) == 1) {
             s->sender = m.from;
+            diary_enter(s->diary, (int)m.header.kind,
+                        &(struct diary_of){-1, m.header.rank, 1, m.header.step});
             int member = scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
             if (member >= 0) s->routes[member] = m.from;
             if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
@@ -110,19 +115,43 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
     return 0;
 }
 
+static struct diary *trace_begin(const struct ps_role_options *o, const char *names[WIRE_KINDS]) {
+    for (int k = 0; k < WIRE_KINDS; k++) names[k] = wire_kind_name((enum wire_kind)k);
+    struct diary_options d = {.names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
+    return o->dir && o->config->trace ? diary_create(&d) : NULL;
+}
+
+static int trace_end(struct scheduler *s) {
+    const struct config *c = s->o->config;
+    struct diary_thread thread = {"messages", s->diary};
+    struct diary_role r = {.dir = s->o->dir,
+                           .role = "scheduler",
+                           .threads = &thread,
+                           .count = 1,
+                           .pid = trace_pid_scheduler(c->workers, c->ps.servers),
+                           .first_tid = 1,
+                           .workers = c->workers};
+    diary_end(s->diary);
+    return s->diary ? diary_write_trace(&r) : 0;
+}
+
 int ps_scheduler_run(const struct ps_role_options *o) {
+    const char *names[WIRE_KINDS];
     struct scheduler s = {.o = o};
     error_set_label("scheduler");
     struct shard_map *map = shard_map_of(o->config, o->layout);
     if (!map) return -1;
+    s.diary = trace_begin(o, names);
     int rc = scheduler_open(&s, map);
     if (rc == 0) {
         rc = scheduler_loop(&s);
         if (rc != 0) ps_fail(scheduler_core_error(s.core));
+        if (rc == 0) rc = trace_end(&s);
     }
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
     free(s.routes);
+    diary_destroy(&s.diary);
     shard_map_destroy(&map);
     return rc;
 }

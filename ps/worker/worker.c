@@ -277,6 +277,8 @@ static int worker_finish(struct topology *t) {
         comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
         if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
     }
+    comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
+    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the trace was not written") != 0) return -1;
     refresh(w);
     return 0;
 }

@@ -9,6 +9,7 @@
 
 #include "ps/consistency.h"
 #include "ps/timing.h"
+#include "ps/worker/worker_trace.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
@@ -24,6 +25,7 @@ struct comm {
     struct net_socket **shards;  // (map->shards)
     struct worker_core *core;
     struct worker_times *times;
+    struct diary *diary;  // NULL: no trace
     pthread_t thread;
     bool thread_started;
     int taken;  // commands since the last publishing; the communication thread's
@@ -138,7 +140,15 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     struct comm *c = ctx;
     struct ps_message m = *message;
     ps_stamp(&c->id, &m.header);
+    worker_trace_message(c->diary, c->id.rank, &m.header);
     net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
+    diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
+}
+
+static void leave_trace(struct comm *c) {
+    struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, worker_core_clock(c->core), c->diary};
+    if (c->diary && worker_trace_write(&t) != 0) comm_give_up(c, error_last());
+    diary_destroy(&c->diary);
 }
 
 static void obey(struct comm *c, const struct command *x, double now) {
@@ -162,6 +172,9 @@ static void obey(struct comm *c, const struct command *x, double now) {
             return;
         case COMMAND_STOP:
             worker_core_stop(core);
+            return;
+        case COMMAND_TRACE:
+            leave_trace(c);
             return;
         case COMMAND_GOODBYE:
             worker_core_goodbye(core, now);
@@ -192,7 +205,9 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
             ps_frame_release(m.frame);
             continue;
         }
+        worker_trace_message(c->diary, c->id.rank, &m.header);
         if (worker_core_message(c->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
+        diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
     }
     return rc < 0 ? -1 : 0;
 }
@@ -238,7 +253,9 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
     items[1] = (struct net_poll_item){.socket = c->scheduler};
     for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->shards[g]};
+    diary_enter(c->diary, WORKER_IDLE, &DIARY_NOTHING);
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
+    diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
     if (items[0].ready) take_commands(c);
     if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
@@ -339,6 +356,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->rule = consistency_of(c->c);
     c->times = worker_times_create(o->role.layout->count);
+    c->diary = worker_diary(&o->role);
     c->landed = xcalloc(units, sizeof *c->landed);
     c->busy = xcalloc(units, sizeof *c->busy);
     c->waited_unit = -1;
@@ -389,6 +407,7 @@ void comm_destroy(struct comm **at) {
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->changed);
     worker_times_destroy(&c->times);
+    diary_destroy(&c->diary);
     free(c->commands);
     free(c->shards);
     free(c->landed);

@@ -47,6 +47,7 @@ enum command_kind {
     COMMAND_GATHER,
     COMMAND_PULL_ALL,
     COMMAND_STOP,
+    COMMAND_TRACE,  // leaves this thread's trace, if there is one
     COMMAND_GOODBYE
 };
 

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""--trace of a star: arrows follow each partition of each worker from its push through the servers to its pull, across
+processes, on one clock."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from collections import defaultdict
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+WORKERS, SERVERS, STEPS = 2, 2, 3
+ARGS = ["--model", "tiny", "--data", "demo", "--steps", str(STEPS), "--seq", "8", "--batch", "1", "--threads", "1",
+        "--quiet", "--no-weights", "--trace", "--workers", str(WORKERS), "--servers", str(SERVERS), "--set", "eval_batches=0"]
+
+
+def run(folder, *args):
+    """The events of a traced run."""
+    out = os.path.join(folder, "run")
+    done = subprocess.run([PROGRAM, "train", *ARGS, *args, "--out", out], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    with open(os.path.join(out, "trace.json"), encoding="utf-8") as f:
+        return out, json.load(f)["traceEvents"]
+
+
+def arrows_of(events):
+    """{id: its events in the order of time}"""
+    arrows = defaultdict(list)
+    for e in events:
+        if e["ph"] in "stf":
+            arrows[e["id"]].append(e)
+    return {i: sorted(a, key=lambda e: e["ts"]) for i, a in arrows.items()}
+
+
+class Trace(unittest.TestCase):
+    def check(self, *args):
+        with tempfile.TemporaryDirectory() as folder:
+            out, events = run(folder, *args)
+            self.assertEqual([n for n in os.listdir(os.path.join(out, "ranks")) if n.startswith("trace-")], [])
+        names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
+        # Every process has a pid of its own, and all are there.
+        self.assertEqual(len(names), WORKERS + SERVERS + 1)
+        self.assertEqual(sorted(names.values()), ["scheduler"] + [f"server {i}" for i in range(SERVERS)]
+                         + [f"worker {i}" for i in range(WORKERS)])
+        self.assertEqual({e["pid"] for e in events}, set(names))
+        self.check_arrows(events, names)
+        return events
+
+    def check_arrows(self, events, names):
+        slices = defaultdict(list)
+        for e in events:
+            if e["ph"] == "X":
+                slices[e["pid"], e["tid"]].append(e)
+        keys = {e["args"]["key"] for e in events if e.get("cat") == "server" and e["ph"] == "X"} - {-1}
+        arrows = arrows_of(events)
+        self.assertEqual(len(arrows), len(keys) * WORKERS * STEPS)
+        for arrow in arrows.values():
+            # One begins it, one ends it, in this order and in the same worker; servers lie between.
+            self.assertEqual("".join(e["ph"] for e in arrow).replace("t", ""), "sf")
+            self.assertEqual((arrow[0]["ph"], arrow[-1]["ph"]), ("s", "f"))
+            self.assertEqual(arrow[0]["pid"], arrow[-1]["pid"])
+            self.assertTrue(names[arrow[0]["pid"]].startswith("worker"))
+            self.assertEqual(len({e["pid"] for e in arrow[1:-1]}), 1)
+            self.assertTrue(names[arrow[1]["pid"]].startswith("server"))
+            touched = [self.touched(slices, e) for e in arrow]
+            self.assertEqual(touched, ["push", *self.on_the_way, "pull"])
+
+    def touched(self, slices, e):
+        """The name of the span that an arrow's event binds to: it starts there, of the same thread."""
+        found = [s["name"] for s in slices[e["pid"], e["tid"]] if s["ts"] == e["ts"]]
+        self.assertEqual(len(found), 1, e)
+        return found[0]
+
+    def test_summed_in_order(self):
+        self.on_the_way = ["sum", "update", "reply"]
+        events = self.check("--topology", "ps:sync")
+        # The scheduler has heard a report of every worker in every step.
+        heard = [e for e in events if e.get("cat") == "scheduler" and e["name"] == "report"]
+        self.assertEqual(len(heard), WORKERS * STEPS)
+
+    def test_commit_round(self):
+        self.on_the_way = ["sum", "update", "reply"]
+        self.check("--topology", "ps:sync", "--set", "gradient_clipping=0.5", "--medium", "tcp")
+
+    def test_without_clipping(self):
+        self.on_the_way = ["sum", "update", "reply"]
+        self.check("--topology", "ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp")
+
+    def test_on_arrival(self):
+        self.on_the_way = ["update", "reply"]
+        self.check("--topology", "ps:async")
+
+
+if __name__ == "__main__":
+    unittest.main()

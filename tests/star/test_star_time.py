@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Where a star's time goes. A worker that is late by a known time shows as waiting for peers on the others; a link of
+known bandwidth shows as exposed communication. Neither shows as the other."""
+import json
+import os
+import queue
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+COMMON = ["--model", "tiny", "--data", "demo", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet",
+          "--set", "eval_batches=0"]
+TRIES = 3  # a loaded machine may be late by itself
+PARTS = ["data", "forward", "backward", "optimizer", "comm_exposed", "wait", "host"]
+
+
+def summary_of(out):
+    with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+class Link(threading.Thread):
+    """Forwards connections to a port; what clients send passes at `rate` bytes a second, answers at once."""
+
+    def __init__(self, port, rate):
+        super().__init__(daemon=True)
+        self.to, self.rate, self.ends = port, rate, []
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                client, _ = self.listening.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.to))
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.ends.append(end)
+            for one, other, rate in ((client, server, self.rate), (server, client, None)):
+                arrived = queue.Queue()
+                threading.Thread(target=self.take, args=(one, arrived), daemon=True).start()
+                threading.Thread(target=self.give, args=(other, arrived, rate), daemon=True).start()
+
+    def close(self):
+        for end in [self.listening, *self.ends]:
+            end.close()
+
+    @staticmethod
+    def take(source, arrived):
+        data = b"more"
+        while data:
+            try:
+                data = source.recv(8192)
+            except OSError:
+                data = b""
+            arrived.put((time.monotonic(), data))
+
+    @staticmethod
+    def give(sink, arrived, rate):
+        free = 0.0  # when the link has passed on all before; a late sender here makes nothing later that has arrived
+        try:
+            while True:
+                at, data = arrived.get()
+                if not data:
+                    return sink.shutdown(socket.SHUT_WR)
+                if rate:
+                    free = max(free, at) + len(data) / rate
+                    time.sleep(max(0.0, free - time.monotonic()))
+                sink.sendall(data)
+        except OSError:
+            return None
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
+class Roles:
+    """A star whose roles are started one by one, its servers behind links."""
+
+    def __init__(self, folder, args):
+        self.folder, self.args, self.started, self.links = folder, args, [], []
+
+    def start(self, role, *more):
+        log = open(os.path.join(self.folder, f"log-{len(self.started)}"), "w+", encoding="utf-8")
+        command = [PROGRAM, role, *COMMON, *self.args, "--out", os.path.join(self.folder, "run"), *more]
+        self.started.append((subprocess.Popen(command, stdout=log, stderr=log), log))
+        return log.name
+
+    def address(self, log):
+        for _ in range(1000):
+            with open(log, encoding="utf-8") as f:
+                found = re.search(r"listening on (\S+)", f.read())
+            if found:
+                return found[1]
+            time.sleep(0.02)
+        raise AssertionError("the scheduler did not come up")
+
+    def run(self, workers, servers, rate):
+        scheduler = ["--scheduler", self.address(self.start("scheduler"))]
+        for i in range(servers):
+            port = free_port()
+            link = Link(port, rate)
+            self.links.append(link)
+            self.start("server", *scheduler, "--rank", str(i), "--set", f"parameter_server.bind=tcp://127.0.0.1:{port}",
+                       "--advertise", f"tcp://127.0.0.1:{link.port}")
+        for i in range(workers):
+            self.start("worker", *scheduler, "--rank", str(i), "--no-weights")
+        for process, log in self.started:
+            if process.wait(timeout=120):
+                log.seek(0)
+                raise AssertionError(log.read())
+        return summary_of(os.path.join(self.folder, "run"))
+
+    def end(self):
+        for process, log in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            log.close()
+        for link in self.links:
+            link.close()
+
+
+class StarTime(unittest.TestCase):
+    def attempt(self, check):
+        """A check that a busy machine may spoil."""
+        for i in range(TRIES):
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    return check(folder)
+                except AssertionError:
+                    if i + 1 == TRIES:
+                        raise
+
+    def check_sums(self, summary):
+        """Parts of every worker and server add up, and to what the loop's own clock says."""
+        for t in summary["time_per_rank"]:
+            self.assertAlmostEqual(sum(t[p] for p in PARTS) / t["total"], 1.0, delta=0.01)
+            self.assertAlmostEqual(t["check"], 1.0, delta=0.01)
+        for t in summary["server_time"]:
+            parts = sum(t[p] for p in ("receive", "sum", "hold", "wait", "update", "reply"))
+            self.assertAlmostEqual(parts / t["total"], 1.0, delta=0.001)
+
+    # ---------------------------------------------------------------- a straggler
+    def straggler(self, *args, waits=True):
+        steps, late = 4, 0.25
+        total = steps * late
+
+        def check(folder):
+            out = os.path.join(folder, "run")
+            done = subprocess.run([PROGRAM, "train", *COMMON, "--steps", str(steps), "--workers", "2", "--no-weights",
+                                   "--delay", f"1:constant:{late * 1e3}", *args, "--out", out],
+                                  capture_output=True, text=True, timeout=120)
+            if done.returncode == 2 and "shm" in args:
+                self.skipTest(done.stderr)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            summary = summary_of(out)
+            self.check_sums(summary)
+            other, straggler = summary["time_per_rank"]
+            self.assertAlmostEqual(other["wait"], total if waits else 0.0, delta=0.1 * total)
+            self.assertLess(other["comm_exposed"], 0.1 * total)
+            self.assertLess(straggler["wait"] + straggler["comm_exposed"], 0.1 * total)
+            if waits:
+                # The servers have had the other worker's gradients all the while.
+                hold = sum(t["hold"] / t["threads"] for t in summary["server_time"]) / len(summary["server_time"])
+                self.assertGreater(hold, 0.6 * total)
+
+        self.attempt(check)
+
+    def test_straggler_with_commit_round(self):
+        self.straggler("--topology", "ps:sync", "--servers", "2", "--medium", "tcp")
+
+    def test_straggler_without_commit_round(self):
+        self.straggler("--topology", "ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp")
+
+    def test_straggler_with_shared_memory(self):
+        self.straggler("--topology", "ps:sync", "--servers", "2", "--medium", "shm", "--set", "gradient_clipping=0")
+
+    def test_straggler_that_nobody_waits_for(self):
+        self.straggler("--topology", "ps:async", waits=False)
+
+    # ---------------------------------------------------------------- a slow link
+    def link(self, servers, *args):
+        steps, rate, workers = 4, 1.2e6, 2
+
+        def check(folder):
+            options = ["--topology", "ps:sync", "--steps", str(steps), "--workers", str(workers), "--servers", str(servers),
+                       "--medium", "tcp", *args]
+            roles = Roles(folder, options)
+            try:
+                summary = roles.run(workers, servers, rate)
+            finally:
+                roles.end()
+            self.check_sums(summary)
+            # Each server is behind a link of its own: the slowest one has the largest share of the bytes.
+            share = max(w["received_per_step"] for w in summary["wire"] if w["role"] == "server") / workers
+            expected = steps * share / rate
+            for t in summary["time_per_rank"]:
+                self.assertAlmostEqual(t["comm_exposed"], expected, delta=0.1 * expected)
+                self.assertLess(t["wait"], 0.1 * expected)
+
+        self.attempt(check)
+
+    def test_link_with_commit_round(self):
+        self.link(2)
+
+    def test_link_without_commit_round(self):
+        self.link(1, "--set", "gradient_clipping=0")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -41,7 +41,7 @@ static const char json_help[] =
     "if it is the last to leave: print summary.json alone on stdout, not the table";
 static const char role_words[] =
     "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of a\n"
-    "server, --trace of a scheduler) does nothing there, so that one file or command line serves all:";
+    "server) does nothing there, so that one file or command line serves all:";
 static const char rank_help[] = "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {

@@ -16,6 +16,7 @@
 #include "shared/core/error.h"
 #include "shared/core/version.h"
 #include "shared/data/data_command.h"
+#include "shared/evaluation/evaluate_command.h"
 #include "shared/generate/command.h"
 #include "shared/launch/train_command.h"
 #include "shared/report/summary_command.h"
@@ -72,9 +73,10 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(const struct topology_table *t, int argc, char **argv);
-    } commands[] = {{"train", train_command},     {"scheduler", role_scheduler}, {"server", role_server},
-                    {"worker", role_worker},      {"bench", cmd_bench},          {"data", data_command},
-                    {"summary", summary_command}, {"generate", generate_command}};
+    } commands[] = {
+        {"train", train_command},     {"scheduler", role_scheduler},  {"server", role_server},
+        {"worker", role_worker},      {"bench", cmd_bench},           {"data", data_command},
+        {"summary", summary_command}, {"evaluate", evaluate_command}, {"generate", generate_command}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
     if (*STARRING_REVISION) starring_revision = STARRING_REVISION;

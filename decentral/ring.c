@@ -211,10 +211,10 @@ static int run_rank(struct run *r) {
     if (rank == 0 && run_begin(r)) return EXIT_USAGE;
     struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}, .medium = medium};
     int status = stop_status(train(&own, r->env.local_rank), j->stop);
-    if (rank == 0) status = run_end(r, status, *j->stop);
-    if (status) return status;  // leaving without MPI_Finalize makes mpirun end the other ranks
-    mpi_world_close(&world);
-    return 0;
+    // Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0
+    // evaluates: ranks that wait for one in MPI take its cores.
+    if (!status) mpi_world_close(&world);
+    return rank == 0 ? run_end(r, status, *j->stop) : status;
 }
 
 static int train_thread(void *job, struct threads_hub *hub, int rank) {

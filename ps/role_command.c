@@ -149,7 +149,8 @@ static int close_dir(const struct role *r) {
                                                 .dir = r->job.dir,
                                                 .role = r->command->name,
                                                 .rank = r->end.rank,
-                                                .job = r->end.job}) == CLOSING_FAILED
+                                                .job = r->end.job,
+                                                .stop = r->job.stop}) == CLOSING_FAILED
                ? -1
                : 0;
 }

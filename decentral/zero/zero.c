@@ -236,6 +236,7 @@ static const struct topology_ops zero_ops = {
     .step = zero_step,
     .sum = zero_sum,
     .finish = zero_finish,
+    .part = zero_part,
     .load_unit = zero_load_unit,
     .abort = zero_abort,
     .why = zero_why,

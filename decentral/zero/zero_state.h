@@ -92,8 +92,8 @@ static inline uint64_t zero_moved(const struct zero *z, int u) {
 
 int zero_time_room(const struct zero *z);  // zero_time.c; before zero_time_open
 
-// Words that a rank gives to a step's decision: the sum of its losses, stop, ready times of earlier transfers.
-#define ZERO_STEP_WORDS 2
+// Words that a rank gives to a step's decision: the sum of its losses, stop, snapshot, ready times of earlier transfers.
+#define ZERO_STEP_WORDS 3
 static inline int zero_step_words(const struct zero *z) { return ZERO_STEP_WORDS + zero_time_room(z); }
 static inline size_t zero_words_bytes(const struct zero *z) {
     int words = zero_step_words(z) > ZERO_SUM_CHUNK ? zero_step_words(z) : ZERO_SUM_CHUNK;
@@ -131,6 +131,7 @@ int zero_time_finish(struct zero *z);
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
 int zero_sum(struct topology *t, double *values, int count);
 int zero_finish(struct topology *t);
+void zero_part(struct topology *t, int u, struct weights_part *out);
 int zero_load_unit(struct topology *t, int u, const float *values);
 void zero_abort(struct topology *t, const char *why);
 const char *zero_why(struct topology *t);

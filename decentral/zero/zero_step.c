@@ -4,8 +4,9 @@
 //     reduce      .. u1 | u0 |                 | norm loss|
 //     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
 //
-// Beside the sum of its losses each rank sends whether it was asked to stop, and when it was ready for earlier
-// transfers (zero_step_words doubles per rank). All ranks read the same words, so they stop after the same step.
+// Beside the sum of its losses each rank sends whether it was asked to stop, whether the weights behind this step are to
+// be kept, and when it was ready for earlier transfers (zero_step_words doubles per rank). All ranks read the same words,
+// so they stop after the same step.
 //
 // The host waits once, for the copy of these words and of the decision; updates and gathers go on while it
 // prepares the next step.
@@ -54,6 +55,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     struct stream *reduce = z->reduce_stream;
     double *mine = z->host_shares + at;
     mine[1] = in->stop;
+    mine[2] = in->snapshot;
     zero_time_tell(z, mine + ZERO_STEP_WORDS);
     dev_copy(z->opt.compute, z->shares + at, in->loss_sum, sizeof(double));
     dev_copy(z->opt.compute, z->shares + at + 1, mine + 1, (size_t)(words - 1) * sizeof(double));
@@ -120,6 +122,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     for (int i = 0; i < t->size; i++) {
         out->loss += z->host_shares[words * i] / in->loss_tokens;
         out->stop |= z->host_shares[words * i + 1] != 0;
+        out->snapshot |= z->host_shares[words * i + 2] != 0;
     }
     zero_time_hear(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
@@ -151,6 +154,13 @@ int zero_finish(struct topology *t) {
     rc |= stream_sync(z->reduce_stream);
     if (rc != 0 || zero_time_finish(z) != 0) return fail_all(z, "finishing failed");
     return 0;
+}
+
+// What this rank has updated itself: its shard, of whole weights too.
+void zero_part(struct topology *t, int u, struct weights_part *out) {
+    const struct zero *z = (const struct zero *)t;
+    int64_t shard = unit_shard(z->opt.layout, u);
+    *out = (struct weights_part){z->units[u].weight_shard, shard * t->rank, shard * (t->rank + 1)};
 }
 
 // The host rounds exactly as OP_CAST does: a stage may keep 16-bit weights of elements whose fp32 masters are

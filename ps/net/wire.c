@@ -7,10 +7,11 @@
 
 const char *wire_kind_name(enum wire_kind k) {
     static const char *const names[WIRE_KINDS] = {
-        "none",       "hello",       "welcome",  "refused",  "start",     "heartbeat", "heartbeat_ack",
-        "attach",     "attached",    "init",     "init_ack", "push",      "push_ack",  "pull",
-        "pull_reply", "shard_sum",   "decision", "report",   "step_done", "gather",    "gather_done",
-        "goodbye",    "goodbye_ack", "shutdown", "abort"};
+        "none",          "hello",    "welcome",    "refused",  "start",          "heartbeat",
+        "heartbeat_ack", "attach",   "attached",   "init",     "init_ack",       "push",
+        "push_ack",      "pull",     "pull_reply", "snapshot", "snapshot_reply", "shard_sum",
+        "decision",      "report",   "step_done",  "gather",   "gather_done",    "goodbye",
+        "goodbye_ack",   "shutdown", "abort"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -24,17 +25,18 @@ bool wire_is_payload(const struct wire_header *h) {
 }
 
 // The fields that are the same on both sides of the codec.
-#define PLAIN_FIELDS(X)                                                                                   \
-    X(rank)                                                                                               \
-    X(job)                                                                                                \
-    X(incarnation)                                                                                        \
-    X(manifest)                                                                                           \
-    X(step)                                                                                               \
-    X(version)                                                                                            \
-    X(seq)                                                                                                \
-    X(staleness)                                                                                          \
-    X(flags)                                                                                              \
-    X(place) X(place_bytes) X(into) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) \
+#define PLAIN_FIELDS(X)                                                                          \
+    X(rank)                                                                                      \
+    X(job)                                                                                       \
+    X(incarnation)                                                                               \
+    X(manifest)                                                                                  \
+    X(step)                                                                                      \
+    X(version)                                                                                   \
+    X(seq)                                                                                       \
+    X(staleness)                                                                                 \
+    X(flags)                                                                                     \
+    X(place)                                                                                     \
+    X(place_bytes) X(into) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) \
         X(peers_ready_ns) X(clock)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
@@ -68,6 +70,7 @@ static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
             return (payload_bytes > 0) != (p->place_bytes > 0);
         case WIRE_START:
         case WIRE_INIT:
+        case WIRE_SNAPSHOT_REPLY:
             return payload_bytes > 0 && !p->place_bytes;
         case WIRE_HELLO:
             return !p->place_bytes;

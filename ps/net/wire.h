@@ -5,8 +5,8 @@
 //     server -> scheduler   HELLO HEARTBEAT GOODBYE ABORT        shard -> scheduler  HELLO SHARD_SUM
 //     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT
 //     scheduler -> worker   STEP_DONE GATHER_DONE GOODBYE_ACK    -> shard DECISION   -> server SHUTDOWN
-//     worker -> shard       ATTACH INIT PUSH PULL
-//     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY REFUSED
+//     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
+//     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
 //
 // A payload follows the header, or lies in the worker's segment (ps/net/segment.h) and the header says where:
 //     PUSH        place, place_bytes: the gradient
@@ -37,14 +37,16 @@ enum wire_kind {
                          // step+1) ready; payload gradient of the run's dtype
     WIRE_PUSH_ACK,       // key step staleness flags(HELD: arrived, its turn has not come) peers_ready
     WIRE_PULL,           // key step(wanted) seq into flags(FINAL)
-    WIRE_PULL_REPLY,   // key step version seq staleness(of the push before) flags(FINAL) peers_ready; payload
-                       // weights of the run's dtype
-    WIRE_SHARD_SUM,    // step sum peers_ready
-    WIRE_DECISION,     // step grad_scale norm flags(SKIP) peers_ready
-    WIRE_REPORT,       // step loss lr loss_scale clip flags(STOP) ready
-    WIRE_STEP_DONE,    // step loss norm flags(SKIP STOP) peers_ready
-    WIRE_GATHER,       // seq values (none: a barrier)
-    WIRE_GATHER_DONE,  // seq values
+    WIRE_PULL_REPLY,  // key step version seq staleness(of the push before) flags(FINAL) peers_ready; payload
+                      // weights of the run's dtype
+    WIRE_SNAPSHOT,    // key version(the first that will do) seq
+    WIRE_SNAPSHOT_REPLY,  // key version seq; payload weights of the run's dtype, always behind the header
+    WIRE_SHARD_SUM,       // step sum peers_ready
+    WIRE_DECISION,        // step grad_scale norm flags(SKIP) peers_ready
+    WIRE_REPORT,          // step loss lr loss_scale clip flags(STOP) ready
+    WIRE_STEP_DONE,       // step loss norm flags(SKIP STOP) peers_ready
+    WIRE_GATHER,          // seq values (none: a barrier)
+    WIRE_GATHER_DONE,     // seq values
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
     WIRE_SHUTDOWN,  // values: what the scheduler has cost (ps/scheduler/scheduler.c)

@@ -140,6 +140,9 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         case WIRE_PULL:
             on_pull(c, k, h, h->step);
             return 0;
+        case WIRE_SNAPSHOT:
+            on_snapshot(c, k, h);
+            return 0;
         case WIRE_INIT:
             on_init(c, k, h, frame);
             return 0;

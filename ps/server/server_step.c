@@ -83,6 +83,7 @@ bool pull_ready(const struct server_core *c, const struct server_key *k, int wor
 static void answer_pulls(struct server_core *c, struct server_key *k) {
     for (int w = 0; w < c->o.rule.workers; w++)
         if (k->pulls[w].pending && pull_ready(c, k, w)) answer_pull(c, k, w);
+    answer_snapshot(c, k);
 }
 
 static struct update_range range_of(const struct server_core *c, const struct server_key *k,

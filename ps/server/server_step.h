@@ -1,5 +1,6 @@
 // The inside of a shard's core: what it knows, and the steps of its keys. server_core.c takes the messages,
-// server_step.c has the life of a key's step: held, added, committed, answered. Only these two include this file.
+// server_step.c has the life of a key's step: held, added, committed, answered; server_snapshot.c what is asked beside it.
+// Only these include this file.
 #ifndef STARRING_PS_SERVER_SERVER_STEP_H
 #define STARRING_PS_SERVER_SERVER_STEP_H
 
@@ -21,6 +22,15 @@ struct gradient {
     const void *data;  // NULL: none
     size_t bytes;
     struct ps_frame *frame;  // NULL: in the segment
+};
+
+// The snapshot that was asked for last.
+struct server_shot {
+    bool pending;
+    int worker;
+    int64_t want;  // the key's version
+    uint64_t seq;
+    double answered_s;
 };
 
 struct server_key {
@@ -46,7 +56,8 @@ struct server_key {
     int64_t *staleness;         // (N) of the last push
     int64_t *ready_ns;          // (N) of the last push; once added, with those added before it
     struct server_pull *pulls;  // (N)
-    _Atomic int inflight;       // replies that the transport still reads from buf.weight
+    struct server_shot shot;
+    _Atomic int inflight;  // replies that the transport still reads from buf.weight
 };
 
 // A shard's part in the commit round of one step.
@@ -92,6 +103,9 @@ int push_on_arrival(struct server_core *c, struct server_key *k, const struct wi
 int commit_all(struct server_core *c);
 // The round of step t is over when the scheduler has answered and every key has committed.
 void end_round(struct server_core *c);
+// What was asked for, if its version has come; a request for it.
+void answer_snapshot(struct server_core *c, struct server_key *k);
+void on_snapshot(struct server_core *c, struct server_key *k, const struct wire_header *h);
 void report_sum(struct server_core *c, double now);
 
 #endif

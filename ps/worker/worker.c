@@ -247,6 +247,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     refresh(w);
     if (rc != 0) return -1;
     if (is_alone(w)) out->stop = stop_alone(w, in->stop);
+    out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     w->step++;
     if (!out->skipped) w->updates++;
     return 0;
@@ -278,9 +279,18 @@ static int worker_finish(struct topology *t) {
         if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
     }
     comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
-    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the trace was not written") != 0) return -1;
+    if (is_alone(w)) count_samples(w);
+    // What was collected until now has come before the last weights.
+    comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
+    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended, or the trace not written") != 0)
+        return -1;
     refresh(w);
     return 0;
+}
+
+static void worker_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
+    comm_command(((struct worker *)t)->comm,
+                 &(struct command){.kind = COMMAND_SNAPSHOT, .version = version, .snapshot = s});
 }
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
@@ -349,6 +359,7 @@ static const struct topology_ops worker_ops = {
     .step = worker_step,
     .sum = worker_sum,
     .finish = worker_finish,
+    .snapshot = worker_snapshot,
     .load_unit = worker_load_unit,
     .abort = worker_abort,
     .destroy = worker_destroy,
@@ -386,7 +397,9 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     return 0;
 }
 
-struct comm *ps_worker_comm(struct topology *t) { return ((struct worker *)t)->comm; }
+struct comm *ps_worker_comm(struct topology *t) {
+    return ((struct worker *)t)->comm;
+}
 
 struct topology *ps_worker_create(const struct ps_worker_options *o) {
     const struct config *c = o->role.config;

@@ -170,6 +170,12 @@ static void obey(struct comm *c, const struct command *x, double now) {
         case COMMAND_PULL_ALL:
             worker_core_pull_all(core, now);
             return;
+        case COMMAND_SNAPSHOT:
+            worker_core_snapshot(core, x->version, x->snapshot, now);
+            return;
+        case COMMAND_SNAPSHOTS_END:
+            worker_core_snapshots_end(core);
+            return;
         case COMMAND_STOP:
             worker_core_stop(core);
             return;

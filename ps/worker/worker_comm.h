@@ -46,6 +46,8 @@ enum command_kind {
     COMMAND_REPORT,
     COMMAND_GATHER,
     COMMAND_PULL_ALL,
+    COMMAND_SNAPSHOT,
+    COMMAND_SNAPSHOTS_END,
     COMMAND_STOP,
     COMMAND_TRACE,  // leaves this thread's trace, if there is one
     COMMAND_GOODBYE
@@ -60,7 +62,9 @@ struct command {
     uint64_t round;           // INIT
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
-    int count;  // GATHER
+    int count;        // GATHER
+    int64_t version;  // SNAPSHOT: the first that will do
+    struct snapshot *snapshot;
 };
 void comm_command(struct comm *c, const struct command *command);  // any thread; never blocks
 // Makes every wait fail with this text and tells the job; any thread.

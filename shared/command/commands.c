@@ -29,6 +29,10 @@ static const struct cli_option common[] = {
      "worker R computes F times as long, in a share P of its steps (all); repeatable", 0},
     {"delay", CLI_LIST "trouble.delay", "R:D:MS",
      "worker R computes MS ms longer in each step; D: constant, exponential, pareto; repeatable", 0},
+    {"eval-every", "eval_every", "K",
+     "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)", 0},
+    {"keep-snapshots", "keep_snapshots", NULL, "do not remove DIR/snapshots after they have been evaluated",
+     0},
     {"quiet", "quiet", NULL, "no step lines and no table", 0},
     {"set", CLI_SET, "KEY=VALUE",
      "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
@@ -205,6 +209,25 @@ const struct cli_command command_summary = {
     .max_words = 1,
 };
 
+static const struct cli_option evaluate_options[] = {
+    {"keep-snapshots", NULL, NULL, "do not remove the snapshots that have been evaluated", 0},
+    {"json", NULL, NULL, "print all evaluations of the run as one document on stdout", 0},
+};
+
+const struct cli_command command_evaluate = {
+    .name = "evaluate",
+    .usage = "DIR",
+    .summary =
+        "Evaluates the snapshots that wait in DIR/snapshots on the held-out text, alone and with all cores, into\n"
+        "DIR/evals.jsonl: train does so at the end of a run by itself. For a run that was interrupted, or whose\n"
+        "evaluation was. Start it where train was started, if the data was named by a relative path.\n"
+        "Exit status: 0, 1 failed or a snapshot is not whole, 2 no run directory, 130 or 143 interrupted.",
+    .examples =
+        "  starring evaluate runs/star\n  starring evaluate runs/star --json | python3 -m json.tool\n",
+    CLI_OPTIONS(evaluate_options),
+    .max_words = 1,
+};
+
 void commands_overview(FILE *f) {
     fputs(
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
@@ -213,6 +236,7 @@ void commands_overview(FILE *f) {
         "  starring bench step | kernels | adam | collective | ps | tune      how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring summary DIR                                               a run's table again\n"
+        "  starring evaluate DIR                                              held-out loss of its snapshots\n"
         "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"
         "  starring --version\n\n"
         "starring COMMAND --help lists a command's options with examples.\n\n"

@@ -21,8 +21,11 @@
 //     medium            "auto"      what the processes of a run talk through
 //     threads           0
 //     out               none
-//     eval_every        0
-//     eval_batches      8
+//     eval_every        0           steps between two snapshots of the weights; 0: none but the last
+//     eval_every_seconds 0          or seconds
+//     eval_batches      "all"       or "none", or how many global batches of the held-out text
+//     target_loss       0           of the held-out text: summary.json says when it was reached; 0: none
+//     keep_snapshots    false
 //     trace, json, quiet            false
 //     trouble           {"straggle": ["RANK:FACTOR[:PROBABILITY]", ..],           shared/core/trouble.h
 //                        "delay": ["RANK:DISTRIBUTION:MS", ..]}
@@ -89,6 +92,8 @@ enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
 // RING_AUTO.
 enum ring_collective { RING_AUTO, RING_THREADS, RING_MPI, RING_NCCL, RING_COLLECTIVES };
 
+#define EVAL_ALL (-1)
+
 struct ps_config {
     int servers, threads;     // S; shard threads per server
     int64_t partition_bytes;  // of 16-bit (or fp32) payload
@@ -124,7 +129,11 @@ struct config {
     uint64_t seed;
     enum dtype dtype;
     char *out;  // run directory, or NULL
-    int64_t eval_every, eval_batches;
+    int64_t eval_every;
+    double eval_every_seconds;
+    int64_t eval_batches;  // EVAL_ALL, 0: none
+    double target_loss;
+    bool keep_snapshots;
     bool trace, json, quiet;
     char *straggle, *delay;  // lists of shared/core/trouble.h, right for the run's workers; NULL: none
     enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)

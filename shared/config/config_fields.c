@@ -20,6 +20,7 @@ static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR"
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
+static const char *const batches_names[] = {"none", "all", NULL};
 static const char *const logits_names[] = {"auto", NULL};
 static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
 static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
@@ -29,6 +30,7 @@ static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
+static_assert(EVAL_ALL == -1, "batches_names are their negatives");
 static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
 static_assert(offsetof(struct optimizer_config, beta2) ==
                   offsetof(struct optimizer_config, beta1) + sizeof(float),
@@ -78,7 +80,11 @@ static const struct field fields[] = {
     NUMBER("seed", FIELD_I64, c.seed, 0, EXACT_MAX, DEFAULT("1")),
     TEXT("out", c.out),
     NUMBER("eval_every", FIELD_I64, c.eval_every, 0, EXACT_MAX),
-    NUMBER("eval_batches", FIELD_I64, c.eval_batches, 0, EXACT_MAX, DEFAULT("8")),
+    NUMBER("eval_every_seconds", FIELD_F64, c.eval_every_seconds, 0, FLOAT_MAX),
+    FIELD("eval_batches", FIELD_SIZE, c.eval_batches, .high = EXACT_MAX, .names = batches_names,
+          DEFAULT("all")),
+    NUMBER("target_loss", FIELD_F64, c.target_loss, 0, FLOAT_MAX),
+    BOOL("keep_snapshots", c.keep_snapshots),
     BOOL("trace", c.trace),
     LIST("trouble.straggle", c.straggle),
     LIST("trouble.delay", c.delay),
@@ -187,7 +193,7 @@ static int number(const struct field *f, const cJSON *v, const char *origin, dou
 // Which of the field's names v is. 0, or -1 after fail().
 static int name_index(const struct field *f, const cJSON *v, const char *origin, int *out) {
     char list[128] = "";
-    snprintf(list, sizeof list, "%s", f->type == FIELD_SIZE ? "bytes, or one of" : "one of");
+    snprintf(list, sizeof list, "%s", f->type == FIELD_SIZE ? "a number, or one of" : "one of");
     for (int i = 0; f->names[i]; i++) {
         if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) {
             *out = i;

@@ -219,6 +219,9 @@ static int check_rest(struct reading *r) {
             "tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             config_origin(r, "data.tokenizer", from), tokenizer);
     if (check_trouble(r)) return -1;
+    if (c->eval_every > 0 && c->eval_every_seconds > 0)
+        return fail("%s: eval_every counts steps, eval_every_seconds seconds: give one of them",
+                    config_origin(r, "eval_every_seconds", from));
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return fail("%s: parameter_server.heartbeat_ms %lld must be below deadline_ms %lld",
                     config_origin(r, "parameter_server.heartbeat_ms", from), (long long)c->ps.heartbeat_ms,

@@ -48,6 +48,7 @@ struct step_input {
     const double *loss_sum;  // device memory: the rank's summed token losses, behind `compute`'s work so far
     double loss_tokens;      // tokens of the mean: this rank's share of the loss is *loss_sum / loss_tokens
     bool stop;               // this rank was asked to leave
+    bool snapshot;           // rank 0 wants the weights behind this step to be kept
 };
 
 struct step_stats {
@@ -58,6 +59,13 @@ struct step_stats {
     // the same step, as part of the step's own exchange; asynchronous workers each learn it at a step of
     // their own.
     bool stop;
+    bool snapshot;  // what rank 0 wanted: to all ranks that have a part in it
+};
+
+// A rank's part of a unit's weights, where they lie: elements [begin, end).
+struct weights_part {
+    const void *weights;
+    int64_t begin, end;
 };
 
 // How the seconds of communication went since creation, summed over this rank.
@@ -90,6 +98,7 @@ struct staleness {
 };
 
 struct topology;
+struct snapshot;  // shared/evaluation/snapshots.h
 struct timeline;  // shared/time/timeline.h
 
 struct topology_ops {
@@ -111,6 +120,12 @@ struct topology_ops {
     // Collective; after the last step: all updates of all ranks have been applied, and acquire
     // returns the same final weights everywhere.
     int (*finish)(struct topology *t);
+    // A snapshot of the weights (shared/evaluation/snapshots.h). Either a rank of each knows a part of them: after a step,
+    // and until the next one, which the caller makes wait. NULL: only others hold them.
+    void (*part)(struct topology *t, int u, struct weights_part *out);
+    // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes, without
+    // making anybody wait. s is the topology's until all pieces are there or finish has been called.
+    void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
     // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values; every rank calls it with
     // the same values for every unit, before the first step.
     int (*load_unit)(struct topology *t, int u, const float *values);
@@ -159,6 +174,12 @@ static inline int topology_step(struct topology *t, const struct step_input *in,
 }
 static inline int topology_sum(struct topology *t, double *v, int n) { return t->ops->sum(t, v, n); }
 static inline int topology_finish(struct topology *t) { return t->ops->finish(t); }
+static inline void topology_part(struct topology *t, int u, struct weights_part *out) {
+    t->ops->part(t, u, out);
+}
+static inline void topology_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
+    t->ops->snapshot(t, version, s);
+}
 static inline int topology_load_unit(struct topology *t, int u, const float *v) {
     return t->ops->load_unit(t, u, v);
 }

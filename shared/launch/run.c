@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/evaluation/evaluate.h"
 #include "shared/launch/stop.h"
 #include "shared/report/closing.h"
 #include "shared/report/metrics.h"
@@ -36,6 +37,28 @@ static void say_interrupted(const struct run *r, int number) {
     else
         info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
              (long long)j->config->steps, j->dir, has);
+    if (evaluate_waiting(j->dir))
+        info("starring evaluate %s evaluates the %d snapshots that it took", j->dir,
+             evaluate_waiting(j->dir));
+}
+
+// The snapshots, now that nothing else of the run is left. Its own end is on disk already.
+static int evaluate(const struct run *r) {
+    const struct job *j = &r->job;
+    const _Atomic int *stop = stop_install();
+    enum evaluated rc = evaluate_run(&(struct evaluate_options){.config = j->config,
+                                                                .spec = &j->spec,
+                                                                .data = j->data,
+                                                                .dir = j->dir,
+                                                                .keep = j->config->keep_snapshots,
+                                                                .stop = stop,
+                                                                .say = j->no_metrics        ? NULL
+                                                                       : j->steps_to_stderr ? stderr
+                                                                                            : stdout});
+    if (rc == EVALUATE_INTERRUPTED)
+        info("evaluation interrupted: starring evaluate %s goes on with the %d snapshots that are left",
+             j->dir, evaluate_waiting(j->dir));
+    return rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *stop : 0;
 }
 
 // What the ranks left becomes summary.json and the closing table.
@@ -44,11 +67,17 @@ static int merge(const struct run *r, int number) {
     cJSON *summary = closing_merge(j->config, j->dir);
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
+    int evaluated = 0;
     if (interrupted) say_interrupted(r, number);
+    run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
+    if (!interrupted && evaluate_waiting(j->dir)) {
+        evaluated = evaluate(r);
+        cJSON_Delete(summary);
+        if (!(summary = summary_merge(j->config->topologies, j->dir))) return EXIT_RUN_FAILED;
+    }
     closing_show(j->config, j->dir, summary);
     cJSON_Delete(summary);
-    run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
-    return !interrupted ? 0 : number ? 128 + number : EXIT_RUN_FAILED;
+    return !interrupted ? evaluated : number ? 128 + number : EXIT_RUN_FAILED;
 }
 
 int run_end(struct run *r, int status, int number) {

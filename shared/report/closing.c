@@ -8,6 +8,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
+#include "shared/evaluation/evaluate_command.h"
 #include "shared/report/run_file.h"
 #include "shared/report/summary_impl.h"
 #include "shared/report/trace.h"
@@ -71,6 +72,17 @@ enum closing closing_leave(const struct closing_rank *r) {
     if (!mine) return CLOSING_LEFT;
     cJSON *summary = closing_merge(c, r->dir);
     if (!summary) return CLOSING_FAILED;
+    if (!summary_interrupted(summary) && evaluate_waiting(r->dir)) {
+        // The run is complete, whatever comes of this.
+        evaluate_dir(&(struct evaluate_dir_options){.topologies = c->topologies,
+                                                    .dir = r->dir,
+                                                    .stop = r->stop,
+                                                    .say = c->quiet  ? NULL
+                                                           : c->json ? stderr
+                                                                     : stdout});
+        cJSON_Delete(summary);
+        if (!(summary = summary_merge(c->topologies, r->dir))) return CLOSING_FAILED;
+    }
     closing_show(c, r->dir, summary);
     cJSON_Delete(summary);
     return CLOSING_LAST;

@@ -28,7 +28,8 @@ struct closing_rank {
     const char *dir;
     const char *role;  // "worker", "server": its report has been written
     int rank;
-    uint64_t job;  // not 0
+    uint64_t job;             // not 0
+    const _Atomic int *stop;  // that ends an evaluation; or NULL
 };
 enum closing {
     CLOSING_FAILED = -1,  // after logging

@@ -15,7 +15,6 @@
 #include "shared/report/run_file.h"
 
 #define LINE_MAX_BYTES 512
-#define NUMBER_MAX     40
 
 struct lines {
     int fd;  // -1: not made yet
@@ -24,7 +23,7 @@ struct lines {
 };
 
 struct metrics {
-    struct lines steps, evals;
+    struct lines steps;
 };
 
 static int lines_open(struct lines *f) {
@@ -35,19 +34,17 @@ static int lines_open(struct lines *f) {
 struct metrics *metrics_create(const char *dir) {
     struct metrics *m = xcalloc(1, sizeof *m);
     m->steps.path = xasprintf("%s/metrics.jsonl", dir);
-    m->evals = (struct lines){.fd = -1, .path = xasprintf("%s/evals.jsonl", dir)};
     if (!lines_open(&m->steps)) return m;
     fail("%s: %s", m->steps.path, strerror(errno));
     free(m->steps.path);
-    free(m->evals.path);
     free(m);
     return NULL;
 }
 
 // With a point or an exponent, so that readers that guess types take every line's number for a float.
-static const char *number(char text[NUMBER_MAX], double x) {
+const char *metrics_number(char text[METRICS_NUMBER_MAX], double x) {
     if (!isfinite(x)) return memcpy(text, "null", 5);
-    int n = snprintf(text, NUMBER_MAX - 2, "%.17g", x);
+    int n = snprintf(text, METRICS_NUMBER_MAX - 2, "%.17g", x);
     if (!strpbrk(text, ".e")) memcpy(text + n, ".0", 3);
     return text;
 }
@@ -59,27 +56,17 @@ static void put_line(struct lines *f, const char *line, int length) {
 }
 
 void metrics_step(struct metrics *m, const struct step_record *r) {
-    char line[LINE_MAX_BYTES], loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], scale[NUMBER_MAX],
-        seconds[NUMBER_MAX], elapsed[NUMBER_MAX];
+    char line[LINE_MAX_BYTES], loss[METRICS_NUMBER_MAX], norm[METRICS_NUMBER_MAX], lr[METRICS_NUMBER_MAX],
+        scale[METRICS_NUMBER_MAX], seconds[METRICS_NUMBER_MAX], elapsed[METRICS_NUMBER_MAX];
     int n =
         snprintf(line, sizeof line,
                  "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%"
                  "lld,\"samples\":%lld,\"seconds\":%s,\"elapsed\":%s,\"skipped\":%s,\"memory_bytes\":%zu}\n",
-                 (long long)r->step, number(loss, r->loss), number(norm, r->grad_norm), number(lr, r->lr),
-                 number(scale, r->loss_scale), (long long)r->tokens, (long long)r->samples,
-                 number(seconds, r->seconds), number(elapsed, r->elapsed), r->skipped ? "true" : "false",
-                 r->memory_bytes);
+                 (long long)r->step, metrics_number(loss, r->loss), metrics_number(norm, r->grad_norm),
+                 metrics_number(lr, r->lr), metrics_number(scale, r->loss_scale), (long long)r->tokens,
+                 (long long)r->samples, metrics_number(seconds, r->seconds),
+                 metrics_number(elapsed, r->elapsed), r->skipped ? "true" : "false", r->memory_bytes);
     put_line(&m->steps, line, n);
-}
-
-void metrics_eval(struct metrics *m, const struct eval_record *r) {
-    char line[LINE_MAX_BYTES], loss[NUMBER_MAX], entropy[NUMBER_MAX], seconds[NUMBER_MAX];
-    if (m->evals.fd < 0 && !m->evals.failed && lines_open(&m->evals)) m->evals.failed = errno;
-    int n =
-        snprintf(line, sizeof line, "{\"step\":%lld,\"val_loss\":%s,\"unigram_entropy\":%s,\"seconds\":%s}\n",
-                 (long long)r->step, number(loss, r->val_loss), number(entropy, r->unigram_entropy),
-                 number(seconds, r->seconds));
-    put_line(&m->evals, line, n);
 }
 
 static int lines_close(struct lines *f) {
@@ -92,7 +79,7 @@ static int lines_close(struct lines *f) {
 int metrics_destroy(struct metrics **pm) {
     struct metrics *m = *pm;
     if (!m) return 0;
-    int rc = lines_close(&m->steps) | lines_close(&m->evals);
+    int rc = lines_close(&m->steps);
     free(m);
     *pm = NULL;
     return rc;

@@ -1,11 +1,10 @@
-// metrics.jsonl, a line per step, and evals.jsonl, a line per evaluation; written by rank 0's loop. A line
+// metrics.jsonl, a line per step, written by rank 0's loop. A line
 // goes out in one write, so that a file ends with a whole line however the process ends. All lines of a file
 // have the same keys, and each key one type: what is no integer has a point or an exponent. Doubles are
 // written with 17 digits: equal text means equal bits. Values that are not finite are null (JSON has no NaN).
 //
 //   {"step":1,"loss":5.54..,"grad_norm":1.2,"lr":0.0003,"loss_scale":1.0,"tokens":256,"samples":8,
 //    "seconds":0.01,"elapsed":0.01,"skipped":false,"memory_bytes":123}
-//   {"step":10,"val_loss":2.3,"unigram_entropy":3.1,"seconds":0.2}
 #ifndef STARRING_SHARED_REPORT_METRICS_H
 #define STARRING_SHARED_REPORT_METRICS_H
 
@@ -28,22 +27,18 @@ struct step_record {
     size_t memory_bytes;  // device memory in use on this rank
 };
 
-// One line of evals.jsonl.
-struct eval_record {
-    int64_t step;                      // steps done before it
-    double val_loss, unigram_entropy;  // nats per token; NAN where unknown
-    double seconds;                    // the evaluation itself, host clock
-};
-
 struct metrics;  // one thread
 
-// DIR/metrics.jsonl, truncated; NULL after logging. evals.jsonl is made by the first evaluation.
+// DIR/metrics.jsonl, truncated; NULL after logging.
 struct metrics *metrics_create(const char *dir);
 void metrics_step(struct metrics *m, const struct step_record *r);
-void metrics_eval(struct metrics *m, const struct eval_record *r);
 int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
 
-// What the files hold so far.
+// A number of a line: with a point or an exponent, so that readers that guess types take every line's for a float.
+#define METRICS_NUMBER_MAX 40
+const char *metrics_number(char text[METRICS_NUMBER_MAX], double x);
+
+// What metrics.jsonl and evals.jsonl (shared/report/evals.h) hold so far.
 struct metrics_totals {
     int64_t steps, skipped, tokens;
     double loss_first, loss_last;

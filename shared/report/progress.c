@@ -111,13 +111,6 @@ void progress_step(struct progress *p, const struct step_record *r) {
     draw(p, r->step);
 }
 
-void progress_eval(struct progress *p, const struct eval_record *r) {
-    wipe(p);
-    fprintf(p->o.file, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
-            (long long)r->step, (long long)p->steps, r->val_loss, r->unigram_entropy);
-    fflush(p->o.file);
-}
-
 void progress_destroy(struct progress **pp) {
     struct progress *p = *pp;
     if (!p) return;

@@ -1,5 +1,5 @@
 // What a person sees while a run goes on: a headline, a line every steps_per_print steps (and the first
-// and the last), evaluations, and on a terminal a bar that is redrawn in place below them.
+// and the last), and on a terminal a bar that is redrawn in place below them.
 #ifndef STARRING_SHARED_REPORT_PROGRESS_H
 #define STARRING_SHARED_REPORT_PROGRESS_H
 
@@ -19,7 +19,6 @@ struct progress_options {
 struct progress *progress_create(const struct progress_options *o);
 void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params);
 void progress_step(struct progress *p, const struct step_record *r);
-void progress_eval(struct progress *p, const struct eval_record *r);
 void progress_destroy(struct progress **p);  // wipes the bar
 
 #endif

@@ -98,6 +98,8 @@ static bool is_rank_file(const char *name) {
            !strncmp(name, "timeline-", 9) || !strncmp(name, "last-", 5);
 }
 
+static bool is_snapshot(const char *name) { return !strncmp(name, "step-", 5); }
+
 static bool is_weights_file(const char *name) {
     return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17) ||
            tokenizer_file_known(name);
@@ -149,7 +151,11 @@ static int clean(const char *dir, bool weights_too) {
         free(path);
     }
     char *ranks = xasprintf("%s/ranks", dir), *weights = xasprintf("%s/weights", dir);
+    char *snapshots = xasprintf("%s/snapshots", dir);
     remove_files(ranks, is_rank_file);
+    remove_files(snapshots, is_snapshot);
+    rmdir(snapshots);
+    free(snapshots);
     if (weights_too) remove_files(weights, is_weights_file);
     free(ranks);
     free(weights);

@@ -1,5 +1,5 @@
 // A run directory (docs/files.md): config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
-// ranks/ROLE-RANK.json, trace.json, weights/. Files appear whole: they are written under a temporary name and
+// ranks/ROLE-RANK.json, trace.json, snapshots/, weights/. Files appear whole: they are written under a temporary name and
 // renamed; the .jsonl files grow by whole lines. Owned by rank 0's process or the launcher; other ranks only
 // add to ranks/.
 #ifndef STARRING_SHARED_REPORT_RUN_DIR_H

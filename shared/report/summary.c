@@ -9,6 +9,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
 #include "shared/core/version.h"
+#include "shared/report/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
@@ -39,8 +40,6 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     json_put(run, "flops_per_token", f->flops_per_token.full);
     json_put(run, "flops_per_token_causal", f->flops_per_token.causal);
     json_put(run, "wall_seconds", f->wall_seconds);
-    json_put(run, "val_loss", f->val_loss);
-    json_put(run, "unigram_entropy", f->unigram_entropy);
     json_put_text(run, "launch", f->launch);
     json_put_text(run, "medium", f->medium);
     json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
@@ -201,9 +200,8 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static struct token_flops put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {
-        "launch",       "medium", "params",       "val_loss", "unigram_entropy", "cpu_kernel", "products",
-        "weights_hash", "data",   "wall_seconds", "head",     "revision"};
+    static const char *const keys[] = {"launch",       "medium", "params",       "cpu_kernel", "products",
+                                       "weights_hash", "data",   "wall_seconds", "head",       "revision"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -327,7 +325,9 @@ static void put_words(cJSON *s, const struct optimizer *o) {
          "bytes a step, CPU seconds of the training part (each process once); busiest: the largest of one rank"},
         {"revision", "of the sources; null: not built from a git checkout"},
         {"loss", "nats per token, mean over the global batch"},
-        {"val_loss", "nats per token on held-out text"},
+        {"val_loss", "nats per token on held-out text, of the last snapshot that was evaluated"},
+        {"time_to_loss",
+         "the first snapshot whose val_loss is at most target_loss; null: none, or no target"},
         {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
         {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
         {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
@@ -358,6 +358,29 @@ static void put_words(cJSON *s, const struct optimizer *o) {
     free(formula);
 }
 
+// The last evaluation, and the first that reached the loss which was aimed at.
+static void put_learning(cJSON *s, const struct config *c, const char *dir, const struct metrics_totals *m) {
+    struct evals evals = {0};
+    const struct eval_record *first = NULL;
+    json_put(s, "val_loss", m->val_loss);
+    json_put(s, "unigram_entropy", m->unigram_entropy);
+    json_put(s, "target_loss", c->target_loss > 0 ? c->target_loss : NAN);
+    if (c->target_loss > 0 && !evals_read(dir, &evals))
+        for (int i = evals.count - 1; i >= 0; i--)
+            if (evals.all[i].val_loss <= c->target_loss) first = &evals.all[i];
+    if (first) {
+        cJSON *o = cJSON_AddObjectToObject(s, "time_to_loss");
+        json_put(o, "step", (double)first->step);
+        json_put(o, "samples", (double)first->samples);
+        json_put(o, "updates", (double)first->updates);
+        json_put(o, "seconds", first->seconds);
+        json_put(o, "val_loss", first->val_loss);
+    } else {
+        cJSON_AddNullToObject(s, "time_to_loss");
+    }
+    evals_free(&evals);
+}
+
 static cJSON *build(const char *dir, const struct config *c, const struct metrics_totals *m) {
     cJSON *s = cJSON_CreateObject(), *ranks = cJSON_CreateArray(), *missing = cJSON_CreateArray();
     for (const struct topology_role *r = c->row->roles; r->name; r++)
@@ -365,6 +388,7 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     put_description(s, c, m);
     struct token_flops flops = put_run(s, ranks);
     summary_put_totals(s, c, ranks);
+    put_learning(s, c, dir, m);
     put_speed(s, c, m, flops);
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);

@@ -20,11 +20,10 @@ struct run_facts {
     double wall_seconds;  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;
-    double val_loss, unigram_entropy;  // NAN: not evaluated
-    const char *data;                  // description of the token stream
-    struct cJSON *products;            // products_json; NULL: not on a GPU. The caller's
-    const char *medium, *launch;       // struct topology's
-    const char *cpu_kernel;            // how matrices were multiplied; NULL: not on a CPU
+    const char *data;             // description of the token stream
+    struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
+    const char *medium, *launch;  // struct topology's
+    const char *cpu_kernel;       // how matrices were multiplied; NULL: not on a CPU
     struct head_plan head;
 };
 

@@ -23,7 +23,6 @@ static size_t half_bytes(const struct config *c) {
     return 2 * (size_t)(own_sequences(c) * c->seq) * sizeof(int32_t);
 }
 static struct half *half_of(struct batch_feed *f, int64_t step) { return &f->half[step & 1]; }
-static struct half *spare(struct batch_feed *f) { return half_of(f, f->latest + 1); }
 
 void batch_feed_predict(const struct config *c, bool device_memory, size_t bytes[MEM_CLASSES]) {
     struct arena a;
@@ -93,15 +92,3 @@ struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t 
 void batch_feed_sent(struct batch_feed *f, int64_t step) {
     event_record(half_of(f, step)->sent, f->o.compute);
 }
-
-int batch_feed_validation(struct batch_feed *f, int64_t window, struct batch *out) {
-    const struct config *c = f->o.config;
-    struct half *h = spare(f);
-    if (half_await(h)) return -1;
-    data_val_batch(f->o.data, &(struct data_slice){.first = window, .count = c->micro_batch, .seq = c->seq},
-                   h->tokens, h->targets);
-    *out = (struct batch){h->tokens, h->targets};
-    return 0;
-}
-
-void batch_feed_validation_sent(struct batch_feed *f) { event_record(spare(f)->sent, f->o.compute); }

@@ -8,12 +8,12 @@
 //                               ^ an event: the half may be written again
 //
 // A half holds all micro-batches of a step: tokens (own sequences, T), then targets. The batch of step t lies
-// in half t mod 2; validation batches take the half that the latest training batch is not in.
+// in half t mod 2.
 //
 // Owner     The training loop, whose main thread makes all calls. Batches stay in place until the next read
 //           into their half.
 // Blocking  Reads wait for copies out of the half they write to: in the steps those have passed, for the host
-//           has waited for that step's results; evaluations run at most one batch ahead.
+//           has waited for that step's results.
 #ifndef STARRING_SHARED_TRAIN_BATCH_FEED_H
 #define STARRING_SHARED_TRAIN_BATCH_FEED_H
 
@@ -50,9 +50,5 @@ int batch_feed_read(struct batch_feed *f, int64_t step);
 struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t k);
 // Everything that reads `step`'s batch has been enqueued on compute.
 void batch_feed_sent(struct batch_feed *f, int64_t step);
-// Reads the micro-batch of validation windows that begins at `window`. 0 or -1 as above.
-int batch_feed_validation(struct batch_feed *f, int64_t window, struct batch *out);
-// As batch_feed_sent, of the validation batch.
-void batch_feed_validation_sent(struct batch_feed *f);
 
 #endif

@@ -123,7 +123,8 @@ static int local_step(struct topology *base, const struct step_input *in, struct
     *out = (struct step_stats){.loss = t->seen->loss_sum / in->loss_tokens,
                                .grad_norm = t->seen->scalars.norm,
                                .skipped = t->seen->scalars.skip,
-                               .stop = in->stop};
+                               .stop = in->stop,
+                               .snapshot = in->snapshot};
     t->steps = in->step + 1;
     return 0;
 }
@@ -152,6 +153,11 @@ static int local_load_unit(struct topology *base, int u, const float *values) {
                : 0;
 }
 
+static void local_part(struct topology *base, int u, struct weights_part *out) {
+    const struct update_range *r = &((struct local *)base)->units[u].update;
+    *out = (struct weights_part){r->weight, 0, base->layout->units[u].n_pad};
+}
+
 static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }
 
 static void local_destroy(struct topology *base) {
@@ -173,6 +179,7 @@ static const struct topology_ops local_ops = {
     .step = local_step,
     .sum = local_sum,
     .finish = local_finish,
+    .part = local_part,
     .load_unit = local_load_unit,
     .abort = local_abort,
     .destroy = local_destroy,

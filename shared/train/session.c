@@ -11,6 +11,7 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"
+#include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
 #include "shared/report/metrics.h"
@@ -36,6 +37,7 @@ struct session {
     struct hinder *hinder;
     struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
     struct topology *topology;
+    struct snapshots *snapshots;
     struct metrics *metrics;    // worker 0
     struct progress *progress;  // worker 0, unless quiet
     int notes_said;             // the device's remarks; worker 0 says them
@@ -95,13 +97,6 @@ static void on_step(void *ctx, const struct step_record *r) {
     struct session *x = ctx;
     if (x->metrics) metrics_step(x->metrics, r);
     if (x->progress) progress_step(x->progress, r);
-    device_notes_say(x->dev, &x->notes_said);
-}
-
-static void on_eval(void *ctx, const struct eval_record *r) {
-    struct session *x = ctx;
-    if (x->metrics) metrics_eval(x->metrics, r);
-    if (x->progress) progress_eval(x->progress, r);
     device_notes_say(x->dev, &x->notes_said);
 }
 
@@ -180,6 +175,15 @@ static int open_output(struct session *x) {
     return 0;
 }
 
+// A star's worker 0 has them collected; of a ring every rank writes its part.
+static struct snapshots *open_snapshots(const struct session *x) {
+    const struct job *j = x->job;
+    bool concerned = x->topology->rank == 0 || x->topology->ops->part;
+    if (!concerned || !j->dir || data_val_tokens(j->data) <= j->config->seq) return NULL;
+    return snapshots_create(
+        &(struct snapshots_options){.config = j->config, .dir = j->dir, .topology = x->topology});
+}
+
 static int leave_report(struct session *x, const struct train_result *result) {
     const struct job *j = x->job;
     struct run_facts facts = {.params = j->layout->params,
@@ -188,8 +192,6 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .weights_hash = result->weights_hash,
                               .has_hash = result->has_hash,
                               .interrupted = result->interrupted,
-                              .val_loss = result->val_loss,
-                              .unigram_entropy = result->unigram_entropy,
                               .medium = x->topology->medium,
                               .launch = x->topology->launch,
                               .data = data_description(j->data)};
@@ -207,7 +209,7 @@ static int leave_report(struct session *x, const struct train_result *result) {
 static int train(struct session *x, struct session_end *end) {
     const struct job *j = x->job;
     struct train_result result;
-    struct train_observer observer = {on_start, on_step, on_eval, x};
+    struct train_observer observer = {on_start, on_step, x};
     char *weights = j->dir && !j->no_weights ? xasprintf("%s/weights", j->dir) : NULL;
     char *tokenizer =
         weights ? tokenizer_to_keep(j->config->model, j->spec.vocab, j->config->tokenizer) : NULL;
@@ -218,6 +220,7 @@ static int train(struct session *x, struct session_end *end) {
                               .observer = x->topology->rank == 0 ? &observer : NULL,
                               .stop = j->stop,
                               .keep_interrupted = j->save_on_interrupt,
+                              .snapshots = x->snapshots,
                               .weights_out = weights,
                               .weights_in = j->weights_in,
                               .tokenizer_in = tokenizer,
@@ -257,11 +260,13 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc) rc = check_kernels(&x);
     if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
+    if (!rc) x.snapshots = open_snapshots(&x);
     if (!rc) rc = train(&x, &ended);
     if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
     if (x.topology) topology_destroy(&x.topology);
+    snapshots_destroy(&x.snapshots);
     if (x.dev && o->end) o->end(o->ctx);
     model_destroy(&x.model);
     batch_feed_destroy(&x.feed);

@@ -8,6 +8,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/data/tokenizer_files.h"
+#include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/report/metrics.h"
 #include "shared/state/weights_hash.h"
@@ -30,9 +31,8 @@ struct train {
     int skipped_in_a_row;
     struct batch_feed *feed;
     struct hinder *hinder;  // NULL: no trouble was asked for
-    double steps_s;         // all steps, without the evaluations between them
+    double steps_s;         // all steps
     uint64_t allocations;   // after the first step
-    bool met;               // all workers know that some have left the steps early
 };
 
 static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; }
@@ -55,20 +55,15 @@ static int64_t samples_per_update(const struct train *x) {
     return x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
 }
 
-static int forward(struct train *x, enum pass pass, bool want_loss) {
+static int forward(struct train *x) {
     struct topology *t = x->t;
     int last = x->l->count - 1;
     for (int u = 0; u <= last; u++) {
-        struct unit_view view, tied;
-        bool needs_tied = u == last && x->l->tied && want_loss;
-        if (topology_acquire(t, u, pass, &view)) return -1;
-        if (u < last) topology_prefetch(t, u + 1, pass);
-        if (needs_tied && topology_acquire(t, 0, pass, &tied)) return -1;
-        if (pass == PASS_FORWARD) hinder_before(x->hinder);
-        model_forward(x->model, u, &view, needs_tied ? &tied : NULL, want_loss);
-        if (pass == PASS_FORWARD) hinder_after(x->hinder);
-        if (needs_tied && topology_release(t, 0, pass)) return -1;
-        if (topology_release(t, u, pass)) return -1;
+        struct unit_view view;
+        if (topology_acquire(t, u, PASS_FORWARD, &view)) return -1;
+        if (u < last) topology_prefetch(t, u + 1, PASS_FORWARD);
+        model_forward(x->model, u, &view, NULL, false);
+        if (topology_release(t, u, PASS_FORWARD)) return -1;
     }
     return 0;
 }
@@ -115,7 +110,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
         struct batch b = batch_feed_micro(x->feed, step, k);
         stream_phase(x->t->compute, PHASE_FORWARD);
         model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
-        if (forward(x, PASS_FORWARD, false)) return -1;
+        if (forward(x)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
         if (backward(x)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
@@ -128,6 +123,8 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->loss_sum = model_loss_on_device(x->model);
     in->loss_tokens = tokens_of_mean(x);
     in->stop = stopping(x);
+    in->snapshot = snapshots_wanted(x->o->snapshots);
+    snapshots_hold(x->o->snapshots);
     return topology_step(x->t, in, stats);
 }
 
@@ -182,33 +179,6 @@ static void tell_step(const struct train *x, const struct step_input *in, const 
     x->o->observer->on_step(x->o->observer->ctx, &record);
 }
 
-// Mean loss over the same held-out windows whatever the number of workers: window k*N + r is rank r's.
-static int evaluate(struct train *x, int64_t step) {
-    const struct config *c = x->c;
-    int64_t sequences = own_sequences(x), per_batch = c->micro_batch;
-    if (c->eval_batches <= 0 || data_val_tokens(x->o->data) <= c->seq) return 0;
-    double sums[2] = {0, 0}, begin = now_seconds();
-    for (int64_t k = 0; k < c->eval_batches * sequences; k += per_batch) {
-        int64_t window = x->t->rank * c->eval_batches * sequences + k;
-        struct batch b;
-        if (batch_feed_validation(x->feed, window, &b)) break;
-        model_set_batch(x->model, b.tokens, b.targets, 0.0f, k == 0);
-        batch_feed_validation_sent(x->feed);
-        if (forward(x, PASS_EVAL, true)) return -1;
-        sums[1] += (double)(per_batch * c->seq);
-    }
-    sums[0] = model_loss_sum(x->model);
-    if (dev_error(x->t->dev)[0])
-        return fail("evaluation after step %lld: %s", (long long)step, topology_why(x->t));
-    if (topology_sum(x->t, sums, 2)) return -1;
-    x->r->val_loss = sums[0] / sums[1];
-    x->r->unigram_entropy = data_unigram_entropy(x->o->data);
-    struct eval_record record = {step, x->r->val_loss, x->r->unigram_entropy, now_seconds() - begin};
-    const struct train_observer *o = x->o->observer;
-    if (o && o->on_eval) o->on_eval(o->ctx, &record);
-    return 0;
-}
-
 static int initial_weights(struct train *x) {
     struct hf_reader *reader = NULL;
     int64_t most = 0;
@@ -237,7 +207,10 @@ static int final_weights(struct train *x) {
         !(writer = hf_writer_create(x->o->weights_out, x->o->spec, x->l, x->t->dtype)))
         return -1;
     struct weights_hash *hash = weights_hash_create();
+    struct snapshot_info now = {x->c->steps, samples_before(x), samples_before(x) / samples_per_update(x),
+                                x->steps_s};
     int rc = 0;
+    if (first && !x->r->interrupted) snapshots_last_begin(x->o->snapshots, &now);
     for (int u = 0; u < x->l->count && !rc; u++) {
         struct unit_view view;
         if ((rc = topology_acquire(x->t, u, PASS_EVAL, &view))) break;
@@ -248,6 +221,7 @@ static int final_weights(struct train *x) {
             rc = stream_sync(x->t->compute);
             if (!rc) weights_hash_unit(hash, x->l, u, host, x->t->dtype);
             if (!rc && writer) rc = hf_write_unit(writer, u, host);
+            if (!rc && !x->r->interrupted) snapshots_last_unit(x->o->snapshots, u, host);
             free(host);
         }
         if (!rc) rc = topology_release(x->t, u, PASS_EVAL);
@@ -290,8 +264,8 @@ static void split_time(struct train *x) {
              (unsigned long long)lost);
 }
 
-// Read while every rank of the run still holds its memory: the last evaluation and the weights, which all ranks go
-// through together, come afterwards. If the device cannot report its memory, the report has no such figures.
+// Read while every rank of the run still holds its memory: the last weights, which all ranks go through together, come
+// afterwards. If the device cannot report its memory, the report has no such figures.
 static void read_device(struct train *x) {
     struct rank_report *r = &x->r->report;
     r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);
@@ -336,30 +310,18 @@ static void report(struct train *x) {
 }
 
 // Whether some worker has left the steps early. Asynchronous workers leave at different steps, so each of
-// them says so wherever they all meet next: at an evaluation or behind their last step.
+// them says so where they all meet: behind their last step.
 static int meet(struct train *x) {
     double left = x->r->interrupted;
     if (topology_sum(x->t, &left, 1)) return -1;
-    x->met = left > 0;
-    x->r->interrupted |= x->met;
-    return 0;
-}
-
-// An evaluation between two steps. What it computes, waits and transfers is no part of the steps' time. The step
-// before it ends first, on every rank.
-static int evaluate_aside(struct train *x, int64_t step, double *aside_s) {
-    if (stream_sync(x->t->compute)) return -1;
-    timeline_pause(x->r->timeline);
-    double begin = now_seconds();
-    if (meet(x)) return -1;
-    if (!x->r->interrupted && (evaluate(x, step) || stream_sync(x->t->compute))) return -1;
-    *aside_s += now_seconds() - begin;
+    x->r->interrupted |= left > 0;
     return 0;
 }
 
 static int run_steps(struct train *x) {
-    double eval_s = 0, start = now_seconds();
+    double start = now_seconds();
     rank_span_begin(&x->r->report.span);
+    snapshots_begin(x->o->snapshots);
     for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
         struct step_input in = {0};
         struct step_stats stats = {0};
@@ -367,23 +329,22 @@ static int run_steps(struct train *x) {
         timeline_step(x->r->timeline, step);
         if (attempt(x, step, &in, &stats)) return -1;
         double now = now_seconds();
-        struct told told = {samples_before(x), now - begin, now - start - eval_s};
+        struct told told = {samples_before(x), now - begin, now - start};
         if (!stats.skipped) told.samples += samples_per_update(x);
         if (judge(x, step, &stats)) return -1;
         x->r->steps = step + 1;
         if (step == 0) x->allocations = allocations(x->t->dev);
         tell_step(x, &in, &stats, &told);
-        bool last = step + 1 == x->c->steps;
-        x->r->interrupted = stats.stop && !last;
-        if (x->r->interrupted || last || x->c->eval_every <= 0 || (step + 1) % x->c->eval_every) continue;
-        if (evaluate_aside(x, step + 1, &eval_s)) return -1;
+        struct snapshot_info at = {step + 1, told.samples, told.samples / samples_per_update(x),
+                                   told.elapsed};
+        snapshots_step(x->o->snapshots, &at, stats.snapshot);
+        x->r->interrupted = stats.stop && step + 1 < x->c->steps;
     }
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
     timeline_pause(x->r->timeline);
-    x->r->report.span.aside_s = eval_s;
     rank_span_end(&x->r->report.span);
-    x->steps_s = now_seconds() - start - eval_s;
-    return x->t->mean_per_worker && !x->met ? meet(x) : 0;
+    x->steps_s = now_seconds() - start;
+    return x->t->mean_per_worker ? meet(x) : 0;
 }
 
 static int run(struct train *x) {
@@ -408,11 +369,12 @@ static int run(struct train *x) {
     read_device(x);
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
     if (keep && final_weights(x)) return -1;
-    return x->r->interrupted ? 0 : evaluate(x, c->steps);
+    snapshots_end(x->o->snapshots);
+    return 0;
 }
 
 int train_run(const struct train_options *o, struct train_result *result) {
-    *result = (struct train_result){.val_loss = NAN, .unigram_entropy = NAN};
+    *result = (struct train_result){0};
     struct train x = {.o = o, .c = o->config, .t = o->topology, .l = o->topology->layout, .r = result};
     scaler_init(&x.scaler, &o->config->scaler);
     int rc = run(&x);

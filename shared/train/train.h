@@ -11,17 +11,16 @@
 struct batch_feed;
 struct hinder;
 struct timeline;
-struct eval_record;  // shared/report/metrics.h
-struct step_record;
+struct snapshots;    // shared/evaluation/snapshots.h
+struct step_record;  // shared/report/metrics.h
 
 // Filled by train_run on every rank.
 struct train_result {
     struct rank_report report;
-    int64_t steps;                     // attempts done
-    double val_loss, unigram_entropy;  // nats per token; NAN when not evaluated
-    uint64_t weights_hash;             // rank 0 only
-    bool has_hash;                     // not of an interrupted run whose weights nobody wants
-    bool interrupted;                  // ended before its last step, because some rank was asked to leave
+    int64_t steps;          // attempts done
+    uint64_t weights_hash;  // rank 0 only
+    bool has_hash;          // not of an interrupted run whose weights nobody wants
+    bool interrupted;       // ended before its last step, because some rank was asked to leave
     // They keep their memory: giving it back may wait for a device on which peers still wait for us.
     struct model *model;
     struct batch_feed *feed;
@@ -29,11 +28,10 @@ struct train_result {
     struct timeline *timeline;  // of the steps; shared/time/timeline.h
 };
 
-// Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL. on_start and on_eval may be NULL.
+// Told of every step by rank 0's loop; on the main thread. Other ranks pass NULL. on_start may be NULL.
 struct train_observer {
     void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, int64_t params);
     void (*on_step)(void *ctx, const struct step_record *r);
-    void (*on_eval)(void *ctx, const struct eval_record *r);
     void *ctx;
 };
 
@@ -45,10 +43,11 @@ struct train_options {
     const struct train_observer *observer;  // or NULL
     // Non-zero: leave after the step in hand (Ctrl-C), with all other ranks (step_stats.stop); or NULL.
     const _Atomic int *stop;
-    bool keep_interrupted;     // an interrupted run's weights are hashed and written too
-    const char *weights_out;   // rank 0: HF directory to write at the end, or NULL
-    const char *weights_in;    // HF directory to start from, or NULL: seeded init
-    const char *tokenizer_in;  // HF directory whose tokenizer goes with weights_out, or NULL
+    bool keep_interrupted;        // an interrupted run's weights are hashed and written too
+    struct snapshots *snapshots;  // or NULL: none are taken
+    const char *weights_out;      // rank 0: HF directory to write at the end, or NULL
+    const char *weights_in;       // HF directory to start from, or NULL: seeded init
+    const char *tokenizer_in;     // HF directory whose tokenizer goes with weights_out, or NULL
     // Made before the topology, on GPUs; train_run takes them. NULL: it makes its own.
     struct model *model;  // of train_model_options
     struct batch_feed *feed;

@@ -133,7 +133,8 @@ static void assert_same(const struct config *a, const struct config *b) {
     SAME(row), SAME(variant), SAME(bound), SAME(workers), SAME(launch), SAME(device);
     SAME(collective);
     SAME(threads), SAME(val_fraction), SAME(seq), SAME(steps), SAME(seed), SAME(dtype), SAME(eval_every);
-    SAME(eval_batches), SAME(trace), SAME(json), SAME(quiet), SAME(train_batch), SAME(micro_batch);
+    SAME(eval_batches), SAME(eval_every_seconds), SAME(target_loss), SAME(keep_snapshots), SAME(trace),
+        SAME(json), SAME(quiet), SAME(train_batch), SAME(micro_batch);
     SAME(accumulation), SAME(optimizer.lr), SAME(optimizer.beta1), SAME(optimizer.beta2), SAME(optimizer.eps);
     SAME(optimizer.weight_decay), SAME(optimizer.l2_mode), SAME(optimizer.no_bias_correction);
     SAME(schedule.type), SAME(schedule.min_lr), SAME(schedule.max_lr), SAME(schedule.warmup_steps);
@@ -205,6 +206,8 @@ static void test_round_trip_random(void **state) {
         {"data.val_fraction", "unit"},
         {"eval_every", "int"},
         {"eval_batches", "int"},
+        {"target_loss", "unit"},
+        {"keep_snapshots", "bool"},
         {"trace", "bool"},
         {"json", "bool"},
         {"quiet", "bool"},

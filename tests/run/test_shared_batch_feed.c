@@ -98,28 +98,9 @@ static void a_half_waits_for_its_copies(void **state) {
     assert_memory_equal(copy, want, sizeof want);
 }
 
-static void validation_waits_as_well(void **state) {
-    struct rig *r = *state;
-    int32_t want[2 * SEQ], copy[2 * SEQ] = {0};
-    struct batch b;
-    pthread_t later;
-    assert_int_equal(batch_feed_read(r->feed, 0), 0);
-    assert_int_equal(batch_feed_validation(r->feed, 0, &b), 0);
-    memcpy(want, b.tokens, sizeof want);
-    copy_late(r, b, copy);
-    batch_feed_validation_sent(r->feed);
-    assert_int_equal(pthread_create(&later, NULL, let_go_later, r), 0);
-    assert_int_equal(batch_feed_validation(r->feed, 2, &b), 0);
-    assert_true(atomic_load(&r->let_go));
-    pthread_join(later, NULL);
-    assert_int_equal(stream_sync(r->compute), 0);
-    assert_memory_equal(copy, want, sizeof want);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_half_waits_for_its_copies, open_rig, close_rig),
-        cmocka_unit_test_setup_teardown(validation_waits_as_well, open_rig, close_rig),
     };
     return cmocka_run_group_tests_name("batch_feed", tests, NULL, NULL);
 }

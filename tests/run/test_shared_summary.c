@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 
 #include "shared/core/text.h"
+#include "shared/report/evals.h"
 #include "shared/report/progress.h"
 #include "tests/run/summary_helper.h"
 
@@ -19,7 +20,6 @@ static void losses_keep_every_bit(void **state) {
         metrics_step(m, &r);
         assert_int_equal(metrics_last_step(dir), i + 1);  // whole lines, at once
     }
-    metrics_eval(m, &(struct eval_record){4, 2.5, NAN, 1});
     assert_int_equal(metrics_destroy(&m), 0);
     char *text = run_file_read(dir, "metrics.jsonl", false), *line = text;
     for (int i = 0; i < 4; i++, line = strchr(line, '\n') + 1) {
@@ -31,16 +31,46 @@ static void losses_keep_every_bit(void **state) {
         cJSON_Delete(o);
     }
     free(text);
-    text = run_file_read(dir, "evals.jsonl", false);
-    assert_string_equal(text, "{\"step\":4,\"val_loss\":2.5,\"unigram_entropy\":null,\"seconds\":1.0}\n");
-    free(text);
     struct metrics_totals t;
     assert_int_equal(metrics_read(dir, &t), 0);
     assert_int_equal(t.steps, 4);
     assert_int_equal(t.tokens, 512);
-    assert_true(t.loss_first == losses[0] && t.loss_last == losses[3] && t.val_loss == 2.5);
-    assert_true(isnan(t.unigram_entropy));
+    assert_true(t.loss_first == losses[0] && t.loss_last == losses[3] && isnan(t.val_loss) &&
+                isnan(t.unigram_entropy));
     metrics_totals_free(&t);
+}
+
+static void evaluations_replace_those_of_their_step(void **state) {
+    const char *dir = *state;
+    struct metrics *m = metrics_create(dir);
+    struct evals e;
+    struct metrics_totals t;
+    assert_int_equal(metrics_destroy(&m), 0);
+    assert_int_equal(evals_read(dir, &e), 0);
+    assert_int_equal(e.count, 0);
+    evals_add(&e, &(struct eval_record){20, 160, 20, 2, 2.5, NAN, 64});
+    evals_add(&e, &(struct eval_record){10, 80, 10, 1.5, 9, NAN, 64});
+    evals_add(&e, &(struct eval_record){10, 80, 10, 1.5, 0.1, NAN, 64});
+    assert_int_equal(evals_write(dir, &e), 0);
+    evals_free(&e);
+    char *text = run_file_read(dir, "evals.jsonl", false);
+    assert_string_equal(text,
+                        "{\"step\":10,\"samples\":80,\"updates\":10,\"seconds\":1.5,"
+                        "\"val_loss\":0.10000000000000001,\"unigram_entropy\":null,\"tokens\":64}\n"
+                        "{\"step\":20,\"samples\":160,\"updates\":20,\"seconds\":2.0,"
+                        "\"val_loss\":2.5,\"unigram_entropy\":null,\"tokens\":64}\n");
+    free(text);
+    assert_int_equal(evals_read(dir, &e), 0);
+    assert_true(e.count == 2 && e.all[0].val_loss == 0.1 && e.all[1].samples == 160);
+    evals_free(&e);
+    assert_int_equal(metrics_read(dir, &t), 0);
+    assert_true(t.val_loss == 2.5 && isnan(t.unigram_entropy));
+    metrics_totals_free(&t);
+    assert_int_equal(run_file_write(dir, "evals.jsonl", "{\"step\":1}\n{\"stop\":2}\n"), 0);
+    error_quiet(1);
+    assert_int_equal(evals_read(dir, &e), -1);
+    assert_non_null(strstr(error_last(), "evals.jsonl: line 2"));
+    error_quiet(0);
 }
 
 static void broken_lines_are_named(void **state) {
@@ -369,6 +399,7 @@ static void the_header_tells_the_clipping(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_DISK(losses_keep_every_bit),
+        ON_DISK(evaluations_replace_those_of_their_step),
         ON_DISK(broken_lines_are_named),
         ON_DISK(everything_is_merged),
         ON_DISK(ranks_that_share_a_gpu_are_added_up),

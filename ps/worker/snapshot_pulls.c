@@ -1,0 +1,99 @@
+#include "ps/worker/snapshot_pulls.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+
+struct collection {
+    struct collection *next;
+    struct snapshot *snapshot;
+    uint64_t seq;
+    int64_t version, least, most;
+    int missing;     // keys
+    bool *answered;  // (keys)
+    double asked_s;
+};
+
+struct snapshot_pulls {
+    struct snapshot_pulls_options o;
+    struct collection *first;
+    uint64_t seq;
+};
+
+struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options *o) {
+    struct snapshot_pulls *p = xcalloc(1, sizeof *p);
+    p->o = *o;
+    return p;
+}
+
+static void ask(struct snapshot_pulls *p, struct collection *c, double now) {
+    c->asked_s = now;
+    for (int key = 0; key < p->o.map->count; key++) {
+        struct wire_header h = {.kind = WIRE_SNAPSHOT, .key = key, .version = c->version, .seq = c->seq};
+        if (!c->answered[key]) port_tell(&p->o.port, p->o.map->parts[key].shard, &h);
+    }
+}
+
+void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s, double now) {
+    struct collection *c = xcalloc(1, sizeof *c);
+    *c = (struct collection){.next = p->first,
+                             .snapshot = s,
+                             .seq = ++p->seq,
+                             .version = version,
+                             .least = INT64_MAX,
+                             .missing = p->o.map->count,
+                             .answered = xcalloc((unsigned long)p->o.map->count, sizeof(bool))};
+    p->first = c;
+    ask(p, c, now);
+}
+
+static void forget(struct snapshot_pulls *p, struct collection *c) {
+    struct collection **at = &p->first;
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    free(c->answered);
+    free(c);
+}
+
+void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
+                           const struct ps_frame *frame, double now) {
+    const struct partition *part = &p->o.map->parts[h->key];
+    size_t bytes = (size_t)(part->end - part->begin) * dtype_size(p->o.dtype);
+    struct collection *c = p->first;
+    while (c && c->seq != h->seq) c = c->next;
+    if (!c || c->answered[h->key] || !frame || frame->bytes != bytes) return;
+    // The frame goes back to the thread that it came from; the file is written by another.
+    void *copy = xcalloc(1, bytes);
+    memcpy(copy, frame->data, bytes);
+    snapshot_write(c->snapshot, &(struct snapshot_piece){.unit = part->unit,
+                                                         .begin = part->begin,
+                                                         .end = part->end,
+                                                         .data = copy,
+                                                         .release = free,
+                                                         .owner = copy});
+    c->answered[h->key] = true;
+    c->asked_s = now;  // answers are coming
+    if (h->version < c->least) c->least = h->version;
+    if (h->version > c->most) c->most = h->version;
+    if (--c->missing > 0) return;
+    struct collection whole = *c;
+    forget(p, c);
+    snapshot_collected(whole.snapshot, whole.least, whole.most);  // may ask for the next one
+}
+
+void snapshot_pulls_tick(struct snapshot_pulls *p, double now) {
+    for (struct collection *c = p->first; c; c = c->next)
+        if (now - c->asked_s > p->o.resend_s) ask(p, c, now);
+}
+
+void snapshot_pulls_end(struct snapshot_pulls *p) {
+    while (p->first) forget(p, p->first);
+}
+
+void snapshot_pulls_destroy(struct snapshot_pulls **at) {
+    if (!*at) return;
+    snapshot_pulls_end(*at);
+    free(*at);
+    *at = NULL;
+}

@@ -1,0 +1,261 @@
+#include "shared/evaluation/evaluate.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/core/text.h"
+#include "shared/device/device_choice.h"
+#include "shared/evaluation/snapshot_file.h"
+#include "shared/model/model.h"
+#include "shared/report/evals.h"
+
+struct evaluation {
+    const struct evaluate_options *o;
+    const struct config *c;
+    struct layout *layout;  // of one rank
+    struct device *dev;
+    struct stream *compute;
+    struct arena arena;
+    struct unit_view *units;
+    struct model *many, *single;  // of a batch of windows, and of one: what is left over
+    int64_t batch, windows;
+    int32_t *tokens, *targets;
+    void *host;  // (largest unit)
+};
+
+// ---------------------------------------------------------------- which snapshots
+static int by_number(const void *a, const void *b) {
+    long long x = *(const long long *)a, y = *(const long long *)b;
+    return (x > y) - (x < y);
+}
+
+// The steps of the snapshots in dir, ascending (malloc'd).
+static long long *find(const char *dir, int *count) {
+    char *path = xasprintf("%s/snapshots", dir);
+    DIR *d = opendir(path);
+    long long *steps = NULL;
+    *count = 0;
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        char *end;
+        if (strncmp(e->d_name, "step-", 5) != 0) continue;
+        long long step = strtoll(e->d_name + 5, &end, 10);
+        if (*end || end == e->d_name + 5) continue;
+        steps = xrealloc(steps, (unsigned long)(*count + 1) * sizeof *steps);
+        steps[(*count)++] = step;
+    }
+    if (d) closedir(d);
+    free(path);
+    if (*count) qsort(steps, (size_t)*count, sizeof *steps, by_number);
+    return steps;
+}
+
+int evaluate_waiting(const char *dir) {
+    int count;
+    free(find(dir, &count));
+    return count;
+}
+
+// ---------------------------------------------------------------- device, model, weights
+static struct model *make_model(const struct evaluation *x, int64_t batch) {
+    return model_create(&(struct model_options){.spec = x->o->spec,
+                                                .layout = x->layout,
+                                                .dev = x->dev,
+                                                .compute = x->compute,
+                                                .dtype = x->c->dtype,
+                                                .batch = batch,
+                                                .seq = x->c->seq,
+                                                .logits_bytes = x->c->logits_bytes});
+}
+
+// As many cores as the run could use.
+static int all_threads(const struct config *c) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), told = (long)c->threads * c->workers;
+    return (int)(told > 0 && told < cores ? told : cores > 0 ? cores : 1);
+}
+
+static int open_device(struct evaluation *x) {
+    const struct backend *backend = device_backend(x->c);
+    if (!backend) return -1;
+    struct device_options d = {
+        .threads = all_threads(x->c), .label = "evaluation", .kernel = x->c->cpu_kernel, .cuda = x->c->cuda};
+    if (dev_open(backend, &d, &x->dev)) return fail("evaluation: --device %s: cannot open it", backend->name);
+    x->compute = stream_create(x->dev, "compute");
+    return x->compute ? 0 : fail("evaluation: --device %s: %s", backend->name, dev_error(x->dev));
+}
+
+static void count_windows(struct evaluation *x) {
+    const struct config *c = x->c;
+    x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
+    if (c->eval_batches > 0 && c->eval_batches * c->train_batch < x->windows)
+        x->windows = c->eval_batches * c->train_batch;
+    x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
+    if (x->batch > x->windows) x->batch = x->windows;
+}
+
+static int prepare(struct evaluation *x) {
+    const struct config *c = x->c;
+    int64_t most = 0;
+    count_windows(x);
+    if (!(x->layout = model_layout_create(x->o->spec, 1)) || open_device(x)) return -1;
+    arena_init(&x->arena, x->dev);
+    x->units = xcalloc((unsigned long)x->layout->count, sizeof *x->units);
+    for (int u = 0; u < x->layout->count; u++) {
+        int64_t n = x->layout->units[u].n_pad;
+        x->units[u].weights = arena_take(&x->arena, MEM_PARAMETER, (size_t)n * dtype_size(c->dtype));
+        if (n > most) most = n;
+    }
+    if (x->arena.failed || !(x->many = make_model(x, x->batch))) return -1;
+    if (x->windows % x->batch && !(x->single = make_model(x, 1))) return -1;
+    x->host = xcalloc((unsigned long)most, dtype_size(c->dtype));
+    x->tokens = xcalloc((unsigned long)(x->batch * c->seq), sizeof *x->tokens);
+    x->targets = xcalloc((unsigned long)(x->batch * c->seq), sizeof *x->targets);
+    return 0;
+}
+
+static void release(struct evaluation *x) {
+    if (x->compute) stream_sync(x->compute);
+    model_destroy(&x->many);
+    model_destroy(&x->single);
+    if (x->arena.dev) arena_release(&x->arena);
+    if (x->compute) stream_destroy(&x->compute);
+    if (x->dev) dev_close(&x->dev);
+    if (x->layout) layout_destroy(&x->layout);
+    free(x->units);
+    free(x->host);
+    free(x->tokens);
+    free(x->targets);
+}
+
+// Returns the text of why not (malloc'd), or NULL.
+static char *load(struct evaluation *x, const char *path, struct snapshot_info *info) {
+    struct snapshot_place place = {.path = path, .layout = x->layout, .dtype = x->c->dtype};
+    char *why = NULL;
+    struct snapshot_file *f = snapshot_file_open(&place, info, &why);
+    if (!f) return why;
+    for (int u = 0; u < x->layout->count && !why; u++) {
+        size_t bytes = (size_t)x->layout->units[u].n_pad * dtype_size(x->c->dtype);
+        if (snapshot_file_read(f, u, x->host)) {
+            why = xstrdup(snapshot_file_error(f));
+            break;
+        }
+        dev_copy(x->compute, (void *)x->units[u].weights, x->host, bytes);
+        if (stream_sync(x->compute)) why = xasprintf("%s: %s", path, dev_error(x->dev));
+    }
+    snapshot_file_close(&f);
+    return why;
+}
+
+// ---------------------------------------------------------------- the loss
+static void forward(const struct evaluation *x, struct model *m) {
+    int last = x->layout->count - 1;
+    for (int u = 0; u <= last; u++)
+        model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
+}
+
+// Windows [first, end) through m, `batch` at a time. Their summed loss; NAN when the device has failed, or on the way
+// out.
+static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64_t end, int64_t batch) {
+    for (int64_t w = first; w < end; w += batch) {
+        struct data_slice slice = {.first = w, .count = batch, .seq = x->c->seq};
+        if (x->o->stop && *x->o->stop) return NAN;
+        data_val_batch(x->o->data, &slice, x->tokens, x->targets);
+        model_set_batch(m, x->tokens, x->targets, 0.0f, w == first);
+        forward(x, m);
+        if (stream_sync(x->compute)) return NAN;  // the tokens are read no more
+    }
+    return first < end ? model_loss_sum(m) : 0;
+}
+
+static double loss_of(struct evaluation *x) {
+    int64_t whole = x->windows / x->batch * x->batch;
+    double sum = sum_of(x, x->many, 0, whole, x->batch);
+    if (whole < x->windows) sum += sum_of(x, x->single, whole, x->windows, 1);
+    return sum / (double)(x->windows * x->c->seq);
+}
+
+// ---------------------------------------------------------------- all of them
+static void say_all(const struct evaluation *x, int count) {
+    char tokens[32];
+    if (x->o->say)
+        fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
+                count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
+}
+
+static void say(const struct evaluation *x, const struct eval_record *r) {
+    if (!x->o->say) return;
+    fprintf(x->o->say, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
+            (long long)r->step, (long long)x->c->steps, r->val_loss, r->unigram_entropy);
+    fflush(x->o->say);
+}
+
+static enum evaluated evaluate_one(struct evaluation *x, const char *path, struct evals *evals) {
+    struct snapshot_info info;
+    char *why = load(x, path, &info);
+    if (dev_error(x->dev)[0]) {
+        free(why);
+        return fail("evaluation: %s: %s", path, dev_error(x->dev));
+    }
+    if (why) {
+        warn("snapshot %s: it is not evaluated", why);
+        free(why);
+        return EVALUATE_BROKEN;
+    }
+    struct eval_record r = {.step = info.step,
+                            .samples = info.samples,
+                            .updates = info.updates,
+                            .seconds = info.seconds,
+                            .val_loss = loss_of(x),
+                            .unigram_entropy = data_unigram_entropy(x->o->data),
+                            .tokens = x->windows * x->c->seq};
+    if (dev_error(x->dev)[0]) return fail("evaluation: %s: %s", path, dev_error(x->dev));
+    if (x->o->stop && *x->o->stop) return EVALUATE_INTERRUPTED;
+    evals_add(evals, &r);
+    if (evals_write(x->o->dir, evals)) return EVALUATE_FAILED;
+    say(x, &r);
+    if (!x->o->keep) unlink(path);
+    return EVALUATE_DONE;
+}
+
+static enum evaluated evaluate_all(struct evaluation *x, const long long *steps, int count) {
+    enum evaluated rc = EVALUATE_DONE;
+    struct evals evals;
+    if (evals_read(x->o->dir, &evals)) return EVALUATE_FAILED;
+    say_all(x, count);
+    for (int i = 0; i < count && (rc == EVALUATE_DONE || rc == EVALUATE_BROKEN); i++) {
+        char *path = xasprintf("%s/snapshots/step-%lld", x->o->dir, steps[i]);
+        enum evaluated one = evaluate_one(x, path, &evals);
+        if (one != EVALUATE_DONE) rc = one;
+        free(path);
+    }
+    evals_free(&evals);
+    char *dir = xasprintf("%s/snapshots", x->o->dir);
+    rmdir(dir);  // where nothing is left in it
+    free(dir);
+    return rc;
+}
+
+enum evaluated evaluate_run(const struct evaluate_options *o) {
+    struct evaluation x = {.o = o, .c = o->config};
+    int count;
+    long long *steps = find(o->dir, &count);
+    enum evaluated rc = EVALUATE_DONE;
+    if (!count) {
+        char *dir = xasprintf("%s/snapshots", o->dir);
+        rmdir(dir);
+        free(dir);
+    } else if (data_val_tokens(o->data) <= o->config->seq) {
+        rc = fail("evaluation: %s holds out %lld tokens, fewer than a window of %lld and one more",
+                  o->config->data, (long long)data_val_tokens(o->data), (long long)o->config->seq);
+    } else {
+        rc = prepare(&x) ? EVALUATE_FAILED : evaluate_all(&x, steps, count);
+        release(&x);
+    }
+    free(steps);
+    return rc;
+}

@@ -1,0 +1,106 @@
+#include "shared/evaluation/evaluate_command.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/command/commands.h"
+#include "shared/config/json.h"
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+#include "shared/device/device_choice.h"
+#include "shared/launch/stop.h"
+#include "shared/report/evals.h"
+#include "shared/report/summary.h"
+#include "shared/train/session.h"
+
+static enum evaluated evaluate_as(struct config *c, const struct evaluate_dir_options *o) {
+    struct job job = {0};
+    enum evaluated rc = EVALUATE_FAILED;
+    device_resolve(c);
+    if (device_backend(c) && !cpu_kernel_choose(c) && !job_open(&job, c, false))
+        rc = evaluate_run(&(struct evaluate_options){.config = c,
+                                                     .spec = &job.spec,
+                                                     .data = job.data,
+                                                     .dir = o->dir,
+                                                     .keep = o->keep || c->keep_snapshots,
+                                                     .stop = o->stop,
+                                                     .say = o->say});
+    job_close(&job);
+    return rc;
+}
+
+enum evaluated evaluate_dir(const struct evaluate_dir_options *o) {
+    if (!evaluate_waiting(o->dir)) return EVALUATE_DONE;
+    char *path = xasprintf("%s/config.json", o->dir);
+    struct config *c = config_load(o->topologies, path, NULL, 0);
+    enum evaluated rc = c ? evaluate_as(c, o) : EVALUATE_FAILED;
+    config_destroy(&c);
+    free(path);
+    return rc;
+}
+
+// ---------------------------------------------------------------- the command
+static void print_json(const char *dir, const struct evals *e) {
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "dir", dir);
+    cJSON *all = cJSON_AddArrayToObject(o, "evals");
+    for (int i = 0; i < e->count; i++) {
+        const struct eval_record *r = &e->all[i];
+        cJSON *one = cJSON_CreateObject();
+        json_put(one, "step", (double)r->step);
+        json_put(one, "samples", (double)r->samples);
+        json_put(one, "updates", (double)r->updates);
+        json_put(one, "seconds", r->seconds);
+        json_put(one, "val_loss", r->val_loss);
+        json_put(one, "unigram_entropy", r->unigram_entropy);
+        json_put(one, "tokens", (double)r->tokens);
+        cJSON_AddItemToArray(all, one);
+    }
+    json_print(stdout, o);
+    cJSON_Delete(o);
+}
+
+// What the evaluation adds to the summary that is there.
+static int renew_summary(const struct topology_table *t, const char *dir) {
+    if (!has_file(dir, "summary.json")) return 0;
+    cJSON *s = summary_merge(t, dir);
+    cJSON_Delete(s);
+    return s ? 0 : -1;
+}
+
+static int run(const struct topology_table *t, const char *dir, bool keep, bool json) {
+    struct evaluate_dir_options o = {
+        .topologies = t, .dir = dir, .keep = keep, .stop = stop_install(), .say = json ? stderr : stdout};
+    struct evals evals;
+    if (!has_file(dir, "config.json") || !has_file(dir, "metrics.jsonl")) {
+        fail("evaluate %s: no run directory: it holds no config.json and metrics.jsonl", dir);
+        return EXIT_USAGE;
+    }
+    int waiting = evaluate_waiting(dir);
+    enum evaluated rc = evaluate_dir(&o);
+    if (waiting && rc != EVALUATE_FAILED && renew_summary(t, dir)) rc = EVALUATE_FAILED;
+    if (rc == EVALUATE_INTERRUPTED)
+        info("evaluation interrupted: starring evaluate %s goes on with the %d that are left", dir,
+             evaluate_waiting(dir));
+    if (rc == EVALUATE_FAILED || evals_read(dir, &evals)) return EXIT_RUN_FAILED;
+    if (!waiting && !json)
+        printf("%s holds no snapshots; %d evaluation%s in evals.jsonl\n", dir, evals.count,
+               evals.count == 1 ? "" : "s");
+    if (json) print_json(dir, &evals);
+    evals_free(&evals);
+    return rc == EVALUATE_DONE ? 0 : rc == EVALUATE_INTERRUPTED ? 128 + *o.stop : EXIT_RUN_FAILED;
+}
+
+int evaluate_command(const struct topology_table *t, int argc, char **argv) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(&command_evaluate, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    if (outcome == CLI_RUN && args.word_count != 1)
+        fail("evaluate: which run directory?");
+    else if (outcome == CLI_RUN)
+        status =
+            run(t, args.words[0], cli_get(&args, "keep-snapshots") != NULL, cli_get(&args, "json") != NULL);
+    cli_args_free(&args);
+    return status;
+}

@@ -1,0 +1,260 @@
+#include "shared/evaluation/snapshots.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+
+#define STAGING_BYTES (4 << 20)
+
+struct snapshot {
+    struct snapshots *owner;
+    struct snapshot *next;  // of those that are not finished
+    struct snapshot_file *file;
+    struct snapshot_info info;
+    bool has_info;    // this rank writes the header
+    int64_t version;  // that all keys are wanted at; -1: any
+    bool finished;    // the mark is in the file, or it was given up
+};
+
+struct snapshots {
+    struct snapshots_options o;
+    const struct config *c;
+    struct topology *t;
+    char *dir;
+    struct stream *stream;
+    struct event *ready, *written;
+    double start_s, last_s;
+    bool collected;         // the topology brings the weights
+    struct snapshot *open;  // newest first
+    struct snapshot *last;  // of the end
+    pthread_mutex_t mutex;  // of the list
+    _Atomic bool warned;
+};
+
+// ---------------------------------------------------------------- files
+static void give_up(struct snapshots *s, const char *why) {
+    if (!atomic_exchange(&s->warned, true))
+        warn("snapshot %s: it is left out, and training goes on; later ones are tried in silence", why);
+}
+
+static struct snapshot *open_snapshot(struct snapshots *s, const struct snapshot_info *info, int parts) {
+    char *path = xasprintf("%s/step-%lld", s->dir, (long long)info->step), *why = NULL;
+    struct snapshot_place place = {.path = path, .layout = s->t->layout, .dtype = s->t->dtype};
+    struct snapshot_file *file = snapshot_file_create(&place, parts > 1 ? s->t->rank : 0, parts, &why);
+    struct snapshot *one = NULL;
+    if (file) {
+        one = xcalloc(1, sizeof *one);
+        *one = (struct snapshot){
+            .owner = s, .file = file, .info = *info, .has_info = s->t->rank == 0, .version = -1};
+        pthread_mutex_lock(&s->mutex);
+        one->next = s->open;
+        s->open = one;
+        pthread_mutex_unlock(&s->mutex);
+    } else {
+        give_up(s, why);
+    }
+    free(why);
+    free(path);
+    return one;
+}
+
+// On the snapshot stream's thread: behind all pieces.
+static int finish_run(void *arg) {
+    struct snapshot *one = arg;
+    if (snapshot_file_finish(one->file, one->has_info ? &one->info : NULL))
+        give_up(one->owner, snapshot_file_error(one->file));
+    else
+        one->finished = true;
+    return 0;
+}
+
+static void finish(struct snapshot *one) { stream_host(one->owner->stream, "snapshot", finish_run, one); }
+
+// ---------------------------------------------------------------- pieces, on the snapshot stream's thread
+struct task {
+    struct snapshot *one;
+    struct snapshot_piece piece;
+};
+
+static int write_piece(struct snapshot *one, const struct snapshot_piece *p) {
+    return snapshot_file_write(one->file, p->unit, p->begin, p->end, p->data);
+}
+
+// From a device's own memory by way of the host's, a slice at a time.
+static int write_from_device(struct snapshot *one, const struct snapshot_piece *p) {
+    struct snapshots *s = one->owner;
+    size_t size = dtype_size(s->t->dtype);
+    int64_t slice = (int64_t)(STAGING_BYTES / size);
+    char *host = xcalloc(1, STAGING_BYTES);
+    int rc = 0;
+    for (int64_t at = p->begin; at < p->end && !rc; at += slice) {
+        int64_t end = at + slice < p->end ? at + slice : p->end;
+        dev_copy(s->stream, host, (const char *)p->data + (size_t)(at - p->begin) * size,
+                 (size_t)(end - at) * size);
+        rc = stream_sync(s->stream);
+        if (!rc) rc = snapshot_file_write(one->file, p->unit, at, end, host);
+    }
+    free(host);
+    return rc;
+}
+
+static int task_run(void *arg) {
+    struct task *task = arg;
+    const struct snapshot_piece *p = &task->piece;
+    bool on_host = p->release || dev_host_memory(task->one->owner->t->dev);
+    if (on_host)
+        write_piece(task->one, p);  // an error stays with the file: its finishing tells
+    else
+        write_from_device(task->one, p);
+    if (p->release) p->release(p->owner);
+    free(task);
+    return 0;
+}
+
+void snapshot_write(struct snapshot *one, const struct snapshot_piece *p) {
+    struct task *task = xcalloc(1, sizeof *task);
+    *task = (struct task){one, *p};
+    stream_host(one->owner->stream, "snapshot", task_run, task);
+}
+
+// ---------------------------------------------------------------- by version, from the servers
+static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
+
+static void ask(struct snapshots *s, const struct snapshot_info *info, int64_t version) {
+    struct snapshot *one = open_snapshot(s, info, 1);
+    if (!one) return;
+    one->version = version;
+    topology_snapshot(s->t, version < 0 ? 0 : version, one);
+}
+
+// The first multiple of eval_every that the servers have not reached yet. They answer when they have.
+static void ask_ahead(struct snapshots *s, int64_t version) {
+    int64_t per_step = s->c->train_batch / own_sequences(s->c);  // updates that make a global batch
+    int64_t step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every;
+    struct snapshot_info info = {.step = step};
+    if (step < s->c->steps) ask(s, &info, step * per_step);
+}
+
+void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
+    struct snapshots *s = one->owner;
+    if (s->t->mean_per_worker) {
+        one->info.updates = least;
+        one->info.samples = least * own_sequences(s->c);
+        one->info.seconds = now_seconds() - s->start_s;
+    } else if (least != one->version || most != one->version) {
+        char *why = xasprintf("%s: its weights are of versions %lld to %lld instead of %lld",
+                              snapshot_file_path(one->file), (long long)least, (long long)most,
+                              (long long)one->version);
+        give_up(s, why);
+        free(why);
+        return;
+    }
+    finish(one);
+    if (s->t->mean_per_worker && s->c->eval_every > 0) ask_ahead(s, least);
+}
+
+// ---------------------------------------------------------------- the loop
+void snapshots_begin(struct snapshots *s) {
+    if (!s) return;
+    s->start_s = s->last_s = now_seconds();
+    if (s->collected && s->t->mean_per_worker && s->t->rank == 0 && s->c->eval_every > 0) ask_ahead(s, 0);
+}
+
+bool snapshots_wanted(const struct snapshots *s) {
+    return s && s->t->rank == 0 && s->c->eval_every_seconds > 0 &&
+           now_seconds() - s->last_s >= s->c->eval_every_seconds;
+}
+
+void snapshots_hold(struct snapshots *s) {
+    if (s && s->written) stream_wait_event(s->t->compute, s->written);
+}
+
+// This rank's part, from where it lies: behind the updates that are on compute now.
+static void take_part(struct snapshots *s, const struct snapshot_info *now) {
+    struct snapshot *one = open_snapshot(s, now, s->t->size);
+    if (!one) return;
+    event_record(s->ready, s->t->compute);
+    stream_wait_event(s->stream, s->ready);
+    for (int u = 0; u < s->t->layout->count; u++) {
+        struct weights_part part;
+        topology_part(s->t, u, &part);
+        snapshot_write(one, &(struct snapshot_piece){
+                                .unit = u, .begin = part.begin, .end = part.end, .data = part.weights});
+    }
+    finish(one);
+    event_record(s->written, s->stream);
+}
+
+void snapshots_step(struct snapshots *s, const struct snapshot_info *now, bool told) {
+    if (!s || now->step >= s->c->steps) return;  // the last weights are written in their own way
+    bool every = s->c->eval_every > 0 && now->step % s->c->eval_every == 0;
+    if (!every && !told) return;
+    s->last_s = now_seconds();
+    if (!s->collected)
+        take_part(s, now);
+    else if (s->t->rank == 0 && (told || !s->t->mean_per_worker))
+        ask(s, now, s->t->mean_per_worker ? -1 : now->updates);
+}
+
+void snapshots_last_begin(struct snapshots *s, const struct snapshot_info *now) {
+    if (s) s->last = open_snapshot(s, now, 1);
+}
+
+void snapshots_last_unit(struct snapshots *s, int u, const void *weights) {
+    if (s && s->last) snapshot_file_write(s->last->file, u, 0, s->t->layout->units[u].n_pad, weights);
+}
+
+void snapshots_end(struct snapshots *s) {
+    if (!s) return;
+    if (s->last) finish_run(s->last);
+    s->last = NULL;
+    stream_sync(s->stream);
+    pthread_mutex_lock(&s->mutex);
+    for (struct snapshot *one = s->open, *next; one; one = next) {
+        next = one->next;
+        if (!one->finished) unlink(snapshot_file_path(one->file));
+        snapshot_file_close(&one->file);
+        free(one);
+    }
+    s->open = NULL;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+// ---------------------------------------------------------------- life
+struct snapshots *snapshots_create(const struct snapshots_options *o) {
+    const struct config *c = o->config;
+    struct topology *t = o->topology;
+    if (!o->dir || c->eval_batches == 0) return NULL;
+    struct snapshots *s = xcalloc(1, sizeof *s);
+    s->o = *o;
+    s->c = c;
+    s->t = t;
+    s->collected = !t->ops->part;
+    s->dir = xasprintf("%s/snapshots", o->dir);
+    pthread_mutex_init(&s->mutex, NULL);
+    bool there = !mkdir(s->dir, 0777) || errno == EEXIST;
+    if (!there) warn("%s: %s: nothing will be evaluated", s->dir, strerror(errno));
+    if (there) s->stream = stream_create(t->dev, "snapshot");
+    if (s->stream) s->ready = event_create(t->dev);
+    if (s->ready) s->written = event_create(t->dev);
+    if (!s->written) snapshots_destroy(&s);
+    return s;
+}
+
+void snapshots_destroy(struct snapshots **at) {
+    struct snapshots *s = *at;
+    if (!s) return;
+    if (s->stream) snapshots_end(s);
+    event_destroy(&s->ready);
+    event_destroy(&s->written);
+    if (s->stream) stream_destroy(&s->stream);
+    pthread_mutex_destroy(&s->mutex);
+    free(s->dir);
+    free(s);
+    *at = NULL;
+}

@@ -1,0 +1,60 @@
+// A rank's share in the snapshots of a run: when they are due, and how the weights get from where they lie into their
+// file while training goes on. Nobody waits for them but the next update of the very same weights.
+//
+//     ring, local    compute   | .. update t | forward, backward of t+1  | waits | update t+1 | ..
+//                    snapshot                | writes this rank's part   |
+//     star           worker 0 asks the servers for the weights of a version (topology_snapshot); each key is written as
+//                    it arrives. No server waits, and no other worker knows.
+//
+// When           after every eval_every steps, or the first step that ends eval_every_seconds after the last snapshot
+//                (worker 0's clock); where workers go at their own pace, eval_every counts global batches that the
+//                servers have applied. The last weights are written by worker 0 alone, whatever the topology.
+// Failures       A snapshot that cannot be written is given up with a warning that names the file; training goes on.
+// Threads        The loop's main thread, but snapshot_* (below): one thread of the topology.
+// Owner          The rank's session; destroyed when the topology is gone and the device is not.
+#ifndef STARRING_SHARED_EVALUATION_SNAPSHOTS_H
+#define STARRING_SHARED_EVALUATION_SNAPSHOTS_H
+
+#include "shared/config/config.h"
+#include "shared/core/topology.h"
+#include "shared/evaluation/snapshot_file.h"
+
+struct snapshots_options {
+    const struct config *config;
+    const char *dir;  // run directory
+    struct topology *topology;
+};
+
+struct snapshots;
+// NULL where no evaluation is wanted, or, after a warning, where none can be made ready.
+struct snapshots *snapshots_create(const struct snapshots_options *o);
+void snapshots_destroy(struct snapshots **s);
+
+// ---- the loop; s may be NULL in all of them
+void snapshots_begin(struct snapshots *s);  // the first step begins now
+// Whether this rank asks for a snapshot after the step that ends now: step_input.snapshot.
+bool snapshots_wanted(const struct snapshots *s);
+// Before updates of the weights are enqueued on compute.
+void snapshots_hold(struct snapshots *s);
+// A step is over, and what follows it on compute has not been enqueued. told: what step_stats.snapshot said.
+void snapshots_step(struct snapshots *s, const struct snapshot_info *now, bool told);
+// The last weights, unit by unit, on rank 0: (n_pad) of the run's type in host memory.
+void snapshots_last_begin(struct snapshots *s, const struct snapshot_info *now);
+void snapshots_last_unit(struct snapshots *s, int u, const void *weights);
+// Everything is in its file; what was not finished is removed.
+void snapshots_end(struct snapshots *s);
+
+// ---- a topology that collects the weights itself
+struct snapshot;
+struct snapshot_piece {
+    int unit;
+    int64_t begin, end;  // elements
+    const void *data;    // stays until release(owner) is called, on another thread
+    void (*release)(void *owner);
+    void *owner;
+};
+void snapshot_write(struct snapshot *s, const struct snapshot_piece *p);
+// All pieces have been handed over; the keys' versions were least to most. The snapshot is no longer the topology's.
+void snapshot_collected(struct snapshot *s, int64_t least, int64_t most);
+
+#endif

@@ -1,0 +1,81 @@
+#include "shared/report/evals.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/json.h"
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+#include "shared/report/metrics.h"
+#include "shared/report/run_file.h"
+
+#define LINE_MAX_BYTES 320
+
+static int64_t whole(const cJSON *o, const char *key) {
+    double x = json_number(o, key);
+    return x >= 0 && x < 9e15 ? (int64_t)x : 0;
+}
+
+int evals_read(const char *dir, struct evals *out) {
+    *out = (struct evals){0};
+    char *text = has_file(dir, "evals.jsonl") ? run_file_read(dir, "evals.jsonl", false) : xstrdup("");
+    char *rest = text;
+    int rc = text ? 0 : -1, number = 0;
+    for (char *line; !rc && (line = strsep(&rest, "\n"));) {
+        number++;
+        if (!*line || !rest) continue;
+        cJSON *o = cJSON_Parse(line);
+        if (!isfinite(json_number(o, "step")))
+            rc = fail("%s/evals.jsonl: line %d is no evaluation", dir, number);
+        else
+            evals_add(out, &(struct eval_record){.step = whole(o, "step"),
+                                                 .samples = whole(o, "samples"),
+                                                 .updates = whole(o, "updates"),
+                                                 .seconds = json_number(o, "seconds"),
+                                                 .val_loss = json_number(o, "val_loss"),
+                                                 .unigram_entropy = json_number(o, "unigram_entropy"),
+                                                 .tokens = whole(o, "tokens")});
+        cJSON_Delete(o);
+    }
+    free(text);
+    if (rc) evals_free(out);
+    return rc;
+}
+
+void evals_add(struct evals *e, const struct eval_record *r) {
+    int at = 0;
+    while (at < e->count && e->all[at].step < r->step) at++;
+    bool there = at < e->count && e->all[at].step == r->step;
+    if (!there) {
+        e->all = xrealloc(e->all, (unsigned long)(e->count + 1) * sizeof *e->all);
+        memmove(&e->all[at + 1], &e->all[at], (size_t)(e->count - at) * sizeof *e->all);
+        e->count++;
+    }
+    e->all[at] = *r;
+}
+
+int evals_write(const char *dir, const struct evals *e) {
+    size_t length = 0;
+    char *text = xcalloc((unsigned long)e->count + 1, LINE_MAX_BYTES), seconds[METRICS_NUMBER_MAX],
+         loss[METRICS_NUMBER_MAX], entropy[METRICS_NUMBER_MAX];
+    for (int i = 0; i < e->count; i++) {
+        const struct eval_record *r = &e->all[i];
+        length += (size_t)snprintf(
+            text + length, LINE_MAX_BYTES,
+            "{\"step\":%lld,\"samples\":%lld,\"updates\":%lld,\"seconds\":%s,\"val_loss\":%s,"
+            "\"unigram_entropy\":%s,\"tokens\":%lld}\n",
+            (long long)r->step, (long long)r->samples, (long long)r->updates,
+            metrics_number(seconds, r->seconds), metrics_number(loss, r->val_loss),
+            metrics_number(entropy, r->unigram_entropy), (long long)r->tokens);
+    }
+    int rc = run_file_write(dir, "evals.jsonl", text);
+    free(text);
+    return rc;
+}
+
+void evals_free(struct evals *e) {
+    free(e->all);
+    *e = (struct evals){0};
+}

@@ -24,7 +24,9 @@ struct snapshot {
 struct snapshots {
     struct snapshots_options o;
     const struct config *c;
-    struct topology *t;
+    struct topology *t;  // gone before the last pieces are, maybe: what they need is kept here
+    struct device *dev;
+    enum dtype dtype;
     char *dir;
     struct stream *stream;
     struct event *ready, *written;
@@ -88,7 +90,7 @@ static int write_piece(struct snapshot *one, const struct snapshot_piece *p) {
 // From a device's own memory by way of the host's, a slice at a time.
 static int write_from_device(struct snapshot *one, const struct snapshot_piece *p) {
     struct snapshots *s = one->owner;
-    size_t size = dtype_size(s->t->dtype);
+    size_t size = dtype_size(s->dtype);
     int64_t slice = (int64_t)(STAGING_BYTES / size);
     char *host = xcalloc(1, STAGING_BYTES);
     int rc = 0;
@@ -106,7 +108,7 @@ static int write_from_device(struct snapshot *one, const struct snapshot_piece *
 static int task_run(void *arg) {
     struct task *task = arg;
     const struct snapshot_piece *p = &task->piece;
-    bool on_host = p->release || dev_host_memory(task->one->owner->t->dev);
+    bool on_host = p->release || dev_host_memory(task->one->owner->dev);
     if (on_host)
         write_piece(task->one, p);  // an error stays with the file: its finishing tells
     else
@@ -209,6 +211,10 @@ void snapshots_last_unit(struct snapshots *s, int u, const void *weights) {
     if (s && s->last) snapshot_file_write(s->last->file, u, 0, s->t->layout->units[u].n_pad, weights);
 }
 
+void snapshots_settle(struct snapshots *s) {
+    if (s) stream_sync(s->stream);
+}
+
 void snapshots_end(struct snapshots *s) {
     if (!s) return;
     if (s->last) finish_run(s->last);
@@ -234,6 +240,8 @@ struct snapshots *snapshots_create(const struct snapshots_options *o) {
     s->o = *o;
     s->c = c;
     s->t = t;
+    s->dev = t->dev;
+    s->dtype = t->dtype;
     s->collected = !t->ops->part;
     s->dir = xasprintf("%s/snapshots", o->dir);
     pthread_mutex_init(&s->mutex, NULL);

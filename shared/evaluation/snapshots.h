@@ -41,6 +41,8 @@ void snapshots_step(struct snapshots *s, const struct snapshot_info *now, bool t
 // The last weights, unit by unit, on rank 0: (n_pad) of the run's type in host memory.
 void snapshots_last_begin(struct snapshots *s, const struct snapshot_info *now);
 void snapshots_last_unit(struct snapshots *s, int u, const void *weights);
+// Nothing reads this rank's weights any more: before they are given back.
+void snapshots_settle(struct snapshots *s);
 // Everything is in its file; what was not finished is removed.
 void snapshots_end(struct snapshots *s);
 

@@ -265,6 +265,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
+    snapshots_settle(x.snapshots);
     if (x.topology) topology_destroy(&x.topology);
     snapshots_destroy(&x.snapshots);
     if (x.dev && o->end) o->end(o->ctx);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "ps/ps.h"
+#include "shared/evaluation/snapshots.h"
 #include "test_ps_far.h"
 #include "test_ps_toy.h"
 
@@ -42,6 +43,7 @@ struct toy_worker_result {
     struct staleness staleness;
     int64_t samples[TOY_STEPS_MAX];  // of the job, in the weights of each step
     float lr[TOY_STEPS_MAX];
+    struct snapshots *snapshots;
     double sums[2];
     int torn;  // evaluations whose weights changed while they were read
     char error[512];
@@ -123,6 +125,10 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     const struct config *config = o->role.config;
     int64_t updates = 0;
     if (toy_load(t, t->layout)) return -1;
+    if (c->snapshots && t->rank == 0)
+        r->snapshots = snapshots_create(
+            &(struct snapshots_options){.config = config, .dir = c->snapshots, .topology = t});
+    snapshots_begin(r->snapshots);
     for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         if (toy_pass(c, t, r->compute, step)) return -1;
@@ -143,11 +149,15 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
                                 .stop = o->role.stop && *o->role.stop};
         if (topology_step(t, &in, &r->last)) return -1;
         updates += !r->last.skipped;
+        struct snapshot_info now = {step + 1, updates * config->train_batch, updates, 1};
+        snapshots_step(r->snapshots, &now, r->last.snapshot);
     }
     r->sums[0] = t->rank + 1;
     r->sums[1] = 0.125;
     if (topology_sum(t, r->sums, 2) || (c->look && toy_evaluate(t, r->looks, &r->torn))) return -1;
-    return topology_finish(t) || stream_sync(t->compute) ? -1 : 0;
+    if (topology_finish(t) || stream_sync(t->compute)) return -1;
+    snapshots_end(r->snapshots);
+    return 0;
 }
 
 static inline void toy_collect(const struct toy_case *c, struct topology *t, struct toy_worker_result *r) {
@@ -183,6 +193,7 @@ static inline void toy_worker_run(const struct toy_worker_options *o, struct toy
         if (r->rc) topology_abort(t, error_last());
         if (!r->rc) toy_collect(o->t, t, r);
         topology_destroy(&t);
+        snapshots_destroy(&r->snapshots);
     }
     dev_usage(dev, &r->usage);
     snprintf(r->error, sizeof r->error, "%s", error_last());

@@ -57,6 +57,8 @@ struct toy_case {
     bool far;   // the workers' device has memory of its own (test_ps_far.h)
     bool look;  // an evaluation is under way when finish is called
     struct schedule_config schedule;
+    const char *snapshots;  // the directory of those that worker 0 takes
+    int every;
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
@@ -69,6 +71,8 @@ static inline struct config toy_config(const struct toy_case *t) {
     c.train_batch = t->workers;
     c.micro_batch = c.accumulation = 1;
     c.schedule = t->schedule;
+    c.eval_every = t->every;
+    c.eval_batches = EVAL_ALL;
     c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;
     c.scaler.enabled = t->dtype == DT_F16;
     c.ps = (struct ps_config){.servers = t->servers,

@@ -65,7 +65,7 @@ static int report(const struct place *p, int i, uint64_t job) {
 }
 
 static enum closing leave(const struct place *p, int i, uint64_t job) {
-    return closing_leave(&(struct closing_rank){p->config, p->dir, role_of(i), i % 2, job});
+    return closing_leave(&(struct closing_rank){p->config, p->dir, role_of(i), i % 2, job, NULL});
 }
 
 static bool has_summary(const struct place *p) {

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Evaluation apart from the run: the same losses from every topology, no cost in the measured time, whole held-out text,
+snapshots by steps and by seconds, what is broken or interrupted."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+LIMIT_S = 120
+SMALL = ["--model", "tiny", "--seq", "32", "--batch", "2", "--threads", "1", "--workers", "2", "--dtype", "bf16",
+         "--data", "text.txt", "--no-weights"]
+
+
+class Evaluation(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        with open(cls.at("text.txt"), "w", encoding="utf-8") as f:
+            f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(1200)))
+
+    @classmethod
+    def at(cls, *path):
+        return os.path.join(cls.folder, *path)
+
+    def run_it(self, *argv, status=0):
+        p = subprocess.run([PROGRAM, *argv], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S,
+                           check=False)
+        self.assertEqual(p.returncode, status, p.stderr)
+        return p
+
+    def train(self, out, *more, steps="6", status=0):
+        return self.run_it("train", *SMALL, "--steps", steps, "--out", out, *more, status=status)
+
+    def lines(self, out, name):
+        with open(self.at(out, name), encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+
+    def summary(self, out):
+        with open(self.at(out, "summary.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+    def losses(self, out):
+        return [(e["step"], e["val_loss"]) for e in self.lines(out, "evals.jsonl")]
+
+    def test_the_same_losses_from_every_topology(self):
+        found = {}
+        for topology in ("ps:sync", "zero:0", "zero:1", "zero:2", "zero:3"):
+            out = topology.replace(":", "-")
+            self.train(out, "--quiet", "--topology", topology, "--eval-every", "2")
+            found[topology] = self.losses(out)
+            evals, metrics = self.lines(out, "evals.jsonl"), self.lines(out, "metrics.jsonl")
+            self.assertEqual([e["step"] for e in evals], [2, 4, 6])
+            self.assertEqual([(e["updates"], e["samples"]) for e in evals], [(2, 8), (4, 16), (6, 24)])
+            for e in evals:
+                # Seconds are those of training when the snapshot was taken.
+                at = metrics[e["step"] - 1]["elapsed"]
+                self.assertLessEqual(at, e["seconds"])
+                if e["step"] < 6:
+                    self.assertLess(e["seconds"], metrics[e["step"]]["elapsed"])
+            self.assertEqual(os.path.exists(self.at(out, "snapshots")), False)
+            self.assertEqual(self.summary(out)["val_loss"], evals[-1]["val_loss"])
+        self.assertEqual(len({json.dumps(f) for f in found.values()}), 1, found)
+        # The whole of it: every window that is held out, and one token more to be predicted.
+        held = os.path.getsize(self.at("text.txt"))
+        tokens = self.lines("zero-0", "evals.jsonl")[0]["tokens"]
+        self.assertEqual(tokens % 32, 0)
+        self.assertGreater(tokens, 0.05 * held - 64)
+        # And the text has windows that fill no batch.
+        self.assertNotEqual(tokens // 32 % 32, 0)
+
+    def test_a_snapshot_is_the_run_that_ends_there(self):
+        self.train("long", "--quiet", "--topology", "zero:2", "--eval-every", "3")
+        for topology in ("ps:sync", "zero:1"):
+            self.train("short", "--quiet", "--force", "--topology", topology, steps="3")
+            self.assertEqual(self.losses("short")[0], self.losses("long")[0])
+
+    def test_asynchronous_snapshots(self):
+        self.train("async", "--quiet", "--topology", "ps:async", "--eval-every", "5", "--set",
+                   "parameter_server.threads=2", steps="30")
+        evals = self.lines("async", "evals.jsonl")
+        self.assertEqual(evals[-1]["step"], 30)
+        self.assertEqual(evals[-1]["updates"], 60)
+        self.assertGreater(len(evals), 1)
+        for e in evals:
+            self.assertEqual(e["samples"], 2 * e["updates"])
+            self.assertGreaterEqual(e["updates"], 2 * e["step"])
+        self.assertEqual(sorted(e["seconds"] for e in evals), [e["seconds"] for e in evals])
+        self.assertEqual(self.summary("async")["samples_applied"], 120)
+
+    def test_by_seconds(self):
+        for topology in ("zero:1", "ps:sync", "ps:async"):
+            self.train("timed", "--quiet", "--force", "--topology", topology, "--set", "eval_every_seconds=0.1",
+                       steps="150")
+            evals = self.lines("timed", "evals.jsonl")
+            self.assertGreater(len(evals), 1, topology)
+            for before, after in zip(evals, evals[1:-1]):
+                self.assertGreaterEqual(after["seconds"] - before["seconds"], 0.09, topology)
+            self.assertEqual(evals[-1]["step"], 150)
+
+    def test_it_costs_no_measured_time(self):
+        # Every evaluation is many times as long as a step, and is in no figure of the run.
+        def seconds(out, *more):
+            self.train(out, "--quiet", "--force", "--topology", "zero:1", *more, steps="12")
+            s = self.summary(out)
+            self.assertAlmostEqual(s["seconds"], self.lines(out, "metrics.jsonl")[-1]["elapsed"], delta=0.2)
+            return s["seconds"]
+        start = time.monotonic()
+        least = min(seconds("with", "--eval-every", "1") for _ in range(3))
+        whole = (time.monotonic() - start) / 3
+        self.assertEqual(len(self.lines("with", "evals.jsonl")), 12)
+        self.assertLess(least, 0.5 * whole)
+
+    def test_limits(self):
+        self.train("part", "--quiet", "--topology", "local", "--workers", "1", "--set", "eval_batches=3")
+        self.assertEqual(self.lines("part", "evals.jsonl")[0]["tokens"], 3 * 2 * 32)
+        for none in ("none", "0"):
+            self.train("none", "--quiet", "--force", "--topology", "local", "--workers", "1", "--set",
+                       "eval_batches=" + none, "--eval-every", "1")
+            self.assertFalse(os.path.exists(self.at("none", "evals.jsonl")))
+            self.assertFalse(os.path.exists(self.at("none", "snapshots")))
+            self.assertIsNone(self.summary("none")["val_loss"])
+        p = self.train("both", "--set", "eval_every=2", "--set", "eval_every_seconds=1", status=2)
+        self.assertIn("give one of them", p.stderr)
+        p = self.train("both", "--set", "eval_batches=most", status=2)
+        self.assertIn('"none", "all"', p.stderr)
+
+    def test_time_to_a_loss(self):
+        self.train("aimed", "--quiet", "--topology", "zero:0", "--eval-every", "2", "--lr", "0.01", "--set",
+                   "target_loss=5.3", steps="8")
+        evals = self.lines("aimed", "evals.jsonl")
+        first = next(e for e in evals if e["val_loss"] <= 5.3)
+        self.assertNotEqual(first, evals[-1])
+        found = self.summary("aimed")["time_to_loss"]
+        self.assertEqual(found, {k: first[k] for k in ("step", "samples", "updates", "seconds", "val_loss")})
+        self.train("missed", "--quiet", "--topology", "zero:0", "--set", "target_loss=0.01")
+        self.assertIsNone(self.summary("missed")["time_to_loss"])
+
+    def test_broken_snapshots_are_named(self):
+        self.train("kept", "--quiet", "--topology", "zero:3", "--eval-every", "2", "--keep-snapshots")
+        names = sorted(os.path.basename(p) for p in glob.glob(self.at("kept", "snapshots", "*")))
+        self.assertEqual(names, ["step-2", "step-4", "step-6"])
+        before = self.losses("kept")
+        os.truncate(self.at("kept", "snapshots", "step-2"), 6000)
+        with open(self.at("kept", "snapshots", "step-4"), "r+b") as f:
+            f.seek(256 + 8)
+            f.write(bytes(8))  # rank 1 was killed before it had written its part
+        os.remove(self.at("kept", "evals.jsonl"))
+        p = self.run_it("evaluate", "kept", status=1)
+        self.assertIn("kept/snapshots/step-2: is cut short", p.stderr)
+        self.assertIn("kept/snapshots/step-4: was not finished: rank 1's part of 2 is missing", p.stderr)
+        self.assertEqual(self.losses("kept"), before[2:])
+        self.assertEqual(self.summary("kept")["val_loss"], before[2][1])
+        p = self.run_it("evaluate", "kept", "--json", status=1)
+        self.assertEqual([(e["step"], e["val_loss"]) for e in json.loads(p.stdout)["evals"]], before[2:])
+        self.run_it("evaluate", "nowhere", status=2)
+
+    def test_a_snapshot_that_cannot_be_written_ends_nothing(self):
+        os.makedirs(self.at("full"))
+        with open(self.at("full", "snapshots"), "w", encoding="utf-8"):
+            pass
+        for topology in ("zero:1", "ps:sync"):
+            p = self.train("full", "--force", "--topology", topology, "--eval-every", "2")
+            self.assertIn("warning: ", p.stderr)
+            self.assertIn("full/snapshots", p.stderr)
+            self.assertEqual(self.summary("full")["updates_applied"], 6)
+            self.assertIsNone(self.summary("full")["val_loss"])
+
+    def test_what_an_interruption_left_is_evaluated_later(self):
+        argv = [PROGRAM, "train", *SMALL, "--steps", "100000", "--topology", "zero:1", "--eval-every", "5", "--out", "cut"]
+        with subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as p:
+            until = time.monotonic() + LIMIT_S
+            while not os.path.exists(self.at("cut", "snapshots", "step-5")) and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            p.send_signal(signal.SIGINT)
+            _, err = p.communicate(timeout=LIMIT_S)
+        self.assertEqual(p.returncode, 130, err)
+        self.assertIn("starring evaluate cut", err)
+        for path in glob.glob(self.at("cut", "snapshots", "step-*")):
+            if not path.endswith("/step-5"):
+                os.remove(path)
+        p = self.run_it("evaluate", "cut")
+        self.assertIn("step    5/100000  held-out loss", p.stdout)
+        self.train("five", "--quiet", "--topology", "zero:3", steps="5")
+        self.assertEqual(self.losses("cut"), self.losses("five"))
+        self.assertFalse(os.path.exists(self.at("cut", "snapshots")))
+        shutil.rmtree(self.at("cut"))
+
+
+if __name__ == "__main__":
+    unittest.main()

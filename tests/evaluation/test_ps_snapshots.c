@@ -1,0 +1,152 @@
+// Snapshots that a star's worker 0 collects while training goes on: the weights of exactly the wanted version, to the
+// last bit, and nobody stopped for them.
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "tests/ps/test_ps_star.h"
+
+static char *make_dir(void) {
+    char *dir = xstrdup("/tmp/starring-collected-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    return dir;
+}
+
+static void remove_dir(char *dir) {
+    char *command = xasprintf("rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    free(command);
+    free(dir);
+}
+
+// The weights of a file, of the toy's layout.
+static void same_weights(const struct toy_case *t, const struct layout *l, struct snapshot_file *f,
+                         const struct toy_ref *ref, int64_t step) {
+    for (int u = 0; u < l->count; u++) {
+        size_t size = dtype_size(t->dtype);
+        void *found = xcalloc((unsigned long)l->units[u].n_pad, size);
+        assert_int_equal(snapshot_file_read(f, u, found), 0);
+        if (memcmp(found, ref->weight[u], (size_t)l->units[u].n * size) != 0)
+            fail_msg("step %d: unit %d is not the plain trainer's", (int)step, u);
+        free(found);
+    }
+}
+
+static struct snapshot_file *open_step(const char *dir, const struct toy_case *t, const struct layout *l,
+                                       int64_t step, struct snapshot_info *info) {
+    char *path = xasprintf("%s/snapshots/step-%lld", dir, (long long)step), *why = NULL;
+    struct snapshot_place place = {.path = path, .layout = l, .dtype = t->dtype};
+    struct snapshot_file *f = snapshot_file_open(&place, info, &why);
+    free(why);
+    free(path);
+    return f;
+}
+
+static void sync_snapshots(struct toy_case t) {
+    char *dir = make_dir();
+    t.snapshots = dir;
+    t.every = 1;
+    struct job *j = job_create(&t);
+    struct toy_ref ref = toy_ref_start(&t, j->l);
+    job_run(j, NULL, t.workers);
+    check_all_done(j);
+    check_honest(j);  // what is collected is no payload
+    for (int64_t step = 0; step + 1 < t.steps; step++) {
+        struct snapshot_info info;
+        toy_ref_step(&t, j->l, &j->c, &ref, step);
+        struct snapshot_file *f = open_step(dir, &t, j->l, step + 1, &info);
+        if (!f) fail_msg("no snapshot of step %d", (int)step + 1);
+        assert_true(info.step == step + 1 && info.updates == ref.updates);
+        assert_int_equal(info.samples, ref.updates * t.workers);
+        same_weights(&t, j->l, f, &ref, step + 1);
+        snapshot_file_close(&f);
+    }
+    toy_ref_free(&ref);
+    job_destroy(j);
+    remove_dir(dir);
+}
+
+static void every_step_of_synchronous_workers(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct toy_case t = base_case();
+        t.dtype = i == 3 ? DT_F16 : i == 1 ? DT_F32 : DT_BF16;
+        t.clip = i == 1 ? 0.5f : 0.0f;
+        t.servers = 1 + i % 2;
+        t.overflow_step = i == 3 ? 2 : -1;  // the snapshot after a skipped step is the one before again
+        t.far = i == 2;
+        sync_snapshots(t);
+    }
+}
+
+// Versions pass while a snapshot is collected: some are left out, and what is there says which version it is of.
+static void versions_that_pass_quickly(void **state) {
+    (void)state;
+    struct toy_case t = async_of(0.0f, DT_BF16);
+    int count = 0;
+    char *dir = make_dir();
+    t.snapshots = dir;
+    t.every = 1;
+    t.workers = 1;
+    t.servers = 2;
+    t.steps = 40;
+    struct job *j = job_create(&t);
+    job_run(j, NULL, 1);
+    check_all_done(j);
+    check_honest(j);
+    for (int64_t step = 0; step + 1 < t.steps; step++) {
+        struct snapshot_info info;
+        struct snapshot_file *f = open_step(dir, &t, j->l, step + 1, &info);
+        if (!f) continue;
+        count++;
+        assert_true(info.updates >= step + 1 && info.samples == info.updates);
+        snapshot_file_close(&f);
+    }
+    assert_true(count >= 2);
+    job_destroy(j);
+    remove_dir(dir);
+}
+
+static _Atomic int steps_of_1;
+
+// Worker 1 is far ahead when worker 0 takes its second step: the servers have kept what was asked for before.
+static int worker_1_runs_ahead(void *ctx, int rank, int64_t step) {
+    (void)ctx;
+    if (rank == 1) atomic_store(&steps_of_1, (int)step);
+    while (rank == 0 && step == 1 && atomic_load(&steps_of_1) < 9) usleep(1000);
+    return 0;
+}
+
+static void asked_for_ahead_of_time(void **state) {
+    (void)state;
+    struct toy_case t = async_of(0.5f, DT_F32);
+    char *dir = make_dir();
+    struct snapshot_info info;
+    t.snapshots = dir;
+    t.every = 3;
+    t.workers = 2;
+    t.servers = 1;
+    t.steps = 10;
+    atomic_store(&steps_of_1, 0);
+    struct job *j = job_create(&t);
+    j->on_step = worker_1_runs_ahead;
+    job_run(j, NULL, 2);
+    check_all_done(j);
+    check_honest(j);
+    // Three steps are six updates. Each key was answered by its sixth, while worker 0 slept.
+    struct snapshot_file *f = open_step(dir, &t, j->l, 3, &info);
+    assert_non_null(f);
+    snapshot_file_close(&f);
+    assert_int_equal(info.updates, 6);
+    assert_int_equal(info.samples, info.updates);
+    job_destroy(j);
+    remove_dir(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_step_of_synchronous_workers),
+        cmocka_unit_test(versions_that_pass_quickly),
+        cmocka_unit_test(asked_for_ahead_of_time),
+    };
+    return cmocka_run_group_tests_name("collected snapshots", tests, NULL, NULL);
+}

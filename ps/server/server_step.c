@@ -80,6 +80,19 @@ bool pull_ready(const struct server_core *c, const struct server_key *k, int wor
     return k->pushed[worker] >= p->want && consistency_allows(&c->o.rule, p->want - k->step);
 }
 
+// A copy, and the last answer that an update gives: nobody waits for it.
+void answer_snapshot(struct server_core *c, struct server_key *k) {
+    struct server_shot *s = &k->shot;
+    if (!s->pending || k->version < s->want) return;
+    struct ps_message m = {
+        .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = s->seq},
+        .payload = k->buf.weight,
+        .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
+    s->pending = false;
+    s->answered_s = c->now;
+    c->o.port.send(c->o.port.ctx, s->worker, &m);
+}
+
 static void answer_pulls(struct server_core *c, struct server_key *k) {
     for (int w = 0; w < c->o.rule.workers; w++)
         if (k->pulls[w].pending && pull_ready(c, k, w)) answer_pull(c, k, w);

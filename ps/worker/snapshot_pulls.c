@@ -58,6 +58,7 @@ static void forget(struct snapshot_pulls *p, struct collection *c) {
 
 void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
                            const struct ps_frame *frame, double now) {
+    if (h->key >= p->o.map->count) return;
     const struct partition *part = &p->o.map->parts[h->key];
     size_t bytes = (size_t)(part->end - part->begin) * dtype_size(p->o.dtype);
     struct collection *c = p->first;

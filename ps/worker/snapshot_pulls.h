@@ -8,7 +8,7 @@
 // Who trains in step asks for what it has just finished, before it can push anything to the next update: the weights
 // are those of one version. Where pushes are applied on arrival each key is answered at its own moment.
 //
-// A part of the worker's core: pure, the communication thread's.
+// Pure, as the worker's core; the communication thread's.
 #ifndef STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 #define STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 

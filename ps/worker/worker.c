@@ -272,7 +272,8 @@ static int worker_finish(struct topology *t) {
     if (barrier(w) != 0) return -1;
     if (is_alone(w)) {
         // A pull that follows a push replaces weights that compute has read. These pulls follow none.
-        for (int u = 0; u < t->layout->count; u++) staging_await_weights(w->staging, u, (struct transfer_ids){0});
+        for (int u = 0; u < t->layout->count; u++)
+            staging_await_weights(w->staging, u, (struct transfer_ids){0});
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
         comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
@@ -282,7 +283,8 @@ static int worker_finish(struct topology *t) {
     if (is_alone(w)) count_samples(w);
     // What was collected until now has come before the last weights.
     comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
-    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended, or the trace not written") != 0)
+    if (comm_wait(w->comm, COMM_PULLED, -1, w->step,
+                  "the last snapshot was not ended, or the trace not written") != 0)
         return -1;
     refresh(w);
     return 0;
@@ -385,11 +387,8 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
 }
 
 static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
-    struct comm_options o = {.role = *role,
-                             .map = w->map,
-                             .buffers = &w->buffers,
-                             .staging = w->staging,
-                             .wire = &w->t.wire};
+    struct comm_options o = {
+        .role = *role, .map = w->map, .buffers = &w->buffers, .staging = w->staging, .wire = &w->t.wire};
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id))) return -1;
     w->t.rank = id.rank;

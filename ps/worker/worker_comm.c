@@ -9,6 +9,7 @@
 
 #include "ps/consistency.h"
 #include "ps/timing.h"
+#include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_trace.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
@@ -24,6 +25,7 @@ struct comm {
     struct net_socket *scheduler;
     struct net_socket **shards;  // (map->shards)
     struct worker_core *core;
+    struct snapshot_pulls *snapshots;
     struct worker_times *times;
     struct diary *diary;  // NULL: no trace
     pthread_t thread;
@@ -171,10 +173,10 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_pull_all(core, now);
             return;
         case COMMAND_SNAPSHOT:
-            worker_core_snapshot(core, x->version, x->snapshot, now);
+            snapshot_pulls_open(c->snapshots, x->version, x->snapshot, now);
             return;
         case COMMAND_SNAPSHOTS_END:
-            worker_core_snapshots_end(core);
+            snapshot_pulls_end(c->snapshots);
             return;
         case COMMAND_STOP:
             worker_core_stop(core);
@@ -212,6 +214,11 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
             continue;
         }
         worker_trace_message(c->diary, c->id.rank, &m.header);
+        if (m.header.kind == WIRE_SNAPSHOT_REPLY) {
+            snapshot_pulls_answer(c->snapshots, &m.header, m.frame, now_seconds());
+            ps_frame_release(m.frame);
+            continue;
+        }
         if (worker_core_message(c->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
         diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
     }
@@ -266,6 +273,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
         if (items[2 + g].ready && drain(c, c->shards[g], g) != 0) return -1;
+    snapshot_pulls_tick(c->snapshots, now_seconds());
     return worker_core_tick(c->core, now_seconds());
 }
 
@@ -347,6 +355,8 @@ static int start(struct comm *c) {
                                     .clock = c->id.clock,
                                     .port = {c, comm_send}};
     c->core = worker_core_create(&o);
+    c->snapshots = snapshot_pulls_create(&(struct snapshot_pulls_options){
+        .map = o.map, .dtype = o.dtype, .resend_s = o.resend_s, .port = o.port});
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread");
     c->thread_started = true;
@@ -409,6 +419,7 @@ void comm_destroy(struct comm **at) {
     if (!c) return;
     comm_hang_up(c);
     worker_core_destroy(&c->core);
+    snapshot_pulls_destroy(&c->snapshots);
     if (c->wake_fd >= 0) close(c->wake_fd);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->changed);

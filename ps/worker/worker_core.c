@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "ps/consistency.h"
-#include "ps/worker/snapshot_pulls.h"
 #include "shared/core/error.h"
 
 enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
@@ -53,7 +52,6 @@ struct worker_core {
     size_t unacknowledged;  // bytes: credits in use
     uint64_t pull_seq;
     struct request report, gather, goodbye;
-    struct snapshot_pulls *snapshots;
     struct worker_status status;
     int64_t step;
     bool stop;          // this worker was asked to leave
@@ -216,12 +214,6 @@ void worker_core_pull_all(struct worker_core *c, double now) {
     }
 }
 
-void worker_core_snapshot(struct worker_core *c, int64_t version, struct snapshot *s, double now) {
-    snapshot_pulls_open(c->snapshots, version, s, now);
-}
-
-void worker_core_snapshots_end(struct worker_core *c) { snapshot_pulls_end(c->snapshots); }
-
 void worker_core_goodbye(struct worker_core *c, double now) {
     struct wire_header h = {.kind = WIRE_GOODBYE, .step = c->step};
     request_open(c, &c->goodbye, &h, now);
@@ -311,9 +303,6 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
             return 0;
         case WIRE_PULL_REPLY:
             return on_pull_reply(c, h->key, h, frame, now);
-        case WIRE_SNAPSHOT_REPLY:
-            snapshot_pulls_answer(c->snapshots, h, frame, now);
-            return 0;
         case WIRE_INIT_ACK:
             if (k->sending == SEND_SENT && k->init && h->seq == k->init_round) sent_through(c, k);
             return 0;
@@ -398,7 +387,6 @@ int worker_core_tick(struct worker_core *c, double now) {
     repeat(c, &c->report, now);
     repeat(c, &c->gather, now);
     repeat(c, &c->goodbye, now);
-    snapshot_pulls_tick(c->snapshots, now);
     bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
@@ -488,8 +476,6 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->o = *o;
     c->heard_s = o->start_s;
     c->clock = o->clock;
-    c->snapshots = snapshot_pulls_create(&(struct snapshot_pulls_options){
-        .map = o->map, .dtype = o->dtype, .resend_s = o->resend_s, .port = o->port});
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
     c->shard_s = xcalloc((unsigned long)o->map->shards, sizeof *c->shard_s);
     c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
@@ -502,7 +488,6 @@ void worker_core_destroy(struct worker_core **c) {
     free((*c)->keys);
     free((*c)->shard_s);
     free((*c)->units);
-    snapshot_pulls_destroy(&(*c)->snapshots);
     free(*c);
     *c = NULL;
 }

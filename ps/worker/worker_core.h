@@ -90,9 +90,6 @@ struct step_report {
 void worker_core_report(struct worker_core *c, const struct step_report *report, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
 void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights of every key, as control bytes
-// Worker 0: has the weights of the first version from `version` on collected for s; none any more.
-void worker_core_snapshot(struct worker_core *c, int64_t version, struct snapshot *s, double now);
-void worker_core_snapshots_end(struct worker_core *c);
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
 void worker_core_goodbye(struct worker_core *c, double now);
 

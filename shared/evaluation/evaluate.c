@@ -11,9 +11,9 @@
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
+#include "shared/evaluation/evals.h"
 #include "shared/evaluation/snapshot_file.h"
 #include "shared/model/model.h"
-#include "shared/report/evals.h"
 
 struct evaluation {
     const struct evaluate_options *o;

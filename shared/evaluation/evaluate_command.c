@@ -9,8 +9,9 @@
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/device/device_choice.h"
+#include "shared/evaluation/evals.h"
 #include "shared/launch/stop.h"
-#include "shared/report/evals.h"
+#include "shared/report/metrics.h"
 #include "shared/report/summary.h"
 #include "shared/train/session.h"
 
@@ -41,6 +42,12 @@ enum evaluated evaluate_dir(const struct evaluate_dir_options *o) {
 }
 
 // ---------------------------------------------------------------- the command
+// With every digit, as in evals.jsonl.
+static void put_exact(cJSON *o, const char *key, double x) {
+    char text[METRICS_NUMBER_MAX];
+    cJSON_AddRawToObject(o, key, metrics_number(text, x));
+}
+
 static void print_json(const char *dir, const struct evals *e) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "dir", dir);
@@ -51,9 +58,9 @@ static void print_json(const char *dir, const struct evals *e) {
         json_put(one, "step", (double)r->step);
         json_put(one, "samples", (double)r->samples);
         json_put(one, "updates", (double)r->updates);
-        json_put(one, "seconds", r->seconds);
-        json_put(one, "val_loss", r->val_loss);
-        json_put(one, "unigram_entropy", r->unigram_entropy);
+        put_exact(one, "seconds", r->seconds);
+        put_exact(one, "val_loss", r->val_loss);
+        put_exact(one, "unigram_entropy", r->unigram_entropy);
         json_put(one, "tokens", (double)r->tokens);
         cJSON_AddItemToArray(all, one);
     }

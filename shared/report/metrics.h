@@ -38,7 +38,7 @@ int metrics_destroy(struct metrics **m);  // -1 after logging when something cou
 #define METRICS_NUMBER_MAX 40
 const char *metrics_number(char text[METRICS_NUMBER_MAX], double x);
 
-// What metrics.jsonl and evals.jsonl (shared/report/evals.h) hold so far.
+// What metrics.jsonl and evals.jsonl (shared/evaluation/evals.h) hold so far.
 struct metrics_totals {
     int64_t steps, skipped, tokens;
     double loss_first, loss_last;

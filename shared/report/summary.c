@@ -9,7 +9,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
 #include "shared/core/version.h"
-#include "shared/report/evals.h"
+#include "shared/evaluation/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"

@@ -19,7 +19,7 @@ STAR = ["--workers", "2", "--servers", "2", "--trace"]
 EVALS = ["--set", "eval_every=2", "--set", "eval_batches=1"]
 WARMUP = ["--set", "scheduler.params.warmup_num_steps=2"]
 RUNS = {
-    "local": ["--topology", "local", "--dtype", "fp16", *EVALS],
+    "local": ["--topology", "local", "--dtype", "fp16", *EVALS, "--keep-snapshots", "--set", "target_loss=9"],
     "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0", "--straggle", "1:2", "--delay", "0:constant:1"],
     "async": ["--topology", "ps:async", *STAR, *EVALS],
     "zero": ["--topology", "zero:2", "--workers", "2", "--dtype", "bf16", "--trace", *EVALS,

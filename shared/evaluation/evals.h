@@ -2,8 +2,8 @@
 // snapshot has been evaluated, so that an evaluation may be interrupted and gone on with.
 //
 //   {"step":40,"samples":320,"updates":40,"seconds":9.5,"val_loss":2.3,"unigram_entropy":3.1,"tokens":81920}
-#ifndef STARRING_SHARED_REPORT_EVALS_H
-#define STARRING_SHARED_REPORT_EVALS_H
+#ifndef STARRING_SHARED_EVALUATION_EVALS_H
+#define STARRING_SHARED_EVALUATION_EVALS_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "shared/report/evals.h"
+#include "shared/evaluation/evals.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -67,6 +67,8 @@ def estimate(values, seed=SEED):
     median, n = statistics.median(values), len(values)
     if n == 1:
         return Estimate(median, None, None, 1)
+    if min(values) == max(values):
+        return Estimate(median, median, median, n)
     positive = min(values) > 0
     scale = [math.log(v) for v in values] if positive else values
     centre, found = statistics.median(scale), resampled_medians(scale, seed)

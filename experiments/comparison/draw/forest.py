@@ -9,7 +9,8 @@ ROW, TOP, BOTTOM, LINE = 20, 6, 42, 22
 
 def axis_ticks(low, high, room):
     """[(ratio, text)] on a logarithmic axis: as many as fit."""
-    for steps in ((0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 5, 10), (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 5, 10), (0.1, 0.5, 1, 2, 10)):
+    for steps in ((0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 5, 10), (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 5, 10), (0.1, 0.2, 0.5, 1, 2, 5, 10),
+                  (0.1, 0.5, 1, 2, 10), (0.1, 1, 10)):
         found = [s for s in steps if low <= s <= high]
         gaps = [math.log(b / a) / math.log(high / low) * room for a, b in zip(found, found[1:])]
         if min(gaps, default=room) > 30:
@@ -29,16 +30,17 @@ def draw(groups, width, description, x_title):
 
     def at(ratio):
         return left + math.log(min(max(ratio, low), high) / low) / math.log(high / low) * room
-    base = TOP + sum(LINE + ROW * len(rows) for _, rows in groups)
+    base, ticks = TOP + sum(LINE + ROW * len(rows) for _, rows in groups), axis_ticks(low, high, room)
     out = [svg.opening(width, base + BOTTOM, description)]
-    for ratio, text in axis_ticks(low, high, room):
-        out.append(f'<line class="{"level" if ratio == 1 else "grid"}" x1="{at(ratio):.1f}" y1="{TOP}" x2="{at(ratio):.1f}" y2="{base}"/>'
-                   + svg.text_at("tick", at(ratio), base + 16, text, "middle"))
+    out += [svg.text_at("tick", at(ratio), base + 16, text, "middle") for ratio, text in ticks]
     out.append(svg.text_at("axis", 0, base + BOTTOM - 6, svg.elide(x_title, width, "axis")))
     y, texts = TOP, iter(texts)
     for heading, rows in groups:
         out.append(svg.text_at("group", 0, y + 15, svg.elide(heading, width, "group")))
         y += LINE
+        for ratio, _ in ticks:   # not through the headings
+            out.append(f'<line class="{"level" if ratio == 1 else "grid"}" x1="{at(ratio):.1f}" y1="{y}" x2="{at(ratio):.1f}" '
+                       f'y2="{y + ROW * len(rows)}"/>')
         for label, e in rows:
             middle, css = y + ROW / 2, "c0" if e.differs_from(1.0) else "c7"
             out.append(svg.text_at("tick", left - 8, middle + 4, svg.elide(label, left - 8), "end"))

@@ -81,5 +81,5 @@ td.in2{padding-left:20px!important}figure.wide svg:not(.key){min-width:560px}}
 @page{margin:14mm}
 @media print{body{font-size:11pt}main{max-width:none;padding:0}h2,h3,h4,.legend{break-after:avoid}
 h2{margin-top:24px}.small{grid-template-columns:repeat(3,1fr)}h2+p{break-after:avoid}table{font-size:7.5pt}
-th,td{padding:2px 4px}.wide{overflow:visible}figure{background:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
+th,td{padding:2px 4px}th:first-child,td:first-child{position:static}.wide{overflow:visible}.foot{font-size:8pt}.lead{font-size:11pt}figure{background:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Repeats of experiments/compare.py: the random order, intervals, the sentences on times; media and who is grouped with whom."""
+import math
+import os
+import random
+import re
+import sys
+import unittest
+from argparse import Namespace
+from unittest import mock
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+import compare
+from comparison import learning, likeness, plan, sentences, spread, table
+from comparison.runs import RunError, UsageError, load
+from test_compare import Case, FakeProgram, make_run
+
+
+class Intervals(unittest.TestCase):
+    def coverage(self, draw, runs, tries=400):
+        """Share of the intervals that hold the true median, which `draw` has at 1."""
+        rng = random.Random(7)
+        with mock.patch.object(spread, "RESAMPLES", 300):
+            held = [not spread.estimate([draw(rng) for _ in range(runs)], seed).differs_from(1.0) for seed in range(tries)]
+        return sum(held) / tries
+
+    def test_intervals_hold_the_true_median_as_often_as_they_say(self):
+        for runs in (2, 3, 5, 10):
+            found = self.coverage(lambda rng: math.exp(rng.gauss(0, 0.05)), runs)
+            self.assertTrue(0.89 <= found <= 0.99, (runs, found))
+
+    def test_a_plain_bootstrap_of_three_runs_would_not(self):
+        with mock.patch.object(spread, "student", lambda freedom: spread.NORMAL), mock.patch.object(spread.math, "sqrt", lambda x: 1.0):
+            self.assertLess(self.coverage(lambda rng: math.exp(rng.gauss(0, 0.05)), 3), 0.85)
+
+    def test_equal_seeds_give_equal_intervals(self):
+        values = [3.0, 3.3, 2.9, 3.1, 3.6, 2.7, 3.05]
+        self.assertEqual(spread.estimate(values, 5), spread.estimate(values, 5))
+        self.assertNotEqual(spread.resampled_medians(values, 5), spread.resampled_medians(values, 6))
+
+    def test_known_samples(self):
+        e = spread.estimate([100.0, 110.0, 104.0])
+        wider = math.sqrt(3 / 2) * 4.3027 / 1.959964  # resampled medians of three reach from the lowest to the highest
+        self.assertEqual((e.value, e.count), (104.0, 3))
+        self.assertAlmostEqual(e.low, 104 * (100 / 104) ** wider, 6)
+        self.assertAlmostEqual(e.high, 104 * (110 / 104) ** wider, 6)
+        self.assertEqual(spread.estimate([5.0, 5.0, 5.0]), spread.Estimate(5.0, 5.0, 5.0, 3))
+
+    def test_one_run_has_no_interval(self):
+        self.assertEqual(spread.estimate([7.0]), spread.Estimate(7.0, None, None, 1))
+        self.assertFalse(spread.estimate([7.0]).differs_from(1.0))
+        self.assertIsNone(spread.estimate([None, float("nan")]))
+
+    def test_quantiles_of_student(self):
+        self.assertEqual([spread.student(f) for f in (1, 2, 20)], [12.7062, 4.3027, 2.086])
+        self.assertAlmostEqual(spread.student(30), 2.0423, 2)
+        self.assertAlmostEqual(spread.student(10**6), spread.NORMAL, 5)
+
+    def test_ratios_are_taken_within_a_repeat(self):
+        slow = [0.5, 1.0, 2.0]  # what slowed a whole repeat slowed both
+        e = spread.ratio([(1.1 * s, s) for s in slow])
+        self.assertAlmostEqual(e.value, 1.1)
+        self.assertAlmostEqual(e.high - e.low, 0.0)
+        self.assertTrue(e.differs_from(1.0))
+        self.assertIsNone(spread.ratio([(0.0, 1.0), (None, 2.0)]))
+
+
+def words_of(case, speeds, **summaries):
+    """The groups of runs with these tokens/s, {topology: [one per repeat]}."""
+    groups = []
+    for topology, values in speeds.items():
+        group = []
+        for i, speed in enumerate(values):
+            run = load(topology, make_run(case.at(f"{topology.replace(':', '-')}.r{i}"), topology, tokens_per_second=speed,
+                                          **summaries.get(topology.replace(":", ""), {})))
+            run.repeat = i
+            group.append(run)
+        groups.append(group)
+    return groups
+
+
+class Sentences(Case):
+    def test_what_differs_is_said_with_its_interval_and_the_rest_is_noise(self):
+        groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [1085, 970, 1026], "zero:3": [1100, 800, 1000]})
+        first, second = sentences.in_words(groups, None)
+        low, high = re.match(r"zero:2 reaches 1\.08 \((1\.0\d) to (1\.\d\d)\) times the tokens/s of ps:sync; "
+                             r"nothing else differs beyond noise\.$", first).groups()
+        self.assertTrue(1.0 < float(low) < 1.08 <= float(high), first)
+        self.assertIn("4 ratios, each with 3 repeats", second)
+        self.assertIn("0.2 miss by chance", second)
+
+    def test_nothing_differs(self):
+        groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [1010, 880, 949]})
+        self.assertEqual(sentences.in_words(groups, None)[0], "nothing differs beyond noise.")
+
+    def test_two_sides_are_compared_in_their_parts_as_well(self):
+        slow = {"forward": 0.9, "backward": 1.0, "comm_exposed": 0.1, "wait": 0.05, "host": 0.15, "total": 2.4}
+        groups = words_of(self, {"ps:sync": [1000, 900], "zero:2": [1000, 900]}, zero2={"time": slow})
+        first, second = sentences.in_words(groups, None)
+        self.assertIn("zero:2 takes 1.80 (1.80 to 1.80) times the forward time of ps:sync", first)
+        for words in ("tokens/s", "CPU seconds", "backward time", "time waiting for peers", "exposed communication", "host time"):
+            self.assertIn(words, second)
+
+    def test_one_run_each_proves_nothing(self):
+        said = sentences.in_words(words_of(self, {"ps:sync": [1000], "zero:2": [1100]}), None)
+        self.assertEqual(len(said), 1)
+        self.assertRegex(said[0], r"^zero:2 reaches 1\.10 times the tokens/s of ps:sync\. One run each: .*no interval")
+        self.assertEqual(sentences.in_words(words_of(self, {"ps:sync": [1000]}), None), [])
+
+    def test_everything_is_compared_with_the_first_star_or_ring_on_its_medium(self):
+        groups = words_of(self, {"local": [500, 510], "ps:sync": [1000, 990], "zero:2": [1000, 990]})
+        self.assertEqual([sentences.reference_of(g, groups) for g in groups], [groups[1], None, groups[1]])
+        both = words_of(self, {"ps:sync": [1000, 990], "zero:2": [1000, 990]}) + words_of(self, {"ps:sync": [700, 690], "zero:2": [600, 590]})
+        for group, medium in zip(both, ("shm", "shm", "tcp", "tcp")):
+            for run in group:
+                run.medium_asked = medium
+        self.assertEqual([sentences.reference_of(g, both) for g in both], [None, both[0], both[0], both[2]])
+
+    def test_the_table_has_medians_and_their_intervals(self):
+        text = table.text_table(words_of(self, {"ps:sync": [1000, 1100, 1040], "zero:2": [2000, 2000, 2000]}))
+        self.assertRegex(text, r"tokens/s \(median\) +1,040 +2,000\n +95% interval +\d[\d,]*\.\.1,\d\d\d +-\n")
+        self.assertIn("widened for few runs (Hesterberg 2015)", " ".join(text.split()))
+
+
+class TimeToLoss(Case):
+    def run_with(self, name, evals):
+        return load(name, make_run(self.at(name), "zero:1", evals=evals))
+
+    def test_the_crossing_lies_on_the_line_between_evaluations(self):
+        run = self.run_with("a", [(2, 4.0), (4, 3.0), (8, 2.0)])
+        self.assertEqual(learning.reached(run, 3.25), 0.5 * 2 + 0.75 * 1.0)
+        self.assertEqual(learning.reached(run, 3.25, "samples"), 8 * 2 + 0.75 * 16)
+        self.assertEqual(learning.reached(run, 3.0), 2.0)
+        self.assertEqual(learning.reached(run, 5.0), 1.0)
+        self.assertIsNone(learning.reached(run, 1.9))
+
+    def test_the_target_is_what_the_worst_run_came_to(self):
+        runs = [self.run_with("a", [(2, 4.0), (4, 2.0)]), self.run_with("b", [(2, 4.0), (4, 2.5)]), self.run_with("c", [(4, 2.25)])]
+        self.assertEqual(learning.default_target(runs), 2.5)
+        text = table.text_table([[r] for r in runs], 2.5)
+        self.assertRegex(text, r"seconds to 2\.5000 on held-out text +1\.75 +2\.00 +2\.00\n")
+
+    def test_a_target_of_ones_own(self):
+        a, b = make_run(self.at("a"), "ps:sync", evals=[(2, 4.0), (4, 2.0)]), make_run(self.at("b"), "zero:2", evals=[(2, 4.0), (4, 3.0)])
+        p = self.run_it("--runs", a, b, "--target-loss", "2.5")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertRegex(p.stdout, r"seconds to 2\.5000 on held-out text +1\.75 +never\n")
+
+    def test_files_that_say_the_step_alone(self):
+        run = self.run_with("a", None)
+        with open(self.at("a", "evals.jsonl"), "w", encoding="utf-8") as f:
+            f.write('{"step": 3, "val_loss": 2.5, "unigram_entropy": 3.25, "seconds": 99}\n')
+        self.assertEqual([(e.samples, e.updates, e.seconds) for e in load("a", run.directory).evals], [(24, 3, 1.5)])
+
+
+def asked(*argv):
+    return compare.options.parse(list(argv), "", "program")
+
+
+class Media(Case):
+    def media(self, *argv, config=None):
+        with mock.patch.object(plan, "resolved", lambda args: config or {"device": "cpu", "medium": "auto"}):
+            return plan.media(asked(*argv))
+
+    def test_both_sides_are_on_one_medium_unless_asked(self):
+        both = ("--a", "ps:sync", "--b", "zero:2")
+        self.assertEqual(self.media(*both), [plan.MEDIUM])
+        self.assertEqual(self.media(*both, "--medium", "tcp"), ["tcp"])
+        self.assertEqual(self.media(*both, "--medium", "shm,tcp"), ["shm", "tcp"])
+        self.assertEqual(self.media(*both, "--bandwidth", "1Gbit"), ["tcp"])
+
+    def test_what_leaves_it_to_the_program(self):
+        both = ("--a", "ps:sync", "--b", "zero:2")
+        self.assertEqual(self.media(*both, config={"device": "cuda", "medium": "auto"}), [None])
+        self.assertEqual(self.media(*both, config={"device": "cpu", "medium": "tcp"}), [None])
+        self.assertEqual(self.media(*both, "--set", "medium=tcp"), [None])
+        self.assertEqual(self.media("--a", "zero:1", "--launch", "threads"), [None])
+        self.assertEqual(self.media("--a", "local"), [None])
+
+    def test_each_topology_runs_on_each_medium_and_local_once(self):
+        with mock.patch.object(plan.shutil, "which", lambda name: "/bin/mpirun"):
+            planned = plan.plan(asked("--topologies", "local,ps:sync,zero:2", "--medium", "shm,tcp"))
+        self.assertEqual([(p.label, p.medium) for p in planned], [("local", None), ("ps:sync shm", "shm"), ("ps:sync tcp", "tcp"),
+                                                                  ("zero:2 shm", "shm"), ("zero:2 tcp", "tcp")])
+        for p in planned:
+            self.assertEqual("--medium" in p.argv, p.medium is not None)
+        self.assertEqual(planned[2].argv[planned[2].argv.index("--medium") + 1], "tcp")
+
+    def test_without_mpirun_a_ring_is_refused_with_what_to_do(self):
+        with mock.patch.object(plan.shutil, "which", lambda name: None):
+            with self.assertRaisesRegex(RunError, "mpirun is not installed.*openmpi-bin.*--launch threads"):
+                plan.plan(asked("--a", "ps:sync", "--b", "zero:2", "--device", "cpu"))
+            plan.plan(asked("--a", "ps:sync", "--device", "cpu"))
+            plan.plan(asked("--a", "zero:1", "--b", "zero:2", "--launch", "threads"))
+
+    def test_threads_are_not_compared_with_processes(self):
+        both = ("--a", "ps:sync", "--b", "zero:2", "--launch", "threads")
+        with self.assertRaisesRegex(UsageError, "--launch threads: a star's roles are processes"):
+            plan.plan(asked(*both))
+        star, ring = plan.plan(asked(*both, "--force"))
+        self.assertNotIn("--launch", star.argv)
+        self.assertEqual(ring.argv[ring.argv.index("--launch") + 1], "threads")
+
+    def test_lists_that_are_none(self):
+        for argv in (("--medium", "udp"), ("--medium", ""), ("--medium", "shm,shm"), ("--launch", "threads", "--medium", "shm"),
+                     ("--bandwidth", "1Gbit", "--medium", "shm")):
+            with self.assertRaises(SystemExit) as caught, mock.patch("sys.stderr"):
+                asked("--a", "zero:1", *argv)
+            self.assertEqual(caught.exception.code, 2, argv)
+
+    def test_media_that_were_asked_for_are_not_unlike(self):
+        groups = []
+        for name, medium in (("a", "shm"), ("b", "tcp")):
+            run = load(name, make_run(self.at(name), "zero:1", medium=medium))
+            run.medium_asked = medium
+            groups.append([run])
+        self.assertEqual(likeness.unlike(groups), {})
+        groups[1][0].medium_asked = "shm"
+        self.assertEqual(list(likeness.unlike(groups)), ["medium"])
+        for group in groups:
+            group[0].summary["device"] = "cuda"  # NCCL, or what the star takes
+        self.assertEqual(likeness.unlike(groups), {})
+
+    def test_what_is_swept_may_differ_but_within_a_point_nothing(self):
+        groups = []
+        for name, lr, point in (("a", 1e-3, "x"), ("b", 1e-3, "x"), ("c", 3e-3, "y")):
+            run = load(name, make_run(self.at(name), "zero:1", config={"optimizer": {"params": {"lr": lr}}}))
+            run.point = [("optimizer.params.lr", point)]
+            groups.append([run])
+        self.assertEqual(likeness.unlike(groups), {})
+        groups[1][0].point = [("optimizer.params.lr", "y")]
+        self.assertEqual(list(likeness.unlike(groups)), ["lr"])
+
+
+class Order(FakeProgram):
+    def orders(self, *argv):
+        p = self.run_it("--program", self.program, "--topologies", "ps:sync,zero:0,zero:1,zero:3", "--repeat", "3", "--device", "cpu", *argv)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        ran = [line.split()[2] for line in self.order()]
+        os.remove(os.path.join(self.out, "order.txt"))
+        return ran, p.stdout
+
+    def test_the_order_that_is_printed_is_the_order_that_is_run(self):
+        ran, said = self.orders()
+        seed = re.search(r"order \(--order-seed (\d+)\):", said).group(1)
+        printed = [name for number in "123" for name in re.search(rf"(?m)^  {number}: (.*)$", said).group(1).split(", ")]
+        self.assertEqual(ran, printed)
+        for i in range(3):
+            self.assertEqual(sorted(ran[4 * i:4 * i + 4]), ["ps:sync", "zero:0", "zero:1", "zero:3"])
+        again, _ = self.orders("--order-seed", seed)
+        self.assertEqual(again, ran)
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            self.assertIn("Which times differ", f.read())
+
+    def test_orders_are_random(self):
+        planned = [Namespace(name=n) for n in "abcd"]
+        firsts = {"".join(one.name for _, one in plan.schedule(planned, 1, seed)) for seed in range(40)}
+        self.assertGreater(len(firsts), 15)
+        blocks = ["".join(one.name for r, one in plan.schedule(planned, 6, 1) if r == k) for k in range(6)]
+        self.assertGreater(len(set(blocks)), 3)  # each repeat has an order of its own
+
+    def test_three_repeats_unless_asked(self):
+        self.assertEqual(asked("--a", "zero:1").repeat, 3)
+
+
+class Together(Case):
+    def test_repeats_and_seeds_of_finished_runs_stand_together(self):
+        names = []
+        for topology in ("ps:sync", "zero:2"):
+            for seed in (1, 2):
+                for repeat in (1, 2):
+                    names.append(make_run(self.at(f"{topology.replace(':', '-')}-seed={seed}.r{repeat}"), topology, seed=seed))
+        groups = compare.read_runs(Namespace(runs=names))
+        self.assertEqual([[(r.seed, r.repeat) for r in g] for g in groups], [[(1, 0), (1, 1), (2, 0), (2, 1)]] * 2)
+        self.assertEqual([g[0].label for g in groups], ["ps:sync", "zero:2"])
+        self.assertEqual(likeness.unlike(groups), {})
+        self.assertEqual(list(likeness.unlike([groups[0], groups[1][:2]])), ["seed"])
+
+    def test_other_names_stand_alone(self):
+        names = [make_run(self.at(n), "zero:2") for n in ("lab-1", "lab-2")]
+        groups = compare.read_runs(Namespace(runs=names))
+        self.assertEqual([[r.label for r in g] for g in groups], [["zero:2 (lab-1)"], ["zero:2 (lab-2)"]])
+
+
+if __name__ == "__main__":
+    unittest.main()

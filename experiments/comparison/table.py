@@ -9,6 +9,7 @@ from .spread import estimate, median_and_range
 DASH = "-"
 MIB = 1 << 20
 NOISY = " ~"
+CHECK_BOUND = 0.01   # of a step's time: what its parts may miss
 WIDTH = 118  # of a block of the printed table; more columns go into further blocks
 HOST = ("\"Host\" is when computing stood still for no transfer: the host's work between operations, reading data, threads "
         "that wait for a core.")
@@ -60,8 +61,20 @@ def others_share(run):
 
 def footnotes(groups):
     """What stands below the table, as sentences."""
-    repeated = [spread.METHOD + "."] if any(len(g) > 1 for g in groups) else []
-    return [EXACT, HOST] + repeated + noise.footnotes([r for g in groups for r in g])
+    return [EXACT, HOST] + method(groups) + doubtful(groups) + noise.footnotes([r for g in groups for r in g])
+
+
+def method(groups):
+    """How intervals were made, where there are some."""
+    return [spread.METHOD + "."] if any(len(g) > 1 for g in groups) else []
+
+
+def doubtful(groups):
+    """Runs whose parts of the time do not add up to what their loop measured: the split cannot be trusted."""
+    off = [(r.label, r.get("time", "check")) for g in groups for r in g]
+    listed = [f"{label}: {check:.1%}" for label, check in off if isinstance(check, (int, float)) and abs(check - 1) > CHECK_BOUND]
+    return [f"The parts of the time do not add up to the steps by the clock within {CHECK_BOUND:.0%}; do not trust them: "
+            f"{', '.join(listed)}."] if listed else []
 
 
 def captions(groups):

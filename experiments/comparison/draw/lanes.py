@@ -5,7 +5,7 @@ from html import escape
 from . import svg
 
 COMPUTE, LINK, SHARD = 15, 4, 9   # heights: of a worker's computing, of one transfer, of a server's thread
-GAP, TOP, BOTTOM = 9, 4, 40
+GAP, TOP, BOTTOM, END = 9, 4, 40, 16
 LEAST = 0.6                       # pixels: what is shorter is drawn so wide, so that it is seen
 THIN = "thin"                     # in a span's css: drawn half as high, so that waiting is known by its shape as well
 MOST_LINKS = 6                    # rows of transfers that overlap; further ones share the last
@@ -66,7 +66,7 @@ def draw(lanes, window, scale, width, description):
     """The SVG of one step. window: (begin, end) in ns; scale: (margin, ns that the rest of the width stands for), the same in
     each drawing."""
     left, longest = scale
-    room = width - left - 4
+    room = width - left - END
 
     def at(time):
         return left + (min(max(time, window[0]), window[1]) - window[0]) / longest * room

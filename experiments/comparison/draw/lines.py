@@ -126,7 +126,7 @@ def curve(s, at, marked):
         return out
     band = [(x, low, high) for x, low, high in s.get("band", []) if math.isfinite(low) and math.isfinite(high)]
     if len(band) > 1:
-        band = band[::max(1, len(band) // svg.MAX_POINTS)] + band[-1:]
+        band = band[:-1:max(1, len(band) // svg.MAX_POINTS)] + band[-1:]
         edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
         out.append(f'<path class="band {css}" d="M{"L".join(f"{at.x(x):.1f} {at.y(y):.1f}" for x, y in edge)}Z"/>')
     if s.get("formula"):

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""The pictures of experiments/compare.py's report: that each is there, and draws the numbers it was given."""
+import json
+import os
+import re
+import sys
+import unittest
+import xml.etree.ElementTree as etree
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from comparison import spread, table
+from comparison.draw import forest, lines, svg
+from comparison.pages import curves, figures, staleness, sweep, timeline
+from comparison.runs import RunError, load
+from test_compare import Case, make_run
+from test_compare_report import collisions, drawings
+
+MS = 1_000_000
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def worker(rank, at, transfers=True):
+    """One recorded step of 100 ms: forward 10-40, stands still 40-60 (a peer is ready at 50), backward 60-90, idle to 100."""
+    move = {"kind": "weights", "unit": "block.0", "bytes": 4096, "asked": at, "own_ready": at + 5 * MS, "peers_ready": at + 50 * MS,
+            "first_byte": at + 52 * MS, "done": at + 60 * MS}
+    return {"step": 3, "begin": at, "end": at + 100 * MS,
+            "compute": [{"phase": "forward", "begin": at + 10 * MS, "end": at + 40 * MS},
+                        {"phase": "backward", "begin": at + 60 * MS, "end": at + 90 * MS}],
+            "blocked": [{"transfer": 0, "begin": at + 40 * MS, "end": at + 60 * MS}] if transfers else [],
+            "transfers": [move] if transfers else []}
+
+
+def write_timeline(directory, ranks, **more):
+    with open(os.path.join(directory, "timeline.json"), "w", encoding="utf-8") as f:
+        json.dump({"clock_error_ns": 0, "ranks": ranks, **more}, f)
+
+
+def ring(directory, at=7 * MS, length=None):
+    step = worker(0, at)
+    if length:
+        step["end"] = at + length * MS
+    write_timeline(directory, [{"role": "worker", "rank": 0, "steps": [step]}, {"role": "worker", "rank": 1, "steps": [worker(1, at)]}])
+
+
+def star(directory, at=7 * MS):
+    parts = [("receive", 0, 10), ("sum", 10, 20), ("hold", 20, 60), ("wait", 60, 70), ("update", 70, 90), ("reply", 90, 100)]
+    shard = [{"part": p, "key": 1, "step": 3, "worker": 0, "begin": at + b * MS, "end": at + e * MS} for p, b, e in parts]
+    write_timeline(directory, [{"role": "worker", "rank": 0, "steps": [worker(0, at)]}, {"role": "server", "rank": 0, "shards": [shard, shard]}])
+
+
+def page_drawing(html, title):
+    """The wide drawing whose title begins so, as XML; fails where there is none."""
+    wide = re.findall(r'<div class="on-page">(.*?)</div>', html, re.S) or [html]
+    for drawing in re.findall(r"<svg.*?</svg>", "".join(wide), re.S):
+        root = etree.fromstring(drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+        if (root.findtext(SVG + "title") or "").startswith(title):
+            return root
+    raise AssertionError(f"no drawing {title!r}")
+
+
+def rects(root):
+    """[(class, words, x, width, y, height)] of the named bars."""
+    return [(e.get("class"), e.findtext(SVG + "title"), *(float(e.get(k)) for k in ("x", "width", "y", "height")))
+            for e in root.iter(SVG + "rect") if e.find(SVG + "title") is not None]
+
+
+class Timeline(Case):
+    def groups(self, **made):
+        out = []
+        for topology, make in made.items():
+            name = topology.replace("_", ":")
+            directory = make_run(self.at(topology), name, step_seconds={"median": 0.1, "p5": 0.1, "p95": 0.1})
+            make(directory)
+            out.append([load(topology, directory)])
+        return out
+
+    def test_a_step_is_drawn_as_it_was_recorded(self):
+        root = page_drawing(timeline.section(self.groups(zero_1=ring)), "zero:1, step 3: 100.0 ms")
+        found = rects(root)
+        idle = next(e for e in root.iter(SVG + "rect") if e.get("class") == "idle")
+        left, full = float(idle.get("x")), float(idle.get("width"))
+        places = {words.split(",")[0].split(":")[0]: (round((x - left) / full, 3), round(w / full, 3)) for _, words, x, w, _, _ in found[:4]}
+        self.assertEqual(places["forward"], (0.1, 0.3))
+        self.assertEqual(places["waiting for peers"], (0.4, 0.1))       # until the last peer was ready
+        self.assertEqual(places["exposed communication"], (0.5, 0.1))   # after it
+        self.assertEqual(places["backward"], (0.6, 0.3))
+        css = {words.split(",")[0].split(":")[0]: (c, h) for c, words, _, _, _, h in found[:4]}
+        self.assertEqual((css["waiting for peers"][0], css["exposed communication"][0]), ("fill m3 thin", "fill m2"))
+        self.assertEqual(css["waiting for peers"][1] * 2, css["exposed communication"][1])
+        transfer = next(r for r in found if r[1].startswith("weights of block.0"))
+        self.assertIn("4,096 bytes: 10.00 ms", transfer[1])             # from when every part was ready
+        self.assertAlmostEqual((transfer[2] - left) / full, 0.5, 3)
+        self.assertEqual(sum(e.get("class") == "idle" for e in root.iter(SVG + "rect")), 2)  # a lane per worker
+
+    def test_servers_have_a_lane_per_thread(self):
+        root = page_drawing(timeline.section(self.groups(ps_sync=star)), "ps:sync, step 3")
+        texts = ["".join(e.itertext()) for e in root.iter(SVG + "text")]
+        for name in ("worker 0", "server 0.0", "server 0.1"):
+            self.assertIn(name, texts)
+        said = {words.split(",")[0]: words for _, words, *_ in rects(root)}
+        self.assertIn(": 40.00 ms", said["hold"])
+        self.assertIn(": 20.00 ms", said["update"])
+        self.assertNotIn("wait", said)  # nothing to do is left empty
+
+    def test_all_topologies_have_one_scale(self):
+        html = timeline.section(self.groups(zero_1=ring, zero_2=lambda d: ring(d, length=200)))
+        widths = [max(float(e.get("width")) for e in page_drawing(html, name).iter(SVG + "rect") if e.get("class") == "idle")
+                  for name in ("zero:1", "zero:2")]
+        self.assertAlmostEqual(widths[1] / widths[0], 2.0, 2)
+        left = {next(e.get("x") for e in page_drawing(html, n).iter(SVG + "rect") if e.get("class") == "idle") for n in ("zero:1", "zero:2")}
+        self.assertEqual(len(left), 1)
+
+    def test_the_step_nearest_to_the_median_is_drawn(self):
+        steps = [dict(worker(0, k * 1000 * MS), step=k) for k in (1, 2, 3)]
+        steps[0]["end"], steps[2]["end"] = steps[0]["begin"] + 300 * MS, steps[2]["begin"] + 250 * MS
+        found = timeline.chosen_step({"ranks": [{"role": "worker", "rank": 0, "steps": steps}]}, 0.12)
+        self.assertEqual(found["step"], 2)
+
+    def test_an_asynchronous_worker_has_its_own_window(self):
+        made = self.groups(ps_async=lambda d: write_timeline(d, [{"role": "worker", "rank": 0, "steps": [worker(0, 0)]},
+                                                                 {"role": "worker", "rank": 1, "steps": [worker(1, 900 * MS)]}]))
+        self.assertIn("step 3: 100.0 ms", timeline.section(made))
+
+    def test_runs_without_a_timeline_have_none_and_a_torn_one_is_named(self):
+        groups = self.groups(zero_1=lambda d: None)
+        self.assertEqual(timeline.section(groups), "")
+        with open(self.at("zero_1", "timeline.json"), "w", encoding="utf-8") as f:
+            f.write('{"ranks": [')
+        with self.assertRaisesRegex(RunError, "timeline.json: no JSON"):
+            timeline.section(groups)
+
+    def test_labels_stand_apart(self):
+        html = timeline.section(self.groups(zero_1=ring, ps_sync=star))
+        self.assertEqual(len(drawings(html)), 4)
+        for drawing in drawings(html):
+            self.assertEqual(collisions(drawing), [])
+
+
+class Ratios(unittest.TestCase):
+    ROWS = [("tokens/s, of ps:sync", [("zero:2", spread.Estimate(1.08, 1.05, 1.11, 3)), ("zero:3", spread.Estimate(1.0, 0.8, 1.2, 3))])]
+
+    def test_what_leaves_out_one_stands_off_the_line(self):
+        root = etree.fromstring(forest.draw(self.ROWS, svg.WIDE, "Ratios", "times").replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+        circles = [(e.get("class"), float(e.get("cx")), e.findtext(SVG + "title")) for e in root.iter(SVG + "circle")]
+        self.assertEqual([(c, w) for c, _, w in circles], [("dot c0", "zero:2: 1.08 (1.05 to 1.11)"), ("dot c7", "zero:3: 1.00 (0.80 to 1.20)")])
+        one = float(next(e.get("x1") for e in root.iter(SVG + "line") if e.get("class") == "level"))
+        self.assertAlmostEqual(circles[1][1], one, 1)
+        path = next(e.get("d") for e in root.iter(SVG + "path") if e.get("class") == "curve c0")
+        begin, end = map(float, re.match(r"M([\d.]+) [\d.]+H([\d.]+)", path).groups())
+        self.assertTrue(one < begin < circles[0][1] < end)
+
+    def test_labels_stand_apart_and_inside(self):
+        wide = [("w" * 20, [(f"ps:async workers={i}", spread.Estimate(2.0**i, 2.0**i / 3, 2.0**i * 3, 3)) for i in range(-4, 5)])]
+        for rows in (self.ROWS, wide):
+            for width in (svg.WIDE, svg.NARROW):
+                self.assertEqual(collisions(forest.draw(rows, width, "Ratios", "times as much, logarithmic")), [])
+
+
+class Learning(Case):
+    def repeats(self, topology, held_out):
+        group = []
+        for i, evals in enumerate(held_out):
+            group.append(load(topology, make_run(self.at(f"{topology}{i}"), topology, evals=evals)))
+        return group
+
+    def test_held_out_loss_against_samples_updates_and_seconds(self):
+        groups = [self.repeats("zero:1", [[(2, 4.0), (4, 2.0)]]), self.repeats("ps:async", [[(2, 3.0), (4, 2.5)], [(2, 3.4), (4, 2.3)]])]
+        html = curves.held_out(groups, 2.5)
+        for words, places in (("samples", (16, 32)), ("updates", (2, 4)), ("seconds", (1.0, 2.0))):
+            root = page_drawing(html, f"Held-out loss against {words}")
+            self.assertEqual(len([e for e in root.iter(SVG + "circle")]), 4)
+            self.assertEqual([e.get("class") for e in root.iter(SVG + "path") if "band" in (e.get("class") or "")], ["band c1"])
+            titles = [e.findtext(SVG + "title") for e in root.iter(SVG + "circle")]
+            self.assertIn("zero:1: 4", titles)
+            self.assertIn("ps:async: 3.2", titles)  # the median of both runs
+            ticks = ["".join(e.itertext()) for e in root.iter(SVG + "text")]
+            self.assertTrue(any(t.replace(",", "") in (str(places[0]), f"{places[0]:.1f}", str(places[1])) for t in ticks), ticks)
+        self.assertIn("<td>zero:1</td><td>1.8</td><td>4</td><td>28</td>", html)
+
+    def test_bands_of_training_losses(self):
+        group = [load("ps:async", make_run(self.at(f"a{i}"), "ps:async", ["5.0", low, "4.0"], weights_hash=f"0x{i}"))
+                 for i, low in enumerate(("4.5", "4.75", "4.25"))]
+        points, band = curves.curve_of(group)
+        self.assertEqual(points, [(1, 5.0), (2, 4.5), (3, 4.0)])
+        self.assertEqual(band, [(1, 5.0, 5.0), (2, 4.25, 4.75), (3, 4.0, 4.0)])
+        html = curves.losses([group])
+        self.assertIn('class="band c0"', html)
+        self.assertIn("Areas span from the lowest to the highest run.", html)
+        self.assertEqual(curves.curve_of([group[0], group[0]])[1], [])  # equal runs have no band
+
+    def test_a_band_is_drawn_where_it_is(self):
+        plot = lines.Lines([{"label": "a", "color": 0, "points": [(0, 1.0), (1, 2.0)], "band": [(0, 0.5, 1.5), (1, 1.0, 3.0)]}], "x", "y")
+        root = page_drawing(lines.line_plot(plot), "")
+        path = next(e.get("d") for e in root.iter(SVG + "path") if e.get("class") == "band c0")
+        ys = [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", path)]
+        self.assertEqual(len(ys), 4)
+        self.assertAlmostEqual((ys[0] - ys[1]) / (ys[3] - ys[2]), 1.5 / 0.5, 1)
+
+
+class Others(Case):
+    def test_totals_and_servers(self):
+        groups = [[load(t, make_run(self.at(t), t))] for t in ("ps:sync", "zero:2")]
+        html = figures.totals(groups)
+        for words, shown in (("Of the whole job: device memory", "20.0"), ("Of the whole job: resident memory", "50.0"),
+                             ("Of the whole job: sent", "12.0"), ("Of the whole job: CPU seconds", "3.5")):
+            texts = ["".join(e.itertext()) for e in page_drawing(html, words).iter(SVG + "text")]
+            self.assertEqual(texts.count(shown), 2, (words, texts))
+        said = {words.split(":")[1].split(",")[1].strip(): words for _, words, *_ in rects(page_drawing(figures.servers(groups), "Time of the servers"))}
+        self.assertTrue(said["hold (ms)"].endswith(": 12.50"), said)    # 0.05 s over 4 steps
+        self.assertTrue(said["wait (ms)"].endswith(": 300.00"), said)
+        self.assertEqual(figures.servers(groups[1:]), "")
+        text = table.text_table(groups)
+        self.assertRegex(text, r"whole job, all roles added \(MiB\)\n +device memory +20\.00 +20\.00\n +resident memory +50 +50\n")
+        self.assertRegex(text, r"CPU seconds of training +3\.5 +3\.5")
+        self.assertRegex(text, r"a server's threads, per step, added \(ms\)\n +receive +50\.0 +-\n +sum +25\.0 +-\n +hold +12\.5 +-\n")
+
+    def test_parts_that_do_not_add_up_are_said(self):
+        time = {"forward": 1.0, "host": 0.5, "total": 2.0}
+        for check, doubted in ((0.98, True), (1.02, True), (0.995, False)):
+            text = " ".join(table.text_table([[load("a", make_run(self.at("a"), "zero:1", time={**time, "check": check}))]]).split())
+            self.assertEqual("do not trust them: zero:1" in text, doubted, check)
+
+    def test_staleness_over_time_and_per_worker(self):
+        stale = {"histogram": [40, 50, 10], "max": 2, "mean": 0.7, "workers": [{"worker": 0, "mean": 0.5, "max": 1}, {"worker": 1, "mean": 0.9, "max": 2}],
+                 "units": [{"unit": "block.0", "mean": 0.65, "max": 2}], "series": [[8, 0.5], [16, 0.75], [24, 1.0]], "spread": {"mean": 0.25, "max": 1}}
+        html = staleness.section([[load("a", make_run(self.at("a"), "ps:async", staleness=stale))]])
+        root = page_drawing(html, "Staleness over time")
+        curve = next(e.get("d") for e in root.iter(SVG + "path") if e.get("class") == "curve c0")
+        ys = [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", curve)]
+        self.assertAlmostEqual(ys[0] - ys[1], ys[1] - ys[2], 0)
+        for cells in ("<td>worker 1</td><td>0.90</td><td>2</td>", "<td>unit block.0</td><td>0.65</td><td>2</td>"):
+            self.assertIn(cells, html)
+        self.assertIn("mean 0.25, at most 1", html)
+
+    def test_scaling_over_workers_beside_its_formula(self):
+        groups = []
+        for n, speed in (("1", 1000.0), ("2", 1500.0), ("4", 2000.0)):
+            run = load(n, make_run(self.at(n), "zero:1", tokens_per_second=speed))
+            run.label, run.point = f"zero:1 workers={n}", [("workers", n)]
+            groups.append([run])
+        html = sweep.section(groups)
+        root = page_drawing(html, "speed-up over 1 worker")
+        self.assertEqual([e.findtext(SVG + "title") for e in root.iter(SVG + "circle")], ["zero:1: 1", "zero:1: 1.5", "zero:1: 2"])
+        self.assertEqual(sum(e.get("class") == "level c7" for e in root.iter(SVG + "path")), 1)
+        memory = page_drawing(html, "memory per worker (MiB)")
+        self.assertEqual(sum((e.get("class") or "").startswith("level") for e in memory.iter(SVG + "path")), 1)
+
+    def test_foreign_runs_keep_their_own_machine(self):
+        there = {"host": "far", "processor": "other CPU", "cores": 64, "memory_bytes": 512 << 30}
+        runs = [make_run(self.at(n), t, machine=there, revision="beef") for n, t in (("a", "ps:sync"), ("b", "zero:2"))]
+        p = self.run_it("--runs", *runs)
+        self.assertIn("machine: far (other CPU, 64 cores, 512.0 GiB)", p.stdout)
+        self.assertIn("revision: beef", p.stdout)
+        self.assertIn("medium: shm (processes), shm (mpi)", p.stdout)
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            notes = f.read().split("<h2>Notes</h2>")[1]
+        self.assertIn("far (other CPU, 64 cores, 512.0 GiB)", notes)
+        self.assertNotIn("cores used", notes)   # this machine's own facts
+        self.assertNotIn("compiler", notes)
+
+    def test_a_report_with_everything_is_one_file_and_fits_a_phone(self):
+        runs = [make_run(self.at(n), t, evals=[(2, 4.0), (4, 2.0)]) for n, t in (("ps-sync.r1", "ps:sync"), ("ps-sync.r2", "ps:sync"),
+                                                                                 ("zero-1.r1", "zero:1"), ("zero-1.r2", "zero:1"))]
+        for directory in runs:
+            (star if "ps" in os.path.basename(directory) else ring)(directory)
+        p = self.run_it("--runs", *runs, "--assert-equal")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            html = f.read()
+        for heading in ("Which times differ", "One step of each", "The numbers", "Loss against step", "Loss on held-out text",
+                        "Memory per rank", "Bytes per step", "The whole job", "Where the time goes", "The servers' threads", "Notes"):
+            self.assertRegex(html, rf"<h[23]>{heading}")
+        self.assertNotRegex(html, r"<script|<link|<img|@import|url\((?!#)|src=")
+        narrow = "".join(re.findall(r'<div class="on-phone">.*?</div>', html, re.S))
+        self.assertGreaterEqual(len(drawings(narrow)), 12)
+        for width in re.findall(r'viewBox="0 0 (\d+)', narrow):
+            self.assertLessEqual(int(width), 360)
+        for drawing in drawings(html):
+            self.assertEqual(collisions(drawing), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -38,6 +38,7 @@ class Intervals(unittest.TestCase):
     def test_equal_seeds_give_equal_intervals(self):
         values = [3.0, 3.3, 2.9, 3.1, 3.6, 2.7, 3.05]
         self.assertEqual(spread.estimate(values, 5), spread.estimate(values, 5))
+        self.assertEqual(spread.resampled_medians(values, 5), spread.resampled_medians(values, 5))
         self.assertNotEqual(spread.resampled_medians(values, 5), spread.resampled_medians(values, 6))
 
     def test_known_samples(self):

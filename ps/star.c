@@ -33,7 +33,23 @@ static int check_name(const struct config *c, const char *origin) {
     return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
+// An order of arrival exists where pushes are applied as they come.
+static int check_arrivals(const struct config *c) {
+    bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
+    const char *flag = record ? "--record-arrivals" : "--replay-arrivals";
+    if (!record && !replay) return 0;
+    if (!consistency_row(c->variant)->on_arrival)
+        return fail("%s: the results of --topology %s do not depend on who comes first: use ps:async", flag,
+                    c->topology);
+    if (replay && c->out && !strcmp(c->out, c->ps.replay_arrivals))
+        return fail(
+            "--replay-arrivals %s: --out is the same directory, whose files the run replaces: choose another",
+            c->out);
+    return 0;
+}
+
 static int check(const struct config *c) {
+    if (check_arrivals(c)) return -1;
     if (c->medium != MEDIUM_SHM) return 0;
     return fail("--medium shm: the star talks over tcp in this version; use --medium tcp or auto");
 }

@@ -8,6 +8,7 @@
 
 #include "ps/net/login.h"
 #include "ps/ps.h"
+#include "ps/server/arrivals.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_time.h"
 #include "ps/timing.h"
@@ -21,7 +22,8 @@ struct shard {
     struct net_socket *router, *scheduler;
     struct server_core *core;
     struct diary *diary;
-    struct net_route *routes;  // (workers)
+    struct arrivals *record, *replay;  // NULL: none
+    struct net_route *routes;          // (workers)
     struct ps_identity id;
     pthread_t tid;
     bool started;
@@ -214,9 +216,23 @@ static int server_allocate(struct server *s) {
     return s->arena.failed ? -1 : 0;
 }
 
+static int server_open_arrivals(const struct server *s, int t) {
+    struct shard *shard = &s->shards[t];
+    struct arrivals_options o = {.map = s->map,
+                                 .manifest = &s->manifest,
+                                 .shard = s->id.rank * s->map->threads + t,
+                                 .workers = s->c->workers,
+                                 .steps = s->c->steps};
+    if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
+    if (!s->c->ps.replay_arrivals) return 0;
+    shard->replay = arrivals_read(&o, s->c->ps.replay_arrivals);
+    return shard->replay ? 0 : -1;
+}
+
 static int server_start_shards(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
+        if (server_open_arrivals(s, t) != 0) return -1;
         shard->diary = server_diary(s->c, s->map, s->id.rank * s->map->threads + t);
         struct server_core_options o = {.layout = s->o->layout,
                                         .map = s->map,
@@ -228,6 +244,8 @@ static int server_start_shards(struct server *s) {
                                         .commit_round = commit_round(s->c),
                                         .resend_s = ps_resend_s(s->c),
                                         .diary = shard->diary,
+                                        .record = shard->record,
+                                        .replay = shard->replay,
                                         .port = {shard, shard_send}};
         shard->core = server_core_create(&o);
         shard->id = s->id;
@@ -362,6 +380,8 @@ static int server_leave_files(const struct server *s) {
                                                            .diaries = diaries,
                                                            .count = s->map->threads});
     free(diaries);
+    for (int t = 0; t < s->map->threads && !rc; t++)
+        if (s->shards[t].record) rc = arrivals_write(s->shards[t].record, s->o->dir);
     return rc;
 }
 
@@ -369,6 +389,8 @@ static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         server_core_destroy(&s->shards[t].core);
         diary_destroy(&s->shards[t].diary);
+        arrivals_destroy(&s->shards[t].record);
+        arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].routes);
     }
     if (s->dev) {
@@ -401,6 +423,8 @@ static int server_run(struct server *s) {
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     struct server s = {.o = o, .c = o->config};
     error_set_label("server");
+    if (o->config->ps.record_arrivals && !o->dir)
+        return fail("--record-arrivals: nowhere to leave the order of arrivals: give --out DIR");
     if (!(s.map = shard_map_of(o->config, o->layout))) return -1;
     s.manifest = manifest_make(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);

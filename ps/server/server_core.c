@@ -6,6 +6,8 @@
 
 #include "ps/net/clock.h"
 #include "ps/server/key_pass.h"
+#include "ps/server/replay.h"
+#include "ps/server/replay_pulls.h"
 #include "ps/server/server_step.h"
 #include "shared/core/error.h"
 
@@ -28,6 +30,11 @@ static struct gradient gradient_of(const struct server_core *c, const struct wir
     return (struct gradient){held ? s->base + h->place : NULL, h->place_bytes, NULL};
 }
 
+// Whether a worker's last push is held for it, credits and all. A replay takes frames for its own.
+static bool is_held(const struct server_key *k, int worker) {
+    return k->held[worker].data != NULL && !(k->replay && k->held[worker].frame);
+}
+
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame, double now) {
     int64_t expected = k->pushed[h->rank];
@@ -35,10 +42,9 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
     const struct gradient g = gradient_of(c, h, frame);
     const char *why = NULL;
     if (h->step < expected) {
-        bool held = k->held[h->rank].data != NULL;
         c->totals.duplicates++;
         ps_frame_release(frame);
-        if (h->step == expected - 1) acknowledge(c, k, h->rank, held);
+        if (h->step == expected - 1) acknowledge(c, k, h->rank, is_held(k, h->rank));
         return 0;
     }
     if (!k->loaded)
@@ -56,6 +62,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
         refuse(c, h, why);
         return 0;
     }
+    if (k->replay) return replay_push(c, k, h, &g);
     return rule->row->on_arrival ? push_on_arrival(c, k, h, &g) : push_in_order(c, k, h, &g, now);
 }
 
@@ -75,7 +82,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
     // A repeated pull repeats the acknowledgement of its push too: that may be lost, and credits with it.
     if (h->seq == p->seq && k->pushed[h->rank] == want && want > 0)
-        acknowledge(c, k, h->rank, k->held[h->rank].data != NULL);
+        acknowledge(c, k, h->rank, is_held(k, h->rank));
     if (h->seq > p->seq)
         *p = (struct server_pull){
             .want = want, .seq = h->seq, .into = h->into, .final = (h->flags & WIRE_FINAL) != 0};
@@ -139,7 +146,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
             return on_push(c, k, h, frame, now);
         case WIRE_PULL:
             on_pull(c, k, h, h->step);
-            return 0;
+            return k->replay ? replay_advance(c, k) : 0;
         case WIRE_SNAPSHOT:
             on_snapshot(c, k, h);
             return 0;
@@ -191,6 +198,7 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
     k->staleness = xcalloc(workers, sizeof *k->staleness);
     k->ready_ns = xcalloc(workers, sizeof *k->ready_ns);
     k->pulls = xcalloc(workers, sizeof *k->pulls);
+    if (c->o.replay) k->replay = replay_key_create(c->o.rule.workers);
 }
 
 struct server_core *server_core_create(const struct server_core_options *o) {
@@ -222,6 +230,7 @@ void server_core_destroy(struct server_core **core) {
         free(k->staleness);
         free(k->ready_ns);
         free(k->pulls);
+        replay_key_destroy(&k->replay);
     }
     free(c->keys);
     free(c->index);

@@ -8,6 +8,8 @@
 #include "ps/server/server_memory.h"
 #include "shared/model/optimizer.h"
 
+struct arrivals;
+
 struct server_core_options {
     const struct layout *layout;
     const struct shard_map *map;
@@ -20,6 +22,9 @@ struct server_core_options {
     double resend_s;
     struct diary *diary;  // of the calling thread; NULL: none. What is in it decides nothing
     uint64_t job;         // 0: set later by server_core_set_job
+    // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
+    struct arrivals *record;
+    const struct arrivals *replay;
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
 };
 

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "ps/net/clock.h"
+#include "ps/server/arrivals.h"
 #include "ps/server/key_pass.h"
+#include "ps/server/replay_pulls.h"
 #include "ps/server/server_parts.h"
 #include "shared/core/error.h"
 
@@ -69,6 +71,7 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     turn_to(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
     pull->pending = false;
     pull->answered_s = c->now;
+    if (k->replay) replay_answer(c, k, worker, &m);
     if (c->segments[worker].base)
         answer_in_segment(c, k, worker, &m.header);
     else
@@ -77,6 +80,7 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
 
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
     const struct server_pull *p = &k->pulls[worker];
+    if (k->replay) return replay_ready(c, k, worker);
     return k->pushed[worker] >= p->want && consistency_allows(&c->o.rule, p->want - k->step);
 }
 
@@ -290,6 +294,8 @@ int push_on_arrival(struct server_core *c, struct server_key *k, const struct wi
                     const struct gradient *g) {
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
     uint64_t tau = (uint64_t)(k->version - h->version);
+    const struct arrival arrival = {h->rank, (uint32_t)h->version, (uint32_t)tau};
+    if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
     turn_to(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
     int rc = apply(c, k, g->data, h->lr, &scalars);
     ps_frame_release(g->frame);

@@ -38,7 +38,8 @@
 //     reduce            "ordered"   or "native"
 //     ring              {"collective": "auto"|"local"|"mpi"|"nccl"}
 //     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
-//                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*"}
+//                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*",
+//                        "record_arrivals": false, "replay_arrivals": none, "log_updates": false}
 //
 // DeepSpeed's keys that are read:
 //
@@ -98,9 +99,12 @@ struct ps_config {
     int servers, threads;     // S; shard threads per server
     int64_t partition_bytes;  // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
-    int64_t credit_bytes;  // in flight per worker
-    char *bind;            // where servers and scheduler listen
-    bool whole_units;      // no key: partition_bytes alone cuts, not balance (`bench ps`)
+    int64_t credit_bytes;   // in flight per worker
+    char *bind;             // where servers and scheduler listen
+    bool record_arrivals;   // asynchronous runs: leave the order of pushes in out
+    char *replay_arrivals;  // and repeat the one in this directory; NULL: as they arrive
+    bool log_updates;       // a line for each push, in out
+    bool whole_units;       // no key: partition_bytes alone cuts, not balance (`bench ps`)
 };
 
 struct config {

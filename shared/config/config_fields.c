@@ -141,6 +141,9 @@ static const struct field fields[] = {
     NUMBER("parameter_server.credit_bytes", FIELD_I64, c.ps.credit_bytes, 1024, EXACT_MAX,
            DEFAULT("67108864")),
     TEXT("parameter_server.bind", c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),
+    BOOL("parameter_server.record_arrivals", c.ps.record_arrivals),
+    TEXT("parameter_server.replay_arrivals", c.ps.replay_arrivals),
+    BOOL("parameter_server.log_updates", c.ps.log_updates),
 };
 static_assert(sizeof fields / sizeof *fields <= FIELDS_MAX, "struct reading has a state for each");
 

@@ -7,6 +7,7 @@
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
 
 static const char *const text_of_bool[] = {"false", "true"};
@@ -209,6 +210,24 @@ static int check_trouble(struct reading *r) {
     return 0;
 }
 
+// What keeps or repeats what servers do, where there are none.
+static int check_study(struct reading *r) {
+    const struct config *c = &r->d->c;
+    char from[128];
+    const struct {
+        const char *path;
+        bool given;
+    } keys[] = {{"parameter_server.record_arrivals", c->ps.record_arrivals},
+                {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL},
+                {"parameter_server.log_updates", c->ps.log_updates}};
+    for (int i = 0; i < 3; i++)
+        if (keys[i].given && !c->row->reports_staleness)
+            return fail(
+                "%s: %s is of the star's servers, and --topology is %s: leave it out, or use ps:async",
+                config_origin(r, keys[i].path, from), keys[i].path, c->topology);
+    return 0;
+}
+
 static int check_rest(struct reading *r) {
     struct config *c = &r->d->c;
     char from[128];
@@ -218,7 +237,7 @@ static int check_rest(struct reading *r) {
             "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; "
             "tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             config_origin(r, "data.tokenizer", from), tokenizer);
-    if (check_trouble(r)) return -1;
+    if (check_trouble(r) || check_study(r)) return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
         return fail("%s: eval_every counts steps, eval_every_seconds seconds: give one of them",
                     config_origin(r, "eval_every_seconds", from));

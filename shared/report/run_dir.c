@@ -99,6 +99,7 @@ static bool is_rank_file(const char *name) {
 }
 
 static bool is_snapshot(const char *name) { return !strncmp(name, "step-", 5); }
+static bool is_arrivals_file(const char *name) { return !strncmp(name, "arrivals.", 9); }
 
 static bool is_weights_file(const char *name) {
     return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17) ||
@@ -152,6 +153,7 @@ static int clean(const char *dir, bool weights_too) {
     }
     char *ranks = xasprintf("%s/ranks", dir), *weights = xasprintf("%s/weights", dir);
     char *snapshots = xasprintf("%s/snapshots", dir);
+    remove_files(dir, is_arrivals_file);
     remove_files(ranks, is_rank_file);
     remove_files(snapshots, is_snapshot);
     rmdir(snapshots);

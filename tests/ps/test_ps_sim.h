@@ -247,7 +247,12 @@ static inline void sim_add_worker(struct sim *s, int w) {
     x->core = worker_core_create(&o);
 }
 
-static inline void sim_add_shard(struct sim *s, int g) {
+// What shards record and replay, (shards) each; NULL: nothing.
+struct sim_order {
+    struct arrivals **record, **replay;
+};
+
+static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *order) {
     s->shard_ends[g] = (struct sim_end){s, PS_SHARD, g};
     struct server_core_options o = {.layout = s->l,
                                     .map = s->map,
@@ -259,6 +264,8 @@ static inline void sim_add_shard(struct sim *s, int g) {
                                     .commit_round = commit_round(&s->c),
                                     .resend_s = 0.2,
                                     .job = SIM_JOB,
+                                    .record = order && order->record ? order->record[g] : NULL,
+                                    .replay = order && order->replay ? order->replay[g] : NULL,
                                     .port = {&s->shard_ends[g], sim_send}};
     s->shards[g] = server_core_create(&o);
     for (int w = 0; w < s->t.workers; w++) {
@@ -268,7 +275,8 @@ static inline void sim_add_shard(struct sim *s, int g) {
     }
 }
 
-static inline struct sim *sim_create_skewed(const struct toy_case *t, double skew) {
+static inline struct sim *sim_create_ordered(const struct toy_case *t, double skew,
+                                             const struct sim_order *order) {
     struct sim *s = xcalloc(1, sizeof *s);
     assert_true(t->steps <= SIM_STEPS && t->workers <= SIM_WORKERS);
     s->t = *t;
@@ -298,12 +306,15 @@ static inline struct sim *sim_create_skewed(const struct toy_case *t, double ske
                                    .port = {&s->scheduler_end, sim_send}};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
-    for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g);
+    for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g, order);
     for (int w = 0; w < t->workers; w++) sim_login(s, PS_WORKER, w, 0, w);
     for (int i = 0; i < t->servers; i++) sim_login(s, PS_SERVER, i, 0, i);
     for (int g = 0; g < s->map->shards; g++) sim_login(s, PS_SHARD, g / t->threads, g % t->threads, g);
     assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
     return s;
+}
+static inline struct sim *sim_create_skewed(const struct toy_case *t, double skew) {
+    return sim_create_ordered(t, skew, NULL);
 }
 static inline struct sim *sim_create(const struct toy_case *t) { return sim_create_skewed(t, 0); }
 

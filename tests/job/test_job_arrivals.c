@@ -1,0 +1,95 @@
+// An asynchronous run recorded under trouble, and replayed without it and under other trouble: the same weights, the
+// same losses, the same recording.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "tests/job/job.h"
+
+#define RUN                                                                                                   \
+    "train --model llama.json --data data.txt --dtype bf16 --steps 8 --seq 32 --batch 2 --threads 1"          \
+    " --quiet --set eval_batches=1 --set eval_every=3 --set parameter_server.partition_bytes=4096 --topology" \
+    " ps:async --workers 3 --servers 2 --force "
+
+static char *recording(const struct job_place *p, const char *run, int shard) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s/arrivals.%d", p->dir, run, shard);
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("%s is not there", path);
+    char *text = xcalloc(1 << 20, 1);
+    size_t n = fread(text, 1, (1 << 20) - 1, f);
+    fclose(f);
+    assert_true(n > 0);
+    return text;
+}
+
+static cJSON *run(const struct job_place *p, const char *name, const char *more) {
+    struct job_output out = job_run(p, RUN "--out %s %s", name, more);
+    if (out.status) fail_msg("%s: %s", more, out.err);
+    job_output_free(&out);
+    return job_summary(p, name);
+}
+
+static void replays_are_equal(void **state) {
+    const struct job_place *p = *state;
+    cJSON *first = run(p, "first", "--record-arrivals --straggle 1:3:0.5 --delay 2:exponential:5");
+    char *curve = job_curve(p, "first");
+    const char *const more[] = {
+        "--replay-arrivals first --record-arrivals",
+        "--replay-arrivals first --record-arrivals --straggle 0:4 --delay 1:pareto:10"};
+    for (int i = 0; i < 2; i++) {
+        cJSON *again = run(p, "again", more[i]);
+        char *same = job_curve(p, "again");
+        assert_string_equal(job_text(again, "weights_hash"), job_text(first, "weights_hash"));
+        assert_string_equal(same, curve);
+        assert_true(job_number(again, "val_loss") == job_number(first, "val_loss"));
+        assert_true(cJSON_Compare(job_item(job_item(again, "staleness"), "histogram"),
+                                  job_item(job_item(first, "staleness"), "histogram"), 1));
+        for (int g = 0; g < 2; g++) {
+            char *a = recording(p, "first", g), *b = recording(p, "again", g);
+            assert_string_equal(a, b);
+            free(a);
+            free(b);
+        }
+        free(same);
+        cJSON_Delete(again);
+    }
+    free(curve);
+    cJSON_Delete(first);
+}
+
+static void refused(const struct job_place *p, int status, const char *words, const char *text) {
+    struct job_output out = job_run(p, RUN "--out again %s", words);
+    assert_int_equal(out.status, status);
+    if (!strstr(out.err, text)) fail_msg("%s: \"%s\" is not in:\n%s", words, text, out.err);
+    job_output_free(&out);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+    const struct job_place *p = *state;
+    refused(p, EXIT_RUN_FAILED, "--replay-arrivals first --steps 9",
+            ", line 1: is of another run: it has \"shard ");
+    refused(p, EXIT_RUN_FAILED, "--replay-arrivals first --workers 2", "line 1: is of another run");
+    refused(p, EXIT_RUN_FAILED, "--replay-arrivals first --model gpt2.json", "line 1: is of another run");
+    refused(p, EXIT_RUN_FAILED, "--replay-arrivals nowhere", ": nowhere/arrivals.");
+    refused(p, EXIT_USAGE, "--replay-arrivals again", "--out is the same directory");
+    refused(p, EXIT_USAGE, "--record-arrivals --topology ps:sync", "do not depend on who comes first");
+    refused(p, EXIT_USAGE, "--record-arrivals --topology zero:1", "is of the star's servers");
+    refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is of the star's servers");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replays_are_equal),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, job_setup, job_teardown);
+}

@@ -64,6 +64,9 @@ static void set_details(const struct mpi_medium *m, const char *shm) {
         snprintf(name, sizeof name, "OMPI_MCA_btl_%s_single_copy_mechanism", shm);
         setenv(name, "none", 0);
     }
+    // Flags 9: send, in place; no put. For a put the receiver asks, and on a link that is busy both ways what it asks
+    // waits in the connection behind megabytes of its own.
+    if (m->medium == MEDIUM_TCP) setenv("OMPI_MCA_btl_tcp_flags", "9", 0);
     // By itself Open MPI leaves the loopback out, and ranks of a host without a network would find no way.
     if (m->medium == MEDIUM_TCP && here && !getenv("OMPI_MCA_btl_tcp_if_exclude"))
         setenv("OMPI_MCA_btl_tcp_if_include", "127.0.0.0/8", 0);

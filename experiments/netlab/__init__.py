@@ -1,0 +1,1 @@
+"""A cluster in a box: network namespaces joined by a bridge, with links of a given bandwidth, one rank in each."""

@@ -1,0 +1,101 @@
+"""What the wire alone would take for a step, and a table of it beside what was measured.
+
+M is the bytes of all weights in the run's format, padded as they are sent; N workers, S servers, B bytes per second each
+way of every link.
+
+    star    max(M/B, N*M/(S*B))     each server takes in N*M/S and gives out as much; full duplex, so both at once
+    ring    2(N-1)/N * M/B          the reduce-scatter, then the all-gather
+            3(N-1)/N * M/B          zero:3, which gathers before forward and before backward
+
+In a star pulls overlap pushes only where a key may be updated as soon as its last gradient has come. Clipping by the
+global norm, and fp16's check for overflow, need all gradients first: then both follow each other, and a step takes
+twice the formula. The ring's parts follow each other always, and its formula adds them.
+"""
+import json
+import os
+import statistics
+
+from . import rate as rates
+
+LEFT = "netlab.json"
+
+
+class Measured:
+    """One run over a lab, read back from its directory."""
+
+    def __init__(self, directory):
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
+            self.summary = json.load(f)
+        with open(os.path.join(directory, "config.json"), encoding="utf-8") as f:
+            self.config = json.load(f)
+        with open(os.path.join(directory, LEFT), encoding="utf-8") as f:
+            self.lab = json.load(f)
+        with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as f:
+            seconds = [json.loads(line)["seconds"] for line in f]
+        self.seconds = statistics.median(seconds[1:] or seconds)  # the first step waits for connections
+
+    @property
+    def topology(self):
+        return self.summary["topology"]
+
+    @property
+    def bytes_per_second(self):
+        return self.lab["bits_per_second"] / 8
+
+    @property
+    def servers(self):
+        return self.summary["servers"] or 0
+
+    def padded(self):
+        """M."""
+        first = next(w for w in self.summary["wire"] if w["role"] == "worker")
+        n, sent = self.summary["workers"], first["predicted_sent"]
+        if self.servers:
+            return sent
+        return sent / ((n - 1) / n) / (3 if self.topology == "zero:3" else 2) if n > 1 else 0
+
+    def formula(self):
+        """Seconds of a step, as in the module's head."""
+        return seconds(self.topology, self.padded(), self.summary["workers"], self.servers, self.bytes_per_second)
+
+    def serial(self):
+        """How often the formula's time passes: 2 where a star's pulls wait for the end of all pushes."""
+        together = self.summary["dtype"] == "fp16" or (self.config.get("gradient_clipping") or 0) > 0
+        return 2 if self.topology == "ps:sync" and together else 1
+
+    def links(self):
+        """[(host, payload sent, payload received, link sent, link received)] of the whole run, in bytes."""
+        out = []
+        for w in self.summary["wire"]:
+            letter = "s" if w["role"] == "server" else "w" if self.servers else "r"
+            host, steps = f"{letter}{w['rank']}", self.summary["steps"]
+            link = self.lab["links"][host]
+            out.append((host, w["sent_per_step"] * steps, w["received_per_step"] * steps, link["sent_bytes"], link["received_bytes"]))
+        return out
+
+
+def seconds(topology, padded, workers, servers, bytes_per_second):
+    """The formula's seconds of a step."""
+    if topology.startswith("ps:"):
+        return max(1, workers / servers) * padded / bytes_per_second
+    return (3 if topology == "zero:3" else 2) * (workers - 1) / workers * padded / bytes_per_second
+
+
+def table(runs):
+    """Rows of measured beside formula, with the bytes of the busiest link."""
+    lines = [f"{'topology':<10}{'servers':>8}{'link':>12}{'M':>10}{'formula':>10}{'bound':>10}{'measured':>10}{'/ bound':>9}"
+             f"{'payload out':>13}{'link out':>10}{'payload in':>12}{'link in':>9}"]
+    for run in runs:
+        bound = run.formula() * run.serial()
+        _, sent, received, link_sent, link_received = max(run.links(), key=lambda row: row[1])
+        lines.append(f"{run.topology:<10}{run.servers or '-':>8}{rates.say(run.lab['bits_per_second']):>12}{mb(run.padded()):>10}"
+                     f"{run.formula():>8.3f} s{bound:>8.3f} s{run.seconds:>8.3f} s{run.seconds / bound:>9.2f}"
+                     f"{mb(sent):>13}{mb(link_sent):>10}{mb(received):>12}{mb(link_received):>9}")
+    lines += ["", "formula: star max(M/B, N*M/(S*B)), ring 2(N-1)/N*M/B (zero:3: 3(N-1)/N*M/B); bound: twice that where clipping or",
+              "fp16 makes a star's pulls wait for all pushes. measured: median step but the first. payload, link: of the run, on",
+              "the busiest rank's link; the link also carries the first weights, headers and acknowledgements."]
+    return "\n".join(lines)
+
+
+def mb(count):
+    return f"{count / 1e6:.1f} MB"

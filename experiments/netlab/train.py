@@ -1,0 +1,122 @@
+"""One training command across a lab: each role of a star and each rank of a ring on a host of its own."""
+import json
+import os
+import subprocess
+import time
+
+from . import rate as rates
+from .lab import HUB, SUBNET, Lab, LabError
+
+PORT = 9000
+ASK_SECONDS = 60
+GRACE_S = 10            # for the others, once one has failed
+FLAGS = ("--no-weights", "--force", "--save-on-interrupt")  # of train and of a worker; the rest is configuration
+LEFT = "netlab.json"
+
+
+def train(argv, log, limit, bandwidth):
+    """Runs `starring train ...` (argv) with each rank behind a link of the bandwidth, its output in the open file `log`. It
+    leaves an ordinary run directory, with netlab.json in it. Returns the exit status, or a sentence when it was ended after
+    `limit` seconds (None: never). LabError, ValueError: it cannot be done here."""
+    bits, config = rates.parse(bandwidth), resolve(argv)
+    if config["topology"] == "local":
+        raise LabError("--topology local is one process and has no links: leave --bandwidth out")
+    config["medium"] = "tcp"
+    flags = [word for word in argv if word in FLAGS]
+    with Lab(bits, hosts_of(config)) as lab:
+        path = os.path.join(lab.directory, "config.json")
+        start = start_ring if is_ring(config) else start_star
+        config["launch"] = "mpi" if is_ring(config) else "processes"
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        status = wait(start(lab, argv[0], config, path, flags, log), limit)
+        if status == 0:
+            leave(lab, config["out"])
+    return status
+
+
+def is_ring(config):
+    return config["topology"].startswith("zero")
+
+
+def hosts_of(config):
+    """A host a rank."""
+    if is_ring(config):
+        return [f"r{i}" for i in range(config["workers"])]
+    servers = config["parameter_server"]["servers"]
+    return ["sch"] + [f"s{i}" for i in range(servers)] + [f"w{i}" for i in range(config["workers"])]
+
+
+def resolve(argv):
+    """The configuration of a training command, as the program resolves it."""
+    words = [word for word in argv if word not in FLAGS]
+    try:
+        p = subprocess.run(words + ["--medium", "tcp", "--print-config"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                           timeout=ASK_SECONDS, check=False)
+    except OSError as e:
+        raise LabError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
+    if p.returncode:
+        raise LabError(p.stderr.strip())
+    config = json.loads(p.stdout)
+    if not config.get("out"):
+        raise LabError("every rank must know the run directory: give --out DIR")
+    config["out"] = os.path.abspath(config["out"])
+    config["threads"] = config.get("threads") or max(1, (os.cpu_count() or 1) // config["workers"])
+    return config
+
+
+def start_star(lab, program, config, path, flags, log):
+    """All roles, one by one, as on many machines."""
+    program = os.path.abspath(program)
+    scheduler = f"tcp://{lab.address('sch')}:{PORT}"
+    children = [lab.start("sch", [program, "scheduler", "-c", path, "--bind", scheduler], log)]
+    joins = ["-c", path, "--scheduler", scheduler]
+    for i in range(config["parameter_server"]["servers"]):
+        bind = f"parameter_server.bind=tcp://{lab.address(f's{i}')}:*"
+        children.append(lab.start(f"s{i}", [program, "server", *joins, "--rank", str(i), "--set", bind], log))
+    for i in range(config["workers"]):
+        children.append(lab.start(f"w{i}", [program, "worker", *joins, "--rank", str(i), *flags], log))
+    return children
+
+
+def start_ring(lab, program, config, path, flags, log):
+    """mpirun in the hub; where it would start its daemons by ssh, a script of ours enters the host's namespace."""
+    shell = os.path.join(lab.directory, "shell")
+    with open(shell, "w", encoding="utf-8") as f:
+        f.write("#!/bin/sh\nhost=$1\nshift\n"
+                f"exec ip netns exec {lab.namespace('$host')} unshare --uts sh -c \"hostname $host; $*\"\n")
+    os.chmod(shell, 0o700)
+    env = dict(os.environ, TMPDIR=lab.directory, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               OMPI_MCA_plm="rsh", OMPI_MCA_plm_rsh_agent=shell, PRTE_MCA_plm_ssh_agent=shell,
+               OMPI_MCA_oob_tcp_if_include=SUBNET, OMPI_MCA_btl_tcp_if_include=SUBNET)
+    hosts = ",".join(f"{host}:1" for host in lab.hosts)
+    beside = os.path.join(os.path.dirname(os.path.abspath(program)), "mpirun")
+    words = [beside if os.access(beside, os.X_OK) else "mpirun", "-n", str(config["workers"]), "--host", hosts,
+             "--bind-to", "none", os.path.abspath(program), "train", "-c", path, *flags]
+    return [lab.start(HUB, words, log, env)]
+
+
+def wait(children, limit):
+    """0 when all have ended with 0; else the first other status; a sentence at the limit. Whoever still runs is ended by the
+    lab's end."""
+    until = time.monotonic() + limit if limit else None
+    failed, grace = 0, None
+    while True:
+        codes = [child.poll() for child in children]
+        bad = [code for code in codes if code]
+        if bad and not failed:
+            failed, grace = bad[0], time.monotonic() + GRACE_S
+        if all(code is not None for code in codes) or (grace and time.monotonic() > grace):
+            return failed if failed >= 0 else 128 - failed
+        if until and time.monotonic() > until:
+            return f"still running after {limit:g} s; it was ended"
+        time.sleep(0.02)
+
+
+def leave(lab, out):
+    """What the links have counted, in the run directory."""
+    with open(os.path.join(out, LEFT), "w", encoding="utf-8") as f:
+        json.dump({"bits_per_second": lab.bits,
+                   "links": {host: {"sent_bytes": sent, "received_bytes": received}
+                             for host, (sent, received) in lab.counters().items()}}, f, indent=1)
+        f.write("\n")

@@ -5,9 +5,12 @@ import shutil
 import subprocess
 import time
 
+from netlab import train as netlab
+from netlab.lab import LabError
+
 from . import likeness, noise
 from .plan import order_in_words, plan, schedule
-from .runs import RunError, as_float, load
+from .runs import RunError, UsageError, as_float, load
 
 TAIL_LINES = 25  # of a failed run's output
 
@@ -16,7 +19,7 @@ def train(argv, log, limit, bandwidth=None):
     """Runs one training command with its output in the open file `log`: the one place where that happens. Returns its exit
     status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none."""
     if bandwidth:
-        raise RunError(f"--bandwidth {bandwidth}: experiments/netlab is not there")
+        return across_links(argv, log, limit, bandwidth)
     try:
         p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     except OSError as e:
@@ -29,6 +32,14 @@ def train(argv, log, limit, bandwidth=None):
     except BaseException:
         stop(p)
         raise
+
+
+def across_links(argv, log, limit, bandwidth):
+    """The same with each rank behind a link of that bandwidth."""
+    try:
+        return netlab.train(argv, log, limit, bandwidth)
+    except (LabError, ValueError) as e:
+        raise UsageError(f"--bandwidth {bandwidth}: {e}") from None
 
 
 def stop(process):

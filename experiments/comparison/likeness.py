@@ -29,7 +29,8 @@ def fact(run, key):
     if key == "steps":
         return run.steps_planned or run.steps
     if key == "medium":
-        return None if run.medium == "none" else run.medium  # local has nobody to talk to
+        # local has nobody to talk to
+        return None if run.medium == "none" else run.medium + f" at {run.links}" if run.links and run.medium else run.medium
     if key == "host":
         return run.get("machine", "host")
     return run.summary.get(key)

@@ -56,7 +56,8 @@ def of_run(run):
 
 def shared(runs):
     """[(name, [values])] of what the runs say of medium, machine and build, each value once."""
-    media = [f"{r.medium} ({r.launch})" if r.launch else r.medium for r in runs if r.medium not in (None, "none")]
+    media = [(f"{r.medium} ({r.launch})" if r.launch else r.medium) + (f", links of {r.links} each way" if r.links else "")
+             for r in runs if r.medium not in (None, "none")]
     return [("medium", list(dict.fromkeys(media))), ("machine", list(dict.fromkeys(filter(None, map(of_run, runs))))),
             ("revision", list(dict.fromkeys(r.revision for r in runs if r.revision)))]
 

@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from netlab import lab, rate
+
 from .runs import RunError, UsageError
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
@@ -133,6 +135,12 @@ def check(args, planned):
     if args.launch == "threads" and "ps" in kinds and "zero" in kinds and not args.force:
         raise UsageError("--launch threads: a star's roles are processes, so its times are not comparable with those of a "
                          "ring's threads; leave --launch out, or compare anyway with --force")
+    if args.bandwidth:
+        try:
+            rate.parse(args.bandwidth)
+            lab.check_possible()
+        except (ValueError, lab.LabError) as e:
+            raise UsageError(f"--bandwidth {args.bandwidth}: {e}") from None
     beside = Path(args.program).parent / "mpirun"
     if any(one.medium and "zero:" in one.label for one in planned) and not (shutil.which("mpirun") or beside.exists()):
         raise RunError("mpirun is not installed: on a medium a ring's ranks are processes of Open MPI. Install it "

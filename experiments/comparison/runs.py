@@ -4,6 +4,8 @@ import json
 import os
 from dataclasses import dataclass
 
+from netlab import rate
+
 from . import noise
 
 CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server"]
@@ -143,6 +145,15 @@ def load_evals(path, run):
     return evals
 
 
+def link_rate(directory):
+    """What limited each rank's link, in words (netlab.json of experiments/netlab); None: nothing did."""
+    try:
+        with open(os.path.join(directory, "netlab.json"), encoding="utf-8") as f:
+            return rate.say(json.load(f)["bits_per_second"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def load(name, directory):
     """Reads a finished run directory; RunError names the file and what is wrong with it."""
     run = Run(name, directory)
@@ -182,5 +193,6 @@ def load(name, directory):
         for kind in ("predicted", "peak"):
             entry[kind] = {same_class(k): v for k, v in (entry.get(kind) or {}).items()}
     run.label = run.topology
+    run.summary["links"] = link_rate(directory)
     run.load = noise.read(directory)
     return run

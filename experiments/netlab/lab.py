@@ -224,10 +224,8 @@ class Lab:
         return out
 
     def start(self, host, argv, log, env=None):
-        """A process on a host, with the host's name as its own. It dies with this one."""
+        """A process on a host. It dies with this one."""
         words = ["ip", "netns", "exec", self.namespace(host)]
-        if host != HUB:
-            words += ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host]
         child = subprocess.Popen(words + argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env,
                                  start_new_session=True, preexec_fn=die_with_parent)
         self.children.append(child)

@@ -80,7 +80,8 @@ def start_star(lab, program, config, path, flags, log):
 
 
 def start_ring(lab, program, config, path, flags, log):
-    """mpirun in the hub; where it would start its daemons by ssh, a script of ours enters the host's namespace."""
+    """mpirun in the hub; where it would start its daemons by ssh, a script of ours enters the host's namespace. Daemons need
+    names of their own to be those of several hosts; the ranks get this machine's back, which their reports name."""
     shell = os.path.join(lab.directory, "shell")
     with open(shell, "w", encoding="utf-8") as f:
         f.write("#!/bin/sh\nhost=$1\nshift\n"
@@ -92,7 +93,8 @@ def start_ring(lab, program, config, path, flags, log):
     hosts = ",".join(f"{host}:1" for host in lab.hosts)
     beside = os.path.join(os.path.dirname(os.path.abspath(program)), "mpirun")
     words = [beside if os.access(beside, os.X_OK) else "mpirun", "-n", str(config["workers"]), "--host", hosts,
-             "--bind-to", "none", os.path.abspath(program), "train", "-c", path, *flags]
+             "--bind-to", "none", "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', os.uname().nodename,
+             os.path.abspath(program), "train", "-c", path, *flags]
     return [lab.start(HUB, words, log, env)]
 
 

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""A cluster in a box (experiments/netlab.py): step times beside the formulas, traffic on the links, bits, and nothing left
+behind. Building one needs root; what does not is tested without."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from netlab import formula, lab, rate
+
+PROGRAM = os.path.abspath(os.environ.get("STARRING", os.path.join(TOP, "build", "starring")))
+SCRIPT = os.path.join(TOP, "experiments", "netlab.py")
+COMPARE = os.path.join(TOP, "experiments", "compare.py")
+NOBODY = 65534
+TRIES = 3
+MODEL = {"model_type": "gpt2", "vocab_size": 2048, "n_positions": 64, "n_embd": 128, "n_layer": 1, "n_head": 4,
+         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+SMALL = ["--model", "model.json", "--tokenizer", "byte", "--seq", "8", "--batch", "1", "--dtype", "bf16", "--set",
+         "eval_batches=0", "--set", "gradient_clipping=0", "--set", "parameter_server.partition_bytes=16384", "--set",
+         "parameter_server.credit_bytes=65536", "--threads", "1"]
+
+
+def why_not():
+    """Why no lab can be built here, or None."""
+    try:
+        lab.check_possible()
+    except lab.LabError as e:
+        return str(e)
+    return None if shutil.which("mpirun") else "mpirun is not installed"
+
+
+WHY_NOT = why_not()
+
+
+class Words(unittest.TestCase):
+    def test_rates(self):
+        self.assertEqual(rate.parse("1Gbit"), 1e9)
+        self.assertEqual(rate.parse("2.5gbit/s"), 2.5e9)
+        self.assertEqual(rate.say(200e6), "200 Mbit/s")
+        for wrong in ("1", "fast", "1Gb", "0Gbit", "-1Gbit", "9999Gbit", "1 KiB"):
+            with self.assertRaisesRegex(ValueError, "1Gbit, 200Mbit"):
+                rate.parse(wrong)
+
+    def test_formulas(self):
+        m, b = 1000, 10
+        for servers, expected in ((1, 400), (2, 200), (4, 100), (8, 100)):
+            self.assertEqual(formula.seconds("ps:sync", m, 4, servers, b), expected)
+        self.assertEqual(formula.seconds("zero:1", m, 4, 0, b), 150)
+        self.assertEqual(formula.seconds("zero:3", m, 4, 0, b), 225)
+
+    def test_only_root(self):
+        with self.assertRaisesRegex(lab.LabError, "only root.*sudo"):
+            lab.check_possible(uid=NOBODY)
+
+    def test_wrong_command_lines(self):
+        for words, says in ((["--bandwidth", "fast"], "1Gbit"), (["--topologies", "local"], "local"), (["--workers", "1"], "--workers")):
+            p = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False)
+            self.assertEqual(p.returncode, 2)
+            self.assertIn(says, p.stderr)
+
+
+@unittest.skipIf(WHY_NOT, f"no cluster in a box here: {WHY_NOT}")
+class Box(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="starring-netlab-")
+        self.addCleanup(shutil.rmtree, self.dir)
+        with open(os.path.join(self.dir, "model.json"), "w", encoding="utf-8") as f:
+            json.dump(MODEL, f)
+
+    def argv(self, bandwidth, topology, steps, out="out"):
+        return [sys.executable, SCRIPT, "--program", PROGRAM, "--bandwidth", bandwidth, "--topologies", topology, "--workers", "2",
+                "--steps", str(steps), "--out", out, "--limit", "120", "--", *SMALL]
+
+    def left(self, pid):
+        """What a lab of that process has left."""
+        mine = f"{lab.PREFIX}-{pid}-"
+        return [n for n in lab.namespaces() + [os.path.basename(d) for d in lab.directories()] if n.startswith(mine)]
+
+    def measure(self, bandwidth, topology, steps):
+        p = subprocess.run(self.argv(bandwidth, topology, steps), cwd=self.dir, capture_output=True, text=True, check=False)
+        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        name = topology.replace(":", "-") + ("-s1" if topology.startswith("ps") else "")
+        return formula.Measured(os.path.join(self.dir, "out", name))
+
+    def check_time(self, topology):
+        """Within 15% of the formula, and the bytes were on the links. Noise of the machine only adds: one of three tries."""
+        for _ in range(TRIES):
+            run = self.measure("8Mbit", topology, 4)
+            ratio = run.seconds / run.formula()
+            if 0.85 <= ratio <= 1.15:
+                break
+        self.assertAlmostEqual(ratio, 1, delta=0.15, msg=f"{topology}: {run.seconds:.3f} s, formula {run.formula():.3f} s")
+        for host, sent, received, link_sent, link_received in run.links():
+            self.assertGreater(link_sent, sent, host)
+            self.assertGreater(link_received, received, host)
+            self.assertLess(link_sent, sent * 1.1 + 3 * run.padded(), host)
+        self.assertEqual((run.summary["medium"], run.summary["machine"]["host"]), ("tcp", os.uname().nodename))
+        return run
+
+    def test_times_follow_the_formulas(self):
+        star, ring = self.check_time("ps:sync"), self.check_time("zero:1")
+        self.assertEqual(star.summary["weights_hash"], ring.summary["weights_hash"])
+        self.assertAlmostEqual(star.formula() / ring.formula(), 2)
+
+    def test_both_ways_are_limited(self):
+        """Two links into one, and one into two: the one's limit holds."""
+        count, received = 500000, []
+        take = ("import socket, sys; s = socket.create_server((sys.argv[1], 9)); print('up', flush=True); n = 0\n"
+                "c = [s.accept()[0] for _ in range(int(sys.argv[2]))]\n"
+                "for x in c:\n  while d := x.recv(65536): n += len(d)\nprint(n, flush=True)")
+        give = ("import socket, sys; s = socket.create_connection((sys.argv[1], 9)); s.sendall(bytes(int(sys.argv[2]))); s.close()")
+        for senders, receivers in ((("b", "c"), ("a",)), (("a", "a"), ("b", "c"))):
+            with lab.Lab(8e6, ["a", "b", "c"]) as box, open(os.path.join(self.dir, "said"), "w+b") as log:
+                for host in receivers:
+                    box.start(host, [sys.executable, "-c", take, box.address(host), str(2 // len(receivers))], log)
+                while os.path.getsize(log.name) < 3 * len(receivers):
+                    time.sleep(0.01)
+                began = time.monotonic()
+                for host, to in zip(senders, receivers * 2):
+                    box.start(host, [sys.executable, "-c", give, box.address(to), str(count)], log)
+                for child in box.children:
+                    self.assertEqual(child.wait(30), 0)
+                seconds = time.monotonic() - began
+                with open(log.name, encoding="ascii") as f:
+                    received = [int(word) for word in f.read().split() if word != "up"]
+                self.assertEqual(sum(received), 2 * count)
+                self.assertGreater(seconds, 0.85)            # 1 MB at 1 MB/s; either link alone would need half of it
+                self.assertLess(seconds, 3)
+
+    def begin(self):
+        """A lab in the middle of a run."""
+        shutil.rmtree(os.path.join(self.dir, "out"), ignore_errors=True)
+        p = subprocess.Popen(self.argv("8Mbit", "zero:1", 1000), cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        path, until = os.path.join(self.dir, "out", "zero-1", "metrics.jsonl"), time.monotonic() + 60
+        while not (os.path.exists(path) and os.path.getsize(path)) and time.monotonic() < until and p.poll() is None:
+            time.sleep(0.05)
+        self.assertIsNone(p.poll(), "ended before its first step")
+        self.assertTrue(self.left(p.pid))
+        return p
+
+    def running(self):
+        """Processes of this test's run."""
+        found = subprocess.run(["pgrep", "-f", self.dir], capture_output=True, text=True, check=False).stdout.split()
+        return [pid for pid in found if int(pid) != os.getpid()]
+
+    def test_ctrl_c_and_sigterm(self):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            p = self.begin()
+            p.send_signal(number)
+            p.communicate(timeout=60)
+            self.assertEqual(p.returncode, status)
+            self.assertEqual(self.left(p.pid), [])
+            self.assertEqual(self.running(), [])
+
+    def test_sigkill_and_two_at_once(self):
+        killed, lives = self.begin(), None
+        killed.kill()
+        killed.communicate()
+        self.assertTrue(self.left(killed.pid))
+        try:
+            lives = subprocess.Popen([sys.executable, "-c", "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+                                      "from netlab.lab import Lab\n"
+                                      "with Lab(1e9, ['a', 'b']): print('up', flush=True); time.sleep(600)",
+                                      os.path.join(TOP, "experiments")], stdout=subprocess.PIPE, text=True)
+            self.assertEqual(lives.stdout.readline(), "up\n")
+            self.assertEqual(self.left(killed.pid), [])      # the next one has removed it
+            self.assertEqual(self.running(), [])
+            p = subprocess.run([sys.executable, SCRIPT, "--clean"], capture_output=True, text=True, check=False)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertTrue(self.left(lives.pid))             # and none that lives
+        finally:
+            if lives:
+                lives.terminate()
+                lives.communicate(timeout=60)
+        self.assertEqual(self.left(lives.pid), [])
+
+    @unittest.skipUnless(shutil.which("setpriv"), "no setpriv")
+    def test_nobody_is_refused(self):
+        os.chmod(self.dir, 0o777)
+        for argv in ([SCRIPT, "--out", "out"], [COMPARE, "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth",
+                                                "1Gbit", "--repeat", "1", "--out", "out"]):
+            p = subprocess.run(["setpriv", "--reuid", str(NOBODY), "--clear-groups", sys.executable, *argv], cwd=self.dir,
+                               capture_output=True, text=True, check=False)
+            self.assertEqual(p.returncode, 2, p.stdout + p.stderr)
+            self.assertIn("sudo", p.stderr)
+
+    def test_compare(self):
+        p = subprocess.run([sys.executable, COMPARE, "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth", "40Mbit",
+                            "--repeat", "1", "--workers", "2", "--steps", "2", "--model", "model.json", "--seq", "8", "--batch", "1",
+                            "--dtype", "bf16", "--set", "data.tokenizer=byte", "--set", "eval_batches=0", "--assert-equal",
+                            "--out", "cmp"], cwd=self.dir, capture_output=True, text=True, check=False)
+        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        self.assertIn("links of 40 Mbit/s", p.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

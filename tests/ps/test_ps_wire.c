@@ -43,7 +43,8 @@ static struct wire_header sample(enum wire_kind kind) {
 }
 
 static bool carries(enum wire_kind k) {
-    return k == WIRE_START || k == WIRE_INIT || k == WIRE_PUSH || k == WIRE_PULL_REPLY;
+    return k == WIRE_START || k == WIRE_INIT || k == WIRE_PUSH || k == WIRE_PULL_REPLY ||
+           k == WIRE_SNAPSHOT_REPLY;
 }
 
 static void test_round_trip(void **state) {

@@ -122,6 +122,15 @@ class Evaluation(unittest.TestCase):
     def test_limits(self):
         self.train("part", "--quiet", "--topology", "local", "--workers", "1", "--set", "eval_batches=3")
         self.assertEqual(self.lines("part", "evals.jsonl")[0]["tokens"], 3 * 2 * 32)
+        # 32 windows fill a batch of the evaluation; two more are as likely as they are.
+        mean = {}
+        for batches in (16, 17):
+            self.train("part", "--quiet", "--force", "--topology", "local", "--workers", "1", "--set",
+                       f"eval_batches={batches}", steps="1")
+            mean[batches] = self.lines("part", "evals.jsonl")[0]["val_loss"]
+        rest = (34 * mean[17] - 32 * mean[16]) / 2
+        self.assertAlmostEqual(rest, mean[16], delta=0.1)
+        self.assertNotEqual(rest, mean[16])
         for none in ("none", "0"):
             self.train("none", "--quiet", "--force", "--topology", "local", "--workers", "1", "--set",
                        "eval_batches=" + none, "--eval-every", "1")

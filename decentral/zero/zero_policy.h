@@ -17,6 +17,12 @@
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
 
+// Which host's clock a rank has, and by how much it is ahead of CLOCK_MONOTONIC.
+struct zero_clock {
+    uint64_t host;
+    int64_t ahead_ns;
+};
+
 struct zero_options {
     int stage;  // 0..3
     const struct layout *layout;
@@ -29,6 +35,7 @@ struct zero_options {
     double deadline_s;
     const struct collective_source *source;  // rank, size
     int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one
+    const struct zero_clock *clock;          // NULL: this machine's; tests have others
 };
 
 #define ZERO_STAGES 4

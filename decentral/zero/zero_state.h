@@ -50,8 +50,10 @@ struct zero_time {
     uint64_t *ids[ZERO_ROUNDS];
     int count[ZERO_ROUNDS];
     uint64_t reduced, gathered;  // the last transfers of the two streams
-    bool watching;
-    int64_t offset_ns;  // this rank's clock + offset = rank 0's
+    bool watching, aligned;
+    int64_t ahead_ns;   // of the rank's own clock before CLOCK_MONOTONIC; not 0 in tests alone
+    int64_t offset_ns;  // rank 0's clock = own clock + offset
+    int64_t error_ns;   // at most, as far as is known
 };
 
 struct zero {
@@ -108,7 +110,8 @@ void zero_carve(struct zero *z);
 // ---- zero_time.c
 void zero_time_open(struct zero *z);
 void zero_time_close(struct zero *z);
-int zero_time_watch(struct zero *z);  // before a step; does something once. 0, or -1 after logging
+int zero_time_watch(
+    struct zero *z);  // collective, before a step; does something once. 0, or -1 after logging
 
 // Around a collective on stream s. It waits for up to two moments of compute; 0: none. The id goes to the waits.
 struct zero_move {

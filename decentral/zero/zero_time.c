@@ -19,6 +19,73 @@
 
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
+#include "shared/time/clock.h"
+
+#define CLOCK_MEETINGS 16
+
+// ---------------------------------------------------------------- words, and clocks
+// A word carries the bits of a count of nanoseconds; collectives move it as it is.
+static double to_word(int64_t ns) {
+    double word;
+    memcpy(&word, &ns, sizeof word);
+    return word;
+}
+
+static int64_t from_word(double word) {
+    int64_t ns;
+    memcpy(&ns, &word, sizeof ns);
+    return ns;
+}
+
+// Every rank's `count` words, of which the caller has written its own, to z->host_shares. 0 or -1.
+static int exchange(struct zero *z, int count) {
+    int mine = count * z->base.rank;
+    dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)count * sizeof(double));
+    collective_all_gather(z->control, z->reduce_stream, z->shares + mine, z->shares, (size_t)count, DT_F64);
+    dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(count * z->base.size) * sizeof(double));
+    return stream_sync(z->reduce_stream);
+}
+
+static int64_t own_clock(const struct zero *z) { return timeline_now() + z->time.ahead_ns; }
+
+// Rank 0's clock. Each meeting carries the times around the one before.
+static int meet_clocks(struct zero *z, struct clock_offset *o) {
+    struct clock_meeting own = {0}, last = {0};
+    *o = clock_offset_unknown();
+    for (int i = 0; i <= CLOCK_MEETINGS; i++) {
+        double *mine = z->host_shares + 2 * z->base.rank;
+        mine[0] = to_word(own.before);
+        mine[1] = to_word(own.after);
+        last = own;
+        own.before = own_clock(z);
+        if (exchange(z, 2)) return -1;
+        own.after = own_clock(z);
+        struct clock_meeting first = {from_word(z->host_shares[0]), from_word(z->host_shares[1])};
+        if (i > 0) clock_offset_learn(o, last, first);
+    }
+    return 0;
+}
+
+// At both ends of a run. What is told in between is told by the first offset, so that its change is an error.
+static int align(struct zero *z) {
+    struct zero_time *t = &z->time;
+    const struct zero_clock *clock = z->opt.clock;
+    struct clock_offset o;
+    bool one = true, first = !t->aligned;
+    t->aligned = true;
+    t->ahead_ns = clock ? clock->ahead_ns : 0;
+    z->host_shares[z->base.rank] = to_word((int64_t)(clock ? clock->host : clock_host()));
+    if (exchange(z, 1)) return -1;
+    for (int r = 1; r < z->base.size; r++)
+        one = one && from_word(z->host_shares[r]) == from_word(z->host_shares[0]);
+    if (one) return 0;
+    if (meet_clocks(z, &o)) return -1;
+    int64_t offset = clock_offset_ns(&o), moved = first ? 0 : llabs(offset - t->offset_ns);
+    if (first) t->offset_ns = offset;
+    if (clock_offset_error_ns(&o) + moved > t->error_ns) t->error_ns = clock_offset_error_ns(&o) + moved;
+    timeline_set_clock(z->base.timeline, (struct timeline_clock){t->ahead_ns + t->offset_ns, t->error_ns});
+    return 0;
+}
 
 // ---------------------------------------------------------------- life
 int zero_time_room(const struct zero *z) {
@@ -46,7 +113,8 @@ int zero_time_watch(struct zero *z) {
     struct timeline *tl = z->base.timeline;
     if (z->time.watching || !tl) return 0;
     z->time.watching = true;
-    return timeline_watch(tl, z->gather_stream) || timeline_watch(tl, z->reduce_stream) ? -1 : 0;
+    if (timeline_watch(tl, z->gather_stream) || timeline_watch(tl, z->reduce_stream)) return -1;
+    return align(z) ? fail("rank %d: the ranks' clocks: %s", z->base.rank, topology_why(&z->base)) : 0;
 }
 
 // ---------------------------------------------------------------- transfers
@@ -67,25 +135,12 @@ void zero_move_end(struct zero *z, struct stream *s, uint64_t id) {
 }
 
 // ---------------------------------------------------------------- ready times
-// A word carries the bits of a count of nanoseconds; collectives move it as it is.
-static double to_word(int64_t ns) {
-    double word;
-    memcpy(&word, &ns, sizeof word);
-    return word;
-}
-
-static int64_t from_word(double word) {
-    int64_t ns;
-    memcpy(&ns, &word, sizeof ns);
-    return ns;
-}
-
 void zero_time_tell(struct zero *z, double *words) {
     struct zero_time *t = &z->time;
     for (int i = 0; i < t->room; i++) {
         bool one = i < t->count[ZERO_ROUND_ENDED];
         int64_t ns = one ? timeline_ready(z->base.timeline, t->ids[ZERO_ROUND_ENDED][i]) : 0;
-        words[i] = to_word(ns ? ns + t->offset_ns : 0);
+        words[i] = to_word(ns ? ns + t->ahead_ns + t->offset_ns : 0);
     }
     uint64_t *free_ids = t->ids[ZERO_ROUND_TOLD];
     for (int r = ZERO_ROUND_TOLD; r > 0; r--) {
@@ -104,7 +159,7 @@ static int64_t last_ready(const struct zero *z, const double *words, int stride,
         if (!ns) return 0;
         if (ns > last) last = ns;
     }
-    return last - z->time.offset_ns;
+    return last - z->time.ahead_ns - z->time.offset_ns;
 }
 
 void zero_time_hear(struct zero *z, const double *words, int stride) {
@@ -115,16 +170,11 @@ void zero_time_hear(struct zero *z, const double *words, int stride) {
 }
 
 int zero_time_finish(struct zero *z) {
-    int room = z->time.room, mine = room * z->base.rank;
-    for (int i = 0; i < 2 && z->base.timeline; i++) {
-        zero_time_tell(z, z->host_shares + mine);
-        dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)room * sizeof(double));
-        collective_all_gather(z->control, z->reduce_stream, z->shares + mine, z->shares, (size_t)room,
-                              DT_F64);
-        dev_copy(z->reduce_stream, z->host_shares, z->shares,
-                 (size_t)room * (size_t)z->base.size * sizeof(double));
-        if (stream_sync(z->reduce_stream) != 0) return -1;
-        zero_time_hear(z, z->host_shares, room);
+    if (!z->base.timeline) return 0;
+    for (int i = 0; i < 2; i++) {
+        zero_time_tell(z, z->host_shares + z->time.room * z->base.rank);
+        if (exchange(z, z->time.room)) return -1;
+        zero_time_hear(z, z->host_shares, z->time.room);
     }
-    return 0;
+    return z->time.watching ? align(z) : 0;
 }

@@ -59,7 +59,7 @@ struct timeline {
     uint64_t begun, split;  // steps
     struct time_split sum;
     uint64_t lost;
-    int64_t clock_error;
+    struct timeline_clock clock;
     // What time_split_of is given.
     struct split_span *busy, *moves, *data;
     struct split_block *stood;
@@ -425,19 +425,19 @@ int64_t timeline_split(struct timeline *tl, struct time_split *sum) {
 
 const struct layout *timeline_layout(const struct timeline *tl) { return tl->layout; }
 
-void timeline_set_clock_error(struct timeline *tl, int64_t ns) {
+void timeline_set_clock(struct timeline *tl, struct timeline_clock clock) {
     if (!tl) return;
     pthread_mutex_lock(&tl->lock);
-    tl->clock_error = ns;
+    tl->clock = clock;
     pthread_mutex_unlock(&tl->lock);
 }
 
-int64_t timeline_clock_error(struct timeline *tl) {
-    if (!tl) return 0;
+struct timeline_clock timeline_clock(struct timeline *tl) {
+    if (!tl) return (struct timeline_clock){0};
     pthread_mutex_lock(&tl->lock);
-    int64_t ns = tl->clock_error;
+    struct timeline_clock clock = tl->clock;
     pthread_mutex_unlock(&tl->lock);
-    return ns;
+    return clock;
 }
 
 uint64_t timeline_lost(struct timeline *tl) {

@@ -92,9 +92,12 @@ int64_t timeline_ready(struct timeline *tl, uint64_t id);
 // All steps that have been split, added; how many.
 int64_t timeline_split(struct timeline *tl, struct time_split *sum);
 const struct layout *timeline_layout(const struct timeline *tl);  // as given
-// What the peers' times may be off by, as the topology has found; 0 where all share one clock.
-void timeline_set_clock_error(struct timeline *tl, int64_t ns);
-int64_t timeline_clock_error(struct timeline *tl);
+// Ranks of several hosts: rank 0's clock = this one + offset_ns, off by at most error_ns. Without it all share one.
+struct timeline_clock {
+    int64_t offset_ns, error_ns;
+};
+void timeline_set_clock(struct timeline *tl, struct timeline_clock clock);
+struct timeline_clock timeline_clock(struct timeline *tl);
 uint64_t timeline_lost(struct timeline *tl);  // spans and blocked intervals that found no room
 
 // A step as it was recorded; arrays are the caller's to free by timeline_view_free. Times as in split.h.

@@ -21,6 +21,26 @@ static const char *unit_word(const struct layout *l, int unit) {
     return unit >= 0 && unit < l->count ? l->units[unit].name : "";
 }
 
+// On rank 0's clock.
+static void shift(struct timeline_view *v, int64_t by) {
+    v->begin += by;
+    v->end += by;
+    for (size_t i = 0; i < v->compute_count; i++) {
+        v->compute[i].begin += by;
+        v->compute[i].end += by;
+    }
+    for (size_t i = 0; i < v->blocked_count; i++) {
+        v->blocked[i].begin += by;
+        v->blocked[i].end += by;
+    }
+    for (size_t i = 0; i < v->transfer_count; i++) {
+        struct transfer_times *t = &v->transfers[i];
+        int64_t *at[] = {&t->asked, &t->own_ready, &t->peers_ready, &t->first_byte, &t->done};
+        for (size_t j = 0; j < sizeof at / sizeof *at; j++)
+            if (*at[j]) *at[j] += by;
+    }
+}
+
 static void put_step(FILE *f, const struct layout *l, const struct timeline_view *v) {
     const char *comma = "";
     fprintf(f, "{\"step\":%" PRId64 ",\"begin\":%" PRId64 ",\"end\":%" PRId64 ",\n\"compute\":[", v->step + 1,
@@ -53,12 +73,13 @@ int timeline_write(const char *dir, const char *role, int rank, struct timeline 
     FILE *f = open_memstream(&text, &size);
     if (!f) return fail("%s: no memory for the timeline", dir);
     fprintf(f, "{\"role\":\"%s\",\"rank\":%d,\"clock_error_ns\":%" PRId64 ",\"steps\":[", role, rank,
-            timeline_clock_error(tl));
+            timeline_clock(tl).error_ns);
     const char *comma = "\n";
     for (int back = TIMELINE_KEPT - 1; back >= 0; back--) {
         struct timeline_view v;
         if (!timeline_view(tl, back, &v)) continue;
         fputs(comma, f);
+        shift(&v, timeline_clock(tl).offset_ns);
         put_step(f, timeline_layout(tl), &v);
         timeline_view_free(&v);
         comma = ",\n";

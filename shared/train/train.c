@@ -254,7 +254,7 @@ static void split_time(struct train *x) {
     timeline_end(x->r->timeline);
     timeline_split(x->r->timeline, &r->time);
     r->time_check = x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
-    r->clock_error_ns = timeline_clock_error(x->r->timeline);
+    r->clock_error_ns = timeline_clock(x->r->timeline).error_ns;
     uint64_t lost = timeline_lost(x->r->timeline);
     if (fabs(r->time_check - 1) > TIME_TOLERANCE)
         warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",

@@ -27,22 +27,33 @@ static void *time_main(void *arg) {
     return NULL;
 }
 
-static void run_stages(bool slow_link) {
-    for (int stage = 0; stage < ZERO_STAGES; stage++) {
-        struct time_case c = {.stage = stage, .slow_link = slow_link};
-        struct threads_hub *hub = threads_hub_create(RANKS);
-        struct layout *layout = zero_case_layout(RANKS, false);
-        struct time_thread t[RANKS];
-        for (int i = 0; i < RANKS; i++) {
-            t[i] = (struct time_thread){&c, layout, {&collective_threads_kind, hub, i, RANKS}, 0, 0};
-            assert_int_equal(pthread_create(&t[i].thread, NULL, time_main, &t[i]), 0);
-        }
-        for (int i = 0; i < RANKS; i++) pthread_join(t[i].thread, NULL);
-        layout_destroy(&layout);
-        threads_hub_destroy(&hub);
-        for (int i = 0; i < RANKS; i++)
-            if (t[i].rc) fail_msg("zero:%d, rank %d: %s", stage, i, error_last());
+static void run_case(struct time_case c) {
+    struct threads_hub *hub = threads_hub_create(RANKS);
+    struct layout *layout = zero_case_layout(RANKS, false);
+    struct time_thread t[RANKS];
+    for (int i = 0; i < RANKS; i++) {
+        t[i] = (struct time_thread){&c, layout, {&collective_threads_kind, hub, i, RANKS}, 0, 0};
+        assert_int_equal(pthread_create(&t[i].thread, NULL, time_main, &t[i]), 0);
     }
+    for (int i = 0; i < RANKS; i++) pthread_join(t[i].thread, NULL);
+    layout_destroy(&layout);
+    threads_hub_destroy(&hub);
+    for (int i = 0; i < RANKS; i++)
+        if (t[i].rc)
+            fail_msg("zero:%d, rank %d: its times are off (above) or it failed: %s", c.stage, i,
+                     error_last());
+}
+
+static void run_stages(bool slow_link) {
+    for (int stage = 0; stage < ZERO_STAGES; stage++)
+        run_case((struct time_case){.stage = stage, .slow_link = slow_link});
+}
+
+// Ready times travel between clocks that have nothing to do with each other.
+static void test_ranks_on_other_hosts(void **state) {
+    (void)state;
+    run_case((struct time_case){.stage = 1, .other_host = true});
+    run_case((struct time_case){.stage = 3, .slow_link = true, .other_host = true});
 }
 
 static void test_a_late_rank_is_waited_for(void **state) {
@@ -59,6 +70,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_late_rank_is_waited_for),
         cmocka_unit_test(test_a_slow_link_is_exposed),
+        cmocka_unit_test(test_ranks_on_other_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

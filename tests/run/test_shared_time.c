@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/time/clock.h"
 #include "shared/time/timeline.h"
 
 #define S 1000000000LL
@@ -191,6 +192,33 @@ static void test_the_split_is_its_definition(void **state) {
         assert_near(1e9 * got.data, want.data, 1e-3, "data");
         assert_near(1e9 * got.host, want.host, 1e-3, "host");
     }
+}
+
+// ---------------------------------------------------------------- clocks of several hosts
+// Meetings that take from 100 to 1100 ns beyond the way, whose two directions are not alike.
+static void test_an_offset_lies_within_its_error(void **state) {
+    (void)state;
+    unsigned seed = 3;
+    for (int round = 0; round < 200; round++) {
+        int64_t offset = rand_r(&seed) % 2000000 - 1000000, now = 5000000;
+        struct clock_offset o = clock_offset_unknown();
+        double before = 1e18;
+        for (int i = 0; i < 20; i++) {
+            int64_t begin_own = now + rand_r(&seed) % 1000, begin_first = now + rand_r(&seed) % 1000;
+            int64_t met = (begin_own > begin_first ? begin_own : begin_first) + 100;
+            struct clock_meeting own = {begin_own - offset, met + rand_r(&seed) % 1000 - offset};
+            struct clock_meeting first = {begin_first, met + rand_r(&seed) % 1000};
+            clock_offset_learn(&o, own, first);
+            int64_t error = clock_offset_error_ns(&o);
+            assert_true(llabs(clock_offset_ns(&o) - offset) <= error + 1);
+            assert_true((double)error <= before);  // every meeting narrows it, or leaves it
+            before = (double)error;
+            now += 10000;
+        }
+        assert_true(before < 1000);
+    }
+    assert_int_equal(clock_host(), clock_host());
+    assert_true(clock_host() != 0);
 }
 
 // ---------------------------------------------------------------- the recorder
@@ -387,6 +415,7 @@ int main(void) {
         cmocka_unit_test(test_reading_is_data_only_where_nothing_else_happens),
         cmocka_unit_test(test_nothing_recorded_is_the_hosts),
         cmocka_unit_test(test_the_split_is_its_definition),
+        cmocka_unit_test(test_an_offset_lies_within_its_error),
         RIG(test_a_stream_notes_when_it_is_busy_and_blocked),
         RIG(test_a_transfer_may_be_waited_for_in_the_next_step),
         RIG(test_it_is_bounded),

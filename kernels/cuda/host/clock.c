@@ -27,7 +27,9 @@ int cuda_clock_init(struct cuda_stream *s) {
         if (cuda_check(s, cudaEventCreate(&c->ring[i].start), "cudaEventCreate") != 0 ||
             cuda_check(s, cudaEventCreate(&c->ring[i].end), "cudaEventCreate") != 0)
             return -1;
-    if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0) return -1;
+    if (cuda_check(s, cudaEventCreate(&c->anchor), "cudaEventCreate") != 0 ||
+        cuda_check(s, cudaEventCreate(&c->spare), "cudaEventCreate") != 0)
+        return -1;
     return s->queue.head.dev->trace ? cuda_clock_date(s) : 0;
 }
 
@@ -40,7 +42,8 @@ void cuda_clock_fini(struct cuda_stream *s) {
         c->ring[i].start = c->ring[i].end = NULL;
     }
     if (c->anchor) cuda_check(s, cudaEventDestroy(c->anchor), "cudaEventDestroy");
-    c->anchor = NULL;
+    if (c->spare) cuda_check(s, cudaEventDestroy(c->spare), "cudaEventDestroy");
+    c->anchor = c->spare = NULL;
     pthread_mutex_destroy(&c->lock);
 }
 
@@ -188,21 +191,23 @@ int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag) {
     return rc;
 }
 
-// With the lock held, on an idle stream: the anchor passes between the two looks at the host's clock. The pair that
-// lies closest together is taken, for a thread may be kept from running in between.
+// With the lock held, on an idle stream: an event passes between two looks at the host's clock. The closest pair of
+// several is taken, for a thread may be kept from running in between.
 static int set_anchor(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     int64_t closest = INT64_MAX;
-    for (int i = 0; i < 2 * ANCHOR_TRIES; i++) {
+    for (int i = 0; i < ANCHOR_TRIES; i++) {
         int64_t before = queue_now_ns();
-        if (cuda_check(s, cudaEventRecord(c->anchor, s->stream), "event record") != 0 ||
-            cuda_check(s, cudaEventSynchronize(c->anchor), "the first event") != 0)
+        if (cuda_check(s, cudaEventRecord(c->spare, s->stream), "event record") != 0 ||
+            cuda_check(s, cudaEventSynchronize(c->spare), "the first event") != 0)
             return -1;
         int64_t took = queue_now_ns() - before;
+        if (took >= closest) continue;
+        cudaEvent_t better = c->spare;
+        c->spare = c->anchor;
+        c->anchor = better;
         c->anchor_ns = (double)before + (double)took / 2;
-        // The event now is the last one recorded: of the later tries the first that is no worse.
-        if (i >= ANCHOR_TRIES && took <= closest + closest / 2) break;
-        if (i < ANCHOR_TRIES && took < closest) closest = took;
+        closest = took;
     }
     return 0;
 }

@@ -64,6 +64,7 @@ struct cuda_clock {
     bool open;           // ring[written] has begun
     bool dated;          // it is known when spans began, on the host's clock: traced, or noted
     cudaEvent_t anchor;  // the last moment known on both clocks, until spans follow it
+    cudaEvent_t spare;   // takes the anchor's place, or not
     uint64_t anchored;   // the span behind it
     double anchor_ns;
 };

@@ -66,23 +66,29 @@ void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
     if (!bytes || bytes > SIZE_MAX - DEV_ALIGN) return NULL;
     size_t rounded = dev_round(bytes);
     void *p = (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
-    if (!p) return NULL;
+    if (p) dev_count(d, c, bytes);
+    return p;
+}
+
+void dev_count(struct device *d, enum mem_class c, size_t bytes) {
     pthread_mutex_lock(&d->lock);
-    size_t now = d->usage.current_bytes[c] += rounded;
+    size_t now = d->usage.current_bytes[c] += dev_round(bytes);
     if (now > d->usage.peak_bytes[c]) d->usage.peak_bytes[c] = now;
     d->usage.allocations++;
     pthread_mutex_unlock(&d->lock);
-    return p;
+}
+
+void dev_uncount(struct device *d, enum mem_class c, size_t bytes) {
+    pthread_mutex_lock(&d->lock);
+    assert(d->usage.current_bytes[c] >= dev_round(bytes));
+    d->usage.current_bytes[c] -= dev_round(bytes);
+    pthread_mutex_unlock(&d->lock);
 }
 
 void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes) {
     if (!p) return;
-    size_t rounded = dev_round(bytes);
-    pthread_mutex_lock(&d->lock);
-    assert(d->usage.current_bytes[c] >= rounded);
-    d->usage.current_bytes[c] -= rounded;
-    pthread_mutex_unlock(&d->lock);
-    (c == MEM_HOST ? d->backend->host_free : d->backend->free)(d, p, rounded);
+    dev_uncount(d, c, bytes);
+    (c == MEM_HOST ? d->backend->host_free : d->backend->free)(d, p, dev_round(bytes));
 }
 
 void dev_usage(struct device *d, struct mem_usage *out) {

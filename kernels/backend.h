@@ -149,6 +149,10 @@ const char *dev_error(struct device *d);  // "" while nothing has failed; owned 
 static inline size_t dev_round(size_t bytes) { return (bytes + DEV_ALIGN - 1) / DEV_ALIGN * DEV_ALIGN; }
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes);
 void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes);  // same class and bytes
+// Counts memory that the caller has got elsewhere, shared with other processes, under its class, rounded likewise;
+// dev_uncount: it has been given back.
+void dev_count(struct device *d, enum mem_class c, size_t bytes);
+void dev_uncount(struct device *d, enum mem_class c, size_t bytes);
 void dev_usage(struct device *d, struct mem_usage *out);
 
 struct stream *stream_create(struct device *d, const char *name);

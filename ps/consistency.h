@@ -53,6 +53,11 @@ static inline bool consistency_completes(const struct consistency_rule *c, int p
 static inline bool consistency_allows(const struct consistency_rule *c, int64_t delay) {
     return delay <= c->delay;
 }
+// Whether a key's weights stay as they are until every worker has pushed the key, which it does behind its last
+// use of them: then many may read one copy.
+static inline bool consistency_freezes(const struct consistency_rule *c) {
+    return !c->row->on_arrival && c->needs == c->workers && c->delay == 0;
+}
 
 // Whether clip factor and skip must be known before a gradient may be applied: the commit round.
 static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }

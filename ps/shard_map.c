@@ -24,21 +24,23 @@ static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     return blocks > 0 ? blocks : 1;
 }
 
-// Even pieces: no unit ends in a sliver.
-static void cut_units(struct shard_map *m, const struct layout *l, int64_t max_blocks) {
+// Even pieces of whole grains, of which a grain is `grain` elements: no unit ends in a sliver.
+static void cut_units(struct shard_map *m, const struct layout *l, int64_t grain, int64_t max_grains) {
     int64_t total = 0;
-    for (int u = 0; u < l->count; u++)
-        total += (l->units[u].n_pad / SUMSQ_BLOCK + max_blocks - 1) / max_blocks;
+    for (int u = 0; u < l->count; u++) {
+        int64_t grains = (l->units[u].n_pad + grain - 1) / grain;
+        total += (grains + max_grains - 1) / max_grains;
+    }
     m->parts = xcalloc((unsigned long)total, sizeof *m->parts);
     for (int u = 0; u < l->count; u++) {
-        int64_t blocks = l->units[u].n_pad / SUMSQ_BLOCK;
-        int64_t pieces = (blocks + max_blocks - 1) / max_blocks;
+        int64_t grains = (l->units[u].n_pad + grain - 1) / grain;
+        int64_t pieces = (grains + max_grains - 1) / max_grains;
         m->first[u] = m->count;
         for (int64_t i = 0; i < pieces; i++) {
             struct partition *p = &m->parts[m->count++];
             p->unit = u;
-            p->begin = blocks * i / pieces * SUMSQ_BLOCK;
-            p->end = blocks * (i + 1) / pieces * SUMSQ_BLOCK;
+            p->begin = grains * i / pieces * grain;
+            p->end = i + 1 < pieces ? grains * (i + 1) / pieces * grain : l->units[u].n_pad;
         }
     }
     m->first[l->count] = m->count;
@@ -96,9 +98,26 @@ struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
     m->first = xcalloc((unsigned long)l->count + 1, sizeof *m->first);
     m->shard_elements = xcalloc((unsigned long)m->shards, sizeof *m->shard_elements);
     m->shard_keys = xcalloc((unsigned long)m->shards, sizeof *m->shard_keys);
-    cut_units(m, l, piece_blocks(c, l));
+    int64_t blocks = piece_blocks(c, l), page = SHARD_PAGE / (int64_t)dtype_size(c->dtype) / SUMSQ_BLOCK;
+    m->pages = blocks >= page;
+    if (m->pages)
+        cut_units(m, l, page * SUMSQ_BLOCK, blocks / page);
+    else
+        cut_units(m, l, SUMSQ_BLOCK, blocks);
     assign(m);
     return m;
+}
+
+void shard_map_places(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place) {
+    size_t *used = xcalloc((unsigned long)m->servers, sizeof *used);
+    for (int r = 0; r < m->servers; r++) used[r] = head;
+    for (int k = 0; k < m->count; k++) {
+        const struct partition *p = &m->parts[k];
+        size_t bytes = (size_t)(p->end - p->begin) * element_bytes, *at = &used[p->shard / m->threads];
+        place[k] = *at;
+        *at += (bytes + SHARD_PAGE - 1) / SHARD_PAGE * SHARD_PAGE;
+    }
+    free(used);
 }
 
 void shard_map_destroy(struct shard_map **m) {

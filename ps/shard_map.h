@@ -1,6 +1,7 @@
 // Which piece of which unit lives where. A key is a partition: a range of one unit.
 //
-//     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements
+//     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements, of pages where keys
+//                                              are at least as large
 //     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
 //     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
 //
@@ -22,6 +23,8 @@ struct shard_map {
     int count;                // keys
     struct partition *parts;  // (count), by unit, then by begin
     int *first;               // (units+1): keys of unit u are first[u] .. first[u+1]-1
+    // Every key begins at a page of its unit: its weights can be mapped by themselves.
+    bool pages;
     int servers, threads;
     int shards;               // servers * threads
     int64_t *shard_elements;  // (shards)
@@ -31,6 +34,10 @@ struct shard_map {
 // A partition has at most ps.partition_bytes, and fewer where balance wants it. NULL after logging what is impossible.
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
 void shard_map_destroy(struct shard_map **m);
+#define SHARD_PAGE 4096  // bytes
+// Where each key's weights lie when its server publishes them in a segment of its own: place (count), bytes from the
+// segment's start, multiples of a page. head: bytes before the first, a multiple of a page.
+void shard_map_places(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place);
 // xxh64 over every partition and its shard.
 uint64_t shard_map_hash(const struct shard_map *m);
 // Elements that server `rank` owns over all its shard threads.

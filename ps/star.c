@@ -34,7 +34,7 @@ static int check_name(const struct config *c, const char *origin) {
 }
 
 // An order of arrival exists where pushes are applied as they come.
-static int check_arrivals(const struct config *c) {
+static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     const char *flag = record ? "--record-arrivals" : "--replay-arrivals";
     if (!record && !replay) return 0;
@@ -46,12 +46,6 @@ static int check_arrivals(const struct config *c) {
             "--replay-arrivals %s: --out is the same directory, whose files the run replaces: choose another",
             c->out);
     return 0;
-}
-
-static int check(const struct config *c) {
-    if (check_arrivals(c)) return -1;
-    if (c->medium != MEDIUM_SHM) return 0;
-    return fail("--medium shm: the star talks over tcp in this version; use --medium tcp or auto");
 }
 
 static int check_rank(const struct config *c, const struct rank_env *e) {
@@ -116,7 +110,6 @@ const struct topology_row topology_star = {
         "(starring scheduler --help)",
     .more_processes = 1,  // the scheduler
     .reports_staleness = true,
-    .check = check,
     .check_rank = check_rank,
     .predict = predict,
     .formula = formula,

@@ -80,7 +80,7 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
     arena_init(&s->arena, s->dev);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
     for (int key = 0; key < s->map->count; key++)
-        server_carve_key(&s->arena, s->c, &s->map->parts[key], &s->buffers[key]);
+        server_carve_key(&s->arena, s->c, &s->map->parts[key], NULL, &s->buffers[key]);
     if (s->arena.failed || open_gradients(s) != 0) return -1;
     struct server_core_options o = {.layout = s->l,
                                     .map = s->map,

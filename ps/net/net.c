@@ -157,7 +157,7 @@ static int part_recv(struct net_socket *s, zmq_msg_t *msg, bool *more) {
 static void count_received(struct wire_count *wire, const struct wire_header *h, size_t header,
                            size_t payload) {
     bool pays = wire_is_payload(h);
-    payload += h->place_bytes;
+    payload += wire_place_bytes(h);
     atomic_fetch_add(&wire->control_received, header + (pays ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_received, payload);
 }
@@ -237,7 +237,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
             return false;
         }
     }
-    size_t payload = m->bytes + m->header.place_bytes;
+    size_t payload = m->bytes + wire_place_bytes(&m->header);
     atomic_fetch_add(&wire->control_sent, size + (pays ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_sent, payload);
     return true;

@@ -24,6 +24,8 @@ bool wire_is_payload(const struct wire_header *h) {
     return h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL));
 }
 
+uint64_t wire_place_bytes(const struct wire_header *h) { return h->flags & WIRE_AGAIN ? 0 : h->place_bytes; }
+
 // The fields that are the same on both sides of the codec.
 #define PLAIN_FIELDS(X)                                                                          \
     X(rank)                                                                                      \
@@ -86,7 +88,8 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     // Differences and sums of two moments stay in range.
     if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
     if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;
-    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP | WIRE_PULLS)) return -1;
+    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP | WIRE_PULLS | WIRE_AGAIN))
+        return -1;
     if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
     if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
     if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX) return -1;

@@ -58,8 +58,9 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 const char *ps_role_name(enum ps_role r);
 
+// WIRE_AGAIN: said before; what lies in a segment has not moved again.
 // WIRE_STOP: this worker, or some worker, was asked to leave.
-enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4, WIRE_STOP = 8, WIRE_PULLS = 16 };
+enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4, WIRE_STOP = 8, WIRE_PULLS = 16, WIRE_AGAIN = 32 };
 
 #define WIRE_HEADER_MAX 1023  // bytes
 #define WIRE_VALUES_MAX 32    // doubles in one GATHER
@@ -101,5 +102,7 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
 // Whether the payload of this message is what the textbook formulas count (gradients and weights
 // of a step); loading and the final pull are control. What lies in a segment counts as what follows a header.
 bool wire_is_payload(const struct wire_header *h);
+// Bytes that the message stands for beside its frames: what lies in a segment, told for the first time.
+uint64_t wire_place_bytes(const struct wire_header *h);
 
 #endif

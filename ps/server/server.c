@@ -10,6 +10,7 @@
 #include "ps/ps.h"
 #include "ps/server/arrivals.h"
 #include "ps/server/server_core.h"
+#include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
@@ -47,6 +48,7 @@ struct server {
     struct device *dev;
     struct arena arena;
     struct server_buffers *buffers;
+    struct server_sharing sharing;
     struct shard *shards;  // (threads)
     _Atomic int quit;
     // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
@@ -89,11 +91,25 @@ static bool shard_receive(struct shard *s, struct net_socket *from, struct net_m
     return true;
 }
 
+// A worker asks what it and this shard can share.
+static void shard_attach(struct shard *s, const struct wire_header *h) {
+    struct server_segment segment;
+    struct wire_header answer;
+    if (!server_core_knows(s->core, h)) return;
+    server_sharing_answer(&s->server->sharing, h, &segment, &answer);
+    server_core_attach(s->core, h->rank, &segment);
+    shard_send(s, h->rank, &(struct ps_message){.header = answer});
+}
+
 static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
         if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
+        if (m.header.kind == WIRE_ATTACH) {
+            shard_attach(s, &m.header);
+            continue;
+        }
         bool trains = m.header.kind == WIRE_PUSH;
         if (trains) training_begins(s->server);
         if (trains) diary_start(s->diary);
@@ -204,10 +220,13 @@ static int server_allocate(struct server *s) {
     struct device_options d = {.threads = 1, .label = error_label()};
     if (!b || dev_open(b, &d, &s->dev) != 0) return fail("cannot open the cpu device: %s", why ? why : "");
     arena_init(&s->arena, s->dev);
+    if (server_sharing_create(&s->sharing, s->c, s->map, s->id.rank) != 0) return -1;
+    struct arena_room room = {.base = s->sharing.own.base, .used = SEGMENT_HEAD};
+    if (room.base) arena_count(&s->arena, MEM_COMM, SEGMENT_HEAD);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
     for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
         if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
-        server_carve_key(&s->arena, s->c, &s->map->parts[key], &s->buffers[key]);
+        server_carve_key(&s->arena, s->c, &s->map->parts[key], room.base ? &room : NULL, &s->buffers[key]);
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
         if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
         beat_s = now_seconds();
@@ -397,6 +416,7 @@ static void server_free(struct server *s) {
         arena_release(&s->arena);
         dev_close(&s->dev);
     }
+    server_sharing_destroy(&s->sharing);
     free(s->shards);
     free(s->buffers);
     free(s->endpoints);

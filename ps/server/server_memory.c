@@ -2,16 +2,31 @@
 
 #include <string.h>
 
+#include "ps/medium.h"
+#include "ps/net/segment.h"
 #include "ps/ps.h"
 
+static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes) {
+    return room ? arena_place(a, class, room, bytes, SHARD_PAGE) : arena_take(a, class, bytes);
+}
+
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
-                      struct server_buffers *out) {
+                      struct arena_room *room, struct server_buffers *out) {
     size_t n = (size_t)(p->end - p->begin);
-    out->master = arena_take(a, MEM_MASTER, n * sizeof(float));
+    bool whole = c->dtype == DT_F32;
+    out->master = take(a, MEM_MASTER, whole ? room : NULL, n * sizeof(float));
     optimizer_carve(a, c->optimizer.row, p->end - p->begin, out->state);
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
-    out->weight = out->master;
-    if (c->dtype != DT_F32) out->weight = arena_take(a, MEM_PARAMETER, n * dtype_size(c->dtype));
+    out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
+}
+
+size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank) {
+    size_t bytes = SEGMENT_HEAD;
+    if (!ps_weights_in_place(c, m)) return 0;
+    for (int key = 0; key < m->count; key++)
+        if (m->parts[key].shard / m->threads == rank)
+            bytes += segment_pages((size_t)(m->parts[key].end - m->parts[key].begin) * dtype_size(c->dtype));
+    return bytes;
 }
 
 struct textbook ps_server_textbook(const struct config *c) {
@@ -25,8 +40,12 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     if (!map) return -1;
     arena_init(&a, NULL);
     struct server_buffers unused;
+    struct arena_room room = {.used = SEGMENT_HEAD};
+    bool publishes = ps_weights_in_place(c, map);
+    if (publishes) arena_count(&a, MEM_COMM, SEGMENT_HEAD);
     for (int key = 0; key < map->count; key++)
-        if (map->parts[key].shard / map->threads == rank) server_carve_key(&a, c, &map->parts[key], &unused);
+        if (map->parts[key].shard / map->threads == rank)
+            server_carve_key(&a, c, &map->parts[key], publishes ? &room : NULL, &unused);
     *mem = (struct topology_memory){.formula_bytes =
                                         textbook_bytes(ps_server_textbook(c), l->params, map->servers)};
     memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);

@@ -13,7 +13,10 @@ struct server_buffers {
     void *weight;                        // (n) of dtype; = master in fp32
     float *acc;                          // (n): the running sum, then the rounded gradient from its start
 };
+// room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
-                      struct server_buffers *out);
+                      struct arena_room *room, struct server_buffers *out);
+// Bytes of that segment for server `rank`, with its head; 0: it publishes in none.
+size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank);
 
 #endif

@@ -48,6 +48,7 @@ static void answer_in_segment(struct server_core *c, struct server_key *k, int w
     if (!pull->answered && pull->into) memcpy(c->segments[worker].base + pull->into, k->buf.weight, bytes);
     h->version = pull->version;
     h->place_bytes = bytes;
+    if (pull->answered) h->flags |= WIRE_AGAIN;
     pull->answered = true;
     port_tell(&c->o.port, worker, h);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/medium.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 
@@ -27,6 +28,7 @@ struct worker {
     struct shard_map *map;
     struct arena arena;
     struct worker_buffers buffers;
+    struct sharing sharing;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct unit_task *tasks;  // (units)
@@ -297,15 +299,11 @@ static void worker_snapshot(struct topology *t, int64_t version, struct snapshot
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
     struct worker *w = (struct worker *)t;
-    struct cast_args cast = {.out = w->buffers.wire_weights[u],
-                             .in = values,
-                             .n = t->layout->units[u].n_pad,
-                             .from = DT_F32,
-                             .to = t->dtype};
-    const char *why = "";
     if (w->step > 0)
         return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
-    if (cpu_ops[OP_CAST](1, &cast, &why) != 0) return fail("unit %s: %s", t->layout->units[u].name, why);
+    // Loading once more: nobody still reads what was loaded before, if it is the servers' own.
+    if (w->sharing.in_place && w->units_loaded == 0 && w->load_round > 0 && barrier(w) != 0) return -1;
+    if (sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
     if (staging_load_weights(w->staging, u) != 0)
         return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
     if (w->units_loaded == 0) w->load_round++;
@@ -344,6 +342,7 @@ static void worker_destroy(struct topology *t) {
     // 3. The transport lets go of the gradients before the arena does.
     comm_destroy(&w->comm);
     arena_release(&w->arena);
+    sharing_destroy(&w->sharing);
     free(w->tasks);
     free(w->unit_loaded);
     worker_buffers_free(&w->buffers);
@@ -379,18 +378,28 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     w->tasks = xcalloc(units, sizeof *w->tasks);
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
     arena_init(&w->arena, o->dev);
-    worker_carve(&w->arena, w->c, l, &w->buffers);
-    if (w->arena.failed || !(w->words_read = event_create(o->dev))) return -1;
+    if (sharing_create(&w->sharing, w->c, l, w->map, &w->arena, &w->buffers) != 0) return -1;
+    if (!(w->words_read = event_create(o->dev))) return -1;
     struct staging_options so = {
         .dev = o->dev, .compute = o->compute, .layout = l, .dtype = w->c->dtype, .buffers = &w->buffers};
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;
 }
 
 static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
-    struct comm_options o = {
-        .role = *role, .map = w->map, .buffers = &w->buffers, .staging = w->staging, .wire = &w->t.wire};
+    struct comm_options o = {.role = *role,
+                             .map = w->map,
+                             .buffers = &w->buffers,
+                             .sharing = &w->sharing,
+                             .staging = w->staging,
+                             .wire = &w->t.wire};
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id))) return -1;
+    if (sharing_settle(&w->sharing, &w->arena) != 0) {
+        comm_give_up(w->comm, error_last());
+        return -1;
+    }
+    worker_predict_memory(w->c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
+    w->t.medium = sharing_medium(&w->sharing);
     w->t.rank = id.rank;
     w->t.job = id.job;
     return 0;
@@ -410,7 +419,6 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .dtype = c->dtype,
                              .rank = o->role.rank,
                              .size = c->workers,
-                             .medium = "tcp",
                              .launch = "processes"};
     w->c = c;
     w->rule = consistency_of(c);

@@ -9,6 +9,7 @@
 
 #include "ps/consistency.h"
 #include "ps/timing.h"
+#include "ps/worker/attach.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_trace.h"
 #include "shared/core/error.h"
@@ -42,7 +43,10 @@ struct comm {
     int *busy;        // (units)
     int unobeyed;     // commands whose effect is not published yet
     uint64_t gathers_asked;
-    int waited_unit;        // -1: none
+    bool waiting;  // for:
+    enum comm_event waited_event;
+    int waited_unit;  // -1: none
+    int64_t waited_step;
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
     char error[WIRE_TEXT_MAX];
@@ -113,7 +117,10 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     char text[WIRE_TEXT_MAX];
     int late = 0;
     pthread_mutex_lock(&c->mutex);
+    c->waiting = true;
+    c->waited_event = event;
     c->waited_unit = unit;
+    c->waited_step = step;
     while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         // Who answers is alive, and waited for: the scheduler says who is slow, and notices who is lost.
@@ -122,6 +129,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
             late = 0;
         }
     }
+    c->waiting = false;
     c->waited_unit = -1;
     bool failed = c->failed, ready = has_happened(c, event, unit, step), log = !c->error_logged;
     if (failed || !ready) c->error_logged = true;
@@ -256,7 +264,9 @@ static bool publish(struct comm *c, double busy_s) {
     c->now.busy_s += busy_s;
     if (c->waited_unit >= 0)
         worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
-    pthread_cond_broadcast(&c->changed);
+    // The main thread is woken for what it waits for alone: it would take a core from those who compute.
+    if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step))
+        pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->mutex);
     return busy && !worker_core_transferring(c->core);
 }
@@ -334,6 +344,9 @@ static int join_job(struct comm *c) {
     error_set_label("worker %d", c->id.rank);
     char *endpoints = ps_wait_start(&l, &c->id);
     int rc = endpoints ? connect_shards(c, endpoints) : -1;
+    struct attach a = {
+        .role = role, .id = &c->id, .scheduler = c->scheduler, .shards = c->shards, .sharing = c->o.sharing};
+    if (rc == 0) rc = attach_shards(&a);
     // If the launcher asked this worker to leave, it also tells the other roles to end.
     bool asked = ps_stopped(role->stop) && stop_supervised();
     if (rc != 0 && !asked) ps_say(c->scheduler, &c->id, WIRE_ABORT, error_last());
@@ -347,6 +360,9 @@ static int start(struct comm *c) {
                                     .dtype = c->c->dtype,
                                     .weights = c->o.buffers->wire_weights,
                                     .grads = (const void *const *)c->o.buffers->wire_grads,
+                                    .shared = c->o.sharing->shared,
+                                    .grad_at = c->o.buffers->grad_at,
+                                    .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
                                     .credit_bytes = c->c->ps.credit_bytes,
                                     .resend_s = ps_resend_s(c->c),
                                     .heartbeat_s = ps_heartbeat_s(c->c),

@@ -16,6 +16,7 @@
 
 #include "ps/net/login.h"
 #include "ps/ps.h"
+#include "ps/worker/sharing.h"
 #include "ps/worker/staging.h"
 #include "ps/worker/worker_core.h"
 #include "ps/worker/worker_times.h"
@@ -24,6 +25,7 @@ struct comm_options {
     struct ps_role_options role;
     const struct shard_map *map;  // outlives the comm, as all below
     const struct worker_buffers *buffers;
+    struct sharing *sharing;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct wire_count *wire;
 };

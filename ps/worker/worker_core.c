@@ -12,8 +12,8 @@ enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
 
 struct worker_key {
     const struct partition *part;
-    size_t bytes;  // of weights or gradient
-    bool shared;   // through this worker's segment
+    size_t bytes;       // of weights or gradient
+    bool shared, told;  // through this worker's segment; its push has been sent
     uint64_t grad_at, weight_at;
     enum sending sending;
     bool init;  // what is being sent: initial values, else a gradient
@@ -97,6 +97,8 @@ static void send_key(struct worker_core *c, int key, double now) {
     if (!k->init && k->shared) {
         m.header.place = k->grad_at;
         m.header.place_bytes = k->bytes;
+        if (k->told) m.header.flags |= WIRE_AGAIN;
+        k->told = true;
         m = (struct ps_message){.header = m.header};
     }
     int64_t *sent_ns = &c->units[k->part->unit].times.sent_ns;
@@ -148,6 +150,7 @@ static void pump(struct worker_core *c, double now) {
         full = full || (c->unacknowledged && c->unacknowledged + takes > (size_t)c->o.credit_bytes);
         if (takes && full) continue;
         k->sending = SEND_SENT;
+        k->told = false;
         c->queued--;
         c->unacknowledged += takes;
         k->asked_s = now;

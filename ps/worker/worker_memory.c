@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/medium.h"
+#include "ps/net/segment.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
 
@@ -12,7 +14,9 @@ void worker_buffers_init(struct worker_buffers *b, const struct layout *l) {
     *b = (struct worker_buffers){.weights = xcalloc(units, sizeof(void *)),
                                  .grads = xcalloc(units, sizeof(void *)),
                                  .wire_weights = xcalloc(units, sizeof(void *)),
-                                 .wire_grads = xcalloc(units, sizeof(void *))};
+                                 .wire_grads = xcalloc(units, sizeof(void *)),
+                                 .grad_at = xcalloc(units, sizeof(uint64_t)),
+                                 .weight_at = xcalloc(units, sizeof(uint64_t))};
 }
 
 void worker_buffers_free(struct worker_buffers *b) {
@@ -20,21 +24,56 @@ void worker_buffers_free(struct worker_buffers *b) {
     free(b->grads);
     free(b->wire_weights);
     free(b->wire_grads);
+    free(b->grad_at);
+    free(b->weight_at);
     *b = (struct worker_buffers){0};
 }
 
-void worker_carve(struct arena *a, const struct config *c, const struct layout *l,
-                  struct worker_buffers *out) {
-    bool staged = ps_is_staged(c);
+static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes,
+                  uint64_t *at) {
+    if (!room) return arena_take(a, class, bytes);
+    *at = room->used;
+    return arena_place(a, class, room, bytes, DEV_ALIGN);
+}
+
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l, const struct shard_map *m,
+                  struct arena_room *room, struct worker_buffers *out) {
+    bool staged = ps_is_staged(c), in_place = room && ps_weights_in_place(c, m);
+    if (room) arena_count(a, MEM_COMM, SEGMENT_HEAD);
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
-        out->weights[u] = arena_take(a, MEM_PARAMETER, bytes);
-        out->grads[u] = arena_take(a, MEM_GRADIENT, bytes);
-        out->wire_weights[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->weights[u];
-        out->wire_grads[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->grads[u];
+        uint64_t *grad_at = &out->grad_at[u], *weight_at = &out->weight_at[u];
+        out->wire_grads[u] = take(a, staged ? MEM_HOST : MEM_GRADIENT, room, bytes, grad_at);
+        out->wire_weights[u] =
+            in_place ? NULL : take(a, staged ? MEM_HOST : MEM_PARAMETER, room, bytes, weight_at);
+        out->weights[u] = staged ? arena_take(a, MEM_PARAMETER, bytes) : out->wire_weights[u];
+        out->grads[u] = staged ? arena_take(a, MEM_GRADIENT, bytes) : out->wire_grads[u];
     }
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
+}
+
+void worker_count_unshared(struct arena *a, const struct config *c, const struct shard_map *m,
+                           const bool *shared) {
+    for (int key = 0; key < m->count; key++) {
+        const struct partition *p = &m->parts[key];
+        size_t bytes = (size_t)(p->end - p->begin) * dtype_size(c->dtype);
+        if (!shared[p->shard]) arena_count(a, MEM_PARAMETER, segment_pages(bytes));
+    }
+}
+
+void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,
+                           const bool *shared, struct topology_memory *out) {
+    struct arena a;
+    struct worker_buffers b;
+    struct arena_room room = {.used = SEGMENT_HEAD};
+    arena_init(&a, NULL);
+    worker_buffers_init(&b, l);
+    worker_carve(&a, c, l, m, ps_shares(c) ? &room : NULL, &b);
+    if (shared && ps_weights_in_place(c, m)) worker_count_unshared(&a, c, m, shared);
+    *out = (struct topology_memory){.formula_bytes = textbook_bytes(ps_worker_textbook(c), l->params, 1)};
+    memcpy(out->predicted_bytes, a.bytes, sizeof a.bytes);
+    worker_buffers_free(&b);
 }
 
 struct textbook ps_worker_textbook(const struct config *c) {
@@ -43,15 +82,11 @@ struct textbook ps_worker_textbook(const struct config *c) {
 
 int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
                       struct wire_prediction *wire) {
-    struct arena a;
-    arena_init(&a, NULL);
-    struct worker_buffers b;
-    worker_buffers_init(&b, l);
-    worker_carve(&a, c, l, &b);
-    *mem = (struct topology_memory){.formula_bytes = textbook_bytes(ps_worker_textbook(c), l->params, 1)};
-    memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
+    struct shard_map *map = shard_map_of(c, l);
+    if (!map) return -1;
+    worker_predict_memory(c, l, map, NULL, mem);
+    shard_map_destroy(&map);
     uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
-    worker_buffers_free(&b);
     return 0;
 }

@@ -4,8 +4,10 @@
 #define STARRING_PS_WORKER_WORKER_MEMORY_H
 
 #include "kernels/exact_sum.h"
+#include "ps/shard_map.h"
 #include "shared/config/config.h"
 #include "shared/core/arena.h"
+#include "shared/core/topology.h"
 #include "shared/core/unit.h"
 
 // What a worker's host reads of a step, in one copy.
@@ -18,15 +20,22 @@ struct worker_words {
 struct worker_buffers {
     void **weights, **grads;            // the model's
     void **wire_weights, **wire_grads;  // the wire's: page-locked twins, or the model's own (staging.h)
+    uint64_t *grad_at, *weight_at;      // of wire_grads and wire_weights in the segment; 0: not there
     struct worker_words *words;         // on the device, where the worker decides alone; else NULL
     struct worker_words *wire_words;    // page-locked; NULL: the host reads the device's memory
 };
 void worker_buffers_init(struct worker_buffers *b, const struct layout *l);
 void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they name is the arena's
 
-// Whether the workers' device, as configured, has memory of its own.
-static inline bool ps_is_staged(const struct config *c) { return c->device == DEVICE_CUDA; }
-void worker_carve(struct arena *a, const struct config *c, const struct layout *l,
-                  struct worker_buffers *out);
+// room: of the worker's segment, which holds what servers read and write; NULL: nothing is shared. Weights that are
+// read in place are nobody's here: NULL in out, until a window shows them (sharing.h).
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l, const struct shard_map *m,
+                  struct arena_room *room, struct worker_buffers *out);
+// Weights in place: pages of the worker's own, for the keys of shards that it shares nothing with.
+void worker_count_unshared(struct arena *a, const struct config *c, const struct shard_map *m,
+                           const bool *shared);
+// What worker_carve and worker_count_unshared take. shared (shards); NULL: all are shared that the configuration lets.
+void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,
+                           const bool *shared, struct topology_memory *out);
 
 #endif

@@ -1,10 +1,19 @@
 #include "shared/core/arena.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/core/error.h"
 
 void arena_init(struct arena *a, struct device *dev) { *a = (struct arena){.dev = dev}; }
+
+static void remember(struct arena *a, const struct arena_block *block) {
+    if (a->count == a->capacity) {
+        a->capacity = a->capacity ? 2 * a->capacity : 32;
+        a->blocks = xrealloc(a->blocks, (size_t)a->capacity * sizeof *a->blocks);
+    }
+    a->blocks[a->count++] = *block;
+}
 
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
     if (!bytes || a->failed) return NULL;
@@ -21,11 +30,24 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
         a->bytes[c] -= bytes;
         return NULL;
     }
-    if (a->count == a->capacity) {
-        a->capacity = a->capacity ? 2 * a->capacity : 32;
-        a->blocks = xrealloc(a->blocks, (size_t)a->capacity * sizeof *a->blocks);
-    }
-    a->blocks[a->count++] = (struct arena_block){p, bytes, c};
+    remember(a, &(struct arena_block){p, bytes, c});
+    return p;
+}
+
+void arena_count(struct arena *a, enum mem_class c, size_t bytes) {
+    bytes = dev_round(bytes);
+    a->bytes[c] += bytes;
+    if (!a->dev || !bytes) return;
+    dev_count(a->dev, c, bytes);
+    remember(a, &(struct arena_block){NULL, bytes, c});
+}
+
+void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align) {
+    size_t rounded = (bytes + align - 1) / align * align;
+    char *p = room->base ? room->base + room->used : NULL;
+    room->used += rounded;
+    arena_count(a, c, rounded);
+    if (p) memset(p, 0, rounded);
     return p;
 }
 
@@ -43,8 +65,13 @@ size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]) {
 }
 
 void arena_release(struct arena *a) {
-    for (int i = a->count - 1; i >= 0; i--)
-        dev_free(a->dev, a->blocks[i].class, a->blocks[i].p, a->blocks[i].bytes);
+    for (int i = a->count - 1; i >= 0; i--) {
+        const struct arena_block *b = &a->blocks[i];
+        if (b->p)
+            dev_free(a->dev, b->class, b->p, b->bytes);
+        else
+            dev_uncount(a->dev, b->class, b->bytes);
+    }
     free(a->blocks);
     *a = (struct arena){.dev = a->dev};
 }

@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 
 struct arena_block {
-    void *p;
+    void *p;  // NULL: counted alone, somebody else's
     size_t bytes;
     enum mem_class class;
 };
@@ -27,6 +27,16 @@ void arena_init(struct arena *a, struct device *dev);
 // bytes of zeroed device memory of the class; NULL while measuring, for 0 bytes, or when the device
 // is out of memory: then the error has been logged and a->failed is set, which makes every later take NULL.
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes);
+// Counts memory that somebody else maps, once for the ledger.
+void arena_count(struct arena *a, enum mem_class c, size_t bytes);
+
+// Memory that somebody else maps, shared with other processes, given out from its start.
+struct arena_room {
+    char *base;   // NULL: measuring
+    size_t used;  // bytes given out; while measuring: what the room has to hold
+};
+// The next bytes of the room, rounded up to align and counted, with every page touched; NULL while measuring.
+void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align);
 size_t arena_total(const struct arena *a);
 // Sum over the classes that are device memory: all but MEM_HOST, which is counted apart.
 size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]);

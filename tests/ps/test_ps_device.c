@@ -125,7 +125,7 @@ static void test_repeated_push(void **state) {
     _Atomic int *inflight = NULL;
     worker_buffers_init(&b, l);
     arena_init(&a, NULL);
-    worker_carve(&a, &c, l, &b);
+    worker_carve(&a, &c, l, map, NULL, &b);
     struct worker_core_options o = {.layout = l,
                                     .map = map,
                                     .dtype = t.dtype,

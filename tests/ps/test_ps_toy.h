@@ -54,6 +54,8 @@ struct toy_case {
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
     enum toy_share share;
+    enum medium medium;  // of real roles
+    int partition_bytes;  // 0: small ones
     bool far;   // the workers' device has memory of its own (test_ps_far.h)
     bool look;  // an evaluation is under way when finish is called
     struct schedule_config schedule;
@@ -63,7 +65,7 @@ struct toy_case {
 
 static inline struct config toy_config(const struct toy_case *t) {
     struct config c = {
-        .row = &topology_star, .workers = t->workers, .dtype = t->dtype, .steps = t->steps, .clip = t->clip};
+        .row = &topology_star, .workers = t->workers, .dtype = t->dtype, .steps = t->steps, .clip = t->clip, .medium = t->medium};
     c.variant = consistency_parse(t->consistency, &c.bound);
     c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
                                             .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
@@ -77,7 +79,7 @@ static inline struct config toy_config(const struct toy_case *t) {
     c.scaler.enabled = t->dtype == DT_F16;
     c.ps = (struct ps_config){.servers = t->servers,
                               .threads = t->threads,
-                              .partition_bytes = 2048,
+                              .partition_bytes = t->partition_bytes ? t->partition_bytes : 2048,
                               .deadline_ms = 30000,
                               .heartbeat_ms = 100,
                               .credit_bytes = 16384,

@@ -1,0 +1,13 @@
+#include "ps/medium.h"
+
+#include <unistd.h>
+
+#include "ps/consistency.h"
+
+#define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
+
+bool ps_weights_in_place(const struct config *c, const struct shard_map *m) {
+    struct consistency_rule rule = consistency_of(c);
+    return ps_shares(c) && !ps_is_staged(c) && consistency_freezes(&rule) && m->pages &&
+           m->count <= KEYS_MAX && sysconf(_SC_PAGESIZE) == SHARD_PAGE;
+}

@@ -1,0 +1,25 @@
+// What takes which way, as far as the configuration alone decides it. Processes of one host share memory: gradients
+// are written where the servers read them, in a segment of each worker (ps/net/segment.h). Weights come back in one
+// of two ways:
+//
+//     in place   the worker computes on the servers' own published weights. Sound where nobody changes them under
+//                it: a key's update waits until every worker has pushed the key, and a worker pushes it behind its
+//                last use of the key's weights. Needs a device whose memory is host memory, and keys of whole pages
+//     written    the server copies them into the worker's segment, when it answers the worker's pull. The same
+//                push is behind the last use of what the copy overwrites. Asynchronous updates, GPUs
+//
+// Whether two processes do share memory is found out when they meet (ps/worker/sharing.h); those that do not send
+// frames over tcp.
+#ifndef STARRING_PS_MEDIUM_H
+#define STARRING_PS_MEDIUM_H
+
+#include "ps/shard_map.h"
+#include "shared/config/config.h"
+
+// Whether this role offers to share memory.
+static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
+// Whether the workers' device, as configured, has memory of its own.
+static inline bool ps_is_staged(const struct config *c) { return c->device == DEVICE_CUDA; }
+bool ps_weights_in_place(const struct config *c, const struct shard_map *m);
+
+#endif

@@ -1,0 +1,110 @@
+#include "ps/worker/attach.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ps/medium.h"
+#include "ps/timing.h"
+#include "shared/core/error.h"
+
+#define ASK_EVERY_S 0.1
+
+// What a shard is asked: seq says which answer is which.
+enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
+
+struct meeting {
+    const struct attach *a;
+    enum asked *asked;  // (shards)
+    int open;
+};
+
+static void ask(const struct meeting *m, int shard) {
+    struct ps_message x = {.header = {.kind = WIRE_ATTACH, .seq = (uint64_t)m->asked[shard]}};
+    if (m->asked[shard] == ASK_SHARE) segment_name(&m->a->sharing->own, x.header.text);
+    ps_stamp(m->a->id, &x.header);
+    net_send(m->a->shards[shard], NULL, &x);
+}
+
+static void ask_all(const struct meeting *m) {
+    for (int g = 0; g < m->a->sharing->map->shards; g++)
+        if (m->asked[g] != ASK_DONE) ask(m, g);
+}
+
+static int cannot_share(const struct meeting *m, int shard, const char *why) {
+    const struct ps_role_options *role = m->a->role;
+    int server = shard / m->a->sharing->map->threads;
+    if (role->config->medium == MEDIUM_SHM)
+        return fail(
+            "--medium shm: worker %d and server %d cannot share memory: %s. Start them on one host, in one "
+            "container and as one user, or give --medium auto, which takes tcp between those that cannot",
+            m->a->id->rank, server, why);
+    if (role->say_waiting && shard % m->a->sharing->map->threads == 0)
+        info("payloads from and to server %d go over tcp: %s", server, why);
+    return 0;
+}
+
+static int answered(struct meeting *m, int shard, const struct wire_header *h) {
+    char why[SEGMENT_WHY_MAX];
+    bool refused = (h->flags & WIRE_HELD) != 0;
+    if (h->kind != WIRE_ATTACHED || h->seq != (uint64_t)m->asked[shard]) return 0;
+    if (m->asked[shard] == ASK_SHARE && (refused || sharing_meet(m->a->sharing, shard, h->text, why) != 0)) {
+        if (cannot_share(m, shard, refused ? h->text : why) != 0) return -1;
+        m->asked[shard] = ASK_NOTHING;
+        ask(m, shard);
+        return 0;
+    }
+    m->asked[shard] = ASK_DONE;
+    m->open--;
+    return 0;
+}
+
+static int hear(struct meeting *m, struct net_socket *from, int shard) {
+    struct net_message x;
+    int rc;
+    while ((rc = net_recv(from, &x)) == 1) {
+        ps_frame_release(x.frame);
+        if (shard < 0 && (x.header.kind == WIRE_ABORT || x.header.kind == WIRE_REFUSED))
+            return ps_fail(x.header.text);
+        if (shard >= 0 && x.header.job == m->a->id->job && answered(m, shard, &x.header) != 0) return -1;
+    }
+    return rc;
+}
+
+static int meet_all(struct meeting *m, struct net_poll_item *items) {
+    const struct config *c = m->a->role->config;
+    int shards = m->a->sharing->map->shards;
+    double end = now_seconds() + ps_deadline_s(c), asked_s = 0, beat_s = 0;
+    while (m->open > 0) {
+        double now = now_seconds();
+        if (ps_stopped(m->a->role->stop)) {
+            error_quiet(1);
+            return fail("interrupted during login");
+        }
+        if (now - asked_s > ASK_EVERY_S) ask_all(m), asked_s = now;
+        if (now - beat_s > ps_heartbeat_s(c))
+            ps_say(m->a->scheduler, m->a->id, WIRE_HEARTBEAT, NULL), beat_s = now;
+        items[0] = (struct net_poll_item){.socket = m->a->scheduler};
+        for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = m->a->shards[g]};
+        if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
+        for (int i = 0; i <= shards; i++)
+            if (items[i].ready && hear(m, items[i].socket, i - 1) != 0) return -1;
+        for (int g = 0; now > end && g < shards; g++)
+            if (m->asked[g] != ASK_DONE)
+                return fail("login: server %d shard %d did not answer within %lld ms",
+                            g / m->a->sharing->map->threads, g % m->a->sharing->map->threads,
+                            (long long)c->ps.deadline_ms);
+    }
+    return 0;
+}
+
+int attach_shards(const struct attach *a) {
+    int shards = a->sharing->map->shards;
+    if (!ps_shares(a->role->config)) return 0;
+    struct meeting m = {.a = a, .asked = xcalloc((unsigned long)shards, sizeof *m.asked), .open = shards};
+    struct net_poll_item *items = xcalloc((unsigned long)shards + 1, sizeof *items);
+    for (int g = 0; g < shards; g++) m.asked[g] = ASK_SHARE;
+    int rc = meet_all(&m, items);
+    free(items);
+    free(m.asked);
+    return rc;
+}

@@ -1,0 +1,20 @@
+// A worker meets the shards of the job, before anything is pushed: each pair shares memory, or frames travel between
+// the two.
+#ifndef STARRING_PS_WORKER_ATTACH_H
+#define STARRING_PS_WORKER_ATTACH_H
+
+#include "ps/net/login.h"
+#include "ps/worker/sharing.h"
+
+struct attach {
+    const struct ps_role_options *role;
+    const struct ps_identity *id;
+    struct net_socket *scheduler;
+    struct net_socket *const *shards;  // (map->shards)
+    struct sharing *sharing;
+};
+// Blocks until every shard has answered, at most the deadline. Where shared memory is demanded and cannot be had, an
+// error that names both. 0, or -1 after logging.
+int attach_shards(const struct attach *a);
+
+#endif

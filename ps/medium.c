@@ -6,8 +6,14 @@
 
 #define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
 
+int ps_io_threads(const struct config *c, int streams) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (ps_shares(c) || streams < 1) return 1;
+    return cores > 0 && streams > cores ? (int)cores : streams;
+}
+
 bool ps_weights_in_place(const struct config *c, const struct shard_map *m) {
     struct consistency_rule rule = consistency_of(c);
-    return ps_shares(c) && !ps_is_staged(c) && consistency_freezes(&rule) && m->pages &&
-           m->count <= KEYS_MAX && sysconf(_SC_PAGESIZE) == SHARD_PAGE;
+    return ps_shares(c) && consistency_freezes(&rule) && m->pages && m->count <= KEYS_MAX &&
+           sysconf(_SC_PAGESIZE) == SHARD_PAGE;
 }

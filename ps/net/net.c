@@ -1,6 +1,7 @@
 #include "ps/net/net.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -11,6 +12,12 @@
 // takes the value from its socket when it is made: a value set on closing is too late for a connection that
 // is already ending, and with ZeroMQ's default the end of the context waits for that one without limit.
 #define LINGER_MS 500
+
+// Received payloads are memory that libzmq takes from the C library. That gives blocks of this size back to the
+// kernel and asks for them anew, and every new page costs a fault and is zeroed: as much as the copy. Kept, the next
+// payload finds them.
+#define KEEP_BLOCK_BYTES (32 << 20)
+#define KEEP_TOP_BYTES   (256 << 20)
 
 struct net {
     void *context;
@@ -39,6 +46,9 @@ struct net *net_create(const struct net_options *o) {
         free(n);
         return NULL;
     }
+    if (o->io_threads > 1) zmq_ctx_set(n->context, ZMQ_IO_THREADS, o->io_threads);
+    mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
+    mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
     return n;
 }
 

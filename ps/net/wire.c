@@ -27,19 +27,19 @@ bool wire_is_payload(const struct wire_header *h) {
 uint64_t wire_place_bytes(const struct wire_header *h) { return h->flags & WIRE_AGAIN ? 0 : h->place_bytes; }
 
 // The fields that are the same on both sides of the codec.
-#define PLAIN_FIELDS(X)                                                                          \
-    X(rank)                                                                                      \
-    X(job)                                                                                       \
-    X(incarnation)                                                                               \
-    X(manifest)                                                                                  \
-    X(step)                                                                                      \
-    X(version)                                                                                   \
-    X(seq)                                                                                       \
-    X(staleness)                                                                                 \
-    X(flags)                                                                                     \
-    X(place)                                                                                     \
-    X(place_bytes) X(into) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) \
-        X(peers_ready_ns) X(clock)
+#define PLAIN_FIELDS(X) \
+    X(rank)             \
+    X(job)              \
+    X(incarnation)      \
+    X(manifest)         \
+    X(step)             \
+    X(version)          \
+    X(seq)              \
+    X(staleness)        \
+    X(flags)            \
+    X(place)            \
+    X(place_bytes)      \
+    X(into) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) X(peers_ready_ns) X(clock)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 

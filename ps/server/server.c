@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ps/medium.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/server/arrivals.h"
@@ -426,6 +427,7 @@ static void server_free(struct server *s) {
 static int server_run(struct server *s) {
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
+                             .io_threads = ps_io_threads(s->c, s->map->threads),
                              .queue_messages = 4 * s->map->count + 1024};
     s->net = net_create(&no);
     if (!s->net || server_listen(s) != 0 || !(s->scheduler = net_dealer(s->net, s->o->scheduler))) return -1;

@@ -36,6 +36,10 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
     s->shared = xcalloc((unsigned long)m->shards, sizeof *s->shared);
     for (int r = 0; r < m->servers; r++) s->servers[r].fd = -1;
     s->in_place = ps_weights_in_place(c, m);
+    if (c->medium == MEDIUM_SHM && ps_is_staged(c))
+        return fail(
+            "--medium shm: a worker on a GPU sends over tcp in this version, out of page-locked memory that it "
+            "does not share; give --medium auto or tcp");
     if (!ps_shares(c)) {
         worker_carve(a, c, l, m, NULL, out);
         return a->failed ? -1 : 0;

@@ -29,6 +29,7 @@ void worker_buffers_free(struct worker_buffers *b) {
     *b = (struct worker_buffers){0};
 }
 
+// at: where it lies in the room.
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes,
                   uint64_t *at) {
     if (!room) return arena_take(a, class, bytes);
@@ -43,11 +44,10 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
         uint64_t *grad_at = &out->grad_at[u], *weight_at = &out->weight_at[u];
-        out->wire_grads[u] = take(a, staged ? MEM_HOST : MEM_GRADIENT, room, bytes, grad_at);
-        out->wire_weights[u] =
-            in_place ? NULL : take(a, staged ? MEM_HOST : MEM_PARAMETER, room, bytes, weight_at);
-        out->weights[u] = staged ? arena_take(a, MEM_PARAMETER, bytes) : out->wire_weights[u];
-        out->grads[u] = staged ? arena_take(a, MEM_GRADIENT, bytes) : out->wire_grads[u];
+        out->grads[u] = take(a, MEM_GRADIENT, room, bytes, grad_at);
+        out->weights[u] = in_place ? NULL : take(a, MEM_PARAMETER, room, bytes, weight_at);
+        out->wire_weights[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->weights[u];
+        out->wire_grads[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->grads[u];
     }
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;

@@ -45,6 +45,7 @@ struct toy_worker_result {
     float lr[TOY_STEPS_MAX];
     struct snapshots *snapshots;
     double sums[2];
+    const char *medium;
     int torn;  // evaluations whose weights changed while they were read
     char error[512];
     struct toy_compute compute[TOY_UNITS];  // what the stream is given lives until the device is closed
@@ -170,6 +171,7 @@ static inline void toy_collect(const struct toy_case *c, struct topology *t, str
     }
     stream_sync(t->compute);
     r->rank = t->rank;
+    r->medium = t->medium;
     r->memory = t->memory;
     r->staleness = t->staleness;
     r->sent = atomic_load(&t->wire.payload_sent);

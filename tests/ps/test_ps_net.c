@@ -18,6 +18,31 @@ static void test_sync_bits(void **state) {
         }
 }
 
+// The same bits on every medium: weights written and weights in place (keys of whole pages), all over tcp, and jobs in
+// which one worker or one server shares nothing. Bytes and memory are what was predicted in each.
+static void test_media(void **state) {
+    (void)state;
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    static const enum medium media[] = {MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP};
+    for (int i = 0; i < 12; i++) {
+        struct toy_case t = base_case();
+        t.dtype = types[i % 3];
+        t.medium = i < 9 ? media[i / 3] : MEDIUM_AUTO;
+        t.partition_bytes = 8192;
+        t.servers = 2 + i % 2;
+        t.clip = i % 2 ? 0.5f : 0.0f;
+        t.overflow_step = t.dtype == DT_F16 ? 2 : -1;
+        struct job *j = job_create(&t);
+        struct config tcp = j->c;
+        tcp.medium = MEDIUM_TCP;
+        if (i == 10) j->odd_server = &tcp;
+        sync_job(j, i == 9 || i == 11 ? &tcp : NULL);
+    }
+    struct toy_case t = async_of(0.5f, DT_BF16);
+    t.medium = MEDIUM_TCP;
+    async_case(&t);
+}
+
 // The last step is the skipped one: finish must not wait for an update that never comes.
 static void test_skip_at_the_end(void **state) {
     (void)state;
@@ -143,9 +168,13 @@ static void test_no_scheduler(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sync_bits),    cmocka_unit_test(test_skip_at_the_end),
-        cmocka_unit_test(test_async),        cmocka_unit_test(test_schedule_follows_the_job),
-        cmocka_unit_test(test_manifest),     cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_sync_bits),
+        cmocka_unit_test(test_media),
+        cmocka_unit_test(test_skip_at_the_end),
+        cmocka_unit_test(test_async),
+        cmocka_unit_test(test_schedule_follows_the_job),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_no_scheduler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 // Single messages to a shard and to a worker: what is refused, what is said when something does not
 // come, and the order of pulls, commits and versions.
+#include "ps/server/sum.h"
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- one shard, two workers, one key
@@ -269,6 +270,65 @@ static void test_staleness(void **state) {
     fixture_close(&b);
 }
 
+// What lies in segments is read and written there alone, and nowhere outside of them.
+static void test_segment_bounds(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    fixture_open(&b, false);
+    fixture_load(&b);
+    struct wire_header h = from(0, WIRE_PUSH, 0, 0);
+    h.place = 64;
+    h.place_bytes = b.bytes;
+    expect_refused(&b, h, 0, "outside of what the worker shares");  // it shares nothing
+    struct server_segment s = {xcalloc(64 + b.bytes, 1), 64 + b.bytes};
+    server_core_attach(b.core, 0, &s);
+    h.place = 66;
+    expect_refused(&b, h, 0, "outside of what the worker shares");
+    h.place = UINT64_MAX;
+    expect_refused(&b, h, 0, "outside of what the worker shares");
+    h.place = 64;
+    h.place_bytes = b.bytes - 2;
+    expect_refused(&b, h, 0, "size");
+    struct wire_header pull = from(0, WIRE_PULL, 0, 0);
+    pull.into = 66;
+    expect_refused(&b, pull, 0, "outside of what it shares");
+    pull.into = UINT64_MAX;
+    expect_refused(&b, pull, 0, "outside of what it shares");
+    // Worker 0 shares, worker 1 sends frames: worker 0's is added at once, and its pull's answer acknowledges it.
+    h.place_bytes = b.bytes;
+    h.flags = WIRE_PULLS;
+    assert_int_equal(give(&b, h, 0, 0), 0);
+    assert_int_equal(b.log.count, 0);
+    assert_int_equal(give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0), 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    assert_int_equal(logged(&b.log, 1, WIRE_PUSH_ACK), 1);
+    struct server_totals totals;
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.held_peak_bytes, 0);
+    fixture_close(&b);
+    free(s.base);
+}
+
+// More gradients than are added in one go, on top of a part that was added before, in one buffer with the result.
+static void test_many_gradients(void **state) {
+    (void)state;
+    enum { N = 512, COUNT = 70 };
+    static uint16_t grads[COUNT][N];
+    static float acc[N], want[N];
+    const void *in[COUNT];
+    for (int k = 0; k < COUNT; k++) {
+        in[k] = grads[k];
+        for (int i = 0; i < N; i++) grads[k][i] = f32_to_bf16(toy_noise((uint64_t)k, (uint64_t)i));
+    }
+    for (int i = 0; i < N; i++) want[i] = acc[i] = toy_noise(99, (uint64_t)i);
+    for (int k = 0; k < COUNT; k++)
+        for (int i = 0; i < N; i++) want[i] += bf16_to_f32(grads[k][i]);
+    struct sum_args a = {.acc = acc, .grads = in, .count = COUNT, .n = N, .dtype = DT_BF16};
+    sum_finish(&a, 0, N / 2, acc);
+    sum_finish(&a, N / 2, N / 2, (uint16_t *)acc + N / 2);
+    for (int i = 0; i < N; i++) assert_int_equal(((uint16_t *)acc)[i], f32_to_bf16(want[i]));
+}
+
 // ---------------------------------------------------------------- a worker
 // 4096 bytes of credit: a second key goes only when the first was taken, and unit 0 goes first.
 static void test_credits_and_urgency(void **state) {
@@ -322,6 +382,7 @@ int main(void) {
         cmocka_unit_test(test_order_of_pulls), cmocka_unit_test(test_commit_waits_for_transport),
         cmocka_unit_test(test_round_and_skip), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_different_lr),   cmocka_unit_test(test_slow_worker),
+        cmocka_unit_test(test_segment_bounds), cmocka_unit_test(test_many_gradients),
         cmocka_unit_test(test_staleness),      cmocka_unit_test(test_credits_and_urgency),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

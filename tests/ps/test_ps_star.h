@@ -16,6 +16,7 @@ struct job {
     pthread_cond_t bound;
     char address[256];
     int (*on_step)(void *ctx, int rank, int64_t step);  // of each worker, or NULL
+    const struct config *odd_server;                    // the last server's configuration, or NULL: the job's
     int scheduler_rc, server_rc[MAX_SERVERS];
     char scheduler_error[512], server_error[MAX_SERVERS][512];
     struct rank_report report[MAX_SERVERS];
@@ -100,7 +101,8 @@ static inline void job_run(struct job *j, const struct config *odd, int workers)
     while (!j->address[0]) pthread_cond_wait(&j->bound, &j->mutex);
     pthread_mutex_unlock(&j->mutex);
     for (int i = 0; i < j->t.servers; i++) {
-        server[i] = (struct seat){.job = j, .rank = i};
+        server[i] =
+            (struct seat){.job = j, .rank = i, .config = i == j->t.servers - 1 ? j->odd_server : NULL};
         pthread_create(&server[i].thread, NULL, server_main, &server[i]);
     }
     for (int i = 0; i < workers; i++) {
@@ -110,6 +112,14 @@ static inline void job_run(struct job *j, const struct config *odd, int workers)
     for (int i = 0; i < workers; i++) pthread_join(worker[i].thread, NULL);
     for (int i = 0; i < j->t.servers; i++) pthread_join(server[i].thread, NULL);
     pthread_join(scheduler.thread, NULL);
+}
+
+// What worker w's payloads take.
+static inline const char *expected_medium(const struct job *j, int w, const struct config *odd) {
+    const struct config *c = odd && w == j->t.workers - 1 ? odd : &j->c;
+    bool tcp = j->t.far || c->medium == MEDIUM_TCP,
+         server = j->odd_server && j->odd_server->medium == MEDIUM_TCP;
+    return tcp ? "tcp" : server && j->t.servers > 1 ? "shm and tcp" : server ? "tcp" : "shm";
 }
 
 static inline void check_honest(const struct job *j) {
@@ -151,9 +161,10 @@ static inline void check_all_done(const struct job *j) {
         if (j->worker[w].rc != 0) fail_msg("worker %d: %s", w, j->worker[w].error);
 }
 
-static inline void sync_case(const struct toy_case *t) {
-    struct job *j = job_create(t);
-    job_run(j, NULL, t->workers);
+// A whole job whose last worker or server may be started otherwise, and the plain trainer.
+static inline void sync_job(struct job *j, const struct config *odd) {
+    const struct toy_case *t = &j->t;
+    job_run(j, odd, t->workers);
     check_all_done(j);
     check_honest(j);
     struct toy_ref ref = toy_ref_start(t, j->l);
@@ -162,6 +173,7 @@ static inline void sync_case(const struct toy_case *t) {
         for (int u = 0; u < TOY_UNITS; u++)
             assert_memory_equal(j->worker[w].weights[u], ref.weight[u],
                                 (size_t)j->l->units[u].n_pad * dtype_size(t->dtype));
+        assert_string_equal(j->worker[w].medium, expected_medium(j, w, odd));
         assert_true(j->worker[w].last.loss == ref.last.loss &&
                     j->worker[w].last.grad_norm == ref.last.grad_norm);
         assert_int_equal(j->worker[w].last.skipped, ref.last.skipped);
@@ -169,6 +181,8 @@ static inline void sync_case(const struct toy_case *t) {
     toy_ref_free(&ref);
     job_destroy(j);
 }
+
+static inline void sync_case(const struct toy_case *t) { sync_job(job_create(t), NULL); }
 
 static inline struct toy_case base_case(void) {
     return (struct toy_case){.dtype = DT_BF16,
@@ -204,6 +218,7 @@ static inline void async_case(const struct toy_case *t) {
         for (int i = 0; i < 64; i++) acknowledged += j->worker[w].staleness.count[i];
         assert_true(j->worker[w].last.loss == toy_loss(t, w, t->steps - 1));
         assert_true(isfinite(j->worker[w].last.grad_norm));
+        assert_string_equal(j->worker[w].medium, expected_medium(j, w, NULL));
     }
     for (int s = 0; s < t->servers; s++)
         for (int i = 0; i < 64; i++) pushes += j->report[s].staleness.count[i];

@@ -54,18 +54,22 @@ struct toy_case {
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
     enum toy_share share;
-    enum medium medium;  // of real roles
+    enum medium medium;   // of real roles
     int partition_bytes;  // 0: small ones
-    bool far;   // the workers' device has memory of its own (test_ps_far.h)
-    bool look;  // an evaluation is under way when finish is called
+    bool far;             // the workers' device has memory of its own (test_ps_far.h)
+    bool look;            // an evaluation is under way when finish is called
     struct schedule_config schedule;
     const char *snapshots;  // the directory of those that worker 0 takes
     int every;
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
-    struct config c = {
-        .row = &topology_star, .workers = t->workers, .dtype = t->dtype, .steps = t->steps, .clip = t->clip, .medium = t->medium};
+    struct config c = {.row = &topology_star,
+                       .workers = t->workers,
+                       .dtype = t->dtype,
+                       .steps = t->steps,
+                       .clip = t->clip,
+                       .medium = t->medium};
     c.variant = consistency_parse(t->consistency, &c.bound);
     c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
                                             .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};

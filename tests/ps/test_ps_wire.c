@@ -29,6 +29,8 @@ static struct wire_header sample(enum wire_kind kind) {
                             .loss_scale = 65536.0f,
                             .clip = 1.0f,
                             .grad_scale = 1e-5f,
+                            .place = kind == WIRE_PUSH ? 1ull << 40 : 0,
+                            .into = 4096,
                             .loss = 3.25,
                             .norm = 0.125,
                             .ready_ns = INT64_MAX >> 2,
@@ -71,6 +73,7 @@ static void test_round_trip(void **state) {
         assert_int_equal(back.seq, h.seq);
         assert_int_equal(back.staleness, h.staleness);
         assert_int_equal(back.flags, h.flags);
+        assert_true(back.place == h.place && back.place_bytes == h.place_bytes && back.into == h.into);
         assert_true(back.lr == h.lr && back.loss_scale == h.loss_scale && back.clip == h.clip);
         assert_true(back.grad_scale == h.grad_scale && back.loss == h.loss && back.norm == h.norm);
         assert_true(back.ready_ns == h.ready_ns && back.peers_ready_ns == h.peers_ready_ns);
@@ -200,10 +203,32 @@ static void test_fuzz(void **state) {
     assert_true(accepted > 100 && refused > 10000);
 }
 
+// A payload follows or lies in a segment, one of the two; only gradients and weights may lie there. What is said
+// again counts no byte twice.
+static void test_places(void **state) {
+    (void)state;
+    for (int k = WIRE_HELLO; k < WIRE_KINDS; k++) {
+        uint8_t bytes[WIRE_HEADER_MAX];
+        struct wire_header h = sample((enum wire_kind)k), back;
+        bool may = k == WIRE_PUSH || k == WIRE_PULL_REPLY;
+        h.place_bytes = 4096;
+        size_t n = wire_encode(&h, bytes);
+        assert_int_equal(wire_decode(bytes, n, 0, &back), may ? 0 : -1);
+        assert_int_equal(wire_decode(bytes, n, 4, &back), -1);
+        if (!may) continue;
+        assert_int_equal(wire_place_bytes(&h), 4096);
+        h.flags |= WIRE_AGAIN;
+        assert_int_equal(wire_place_bytes(&h), 0);
+        h.place_bytes = 0;
+        n = wire_encode(&h, bytes);
+        assert_int_equal(wire_decode(bytes, n, 0, &back), -1);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_small), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_too_large),  cmocka_unit_test(test_fuzz),
+        cmocka_unit_test(test_places),  cmocka_unit_test(test_round_trip), cmocka_unit_test(test_small),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_too_large),  cmocka_unit_test(test_fuzz),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""A star's media between real processes: where shared memory cannot be had --medium shm says who cannot share with whom,
+and auto takes tcp; a killed role leaves no memory behind."""
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from test_interrupt import FOREVER, PROGRAM, Case
+
+LIMIT_S = 60
+APART = ["unshare", "--pid", "--fork"]  # a pid namespace of its own: its process ids name other processes outside
+
+
+def can_unshare():
+    try:
+        return subprocess.run([*APART, "true"], capture_output=True, timeout=LIMIT_S, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+class Medium(Case):
+    def role(self, name, *more, apart=False):
+        argv = [PROGRAM, name, "-c", "run.json", "--set", "parameter_server.deadline_ms=20000", *more]
+        return self.start(*([*APART] if apart else []), *argv)
+
+    def star(self, medium):
+        """A star of one worker and one server, which is in another pid namespace; its worker's errors and status."""
+        args = ["--topology", "ps:sync", "--workers", "1", "--servers", "1", "--medium", medium, "--set", "eval_batches=0"]
+        config = self.run_it(*self.argv("unused", *args, "--print-config", steps="3"))
+        self.assertEqual(config.returncode, 0, config.stderr)
+        with open(self.at("run.json"), "w", encoding="utf-8") as f:
+            f.write(config.stdout)
+        scheduler = self.role("scheduler")
+        line = scheduler.stderr.readline() or scheduler.stdout.readline()
+        address = re.search(r"tcp://\S+", line)
+        self.assertTrue(address, line)
+        server = self.role("server", "--scheduler", address.group(), apart=True)
+        worker = self.role("worker", "--scheduler", address.group(), "--out", "out-" + medium)
+        out, err = worker.communicate(timeout=LIMIT_S)
+        for p in server, scheduler:
+            p.communicate(timeout=LIMIT_S)
+        return worker.returncode, out + err
+
+    @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
+    def test_apart(self):
+        status, said = self.star("shm")
+        self.assertEqual(status, 1, said)
+        self.assertRegex(said, r"--medium shm: worker 0 and server 0 cannot share memory: .*--medium auto")
+        status, said = self.star("auto")
+        self.assertEqual(status, 0, said)
+        self.assertRegex(said, r"payloads from and to server 0 go over tcp: ")
+
+    def memory_files(self, pid):
+        """The segments that a process has open."""
+        found = []
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if target.startswith("/memfd:starring"):
+                found.append(target)
+        return found
+
+    def test_killed(self):
+        before = {name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if "starring" in name}
+        for role in "worker", "server", "scheduler":
+            out = "run-" + role
+            p = self.start(*self.argv(out, "--topology", "ps:sync", "--workers", "2", "--servers", "1",
+                                      "--set", "parameter_server.deadline_ms=5000", steps=FOREVER))
+            self.wait_for_steps(p, out)
+            roles = {}
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    with open(f"/proc/{pid}/cmdline", "rb") as f:
+                        words = f.read().split(b"\0")
+                except OSError:
+                    continue
+                if len(words) > 1 and os.path.realpath(f"/proc/{pid}/cwd") == os.path.realpath(self.folder):
+                    roles.setdefault(words[1].decode(), []).append(int(pid))
+            self.assertTrue(self.memory_files(roles["worker"][0]))  # it does share memory
+            os.kill(roles[role][0], signal.SIGKILL)
+            p.communicate(timeout=LIMIT_S)
+            until = time.monotonic() + 5
+            everyone = [pid for pids in roles.values() for pid in pids]
+            while any(os.path.exists(f"/proc/{pid}") for pid in everyone) and time.monotonic() < until:
+                time.sleep(0.02)
+            self.assertFalse([pid for pid in everyone if os.path.exists(f"/proc/{pid}")])
+        after = {name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if "starring" in name}
+        self.assertFalse(after - before)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -26,7 +26,6 @@ struct net_options {
     size_t max_payload_bytes;
     int queue_messages;  // high-water mark of each direction
     int io_threads;      // that move payloads through sockets; 0: one
-    int io_threads;      // that move payloads; 0: one
 };
 
 struct net *net_create(const struct net_options *o);  // NULL after logging

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A star's media between real processes: where shared memory cannot be had --medium shm says who cannot share with whom,
 and auto takes tcp; a killed role leaves no memory behind."""
+import json
 import os
 import re
 import signal
@@ -27,7 +28,7 @@ class Medium(Case):
         return self.start(*([*APART] if apart else []), *argv)
 
     def star(self, medium):
-        """A star of one worker and one server, which is in another pid namespace; its worker's errors and status."""
+        """A star of one worker and one server, which is in another pid namespace: its worker's status and words."""
         args = ["--topology", "ps:sync", "--workers", "1", "--servers", "1", "--medium", medium, "--set", "eval_batches=0"]
         config = self.run_it(*self.argv("unused", *args, "--print-config", steps="3"))
         self.assertEqual(config.returncode, 0, config.stderr)
@@ -37,12 +38,13 @@ class Medium(Case):
         line = scheduler.stderr.readline() or scheduler.stdout.readline()
         address = re.search(r"tcp://\S+", line)
         self.assertTrue(address, line)
-        server = self.role("server", "--scheduler", address.group(), apart=True)
-        worker = self.role("worker", "--scheduler", address.group(), "--out", "out-" + medium)
-        out, err = worker.communicate(timeout=LIMIT_S)
+        out = ["--scheduler", address.group(), "--out", "out-" + medium]
+        server = self.role("server", *out, apart=True)
+        worker = self.role("worker", *out)
+        words, err = worker.communicate(timeout=LIMIT_S)
         for p in server, scheduler:
             p.communicate(timeout=LIMIT_S)
-        return worker.returncode, out + err
+        return worker.returncode, words + err
 
     @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
     def test_apart(self):
@@ -51,7 +53,8 @@ class Medium(Case):
         self.assertRegex(said, r"--medium shm: worker 0 and server 0 cannot share memory: .*--medium auto")
         status, said = self.star("auto")
         self.assertEqual(status, 0, said)
-        self.assertRegex(said, r"payloads from and to server 0 go over tcp: ")
+        with open(self.at("out-auto", "summary.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["medium"], "tcp")
 
     def memory_files(self, pid):
         """The segments that a process has open."""
@@ -77,9 +80,10 @@ class Medium(Case):
                 try:
                     with open(f"/proc/{pid}/cmdline", "rb") as f:
                         words = f.read().split(b"\0")
+                    here = os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(self.folder)
                 except OSError:
                     continue
-                if len(words) > 1 and os.path.realpath(f"/proc/{pid}/cwd") == os.path.realpath(self.folder):
+                if here and len(words) > 1:
                     roles.setdefault(words[1].decode(), []).append(int(pid))
             self.assertTrue(self.memory_files(roles["worker"][0]))  # it does share memory
             os.kill(roles[role][0], signal.SIGKILL)

@@ -55,6 +55,7 @@ static void test_memory(void **state) {
     for (int i = 0; i < 2; i++) {
         struct toy_case near = {
             .dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 1, .consistency = modes[i]};
+        near.medium = MEDIUM_TCP;  // a GPU's worker shares nothing
         struct toy_case far = near;
         far.far = true;
         struct layout *l = toy_layout(3, 2000);

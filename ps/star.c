@@ -110,6 +110,7 @@ const struct topology_row topology_star = {
         "(starring scheduler --help)",
     .more_processes = 1,  // the scheduler
     .reports_staleness = true,
+    .check = check,
     .check_rank = check_rank,
     .predict = predict,
     .formula = formula,

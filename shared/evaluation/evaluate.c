@@ -182,9 +182,10 @@ static double loss_of(struct evaluation *x) {
 // ---------------------------------------------------------------- all of them
 static void say_all(const struct evaluation *x, int count) {
     char tokens[32];
-    if (x->o->say)
-        fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
-                count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
+    if (!x->o->say) return;
+    fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
+            count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
+    fflush(x->o->say);  // it may take a while
 }
 
 static void say(const struct evaluation *x, const struct eval_record *r) {

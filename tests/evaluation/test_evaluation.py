@@ -27,6 +27,9 @@ class Evaluation(unittest.TestCase):
         with open(cls.at("text.txt"), "w", encoding="utf-8") as f:
             f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(1200)))
 
+        with open(cls.at("text.txt"), encoding="utf-8") as f, open(cls.at("held.txt"), "w", encoding="utf-8") as held:
+            held.write(f.read(12000))
+
     @classmethod
     def at(cls, *path):
         return os.path.join(cls.folder, *path)
@@ -182,6 +185,48 @@ class Evaluation(unittest.TestCase):
             self.assertIn("full/snapshots", p.stderr)
             self.assertEqual(self.summary("full")["updates_applied"], 6)
             self.assertIsNone(self.summary("full")["val_loss"])
+
+    def test_an_evaluation_may_be_interrupted(self):
+        # The run is complete by then, and evaluate goes on with what is left.
+        argv = [PROGRAM, "train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set",
+                "data.val_path=held.txt", "--out", "stopped"]
+        with subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+            for line in p.stdout:
+                if line.startswith("evaluating"):
+                    break
+            p.send_signal(signal.SIGINT)
+            out, err = p.communicate(timeout=LIMIT_S)
+        self.assertEqual(p.returncode, 130, err)
+        self.assertIn("starring evaluate stopped", err)
+        self.assertIn("weights     hash", out)
+        self.assertEqual(self.summary("stopped")["state"], "complete")
+        self.assertIsNone(self.summary("stopped")["val_loss"])
+        self.assertEqual(os.listdir(self.at("stopped", "snapshots")), ["step-2"])
+        self.run_it("evaluate", "stopped")
+        self.assertEqual([step for step, _ in self.losses("stopped")], [2])
+        self.assertIsNotNone(self.summary("stopped")["val_loss"])
+
+    def test_roles_by_hand(self):
+        """The last one to leave evaluates, and the loss is that of a run which train started."""
+        star = [*SMALL[:-1], "--topology", "ps:sync", "--steps", "4", "--eval-every", "2"]
+        with open(self.at("address"), "w", encoding="utf-8") as f:
+            scheduler = subprocess.Popen([PROGRAM, "scheduler", *star], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=f)
+        said, until = "", time.monotonic() + LIMIT_S
+        while "listening on" not in said and time.monotonic() < until:
+            time.sleep(0.02)
+            with open(self.at("address"), encoding="utf-8") as f:
+                said = f.read()
+        address = said.split("listening on ")[1].split()[0]
+        roles = [subprocess.Popen([PROGRAM, role, *star, "--scheduler", address, "--out", "byhand"], cwd=self.folder,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                 for role in ("server", "worker", "worker")]
+        said = [p.communicate(timeout=LIMIT_S) for p in roles]
+        self.assertEqual([p.returncode for p in roles], [0, 0, 0], said)
+        self.assertEqual(scheduler.wait(LIMIT_S), 0)
+        self.assertEqual(sum("held-out loss" in out for out, _ in said), 1, said)
+        self.train("started", "--quiet", "--topology", "ps:sync", "--eval-every", "2", steps="4")
+        self.assertEqual(self.losses("byhand"), self.losses("started"))
+        self.assertEqual([step for step, _ in self.losses("byhand")], [2, 4])
 
     def test_what_an_interruption_left_is_evaluated_later(self):
         argv = [PROGRAM, "train", *SMALL, "--steps", "100000", "--topology", "zero:1", "--eval-every", "5", "--out", "cut"]

@@ -175,4 +175,5 @@ int event_sync(struct event *e) {
     return e->dev->backend->event_sync(e);
 }
 
+void dev_trace_shift(struct device *d, int64_t ns) { d->trace_shift_ns = ns; }
 int dev_trace_write(struct device *d, int pid, void *file) { return d->backend->trace_write(d, pid, file); }

@@ -189,6 +189,8 @@ int event_sync(struct event *e);  // 0, or -1 when the recording stream has fail
 int event_passed(struct event *e);
 // How often a host thread has waited on the device's streams and events: calls of stream_sync and event_sync.
 uint64_t dev_host_waits(struct device *d);
+// What is added to the spans' times when they are written: another machine's clock minus this one's.
+void dev_trace_shift(struct device *d, int64_t ns);
 // Appends this device's spans as Chrome trace events, comma-separated; pid = rank.
 int dev_trace_write(struct device *d, int pid, void *file);
 

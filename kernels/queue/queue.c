@@ -117,6 +117,7 @@ int queue_trace_write(struct device *d, int pid, void *file) {
     int tid = 0;
     for (struct queue *q = d->queues; q; q = q->next) {
         pthread_mutex_lock(&q->lock);
+        q->kept.shift_ns = d->trace_shift_ns;
         trace_write_thread(file, pid, ++tid, q->name, &q->kept);
         pthread_mutex_unlock(&q->lock);
     }

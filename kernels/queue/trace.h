@@ -24,6 +24,7 @@ struct trace_span {
 struct trace_list {
     struct trace_span *spans;
     size_t count, capacity, dropped;
+    int64_t shift_ns;  // added to times as they are written
 };
 
 void trace_keep(struct trace_list *l, const struct trace_span *span);

@@ -51,6 +51,9 @@ static struct published refresh(struct worker *w) {
     struct stream_times times = {0};
     if (w->staging) stream_get_times(w->t.compute, &times);
     struct published p = comm_published(w->comm);
+    const struct ps_clock *clock = &p.status.clock;
+    int64_t error = ps_later(clock->worst_ns, ps_clock_error(clock, timeline_now()));
+    timeline_set_clock(w->t.timeline, (struct timeline_clock){clock->offset_ns, error});
     w->t.staleness = p.status.staleness;
     w->t.comm.busy_s = p.busy_s;
     w->t.comm.wait_s = p.waited_s;

@@ -329,6 +329,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             return 0;
         case WIRE_HEARTBEAT_ACK:
             ps_clock_sample(&c->clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
+            c->status.clock = c->clock;
             if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
         case WIRE_GATHER_DONE:

@@ -62,6 +62,7 @@ struct worker_status {
     int pulling;                     // pulls not yet answered
     int64_t steps_done;              // that the scheduler has closed
     struct step_stats stats;         // of the last one
+    struct ps_clock clock;
     int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one

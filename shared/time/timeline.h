@@ -92,7 +92,8 @@ int64_t timeline_ready(struct timeline *tl, uint64_t id);
 // All steps that have been split, added; how many.
 int64_t timeline_split(struct timeline *tl, struct time_split *sum);
 const struct layout *timeline_layout(const struct timeline *tl);  // as given
-// Ranks of several hosts: rank 0's clock = this one + offset_ns, off by at most error_ns. Without it all share one.
+// Ranks of several hosts: the job's clock (rank 0's, a star's scheduler's) = this one + offset_ns, off by at most
+// error_ns. Without it all share one.
 struct timeline_clock {
     int64_t offset_ns, error_ns;
 };

@@ -198,6 +198,7 @@ static int leave_report(struct session *x, const struct train_result *result) {
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
+    dev_trace_shift(x->dev, timeline_clock(result->timeline).offset_ns);
     if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
     if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) return -1;
     facts.products = products_json(x->dev, &x->products);

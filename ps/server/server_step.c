@@ -93,6 +93,7 @@ void answer_snapshot(struct server_core *c, struct server_key *k) {
         .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = s->seq},
         .payload = k->buf.weight,
         .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
+    turn_to(c, SERVER_REPLY, of_push(k, s->worker, -1));
     s->pending = false;
     s->answered_s = c->now;
     c->o.port.send(c->o.port.ctx, s->worker, &m);

@@ -394,6 +394,44 @@ static int count_events(const cJSON *json, const char *name) {
     return count;
 }
 
+// Neighbours are one interval, a stamp is the end of what came before it, a wait has its tag.
+static void test_a_stream_notes_its_intervals(void **state) {
+    (void)state;
+    struct device *d = open_cpu(false);
+    struct stream *a = stream_create(d, "a"), *b = stream_create(d, "b");
+    struct event *e = event_create(d);
+    struct interval got[8];
+    uint64_t lost = 1;
+    assert_int_equal(stream_log(b, 4, false), 0);
+    stream_phase(b, PHASE_FORWARD);
+    for (int i = 0; i < 3; i++) stream_host(b, "spend", spend_time, NULL);
+    stream_stamp(b, 5);
+    stream_host(a, "spend", spend_time, NULL);
+    for (int i = 0; i < 4; i++) stream_host(a, "spend", spend_time, NULL);
+    event_record(e, a);
+    stream_wait_tagged(b, e, 6);
+    stream_stamp(b, 7);
+    stream_stamp(b, 8);
+    assert_int_equal(stream_sync(b), 0);
+    size_t n = stream_take_log(b, got, 8, &lost);
+    assert_true(n >= 3 && got[0].kind == INTERVAL_BUSY && got[0].phase == PHASE_FORWARD);
+    size_t stamp = n;
+    for (size_t i = 0; i < n; i++) {
+        if (got[i].kind == INTERVAL_STAMP && got[i].tag == 5) stamp = i;
+        if (got[i].kind == INTERVAL_WAIT) assert_true(got[i].tag == 6 && got[i].end_ns > got[i].begin_ns);
+        assert_true(i == 0 || got[i].begin_ns >= got[i - 1].begin_ns);
+    }
+    assert_true(stamp > 0 && stamp < n && got[stamp].begin_ns == got[stamp - 1].end_ns);
+    assert_true(n + lost >=
+                5);  // the busy ones (they may be several on a loaded machine), a wait, three stamps
+    assert_int_equal(stream_take_log(b, got, 8, &lost), 0);
+    assert_int_equal(lost, 0);
+    event_destroy(&e);
+    stream_destroy(&a);
+    stream_destroy(&b);
+    dev_close(&d);
+}
+
 static void test_trace(void **state) {
     (void)state;
     for (int traced = 0; traced < 2; traced++) {
@@ -419,6 +457,7 @@ static void test_trace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_stream_notes_its_intervals),
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_zeroed),
         cmocka_unit_test(test_ledger),

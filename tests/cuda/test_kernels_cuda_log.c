@@ -1,0 +1,86 @@
+// What a stream of the CUDA backend notes of itself, on a faked runtime: dated by the host's clock.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+
+#include "tests/cuda/cuda_fake.h"
+
+#include "kernels/cuda/host/check.c"
+#include "kernels/cuda/host/clock.c"
+#include "kernels/cuda/host/device.c"
+#include "kernels/cuda/host/mark.c"
+#include "kernels/cuda/host/operations.c"
+#include "kernels/cuda/host/stream.c"
+#include "kernels/cuda/host/workspace.c"
+
+static int sleep_20ms(void *arg) {
+    (void)arg;
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    return 0;
+}
+
+static int submit_20ms(void *arg, void *cuda_stream) {
+    (void)cuda_stream;
+    return sleep_20ms(arg);
+}
+
+// Also the wait for a stream whose thread has not yet given its work to the device: the device stands idle meanwhile.
+static void test_intervals(void **state) {
+    (void)state;
+    struct device *d = NULL;
+    assert_int_equal(dev_open(starring_cuda_so.backend, &(struct device_options){.label = "rank 1"}, &d), 0);
+    struct stream *s = stream_create(d, "compute"), *other = stream_create(d, "other");
+    struct event *e = event_create(d);
+    struct interval got[16];
+    uint64_t lost = 1;
+    assert_int_equal(stream_log(s, 16, false), 0);
+    assert_int_equal(stream_log(other, 16, true), 0);
+    int64_t begin = queue_now_ns();
+    stream_phase(s, PHASE_FORWARD);
+    starring_cuda_so.submit(s, "sleep", submit_20ms, NULL);
+    stream_stamp(s, 7);
+    stream_host(other, "sleep", sleep_20ms, NULL);
+    stream_host(other, "sleep", sleep_20ms, NULL);
+    stream_stamp(other, 11);
+    event_record(e, other);
+    stream_wait_tagged(s, e, 9);
+    stream_phase(s, PHASE_BACKWARD);
+    starring_cuda_so.submit(s, "sleep", submit_20ms, NULL);
+    stream_stamp(s, 8);
+    stream_stamp(s, 10);
+    assert_int_equal(stream_sync(s), 0);
+    assert_int_equal(stream_sync(other), 0);
+    int64_t end = queue_now_ns();
+    size_t n = stream_take_log(s, got, 16, &lost), busy = 0, waits = 0, stamps = 0;
+    assert_int_equal(lost, 0);
+    for (size_t i = 0; i < n; i++) {
+        assert_true(got[i].begin_ns >= begin && got[i].begin_ns <= got[i].end_ns && got[i].end_ns <= end);
+        if (got[i].kind == INTERVAL_WAIT) {
+            assert_true(waits++ == 0 && got[i].tag == 9 && got[i].end_ns - got[i].begin_ns > 10000000);
+        } else if (got[i].kind == INTERVAL_STAMP) {
+            static const uint64_t tags[] = {7, 8, 10};
+            assert_true(stamps < 3 && got[i].tag == tags[stamps++]);
+        } else if (got[i].end_ns - got[i].begin_ns > 15000000) {
+            assert_int_equal(got[i].phase, busy++ ? PHASE_BACKWARD : PHASE_FORWARD);
+        }
+    }
+    assert_true(busy == 2 && waits == 1 && stamps == 3);
+    assert_int_equal(stream_take_log(s, got, 16, &lost), 0);
+    assert_int_equal(stream_take_log(other, got, 16, &lost), 1);  // stamps alone
+    assert_true(got[0].tag == 11 && got[0].begin_ns >= begin + 40000000);
+    event_destroy(&e);
+    stream_destroy(&s);
+    stream_destroy(&other);
+    dev_close(&d);
+    assert_int_equal(atomic_load(&fake.live_events), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_intervals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

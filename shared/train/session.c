@@ -179,7 +179,17 @@ static int open_output(struct session *x) {
 static struct snapshots *open_snapshots(const struct session *x) {
     const struct job *j = x->job;
     bool concerned = x->topology->rank == 0 || x->topology->ops->part;
-    if (!concerned || !j->dir || data_val_tokens(j->data) <= j->config->seq) return NULL;
+    const struct config *c = j->config;
+    if (!concerned || !j->dir) return NULL;
+    if (data_val_tokens(j->data) <= c->seq) {
+        bool asked = c->eval_every > 0 || c->eval_every_seconds > 0 || c->target_loss > 0;
+        if (asked && x->topology->rank == 0)
+            warn(
+                "nothing is evaluated: %s holds out %lld tokens, fewer than a sequence and one more; see "
+                "data.val_fraction and data.val_path",
+                c->data, (long long)data_val_tokens(j->data));
+        return NULL;
+    }
     return snapshots_create(
         &(struct snapshots_options){.config = j->config, .dir = j->dir, .topology = x->topology});
 }

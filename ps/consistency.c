@@ -67,6 +67,11 @@ void staleness_count(struct staleness *s, uint64_t tau) {
     s->mean += ((double)tau - s->mean) / (n + 1.0);
 }
 
+void staleness_spread(struct staleness *s, uint64_t spread) {
+    if (spread > s->spread_max) s->spread_max = spread;
+    s->spread_mean += ((double)spread - s->spread_mean) / (double)++s->spreads;
+}
+
 void staleness_merge(struct staleness *into, const struct staleness *from) {
     double a = (double)staleness_total(into), b = (double)staleness_total(from);
     if (b == 0.0) return;

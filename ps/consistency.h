@@ -64,6 +64,8 @@ static inline bool commit_round(const struct config *c) { return c->clip > 0.0f 
 
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);
+// Counts one step's spread of versions.
+void staleness_spread(struct staleness *s, uint64_t spread);
 void staleness_merge(struct staleness *into, const struct staleness *from);
 
 #endif

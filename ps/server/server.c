@@ -13,6 +13,7 @@
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
+#include "ps/server/study.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -25,7 +26,8 @@ struct shard {
     struct server_core *core;
     struct diary *diary;
     struct arrivals *record, *replay;  // NULL: none
-    struct net_route *routes;          // (workers)
+    struct study *study;
+    struct net_route *routes;  // (workers)
     struct ps_identity id;
     pthread_t tid;
     bool started;
@@ -236,7 +238,7 @@ static int server_allocate(struct server *s) {
     return s->arena.failed ? -1 : 0;
 }
 
-static int server_open_arrivals(const struct server *s, int t) {
+static int server_open_order(const struct server *s, int t) {
     struct shard *shard = &s->shards[t];
     struct arrivals_options o = {.map = s->map,
                                  .manifest = &s->manifest,
@@ -244,6 +246,13 @@ static int server_open_arrivals(const struct server *s, int t) {
                                  .workers = s->c->workers,
                                  .steps = s->c->steps};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
+    struct study_options so = {.layout = s->o->layout,
+                               .map = s->map,
+                               .dtype = s->c->dtype,
+                               .shard = o.shard,
+                               .pushes = s->c->workers * s->c->steps,
+                               .dir = s->c->ps.log_updates ? s->o->dir : NULL};
+    if (!(shard->study = study_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
     shard->replay = arrivals_read(&o, s->c->ps.replay_arrivals);
     return shard->replay ? 0 : -1;
@@ -252,7 +261,7 @@ static int server_open_arrivals(const struct server *s, int t) {
 static int server_start_shards(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
-        if (server_open_arrivals(s, t) != 0) return -1;
+        if (server_open_order(s, t) != 0) return -1;
         shard->diary = server_diary(s->c, s->map, s->id.rank * s->map->threads + t);
         struct server_core_options o = {.layout = s->o->layout,
                                         .map = s->map,
@@ -266,6 +275,7 @@ static int server_start_shards(struct server *s) {
                                         .diary = shard->diary,
                                         .record = shard->record,
                                         .replay = shard->replay,
+                                        .study = shard->study,
                                         .port = {shard, shard_send}};
         shard->core = server_core_create(&o);
         shard->id = s->id;
@@ -400,6 +410,10 @@ static int server_leave_files(const struct server *s) {
                                                            .diaries = diaries,
                                                            .count = s->map->threads});
     free(diaries);
+    struct study **studies = xcalloc((unsigned long)s->map->threads, sizeof(struct study *));
+    for (int t = 0; t < s->map->threads; t++) studies[t] = s->shards[t].study;
+    if (!rc && s->o->dir) rc = study_write(studies, s->map->threads, s->o->dir, s->id.rank);
+    free(studies);
     for (int t = 0; t < s->map->threads && !rc; t++)
         if (s->shards[t].record) rc = arrivals_write(s->shards[t].record, s->o->dir);
     return rc;
@@ -410,6 +424,7 @@ static void server_free(struct server *s) {
         server_core_destroy(&s->shards[t].core);
         diary_destroy(&s->shards[t].diary);
         arrivals_destroy(&s->shards[t].record);
+        study_destroy(&s->shards[t].study);
         arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].routes);
     }
@@ -447,6 +462,8 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     error_set_label("server");
     if (o->config->ps.record_arrivals && !o->dir)
         return fail("--record-arrivals: nowhere to leave the order of arrivals: give --out DIR");
+    if (o->config->ps.log_updates && !o->dir)
+        return fail("--log-updates: nowhere to leave the log: give --out DIR");
     if (!(s.map = shard_map_of(o->config, o->layout))) return -1;
     s.manifest = manifest_make(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);

@@ -9,6 +9,7 @@
 #include "shared/model/optimizer.h"
 
 struct arrivals;
+struct study;
 
 struct server_core_options {
     const struct layout *layout;
@@ -25,6 +26,7 @@ struct server_core_options {
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
+    struct study *study;  // NULL: none
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
 };
 

@@ -7,6 +7,7 @@
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
 #include "ps/server/server_parts.h"
+#include "ps/server/study.h"
 #include "shared/core/error.h"
 
 static void turn_to(const struct server_core *c, enum server_part part, struct diary_of of) {
@@ -271,6 +272,7 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
     k->open_ready_ns = ps_later(k->open_ready_ns, h->ready_ns);
     c->totals.pushes++;
     staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
+    if (c->o.study) study_push(c->o.study, h, g->data, (uint64_t)(k->version - h->version));
     k->held[w] = *g;
     if (g->frame) c->totals.held_bytes += g->bytes;
     if (w != k->turn && g->frame) {
@@ -297,6 +299,7 @@ int push_on_arrival(struct server_core *c, struct server_key *k, const struct wi
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
     uint64_t tau = (uint64_t)(k->version - h->version);
     const struct arrival arrival = {h->rank, (uint32_t)h->version, (uint32_t)tau};
+    if (c->o.study) study_push(c->o.study, h, g->data, tau);
     if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
     turn_to(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
     int rc = apply(c, k, g->data, h->lr, &scalars);

@@ -160,6 +160,14 @@ static void pump(struct worker_core *c, double now) {
 }
 
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
+    int64_t oldest = INT64_MAX, newest = 0;
+    for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++) {
+        if (k->version < oldest) oldest = k->version;
+        if (k->version > newest) newest = k->version;
+    }
+    struct staleness *s = &c->status.staleness;
+    // The first push of a step: behind each, weights are replaced.
+    if (info->step == (int64_t)s->spreads) staleness_spread(s, (uint64_t)(newest - oldest));
     const int *first = c->o.map->first;
     struct push_info push = *info;
     push.ready_ns = ps_clock_to_scheduler(&c->clock, info->ready_ns);
@@ -408,29 +416,18 @@ int worker_core_tick(struct worker_core *c, double now) {
 }
 
 // ---------------------------------------------------------------- state
-int64_t worker_core_landed(const struct worker_core *c, int u) {
-    const int *first = c->o.map->first;
-    int64_t least = INT64_MAX;
-    for (int key = first[u]; key < first[u + 1]; key++)
-        if (c->keys[key].landed < least) least = c->keys[key].landed;
-    return least;
-}
-
-int64_t worker_core_version(const struct worker_core *c, int u) {
-    const int *first = c->o.map->first;
-    int64_t least = INT64_MAX;
-    for (int key = first[u]; key < first[u + 1]; key++)
-        if (c->keys[key].version < least) least = c->keys[key].version;
-    return least;
-}
-
-uint64_t worker_core_fills(const struct worker_core *c, int u) {
-    const int *first = c->o.map->first;
-    uint64_t least = UINT64_MAX;
-    for (int key = first[u]; key < first[u + 1]; key++)
-        if (c->keys[key].fills < least) least = c->keys[key].fills;
-    return least;
-}
+// The least that the unit's keys have of a field.
+#define LEAST(field, type, most)                                        \
+    type worker_core_##field(const struct worker_core *c, int u) {      \
+        const int *first = c->o.map->first;                             \
+        type least = most;                                              \
+        for (int key = first[u]; key < first[u + 1]; key++)             \
+            if (c->keys[key].field < least) least = c->keys[key].field; \
+        return least;                                                   \
+    }
+LEAST(landed, int64_t, INT64_MAX)
+LEAST(version, int64_t, INT64_MAX)
+LEAST(fills, uint64_t, UINT64_MAX)
 
 const struct unit_times *worker_core_times(const struct worker_core *c, int u) { return &c->units[u].times; }
 const struct ps_clock *worker_core_clock(const struct worker_core *c) { return &c->clock; }

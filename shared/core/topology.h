@@ -95,6 +95,9 @@ struct staleness {
     uint64_t count[64];  // count[tau]; the last bin holds everything above
     uint64_t max;
     double mean;
+    // How far apart the versions of the weights are that one step computed on: newest - oldest of all keys.
+    uint64_t spreads, spread_max;  // steps counted
+    double spread_mean;
 };
 
 struct topology;

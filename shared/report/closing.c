@@ -10,6 +10,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/evaluation/evaluate_command.h"
 #include "shared/report/run_file.h"
+#include "shared/state/staleness.h"
 #include "shared/report/summary_impl.h"
 #include "shared/report/trace.h"
 #include "shared/time/timeline_file.h"
@@ -19,6 +20,7 @@ struct cJSON *closing_merge(const struct config *c, const char *dir) {
     for (const struct topology_role *o = c->row->roles; o->name; o++)
         timeline_add(ranks, dir, o->name, config_ranks(c, o->name));
     if (timeline_merge(ranks, dir) || (c->trace && trace_merge(dir, c->workers))) return NULL;
+    if (c->ps.log_updates && staleness_merge_logs(dir, c->ps.servers * c->ps.threads)) return NULL;
     return summary_merge(c->topologies, dir);
 }
 

@@ -95,11 +95,14 @@ static void remove_files(const char *dir, bool (*ours)(const char *name)) {
 
 static bool is_rank_file(const char *name) {
     return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6) ||
-           !strncmp(name, "timeline-", 9) || !strncmp(name, "last-", 5);
+           !strncmp(name, "timeline-", 9) || !strncmp(name, "last-", 5) || !strncmp(name, "staleness-", 10) ||
+           !strncmp(name, "updates-", 8);
 }
 
 static bool is_snapshot(const char *name) { return !strncmp(name, "step-", 5); }
-static bool is_arrivals_file(const char *name) { return !strncmp(name, "arrivals.", 9); }
+static bool is_arrivals_file(const char *name) {
+    return !strncmp(name, "arrivals.", 9) || !strcmp(name, "updates.jsonl");
+}
 
 static bool is_weights_file(const char *name) {
     return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17) ||

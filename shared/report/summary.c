@@ -13,6 +13,7 @@
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
+#include "shared/state/staleness.h"
 #include "shared/report/summary_impl.h"
 
 static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
@@ -30,6 +31,10 @@ static void put_staleness(cJSON *o, const struct staleness *s) {
     for (int i = 0; i <= last; i++) cJSON_AddItemToArray(histogram, cJSON_CreateNumber((double)s->count[i]));
     json_put(item, "max", (double)s->max);
     json_put(item, "mean", s->mean);
+    cJSON *spread = cJSON_AddObjectToObject(item, "spread");
+    json_put(spread, "mean", s->spread_mean);
+    json_put(spread, "max", (double)s->spread_max);
+    json_put(spread, "steps", (double)s->spreads);
 }
 
 static void put_facts(cJSON *o, const struct run_facts *f) {
@@ -262,6 +267,25 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
 
 static bool is_worker(const cJSON *rank) { return !strcmp(json_text(rank, "role", ""), "worker"); }
 
+// Each worker's, and the spread of versions over the steps of all.
+static void put_workers_staleness(cJSON *out, const cJSON *ranks) {
+    cJSON *workers = cJSON_AddArrayToObject(out, "workers"), *spread = cJSON_AddObjectToObject(out, "spread");
+    double sum = 0, steps = 0, max = 0;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is_worker(r)) continue;
+        cJSON *one = cJSON_Duplicate(json_item(r, "staleness"), 1);
+        const cJSON *own = json_item(one, "spread");
+        double n = own ? json_number(own, "steps") : 0;
+        if (n > 0) sum += n * json_number(own, "mean");
+        if (n > 0) max = fmax(max, json_number(own, "max"));
+        steps += n;
+        cJSON_AddItemToArray(workers, one);
+    }
+    json_put(spread, "mean", steps > 0 ? sum / steps : 0);
+    json_put(spread, "max", max);
+}
+
 static void put_all_staleness(cJSON *s, const cJSON *ranks) {
     double count[64] = {0}, max = 0, sum = 0, all = 0;
     int bins = 0;
@@ -286,6 +310,7 @@ static void put_all_staleness(cJSON *s, const cJSON *ranks) {
     cJSON_AddItemToObject(out, "histogram", cJSON_CreateDoubleArray(count, bins));
     json_put(out, "max", max);
     json_put(out, "mean", all > 0 ? sum / all : 0);
+    put_workers_staleness(out, ranks);
 }
 
 static void put_words(cJSON *s, const struct optimizer *o) {
@@ -395,7 +420,10 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     summary_put_mfu(s, c->dtype);
     summary_put_times(s, ranks);
     summary_put_server_times(s, ranks);
-    if (c->row->reports_staleness) put_all_staleness(s, ranks);
+    if (c->row->reports_staleness) {
+        put_all_staleness(s, ranks);
+        staleness_merge_studies(cJSON_GetObjectItem(s, "staleness"), dir, c->ps.servers);
+    }
     if (cJSON_GetArraySize(missing)) {
         char *names = cJSON_PrintUnformatted(missing);
         warn("%s: reports of these ranks are not here, or are of another job: %s", dir, names);

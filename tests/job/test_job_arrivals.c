@@ -66,6 +66,71 @@ static void replays_are_equal(void **state) {
     cJSON_Delete(first);
 }
 
+static double number_in(const cJSON *list, int i, const char *key) {
+    return job_number(cJSON_GetArrayItem(list, i), key);
+}
+
+// The log of single updates adds up to the summary: histogram, workers, units, versions, time in order.
+static void check_log(const struct job_place *p, const char *topology, bool stale) {
+    enum { WORKERS = 3, STEPS = 8 };
+    char path[256], line[512], more[96];
+    double histogram[64] = {0}, of_worker[WORKERS] = {0}, of_unit[4] = {0}, most[4] = {0}, last_ns = 0;
+    int units[4] = {0}, lines = 0;
+    snprintf(more, sizeof more, "--log-updates --straggle 1:3 --topology %s", topology);
+    cJSON *s = run(p, "again", more);
+    const cJSON *staleness = job_item(s, "staleness"), *list = job_item(staleness, "units");
+    assert_int_equal(cJSON_GetArraySize(list), 4);
+    snprintf(path, sizeof path, "%s/again/updates.jsonl", p->dir);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        cJSON *o = cJSON_Parse(line);
+        assert_non_null(o);
+        double tau = job_number(o, "tau"), ns = job_number(o, "time_ns"), norm = job_number(o, "norm");
+        int u = 0;
+        while (strcmp(job_text(cJSON_GetArrayItem(list, u), "unit"), job_text(o, "unit")) != 0) u++;
+        histogram[(int)tau]++;
+        of_worker[(int)job_number(o, "worker")] += tau;
+        of_unit[u] += tau;
+        units[u]++;
+        if (tau > most[u]) most[u] = tau;
+        assert_true(ns >= last_ns && norm >= 0 && job_number(o, "step") >= 1 && job_number(o, "version") >= 0);
+        last_ns = ns;
+        lines++;
+        cJSON_Delete(o);
+    }
+    fclose(f);
+    const cJSON *bins = job_item(staleness, "histogram"), *bin;
+    int tau = 0;
+    cJSON_ArrayForEach(bin, bins) assert_true(bin->valuedouble == histogram[tau++]);
+    for (; tau < 64; tau++) assert_true(histogram[tau] == 0);
+    for (int u = 0; u < 4; u++) {
+        double mean = number_in(list, u, "mean") * units[u];
+        assert_true(mean > of_unit[u] - 1e-6 && mean < of_unit[u] + 1e-6);
+        assert_true(number_in(list, u, "max") == most[u]);
+    }
+    for (int w = 0; w < WORKERS; w++) {
+        double mean = number_in(job_item(staleness, "workers"), w, "mean") * lines / WORKERS;
+        assert_true(mean > of_worker[w] - 1e-6 && mean < of_worker[w] + 1e-6);
+    }
+    // A point of the series for each push of a key, whose mean is the run's.
+    const cJSON *series = job_item(staleness, "series");
+    double sum = 0, total = job_number(staleness, "mean");
+    int points = WORKERS * STEPS;
+    assert_int_equal(cJSON_GetArraySize(series), points);
+    cJSON_ArrayForEach(bin, series) sum += cJSON_GetArrayItem(bin, 1)->valuedouble;
+    assert_true(sum / points > total - 1e-6 && sum / points < total + 1e-6);
+    assert_true(cJSON_GetArrayItem(cJSON_GetArrayItem(series, points - 1), 0)->valuedouble == points);
+    double spread = job_number(job_item(staleness, "spread"), "max");
+    assert_true(stale ? total > 0 && spread >= 0 : total == 0 && spread == 0);
+    cJSON_Delete(s);
+}
+
+static void the_log_adds_up(void **state) {
+    check_log(*state, "ps:async", true);
+    check_log(*state, "ps:sync", false);
+}
+
 static void refused(const struct job_place *p, int status, const char *words, const char *text) {
     struct job_output out = job_run(p, RUN "--out again %s", words);
     assert_int_equal(out.status, status);
@@ -90,6 +155,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_are_equal),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(the_log_adds_up),
     };
     return cmocka_run_group_tests(tests, job_setup, job_teardown);
 }

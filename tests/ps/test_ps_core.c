@@ -113,7 +113,7 @@ static void test_async_exactly_once(void **state) {
         s->drop_percent = (int)(seed % 3) * 10;
         s->repeat_percent = (int)(seed % 4) * 10;
         sim_run(s);
-        struct staleness all = {{0}, 0, 0};
+        struct staleness all = {.max = 0};
         for (int k = 0; k < s->map->count; k++)
             assert_int_equal(server_core_version(s->shards[s->map->parts[k].shard], k), t.workers * t.steps);
         for (int g = 0; g < s->map->shards; g++) {

@@ -27,6 +27,7 @@ struct run {
     struct arrivals *record[SHARDS], *replay[SHARDS];
     uint64_t hash;  // of the masters
     uint64_t taus;
+    uint64_t spread;  // the largest of a step's
 };
 
 static struct arrivals_options options_of(const struct run *r, const struct shard_map *map, int shard) {
@@ -53,6 +54,12 @@ static void run_go(struct run *r) {
     for (int k = 0; k < r->s->map->count; k++) {
         int64_t n = r->s->map->parts[k].end - r->s->map->parts[k].begin;
         for (int64_t i = 0; i < n; i++) r->hash = toy_hash(r->hash + f32_to_bits(r->s->buffers[k].master[i]));
+    }
+    for (int w = 0; w < WORKERS; w++) {
+        const struct staleness *s = &worker_core_status(r->s->workers[w].core)->staleness;
+        assert_int_equal(s->spreads, r->t.steps);
+        assert_true(s->spread_mean <= (double)s->spread_max);
+        if (s->spread_max > r->spread) r->spread = s->spread_max;
     }
     for (int g = 0; g < SHARDS; g++) {
         struct server_totals totals;
@@ -127,7 +134,7 @@ static void replays_are_equal(void **state) {
     first.s->drop_percent = 5;
     first.s->repeat_percent = 10;
     run_go(&first);
-    assert_true(first.taus > 0);  // else there is nothing to repeat
+    assert_true(first.taus > 0 && first.spread > 0);  // else there is nothing to repeat
     for (int g = 0; g < SHARDS; g++) assert_int_equal(arrivals_write(first.record[g], p->dir), 0);
     bool differs = false;
     for (int i = 0; i < 12; i++) {
@@ -137,7 +144,7 @@ static void replays_are_equal(void **state) {
         again.s->drop_percent = i > 1 ? 3 * i : 0;
         again.s->repeat_percent = i > 1 ? 2 * i : 0;
         run_go(&again);
-        assert_true(again.hash == first.hash && again.taus == first.taus);
+        assert_true(again.hash == first.hash && again.taus == first.taus && again.spread == first.spread);
         for (int g = 0; g < SHARDS; g++) {
             assert_int_equal(arrivals_write(again.record[g], p->other), 0);
             char *want = contents(p->dir, g), *got = contents(p->other, g);

@@ -21,7 +21,7 @@ WARMUP = ["--set", "scheduler.params.warmup_num_steps=2"]
 RUNS = {
     "local": ["--topology", "local", "--dtype", "fp16", *EVALS, "--keep-snapshots", "--set", "target_loss=9"],
     "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0", "--straggle", "1:2", "--delay", "0:constant:1"],
-    "async": ["--topology", "ps:async", *STAR, *EVALS, "--record-arrivals"],
+    "async": ["--topology", "ps:async", *STAR, *EVALS, "--record-arrivals", "--log-updates"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],
     "zero": ["--topology", "zero:2", "--workers", "2", "--dtype", "bf16", "--trace", *EVALS,
              "--set", "data.val_path=held.txt"],

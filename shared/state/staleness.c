@@ -1,0 +1,123 @@
+#include "shared/state/staleness.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/config/json.h"
+#include "shared/core/error.h"
+#include "shared/report/run_file.h"
+
+#define LINE_MAX_BYTES 512
+
+// ---------------------------------------------------------------- studies
+// Adds the tallies of one list to those of another, element by element.
+static void add_tallies(cJSON *into, cJSON *from) {
+    static const char *const sums[] = {"count", "sum", "updates"};
+    cJSON *a = into->child;
+    for (const cJSON *b = from ? from->child : NULL; a && b; a = a->next, b = b->next) {
+        for (int i = 0; i < 3; i++) {
+            cJSON *x = cJSON_GetObjectItemCaseSensitive(a, sums[i]);
+            if (x) cJSON_SetNumberValue(x, x->valuedouble + json_number(b, sums[i]));
+        }
+        cJSON *max = cJSON_GetObjectItemCaseSensitive(a, "max");
+        if (max && json_number(b, "max") > max->valuedouble) cJSON_SetNumberValue(max, json_number(b, "max"));
+    }
+}
+
+static void put_units(cJSON *staleness, const cJSON *units) {
+    cJSON *out = cJSON_AddArrayToObject(staleness, "units");
+    const cJSON *u;
+    cJSON_ArrayForEach(u, units) {
+        double n = json_number(u, "count");
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "unit", json_text(u, "unit", ""));
+        json_put(o, "mean", n > 0 ? json_number(u, "sum") / n : 0);
+        json_put(o, "max", json_number(u, "max"));
+        cJSON_AddItemToArray(out, o);
+    }
+}
+
+static void put_series(cJSON *staleness, const cJSON *points) {
+    cJSON *out = cJSON_AddArrayToObject(staleness, "series");
+    const cJSON *p;
+    cJSON_ArrayForEach(p, points) {
+        double n = json_number(p, "count"), pair[2];
+        if (!(n > 0)) continue;
+        pair[0] = json_number(p, "updates") / n;
+        pair[1] = json_number(p, "sum") / n;
+        cJSON_AddItemToArray(out, cJSON_CreateDoubleArray(pair, 2));
+    }
+}
+
+void staleness_merge_studies(struct cJSON *staleness, const char *dir, int servers) {
+    cJSON *all = NULL;
+    for (int r = 0; r < servers; r++) {
+        char *name = xasprintf("ranks/staleness-%d.json", r), *text = run_file_read(dir, name, true);
+        cJSON *one = text ? cJSON_Parse(text) : NULL;
+        free(text);
+        free(name);
+        if (all && one) {
+            add_tallies(cJSON_GetObjectItem(all, "units"), cJSON_GetObjectItem(one, "units"));
+            add_tallies(cJSON_GetObjectItem(all, "points"), cJSON_GetObjectItem(one, "points"));
+        }
+        if (all)
+            cJSON_Delete(one);
+        else
+            all = one;
+    }
+    put_units(staleness, json_item(all, "units"));
+    put_series(staleness, json_item(all, "points"));
+    cJSON_Delete(all);
+}
+
+// ---------------------------------------------------------------- logs
+struct source {
+    FILE *file;  // NULL: at its end
+    char line[LINE_MAX_BYTES];
+    long long time_ns;
+};
+
+static void next_line(struct source *s) {
+    const char *at =
+        s->file && fgets(s->line, sizeof s->line, s->file) ? strstr(s->line, "\"time_ns\":") : NULL;
+    if (at) {
+        s->time_ns = atoll(at + strlen("\"time_ns\":"));
+        return;
+    }
+    if (s->file) fclose(s->file);
+    s->file = NULL;
+}
+
+static struct source *earliest(struct source *all, int count) {
+    struct source *first = NULL;
+    for (int i = 0; i < count; i++)
+        if (all[i].file && (!first || all[i].time_ns < first->time_ns)) first = &all[i];
+    return first;
+}
+
+int staleness_merge_logs(const char *dir, int shards) {
+    char *path = xasprintf("%s/updates.jsonl", dir), *part = xasprintf("%s.part", path);
+    struct source *all = xcalloc((unsigned long)shards, sizeof *all), *s;
+    FILE *out = fopen(part, "w");
+    int rc = out ? 0 : -1;
+    for (int i = 0; i < shards; i++) {
+        char *name = xasprintf("%s/ranks/updates-%d.jsonl", dir, i);
+        all[i].file = fopen(name, "r");
+        if (all[i].file) unlink(name);
+        next_line(&all[i]);
+        free(name);
+    }
+    while ((s = earliest(all, shards))) {
+        if (out && fputs(s->line, out) < 0) rc = -1;
+        next_line(s);
+    }
+    if (out && fclose(out)) rc = -1;
+    if (rc || rename(part, path)) rc = fail("%s: cannot be written: %s", path, strerror(errno));
+    free(all);
+    free(part);
+    free(path);
+    return rc;
+}

@@ -28,7 +28,9 @@ HUB = "hub"
 SUBNET = "10.77.0.0/24"
 MTU = 9000           # jumbo frames: headers are 0.7% of the bytes
 QUEUE_MS = 20        # what waits for a link, before packets are dropped; at least:
-QUEUE_LEAST = 256 << 10
+QUEUE_LEAST = 1000000
+PACKET_MS = 1        # what the kernel hands to a link at once; a slow link would lose 64 KiB with each packet dropped
+PACKET_MOST = 65536
 BURST_MS = 1         # what a link may send at once; at least one packet of the kernel's largest kind
 BURST_LEAST = 72 << 10
 HOSTS_MAX = 250
@@ -210,7 +212,9 @@ class Lab:
                        capture_output=True, check=False)
         burst = max(int(self.bits / 8 * BURST_MS / 1e3), BURST_LEAST)
         limit = burst + max(int(self.bits / 8 * QUEUE_MS / 1e3), QUEUE_LEAST)
+        packet = min(max(int(self.bits / 8 * PACKET_MS / 1e3), MTU), PACKET_MOST)
         for where, device in ((own, "eth0"), (hub, port)):
+            run("ip", "-n", where, "link", "set", device, "gso_max_size", str(packet))
             run("tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{self.bits:.0f}bit",
                 "burst", str(burst), "limit", str(limit))
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/evaluation/snapshot_file.h"
+#include "shared/evaluation/snapshots.h"
 #include "shared/hf/presets.h"
 #include "shared/model/layout.h"
 
@@ -142,6 +142,70 @@ static void a_full_disk_is_an_error_of_the_file(void **state) {
     free(why);
 }
 
+// ---------------------------------------------------------------- while training goes on
+#define BIG (32 << 20)  // elements: they take much longer to write than the next update needs to begin
+
+struct big {
+    struct topology t;  // first: the hook casts
+    uint16_t *weights;
+};
+
+static void big_part(struct topology *t, int u, struct weights_part *out) {
+    *out = (struct weights_part){((struct big *)t)->weights, 0, t->layout->units[u].n_pad};
+}
+
+// An update that begins with the last weights, which are written last.
+static int next_update(void *arg) {
+    uint16_t *weights = arg;
+    for (int64_t i = BIG - 1; i >= BIG - 4096; i--) weights[i] = 2;
+    return 0;
+}
+
+static void the_next_update_waits_for_the_file(void **state) {
+    const struct rig *r = *state;
+    const char *why = NULL;
+    struct device *dev;
+    struct unit unit = {.count = 1, .tensors = {{.name = "big", .shape = {BIG, 1}, .dims = 1}}};
+    struct layout l = {.count = 1, .units = &unit};
+    const struct topology_ops ops = {.name = "big", .part = big_part};
+    const struct config c = {.eval_every = 1, .eval_batches = EVAL_ALL, .steps = 9};
+    layout_finish(&l, 1);
+    assert_int_equal(dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 1}, &dev), 0);
+    struct big b = {.t = {.ops = &ops, .layout = &l, .dev = dev, .dtype = DT_BF16, .size = 1}};
+    b.t.compute = stream_create(dev, "compute");
+    b.weights = xcalloc((unsigned long)unit.n_pad, sizeof *b.weights);
+    for (int64_t i = 0; i < BIG; i++) b.weights[i] = 1;
+    struct snapshots *s =
+        snapshots_create(&(struct snapshots_options){.config = &c, .dir = r->dir, .topology = &b.t});
+    assert_non_null(s);
+    snapshots_begin(s);
+    snapshots_step(s, &taken, false);  // after its last step a run has other ways
+    struct snapshot_info first = {.step = 1, .samples = 4, .updates = 1};
+    snapshots_step(s, &first, false);
+    snapshots_hold(s);
+    stream_host(b.t.compute, "update", next_update, b.weights);
+    assert_int_equal(stream_sync(b.t.compute), 0);
+    assert_int_equal(b.weights[BIG - 1], 2);
+    snapshots_end(s);
+    snapshots_destroy(&s);
+    char *path = xasprintf("%s/snapshots/step-1", r->dir), *dir = xasprintf("%s/snapshots", r->dir);
+    struct snapshot_place place = {.path = path, .layout = &l, .dtype = DT_BF16};
+    struct snapshot_info found;
+    char *error = NULL;
+    struct snapshot_file *f = snapshot_file_open(&place, &found, &error);
+    if (!f) fail_msg("%s", error);
+    assert_int_equal(snapshot_file_read(f, 0, b.weights), 0);
+    for (int64_t i = 0; i < BIG; i += 511) assert_int_equal(b.weights[i], 1);
+    snapshot_file_close(&f);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);  // nothing of the last step
+    free(path);
+    free(dir);
+    free(b.weights);
+    stream_destroy(&b.t.compute);
+    dev_close(&dev);
+}
+
 #define RIG(f) cmocka_unit_test_setup_teardown(f, open_rig, close_rig)
 
 int main(void) {
@@ -149,6 +213,7 @@ int main(void) {
         RIG(any_number_of_ranks_writes_the_same),
         RIG(what_is_not_whole_is_named),
         RIG(a_full_disk_is_an_error_of_the_file),
+        RIG(the_next_update_waits_for_the_file),
     };
     return cmocka_run_group_tests_name("snapshots", tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 //                  .. last line: payload bytes sent, received, steps
 //     receiver     "PID ADDRESS"; "tcp" or "shm"  -> "CHECKSUM"
 //     sender       "tcp START" or "shm START"     -> "BEGIN END CHECKSUM"
-//     solo         "copy", "pieces", "apply", each "NAME START" -> "BEGIN END"
+//     solo         "copy", "pieces", "apply", each "NAME START" -> "BEGIN END" of the thread's CPU time
 #ifndef STARRING_PS_BENCH_BENCH_ROLES_H
 #define STARRING_PS_BENCH_BENCH_ROLES_H
 

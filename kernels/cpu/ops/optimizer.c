@@ -1,10 +1,17 @@
 // The optimizer's operations: exact sum of squares, the step's decision, AdamW.
+#include <math.h>
+
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
 
 // ---------------------------------------------------------------- sum of squares
 #define SUMSQ_LANES 8  // blocks summed side by side: the order within each is the contract's
+#define SUMSQ_HALF  4  // of them in a vector
+
+typedef float v4f __attribute__((vector_size(SUMSQ_HALF * sizeof(float))));
+typedef int32_t v4i __attribute__((vector_size(SUMSQ_HALF * sizeof(int32_t))));
+typedef double v4d __attribute__((vector_size(SUMSQ_HALF * sizeof(double))));
 
 static int64_t count_nonfinite(const float *restrict x, int64_t n) {
     int32_t count = 0;
@@ -12,22 +19,55 @@ static int64_t count_nonfinite(const float *restrict x, int64_t n) {
     return count;
 }
 
+// The squares of one vector, an element of each block, join the blocks' sums. A square of a float is exact in
+// double, so that it does not matter whether this becomes a fused multiply-add.
+static inline v4d add_squares(v4d sum, v4f x) {
+    v4d wide = __builtin_convertvector(x, v4d);
+    return sum + wide * wide;
+}
+
+// Element i of four blocks from x on, then i + 1, .. i + 3: four of each are loaded and turned into columns.
+static inline v4d add_columns(v4d sum, const float *restrict x) {
+    v4f a, b, c, d;
+    memcpy(&a, x, sizeof a);
+    memcpy(&b, x + SUMSQ_BLOCK, sizeof b);
+    memcpy(&c, x + 2 * SUMSQ_BLOCK, sizeof c);
+    memcpy(&d, x + 3 * SUMSQ_BLOCK, sizeof d);
+    v4f ab_low = __builtin_shuffle(a, b, (v4i){0, 4, 1, 5}),
+        ab_high = __builtin_shuffle(a, b, (v4i){2, 6, 3, 7});
+    v4f cd_low = __builtin_shuffle(c, d, (v4i){0, 4, 1, 5}),
+        cd_high = __builtin_shuffle(c, d, (v4i){2, 6, 3, 7});
+    sum = add_squares(sum, __builtin_shuffle(ab_low, cd_low, (v4i){0, 1, 4, 5}));
+    sum = add_squares(sum, __builtin_shuffle(ab_low, cd_low, (v4i){2, 3, 6, 7}));
+    sum = add_squares(sum, __builtin_shuffle(ab_high, cd_high, (v4i){0, 1, 4, 5}));
+    return add_squares(sum, __builtin_shuffle(ab_high, cd_high, (v4i){2, 3, 6, 7}));
+}
+
+// Two vectors of sums at once: one alone would wait for its own additions.
+static void sum_lanes(const float x[SUMSQ_LANES * SUMSQ_BLOCK], double lane[SUMSQ_LANES]) {
+    v4d low = {0}, high = {0};
+    for (int i = 0; i < SUMSQ_BLOCK; i += SUMSQ_HALF) {
+        low = add_columns(low, x + i);
+        high = add_columns(high, x + SUMSQ_HALF * SUMSQ_BLOCK + i);
+    }
+    memcpy(lane, &low, sizeof low);
+    memcpy(lane + SUMSQ_HALF, &high, sizeof high);
+}
+
 // Adds `blocks` <= SUMSQ_LANES consecutive blocks of x, from element `at` on, to *sum.
 static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int blocks, struct exact_sum *sum) {
     float x[SUMSQ_LANES * SUMSQ_BLOCK];
-    double square[SUMSQ_LANES * SUMSQ_BLOCK], lane[SUMSQ_LANES] = {0};
+    double lane[SUMSQ_LANES];
     int64_t n = (int64_t)blocks * SUMSQ_BLOCK;
     load_f32(a->dt, x, a->x, at, n);
-    for (int64_t i = 0; i < n; i++) square[i] = (double)x[i] * (double)x[i];  // exact: 48 bits
-    for (int64_t i = n; i < SUMSQ_LANES * SUMSQ_BLOCK; i++) square[i] = 0.0;
-    for (int i = 0; i < SUMSQ_BLOCK; i++)
-        for (int j = 0; j < SUMSQ_LANES; j++) lane[j] += square[j * SUMSQ_BLOCK + i];
+    memset(x + n, 0, sizeof x - (size_t)n * sizeof *x);
+    sum_lanes(x, lane);
     for (int j = 0; j < blocks; j++) {
-        int64_t bad = count_nonfinite(x + j * SUMSQ_BLOCK, SUMSQ_BLOCK);
-        if (bad)
-            sum->nonfinite += bad;
-        else
+        // Squares of finite floats never reach the end of double's range.
+        if (isfinite(lane[j]))
             exact_sum_add(sum, lane[j]);
+        else
+            sum->nonfinite += count_nonfinite(x + j * SUMSQ_BLOCK, SUMSQ_BLOCK);
     }
 }
 

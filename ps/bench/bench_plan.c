@@ -6,9 +6,12 @@
 #include "shared/core/error.h"
 
 #define STREAM_BYTES \
-    ((size_t)32 << 20)     // of a step, beyond what caches hold: where that is no more than KEYS_MOST
-#define KEYS_MOST     256  // about as many as gpt2-124m has
-#define KEYS_LEAST    2
+    ((size_t)32 << 20)  // of a step, beyond what caches hold: where that is no more than KEYS_MOST
+#define KEYS_MOST  256  // about as many as gpt2-124m has
+#define KEYS_LEAST 2
+// Messages are repeated after a quarter of it: on a loaded machine none is, and counts stay exact. Who dies is found
+// by the launcher, at once.
+#define DEADLINE_MS   "240000"
 #define PROCESS_BYTES (16.0 * 1024 * 1024)
 
 const char *bench_kind_name(enum bench_kind k) { return k == BENCH_LATENCY ? "latency" : "stream"; }
@@ -53,10 +56,12 @@ struct config *bench_config(const struct topology_table *t, const struct bench_p
         {"dtype", dtype_name(p->dtype), NULL},
         {"device", "cpu", NULL},
         {"threads", "1", NULL},
+        {"medium", bench_medium_name(p->medium), NULL},
         {"gradient_clipping", p->kind == BENCH_STREAM ? "1" : "0", NULL},
         {"parameter_server.servers", servers, NULL},
         {"parameter_server.threads", threads, NULL},
         {"parameter_server.partition_bytes", bytes, NULL},
+        {"parameter_server.deadline_ms", DEADLINE_MS, NULL},
     };
     struct config *c = config_load(t, NULL, set, sizeof set / sizeof *set);
     if (c) c->ps.whole_units = true;

@@ -23,7 +23,7 @@ static const struct cli_option options[] = {
     {"servers", NULL, "N", "servers, 1 to 4; 1-4: one after the other (1)", 0},
     {"workers", NULL, "N", "workers, likewise (1)", 0},
     {"threads", NULL, "N", "shard threads of a server (1)", 0},
-    {"medium", NULL, "M", "what payloads go through: tcp (tcp)", 0},
+    {"medium", NULL, "M", "what payloads go through: tcp, shm or both (both)", 0},
     {"dtype", NULL, "D", "fp32 or bf16 (bf16)", 0},
     {"rounds", NULL, "N", "measured rounds of each row, after one for warming up (7)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
@@ -86,8 +86,10 @@ static int read_range(const struct cli_args *a, const char *name, struct range *
 
 static int read_media(const struct cli_args *a, bool media[BENCH_MEDIA]) {
     const char *text = cli_get(a, "medium");
-    media[BENCH_TCP] = !text || !strcmp(text, "tcp");
-    return media[BENCH_TCP] ? 0 : fail("--medium %s: expected tcp", text);
+    bool both = !text || !strcmp(text, "both");
+    media[BENCH_TCP] = both || !strcmp(text, "tcp");
+    media[BENCH_SHM] = both || !strcmp(text, "shm");
+    return media[BENCH_TCP] || media[BENCH_SHM] ? 0 : fail("--medium %s: expected tcp, shm or both", text);
 }
 
 static int read_dtype(const struct cli_args *a, enum dtype *dt) {

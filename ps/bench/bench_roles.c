@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps/net/raw_stream.h"
 #include "ps/ps.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
@@ -119,6 +120,7 @@ struct seated {
     int64_t step, updates;
     void **grads;  // (units)
     double loss;
+    uint64_t seen;  // of weights read, so that they are
 };
 
 static int open_worker(struct seated *w) {
@@ -175,6 +177,12 @@ static void set_first(struct seated *w, float x) {
         *(uint16_t *)w->grads[0] = f32_to_bf16(x);
 }
 
+// Weights that came in frames have been read when they are in place. Those in shared memory may be the server's own:
+// nobody has touched them before they are used, so that the bench does.
+static void read_shared(struct seated *w, const struct unit_view *view) {
+    if (w->plan->medium == BENCH_SHM) w->seen ^= raw_stream_checksum(view->weights, w->plan->bytes);
+}
+
 // Keys are sent in order, so the last is waited for first.
 static int push_all(struct seated *w, bool skip, int64_t start) {
     int units = w->l->count, rc = 0;
@@ -207,8 +215,10 @@ static int pull_all(struct seated *w, int64_t start) {
     struct unit_view view;
     int64_t begin = bench_wait_until(start);
     if (close_step(w) != 0) return -1;
-    for (int u = w->l->count - 1; u >= 0; u--)
+    for (int u = 0; u < w->l->count; u++) {
         if (topology_acquire(w->t, u, PASS_FORWARD, &view) != 0) return -1;
+        read_shared(w, &view);
+    }
     return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, bench_now());
 }
 
@@ -226,6 +236,7 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
             if (await_acknowledged(w, u) != 0) return -1;
             int64_t acknowledged = bench_now();
             if (comm_wait(w->comm, COMM_LANDED, u, w->step + 1, "weights have not landed") != 0) return -1;
+            read_shared(w, &view);
             at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " %" PRId64 " ",
                                    acknowledged - begin, bench_now() - begin);
             if (at + 48 > sizeof line) return fail("bench ps: too many payloads a shard for one answer");
@@ -254,8 +265,9 @@ int bench_worker(const struct bench_seat *s) {
     while (!rc && !(rc = bench_hear(s->control, line)) && strcmp(line, "end") != 0) rc = obey(&w, line);
     if (!rc) rc = topology_finish(w.t);
     if (!rc)
-        rc = bench_say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64, atomic_load(&w.t->wire.payload_sent),
-                       atomic_load(&w.t->wire.payload_received), w.step);
+        rc = bench_say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
+                       atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
+                       w.seen);
     close_worker(&w);
     return rc;
 }

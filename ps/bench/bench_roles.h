@@ -9,7 +9,7 @@
 //                                                     be told to skip the update
 //                  "pull START"      -> "BEGIN END"   from the report to the last weights
 //                  "latency START N" -> "ACK LANDED .."  N steps of one payload at a time, in ns
-//                  .. last line: payload bytes sent, received, steps
+//                  .. last line: payload bytes sent, received, steps; a checksum
 //     receiver     "PID ADDRESS"; "tcp" or "shm"  -> "CHECKSUM"
 //     sender       "tcp START" or "shm START"     -> "BEGIN END CHECKSUM"
 //     solo         "copy", "pieces", "apply", each "NAME START" -> "BEGIN END" of the thread's CPU time

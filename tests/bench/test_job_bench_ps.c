@@ -1,0 +1,250 @@
+// starring bench ps, run as a user does: its document holds every key and its arithmetic agrees with itself, bytes
+// counted by workers and servers are those of the steps, bad options are refused, and nothing stays behind. How fast
+// anything is is not looked at.
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "tests/job/job.h"
+
+static double positive(const cJSON *o, const char *key) {
+    double x = job_number(o, key);
+    if (!(x > 0) || !isfinite(x)) fail_msg("%s is %g", key, x);
+    return x;
+}
+
+static void expect_equal(const char *what, double got, double want) {
+    if (fabs(got - want) > 1e-9 * fabs(want)) fail_msg("%s is %.17g instead of %.17g", what, got, want);
+}
+
+// ---------------------------------------------------------------- the document
+// Returns bytes a second.
+static double expect_timed(const cJSON *o, const char *key, double bytes, double samples) {
+    const cJSON *t = job_item(o, key);
+    expect_equal(key, positive(t, "bytes"), bytes);
+    expect_equal(key, job_number(t, "samples"), samples);
+    assert_true(job_number(t, "spread") >= 0);
+    expect_equal(key, positive(t, "bytes_per_second"), bytes / positive(t, "seconds"));
+    return job_number(t, "bytes_per_second");
+}
+
+static void expect_latency(const cJSON *star, const char *key, double least_samples) {
+    const cJSON *l = job_item(star, key);
+    assert_true(positive(l, "p95_us") >= positive(l, "median_us"));
+    assert_true(job_number(l, "samples") >= least_samples);
+}
+
+// What the wire's own counters say on both sides.
+static void expect_wire(const cJSON *star, double bytes, double rounds, const double ranks[2]) {
+    const cJSON *w = job_item(star, "wire");
+    double steps = 2 * (rounds + 1);  // and the round for warming up
+    expect_equal("steps", job_number(w, "steps"), steps);
+    expect_equal("expected_bytes", job_number(w, "expected_bytes"), steps * bytes);
+    expect_equal("worker_sent_bytes", job_number(w, "worker_sent_bytes"), steps * bytes);
+    expect_equal("worker_received_bytes", job_number(w, "worker_received_bytes"), steps * bytes);
+    double server = bytes * ranks[1] / ranks[0];
+    expect_equal("server_expected", job_number(w, "server_expected_bytes_per_step"), server);
+    expect_equal("server_sent", job_number(w, "server_sent_bytes_per_step"), server);
+    expect_equal("server_received", job_number(w, "server_received_bytes_per_step"), server);
+}
+
+static void expect_star(const cJSON *row, const char *medium, double rounds) {
+    static const char *const directions[] = {"push", "pull"}, *const roles[] = {"worker", "server",
+                                                                                "scheduler"};
+    const cJSON *star = job_item(job_item(row, "star"), medium);
+    double ranks[2] = {job_number(row, "servers"), job_number(row, "workers")};
+    double bytes = job_number(row, "payload_bytes") * job_number(row, "keys");
+    double raw = job_number(job_item(job_item(row, "raw"), medium), "bytes_per_second");
+    for (int d = 0; d < 2; d++) {
+        const cJSON *moved = job_item(star, directions[d]);
+        double rate = expect_timed(star, directions[d], bytes, d ? rounds : 2 * rounds);
+        expect_equal("server's", job_number(moved, "server_bytes_per_second"), rate * ranks[1] / ranks[0]);
+        expect_equal("share_of_raw", job_number(moved, "share_of_raw"), rate * ranks[1] / raw);
+        for (int r = 0; r < 3; r++)
+            assert_true(job_number(job_item(moved, "cpu_seconds_per_gb"), roles[r]) > 0);
+    }
+    expect_timed(star, "update_and_pull", bytes, rounds);
+    expect_latency(star, "push_to_acknowledgement", rounds * ranks[0] * ranks[1]);
+    expect_latency(star, "push_to_weights", rounds * ranks[0] * ranks[1]);
+    assert_true(job_number(job_item(star, "push_to_weights"), "median_us") >=
+                job_number(job_item(star, "push_to_acknowledgement"), "median_us"));
+    expect_wire(star, bytes, rounds, ranks);
+}
+
+static void expect_row(const cJSON *row, double rounds, const char *const *media) {
+    double bytes = job_number(row, "payload_bytes") * job_number(row, "keys");
+    double copy = expect_timed(row, "copy", 128 << 20, rounds);
+    expect_timed(row, "copy_in_pieces", 128 << 20, rounds);
+    const cJSON *apply = job_item(row, "apply");
+    expect_equal("share_of_copy", positive(apply, "share_of_copy"),
+                 positive(apply, "bytes_per_second") / copy);
+    for (int m = 0; m < 2; m++) {
+        const char *medium = m ? "shm" : "tcp";
+        const cJSON *raw = job_item(row, "raw");
+        expect_timed(raw, medium, bytes, rounds);
+        positive(job_item(raw, medium), "sender_cpu_seconds_per_gb");
+        positive(job_item(raw, medium), "receiver_cpu_seconds_per_gb");
+    }
+    for (; *media; media++) expect_star(row, *media, rounds);
+}
+
+static void a_row_holds_what_it_promises(void **state) {
+    static const char *const tcp[] = {"tcp", NULL};
+    cJSON *j = job_json(*state,
+                        "bench ps --min-bytes 4K --max-bytes 16K --servers 2 --workers 1-2 --medium tcp "
+                        "--rounds 2 --json");
+    const cJSON *rows = job_item(j, "rows"), *row;
+    static const double wants[4][2] = {{4096, 1}, {16384, 1}, {4096, 2}, {16384, 2}};  // payload, workers
+    int i = 0;
+    assert_string_equal(job_text(j, "bench"), "ps");
+    assert_string_equal(job_text(j, "dtype"), "bf16");
+    assert_true(job_number(j, "rounds") == 2 && job_number(j, "cores") > 0);
+    assert_int_equal(cJSON_GetArraySize(rows), 4);
+    cJSON_ArrayForEach(row, rows) {
+        assert_true(job_number(row, "payload_bytes") == wants[i][0] &&
+                    job_number(row, "workers") == wants[i][1]);
+        assert_true(job_number(row, "servers") == 2 && job_number(row, "keys") == 256);
+        // N gradients, fp32 sums between them, master and moments read and written, weights.
+        double n = 256 * wants[i][0] / 2, workers = wants[i][1];
+        expect_equal("bytes", job_number(job_item(row, "apply"), "bytes"),
+                     n * (2 * workers + 8 * (workers - 1) + 24 + 2));
+        expect_row(row, 2, both);
+        const cJSON *over = job_item(row, "shm_over_tcp"), *star = job_item(row, "star");
+        expect_equal("shm_over_tcp", job_number(over, "push"),
+                     job_number(job_item(job_item(star, "shm"), "push"), "bytes_per_second") /
+                         job_number(job_item(job_item(star, "tcp"), "push"), "bytes_per_second"));
+        i++;
+    }
+    cJSON_Delete(j);
+}
+
+static void the_table_has_its_columns(void **state) {
+    struct job_output o =
+        job_run(*state, "bench ps --min-bytes 4K --max-bytes 4K --dtype fp32 --medium tcp --rounds 1");
+    static const char *const columns[] = {"bytes",   "srv",  "wrk",   "keys", "medium", "raw",
+                                          "push",    "/raw", "pull",  "/raw", "ack us", "p95",
+                                          "pull us", "s/GB", "apply", "copy", "4096"};
+    assert_int_equal(o.status, 0);
+    const char *at = strstr(o.out, "#    bytes");
+    assert_non_null(at);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        at = strstr(at, columns[i]);  // in this order
+        if (!at) fail_msg("no column %s in\n%s", columns[i], o.out);
+    }
+    assert_non_null(strstr(o.out, "fp32, medians of 1 rounds"));
+    job_output_free(&o);
+}
+
+// ---------------------------------------------------------------- refusals
+static void what_cannot_be_benched_is_said(void **state) {
+    static const struct {
+        const char *words, *says;
+    } cases[] = {
+        {"--servers 0", "--servers 0: expected a number from 1 to 4"},
+        {"--workers 5", "--workers 5: expected a number from 1 to 4"},
+        {"--workers 3-2", "--workers 3-2: expected"},
+        {"--servers 1-", "--servers 1-: expected"},
+        {"--min-bytes 1", "--min-bytes 1: a server's partitions are whole blocks of 1024 bytes"},
+        {"--min-bytes 1500", "give a multiple of that"},
+        {"--min-bytes 4X", "--min-bytes 4X"},
+        {"--min-bytes 8K --max-bytes 4K", "below --min-bytes; give at least 8192"},
+        {"--max-bytes 1G", "at most 256M"},
+        {"--medium ib", "--medium ib: expected"},
+        {"--dtype fp16", "use bf16"},
+        {"--dtype int8", "expected fp32 or bf16"},
+        {"--rounds 0", "--rounds 0"},
+        {"--threads 9", "--threads 9"},
+        {"--factor 1", "--factor 1"},
+        {"--sizes 4K", "sizes"},
+        {"--as server", "processes that the bench starts itself"},
+        {"--as nobody --plan 0,0,1,1024,1,1,1", "processes that the bench starts itself"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job_output o = job_run(*state, "bench ps %s", cases[i].words);
+        if (o.status != 2 || !strstr(o.err, cases[i].says) || *o.out)
+            fail_msg("bench ps %s: status %d\n%s%s", cases[i].words, o.status, o.err, o.out);
+        job_output_free(&o);
+    }
+    struct job_output o = job_run(*state, "bench ps --help");
+    assert_true(!o.status && strstr(o.out, "--min-bytes") && strstr(o.out, "--medium") &&
+                !strstr(o.out, "--plan"));
+    job_output_free(&o);
+}
+
+// ---------------------------------------------------------------- nothing stays behind
+// The bench's processes: their command lines hold no scratch directory, but their working directory is it.
+static int members(const struct job_place *p, const char *role, pid_t *pids, int max) {
+    char *line = xasprintf(
+        "for d in /proc/[0-9]*; do [ \"$(readlink $d/cwd)\" = %s ] && tr '\\0' ' ' < $d/cmdline | "
+        "grep -q -- 'bench ps.*%s' && echo ${d#/proc/}; done 2>/dev/null",
+        p->dir, role);
+    FILE *f = popen(line, "r");
+    int n = 0, pid;
+    assert_non_null(f);
+    while (fscanf(f, "%d", &pid) == 1)
+        if (n < max) pids[n++] = pid;
+    pclose(f);
+    free(line);
+    return n;
+}
+
+static void await_members(const struct job_place *p, const char *role, int wanted, double seconds) {
+    pid_t pids[64];
+    double end = now_seconds() + seconds;
+    int n;
+    while ((n = members(p, role, pids, 64)) != wanted && now_seconds() < end) usleep(50000);
+    if (n != wanted) fail_msg("%d processes \"%s\" instead of %d", n, role, wanted);
+}
+
+#define LONG "bench ps --min-bytes 4K --max-bytes 4K --medium tcp --rounds 99"
+
+static void a_killed_role_ends_the_others(void **state) {
+    static const char *const victims[] = {"--as server", "--as worker", "--as scheduler", "--as sender",
+                                          "--as solo"};
+    for (size_t i = 0; i < sizeof victims / sizeof *victims; i++) {
+        pid_t pids[8], bench = job_start(*state, LONG);
+        await_members(*state, "--as worker", 2, 120);  // the last to be started
+        assert_true(members(*state, victims[i], pids, 8) > 0);
+        kill(pids[0], SIGKILL);
+        struct job_output o = job_wait(*state, bench, 60);
+        if (o.status != 1 || !strstr(o.err, "was killed by signal 9") || !strstr(o.err, victims[i] + 5))
+            fail_msg("%s killed: status %d\n%s", victims[i], o.status, o.err);
+        job_output_free(&o);
+        await_members(*state, "", 0, 10);
+    }
+}
+
+static void interrupting_leaves_nothing(void **state) {
+    static const int signals[] = {SIGINT, SIGKILL};
+    for (int i = 0; i < 2; i++) {
+        pid_t bench = job_start(*state, LONG);
+        await_members(*state, "--as worker", 2, 120);
+        kill(bench, signals[i]);
+        struct job_output o = job_wait(*state, bench, 60);
+        assert_int_equal(o.status, 128 + signals[i]);
+        job_output_free(&o);
+        await_members(*state, "", 0, 10);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_row_holds_what_it_promises, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(the_table_has_its_columns, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(what_cannot_be_benched_is_said, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(a_killed_role_ends_the_others, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(interrupting_leaves_nothing, job_setup, job_teardown),
+    };
+    return cmocka_run_group_tests_name("bench ps", tests, NULL, NULL);
+}

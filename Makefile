@@ -169,7 +169,7 @@ help:
 	@echo "make check           the same without deps"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
-	@echo "make bench           step, and AdamW throughput on this machine"
+	@echo "make bench           step, AdamW and the star's transport on this machine"
 	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
 	@echo "make gpu-check       everything that wants a real GPU; PARTS=\"facts ops\": parts of it, GPU_CHECK=--list: which there are"
 	@echo "make lint            format, static analysis, layering"
@@ -219,6 +219,7 @@ bench: all
 	$(BUILD)/starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype fp32
 	$(BUILD)/starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16
 	$(BUILD)/starring bench adam
+	$(BUILD)/starring bench ps --min-bytes 1M --max-bytes 1M
 
 LINT_SRC = $(shell find kernels shared ps decentral tests starring.c -name '*.c' -o -name '*.h' 2>/dev/null)
 format:

@@ -99,7 +99,7 @@ void bench_row_free(struct bench_row *r) {
         struct bench_star *s = &r->star[m];
         bench_series_free(&r->raw[m].moved.seconds);
         for (int d = 0; d < BENCH_DIRECTIONS; d++) bench_series_free(&s->moved[d].seconds);
-        bench_series_free(&s->update.seconds);
+        bench_series_free(&s->step.seconds);
         bench_series_free(&s->acknowledged);
         bench_series_free(&s->landed);
     }

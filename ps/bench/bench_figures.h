@@ -55,10 +55,10 @@ struct bench_wire {
 
 struct bench_star {
     bool there;
-    struct bench_timed
-        moved[BENCH_DIRECTIONS];  // bytes of one worker; seconds from the first's start to the last's end
-    struct bench_timed update;    // the same bytes: from the reports to the last weights, AdamW included
-    struct bench_cpu cpu[BENCH_DIRECTIONS][BENCH_ROLES];
+    // Bytes of one worker, seconds from the first's start to the last's end.
+    struct bench_timed moved[BENCH_DIRECTIONS];
+    struct bench_timed step;            // pushes, update and pulls
+    struct bench_cpu cpu[BENCH_ROLES];  // of steps without an update; bytes pushed and pulled
     struct bench_series acknowledged,
         landed;  // seconds of one partition: push -> ack, push -> commit -> pull
     struct bench_wire wire;

@@ -9,7 +9,8 @@
 #include "ps/bench/bench_team.h"
 #include "shared/core/error.h"
 
-#define START_NS      2000000            // until everyone who is told to start then has heard of it
+#define START_NS      2000000  // until everyone who is told to start then has heard of it
+#define REST_NS       3000000
 #define LATENCY_BYTES ((size_t)8 << 20)  // about so many make the latencies of a round
 #define LATENCY_STEPS 16
 #define LATENCY_MOST  128  // payloads: one answer holds them
@@ -144,44 +145,46 @@ static void read_cpu(const struct star *s, double out[BENCH_ROLES]) {
     out[BENCH_SCHEDULER] = bench_member_cpu(s->scheduler);
 }
 
-// All workers do it at once. Seconds from the first one's start to the last one's end.
-static int run_phase(struct star *s, const char *what, double *seconds) {
+// All workers have been told. The first's beginning, the last's end, and where there are three moments the last's
+// middle.
+static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *last) {
     char line[BENCH_LINE_MAX];
-    int64_t first = INT64_MAX, last = 0, start = start_moment();
-    for (int w = 0; w < s->plan.workers; w++) bench_tell(s->workers[w], "%s %" PRId64, what, start);
+    *first = INT64_MAX, *middle = *last = 0;
     for (int w = 0; w < s->plan.workers; w++) {
-        int64_t begin, end;
-        if (read_span(s->workers[w], &begin, &end, line) != 0) return -1;
-        if (begin < first) first = begin;
-        if (end > last) last = end;
+        int64_t t[3] = {0};
+        if (bench_answer(s->workers[w], line) != 0) return -1;
+        int n = sscanf(line, "%" SCNd64 " %" SCNd64 " %" SCNd64, &t[0], &t[1], &t[2]);
+        if (n < 2) return fail("bench ps: a worker answered \"%s\"", line);
+        if (t[0] < *first) *first = t[0];
+        if (t[1] > *middle) *middle = t[1];
+        if (t[n - 1] > *last) *last = t[n - 1];
     }
-    *seconds = 1e-9 * (double)(last - first);
     return 0;
 }
 
-static int measure_phase(struct measure *m, struct star *s, const char *what, enum bench_direction d) {
-    struct bench_star *out = &m->row->star[s->plan.medium];
-    double before[BENCH_ROLES], after[BENCH_ROLES], seconds;
-    double moved = out->moved[d].bytes * s->plan.workers;
-    read_cpu(s, before);
-    if (run_phase(s, what, &seconds) != 0) return -1;
-    read_cpu(s, after);
-    keep(m, &out->moved[d].seconds, seconds);
-    for (int r = 0; r < BENCH_ROLES; r++) add_cpu(m, &out->cpu[d][r], after[r] - before[r], moved);
-    return 0;
-}
-
+// A whole step, then one whose pulls are alone: they begin when twice the time of the first one's pushes has passed.
 static int measure_stream(struct measure *m, struct star *s) {
     struct bench_star *out = &m->row->star[s->plan.medium];
-    double seconds;
+    double bytes = (double)m->row->keys * (double)m->row->bytes, before[BENCH_ROLES], after[BENCH_ROLES];
+    int64_t first, middle, last, start = start_moment();
     out->there = true;
-    out->moved[BENCH_PUSH].bytes = out->moved[BENCH_PULL].bytes = out->update.bytes =
-        (double)m->row->keys * (double)m->row->bytes;
-    if (measure_phase(m, s, "push 0", BENCH_PUSH) != 0 || run_phase(s, "pull", &seconds) != 0) return -1;
-    keep(m, &out->update.seconds, seconds);
+    out->moved[BENCH_PUSH].bytes = out->moved[BENCH_PULL].bytes = out->step.bytes = bytes;
+    for (int w = 0; w < s->plan.workers; w++) bench_tell(s->workers[w], "step %" PRId64, start);
+    if (read_spans(s, &first, &middle, &last) != 0) return -1;
+    keep(m, &out->moved[BENCH_PUSH].seconds, 1e-9 * (double)(middle - first));
+    keep(m, &out->step.seconds, 1e-9 * (double)(last - first));
+    int64_t rest = 2 * (middle - first) + REST_NS;
+    read_cpu(s, before);
+    start = start_moment();
+    for (int w = 0; w < s->plan.workers; w++)
+        bench_tell(s->workers[w], "pull %" PRId64 " %" PRId64, start, rest);
+    if (read_spans(s, &first, &middle, &last) != 0) return -1;
+    read_cpu(s, after);
+    keep(m, &out->moved[BENCH_PULL].seconds, 1e-9 * (double)(last - first));
+    for (int r = 0; r < BENCH_ROLES; r++)
+        add_cpu(m, &out->cpu[r], after[r] - before[r], 2 * bytes * s->plan.workers);
     s->steps += 2;
-    return measure_phase(m, s, "push 1", BENCH_PUSH) != 0 || measure_phase(m, s, "pull", BENCH_PULL) != 0 ? -1
-                                                                                                          : 0;
+    return 0;
 }
 
 static int measure_latency(struct measure *m, struct star *s) {

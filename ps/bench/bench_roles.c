@@ -183,17 +183,13 @@ static void read_shared(struct seated *w, const struct unit_view *view) {
     if (w->plan->medium == BENCH_SHM) w->seen ^= raw_stream_checksum(view->weights, w->plan->bytes);
 }
 
-// Keys are sent in order, so the last is waited for first.
-static int push_all(struct seated *w, bool skip, int64_t start) {
-    int units = w->l->count, rc = 0;
+static int await_units(struct seated *w, enum pass pass) {
     struct unit_view view;
-    for (int u = 0; u < units; u++)
-        if (topology_acquire(w->t, u, PASS_BACKWARD, &view) != 0) return -1;
-    if (w->seat->rank == 0) set_first(w, skip ? INFINITY : 1e-3f);
-    int64_t begin = bench_wait_until(start);
-    for (int u = 0; u < units; u++) push(w, u);
-    for (int u = units - 1; u >= 0 && !rc; u--) rc = await_acknowledged(w, u);
-    return rc ? rc : bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, bench_now());
+    for (int u = 0; u < w->l->count; u++) {
+        if (topology_acquire(w->t, u, pass, &view) != 0) return -1;
+        if (pass == PASS_FORWARD) read_shared(w, &view);
+    }
+    return 0;
 }
 
 static int close_step(struct seated *w) {
@@ -211,14 +207,26 @@ static int close_step(struct seated *w) {
     return 0;
 }
 
-static int pull_all(struct seated *w, int64_t start) {
-    struct unit_view view;
+// Hands all gradients over at once. The scheduler closes the step when they have been summed.
+static int whole_step(struct seated *w, int64_t start) {
+    if (await_units(w, PASS_BACKWARD) != 0) return -1;
+    if (w->seat->rank == 0) set_first(w, 1e-3f);
     int64_t begin = bench_wait_until(start);
+    for (int u = 0; u < w->l->count; u++) push(w, u);
     if (close_step(w) != 0) return -1;
-    for (int u = 0; u < w->l->count; u++) {
-        if (topology_acquire(w->t, u, PASS_FORWARD, &view) != 0) return -1;
-        read_shared(w, &view);
-    }
+    int64_t summed = bench_now();
+    if (await_units(w, PASS_FORWARD) != 0) return -1;
+    return bench_say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, bench_now());
+}
+
+// The report, and with it the pulls' answers, is held back until the sums are surely done.
+static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
+    if (await_units(w, PASS_BACKWARD) != 0) return -1;
+    if (w->seat->rank == 0) set_first(w, INFINITY);
+    bench_wait_until(start);
+    for (int u = 0; u < w->l->count; u++) push(w, u);
+    int64_t begin = bench_wait_until(start + rest);
+    if (close_step(w) != 0 || await_units(w, PASS_FORWARD) != 0) return -1;
     return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, bench_now());
 }
 
@@ -247,12 +255,11 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
 }
 
 static int obey(struct seated *w, const char *line) {
-    int64_t start;
-    int number;
-    if (sscanf(line, "push %d %" SCNd64, &number, &start) == 2) return push_all(w, number, start);
-    if (sscanf(line, "pull %" SCNd64, &start) == 1) return pull_all(w, start);
-    if (sscanf(line, "latency %" SCNd64 " %d", &start, &number) == 2)
-        return measure_latency(w, start, number);
+    int64_t start, rest;
+    int steps;
+    if (sscanf(line, "step %" SCNd64, &start) == 1) return whole_step(w, start);
+    if (sscanf(line, "pull %" SCNd64 " %" SCNd64, &start, &rest) == 2) return pulls_alone(w, start, rest);
+    if (sscanf(line, "latency %" SCNd64 " %d", &start, &steps) == 2) return measure_latency(w, start, steps);
     return fail("bench ps: a worker was told \"%s\"", line);
 }
 

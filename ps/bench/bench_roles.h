@@ -5,9 +5,10 @@
 //     all          "PID .." once it is ready          "end" -> the last line, and exit
 //     scheduler    "PID ADDRESS"
 //     server       .. last line: payload bytes sent and received, a step
-//     worker       "push SKIP START" -> "BEGIN END"   every payload sent and acknowledged; SKIP 1: the servers will
-//                                                     be told to skip the update
-//                  "pull START"      -> "BEGIN END"   from the report to the last weights
+//     worker       "step START"      -> "BEGIN SUMMED END"  a whole step: when the scheduler had closed it, which it
+//                                       does when all gradients are summed, and when the last weights had been read
+//                  "pull START REST" -> "BEGIN END"  a step that skips its update, and reports REST ns after START:
+//                                       from the report to the last weights
 //                  "latency START N" -> "ACK LANDED .."  N steps of one payload at a time, in ns
 //                  .. last line: payload bytes sent, received, steps; a checksum
 //     receiver     "PID ADDRESS"; "tcp" or "shm"  -> "CHECKSUM"

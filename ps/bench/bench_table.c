@@ -26,15 +26,6 @@ void bench_table_head(const struct bench_request *q) {
            "p95", "wk s/GB", "sv s/GB", "apply", "copy", "/copy");
 }
 
-static double cpu_of(const struct bench_star *s, enum bench_role role) {
-    struct bench_cpu both = {0};
-    for (int d = 0; d < BENCH_DIRECTIONS; d++) {
-        both.seconds += s->cpu[d][role].seconds;
-        both.bytes += s->cpu[d][role].bytes;
-    }
-    return bench_cpu_per_gb(&both);
-}
-
 static void print_medium(const struct bench_row *r, enum bench_medium m) {
     const struct bench_star *s = &r->star[m];
     double apply = bench_timed_rate(&r->apply), copy = bench_timed_rate(&r->copy);
@@ -46,8 +37,8 @@ static void print_medium(const struct bench_row *r, enum bench_medium m) {
         bench_share_of_raw(r, m, BENCH_PUSH), GB(bench_worker_rate(r, m, BENCH_PULL)),
         bench_share_of_raw(r, m, BENCH_PULL), US(bench_series_median(&s->acknowledged)),
         US(bench_series_quantile(&s->acknowledged, 0.95)), US(bench_series_median(&s->landed)),
-        US(bench_series_quantile(&s->landed, 0.95)), cpu_of(s, BENCH_WORKER), cpu_of(s, BENCH_SERVER),
-        GB(apply), GB(copy), bench_ratio(apply, copy));
+        US(bench_series_quantile(&s->landed, 0.95)), bench_cpu_per_gb(&s->cpu[BENCH_WORKER]),
+        bench_cpu_per_gb(&s->cpu[BENCH_SERVER]), GB(apply), GB(copy), bench_ratio(apply, copy));
 }
 
 void bench_table_row(const struct bench_row *r) {
@@ -112,11 +103,11 @@ static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
         cJSON *moved = put_timed(x, bench_direction_name(d), &s->moved[d]);
         put(moved, "server_bytes_per_second", bench_server_rate(r, m, d));
         put(moved, "share_of_raw", bench_share_of_raw(r, m, d));
-        cJSON *cpu = cJSON_AddObjectToObject(moved, "cpu_seconds_per_gb");
-        for (int role = 0; role < BENCH_ROLES; role++)
-            put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&s->cpu[d][role]));
     }
-    put_timed(x, "update_and_pull", &s->update);
+    cJSON *cpu = cJSON_AddObjectToObject(x, "cpu_seconds_per_gb");
+    for (int role = 0; role < BENCH_ROLES; role++)
+        put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&s->cpu[role]));
+    put_timed(x, "whole_step", &s->step);
     put_latency(x, "push_to_acknowledgement", &s->acknowledged);
     put_latency(x, "push_to_weights", &s->landed);
     put_wire(x, &s->wire);

@@ -16,7 +16,7 @@
 
 struct raw_stream;
 
-// The receiver's end, on a port of this host that it writes to address; the sender's end. NULL after logging.
+// The receiver's end (its process's malloc keeps what is freed from now on), on a port of this host that it writes to address; the sender's end. NULL after logging.
 struct raw_stream *raw_stream_listen(char address[NET_ADDRESS_MAX]);
 struct raw_stream *raw_stream_connect(const char *address);
 void raw_stream_close(struct raw_stream **s);

@@ -100,10 +100,9 @@ static void expect_row(const cJSON *row, double rounds, const char *const *media
 }
 
 static void a_row_holds_what_it_promises(void **state) {
-    static const char *const tcp[] = {"tcp", NULL};
-    cJSON *j = job_json(*state,
-                        "bench ps --min-bytes 4K --max-bytes 16K --servers 2 --workers 1-2 --medium tcp "
-                        "--rounds 2 --json");
+    static const char *const both[] = {"tcp", "shm", NULL};
+    cJSON *j = job_json(
+        *state, "bench ps --min-bytes 4K --max-bytes 16K --servers 2 --workers 1-2 --rounds 2 --json");
     const cJSON *rows = job_item(j, "rows"), *row;
     static const double wants[4][2] = {{4096, 1}, {16384, 1}, {4096, 2}, {16384, 2}};  // payload, workers
     int i = 0;

@@ -91,9 +91,9 @@ class Roles:
     def __init__(self, folder, args):
         self.folder, self.args, self.started, self.links = folder, args, [], []
 
-    def start(self, role, *more):
+    def start(self, role, *more, prefix=()):
         log = open(os.path.join(self.folder, f"log-{len(self.started)}"), "w+", encoding="utf-8")
-        command = [PROGRAM, role, *COMMON, *self.args, "--out", os.path.join(self.folder, "run"), *more]
+        command = [*prefix, PROGRAM, role, *COMMON, *self.args, "--out", os.path.join(self.folder, "run"), *more]
         self.started.append((subprocess.Popen(command, stdout=log, stderr=log), log))
         return log.name
 
@@ -106,7 +106,8 @@ class Roles:
             time.sleep(0.02)
         raise AssertionError("the scheduler did not come up")
 
-    def run(self, workers, servers, rate):
+    def run(self, workers, servers, rate, last=()):
+        """rate: of the links to servers; last: what the last worker is started by."""
         scheduler = ["--scheduler", self.address(self.start("scheduler"))]
         for i in range(servers):
             port = free_port()
@@ -115,7 +116,7 @@ class Roles:
             self.start("server", *scheduler, "--rank", str(i), "--set", f"parameter_server.bind=tcp://127.0.0.1:{port}",
                        "--advertise", f"tcp://127.0.0.1:{link.port}")
         for i in range(workers):
-            self.start("worker", *scheduler, "--rank", str(i), "--no-weights")
+            self.start("worker", *scheduler, "--rank", str(i), "--no-weights", prefix=last if i == workers - 1 else ())
         for process, log in self.started:
             if process.wait(timeout=120):
                 log.seek(0)
@@ -189,6 +190,35 @@ class StarTime(unittest.TestCase):
 
     def test_straggler_that_nobody_waits_for(self):
         self.straggler("--topology", "ps:async", waits=False)
+
+    def test_straggler_with_another_clock(self):
+        """The straggler is in a time namespace, as if on another host: its clock is hours ahead."""
+        steps, late, ahead = 4, 0.25, ["unshare", "--time", "--monotonic", "100000", "--fork"]
+        if subprocess.run([*ahead, "true"], capture_output=True).returncode:
+            self.skipTest("needs root, for a clock of its own")
+
+        def check(folder):
+            roles = Roles(folder, ["--topology", "ps:sync", "--steps", str(steps), "--workers", "2", "--servers", "2", "--medium",
+                                   "tcp", "--trace", "--delay", f"1:constant:{late * 1e3}"])
+            try:
+                summary = roles.run(2, 2, 1e9, last=ahead)
+            finally:
+                roles.end()
+            self.check_sums(summary)
+            other, straggler = summary["time_per_rank"]
+            self.assertAlmostEqual(other["wait"], steps * late, delta=0.1 * steps * late)
+            self.assertLess(straggler["wait"], 0.1 * steps * late)
+            # The error is said, and files have all times on one clock.
+            self.assertGreater(straggler["clock_error_s"], 0)
+            self.assertLess(straggler["clock_error_s"], 0.02)
+            with open(os.path.join(folder, "run", "timeline.json"), encoding="utf-8") as f:
+                begins = [r["steps"][-1]["begin"] for r in json.load(f)["ranks"] if r["role"] == "worker"]
+            self.assertLess(max(begins) - min(begins), 1e9)
+            with open(os.path.join(folder, "run", "trace.json"), encoding="utf-8") as f:
+                times = [e["ts"] for e in json.load(f)["traceEvents"] if "ts" in e]
+            self.assertLess(max(times) - min(times), 60e6)
+
+        self.attempt(check)
 
     # ---------------------------------------------------------------- a slow link
     def link(self, servers, *args, topology="ps:sync", waited=4):

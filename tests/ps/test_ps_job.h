@@ -13,6 +13,7 @@
 
 #include "ps/ps.h"
 #include "shared/evaluation/snapshots.h"
+#include "shared/time/timeline.h"
 #include "test_ps_far.h"
 #include "test_ps_toy.h"
 
@@ -48,6 +49,9 @@ struct toy_worker_result {
     const char *medium;
     int torn;  // evaluations whose weights changed while they were read
     char error[512];
+    // Of the last step: transfers whose times are in order, by kind; others; parts of all steps / their time.
+    int transfers[TRANSFER_KINDS], odd_transfers;
+    double parts;
     struct toy_compute compute[TOY_UNITS];  // what the stream is given lives until the device is closed
     struct toy_look looks[TOY_UNITS];
 };
@@ -132,6 +136,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     snapshots_begin(r->snapshots);
     for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
+        timeline_step(t->timeline, step);
         if (toy_pass(c, t, r->compute, step)) return -1;
         double loss = toy_loss(c, t->rank, step);
         int64_t samples = t->mean_per_worker ? t->samples : updates * config->train_batch;
@@ -180,6 +185,23 @@ static inline void toy_collect(const struct toy_case *c, struct topology *t, str
     r->predicted_received = t->wire_predicted.received_per_step;
 }
 
+// What was recorded of the last step is in order: handed over, then peers', then done; nothing is left open.
+static inline void toy_check_times(struct timeline *tl, struct toy_worker_result *r) {
+    struct timeline_view v;
+    struct time_split sum = {0};
+    timeline_end(tl);
+    if (!timeline_view(tl, 0, &v)) return;
+    timeline_split(tl, &sum);
+    for (size_t i = 0; i < v.transfer_count; i++) {
+        const struct transfer_times *x = &v.transfers[i];
+        bool good = x->own_ready && x->own_ready <= x->peers_ready && x->peers_ready <= x->done && x->done;
+        r->transfers[x->what.kind] += good;
+        r->odd_transfers += !good;
+    }
+    r->parts = sum.total > 0 ? time_split_parts(&sum) / sum.total : 0;
+    timeline_view_free(&v);
+}
+
 static inline void toy_worker_run(const struct toy_worker_options *o, struct toy_worker_result *r) {
     const char *why = NULL;
     struct device *dev = NULL;
@@ -190,11 +212,16 @@ static inline void toy_worker_run(const struct toy_worker_options *o, struct toy
     struct stream *compute = stream_create(dev, "compute");
     struct ps_worker_options w = {o->role, dev, compute};
     struct topology *t = ps_worker_create(&w);
+    struct timeline *tl = NULL;
     if (t) {
+        t->timeline = tl = timeline_create(
+            &(struct timeline_options){.compute = compute, .layout = o->role.layout, .micro_batches = 1});
         r->rc = toy_steps(o, t, r);
         if (r->rc) topology_abort(t, error_last());
+        if (!r->rc) toy_check_times(tl, r);
         if (!r->rc) toy_collect(o->t, t, r);
         topology_destroy(&t);
+        timeline_destroy(&tl);
         snapshots_destroy(&r->snapshots);
     }
     dev_usage(dev, &r->usage);

@@ -129,6 +129,12 @@ static inline void check_honest(const struct job *j) {
         for (int c = 0; c < MEM_CLASSES; c++)
             assert_int_equal(r->usage.current_bytes[c], 0);  // all given back
         assert_int_equal(r->torn, 0);
+        // Of the last step, and of the one before what was not over when it began.
+        assert_int_equal(r->odd_transfers, 0);
+        assert_true(r->transfers[TRANSFER_GRADIENTS] >= TOY_UNITS &&
+                    r->transfers[TRANSFER_WEIGHTS] >= TOY_UNITS);
+        assert_true((r->transfers[TRANSFER_CONTROL] > 0) == !consistency_of(&j->c).row->on_arrival);
+        assert_true(fabs(r->parts - 1) < 0.01);
         assert_int_equal(r->sent, r->predicted_sent * (uint64_t)j->t.steps);
         assert_int_equal(r->received, r->predicted_received * (uint64_t)j->t.steps);
         assert_true(r->sums[0] == j->t.workers * (j->t.workers + 1) / 2 &&

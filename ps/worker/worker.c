@@ -46,18 +46,13 @@ struct worker {
 // The worker decides about its step alone.
 static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
-// What the loop may read without a lock, after a wait. What compute stood still for are copies of weights.
+// What the loop may read without a lock, after a wait.
 static struct published refresh(struct worker *w) {
-    struct stream_times times = {0};
-    if (w->staging) stream_get_times(w->t.compute, &times);
     struct published p = comm_published(w->comm);
     const struct ps_clock *clock = &p.status.clock;
     int64_t error = ps_later(clock->worst_ns, ps_clock_error(clock, timeline_now()));
     timeline_set_clock(w->t.timeline, (struct timeline_clock){clock->offset_ns, error});
     w->t.staleness = p.status.staleness;
-    w->t.comm.busy_s = p.busy_s;
-    w->t.comm.wait_s = p.waited_s;
-    for (int i = 0; i < PHASES; i++) w->t.comm.wait_s += times.wait_s[i];
     return p;
 }
 

@@ -68,12 +68,6 @@ struct weights_part {
     int64_t begin, end;
 };
 
-// How the seconds of communication went since creation, summed over this rank.
-struct comm_times {
-    double busy_s;  // in transfers
-    double wait_s;  // the host or the compute stream stood still for them
-};
-
 // The textbook's bytes per parameter that a rank holds: whole, and as its share of what all ranks hold.
 struct textbook {
     size_t whole, shared;
@@ -148,7 +142,6 @@ struct topology {
     int rank, size;  // worker index and number of workers
     uint64_t job;    // star: the number that the scheduler gave this job, to all roles the same; else 0
     struct wire_count wire;
-    struct comm_times comm;
     struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
     struct topology_memory memory;
     struct wire_prediction wire_predicted;

@@ -118,6 +118,16 @@ class Timeline(Case):
         found = timeline.chosen_step({"ranks": [{"role": "worker", "rank": 0, "steps": steps}]}, 0.12)
         self.assertEqual(found["step"], 2)
 
+    def test_of_workers_out_of_step_one_with_others_in_it_is_drawn(self):
+        steps = [dict(worker(0, k * 100 * MS), step=k) for k in (1, 2, 3)]
+        other = dict(worker(1, 310 * MS), step=9)
+        found = {"ranks": [{"role": "worker", "rank": 0, "steps": steps}, {"role": "worker", "rank": 1, "steps": [other]}]}
+        self.assertEqual(timeline.chosen_step(found, 0.1)["step"], 3)
+        made = self.groups(ps_async=lambda d: write_timeline(d, found["ranks"]))
+        idle = [e for e in page_drawing(timeline.section(made), "ps:async, step 3").iter(SVG + "rect") if e.get("class") == "idle"]
+        widths = [float(e.get("width")) for e in idle]
+        self.assertAlmostEqual(widths[1] / widths[0], 0.9, 2)  # what was not recorded is not called idle
+
     def test_an_asynchronous_worker_has_its_own_window(self):
         made = self.groups(ps_async=lambda d: write_timeline(d, [{"role": "worker", "rank": 0, "steps": [worker(0, 0)]},
                                                                  {"role": "worker", "rank": 1, "steps": [worker(1, 900 * MS)]}]))

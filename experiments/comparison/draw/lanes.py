@@ -19,6 +19,7 @@ class Lane:
     spans: list
     transfers: list = field(default_factory=list)
     height: int = COMPUTE
+    known: tuple = None   # (begin, end) of what was recorded; None: all of the window
 
 
 def merged(spans, least):
@@ -83,7 +84,8 @@ def draw(lanes, window, scale, width, description):
     out.append(svg.text_at("axis", left + room / 2, base + BOTTOM - 6, svg.elide("ms since the step began", room, "axis"), "middle"))
     for lane, rows, y in places:
         out.append(svg.text_at("tick", left - 8, y + lane.height / 2 + 4, lane.name, "end"))
-        out.append(f'<rect class="idle" x="{left:.1f}" y="{y}" width="{at(window[1]) - left:.2f}" height="{lane.height}"/>')
+        begin, end = lane.known or window   # beyond it nothing is known, so nothing is drawn
+        out.append(f'<rect class="idle" x="{at(begin):.1f}" y="{y}" width="{at(end) - at(begin):.2f}" height="{lane.height}"/>')
         out += [bar(span, at, y, lane.height) for span in merged(lane.spans, longest / room / 2)]
         for i, row in enumerate(rows):
             out += [bar(span, at, y + lane.height + 2 + LINK * i, LINK - 1) for span in row]

@@ -149,10 +149,10 @@ def totals(groups):
     cells = []
     for key, unit, words in TOTALS:
         bars = []
-        for i, group in enumerate(groups):
+        for group in groups:
             value, _, _ = median_and_range([r.get("totals", key) for r in group])
             if value is not None:
-                bars.append({"group": None, "label": group[0].label, "segments": [(f"m{i % 2}", words, value)]})
+                bars.append({"group": None, "label": group[0].label, "segments": [("m0", words, value)]})
         if bars:
             cells.append(f"<h3>{escape(words[0].upper() + words[1:])}</h3>"
                          + bar_plot(bars, words, f"Of the whole job: {words}", unit, 1))

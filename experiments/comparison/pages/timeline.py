@@ -36,12 +36,21 @@ def workers_of(timeline):
     return [rank for rank in timeline["ranks"] if rank.get("role") == "worker" and rank.get("steps")]
 
 
+def overlap(step, timeline):
+    """How much of a step the recorded steps of all workers cover, added up."""
+    return sum(max(0, min(s["end"], step["end"]) - max(s["begin"], step["begin"])) for rank in workers_of(timeline) for s in rank["steps"]
+               ) / max(step["end"] - step["begin"], 1)
+
+
 def chosen_step(timeline, median_seconds):
-    """The recorded step of worker 0 whose length is nearest to the run's median; None without any."""
+    """The recorded step of worker 0 whose length is nearest to the run's median, of those that most of the other workers' were
+    recorded with (all of them, where workers go in step); None without any."""
     first = next(iter(sorted(workers_of(timeline), key=lambda r: r["rank"])), None)
     if first is None:
         return None
-    return min(first["steps"], key=lambda s: abs((s["end"] - s["begin"]) / 1e9 - (median_seconds or 0)))
+    most = max(overlap(s, timeline) for s in first["steps"])
+    seen = [s for s in first["steps"] if overlap(s, timeline) > most - 0.5]
+    return min(seen, key=lambda s: abs((s["end"] - s["begin"]) / 1e9 - (median_seconds or 0)))
 
 
 def window_of(run, timeline, step):
@@ -76,7 +85,8 @@ def worker_lane(rank, window):
                 links.append((KINDS.get(t["kind"], OTHER_PHASE), f"{t['kind']} of {t['unit']}, {t.get('bytes', 0):,} bytes",
                               min(begin, t["done"]), t["done"]))
     idle_first = [s for s in spans if s[0] in (WAIT, EXPOSED)] + [s for s in spans if s[0] not in (WAIT, EXPOSED)]
-    return Lane(f"worker {rank['rank']}", [s for s in inside(idle_first, window) if s[3] > s[2]], inside(links, window))
+    known = min(s["begin"] for s in rank["steps"]), max(s["end"] for s in rank["steps"])
+    return Lane(f"worker {rank['rank']}", [s for s in inside(idle_first, window) if s[3] > s[2]], inside(links, window), known=known)
 
 
 def server_lanes(rank, window):

@@ -14,7 +14,7 @@ from .runs import RunError, UsageError
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 ASK_SECONDS = 30
-MEDIUM = "tcp"   # unless --medium says otherwise
+MEDIUM = "shm"   # unless --medium says otherwise
 
 
 @dataclass

@@ -112,9 +112,12 @@ class Places(FakeProgram):
         with open(os.path.join(self.work, "my config.json"), "w", encoding="utf-8") as f:
             f.write('{"steps": 2, "train_batch_size": 4}')
         p = self.compare("-c", "my config.json", "--topologies", "ps:sync,zero:1", "--workers", "2", "--model", "tiny",
-                         "--data", "my text.txt", "--seq", "16", "--repeat", "1", "--out", "my runs", "--assert-equal")
+                         "--data", "my text.txt", "--seq", "16", "--repeat", "1", "--out", "my runs", "--medium", "shm,tcp", "--assert-equal")
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
-        self.assertIn("ps:sync = zero:1", p.stdout)
+        self.assertIn("ps:sync shm = ps:sync tcp = zero:1 shm = zero:1 tcp: equal to the last bit", p.stdout)
+        self.assertRegex(p.stdout, r"\nmedium +shm +tcp +shm +tcp\nlaunch +processes +processes +mpi +mpi\n")
+        with open(os.path.join(self.work, "my runs", "report.html"), encoding="utf-8") as f:
+            self.assertEqual(len(re.findall(r'class="plot lanes"', f.read())), 4)  # a step of each, from the program's own spans
 
 
 class Sweeps(FakeProgram):

@@ -191,11 +191,19 @@ class StarTime(unittest.TestCase):
     def test_straggler_that_nobody_waits_for(self):
         self.straggler("--topology", "ps:async", waits=False)
 
-    def test_straggler_with_another_clock(self):
-        """The straggler is in a time namespace, as if on another host: its clock is hours ahead."""
-        steps, late, ahead = 4, 0.25, ["unshare", "--time", "--monotonic", "100000", "--fork"]
+    def clock_ahead(self):
+        """What to start a role by for a monotonic clock of its own."""
+        ahead = ["unshare", "--time", "--monotonic", "100000", "--fork"]
         if subprocess.run([*ahead, "true"], capture_output=True).returncode:
             self.skipTest("needs root, for a clock of its own")
+        return ahead
+
+    def test_link_with_another_clock(self):
+        self.link(1, "--set", "gradient_clipping=0", last=self.clock_ahead())
+
+    def test_straggler_with_another_clock(self):
+        """The straggler is in a time namespace, as if on another host: its clock is hours ahead."""
+        steps, late, ahead = 4, 0.25, self.clock_ahead()
 
         def check(folder):
             roles = Roles(folder, ["--topology", "ps:sync", "--steps", str(steps), "--workers", "2", "--servers", "2", "--medium",
@@ -221,7 +229,7 @@ class StarTime(unittest.TestCase):
         self.attempt(check)
 
     # ---------------------------------------------------------------- a slow link
-    def link(self, servers, *args, topology="ps:sync", waited=4):
+    def link(self, servers, *args, topology="ps:sync", waited=4, last=()):
         """waited: steps within which a worker waits for its own gradient to pass."""
         steps, rate, workers = 4, 1.2e6, 2
 
@@ -230,7 +238,7 @@ class StarTime(unittest.TestCase):
                        "--medium", "tcp", *args]
             roles = Roles(folder, options)
             try:
-                summary = roles.run(workers, servers, rate)
+                summary = roles.run(workers, servers, rate, last)
             finally:
                 roles.end()
             self.check_sums(summary)

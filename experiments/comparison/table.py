@@ -2,7 +2,7 @@
 import statistics
 import textwrap
 
-from . import learning, likeness, machine, noise, spread
+from . import learning, likeness, machine, network, noise, spread
 from .runs import PINNED, as_float, device_bytes
 from .spread import estimate, median_and_range
 
@@ -141,6 +141,7 @@ def rows(groups, target=None):
     at.add("medium", [str(r.medium or DASH) for r in at.firsts])
     at.add("launch", [str(r.launch or DASH) for r in at.firsts])
     speed_rows(at)
+    link_rows(at)
     time_rows(at)
     loss_rows(at, target)
     memory_rows(at)
@@ -171,6 +172,14 @@ def speed_rows(at):
     at.add("  spread of steps, (p95 - p5)/median", [number(median_and_range([noise.spread_of(r) for r in g])[0], "{:.0%}")
                                                     for g in at.groups])
     at.add("  cores' time taken by others", [number(median_and_range([others_share(r) for r in g])[0], "{:.0%}") for g in at.groups])
+
+
+def link_rows(at):
+    """Runs across a cluster in a box: what the wire alone takes for a step, beside what the step took."""
+    links = [[network.link_of(r) for r in g] for g in at.groups]
+    at.add("link of every rank", [found[0].words if found[0] else DASH for found in links])
+    at.add("  step by the formula (ms)", [number(1e3 * found[0].bound, "{:.1f}") if found[0] else DASH for found in links])
+    at.timed("  measured (ms)", [number(median_and_range([1e3 * f.seconds for f in found if f])[0], "{:.1f}") for found in links])
 
 
 def time_rows(at):

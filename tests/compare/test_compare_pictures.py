@@ -257,6 +257,23 @@ class Others(Case):
         memory = page_drawing(html, "memory per worker (MiB)")
         self.assertEqual(sum((e.get("class") or "").startswith("level") for e in memory.iter(SVG + "path")), 1)
 
+    def test_steps_across_links_stand_beside_their_formula(self):
+        groups = []
+        for topology in ("ps:sync", "zero:1"):
+            directory = make_run(self.at(topology), topology, medium="tcp", config={"gradient_clipping": 0})
+            with open(os.path.join(directory, "netlab.json"), "w", encoding="utf-8") as f:
+                json.dump({"bits_per_second": 1e9, "links": {}}, f)
+            groups.append([load(topology, directory)])
+        # M = 3 MiB: a star of two workers and a server takes 2M/B, a ring of two M/B; steps took 500 ms
+        found = [1e3 * 2 * (3 << 20) / 125e6, 1e3 * (3 << 20) / 125e6]
+        text = table.text_table(groups)
+        self.assertRegex(text, rf"link of every rank +1 Gbit/s +1 Gbit/s\n +step by the formula \(ms\) +{found[0]:.1f} +{found[1]:.1f}\n"
+                               r" +measured \(ms\) +500\.0 +500\.0\n")
+        root = page_drawing(figures.links(groups), "Steps across the network")
+        marks = [e.findtext(SVG + "title") for e in root.iter(SVG + "path") if e.get("class") == "mark"]
+        self.assertEqual(marks, [f"formula: {v:,.1f} ms" for v in found])
+        self.assertEqual(figures.links([[load("a", make_run(self.at("a"), "zero:1"))]]), "")
+
     def test_foreign_runs_keep_their_own_machine(self):
         there = {"host": "far", "processor": "other CPU", "cores": 64, "memory_bytes": 512 << 30}
         runs = [make_run(self.at(n), t, machine=there, revision="beef") for n, t in (("a", "ps:sync"), ("b", "zero:2"))]

@@ -1,7 +1,7 @@
 """The report's figures: memory, bytes, time and totals of the runs, each with how to read it."""
 from html import escape
 
-from .. import noise, table
+from .. import network, noise, table
 from ..draw import svg
 from ..draw.bars import bar_plot
 from ..runs import CLASSES, PINNED
@@ -137,6 +137,25 @@ def servers(groups):
 {bar_plot(bars, "ms per step, all threads of a server added", "Time of the servers")}
 <figcaption>Mean over the servers. Hold: a thread has frames or whole gradients, and waits for another worker's turn or for a
 decision. Wait: it has nothing to do.</figcaption></figure>"""
+
+
+def links(groups):
+    """Steps across links of a known bandwidth beside what the wire alone takes; "" without such runs."""
+    bars, words = [], ""
+    for group in groups:
+        found = [f for f in map(network.link_of, group) if f]
+        if found:
+            middle, bound, words = median_and_range([f.seconds for f in found])[0], found[0].bound, found[0].words
+            bars.append({"group": None, "label": group[0].label + noisy(group), "segments": [("m0", "measured (ms)", 1e3 * middle)],
+                         "mark": (1e3 * bound, f"formula: {1e3 * bound:,.1f} ms"), "text": f"{1e3 * middle:,.1f}, formula {1e3 * bound:,.1f}"})
+    if not bars:
+        return ""
+    return f"""<h2>Steps across the network</h2>
+<p>Every rank behind a link of {escape(words)}, each way. With M the padded bytes of the model, N workers, S servers, B bytes
+per second: a star takes max(M/B, N x M/(S x B)), twice that where clipping or fp16 lets no pull be answered before the last push;
+a ring 2(N-1)/N x M/B, in stage 3 3(N-1)/N x M/B.</p>
+<figure>{bar_plot(bars, "ms per step", "Steps across the network")}<figcaption>Bar: median step; upright tick: the formula, which counts
+the wire alone.</figcaption></figure>"""
 
 
 # (key of summary.totals, what, unit's bytes, words of the axis)

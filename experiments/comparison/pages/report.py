@@ -31,7 +31,7 @@ def write(path, groups, about, spoken=""):
     parts = [head(about.title, runs), warning(every), unlike(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups),
              timeline.section(groups), numbers(groups, about.target), topologies(), curves.losses(groups),
              curves.held_out(groups, about.target), staleness.section(groups), figures.memory(runs), figures.wire(runs),
-             figures.totals(groups), figures.times(groups), hashes(every), spoken, notes(every, about)]
+             figures.totals(groups), figures.links(groups), figures.times(groups), hashes(every), spoken, notes(every, about)]
     title = about.title
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"

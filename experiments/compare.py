@@ -11,9 +11,10 @@ examples:
   compare.py --a zero:1 --b zero:3 --sweep gradient_clipping=0,1.0 --set optimizer.params.lr=1e-3
   compare.py --runs runs/demo/ps-sync runs/demo/zero-3        reads finished runs, trains nothing
 
-Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. Everything runs three
-times, each time in another random order; speeds are medians with 95% intervals. Paths are relative to the directory it is started in. Needs Python 3.9 and nothing else. Exit status: 0 done; 1 a
-run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong; 130 Ctrl-C.
+Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. Everything runs
+three times, each time in another random order; speeds are medians with 95% intervals. Paths are relative to the
+directory it is started in. Needs Python 3.9 and nothing else. Exit status: 0 done; 1 a run failed, the runs are unlike,
+or --assert-equal found a difference; 2 the command line is wrong; 130 Ctrl-C.
 """
 import os
 import re

@@ -21,6 +21,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .dtype = c->dtype,
                                  .optimizer = c->optimizer,
                                  .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .in_turn = c->no_overlap,
                                  .accumulation = c->accumulation,
                                  .deadline_s = (double)c->deadline_ms * 1e-3};
 }

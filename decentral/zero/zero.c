@@ -25,6 +25,7 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     stream_wait_event(z->gather_stream, z->units[u].updated);
     struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
     struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {s->idle_at, z->units[u].updated_at}};
+    if (pass == PASS_EVAL) zero_turn_begin(z, z->gather_stream, 0);
     s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
     collective_all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
                           (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
@@ -36,7 +37,7 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
 
 static void zero_prefetch(struct topology *t, int u, enum pass pass) {
     struct zero *z = zero_of(t);
-    if (z->policy->weights != RESIDENT_SHARD || u < 0 || u >= z->opt.layout->count) return;
+    if (z->policy->weights != RESIDENT_SHARD || z->opt.in_turn || u < 0 || u >= z->opt.layout->count) return;
     struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
     bool there = s->unit == u && s->pass == pass;
     if (!there && !s->held) start_gather(z, u, pass);
@@ -195,7 +196,8 @@ static void destroy_event(struct zero *z, struct event **e) {
 }
 
 static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct event **e)) {
-    struct event **of_step[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided, &z->stats};
+    struct event **of_step[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided,
+                                &z->stats,   &z->turn.begun,  &z->turn.over};
     for (size_t i = 0; i < sizeof of_step / sizeof *of_step; i++) visit(z, of_step[i]);
     for (int i = 0; i < ZERO_SLOTS; i++) {
         visit(z, &z->weight_slots[i].ready);

@@ -32,6 +32,7 @@ struct zero_options {
     struct stream *compute;
     struct optimizer_config optimizer;
     enum reduce_mode reduce;
+    bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
     double deadline_s;
     const struct collective_source *source;  // rank, size
     int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one

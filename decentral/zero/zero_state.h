@@ -10,6 +10,8 @@
 //     gradient      unit.grad_done (compute -> reduce)
 //     grad slot     slot.idle (reduce -> compute): free to be written again
 //     step          norm_done (compute -> reduce), decided (reduce -> compute), stats (compute -> host)
+//             Without overlap (opt.in_turn) each collective has two more: turn.begun (compute -> its stream) and
+//             turn.over (its stream -> compute). Nothing is fetched ahead then.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 #define STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 
@@ -68,6 +70,9 @@ struct zero {
     struct collective *gather, *reduce, *control;
     struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
+    struct {
+        struct event *begun, *over;
+    } turn;
     bool lacks_event;                                                        // one could not be created
     struct collective_options gather_memory, reduce_memory, control_memory;  // staging alone
     struct exact_sum *sum;                                                   // device
@@ -114,6 +119,7 @@ int zero_time_watch(
     struct zero *z);  // collective, before a step; does something once. 0, or -1 after logging
 
 // Around a collective on stream s. It waits for up to two moments of compute; 0: none. The id goes to the waits.
+// Without overlap it also waits for what compute has been given so far, and compute for it.
 struct zero_move {
     enum transfer_kind kind;
     int unit;  // -1: none
@@ -122,6 +128,7 @@ struct zero_move {
 };
 uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m);
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id);
+void zero_turn_begin(struct zero *z, struct stream *s, uint64_t id);  // what they do of it; id 0: unrecorded
 
 // words (room): this rank's times of the round that has ended; it becomes the one told, the open one ends.
 void zero_time_tell(struct zero *z, double *words);

@@ -118,10 +118,24 @@ int zero_time_watch(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- transfers
+void zero_turn_begin(struct zero *z, struct stream *s, uint64_t id) {
+    if (!z->opt.in_turn) return;
+    event_record(z->turn.begun, z->opt.compute);
+    if (id) timeline_gate(z->base.timeline, id, timeline_moment(z->base.timeline));
+    stream_wait_event(s, z->turn.begun);
+}
+
+static void end_turn(struct zero *z, struct stream *s, uint64_t id) {
+    if (!z->opt.in_turn) return;
+    event_record(z->turn.over, s);
+    timeline_wait(z->base.timeline, z->opt.compute, z->turn.over, id);
+}
+
 uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m) {
     struct zero_time *t = &z->time;
     struct timeline *tl = z->base.timeline;
     uint64_t id = timeline_ask(tl, &(struct transfer){.kind = m->kind, .unit = m->unit, .bytes = m->bytes});
+    zero_turn_begin(z, s, id);
     if (!id) return 0;
     for (int i = 0; i < 2; i++) timeline_gate(tl, id, m->after[i]);
     if (t->count[ZERO_ROUND_OPEN] < t->room) t->ids[ZERO_ROUND_OPEN][t->count[ZERO_ROUND_OPEN]++] = id;
@@ -132,6 +146,7 @@ uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_mov
 
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id) {
     timeline_stamp(z->base.timeline, s, id, TIMELINE_DONE);
+    end_turn(z, s, id);
 }
 
 // ---------------------------------------------------------------- ready times

@@ -144,7 +144,10 @@ static void push_unit(struct worker *w, int u) {
     ids->gradients = timeline_ask(ids->in, &x);
     x.kind = TRANSFER_WEIGHTS;
     ids->weights = timeline_ask(ids->in, &x);
-    stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
+    if (w->c->no_overlap)
+        hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
+    else
+        stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
 }
 
 // As the loop computes it: gradients may go out before the loop asks for the step.
@@ -156,7 +159,7 @@ static float lr_now(const struct worker *w) {
 static int worker_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
     if (w->micro + 1 < w->micro_count) return 0;
-    staging_fetch_grad(w->staging, u);
+    if (!w->c->no_overlap) staging_fetch_grad(w->staging, u);
     if (is_alone(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
                                                   .x = w->buffers.grads[u],
@@ -167,7 +170,32 @@ static int worker_grad_ready(struct topology *t, int u) {
         if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
     w->tasks[u].push = (struct push_info){.step = w->step, .lr = lr_now(w), .grad_scale = 1.0f};
-    push_unit(w, u);
+    if (!w->c->no_overlap) push_unit(w, u);
+    return 0;
+}
+
+// Without overlap gradients leave when the backward pass has ended: first they all are where pushes read them.
+static int fetch_all(struct worker *w, int64_t step) {
+    for (int u = w->t.layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u);
+    event_record(w->words_read, staging_push_stream(w->staging, w->t.compute));
+    if (event_sync(w->words_read) == 0) return 0;
+    return fail("step %lld: %s", (long long)step + 1, dev_error(w->t.dev));
+}
+
+// The last unit's first, as with overlap.
+static void push_all(struct worker *w) {
+    for (int u = w->t.layout->count - 1; u >= 0; u--) push_unit(w, u);
+}
+
+// And nothing is computed before all weights are there. w->step is the next one.
+static int await_all(struct worker *w) {
+    for (int u = 0; u < w->t.layout->count; u++) {
+        struct transfer_ids ids = w->tasks[u].ids;
+        if (await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
+            await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
+            return -1;
+        staging_await_weights(w->staging, u, ids);
+    }
     return 0;
 }
 
@@ -190,6 +218,7 @@ static int read_words(struct worker *w, const struct step_input *in, struct work
 static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
+    if (w->c->no_overlap) push_all(w);
     struct command c = {
         .kind = COMMAND_REPORT,
         .report = {.in = *in, .loss = words.loss_sum / in->loss_tokens, .ready_ns = timeline_now()}};
@@ -220,12 +249,14 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
             w->tasks[u].push = push;
             push_unit(w, u);
         }
-    } else if (s.skip) {
+        return 0;
+    }
+    if (w->c->no_overlap) push_all(w);
+    if (s.skip)
         return fail(
             "step %lld: %lld gradient elements are not finite and were pushed as "
             "they came; lower the learning rate or set gradient_clipping",
             (long long)in->step, (long long)words.sum.nonfinite);
-    }
     return 0;
 }
 
@@ -243,6 +274,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (f32_to_bits(in->lr) != f32_to_bits(lr_now(w)))
         return fail("step %lld: gradients went out with the schedule's learning rate %.9g, the loop has %.9g",
                     (long long)in->step, (double)lr_now(w), (double)in->lr);
+    if (w->c->no_overlap && fetch_all(w, in->step) != 0) return -1;
     int rc = is_alone(w) ? step_alone(w, in, out) : step_together(w, in, out);
     refresh(w);
     if (rc != 0) return -1;
@@ -250,7 +282,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     w->step++;
     if (!out->skipped) w->updates++;
-    return 0;
+    return w->c->no_overlap ? await_all(w) : 0;
 }
 
 static int worker_sum(struct topology *t, double *values, int count) {

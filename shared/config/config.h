@@ -51,6 +51,8 @@
 //     fp16, bf16
 //     gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none), steps_per_print (10)
 //     zero_optimization.stage
+//     zero_optimization.overlap_comm (true; DeepSpeed's default is true in stage 3 and false below): false
+//                  moves nothing while a worker computes, in the star too
 //
 // "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown:
 //
@@ -152,6 +154,7 @@ struct config {
     float clip;
     int64_t steps_per_print;
     bool reduce_native;
+    bool no_overlap;      // zero_optimization.overlap_comm is false
     int64_t deadline_ms;  // collectives; = ps.deadline_ms
     struct ps_config ps;
 };

@@ -130,6 +130,7 @@ static const struct field fields[] = {
     NUMBER("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"), AUTO("1")),
     NUMBER("steps_per_print", FIELD_I64, c.steps_per_print, 1, EXACT_MAX, DEFAULT("10")),
     NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
+    FIELD("zero_optimization.overlap_comm", FIELD_NOT, c.no_overlap),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     ENUM("ring.collective", c.collective, collective_names),
     NUMBER("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096, DEFAULT("1")),

@@ -92,6 +92,11 @@ static void test_accumulation_equals_the_reference(void **state) {
     train_all((struct zero_case){.dtype = DT_F32, .steps = 3, .micro = 2});
 }
 
+static void test_without_overlap(void **state) {
+    (void)state;
+    train_all((struct zero_case){.dtype = DT_BF16, .steps = 3, .micro = 2, .tied = true, .in_turn = true});
+}
+
 // The cases above are worth something: clipping was on, steps were skipped for the reasons meant, and the
 // order of ranks matters to the bits.
 static void test_the_reference_skips_and_clips(void **state) {
@@ -314,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_bf16_equals_the_reference),
         cmocka_unit_test(test_fp16_equals_the_reference),
         cmocka_unit_test(test_accumulation_equals_the_reference),
+        cmocka_unit_test(test_without_overlap),
         cmocka_unit_test(test_the_reference_skips_and_clips),
         cmocka_unit_test(test_textbook_memory),
         cmocka_unit_test(test_fp32_formula_counts_no_master),

@@ -26,6 +26,7 @@ struct zero_case {
     enum dtype dtype;
     bool tied;
     int steps, micro;  // steps <= ZERO_CASE_STEPS
+    bool in_turn;      // without overlap
 };
 
 struct zero_reference {

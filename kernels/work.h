@@ -5,8 +5,11 @@
 #include <stdbool.h>
 
 struct device;
-// Whether any stream of the device has something that it has not done (of a GPU: that it has not been given, or that
-// the host waits for). Any thread.
+struct stream;
+// Whether any stream of the device has something that it can do and has not done (of a GPU: that it has not been
+// given, or that the host waits for). A stream that waits for another, or for other ranks, is not at work. Any thread.
 bool dev_at_work(struct device *d);
+// The function that the stream runs begins, or ends, to wait for other ranks. On the stream's thread.
+void stream_waits(struct stream *s, bool waits);
 
 #endif

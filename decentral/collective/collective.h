@@ -15,8 +15,10 @@
 //             buffer out and in; all_reduce both. A control communicator counts as control bytes. A barrier
 //             moves no payload.
 // Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
-//             tell what device they compute on, one whose device is at work is waited for beyond the deadline,
-//             and named once (threads, MPI; over NCCL the deadline is final).
+//             tell what device they compute on, a wait goes on beyond the deadline while all who have not come
+//             live and some rank's device is at work (which is named once), and ends within half a deadline
+//             after. Threads live as long as their process; processes over MPI answer when asked (mpi_pulse.h).
+//             Over NCCL the deadline is final; so it is for send and recv between threads.
 // send, recv  A send may end only when its receiver has come: two ranks that exchange must order them.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
@@ -97,8 +99,7 @@ struct collective_options {
     size_t staging_bytes;
     void *host_staging;  // MEM_HOST, or NULL
     size_t host_staging_bytes;
-    struct device
-        *dev;  // what the rank computes on: while it is at work, peers wait; NULL: the deadline is final
+    struct device *dev;  // what the rank computes on: while it is at work, peers wait; NULL: not told
 };
 
 const char *collective_error(struct collective *c);  // "" while nothing has failed

@@ -12,33 +12,30 @@
 // Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
 // Devices     What is not host memory is staged (exchange_staged): the stream runs these calls as host
 //             functions.
+// Deadline    Beyond half of it peers are asked whether they live and compute (mpi_pulse.h).
 // Mismatch    Operations have their own tags, and lengths are compared. Differing lengths are errors that
 //             name both ranks; differing operations end at the deadline and name the rank that did not come.
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
 
 #include "decentral/collective/collective_mpi.h"
 
 #include "decentral/collective/collective_exchange.h"
+#include "decentral/collective/mpi_pause.h"
+#include "decentral/collective/mpi_pulse.h"
+#include "kernels/work.h"
 #include "shared/core/error.h"
 
-#define MESSAGE_BYTES  ((size_t)1 << 30)  // MPI counts are ints
-#define ABORT_BYTES    256
-#define TAG_ABORT      COLLECTIVE_PRIMITIVES
-#define YIELD_S        200e-6  // then sleep between tests:
-#define SLEEP_SHARE    16      // this part of the wait so far, so that it ends at most so much later
-#define SLEEP_LEAST_S  10e-6
-#define SLEEP_SLACK_NS 1000    // the kernel would add 50 us
-#define SLEEP_MOST_S   200e-6  // tcp's buffers must not run empty meanwhile: 250 kB at 10 Gbit/s
+#define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
+#define ABORT_BYTES   256
+#define TAG_ABORT     COLLECTIVE_PRIMITIVES
 
 struct mpi_world {
     int rank, size;
     struct mpi_medium medium;
+    struct mpi_pulse *pulse;
     atomic_bool broken;
 };
 
@@ -47,6 +44,7 @@ struct collective_mpi {
     struct mpi_world *world;
     MPI_Comm comm;
     int channel;
+    struct stream *stream;  // of the call under way
     MPI_Request *requests;  // (2*size): receive from i, send to i
     MPI_Request abort_in;   // the posted receive
     char abort_in_text[ABORT_BYTES];
@@ -86,6 +84,12 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
         free(w);
         return fail("mpirun started %d ranks; at most %d are possible", n, REDUCE_MAX);
     }
+    w->pulse = mpi_pulse_start(w->rank, w->size);
+    if (!w->pulse) {
+        MPI_Finalize();
+        free(w);
+        return -1;
+    }
     *out = w;
     *rank = w->rank;
     *size = w->size;
@@ -95,6 +99,7 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
 void mpi_world_close(struct mpi_world **world) {
     struct mpi_world *w = *world;
     if (!w) return;
+    mpi_pulse_stop(&w->pulse, atomic_load(&w->broken));
     if (!atomic_load(&w->broken)) {
         mpi_medium_show(&w->medium);
         MPI_Finalize();
@@ -105,19 +110,6 @@ void mpi_world_close(struct mpi_world **world) {
 }
 
 // ---------------------------------------------------------------- waiting
-// Between tests that found nothing done. start: of the wait. Where ranks share cores a wait is long because the peer
-// computes, and every test takes from its time.
-static void pause_between_tests(double start) {
-    double waited_s = now_seconds() - start, sleep_s = waited_s / SLEEP_SHARE;
-    if (waited_s < YIELD_S) {
-        sched_yield();
-        return;
-    }
-    if (sleep_s < SLEEP_LEAST_S) sleep_s = SLEEP_LEAST_S;
-    if (sleep_s > SLEEP_MOST_S) sleep_s = SLEEP_MOST_S;
-    nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_s * 1e9)}, NULL);
-}
-
 static int fail_broken(struct collective_mpi *m, const char *what, const char *why) {
     atomic_store(&m->world->broken, true);
     return collective_impl_fail(&m->x.impl, "%s on channel %d: %s", what, m->channel, why);
@@ -148,22 +140,40 @@ static int check_abort(struct collective_mpi *m, const char *what) {
     return fail_broken(m, what, why);
 }
 
-// Names the peers whose messages are not done (only the library knows those of its own collectives).
-static int wait_timed_out(struct collective_mpi *m, const char *what, bool messages) {
-    bool missing[REDUCE_MAX] = {false};
+// The peers whose messages are not done; of the library's own collectives all: only the library knows.
+static void find_missing(struct collective_mpi *m, bool messages, bool *missing) {
     int size = m->x.impl.head.size;
+    for (int i = 0; i < size; i++) missing[i] = !messages && i != m->x.impl.head.rank;
     for (int i = 0; i < 2 * size && messages; i++) {
         int done = 1;
-        if (m->requests[i] != MPI_REQUEST_NULL) MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE);
+        if (m->requests[i] != MPI_REQUEST_NULL)
+            MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
         if (!done) missing[i % size] = true;
     }
+}
+
+static int give_up(struct collective_mpi *m, const char *what, const bool *named, bool silent) {
     char ranks[128], text[256];
-    collective_rank_list(ranks, sizeof ranks, missing, size);
-    snprintf(text, sizeof text, "rank %s did not come within %g s", messages ? ranks : "(some other)",
-             m->x.impl.head.deadline_s);
+    snprintf(text, sizeof text, "rank %s did not come within %g s%s",
+             named ? collective_rank_list(ranks, sizeof ranks, named, m->x.impl.head.size) : "(some other)",
+             m->x.impl.head.deadline_s, silent ? " and gives no sign of life" : "");
     fail_broken(m, what, text);
     collective_abort(&m->x.impl.head, m->x.impl.error);
     return -1;
+}
+
+// -1 when the wait has come to its deadline and nobody is slow.
+static int check_deadline(struct collective_mpi *m, const char *what, double start, bool messages) {
+    double waited_s = now_seconds() - start, deadline_s = m->x.impl.head.deadline_s;
+    bool missing[REDUCE_MAX], silent[REDUCE_MAX], any = false;
+    if (deadline_s <= 0 || waited_s <= deadline_s / 2) return 0;
+    mpi_pulse_ask(m->world->pulse, deadline_s);
+    if (waited_s <= deadline_s) return 0;
+    find_missing(m, messages, missing);
+    struct pulse_wait w = {what, waited_s, deadline_s, missing};
+    if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
+    for (int i = 0; i < m->x.impl.head.size; i++) any = any || silent[i];
+    return give_up(m, what, any ? silent : messages ? missing : NULL, any);
 }
 
 static void give_up_requests(struct collective_mpi *m) {
@@ -190,11 +200,11 @@ static int check_lengths(struct collective_mpi *m, const char *what, const size_
     return 0;
 }
 
-// Waits for all of m->requests. expected[i]: bytes from rank i, or 0; NULL: not compared.
-static int wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
+// expected[i]: bytes from rank i, or 0; NULL: not compared.
+static int test_until_done(struct collective_mpi *m, const char *what, const size_t *expected) {
     MPI_Status statuses[2 * REDUCE_MAX];
     double start = now_seconds();
-    prctl(PR_SET_TIMERSLACK, SLEEP_SLACK_NS);
+    pause_begin();
     for (;;) {
         int done = 0, rc = MPI_Testall(2 * m->x.impl.head.size, m->requests, &done, statuses);
         if (rc == MPI_ERR_IN_STATUS) {
@@ -208,13 +218,18 @@ static int wait_all(struct collective_mpi *m, const char *what, const size_t *ex
         }
         if (done) return expected ? check_lengths(m, what, expected, statuses) : 0;
         if (check_abort(m, what) != 0) break;
-        if (m->x.impl.head.deadline_s > 0 && now_seconds() - start > m->x.impl.head.deadline_s) {
-            wait_timed_out(m, what, expected != NULL);
-            break;
-        }
+        if (check_deadline(m, what, start, expected != NULL) != 0) break;
         pause_between_tests(start);
     }
     return -1;
+}
+
+// Waits for all of m->requests.
+static int wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
+    if (m->stream) stream_waits(m->stream, true);
+    int rc = test_until_done(m, what, expected);
+    if (m->stream) stream_waits(m->stream, false);
+    return rc;
 }
 
 // ---------------------------------------------------------------- exchanges
@@ -363,6 +378,7 @@ static int run_here(struct exchanger *x, const struct collective_call *call) {
 static int mpi_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_mpi *m = (struct collective_mpi *)impl;
     bool staged = !dev_host_memory(stream_device(call->stream));
+    m->stream = call->stream;
     if (staged && m->x.host) return exchange_staged(&m->x, call, run_here);
     if (staged || (collective_reduces(call->primitive) && !m->x.staging && impl->head.size > 1))
         return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
@@ -392,6 +408,7 @@ static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
 
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
+    mpi_pulse_computes(m->world->pulse, NULL);
     // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
     if (!atomic_load(&m->world->broken)) {
         if (m->abort_in != MPI_REQUEST_NULL) {
@@ -462,7 +479,10 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
     exchanger_init(&m->x, o);
     m->x.exchange = mpi_exchange;
-    if (open_communicator(m) == 0) return &m->x.impl.head;
+    if (open_communicator(m) == 0) {
+        if (o->dev) mpi_pulse_computes(w->pulse, o->dev);
+        return &m->x.impl.head;
+    }
     fail("rank %d: %s", w->rank, collective_error(&m->x.impl.head));
     mpi_destroy(&m->x.impl.head);
     return NULL;

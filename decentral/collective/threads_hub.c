@@ -166,29 +166,23 @@ void threads_hub_computes(struct threads_hub *h, int rank, struct device *dev) {
     pthread_mutex_unlock(&h->lock);
 }
 
-// Threads of one process live as long as it does. One whose device is at work is slow; one whose device has
-// nothing to do would have come. *say: it has not been named for that yet.
-static bool is_slow(struct threads_hub *h, int rank, bool *say) {
+// Threads of one process live as long as it does. Where a device is at work, its rank is slow, and the others may
+// wait for each other because of it; where none is, a rank is stuck. With the channel locked; not the hub.
+static bool somebody_is_slow(struct collective_threads *t, const struct collective_call *call,
+                             double waited_s) {
+    struct threads_hub *h = t->hub;
+    bool any = false;
     pthread_mutex_lock(&h->lock);
-    bool slow = h->devices[rank] && dev_at_work(h->devices[rank]);
-    *say = slow && !h->told[rank];
-    if (slow) h->told[rank] = true;
-    pthread_mutex_unlock(&h->lock);
-    return slow;
-}
-
-// Whether all ranks that have not come to the meeting are slow. With the channel locked.
-static bool all_slow(struct collective_threads *t, const struct collective_call *call, double waited_s) {
-    const struct threads_slot *slots = t->channel->slots;
-    for (int i = 0; i < t->hub->size; i++) {
-        bool say = false;
-        if (slots[i].present) continue;
-        if (!is_slow(t->hub, i, &say)) return false;
-        if (say)
-            info("waiting for rank %d: %.0f s in %s, it is computing", i, waited_s,
-                 collective_name(call->primitive));
+    for (int i = 0; i < h->size; i++) {
+        if (!h->devices[i] || !dev_at_work(h->devices[i])) continue;
+        any = true;
+        if (h->told[i] || t->channel->slots[i].present) continue;
+        h->told[i] = true;
+        info("waiting for rank %d: %.0f s in %s, it is computing", i, waited_s,
+             collective_name(call->primitive));
     }
-    return true;
+    pthread_mutex_unlock(&h->lock);
+    return any;
 }
 
 // ---------------------------------------------------------------- meeting
@@ -217,7 +211,7 @@ static void let_everyone_through(struct threads_channel *ch, int size) {
     pthread_cond_broadcast(&ch->moved);
 }
 
-int threads_meet_begin(struct collective_threads *t, const struct collective_call *call) {
+static int meet_first(struct collective_threads *t, const struct collective_call *call) {
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->impl.head.rank];
     struct timespec until = moment_in(t->impl.head.deadline_s);
@@ -244,12 +238,19 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
         if (channel_sleep(t, &until) != ETIMEDOUT || ch->generation != generation ||
             atomic_load(&t->hub->aborted))
             continue;
-        if (!all_slow(t, call, now_seconds() - start)) return meet_timed_out(t, call);
+        if (!somebody_is_slow(t, call, now_seconds() - start)) return meet_timed_out(t, call);
         until = moment_in(0.25 * t->impl.head.deadline_s);
     }
     pthread_mutex_unlock(&ch->lock);
     mine->passed++;
     return 0;
+}
+
+int threads_meet_begin(struct collective_threads *t, const struct collective_call *call) {
+    stream_waits(call->stream, true);
+    int rc = meet_first(t, call);
+    stream_waits(call->stream, false);
+    return rc;
 }
 
 int threads_meet_again(struct collective_threads *t, const struct collective_call *call, int rc) {
@@ -258,11 +259,13 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
         threads_hub_mark(t->hub, t->impl.error);
         atomic_store(&ch->slots[t->impl.head.rank].failed, true);
     }
+    stream_waits(call->stream, true);
     pthread_mutex_lock(&ch->lock);
     uint64_t generation = ch->generation;
     if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
     while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
     pthread_mutex_unlock(&ch->lock);
+    stream_waits(call->stream, false);
     for (int i = 0; i < t->hub->size && rc == 0; i++)
         if (atomic_load(&ch->slots[i].failed)) rc = threads_fail_aborted(t, call->primitive);
     return rc;

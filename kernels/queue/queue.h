@@ -118,6 +118,7 @@ struct queue {
     struct slot *ring;        // (QUEUE_SLOTS); NULL once stopped
     uint64_t queued, done, failed_at;
     bool closing;
+    bool waits;  // for other ranks: the function under way says so
     struct stream_times times;
     struct trace_list kept;  // device options' trace only
     struct interval_log log;

@@ -7,6 +7,7 @@
 // clang-format off
 #include <cmocka.h>
 // clang-format on
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "decentral/collective/collective_mpi.h"
@@ -168,6 +169,67 @@ static int job_dead(struct mpi_rank *r) {
     return expect_failure(c, r->s, "rank 1 did not come");
 }
 
+static int compute(void *seconds) {
+    for (double until = now_seconds() + *(double *)seconds; now_seconds() < until;) continue;
+    return 0;
+}
+
+// Slow is not dead. Rank 1 computes for several deadlines, rank 2 waits for it, and rank 0 for both.
+static int job_slow(struct mpi_rank *r) {
+    double seconds = 3.5;
+    int rc = 0;
+    for (int native = 0; native < 2 && !rc; native++) {
+        float x[3] = {1, 2, 3}, y[3] = {0};
+        char staging[4096];
+        struct collective_options o = {.deadline_s = 1,
+                                       .dev = r->dev,
+                                       .mode = native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                       .staging = staging,
+                                       .staging_bytes = sizeof staging};
+        struct collective *c = open_channel(r, native, o);
+        if (r->rank == 1) stream_host(r->s, "compute", compute, &seconds);
+        if (r->rank == 1) collective_send(c, r->s, x, 3, DT_F32, 2);
+        if (r->rank == 2) collective_recv(c, r->s, y, 3, DT_F32, 1);
+        collective_all_reduce(c, r->s, x, x, 3, DT_F32);
+        rc = stream_sync(r->s);
+        if (rc) fprintf(stderr, "%s\n", collective_error(c));
+        if (x[2] != 9 || (r->rank == 2 && y[2] != 3)) rc = -1;
+        collective_destroy(&c);
+    }
+    return rc;
+}
+
+// One that is stopped is an error that names it, though another computes on.
+static int job_stopped(struct mpi_rank *r) {
+    double seconds = 20, start = now_seconds();
+    struct collective *c =
+        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 2 ? 0 : 1.5, .dev = r->dev});
+    if (r->rank == 1) raise(SIGSTOP);
+    if (r->rank == 2) stream_host(r->s, "compute", compute, &seconds);
+    collective_barrier(c, r->s);
+    if (r->rank == 0) {
+        int rc = expect_failure(c, r->s, "rank 1 did not come within 1.5 s and gives no sign of life");
+        return now_seconds() - start < 6 ? rc : -1;
+    }
+    char why[256];
+    while (!collective_aborted(c, why, sizeof why) && now_seconds() - start < 15) usleep(10000);
+    return strstr(why, "rank 1 did not come") ? 0 : -1;
+}
+
+// Nobody computes: calls that differ, each waiting for the other, end at the deadline.
+static int job_differ(struct mpi_rank *r) {
+    float x[3] = {0}, y[3];
+    double start = now_seconds();
+    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 1.5, .dev = r->dev});
+    if (r->rank == 1)
+        collective_recv(c, r->s, x, 1, DT_F32, 2);
+    else
+        collective_all_gather(c, r->s, x, y, 1, DT_F32);
+    if (stream_sync(r->s) == 0 || now_seconds() - start > 6) return -1;
+    const char *why = collective_error(c);
+    return strstr(why, "did not come within 1.5 s") && !strstr(why, "sign of life") ? 0 : -1;
+}
+
 // All stages over MPI against the scalar reference.
 static int job_zero(struct mpi_rank *r) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -218,6 +280,9 @@ static const struct job {
     {"mismatch", job_mismatch, true, 3, false},
     {"abort", job_abort, true, 3, false},
     {"dead", job_dead, true, 0, false},
+    {"slow", job_slow, false, 3, false},
+    {"stopped", job_stopped, true, 2, false},
+    {"differ", job_differ, true, 3, false},
 };
 
 // A failed rank leaves through _exit, as its world cannot be finalized; late enough for the others to speak

@@ -78,7 +78,8 @@ static void slow_is_not_dead(void **state) {
         const char *topology, *says;
     } rows[] = {{"ps:sync --workers 2", "waiting for worker 1: 1 s in step 1, it is alive"},
                 {"ps:async --workers 2", "waiting for worker 1: 1 s at a barrier, it is alive"},
-                {"zero:3 --workers 2", "waiting for rank 1: 1 s in "}};
+                {"zero:3 --workers 2", "waiting for rank 1: 1 s in "},
+                {"zero:1 --workers 2 --medium shm", "waiting for rank 1: 1 s in "}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct job_output out =
             job_run(p,

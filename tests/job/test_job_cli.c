@@ -61,7 +61,7 @@ static void mistakes_are_usage_errors(void **state) {
         {"server --topology ps:sync --scheduler tcp://127.0.0.1:1 --force", "unknown option --force"},
         {"scheduler --topology ps:sync --no-weights", "unknown option --no-weights"},
         {"worker --topology ps:sync --launche", "unknown option --launche: see starring worker --help"},
-        {"bench ps", "not supported yet"},
+        {"bench ps --servers 0", "--servers"},
         {"bench collective --op nothing", "--op nothing"},
         {"bench nothing", "bench"},
         {"bench step --model nothing", "nothing"},

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "decentral/bench/bench_collective.h"
+#include "decentral/bench/bench_zero.h"
 #include "decentral/ring.h"
 #include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
@@ -25,11 +26,12 @@
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     static const char usage[] =
-        "starring bench step | kernels | adam | collective | ps | tune [OPTIONS]\n\n"
+        "starring bench step | kernels | adam | collective | zero | ps | tune [OPTIONS]\n\n"
         "  step        tokens/s and the share of a matrix product's speed of one training step\n"
         "  kernels     each operation beside a copy or a matrix product\n"
         "  adam        the optimizer beside a copy of the same bytes\n"
         "  collective  the ring's primitives, checked, in the columns of nccl-tests\n"
+        "  zero        what a rank holds in each of ZeRO's stages, counted beside the prediction\n"
         "  ps          the star: push, pull, latency and a server's arithmetic beside raw ceilings\n"
         "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n\n"
         "Examples:\n"
@@ -41,11 +43,12 @@ static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
     if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
     if (!strcmp(what, "collective")) return bench_collective(argc - 1, argv + 1);
+    if (!strcmp(what, "zero")) return bench_zero(argc - 1, argv + 1);
     if (!strcmp(what, "ps")) return bench_ps(t, argc - 1, argv + 1);
     if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
     fputs(usage, stderr);
-    fail("bench%s%s: expected step, kernels, adam, collective, ps or tune", *what ? " " : "", what);
+    fail("bench%s%s: expected step, kernels, adam, collective, zero, ps or tune", *what ? " " : "", what);
     return EXIT_USAGE;
 }
 

@@ -239,7 +239,7 @@ void commands_overview(FILE *f) {
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
         "  starring scheduler | server | worker                               the star's roles, for many machines\n"
-        "  starring bench step | kernels | adam | collective | ps | tune      how fast the parts are\n"
+        "  starring bench step | kernels | adam | collective | zero | ps | tune   how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring summary DIR                                               a run's table again\n"
         "  starring evaluate DIR                                              held-out loss of its snapshots\n"

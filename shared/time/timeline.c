@@ -278,9 +278,8 @@ static uint64_t first_transfer(const struct timeline *tl) {
     return back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;
 }
 
-void timeline_step(struct timeline *tl, int64_t step) {
+void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
     if (!tl) return;
-    int64_t now = timeline_now();
     pthread_mutex_lock(&tl->lock);
     look(tl);
     end_step(tl, now);
@@ -296,9 +295,8 @@ void timeline_step(struct timeline *tl, int64_t step) {
     pthread_mutex_unlock(&tl->lock);
 }
 
-void timeline_pause(struct timeline *tl) {
+void timeline_pause_at(struct timeline *tl, int64_t now) {
     if (!tl) return;
-    int64_t now = timeline_now();
     pthread_mutex_lock(&tl->lock);
     end_step(tl, now);
     pthread_mutex_unlock(&tl->lock);

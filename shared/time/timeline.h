@@ -51,8 +51,15 @@ struct timeline *timeline_create(const struct timeline_options *o);
 void timeline_destroy(struct timeline **tl);
 
 // ---------------------------------------------------------------- the loop
-void timeline_step(struct timeline *tl, int64_t step);  // begins; the step before it ends here
-void timeline_pause(struct timeline *tl);               // ends the step: what follows belongs to none
+int64_t timeline_now(void);
+// The moments are the caller's, so that its own sum of the steps is of the same ones: between two looks at a clock a
+// loaded machine may take a thread's core away for longer than a short run's hundredth.
+void timeline_step_at(struct timeline *tl, int64_t step, int64_t ns);  // begins; the step before it ends here
+void timeline_pause_at(struct timeline *tl, int64_t ns);  // ends the step: what follows belongs to none
+static inline void timeline_step(struct timeline *tl, int64_t step) {
+    timeline_step_at(tl, step, timeline_now());
+}
+static inline void timeline_pause(struct timeline *tl) { timeline_pause_at(tl, timeline_now()); }
 void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // the host read a batch
 // Behind the topology's finish: splits what is left. The streams may be destroyed afterwards, not before.
 void timeline_end(struct timeline *tl);
@@ -71,7 +78,6 @@ void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
 // The host stood still for it. What compute stands still for, timeline_wait records.
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
-int64_t timeline_now(void);
 
 // ---------------------------------------------------------------- what streams note themselves
 // Has a stream beside compute note what timeline_stamp asks for. 0, or -1 after logging.

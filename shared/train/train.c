@@ -318,18 +318,19 @@ static int meet(struct train *x) {
     return 0;
 }
 
+static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
+
 static int run_steps(struct train *x) {
-    double start = now_seconds();
     rank_span_begin(&x->r->report.span);
     snapshots_begin(x->o->snapshots);
+    int64_t start = timeline_now(), begin = start;
     for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
         struct step_input in = {0};
         struct step_stats stats = {0};
-        double begin = now_seconds();
-        timeline_step(x->r->timeline, step);
+        timeline_step_at(x->r->timeline, step, begin);
         if (attempt(x, step, &in, &stats)) return -1;
-        double now = now_seconds();
-        struct told told = {samples_before(x), now - begin, now - start};
+        int64_t now = timeline_now();
+        struct told told = {samples_before(x), seconds_since(begin, now), seconds_since(start, now)};
         if (!stats.skipped) told.samples += samples_per_update(x);
         if (judge(x, step, &stats)) return -1;
         x->r->steps = step + 1;
@@ -339,11 +340,13 @@ static int run_steps(struct train *x) {
                                    told.elapsed};
         snapshots_step(x->o->snapshots, &at, stats.snapshot);
         x->r->interrupted = stats.stop && step + 1 < x->c->steps;
+        begin = timeline_now();
     }
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
-    timeline_pause(x->r->timeline);
+    int64_t end = timeline_now();
+    timeline_pause_at(x->r->timeline, end);
     rank_span_end(&x->r->report.span);
-    x->steps_s = now_seconds() - start;
+    x->steps_s = seconds_since(start, end);
     return x->t->mean_per_worker ? meet(x) : 0;
 }
 

@@ -273,6 +273,21 @@ static void finish(struct rig *r, struct time_split *t, int64_t steps) {
     assert_int_equal(timeline_lost(r->tl), 0);
 }
 
+// A loop that sums up its steps by its own looks at the clock is right, however late it comes to say so.
+static void test_a_step_is_as_long_as_its_loop_says(void **state) {
+    struct rig *r = *state;
+    struct time_split t;
+    int64_t now = timeline_now();
+    usleep(3000);
+    timeline_step_at(r->tl, 0, now);
+    usleep(1000);
+    timeline_step_at(r->tl, 1, now + 1000000);
+    timeline_pause_at(r->tl, now + 1500000);
+    usleep(2000);
+    finish(r, &t, 2);
+    assert_true(fabs(time_split_parts(&t) - 1.5e-3) < 1e-9);
+}
+
 // Sleeping may take longer on a loaded machine, never shorter: lower bounds hold, and the parts add up.
 static void test_a_stream_notes_when_it_is_busy_and_blocked(void **state) {
     struct rig *r = *state;
@@ -414,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_blocked_while_busy_is_busy),
         cmocka_unit_test(test_reading_is_data_only_where_nothing_else_happens),
         cmocka_unit_test(test_nothing_recorded_is_the_hosts),
+        RIG(test_a_step_is_as_long_as_its_loop_says),
         cmocka_unit_test(test_the_split_is_its_definition),
         cmocka_unit_test(test_an_offset_lies_within_its_error),
         RIG(test_a_stream_notes_when_it_is_busy_and_blocked),

@@ -219,11 +219,11 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
     if (w->c->no_overlap) push_all(w);
+    uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
     struct command c = {
         .kind = COMMAND_REPORT,
         .report = {.in = *in, .loss = words.loss_sum / in->loss_tokens, .ready_ns = timeline_now()}};
     const char *late = "the scheduler did not close the step";
-    uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
     timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
     comm_command(w->comm, &c);
     if (await(w, COMM_STEP_DONE, -1, id, late) != 0) return -1;

@@ -62,7 +62,8 @@ static int configure(struct run *r, const struct topology_table *topologies, str
     const char *launch = cli_get(args, "launch");
     if (rank_env_read(&r->env)) return -1;
     // Before the configuration is read as a rank's, and again for what it says itself.
-    if (launch) r->env = rank_env_told(&r->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
+    if (launch && strcmp(launch, "auto"))
+        r->env = rank_env_told(&r->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
     if (load(r, topologies, args)) return -1;
     r->env = rank_env_told(&r->env, r->config->launch);
     device_resolve(r->config);  // what "auto" leaves to this machine

@@ -132,7 +132,7 @@ static void every_medium(void **state) {
         const char *topology, *more, *launch, *medium;
     } runs[] = {
         {"ps:sync", "--medium tcp", "processes", "tcp"},
-        {"zero:0", "--medium shm", "mpi", "shm"},
+        {"zero:0", "--launch auto --medium shm", "mpi", "shm"},
         {"zero:1", "--medium tcp", "mpi", "tcp"},
         {"zero:2", "--medium shm", "mpi", "shm"},
         {"zero:3", "--medium tcp", "mpi", "tcp"},

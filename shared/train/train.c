@@ -62,7 +62,9 @@ static int forward(struct train *x) {
         struct unit_view view;
         if (topology_acquire(t, u, PASS_FORWARD, &view)) return -1;
         if (u < last) topology_prefetch(t, u + 1, PASS_FORWARD);
+        hinder_before(x->hinder);
         model_forward(x->model, u, &view, NULL, false);
+        hinder_after(x->hinder);
         if (topology_release(t, u, PASS_FORWARD)) return -1;
     }
     return 0;

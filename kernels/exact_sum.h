@@ -17,6 +17,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #define SUMSQ_BLOCK     256  // elements
 #define EXACT_SUM_LIMBS 20
@@ -31,10 +32,11 @@ struct exact_sum {
 // Adds a finite x >= 0 that is a multiple of 2^-320.
 static inline void exact_sum_add(struct exact_sum *s, double x) {
     if (x <= 0.0) return;
-    int e;
-    double f = frexp(x, &e);                 // x = f * 2^e, f in [0.5, 1)
-    uint64_t mant = (uint64_t)ldexp(f, 53);  // x = mant * 2^(e-53)
-    int shift = e - 53 + 320;                // position of mant's lowest bit
+    // From the number's bits: frexp and ldexp are calls, and took a third of the time of a sum of squares.
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint64_t mant = (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;  // x = mant * 2^(exponent - 1075)
+    int shift = (int)(bits >> 52) - 1075 + 320;                              // position of mant's lowest bit
     if (shift < 0) {
         mant >>= -shift;  // bits below 2^-320 are zero by the contract
         shift = 0;

@@ -26,6 +26,23 @@ static void partitions_give_the_same_sum(void **state) {
     }
 }
 
+// A sum of one number is that number, from the smallest that fits on.
+static void one_number_comes_back(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 4000; i++) {
+        struct exact_sum s = {0};
+        double x = wide_term(i);
+        exact_sum_add(&s, x);
+        assert_true(exact_sum_value(&s) == x);
+    }
+    for (int e = -320; e <= 256; e++) {
+        struct exact_sum s = {0};
+        double x = ldexp(e < -268 ? 1.0 : 0x1.fffffffffffffp0, e);
+        exact_sum_add(&s, x);
+        assert_true(exact_sum_value(&s) == x);
+    }
+}
+
 // Equal sums whose digits carry differently have equal values.
 static void carries_do_not_matter(void **state) {
     (void)state;
@@ -331,6 +348,7 @@ static void a_skipped_step_writes_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(partitions_give_the_same_sum),
+        cmocka_unit_test(one_number_comes_back),
         cmocka_unit_test(carries_do_not_matter),
         cmocka_unit_test(extremes_are_exact),
         cmocka_unit_test(sumsq_matches_ref),

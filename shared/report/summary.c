@@ -322,7 +322,7 @@ static void put_words(cJSON *s, const struct optimizer *o) {
          "bytes of each GPU after the last step: used as cudaMemGetInfo says, ledger and workspaces of all "
          "its ranks, other = used - ledger - workspaces: context, libraries, other programs; null when that "
          "is less than nothing, as ranks look at different moments"},
-        {"rss_bytes", "resident bytes of the process at the end; ranks that are threads share one process"},
+        {"rss_bytes", "peak of the process's resident bytes; ranks that are threads share one process"},
         {"late_allocations", "device allocations after the first step"},
         {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
         {"wire",

@@ -32,6 +32,7 @@ struct train {
     struct batch_feed *feed;
     struct hinder *hinder;  // NULL: no trouble was asked for
     double steps_s;         // all steps
+    double job_s;           // until the last worker had ended its own, where each goes at its own pace
     uint64_t allocations;   // after the first step
 };
 
@@ -210,7 +211,7 @@ static int final_weights(struct train *x) {
         return -1;
     struct weights_hash *hash = weights_hash_create();
     struct snapshot_info now = {x->c->steps, samples_before(x), samples_before(x) / samples_per_update(x),
-                                x->steps_s};
+                                x->job_s};
     int rc = 0;
     if (first && !x->r->interrupted) snapshots_last_begin(x->o->snapshots, &now);
     for (int u = 0; u < x->l->count && !rc; u++) {
@@ -323,8 +324,8 @@ static int meet(struct train *x) {
 static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
 
 static int run_steps(struct train *x) {
+    snapshots_begin(x->o->snapshots);  // may open a file: no part of the first step
     rank_span_begin(&x->r->report.span);
-    snapshots_begin(x->o->snapshots);
     int64_t start = timeline_now(), begin = start;
     for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
         struct step_input in = {0};
@@ -348,8 +349,11 @@ static int run_steps(struct train *x) {
     int64_t end = timeline_now();
     timeline_pause_at(x->r->timeline, end);
     rank_span_end(&x->r->report.span);
-    x->steps_s = seconds_since(start, end);
-    return x->t->mean_per_worker ? meet(x) : 0;
+    x->steps_s = x->job_s = seconds_since(start, end);
+    if (!x->t->mean_per_worker) return 0;
+    int rc = meet(x);
+    x->job_s = seconds_since(start, timeline_now());  // the weights then hold the slowest worker's gradients as well
+    return rc;
 }
 
 static int run(struct train *x) {

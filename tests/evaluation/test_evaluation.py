@@ -99,6 +99,14 @@ class Evaluation(unittest.TestCase):
         self.assertEqual(sorted(e["seconds"] for e in evals), [e["seconds"] for e in evals])
         self.assertEqual(self.summary("async")["samples_applied"], 120)
 
+    def test_the_last_weights_are_there_when_the_slowest_worker_has_ended(self):
+        self.train("late", "--quiet", "--topology", "ps:async", "--straggle", "1:8", "--eval-every", "4", steps="12")
+        s, evals = self.summary("late"), self.lines("late", "evals.jsonl")
+        fast, slow = (t["total"] for t in s["time_per_rank"])
+        self.assertLess(fast, 0.8 * slow)
+        self.assertEqual(evals[-1]["samples"], s["samples_applied"])
+        self.assertGreaterEqual(evals[-1]["seconds"], 0.97 * slow)
+
     def test_by_seconds(self):
         for topology in ("zero:1", "ps:sync", "ps:async"):
             self.train("timed", "--quiet", "--force", "--topology", topology, "--set", "eval_every_seconds=0.1",

@@ -111,6 +111,8 @@ def why(run, reference):
     """Why `run` may differ from `reference`, as a sentence; None when nothing explains it."""
     n = run.workers or 1
     topology = run.topology or ""
+    if run.tokens_per_step != reference.tokens_per_step:
+        return f"its steps have {run.tokens_per_step} tokens against {reference.tokens_per_step}: other batches, other updates"
     if topology == "ps:async":
         return (f"the servers apply each worker's gradient alone, the moment it arrives: {n} small updates where the "
                 f"others make one, each computed on weights that have changed meanwhile (staleness"

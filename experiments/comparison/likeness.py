@@ -7,13 +7,24 @@ from .runs import RunError
 # Facts that make another task of it: whatever is swept, they stay equal.
 TASK = ["tokens_per_step", "model", "params", "data", "cpu_kernel", "products"]
 # Facts that a sweep or a list of media may vary, where all runs of one of its points share them.
-SETTING = ["seed", "dtype", "steps", "lr", "clip", "device", "medium", "host", "revision"]
-REMEDIES = {"cpu_kernel": "give all of them --set cpu.kernel=fma",
+SETTING = ["seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "host", "revision"]
+REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where workers are swept one that each number divides",
+            "trouble": "give all of them the same --straggle and --delay (--set trouble.straggle=R:F)",
+            "cpu_kernel": "give all of them --set cpu.kernel=fma",
             "products": "give all of them the same --set cuda.products=FILE, or none",
             "medium": "give all of them the same --medium, which puts a ring in processes as well",
+            "held_out": "give all of them the same --set eval_batches=N",
             "host": "run them on one machine", "revision": "run them with one build",
             "lr": "give all of them the same --set optimizer.params.lr=X", "clip": "give all of them the same --set gradient_clipping=X"}
-MUST_BE_SAID = {"tokens_per_step", "model", "params", "data", "seed"}  # of the others, nothing said is nothing unlike
+# A run that does not say is unlike one that does; of the other facts, nothing said is nothing unlike.
+MUST_BE_SAID = {"tokens_per_step", "model", "params", "data", "seed", "medium", "host", "revision"}
+
+
+def in_one_line(found):
+    """{"type": "AdamW", "params": {"eps": 1e-8}} as "AdamW eps=1e-08"; "constant" of nothing."""
+    if not isinstance(found, dict) or not found:
+        return "constant"
+    return " ".join([str(found.get("type") or "unnamed")] + [f"{k}={v}" for k, v in sorted((found.get("params") or {}).items())])
 
 
 def fact(run, key):
@@ -24,13 +35,22 @@ def fact(run, key):
         return None if run.products is None else run.get("products", "hash") or "no table"
     if key == "lr":
         return ((run.config().get("optimizer") or {}).get("params") or {}).get("lr")
+    if key == "schedule":
+        return in_one_line(run.config().get("scheduler")) if run.config() else None
+    if key == "optimizer":
+        found = dict(run.config().get("optimizer") or {})
+        found["params"] = {k: v for k, v in (found.get("params") or {}).items() if k != "lr"}
+        return in_one_line(found) if run.config() else None
+    if key == "trouble":
+        return run.get("trouble", "text") or "none"
     if key == "clip":
         return run.config().get("gradient_clipping")
     if key == "steps":
         return run.steps_planned or run.steps
     if key == "medium":
-        # local has nobody to talk to
         return None if run.medium == "none" else run.medium + f" at {run.links}" if run.links and run.medium else run.medium
+    if key == "held_out":
+        return run.evals[-1].tokens if run.evals else None
     if key == "host":
         return run.get("machine", "host")
     return run.summary.get(key)
@@ -41,7 +61,8 @@ def values_of(key, runs):
     values = {}
     for run in runs:
         value = fact(run, key)
-        if key in MUST_BE_SAID or value is not None:
+        must = key in MUST_BE_SAID and not (key == "medium" and run.kind == "local")  # it has nobody to talk to
+        if must or value is not None:
             values.setdefault(json.dumps(value), []).append(run.label)
     return values
 

@@ -55,10 +55,11 @@ def of_run(run):
 
 
 def shared(runs):
-    """[(name, [values])] of what the runs say of medium, machine and build, each value once."""
+    """[(name, [values])] of what the runs say of medium, stragglers, machine and build, each value once."""
     media = [(f"{r.medium} ({r.launch})" if r.launch else r.medium) + (f", links of {r.links} each way" if r.links else "")
              for r in runs if r.medium not in (None, "none")]
-    return [("medium", list(dict.fromkeys(media))), ("machine", list(dict.fromkeys(filter(None, map(of_run, runs))))),
+    trouble = [text for text in dict.fromkeys(r.get("trouble", "text") for r in runs) if text]
+    return [("medium", list(dict.fromkeys(media))), ("made slow on purpose", trouble), ("machine", list(dict.fromkeys(filter(None, map(of_run, runs))))),
             ("revision", list(dict.fromkeys(r.revision for r in runs if r.revision)))]
 
 

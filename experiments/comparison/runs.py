@@ -33,6 +33,7 @@ class Evaluation:
     samples: float
     updates: float
     seconds: float   # of training
+    tokens: float = None   # that were predicted; None: not said
 
 
 class Run:
@@ -137,7 +138,8 @@ def load_evals(path, run):
                 record = json.loads(line)
                 step, loss = record["step"], as_float(record["val_loss"])
                 if "samples" in record:
-                    evals.append(Evaluation(step, loss, record["samples"], record["updates"], record["seconds"]))
+                    evals.append(Evaluation(step, loss, record["samples"], record["updates"], record["seconds"],
+                                            record.get("tokens")))
                 else:
                     evals.append(Evaluation(step, loss, step * batch, step, elapsed[min(step, len(elapsed)) - 1] if step else 0.0))
             except (ValueError, KeyError, TypeError) as e:

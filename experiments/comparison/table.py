@@ -13,6 +13,12 @@ CHECK_BOUND = 0.01   # of a step's time: what its parts may miss
 WIDTH = 118  # of a block of the printed table; more columns go into further blocks
 HOST = ("\"Host\" is when computing stood still for no transfer: the host's work between operations, reading data, threads "
         "that wait for a core.")
+STAR_IN_PLACE = ("On shm a star's worker reads the weights where its servers keep them and writes gradients where they read them: "
+                 "its model state is gradients alone, half of the textbook's weights and gradients; the weights are among the "
+                 "servers' memory.")
+RESIDENT = ("Resident memory adds the peaks of all processes: a page of shared memory, of the program or of a library counts in each "
+            "process that has touched it. Device memory counts each byte once.")
+EARLY = 1.05         # slowest worker's seconds over the fastest one's, from which tokens/s is explained
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
 # (key of summary.time, words). Data is a part of the host's time.
 TIMES = [("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("wait", "waiting for peers"),
@@ -61,7 +67,34 @@ def others_share(run):
 
 def footnotes(groups):
     """What stands below the table, as sentences."""
-    return [EXACT, HOST] + method(groups) + doubtful(groups) + noise.footnotes([r for g in groups for r in g])
+    return [EXACT] + remarks(groups) + noise.footnotes([r for g in groups for r in g])
+
+
+def remarks(groups):
+    """What a reader of the rows must know, as sentences; the report has them too."""
+    return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + early_enders(groups)
+
+
+def shared_pages(groups):
+    """What shared memory does to the rows of memory."""
+    runs = [r for g in groups for r in g if r.medium == "shm"]
+    star = [STAR_IN_PLACE] if any(r.kind == "ps" for r in runs) else []
+    return star + ([RESIDENT] if runs else [])
+
+
+def early_enders(groups):
+    """Asynchronous runs in which some worker had done its steps long before the last one: tokens/s has that rest in it."""
+    out = []
+    for run in [g[0] for g in groups if stale(g[0])]:
+        seconds = [float(t.get("total") or 0) for t in run.time_per_rank or []]
+        if len(seconds) < 2 or min(seconds) <= 0 or max(seconds) < EARLY * min(seconds) or not run.tokens_per_step:
+            continue
+        each = len(run.losses) * run.tokens_per_step / len(seconds)
+        out.append(f"{run.label}: every worker computes equally many steps, and whoever is done rests. The first was done after "
+                   f"{min(seconds):.1f} s, the last after {max(seconds):.1f} s; tokens/s counts until then. While all of them "
+                   f"computed it was {sum(each / s for s in seconds):,.0f}"
+                   f"{' (run 1)' if any(len(g) > 1 and g[0] is run for g in groups) else ''}.")
+    return out
 
 
 def method(groups):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """experiments/compare.py over made-up run directories, and over a made-up program."""
 import csv
+import dataclasses
 import html.parser
 import json
 import os
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPARE = os.path.join(TOP, "experiments", "compare.py")
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import equality, likeness, table
 from comparison.draw import svg
+from comparison.pages import curves
 from comparison.plan import split_values
 from comparison.runs import RunError, load
 
@@ -90,7 +93,10 @@ make_run(value("--out"), value("--topology"), losses, seed=int(value("--seed", 1
 UNLIKE = {"tokens_per_step": {"tokens_per_step": 2048}, "model": {"model": "tiny"}, "params": {"params": 7}, "seed": {"seed": 2},
           "data": {"data": "other.txt"}, "dtype": {"dtype": "fp32"}, "steps": {"steps": 5}, "device": {"device": "cuda"},
           "medium": {"medium": "threads"}, "host": {"machine": {"host": "there"}}, "revision": {"revision": "def0"},
-          "lr": {"config": {"optimizer": {"params": {"lr": 3e-3}}}}, "clip": {"config": {"gradient_clipping": 0.5}}}
+          "lr": {"config": {"optimizer": {"params": {"lr": 3e-3}}}}, "clip": {"config": {"gradient_clipping": 0.5}},
+          "schedule": {"config": {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}}},
+          "optimizer": {"config": {"optimizer": {"params": {"lr": 1e-3, "eps": 1e-6}}}},
+          "trouble": {"trouble": {"straggle": ["1:3"], "text": "rank 1 computes 3 times as long"}}}
 
 
 class Case(unittest.TestCase):
@@ -196,6 +202,42 @@ class FinishedRuns(Case):
                 likeness.refuse_unlike(groups, False)
             self.assertRegex(table.text_table(groups), rf"(?m)^unlike: {key} \S.* / \S")
         likeness.refuse_unlike([[load(d, d)] for d in self.two()[1:]], False)
+
+    def test_what_only_one_run_says_is_unlike(self):
+        for key in ("medium", "host", "revision"):
+            groups = [[load(d, d)] for d in self.two()[1:]]
+            groups[0][0].summary["machine" if key == "host" else key] = None
+            self.assertEqual(list(likeness.unlike(groups)), [key])
+
+    def test_held_out_text_of_two_sizes_is_refused(self):
+        groups = [[load(d, d)] for d in self.two()[1:]]
+        run = groups[0][0]
+        run.evals = [dataclasses.replace(e, tokens=64) for e in run.evals]
+        self.assertEqual(likeness.unlike(groups)["held_out"], {"64": [run.label], "4096": [groups[1][0].label]})
+
+    def test_rows_that_need_a_word(self):
+        star, ring = ([load(d, d)] for d in self.two()[1:])
+        told = table.remarks([star, ring])
+        self.assertIn(table.STAR_IN_PLACE, told)
+        self.assertIn(table.RESIDENT, told)
+        self.assertNotIn(table.STAR_IN_PLACE, table.remarks([ring]))
+        star[0].summary.update(topology="ps:async", time_per_rank=[{"total": 2.0}, {"total": 8.0}], medium="tcp")
+        (words,) = [text for text in table.remarks([star]) if "whoever is done rests" in text]
+        steps = len(star[0].losses)
+        self.assertRegex(words, rf"after 2.0 s, .* after 8.0 s; .* {steps * 512 * (1 / 2 + 1 / 8):,.0f}\.$")
+        star[0].summary["time_per_rank"] = [{"total": 8.0}, {"total": 8.1}]
+        self.assertFalse([text for text in table.remarks([star]) if "rests" in text or text == table.STAR_IN_PLACE])
+
+    def test_a_run_keeps_its_colour_in_all_curves(self):
+        groups = [[load(d, d)] for d in (make_run(self.at("l"), "local", losses=LOSSES[:3] + ["5.0"]), *self.two()[1:])]
+        with mock.patch.object(curves, "key_of", return_value="") as keys:
+            curves.losses(groups)
+        seen = {}
+        for call in keys.call_args_list:
+            for series in call.args[0]:
+                seen.setdefault(series["label"].split(" = ")[0], set()).add(series["color"])
+        self.assertEqual(seen["local"], {0})
+        self.assertEqual(seen["ps:sync"], {1})
 
     def test_force_lets_unlike_runs_pass_and_names_them(self):
         argv = self.two(**UNLIKE["dtype"])

@@ -37,7 +37,8 @@ def losses(groups):
     """Training loss against steps, and the distances between curves."""
     runs, series = [g[0] for g in groups], []
     curves = same_curve(groups)
-    for i, alike in enumerate(curves):
+    for alike in curves:
+        i = groups.index(alike[0])
         points, band = curve_of(alike[0])
         series.append({"label": " = ".join(g[0].label for g in alike), "color": i % 8, "dash": dash(i), "points": points, "band": band,
                        "dots": [] if band else [(e.step, e.loss) for e in learning.judged(alike[0][0])]})
@@ -53,7 +54,7 @@ def losses(groups):
 worker 0's slice). Pale: single steps; bold: trailing mean over a
 fiftieth of the run.{bands} The dotted line is what a model reaches that knows only how frequent each token is; below it, the
 model has learned something about order. Dots: loss on held-out text.{tail}</figcaption></figure>
-{distances([alike[0][0] for alike in curves])}{wall_clock(groups, levels)}"""
+{distances([alike[0][0] for alike in curves], groups)}{wall_clock(groups, levels)}"""
 
 
 def wall_clock(groups, levels):
@@ -72,10 +73,12 @@ def wall_clock(groups, levels):
 more ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.</figcaption></figure>"""
 
 
-def distances(runs):
-    """How far the losses of other curves are from the first's, which is the one that most runs share."""
+def distances(runs, groups):
+    """How far the losses of other curves are from the first's, which is the one that most runs share. Each has the colour
+    that its group has against the wall clock."""
     reference, series = runs[0], []
-    for i, run in enumerate(runs[1:], 1):
+    for run in runs[1:]:
+        i = next(k for k, group in enumerate(groups) if run in group)
         if run.seed != reference.seed:
             continue
         points = []

@@ -142,7 +142,7 @@ def numbers(groups, target):
                     + "".join(f"<td{mono}>{escape(c)}</td>" for c in cells) + "</tr>")
     top = "".join(f"<th>{escape(g[0].label)}</th>" for g in groups)
     noisy = noise.noisy_runs([r for g in groups for r in g])
-    below = [table.HOST] + table.method(groups) + table.doubtful(groups) + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
+    below = table.remarks(groups) + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
     told = "; ".join(f"<b>{escape(name)}</b> {escape(', '.join(found))}" for name, found in
                     machine.shared([r for g in groups for r in g]) if found)
     above = f"<p>{told}.</p>" if told else ""

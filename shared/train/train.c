@@ -352,7 +352,8 @@ static int run_steps(struct train *x) {
     x->steps_s = x->job_s = seconds_since(start, end);
     if (!x->t->mean_per_worker) return 0;
     int rc = meet(x);
-    x->job_s = seconds_since(start, timeline_now());  // the weights then hold the slowest worker's gradients as well
+    x->job_s =
+        seconds_since(start, timeline_now());  // the weights then hold the slowest worker's gradients as well
     return rc;
 }
 

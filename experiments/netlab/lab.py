@@ -31,7 +31,7 @@ QUEUE_MS = 20        # what waits for a link, before packets are dropped; at lea
 QUEUE_LEAST = 1000000
 PACKET_MS = 1        # what the kernel hands to a link at once; a slow link would lose 64 KiB with each packet dropped
 PACKET_MOST = 65536
-BURST_MS = 1         # what a link may send at once; at least one packet of the kernel's largest kind
+BURST_MS = 20        # what a link may send at once, after it was idle or this kernel late; at least one of the largest packets
 BURST_LEAST = 72 << 10
 HOSTS_MAX = 250
 

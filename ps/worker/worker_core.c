@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/worker/credits.h"
 #include "shared/core/error.h"
 
 enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
@@ -48,8 +49,8 @@ struct worker_core {
     struct worker_key *keys;    // (map->count)
     struct worker_unit *units;  // (units)
     struct ps_clock clock;
-    int queued, sending;    // keys
-    size_t unacknowledged;  // bytes: credits in use
+    int queued, sending;  // keys
+    struct credits credits;
     uint64_t pull_seq;
     struct request report, gather, goodbye;
     struct worker_status status;
@@ -62,9 +63,7 @@ struct worker_core {
 };
 
 static void request_open(struct worker_core *c, struct request *r, const struct wire_header *h, double now) {
-    r->open = true;
-    r->sent_s = now;
-    r->h = *h;
+    *r = (struct request){true, now, *h};
     port_tell(&c->o.port, PEER_SCHEDULER, h);
 }
 
@@ -143,16 +142,18 @@ static size_t credit(const struct worker_key *k) { return k->shared && !k->init 
 // Keys are ordered by unit, and unit 0 is what the next forward needs first.
 static void pump(struct worker_core *c, double now) {
     bool full = false;
+    size_t held = 0;  // of the keys so far
     for (int key = 0; key < c->o.map->count && c->queued > 0; key++) {
         struct worker_key *k = &c->keys[key];
-        if (k->sending != SEND_QUEUED) continue;
         size_t takes = credit(k);
-        full = full || (c->unacknowledged && c->unacknowledged + takes > (size_t)c->o.credit_bytes);
+        if (k->sending == SEND_HELD) held += takes;
+        if (k->sending != SEND_QUEUED) continue;
+        full = full || !credits_allow(&c->credits, takes, held);
         if (takes && full) continue;
         k->sending = SEND_SENT;
         k->told = false;
         c->queued--;
-        c->unacknowledged += takes;
+        c->credits.taken += takes;
         k->asked_s = now;
         if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
@@ -254,7 +255,8 @@ static void note_landed(struct worker_core *c, const struct worker_key *k, const
 }
 
 static void sent_through(struct worker_core *c, struct worker_key *k) {
-    c->unacknowledged -= credit(k);
+    c->credits.taken -= credit(k);
+    if (k->sending == SEND_HELD) c->credits.held -= credit(k);
     k->sending = SEND_IDLE;
     c->sending--;
     c->progress++;
@@ -266,7 +268,9 @@ static void on_push_ack(struct worker_core *c, struct worker_key *k, const struc
     if (!open || k->init || h->step != k->push.step) return;
     if (h->flags & WIRE_HELD) {
         // Overtaken by weights that contain it: this goes on being repeated until the last word comes.
-        if (k->landed <= k->push.step) k->sending = SEND_HELD;
+        if (k->landed > k->push.step || k->sending == SEND_HELD) return;
+        k->sending = SEND_HELD;
+        c->credits.held += credit(k);
         return;
     }
     staleness_count(&c->status.staleness, (uint64_t)h->staleness);
@@ -444,7 +448,6 @@ const struct worker_status *worker_core_status(const struct worker_core *c) { re
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 
 const char *worker_core_error(const struct worker_core *c) { return c->error; }
-
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size) {
     const int *first = c->o.map->first;
     snprintf(out, size, "unit %s", c->o.layout->units[u].name);
@@ -475,6 +478,7 @@ static void key_init(const struct worker_core *c, struct worker_key *k, const st
 struct worker_core *worker_core_create(const struct worker_core_options *o) {
     struct worker_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
+    c->credits.most = (size_t)o->credit_bytes;
     c->heard_s = o->start_s;
     c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);

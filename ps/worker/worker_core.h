@@ -8,7 +8,7 @@
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
 //
 // Safe to overwrite: this worker pushed the key only after its last use of the weights in step t.
-// Credits: bytes pushed and not yet acknowledged; one partition may always go. What a shard reads in this worker's
+// Credits (credits.h): bytes pushed and not yet acknowledged. What a shard reads in this worker's
 // segment is in no transport and takes no credit: its push says where the gradient lies. The gradient stays as it is
 // until the shard's answer, be it the acknowledgement or the weights that contain it; a repeated push that arrives
 // later is dropped unread. The weights are then in place: the shard wrote them, or the worker reads the shard's own.
@@ -59,9 +59,9 @@ struct unit_times {
 };
 
 struct worker_status {
-    int pulling;                     // pulls not yet answered
-    int64_t steps_done;              // that the scheduler has closed
-    struct step_stats stats;         // of the last one
+    int pulling;              // pulls not yet answered
+    int64_t steps_done;       // that the scheduler has closed
+    struct step_stats stats;  // of the last one
     struct ps_clock clock;
     int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
     uint64_t gathers_done;

@@ -24,7 +24,7 @@ MODEL = {"model_type": "gpt2", "vocab_size": 2048, "n_positions": 64, "n_embd": 
          "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 SMALL = ["--model", "model.json", "--tokenizer", "byte", "--seq", "8", "--batch", "1", "--dtype", "bf16", "--set",
          "eval_batches=0", "--set", "gradient_clipping=0", "--set", "parameter_server.partition_bytes=16384", "--set",
-         "parameter_server.credit_bytes=65536", "--threads", "1"]
+         "parameter_server.credit_bytes=131072", "--threads", "1"]
 
 
 def why_not():

@@ -1,6 +1,7 @@
 // Single messages to a shard and to a worker: what is refused, what is said when something does not
 // come, and the order of pulls, commits and versions.
 #include "ps/server/sum.h"
+#include "ps/worker/credits.h"
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- one shard, two workers, one key
@@ -377,6 +378,71 @@ static void test_credits_and_urgency(void **state) {
     sim_destroy(b.sim);
 }
 
+// The last push that a worker has sent, or -1.
+static int last_push(const struct log *l) {
+    for (int i = l->count - 1; i >= 0; i--)
+        if (l->sent[i].h.kind == WIRE_PUSH) return l->sent[i].h.key;
+    return -1;
+}
+
+static void tell_pushed(struct worker_core *w, int key, uint32_t flags) {
+    struct wire_header ack = {.kind = WIRE_PUSH_ACK, .key = key, .step = 0, .flags = flags};
+    worker_core_message(w, 0, &ack, NULL, 0);
+    worker_core_tick(w, 0);
+}
+
+// A gradient that came too early, and may be held until all else has been pushed, keeps no urgent one back: others wait
+// for that one.
+static void test_held_keeps_no_urgent_back(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    int last = b.sim->map->count - 1;
+    struct worker_core_options o = {.layout = b.sim->l,
+                                    .map = b.sim->map,
+                                    .dtype = DT_BF16,
+                                    .weights = b.sim->workers[0].weights,
+                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .credit_bytes = 2 * (int64_t)b.bytes - 1,
+                                    .resend_s = 1e6,
+                                    .heartbeat_s = 1e6,
+                                    .lost_s = 1e6,
+                                    .port = {&b.log, log_send}};
+    struct worker_core *w = worker_core_create(&o);
+    struct push_info p = {.step = 0, .lr = 0.1f, .grad_scale = 1.0f};
+    worker_core_push_unit(w, TOY_UNITS - 1, &p);
+    worker_core_tick(w, 0);
+    int early = last_push(&b.log);
+    assert_int_equal(early, b.sim->map->first[TOY_UNITS - 1]);
+    for (int u = TOY_UNITS - 2; u >= 0; u--) worker_core_push_unit(w, u, &p);
+    worker_core_tick(w, 0);
+    assert_int_equal(last_push(&b.log), early);  // it is under way
+    tell_pushed(w, early, WIRE_HELD);
+    for (int key = 0; key < early; key++) {
+        assert_int_equal(last_push(&b.log), key);
+        tell_pushed(w, key, WIRE_HELD);
+        assert_int_equal(last_push(&b.log), key);  // held, and more urgent than the next
+        tell_pushed(w, key, 0);
+    }
+    if (early < last) assert_int_equal(last_push(&b.log), early - 1);  // behind it
+    tell_pushed(w, early, 0);
+    assert_int_equal(last_push(&b.log), early < last ? early + 1 : early - 1);
+    worker_core_destroy(&w);
+    sim_destroy(b.sim);
+}
+
+static void test_credits(void **state) {
+    (void)state;
+    assert_true(credits_allow(&(struct credits){100, 0, 0}, 500, 0));  // nothing is under way: any size
+    assert_true(credits_allow(&(struct credits){100, 100, 100}, 500, 0));
+    assert_false(credits_allow(&(struct credits){100, 101, 101}, 1, 0));  // once
+    assert_false(credits_allow(&(struct credits){100, 20, 20}, 40, 20));  // behind what is held: half of them
+    assert_true(credits_allow(&(struct credits){100, 20, 20}, 30, 20));
+    assert_true(credits_allow(&(struct credits){100, 20, 0}, 30, 0));
+    assert_false(credits_allow(&(struct credits){100, 20, 0}, 31, 0));
+    assert_true(credits_allow(&(struct credits){100, 70, 50}, 30, 0));
+    assert_false(credits_allow(&(struct credits){100, 80, 60}, 30, 0));  // all together: all of them
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_of_pulls), cmocka_unit_test(test_commit_waits_for_transport),
@@ -384,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_different_lr),   cmocka_unit_test(test_slow_worker),
         cmocka_unit_test(test_segment_bounds), cmocka_unit_test(test_many_gradients),
         cmocka_unit_test(test_staleness),      cmocka_unit_test(test_credits_and_urgency),
+        cmocka_unit_test(test_credits),        cmocka_unit_test(test_held_keeps_no_urgent_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

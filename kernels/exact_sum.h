@@ -32,7 +32,7 @@ struct exact_sum {
 // Adds a finite x >= 0 that is a multiple of 2^-320.
 static inline void exact_sum_add(struct exact_sum *s, double x) {
     if (x <= 0.0) return;
-    // From the number's bits: frexp and ldexp are calls, and took a third of the time of a sum of squares.
+    // From the number's bits: frexp and ldexp are calls, and took up to a third of a sum of squares.
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     uint64_t mant = (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;  // x = mant * 2^(exponent - 1075)

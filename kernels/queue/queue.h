@@ -23,6 +23,7 @@
 #define STARRING_KERNELS_QUEUE_QUEUE_H
 
 #include "kernels/backend_impl.h"
+#include "kernels/queue/clock.h"
 #include "kernels/queue/interval.h"
 #include "kernels/queue/trace.h"
 
@@ -129,7 +130,6 @@ struct queue {
 };
 
 // ---------------------------------------------------------------- for backends
-int64_t queue_now_ns(void);  // the monotonic clock
 // q is zeroed. queue_start starts the thread; -1: it cannot (no text is kept), and q is the caller's to free.
 void queue_init(struct queue *q, struct device *dev, const char *name, const struct queue_ops *ops);
 int queue_start(struct queue *q);

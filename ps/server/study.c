@@ -9,7 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/operations.h"
-#include "kernels/queue/queue.h"
+#include "kernels/queue/clock.h"
 #include "shared/core/error.h"
 #include "shared/report/run_file.h"
 

@@ -28,6 +28,7 @@ struct snapshots {
     struct device *dev;
     enum dtype dtype;
     char *dir;
+    struct snapshots_gear own;  // where none was given
     struct stream *stream;
     struct event *ready, *written;
     double start_s, last_s;
@@ -232,6 +233,19 @@ void snapshots_end(struct snapshots *s) {
 }
 
 // ---------------------------------------------------------------- life
+int snapshots_gear_create(struct snapshots_gear *g, struct device *dev) {
+    *g = (struct snapshots_gear){.stream = stream_create(dev, "snapshot")};
+    if (g->stream) g->ready = event_create(dev);
+    if (g->ready) g->written = event_create(dev);
+    return g->written ? 0 : -1;
+}
+
+void snapshots_gear_destroy(struct snapshots_gear *g) {
+    event_destroy(&g->ready);
+    event_destroy(&g->written);
+    if (g->stream) stream_destroy(&g->stream);
+}
+
 struct snapshots *snapshots_create(const struct snapshots_options *o) {
     const struct config *c = o->config;
     struct topology *t = o->topology;
@@ -247,10 +261,14 @@ struct snapshots *snapshots_create(const struct snapshots_options *o) {
     pthread_mutex_init(&s->mutex, NULL);
     bool there = !mkdir(s->dir, 0777) || errno == EEXIST;
     if (!there) warn("%s: %s: nothing will be evaluated", s->dir, strerror(errno));
-    if (there) s->stream = stream_create(t->dev, "snapshot");
-    if (s->stream) s->ready = event_create(t->dev);
-    if (s->ready) s->written = event_create(t->dev);
-    if (!s->written) snapshots_destroy(&s);
+    const struct snapshots_gear *gear = o->gear;
+    if (there && !gear && !snapshots_gear_create(&s->own, t->dev)) gear = &s->own;
+    if (there && gear) {
+        s->stream = gear->stream;
+        s->ready = gear->ready;
+        s->written = gear->written;
+    }
+    if (!s->stream) snapshots_destroy(&s);
     return s;
 }
 
@@ -258,9 +276,7 @@ void snapshots_destroy(struct snapshots **at) {
     struct snapshots *s = *at;
     if (!s) return;
     if (s->stream) snapshots_end(s);
-    event_destroy(&s->ready);
-    event_destroy(&s->written);
-    if (s->stream) stream_destroy(&s->stream);
+    snapshots_gear_destroy(&s->own);
     pthread_mutex_destroy(&s->mutex);
     free(s->dir);
     free(s);

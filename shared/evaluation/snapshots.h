@@ -19,10 +19,19 @@
 #include "shared/core/topology.h"
 #include "shared/evaluation/snapshot_file.h"
 
+// What a snapshot needs of a device. On a GPU it is made before the topology: nothing is created while collectives run.
+struct snapshots_gear {
+    struct stream *stream;
+    struct event *ready, *written;
+};
+int snapshots_gear_create(struct snapshots_gear *g, struct device *dev);  // 0, or -1: dev_error says why
+void snapshots_gear_destroy(struct snapshots_gear *g);  // also of one that is empty, or half made
+
 struct snapshots_options {
     const struct config *config;
     const char *dir;  // run directory
     struct topology *topology;
+    const struct snapshots_gear *gear;  // outlives the snapshots; NULL: they make their own
 };
 
 struct snapshots;

@@ -12,6 +12,10 @@
 
 #define OWN_WORDS 11
 
+// After Ctrl-C mpirun kills what has not ended by itself within a second. The ranks end the step in hand first, and
+// leave their reports.
+#define STOP_SECONDS "60"
+
 // A bundle brings its own, beside the program; otherwise PATH has it. The caller frees.
 static char *mpirun_for(const char *program) {
     char *beside = xasprintf("%.*s/mpirun", (int)(strrchr(program, '/') - program), program);
@@ -39,6 +43,8 @@ int launch_mpi(const struct launch_mpi_options *o) {
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     }
+    setenv("OMPI_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);
+    setenv("PRTE_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);  // Open MPI 5
     fflush(NULL);
     char *mpirun = mpirun_for(program);
     if (mpi_guard_start()) return -1;

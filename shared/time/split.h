@@ -23,10 +23,8 @@
 
 #include "kernels/backend.h"
 
-// Parts that add up to less or more of what a clock of its own says are warned about, but for the moments in which
-// a thread may lose its core between reading the two clocks, at both ends of a run.
+// Parts that add up to less or more of what a clock of its own says are warned about.
 #define TIME_TOLERANCE 0.01
-#define TIME_SLACK_S   0.02
 
 // Seconds.
 struct time_split {

@@ -38,9 +38,10 @@ struct session {
     struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
     struct topology *topology;
     struct snapshots *snapshots;
-    struct metrics *metrics;    // worker 0
-    struct progress *progress;  // worker 0, unless quiet
-    int notes_said;             // the device's remarks; worker 0 says them
+    struct snapshots_gear snapshots_gear;  // GPUs
+    struct metrics *metrics;               // worker 0
+    struct progress *progress;             // worker 0, unless quiet
+    int notes_said;                        // the device's remarks; worker 0 says them
     double start_s;
 };
 
@@ -137,6 +138,8 @@ static int prepare_model(struct session *x) {
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
     if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
     if (hinder_create(c, x->dev, x->compute, &x->hinder)) return -1;
+    if (x->job->dir && c->eval_batches != 0 && snapshots_gear_create(&x->snapshots_gear, x->dev))
+        return fail("no stream for snapshots: %s", dev_error(x->dev));
     if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
     double seconds = now_seconds() - start;
     if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
@@ -191,7 +194,10 @@ static struct snapshots *open_snapshots(const struct session *x) {
         return NULL;
     }
     return snapshots_create(
-        &(struct snapshots_options){.config = j->config, .dir = j->dir, .topology = x->topology});
+        &(struct snapshots_options){.config = c,
+                                    .dir = j->dir,
+                                    .topology = x->topology,
+                                    .gear = x->snapshots_gear.written ? &x->snapshots_gear : NULL});
 }
 
 static int leave_report(struct session *x, const struct train_result *result) {
@@ -279,6 +285,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     snapshots_settle(x.snapshots);
     if (x.topology) topology_destroy(&x.topology);
     snapshots_destroy(&x.snapshots);
+    snapshots_gear_destroy(&x.snapshots_gear);
     if (x.dev && o->end) o->end(o->ctx);
     model_destroy(&x.model);
     batch_feed_destroy(&x.feed);

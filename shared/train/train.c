@@ -259,7 +259,7 @@ static void split_time(struct train *x) {
     r->time_check = x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
     r->clock_error_ns = timeline_clock(x->r->timeline).error_ns;
     uint64_t lost = timeline_lost(x->r->timeline);
-    if (fabs(r->time_check - 1) * x->steps_s > TIME_TOLERANCE * x->steps_s + TIME_SLACK_S)
+    if (fabs(r->time_check - 1) > TIME_TOLERANCE)
         warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",
              time_split_parts(&r->time), x->steps_s, 100 * fabs(r->time_check - 1));
     if (lost)

@@ -1,7 +1,7 @@
 // Multiply-adds until a moment has come.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/team.h"
-#include "kernels/queue/queue.h"
+#include "kernels/queue/clock.h"
 
 #define CHAINS 64   // independent: enough to hide the latency of any vector length
 #define STEPS  512  // between two looks at the clock: some microseconds

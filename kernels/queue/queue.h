@@ -126,7 +126,7 @@ struct queue {
     // The thread's own:
     enum phase phase;
     int64_t last_end_ns;  // of the slot timed last
-    bool failed_inside;  // the function under way failed in what it called on its own stream
+    bool failed_inside;   // the function under way failed in what it called on its own stream
 };
 
 // ---------------------------------------------------------------- for backends

@@ -10,9 +10,9 @@
 #include "shared/core/topology_row.h"
 #include "shared/evaluation/evaluate_command.h"
 #include "shared/report/run_file.h"
-#include "shared/state/staleness.h"
 #include "shared/report/summary_impl.h"
 #include "shared/report/trace.h"
+#include "shared/state/staleness.h"
 #include "shared/time/timeline_file.h"
 
 struct cJSON *closing_merge(const struct config *c, const char *dir) {

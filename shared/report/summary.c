@@ -13,8 +13,8 @@
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
-#include "shared/state/staleness.h"
 #include "shared/report/summary_impl.h"
+#include "shared/state/staleness.h"
 
 static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
     cJSON *classes = cJSON_AddObjectToObject(o, key);

@@ -94,7 +94,8 @@ static void check_log(const struct job_place *p, const char *topology, bool stal
         of_unit[u] += tau;
         units[u]++;
         if (tau > most[u]) most[u] = tau;
-        assert_true(ns >= last_ns && norm >= 0 && job_number(o, "step") >= 1 && job_number(o, "version") >= 0);
+        assert_true(ns >= last_ns && norm >= 0 && job_number(o, "step") >= 1 &&
+                    job_number(o, "version") >= 0);
         last_ns = ns;
         lines++;
         cJSON_Delete(o);

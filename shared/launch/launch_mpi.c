@@ -12,9 +12,9 @@
 
 #define OWN_WORDS 11
 
-// After Ctrl-C mpirun kills what has not ended by itself within a second. The ranks end the step in hand first, and
-// leave their reports.
-#define STOP_SECONDS "60"
+// After Ctrl-C mpirun tells its ranks, waits one second, whether they need it or not, and kills them. They end the step
+// in hand first and leave their reports, for which one second is often too short.
+#define STOP_SECONDS "5"
 
 // A bundle brings its own, beside the program; otherwise PATH has it. The caller frees.
 static char *mpirun_for(const char *program) {

@@ -218,6 +218,19 @@ class Interrupted(Case):
         self.assertIn("diverged", told["why"])
         self.assertGreater(told["steps"], 0)
 
+    def test_a_ring_of_processes_leaves_its_figures(self):
+        """mpirun hands the signal on, and gives its ranks the time to end the step in hand."""
+        p = self.start(*self.argv("cut", "--topology", "zero:1", "--workers", "2", "--medium", "shm"))
+        self.wait_for_steps(p, "cut")
+        os.killpg(p.pid, signal.SIGINT)
+        _, err = p.communicate(timeout=LIMIT_S)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn("ended after step", err)
+        summary = self.state("cut", 1)
+        self.assertEqual(summary["state"], "interrupted")
+        self.assertEqual(summary["steps"], self.lines("cut"))
+        self.assertEqual(len(self.json_of("cut", "timeline.json")["ranks"]), 2)
+
     def test_mpirun_leaves_no_time(self):
         p = self.run_it(*self.argv("x", "--topology", "zero:0", "--workers", "2", "--launch", "mpi",
                                    "--save-on-interrupt"))

@@ -143,7 +143,8 @@ class Trainer:
         folder = os.path.join(self.checker.out, "runs", name.replace(":", "-").replace(" ", "-"))
         shutil.rmtree(folder, ignore_errors=True)
         argv = ["train", "--topology", topology, "--model", self.model, "--data", "demo", "--dtype", dtype, "--device", "cuda",
-                "--seed", 1, "--set", "gradient_clipping=1.0", "--quiet", "--no-weights", "--out", folder, *self.size]
+                "--seed", 1, "--set", "gradient_clipping=1.0", "--set", "eval_batches=1", "--quiet", "--no-weights",
+                "--out", folder, *self.size]
         argv += [] if topology == "local" else ["--workers", ranks]
         argv += ["--servers", 2] if topology.startswith("ps:") else []
         argv += OTHER_RINGS[ranks][1] if over else []

@@ -138,9 +138,9 @@ static int prepare_model(struct session *x) {
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
     if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
     if (hinder_create(c, x->dev, x->compute, &x->hinder)) return -1;
+    if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
     if (x->job->dir && c->eval_batches != 0 && snapshots_gear_create(&x->snapshots_gear, x->dev))
         return fail("no stream for snapshots: %s", dev_error(x->dev));
-    if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
     double seconds = now_seconds() - start;
     if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
         fprintf(stderr, "starring: %.1f s for a first pass of the model, before the first step\n", seconds);

@@ -82,7 +82,7 @@ static void test_sync_and_async(void **state) {
 
 static void test_staleness(void **state) {
     (void)state;
-    struct staleness a = {{0}, 0, 0}, b = {{0}, 0, 0};
+    struct staleness a = {0}, b = {0};
     staleness_count(&a, 1);
     staleness_count(&a, 3);
     staleness_count(&b, 500);

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """tests/run.py: what it counts, and that neither a crash nor a hang passes for success."""
 import os
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -161,6 +163,53 @@ class Running(unittest.TestCase):
                            check=False)
         self.assertEqual(p.returncode, 1)
         self.assertIn("was not built", p.stdout)
+
+    def several(self, body, names, *options):
+        """Runs a program of each name at once; what was printed."""
+        folder = os.path.dirname(self.program)
+        paths = [os.path.join(folder, name) for name in names]
+        for path in paths:
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("#!/bin/sh\ncd '" + folder + "'\n" + body)
+            os.chmod(path, 0o755)
+        return [sys.executable, os.path.join(HERE, "run.py"), *options, *paths]
+
+    # Each of two waits until the other has begun: they can only pass at the same time.
+    MEET = ("touch began-$(basename $0)\nfor i in $(seq 100); do\n"
+            "  [ $(ls began-* | wc -l) -eq 2 ] && { echo '[  PASSED  ] 1 test(s).'; exit 0; }; sleep 0.05\ndone\nexit 1\n")
+
+    def test_what_only_computes_runs_together(self):
+        argv = self.several(self.MEET, ("test_kernels_a", "test_shared_b"), "--jobs", "2")
+        p = subprocess.run(argv, capture_output=True, text=True, check=False)
+        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (0, "2 passed, 0 failed"), p.stdout)
+
+    def test_everything_else_runs_alone(self):
+        count = "n=$(ls -d busy-* 2>/dev/null | wc -l)\nmkdir busy-$(basename $0)\nsleep 0.3\nrmdir busy-$(basename $0)\n"
+        alone = count + "[ $n -eq 0 ] && echo '[  PASSED  ] 1 test(s).'\n"
+        argv = self.several(alone, ("test_job_time", "test_kernels_stream", "test_ps_net", "test_kernels_a"), "--jobs", "4")
+        p = subprocess.run(argv, capture_output=True, text=True, check=False)
+        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (0, "4 passed, 0 failed"), p.stdout)
+
+    def test_ctrl_c_ends_what_runs_together(self):
+        argv = self.several("echo $$ >> pids\nsleep 600\n", ("test_kernels_a", "test_kernels_b", "test_kernels_c"), "--jobs", "2")
+        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(200):
+            if len(self.pids()) == 2:
+                break
+            time.sleep(0.05)
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=10)
+        self.assertEqual(len(self.pids()), 2)
+        for pid in self.pids():
+            with self.assertRaises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    def pids(self):
+        path = os.path.join(os.path.dirname(self.program), "pids")
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as f:
+            return [int(pid) for pid in f.read().split()]
 
 
 if __name__ == "__main__":

@@ -91,6 +91,19 @@ void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes) {
     (c == MEM_HOST ? d->backend->host_free : d->backend->free)(d, p, dev_round(bytes));
 }
 
+int dev_host_register(struct device *d, void *p, size_t bytes, const char **why) {
+    if (!d->backend->host_register) return 0;
+    if (d->backend->host_register(d, p, bytes, why) != 0) return -1;
+    dev_count(d, MEM_HOST, bytes);
+    return 0;
+}
+
+void dev_host_unregister(struct device *d, void *p, size_t bytes) {
+    if (!d->backend->host_register) return;
+    d->backend->host_unregister(d, p);
+    dev_uncount(d, MEM_HOST, bytes);
+}
+
 void dev_usage(struct device *d, struct mem_usage *out) {
     pthread_mutex_lock(&d->lock);
     *out = d->usage;

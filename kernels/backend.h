@@ -99,6 +99,8 @@ struct backend {
     void (*free)(struct device *d, void *p, size_t bytes);
     void *(*host_alloc)(struct device *d, size_t bytes);  // MEM_HOST: likewise, in host memory
     void (*host_free)(struct device *d, void *p, size_t bytes);
+    int (*host_register)(struct device *d, void *p, size_t bytes, const char **why);  // NULL: nothing to do
+    void (*host_unregister)(struct device *d, void *p);
     int (*reach)(struct device *d, struct device *peer);
     int (*facts)(struct device *d, struct device_facts *out);  // NULL: nothing to tell
     struct stream *(*stream_create)(struct device *d, const char *name);
@@ -149,6 +151,12 @@ const char *dev_error(struct device *d);  // "" while nothing has failed; owned 
 static inline size_t dev_round(size_t bytes) { return (bytes + DEV_ALIGN - 1) / DEV_ALIGN * DEV_ALIGN; }
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes);
 void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes);  // same class and bytes
+// Page-locks host memory that the caller has mapped, whole pages of it, for copies between it and the device, and counts
+// it under MEM_HOST. Where the device's memory is host memory there is nothing to do and nothing to count. 0, or -1 with
+// a reason in *why: nothing has changed then, dev_error neither, for the caller may have another way.
+int dev_host_register(struct device *d, void *p, size_t bytes, const char **why);
+// Before it is unmapped and before the device is closed: waits for copies of it that are under way. Same p and bytes.
+void dev_host_unregister(struct device *d, void *p, size_t bytes);
 // Counts memory that the caller has got elsewhere, shared with other processes, under its class, rounded likewise;
 // dev_uncount: it has been given back.
 void dev_count(struct device *d, enum mem_class c, size_t bytes);

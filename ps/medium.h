@@ -6,7 +6,10 @@
 //                it: a key's update waits until every worker has pushed the key, and a worker pushes it behind its
 //                last use of the key's weights. Needs keys of whole pages
 //     written    the server copies them into the worker's segment, when it answers the worker's pull. The same
-//                push is behind the last use of what the copy overwrites. Asynchronous updates, small keys
+//                push is behind the last use of what the copy overwrites. Asynchronous updates, small keys, GPUs
+//
+// A worker on a GPU cannot compute on either: its segment holds the page-locked twins of its buffers instead
+// (ps/worker/staging.h), of which the device copies one half and to which it copies the other.
 //
 // Whether two processes do share memory is found out when they meet (ps/worker/sharing.h); those that do not send
 // frames over tcp.
@@ -18,9 +21,8 @@
 
 // Whether the workers' device, as configured, has memory of its own.
 static inline bool ps_is_staged(const struct config *c) { return c->device == DEVICE_CUDA; }
-// Whether this role offers to share memory. A GPU's worker does not: what it sends lies in page-locked memory of its
-// own (ps/worker/staging.h), and goes over tcp.
-static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP && !ps_is_staged(c); }
+// Whether this role offers to share memory.
+static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
 // How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive: one each where all go
 // over tcp.
 int ps_io_threads(const struct config *c, int streams);

@@ -78,7 +78,7 @@ def remarks(groups):
 def shared_pages(groups):
     """What shared memory does to the rows of memory."""
     runs = [r for g in groups for r in g if r.medium == "shm"]
-    star = [STAR_IN_PLACE] if any(r.kind == "ps" for r in runs) else []
+    star = [STAR_IN_PLACE] if any(r.kind == "ps" and r.device != "cuda" for r in runs) else []
     return star + ([RESIDENT] if runs else [])
 
 

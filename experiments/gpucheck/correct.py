@@ -13,8 +13,11 @@ from .work import FAILED, NO_TIME, PASSED, SKIPPED
 GROUPS = [("bf16", 2), ("bf16", 1)]
 MORE_GROUPS = [("fp32", 2), ("fp16", 2), ("bf16", 4), ("fp32", 4)]
 RINGS = ["zero:0", "zero:1", "zero:2", "zero:3"]
-# Ways around the ring, by number of ranks: (name, options). Every other ring is threads that share the GPU.
-OTHER_RINGS = {1: ("zero:2 over NCCL", ["--collective", "nccl"]), 2: ("zero:2 over MPI", ["--launch", "mpi"])}
+# A star on each medium. Over shm its memory must be page-locked: where that is refused the run fails and says why.
+STARS = ["ps:sync over shm", "ps:sync over tcp"]
+# Ways around the ring, by number of ranks. Every other ring is threads that share the GPU.
+OTHER_RINGS = {1: "zero:2 over NCCL", 2: "zero:2 over MPI"}
+OVER = {"NCCL": ["--collective", "nccl"], "MPI": ["--launch", "mpi"], "shm": ["--medium", "shm"], "tcp": ["--medium", "tcp"]}
 RUN_LIMIT, TEST_LIMIT = 60, 60  # seconds of one run, of one test program
 # Families without a library's kernels: what racecheck can say something about.
 OWN_KERNELS = ["norm", "optimizer", "xent", "embedding", "reduce", "activation"]
@@ -138,7 +141,7 @@ class Trainer:
         self.size = ["--batch", 2 if quick else 8, "--seq", 32 if quick else 128, "--steps", 3 if quick else 8]
 
     def run(self, name, label, dtype, ranks):
-        """The finished run of a topology or one of OTHER_RINGS; NoRun says why there is none."""
+        """The finished run of a topology, or of one over something; NoRun says why there is none."""
         topology, _, over = label.partition(" over ")
         folder = os.path.join(self.checker.out, "runs", name.replace(":", "-").replace(" ", "-"))
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,7 +150,7 @@ class Trainer:
                 "--out", folder, *self.size]
         argv += [] if topology == "local" else ["--workers", ranks]
         argv += ["--servers", 2] if topology.startswith("ps:") else []
-        argv += OTHER_RINGS[ranks][1] if over else []
+        argv += OVER[over] if over else []
         outcome = self.checker.starring(*argv, limit=RUN_LIMIT)
         if not outcome.ok:
             raise NoRun(outcome.verdict, outcome.why())
@@ -158,6 +161,8 @@ class Trainer:
         run.label = label
         if run.device != "cuda":
             raise NoRun(FAILED, f"it ran on {run.device}")
+        if over in ("shm", "tcp") and run.medium != over:
+            raise NoRun(FAILED, f"its payloads went over {run.medium}")
         return run
 
 
@@ -179,8 +184,8 @@ def missing_for(place, label):
 
 def check_group(trainer, part, dtype, ranks):
     """All topologies of one format and number of ranks: the same loss at each step, the same weights."""
-    labels = (["local"] if ranks == 1 else []) + RINGS + ["ps:sync"]
-    labels += [OTHER_RINGS[ranks][0]] if ranks in OTHER_RINGS and dtype == "bf16" else []
+    labels = (["local"] if ranks == 1 else []) + RINGS + (STARS if dtype == "bf16" else STARS[:1])
+    labels += [OTHER_RINGS[ranks]] if ranks in OTHER_RINGS and dtype == "bf16" else []
     reference = None
     for label in labels:
         name = f"{dtype}, {ranks} rank{'s' * (ranks > 1)}: {label}"

@@ -29,7 +29,7 @@ ROWS = [
     Row("ops", correct.operations, "operations against the reference", 80, 220),
     Row("attention", correct.attention, "whose attention runs", 15, 60),
     Row("parity", correct.parity, "PyTorch's vectors", 15, 60),
-    Row("bits", correct.bits, "star and ring, equality of bits, bf16", 90, 220),
+    Row("bits", correct.bits, "star and ring, equality of bits, bf16", 100, 220),
     Row("bits-more", correct.more_bits, "star and ring, other number formats, 4 ranks", 150, 230),
     Row("collectives", speed.collectives, "collectives", 30, 100),
     *by_model("step", steps.steps, "training steps", {"124m": 30, "1.5b": 60, "0.5b": 45, "1558m": 60}, 200),

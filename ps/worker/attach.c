@@ -99,7 +99,7 @@ static int meet_all(struct meeting *m, struct net_poll_item *items) {
 
 int attach_shards(const struct attach *a) {
     int shards = a->sharing->map->shards;
-    if (!ps_shares(a->role->config)) return 0;
+    if (!ps_shares(a->sharing->c)) return 0;
     struct meeting m = {.a = a, .asked = xcalloc((unsigned long)shards, sizeof *m.asked), .open = shards};
     struct net_poll_item *items = xcalloc((unsigned long)shards + 1, sizeof *items);
     for (int g = 0; g < shards; g++) m.asked[g] = ASK_SHARE;

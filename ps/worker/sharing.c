@@ -1,6 +1,7 @@
 #include "ps/worker/sharing.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,6 +28,31 @@ static int open_window(struct sharing *s, struct worker_buffers *b) {
     return 0;
 }
 
+// The segment's memory cannot be page-locked: this worker goes on as one that was given --medium tcp, if it may.
+static int do_without(struct sharing *s, const char *why) {
+    size_t bytes = s->own.bytes;
+    if (s->c->medium == MEDIUM_SHM)
+        return fail(
+            "--medium shm: the %zu bytes of memory that a worker on a GPU shares cannot be page-locked: %s. Give "
+            "--medium auto, which takes tcp where that is so, or tcp",
+            bytes, why);
+    warn("payloads go over tcp: %zu bytes of shared memory cannot be page-locked for the GPU: %s", bytes,
+         why);
+    segment_close(&s->own);
+    s->tcp = *s->c;
+    s->tcp.medium = MEDIUM_TCP;
+    s->c = &s->tcp;
+    return 0;
+}
+
+// Creates the segment of so many bytes, page-locked where a GPU copies.
+static int open_own(struct sharing *s, struct arena *a, size_t bytes) {
+    const char *why = "";
+    if (segment_create(&s->own, bytes) != 0) return -1;
+    struct arena_room room = {s->own.base, s->own.bytes};
+    return worker_lock(a, s->c, &room, &why) == 0 ? 0 : do_without(s, why);
+}
+
 int sharing_create(struct sharing *s, const struct config *c, const struct layout *l,
                    const struct shard_map *m, struct arena *a, struct worker_buffers *out) {
     struct arena measured;
@@ -36,19 +62,11 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
     s->shared = xcalloc((unsigned long)m->shards, sizeof *s->shared);
     for (int r = 0; r < m->servers; r++) s->servers[r].fd = -1;
     s->in_place = ps_weights_in_place(c, m);
-    if (c->medium == MEDIUM_SHM && ps_is_staged(c))
-        return fail(
-            "--medium shm: a worker on a GPU sends over tcp in this version, out of page-locked memory that it "
-            "does not share; give --medium auto or tcp");
-    if (!ps_shares(c)) {
-        worker_carve(a, c, l, m, NULL, out);
-        return a->failed ? -1 : 0;
-    }
     arena_init(&measured, NULL);
-    worker_carve(&measured, c, l, m, &room, out);
-    if (segment_create(&s->own, room.used) != 0) return -1;
+    if (ps_shares(c)) worker_carve(&measured, c, l, m, &room, out);
+    if (ps_shares(c) && open_own(s, a, room.used) != 0) return -1;
     room = (struct arena_room){.base = s->own.base, .used = SEGMENT_HEAD};
-    worker_carve(a, c, l, m, &room, out);
+    worker_carve(a, c, l, m, s->own.base ? &room : NULL, out);
     if (a->failed) return -1;
     return s->in_place ? open_window(s, out) : 0;
 }
@@ -64,6 +82,10 @@ void sharing_destroy(struct sharing *s) {
 
 int sharing_meet(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]) {
     struct segment *server = &s->servers[shard / s->map->threads];
+    if (s->in_place && !name[0]) {
+        snprintf(why, SEGMENT_WHY_MAX, "the server shares no weights: it was started for workers on GPUs");
+        return -1;
+    }
     if (s->in_place && !server->base && segment_open(server, name, SEGMENT_READ, why) != 0) return -1;
     s->shared[shard] = true;
     return 0;

@@ -8,6 +8,9 @@
 //
 // A key of a server that shares nothing has pages of this worker's own there, and comes in frames.
 //
+// A worker on a GPU has the page-locked twins of all gradients and weights in its segment (staging.h): page-locked for
+// the device as long as the arena is, which is released before the segment is unmapped.
+//
 // Order       create, attach (ps/worker/attach.h), settle; then the window is complete and stays as it is.
 // Threads     One at a time; nothing changes after settle.
 #ifndef STARRING_PS_WORKER_SHARING_H
@@ -17,7 +20,8 @@
 #include "ps/worker/worker_memory.h"
 
 struct sharing {
-    const struct config *c;
+    const struct config *c;  // the run's; or tcp
+    struct config tcp;  // the run's without shared memory, where it cannot be had on this worker's device
     const struct layout *l;
     const struct shard_map *map;
     struct segment own;
@@ -28,8 +32,9 @@ struct sharing {
     bool *shared;             // (shards)
 };
 
-// Takes the worker's memory: what is shared in a segment, the rest from the arena. For a configuration that shares
-// nothing, all from the arena, and the rest of this file has nothing to do. 0, or -1 after logging.
+// Takes the worker's memory: what is shared in a segment, the rest from the arena. Where the configuration shares
+// nothing, or the device takes no shared memory and it need not, all is the arena's, and the rest of this file has
+// nothing to do. 0, or -1 after logging; the arena is released before sharing_destroy in either case.
 int sharing_create(struct sharing *s, const struct config *c, const struct layout *l,
                    const struct shard_map *m, struct arena *a, struct worker_buffers *out);
 void sharing_destroy(struct sharing *s);  // zeroed or created

@@ -1,6 +1,8 @@
 // Between a worker's device and the wire. Where the device's memory is host memory the wire reads and writes
 // the model's own buffers and there is nothing to stage. A device with memory of its own gets a page-locked
-// twin of every weight and gradient buffer, and two streams beside compute that keep the twins in step:
+// twin of every weight and gradient buffer, and two streams beside compute that keep the twins in step. Where
+// servers share memory with this worker the twins lie in its segment (sharing.h), and "wire" below is the server
+// itself, which reads gradients and writes weights there:
 //
 //     main     grad_ready(u)                                      acquire(u)
 //     compute  .. backward u | backward u-1 ..                       ..  | forward u
@@ -13,8 +15,9 @@
 //     device gradient   compute -> push    event grad_done
 //                       push -> compute    as the twin: the copy has ended when its unit is handed over
 //     gradient's twin   push -> wire       the hand-over, a host function behind the copy
-//                       wire -> push       every key acknowledged and no message, repeated ones included, in
-//                                          the transport; acquire for the backward pass waits for it
+//                       wire -> push       every key acknowledged, or answered with weights that contain it, and
+//                                          no message, repeated ones included, in the transport; acquire for the
+//                                          backward pass waits for it
 //     weights' twin     wire -> pull       every key of the unit has been answered; one thread does both
 //                       pull -> wire       as the device weights
 //     device weights    pull -> compute    event copied, recorded before the unit is published as landed

@@ -428,7 +428,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
         comm_give_up(w->comm, error_last());
         return -1;
     }
-    worker_predict_memory(w->c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
+    worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.medium = sharing_medium(&w->sharing);
     w->t.rank = id.rank;
     w->t.job = id.job;

@@ -337,7 +337,7 @@ static int join_job(struct comm *c) {
     struct manifest manifest = manifest_make(c->c, role->layout, c->o.map);
     struct net_options no = {.wire = c->o.wire,
                              .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
-                             .io_threads = ps_io_threads(c->c, c->o.map->shards),
+                             .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards),
                              .queue_messages = 4 * c->o.map->count + 1024};
     c->net = net_create(&no);
     if (!c->net || !(c->scheduler = net_dealer(c->net, role->scheduler))) return -1;

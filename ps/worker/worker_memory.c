@@ -32,25 +32,35 @@ void worker_buffers_free(struct worker_buffers *b) {
 // at: where it lies in the room.
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes,
                   uint64_t *at) {
-    if (!room) return arena_take(a, class, bytes);
-    *at = room->used;
-    return arena_place(a, class, room, bytes, DEV_ALIGN);
+    *at = room ? room->used : 0;
+    return room ? arena_place(a, class, room, bytes, DEV_ALIGN) : arena_take(a, class, bytes);
+}
+
+// Page-locked: by itself, or with the whole room, which is counted as such.
+static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, uint64_t *at) {
+    *at = room ? room->used : 0;
+    return room ? arena_room_take(room, bytes, DEV_ALIGN) : arena_take(a, MEM_HOST, bytes);
 }
 
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l, const struct shard_map *m,
                   struct arena_room *room, struct worker_buffers *out) {
     bool staged = ps_is_staged(c), in_place = room && ps_weights_in_place(c, m);
-    if (room) arena_count(a, MEM_COMM, SEGMENT_HEAD);
+    struct arena_room *models = staged ? NULL : room;  // what the model computes on lies in it
+    if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
         uint64_t *grad_at = &out->grad_at[u], *weight_at = &out->weight_at[u];
-        out->grads[u] = take(a, MEM_GRADIENT, room, bytes, grad_at);
-        out->weights[u] = in_place ? NULL : take(a, MEM_PARAMETER, room, bytes, weight_at);
-        out->wire_weights[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->weights[u];
-        out->wire_grads[u] = staged ? arena_take(a, MEM_HOST, bytes) : out->grads[u];
+        out->grads[u] = take(a, MEM_GRADIENT, models, bytes, grad_at);
+        out->weights[u] = in_place ? NULL : take(a, MEM_PARAMETER, models, bytes, weight_at);
+        out->wire_weights[u] = staged ? take_twin(a, room, bytes, weight_at) : out->weights[u];
+        out->wire_grads[u] = staged ? take_twin(a, room, bytes, grad_at) : out->grads[u];
     }
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
+}
+
+int worker_lock(struct arena *a, const struct config *c, const struct arena_room *room, const char **why) {
+    return ps_is_staged(c) ? arena_register(a, room->base, segment_pages(room->used), why) : 0;
 }
 
 void worker_count_unshared(struct arena *a, const struct config *c, const struct shard_map *m,
@@ -69,7 +79,9 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
     struct arena_room room = {.used = SEGMENT_HEAD};
     arena_init(&a, NULL);
     worker_buffers_init(&b, l);
+    const char *why;
     worker_carve(&a, c, l, m, ps_shares(c) ? &room : NULL, &b);
+    if (ps_shares(c)) worker_lock(&a, c, &room, &why);
     if (shared && ps_weights_in_place(c, m)) worker_count_unshared(&a, c, m, shared);
     *out = (struct topology_memory){.formula_bytes = textbook_bytes(ps_worker_textbook(c), l->params, 1)};
     memcpy(out->predicted_bytes, a.bytes, sizeof a.bytes);

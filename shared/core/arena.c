@@ -30,7 +30,7 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
         a->bytes[c] -= bytes;
         return NULL;
     }
-    remember(a, &(struct arena_block){p, bytes, c});
+    remember(a, &(struct arena_block){.p = p, .bytes = bytes, .class = c});
     return p;
 }
 
@@ -39,15 +39,28 @@ void arena_count(struct arena *a, enum mem_class c, size_t bytes) {
     a->bytes[c] += bytes;
     if (!a->dev || !bytes) return;
     dev_count(a->dev, c, bytes);
-    remember(a, &(struct arena_block){NULL, bytes, c});
+    remember(a, &(struct arena_block){.bytes = bytes, .class = c});
 }
 
-void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align) {
+int arena_register(struct arena *a, void *p, size_t bytes, const char **why) {
+    if (a->dev && dev_host_register(a->dev, p, bytes, why) != 0) return -1;
+    a->bytes[MEM_HOST] += dev_round(bytes);
+    if (a->dev) remember(a, &(struct arena_block){p, bytes, MEM_HOST, .registered = true});
+    return 0;
+}
+
+void *arena_room_take(struct arena_room *room, size_t bytes, size_t align) {
     size_t rounded = (bytes + align - 1) / align * align;
     char *p = room->base ? room->base + room->used : NULL;
     room->used += rounded;
-    arena_count(a, c, rounded);
     if (p) memset(p, 0, rounded);
+    return p;
+}
+
+void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align) {
+    size_t before = room->used;
+    void *p = arena_room_take(room, bytes, align);
+    arena_count(a, c, room->used - before);
     return p;
 }
 
@@ -67,7 +80,9 @@ size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]) {
 void arena_release(struct arena *a) {
     for (int i = a->count - 1; i >= 0; i--) {
         const struct arena_block *b = &a->blocks[i];
-        if (b->p)
+        if (b->registered)
+            dev_host_unregister(a->dev, b->p, b->bytes);
+        else if (b->p)
             dev_free(a->dev, b->class, b->p, b->bytes);
         else
             dev_uncount(a->dev, b->class, b->bytes);

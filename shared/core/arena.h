@@ -13,6 +13,7 @@ struct arena_block {
     void *p;  // NULL: counted alone, somebody else's
     size_t bytes;
     enum mem_class class;
+    bool registered;  // p is somebody else's, page-locked
 };
 
 struct arena {
@@ -30,12 +31,18 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes);
 // Counts memory that somebody else maps, once for the ledger.
 void arena_count(struct arena *a, enum mem_class c, size_t bytes);
 
+// Page-locks memory that somebody else has mapped, whole pages, for the device, until arena_release, and counts it
+// (MEM_HOST); while measuring it counts alone. 0, or -1 with the reason in *why: nothing has changed then.
+int arena_register(struct arena *a, void *p, size_t bytes, const char **why);
+
 // Memory that somebody else maps, shared with other processes, given out from its start.
 struct arena_room {
     char *base;   // NULL: measuring
     size_t used;  // bytes given out; while measuring: what the room has to hold
 };
-// The next bytes of the room, rounded up to align and counted, with every page touched; NULL while measuring.
+// The next bytes of the room, rounded up to align, with every page touched; NULL while measuring.
+void *arena_room_take(struct arena_room *room, size_t bytes, size_t align);
+// The same, counted.
 void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align);
 size_t arena_total(const struct arena *a);
 // Sum over the classes that are device memory: all but MEM_HOST, which is counted apart.

@@ -221,6 +221,9 @@ class FinishedRuns(Case):
         self.assertIn(table.STAR_IN_PLACE, told)
         self.assertIn(table.RESIDENT, told)
         self.assertNotIn(table.STAR_IN_PLACE, table.remarks([ring]))
+        star[0].device = "cuda"  # it computes in memory of its own
+        self.assertNotIn(table.STAR_IN_PLACE, table.remarks([star]))
+        star[0].device = "cpu"
         star[0].summary.update(topology="ps:async", time_per_rank=[{"total": 2.0}, {"total": 8.0}], medium="tcp")
         (words,) = [text for text in table.remarks([star]) if "whoever is done rests" in text]
         steps = len(star[0].losses)

@@ -27,6 +27,8 @@ static struct {
     size_t malloc_limit_bytes;    // 0: none
     atomic_int waits_on_nothing;  // cudaStreamWaitEvent on an event that no stream was given
     atomic_int live_events, live_streams, live_buffers;
+    void *registered;  // host memory, one piece at a time
+    bool no_register;
     atomic_int device_syncs;  // cudaStreamSynchronize
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER,
           .changed = PTHREAD_COND_INITIALIZER,
@@ -129,6 +131,17 @@ cudaError_t cudaFree(void *p) {
     return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned int flags) {
+    if (fake.no_register) return cudaErrorMemoryAllocation;
+    if (fake.registered || !bytes || flags != cudaHostRegisterPortable) return cudaErrorInvalidValue;
+    fake.registered = p;
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *p) {
+    if (!p || fake.registered != p) return cudaErrorInvalidValue;
+    fake.registered = NULL;
+    return cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     (void)s;
     memset(p, value, bytes);

@@ -1,5 +1,5 @@
 // What functions may do on the stream that runs them, in the CUDA backend's host side on a faked runtime; and
-// which devices reach each other.
+// which devices reach each other; page-locked memory of others.
 #include <stdio.h>
 
 #include "tests/cuda/cuda_fake.h"
@@ -67,10 +67,39 @@ static void test_reach(void **state) {
     fake.count = 1;
 }
 
+// Page-locked memory of the caller's own: counted while it is registered; a refusal has a reason and breaks nothing.
+static void test_host_register(void **state) {
+    (void)state;
+    static char pages[8192] __attribute__((aligned(4096)));
+    const char *why = "";
+    struct mem_usage use;
+    struct device *d = inside_open();
+    fake.no_register = true;
+    assert_int_equal(dev_host_register(d, pages, sizeof pages, &why), -1);
+    assert_string_equal(why, "an error");
+    assert_string_equal(dev_error(d), "");
+    dev_usage(d, &use);
+    assert_int_equal(use.peak_bytes[MEM_HOST], 0);
+    fake.no_register = false;
+    assert_int_equal(dev_host_register(d, pages, sizeof pages, &why), 0);
+    assert_ptr_equal(fake.registered, pages);
+    dev_usage(d, &use);
+    assert_int_equal(use.current_bytes[MEM_HOST], sizeof pages);
+    dev_host_unregister(d, pages, sizeof pages);
+    assert_null(fake.registered);
+    dev_usage(d, &use);
+    assert_int_equal(use.current_bytes[MEM_HOST], 0);
+    assert_int_equal(use.peak_bytes[MEM_HOST], sizeof pages);
+    dev_host_unregister(d, pages, 0);
+    assert_non_null(strstr(dev_error(d), "cudaHostUnregister"));
+    inside_close(&d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_submit_does_not_wait),
         cmocka_unit_test(test_reach),
+        cmocka_unit_test(test_host_register),
     };
     return cmocka_run_group_tests(inside_tests, NULL, NULL) + cmocka_run_group_tests(tests, NULL, NULL);
 }

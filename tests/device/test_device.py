@@ -58,8 +58,8 @@ class OnTheEmulatedDevice(Folder):
         passed = {c["name"] for p in document["parts"] for c in p["checks"] if c["status"] == "passed"}
         for name in ("optimizer: adamw_matches_ref", "reduce: reduce_matches_ref", "reduce: cast_matches_ref",
                      "matmul: test_against_reference", "attention without cuDNN: test_against_reference",
-                     "PyTorch's vectors: gpt2_device", "bf16, 1 rank: zero:3 = local", "bf16, 1 rank: ps:sync = local",
-                     "bf16, 2 ranks: ps:sync = zero:0", "bf16, 2 ranks: zero:3 = zero:0", "bf16, 2 ranks: zero:0 again",
+                     "PyTorch's vectors: gpt2_device", "bf16, 1 rank: zero:3 = local", "bf16, 1 rank: ps:sync over shm = local",
+                     "bf16, 2 ranks: ps:sync over tcp = zero:0", "bf16, 2 ranks: zero:3 = zero:0", "bf16, 2 ranks: zero:0 again",
                      "bf16, 2 ranks: zero:2: memory as predicted, to the byte", "tiny, logits 1.25 GiB", "tiny, measured products", "tiny, GELU: apart",
                      "tiny, bias gradient: epilogue", "NCCL, 1 rank"):
             self.assertIn(name, passed, text)

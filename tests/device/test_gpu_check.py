@@ -330,7 +330,7 @@ class Results(Folder):
     def test_unequal_runs_fail(self):
         """A trainer whose zero:2 has another loss in step 2, and whose ps:sync does not run."""
         def train(name, label, *_):
-            if label == "ps:sync":
+            if label == "ps:sync over shm":
                 raise correct.NoRun("failed", "refused")
             r = correct.runs.Run(name, "")
             r.label, r.losses, r.metrics = label, ["1.5", "1.25" if label == "zero:2" else "1.125"], [{"step": 1}, {"step": 2}]
@@ -340,7 +340,7 @@ class Results(Folder):
         part = work.Part("topologies", "", 60)
         correct.check_group(types.SimpleNamespace(checker=self.checker(), run=train), part, "fp32", 2)
         failed = {c["name"]: c["why"] for c in part.checks if c["status"] == "failed"}
-        self.assertEqual(sorted(failed), ["fp32, 2 ranks: ps:sync", "fp32, 2 ranks: zero:2 = zero:0",
+        self.assertEqual(sorted(failed), ["fp32, 2 ranks: ps:sync over shm", "fp32, 2 ranks: zero:2 = zero:0",
                                           "fp32, 2 ranks: zero:3: memory as predicted, to the byte"])
         self.assertIn("at step 2", failed["fp32, 2 ranks: zero:2 = zero:0"])
         self.assertIn("predicted 8, counted 16", failed["fp32, 2 ranks: zero:3: memory as predicted, to the byte"])

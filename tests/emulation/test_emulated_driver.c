@@ -1,77 +1,10 @@
 // The emulated driver: what CUDA promises, and the faults that it must punish.
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <semaphore.h>
 
-#include "tests/emulation/driver/driver.h"
-
-#define N        1000  // bytes: no multiple of what memory is aligned to
-#define ok(call) assert_int_equal((call), cudaSuccess)
-
-static cudaStream_t new_stream(void) {
-    cudaStream_t s;
-    ok(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    return s;
-}
-
-static char *new_memory(size_t bytes) {
-    void *p;
-    ok(cudaMalloc(&p, bytes));
-    return p;
-}
-
-static char *new_pinned(size_t bytes) {
-    void *p;
-    ok(cudaHostAlloc(&p, bytes, cudaHostAllocPortable));
-    return p;
-}
-
-// What lies in device memory, by way of a stream of its own.
-static unsigned char device_byte(const void *p) {
-    unsigned char byte;
-    cudaStream_t s = new_stream();
-    ok(cudaMemcpyAsync(&byte, p, 1, cudaMemcpyDefault, s));
-    ok(cudaStreamDestroy(s));
-    return byte;
-}
+#include "tests/emulation/driver_cases.h"
 
 // ---------------------------------------------------------------- work
-
-// A stand-in for a kernel: holds its stream until it is let go, then sets a byte.
-struct kernel {
-    sem_t *gate;
-    volatile char *p;
-    char value;
-    int result;
-};
-
-static int run_kernel(void *arg, const char **why) {
-    struct kernel *k = arg;
-    if (k->gate) sem_wait(k->gate);
-    if (k->p) *k->p = k->value;
-    *why = "as it was asked to";
-    return k->result;
-}
-
-static int submit(cudaStream_t s, const struct kernel *k) {
-    struct kernel *kept = malloc(sizeof *kept);
-    *kept = *k;
-    return emu_submit(
-        s, &(struct emu_work){.name = "a test's kernel", .run = run_kernel, .drop = free, .arg = kept});
-}
 
 static int submit_words(cudaStream_t s, const void *const *words, size_t count) {
     struct kernel *kept = calloc(1, sizeof *kept);
@@ -83,41 +16,13 @@ static int submit_words(cudaStream_t s, const void *const *words, size_t count) 
                                             .words_bytes = count * sizeof *words});
 }
 
-// Runs a fault in a process of its own, without cmocka's handlers; it must die of the signal and say the
-// text.
+// It must die of the signal and say the text.
 static void assert_dies(int signal_number, const char *text, const char *fault) {
-    int pipe_ends[2], status;
-    char said[8192] = "";
-    size_t length = 0;
-    assert_int_equal(pipe(pipe_ends), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(pipe_ends[1], 2);
-        execl("/proc/self/exe", "a fault", fault, (char *)NULL);
-        _exit(0);
-    }
-    close(pipe_ends[1]);
-    for (ssize_t n; (n = read(pipe_ends[0], said + length, sizeof said - 1 - length)) > 0;)
-        length += (size_t)n;
-    close(pipe_ends[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
+    char said[8192];
+    int status = run_fault(fault, said, sizeof said);
     if (!WIFSIGNALED(status) || WTERMSIG(status) != signal_number)
         fail_msg("status %x, not signal %d: %s", status, signal_number, said);
     if (!strstr(said, text)) fail_msg("\"%s\" does not say \"%s\"", said, text);
-}
-
-// Notes of refused calls are expected here: they are not shown.
-static int quiet_begin(void) {
-    int kept = dup(2);
-    if (!freopen("/dev/null", "w", stderr)) abort();
-    return kept;
-}
-
-static void quiet_end(int kept) {
-    fflush(stderr);
-    dup2(kept, 2);
-    close(kept);
 }
 
 // ---------------------------------------------------------------- memory

@@ -1,5 +1,5 @@
 // The star with its workers on the emulated GPU: the bits of the ring on the same device, whatever the number
-// of servers, GPUs, and the timing of streams; predicted memory and bytes to the byte, page-locked twins
+// of servers, GPUs, and the timing of streams, over shared memory and over tcp; predicted memory and bytes to the byte, page-locked twins
 // included; death told as on a CPU; and no CUDA in servers and scheduler.
 #include <math.h>
 #include <setjmp.h>
@@ -27,6 +27,7 @@
 struct setting {
     const char *model, *dtype, *clip;
     int workers, accumulation;
+    const char *medium;  // NULL: what there is, shared memory
 };
 
 struct outcome {
@@ -61,12 +62,14 @@ static void options_of(char *to, size_t size, const struct setting *s, const cha
         "--set "
         "parameter_server.partition_bytes=4096",
         s->model, s->dtype, topology, s->workers, servers, STEPS, s->clip, s->accumulation);
+    size_t used = strlen(to);
+    if (s->medium && topology[0] == 'p') snprintf(to + used, size - used, " --medium %s", s->medium);
 }
 
 static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology,
                             int servers) {
     struct outcome o = {0};
-    char options[1024];
+    char options[1100];
     options_of(options, sizeof options, s, topology, servers);
     struct job_output out = job_run(p, "%s --no-weights --quiet --out run --force", options);
     if (out.status || strstr(out.err, "emulated CUDA:"))
@@ -90,11 +93,14 @@ static void outcome_free(struct outcome *o) {
     free(o->curve);
 }
 
-// Every class of every rank as predicted; a worker's pinned bytes are those of its weights and gradients, of
-// two batches (tokens and targets of --seq 32 --batch 1), and of what its host reads of a step.
-static void assert_counted(const cJSON *summary, int accumulation) {
-    double others = (double)(2 * dev_round((size_t)accumulation * 32 * 2 * sizeof(int32_t)) + DEV_ALIGN);
+// Every class of every rank as predicted; a worker's pinned bytes are those of its weights and gradients (over shm in
+// a segment: whole pages behind a head), of two batches (tokens and targets of --seq 32 --batch 1), and of what its
+// host reads of a step. Over shm no frame ever waits for its turn in a server, for there are none.
+static void assert_counted(const cJSON *summary, const struct setting *s) {
+    double others = (double)(2 * dev_round((size_t)s->accumulation * 32 * 2 * sizeof(int32_t)) + DEV_ALIGN);
+    bool shm = !s->medium || strcmp(s->medium, "tcp") != 0;
     const cJSON *rank, *class;
+    assert_string_equal(job_text(summary, "medium"), shm ? "shm" : "tcp");
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "memory")) {
         const cJSON *peak = cJSON_GetObjectItem(rank, "peak");
         const char *role = cJSON_GetObjectItem(rank, "role")->valuestring;
@@ -104,8 +110,11 @@ static void assert_counted(const cJSON *summary, int accumulation) {
                      class->string, class->valuedouble, job_number(peak, class->string));
         bool worker = !strcmp(role, "worker");
         double twins = worker ? job_number(peak, "parameter") + job_number(peak, "gradient") : 0;
-        assert_true(job_number(peak, "pinned") == (worker ? twins + others : 0) && (!worker || twins > 0));
+        if (worker) assert_true(twins > 0 && job_number(peak, "communication") == 0);
+        if (worker && shm) twins = 4096 * ceil((4096 + twins) / 4096);
+        assert_true(job_number(peak, "pinned") == (worker ? twins + others : 0));
         assert_true(job_number(rank, "late_allocations") == 0);
+        if (!worker && shm) assert_true(job_number(rank, "transport_peak_bytes") == 0);
     }
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "wire")) {
         assert_true(job_number(rank, "predicted_sent") == job_number(rank, "sent_per_step"));
@@ -120,7 +129,7 @@ static void assert_same(const struct job_place *p, const struct setting *s, cons
     if (strcmp(o.curve, first->curve) != 0 || strcmp(o.hash, first->hash) != 0)
         fail_msg("%s, %d servers, %s%s:\n%s%s\n-- is not --\n%s%s", topology, servers, s->dtype, when,
                  o.curve, o.hash, first->curve, first->hash);
-    if (topology[0] == 'p') assert_counted(o.summary, s->accumulation);
+    if (topology[0] == 'p') assert_counted(o.summary, s);
     outcome_free(&o);
 }
 
@@ -130,7 +139,10 @@ static void check(const struct job_place *p, const struct setting *s) {
     struct outcome ring = train(p, s, "zero:1", 1);
     double skipped = job_number(ring.summary, "skipped");
     assert_true(strcmp(s->dtype, "fp16") ? skipped == 0 : skipped > 0 && skipped < STEPS);
-    for (int servers = 1; servers <= 3; servers++) assert_same(p, s, &ring, "ps:sync", servers, "");
+    struct setting tcp = *s;
+    tcp.medium = "tcp";
+    for (int servers = 1; servers <= 2; servers++) assert_same(p, s, &ring, "ps:sync", servers, "");
+    assert_same(p, &tcp, &ring, "ps:sync", 3, ", over tcp");
     for (int seed = 1; seed <= 2; seed++) {
         emulate(p, seed);
         shake(seed);
@@ -142,28 +154,29 @@ static void check(const struct job_place *p, const struct setting *s) {
 }
 
 static void bf16_is_the_ring(void **state) {
-    check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 1});
+    check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 1, NULL});
 }
 static void fp32_is_the_ring(void **state) {
-    check(*state, &(struct setting){"llama.json", "fp32", "0", 2, 1});
+    check(*state, &(struct setting){"llama.json", "fp32", "0", 2, 1, NULL});
 }
 static void fp16_skips_as_the_ring(void **state) {
-    check(*state, &(struct setting){"llama.json", "fp16", "0.5", 2, 1});
+    check(*state, &(struct setting){"llama.json", "fp16", "0.5", 2, 1, NULL});
 }
 static void accumulation_is_the_ring(void **state) {
-    check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 2});
+    check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 2, NULL});
 }
 
 // One worker is never stale: both stars are the oracle, with and without a norm to wait for.
 static void one_worker_is_local(void **state) {
     static const char *const clips[] = {"0.5", "0"};
     for (int i = 0; i < 2; i++) {
-        struct setting s = {"gpt2.json", "bf16", clips[i], 1, 1};
+        struct setting s = {"gpt2.json", "bf16", clips[i], 1, 1, NULL};
         emulate(*state, 1);
         shake(0);
         struct outcome local = train(*state, &s, "local", 1);
         shake(1);
         assert_same(*state, &s, &local, "ps:sync", 2, "");
+        s.medium = i ? "tcp" : "shm";
         assert_same(*state, &s, &local, "ps:async", 2, "");
         shake(0);
         outcome_free(&local);
@@ -171,42 +184,80 @@ static void one_worker_is_local(void **state) {
 }
 
 static void asynchronous(void **state) {
-    struct setting s = {"llama.json", "bf16", "0.5", 3, 1};
+    struct setting s = {"llama.json", "bf16", "0.5", 3, 1, NULL};
     emulate(*state, 2);
     for (int seed = 0; seed < 2; seed++) {
         shake(seed);
+        s.medium = seed ? NULL : "tcp";
         struct outcome o = train(*state, &s, "ps:async", 2);
         const cJSON *loss = cJSON_GetObjectItem(o.summary, "loss");
         assert_true(job_number(loss, "last") < job_number(loss, "first"));
-        assert_counted(o.summary, s.accumulation);
+        assert_counted(o.summary, &s);
         outcome_free(&o);
     }
     shake(0);
 }
 
 // Predicting needs no device, and says what a run on one measures.
-static void dry_run_without_a_device(void **state) {
-    struct setting s = {"gpt2.json", "bf16", "0.5", 2, 1};
-    char options[1024];
-    emulate(*state, 1);
-    struct outcome o = train(*state, &s, "ps:sync", 2);
-    emulate(*state, 0);
+static void predict(const struct job_place *p, const char *medium) {
+    struct setting s = {"gpt2.json", "bf16", "0.5", 2, 1, medium};
+    char options[1100];
+    emulate(p, 1);
+    struct outcome o = train(p, &s, "ps:sync", 2);
+    emulate(p, 0);
     options_of(options, sizeof options, &s, "ps:sync", 2);
-    struct job_output out = job_run(*state, "%s --dry-run --json", options);
+    struct job_output out = job_run(p, "%s --dry-run --json", options);
     assert_int_equal(out.status, 0);
     cJSON *dry = cJSON_Parse(out.out);
     const cJSON *a = cJSON_GetObjectItem(dry, "memory"), *b = cJSON_GetObjectItem(o.summary, "memory");
     assert_int_equal(cJSON_GetArraySize(a), 4);
+    assert_counted(o.summary, &s);
     for (int i = 0; i < 4; i++)
         assert_true(cJSON_Compare(cJSON_GetObjectItem(cJSON_GetArrayItem(a, i), "predicted"),
                                   cJSON_GetObjectItem(cJSON_GetArrayItem(b, i), "predicted"), 1));
     cJSON_Delete(dry);
     job_output_free(&out);
     outcome_free(&o);
-    out = job_run(*state, "%s --out run --force", options);
+    out = job_run(p, "%s --out run --force", options);
     if (out.status != EXIT_USAGE || !strstr(out.err, "--device cuda"))
         fail_msg("%d: %s", out.status, out.err);
     job_output_free(&out);
+}
+
+static void dry_run_without_a_device(void **state) {
+    predict(*state, "shm");
+    predict(*state, "tcp");
+}
+
+// Memory that the driver does not page-lock: payloads go over tcp, with a remark and the same bits, or the run ends
+// where shared memory was demanded.
+static void unlockable_memory(void **state) {
+    struct setting s = {"gpt2.json", "bf16", "0.5", 2, 1, NULL}, tcp = s;
+    char options[1100];
+    tcp.medium = "tcp";
+    emulate(*state, 1);
+    struct outcome over_tcp = train(*state, &tcp, "ps:sync", 2);
+    setenv("EMULATED_CUDA_REGISTER", "0", 1);
+    options_of(options, sizeof options, &s, "ps:sync", 2);
+    struct job_output out = job_run(*state, "%s --no-weights --quiet --out run --force", options);
+    const char *said = strstr(out.err, "payloads go over tcp: ");
+    if (out.status || strstr(out.err, "emulated CUDA:") || !said ||
+        !strstr(said, "bytes of shared memory cannot be page-locked for the GPU: out of memory"))
+        fail_msg("status %d\n%s", out.status, out.err);
+    job_output_free(&out);
+    cJSON *summary = job_summary(*state, "run");
+    assert_counted(summary, &tcp);
+    assert_string_equal(job_text(summary, "weights_hash"), over_tcp.hash);
+    cJSON_Delete(summary);
+    outcome_free(&over_tcp);
+    s.medium = "shm";
+    options_of(options, sizeof options, &s, "ps:sync", 2);
+    out = job_run(*state, "%s --no-weights --quiet --out run --force", options);
+    if (out.status != 1 || strstr(out.err, "emulated CUDA:") || !strstr(out.err, "--medium shm: the ") ||
+        !strstr(out.err, "cannot be page-locked: out of memory. Give --medium auto"))
+        fail_msg("status %d\n%s", out.status, out.err);
+    job_output_free(&out);
+    unsetenv("EMULATED_CUDA_REGISTER");
 }
 
 // ---------------------------------------------------------------- who has CUDA, and death
@@ -275,6 +326,7 @@ int main(void) {
         cmocka_unit_test(one_worker_is_local),
         cmocka_unit_test(asynchronous),
         cmocka_unit_test(dry_run_without_a_device),
+        cmocka_unit_test(unlockable_memory),
         cmocka_unit_test(killed_worker),
         cmocka_unit_test(killed_server),
     };

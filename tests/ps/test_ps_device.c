@@ -1,5 +1,6 @@
 // Workers whose device has memory of its own: the same bits through page-locked twins, whatever order the
 // device's streams take, and nothing of the device touched by the host.
+#include <dlfcn.h>
 #include <math.h>
 
 #include "ps/worker/worker_core.h"
@@ -48,16 +49,20 @@ static void test_async_alone(void **state) {
     }
 }
 
-// Each weight and each gradient has its page-locked twin, and nothing else changes.
+// Each weight and each gradient has its page-locked twin, in whole pages behind a head where they are shared, and
+// nothing else changes.
 static void test_memory(void **state) {
     (void)state;
     static const char *const modes[] = {"sync", "async"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
+        bool shm = i / 2;
         struct toy_case near = {
-            .dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 1, .consistency = modes[i]};
-        near.medium = MEDIUM_TCP;  // a GPU's worker shares nothing
+            .dtype = DT_BF16, .workers = 3, .servers = 2, .threads = 1, .consistency = modes[i % 2]};
+        near.medium = MEDIUM_TCP;
+        near.partition_bytes = 8192;  // whole pages, which a CPU's worker would read in place
         struct toy_case far = near;
         far.far = true;
+        if (shm) far.medium = MEDIUM_SHM;
         struct layout *l = toy_layout(3, 2000);
         struct config cn = toy_config(&near), cf = toy_config(&far);
         struct topology_memory mn, mf;
@@ -66,8 +71,10 @@ static void test_memory(void **state) {
         assert_int_equal(ps_worker_predict(&cf, l, &mf, &wf), 0);
         assert_int_equal(mn.predicted_bytes[MEM_HOST], 0);
         // And what the host reads of a step.
-        size_t words = dev_round(sizeof(struct worker_words));
-        assert_int_equal(mf.predicted_bytes[MEM_HOST], 2 * (size_t)l->padded * dtype_size(DT_BF16) + words);
+        size_t twins = 2 * (size_t)l->padded * dtype_size(DT_BF16),
+               words = dev_round(sizeof(struct worker_words));
+        size_t pages = (4096 + twins + 4095) / 4096 * 4096;
+        assert_int_equal(mf.predicted_bytes[MEM_HOST], (shm ? pages : twins) + words);
         mf.predicted_bytes[MEM_HOST] = 0;
         assert_memory_equal(&mn, &mf, sizeof mn);
         assert_memory_equal(&wn, &wf, sizeof wn);
@@ -75,6 +82,134 @@ static void test_memory(void **state) {
         assert_int_equal(ps_server_predict(&cf, l, 1, &mf, &wf), 0);
         assert_memory_equal(&mn, &mf, sizeof mn);
         layout_destroy(&l);
+    }
+}
+
+// ---------------------------------------------------------------- which way payloads take
+
+// Bytes of the frames behind headers that this process has given to ZeroMQ. The program's calls come here.
+static _Atomic uint64_t framed_bytes;
+int zmq_msg_send(void *message, void *socket, int flags);
+
+int zmq_msg_send(void *message, void *socket, int flags) {
+    static int (*real)(void *, void *, int);
+    static size_t (*size)(void *);
+    if (!real) {
+        size = (size_t(*)(void *))dlsym(RTLD_NEXT, "zmq_msg_size");
+        real = (int (*)(void *, void *, int))dlsym(RTLD_NEXT, "zmq_msg_send");
+    }
+    size_t bytes = size(message);
+    int rc = real(message, socket, flags);
+    if (rc >= 0) atomic_fetch_add(&framed_bytes, bytes);
+    return rc;
+}
+
+// Of a job: the initial weights alone, or the payloads of every step as well. The same bits each time.
+static void check_frames(struct toy_case *t, enum medium medium) {
+    struct layout *l = toy_layout(t->workers, 80);
+    uint64_t initial = (uint64_t)l->padded * sizeof(float),
+             steps =
+                 2 * (uint64_t)l->padded * dtype_size(t->dtype) * (uint64_t)t->steps * (uint64_t)t->workers;
+    layout_destroy(&l);
+    t->medium = medium;
+    int before = far_pages.ever;
+    atomic_store(&framed_bytes, 0);
+    if (strcmp(t->consistency, "async"))
+        sync_case(t);
+    else
+        async_case(t);
+    uint64_t bytes = atomic_load(&framed_bytes);
+    bool tcp = medium == MEDIUM_TCP;
+    assert_int_equal(far_pages.ever - before, tcp ? 0 : t->workers);
+    if (bytes < initial || (bytes >= initial + steps) != tcp || (!tcp && bytes > 2 * initial))
+        fail_msg("%s: %llu bytes of frames, %llu of initial weights", tcp ? "tcp" : "shm",
+                 (unsigned long long)bytes, (unsigned long long)initial);
+}
+
+// Keys of whole pages and small ones; snapshots and evaluations go other ways and are left out.
+static void test_media(void **state) {
+    (void)state;
+    static const enum medium media[] = {MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP};
+    for (int i = 0; i < 9; i++) {
+        struct toy_case t = i < 6 ? base_case() : async_of(i == 7 ? 0.5f : 0.0f, DT_BF16);
+        t.far = true;
+        if (i < 6) t.clip = i % 2 ? 0.5f : 0.0f;
+        t.servers = 2;
+        t.partition_bytes = i < 3 ? 8192 : 0;
+        check_frames(&t, media[i % 3]);
+    }
+}
+
+// One server shares nothing: its frames go from and to the same twins.
+static void test_one_server_over_tcp(void **state) {
+    (void)state;
+    for (int servers = 1; servers <= 2; servers++) {
+        struct toy_case t = base_case();
+        t.far = true;
+        t.servers = servers;
+        struct job *j = job_create(&t);
+        struct config tcp = j->c;
+        tcp.medium = MEDIUM_TCP;
+        j->odd_server = &tcp;
+        sync_job(j, NULL);
+    }
+}
+
+// Memory that cannot be page-locked: that worker's payloads go over tcp, as predicted and with the same bits, or the
+// run ends where shared memory is demanded.
+static void test_refused(void **state) {
+    (void)state;
+    static const char *const modes[] = {"sync", "async"};
+    for (int i = 0; i < 2; i++) {
+        struct toy_case t = base_case();
+        t.far = t.refused = true;
+        t.consistency = modes[i];
+        t.workers = 1;  // asynchronously, too, it is the plain trainer
+        far_pages.refuse = 1;
+        sync_case(&t);
+        assert_int_equal(far_pages.refuse, 0);
+    }
+    struct toy_case t = base_case();
+    t.far = true;
+    t.medium = MEDIUM_SHM;
+    t.steps = 2;
+    struct job *j = job_create(&t);
+    j->c.ps.deadline_ms = 1000;
+    far_pages.refuse = t.workers;
+    job_run(j, NULL, t.workers);
+    for (int w = 0; w < t.workers; w++) {
+        const char *error = j->worker[w].error;
+        assert_int_equal(j->worker[w].rc, -1);
+        assert_non_null(strstr(error, "cannot be page-locked: so the test says. Give --medium auto"));
+        for (int c = 0; c < MEM_CLASSES; c++) assert_int_equal(j->worker[w].usage.current_bytes[c], 0);
+    }
+    assert_true(far_pages.live == 0 && far_pages.misused == 0);
+    job_destroy(j);
+}
+
+// A worker on a CPU beside servers that were told of GPUs: they publish in no memory that it could read.
+static void test_servers_told_of_gpus(void **state) {
+    (void)state;
+    for (int demanded = 0; demanded < 2; demanded++) {
+        struct toy_case t = base_case();
+        t.partition_bytes = 8192;
+        t.servers = 1;
+        if (demanded) t.medium = MEDIUM_SHM;
+        struct job *j = job_create(&t);
+        struct config gpus = j->c;
+        gpus.device = DEVICE_CUDA;
+        j->odd_server = &gpus;
+        job_run(j, NULL, t.workers);
+        for (int w = 0; w < t.workers; w++) {
+            if (!demanded) assert_int_equal(j->worker[w].rc, 0);
+            if (!demanded) assert_string_equal(j->worker[w].medium, "tcp");
+        }
+        int said = 0;
+        for (int w = 0; w < t.workers; w++)
+            said += strstr(j->worker[w].error,
+                           "the server shares no weights: it was started for workers on GPUs") != NULL;
+        assert_true(said > 0 || !demanded);
+        job_destroy(j);
     }
 }
 
@@ -105,6 +240,7 @@ static void test_device_fails(void **state) {
     }
     assert_int_equal(victims, 1);
     assert_int_equal(j->scheduler_rc, -1);
+    assert_true(far_pages.live == 0 && far_pages.misused == 0);
     job_destroy(j);
 }
 
@@ -160,9 +296,16 @@ static void test_repeated_push(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sync_bits),    cmocka_unit_test(test_async),
-        cmocka_unit_test(test_async_alone),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_device_fails), cmocka_unit_test(test_repeated_push),
+        cmocka_unit_test(test_sync_bits),
+        cmocka_unit_test(test_async),
+        cmocka_unit_test(test_async_alone),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_media),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_servers_told_of_gpus),
+        cmocka_unit_test(test_one_server_over_tcp),
+        cmocka_unit_test(test_device_fails),
+        cmocka_unit_test(test_repeated_push),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

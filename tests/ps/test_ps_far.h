@@ -3,6 +3,8 @@
 // that reads or writes device memory dies of it; what runs on a stream goes through the other mapping. Every
 // copy and operation is kept waiting for a random while, so that what no event orders comes in any order.
 //
+// Host memory that others map can be registered; it counts whether it is unregistered while it is mapped.
+//
 // Of the operations it knows those that the star's worker launches.
 #ifndef STARRING_TESTS_PS_TEST_PS_FAR_H
 #define STARRING_TESTS_PS_TEST_PS_FAR_H
@@ -67,6 +69,53 @@ static inline int far_pause(void *arg) {
     return 0;
 }
 
+// ---------------------------------------------------------------- host memory that is registered
+#define FAR_PIECES 16
+
+static struct {
+    pthread_mutex_t lock;
+    struct far_piece {
+        void *p;  // NULL: free
+        size_t bytes;
+    } piece[FAR_PIECES];
+    int live, ever, misused;  // pieces; ever; calls that a driver would refuse or not survive
+    int refuse;               // so many of the next registrations
+} far_pages = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static inline struct far_piece *far_piece(const void *p) {
+    struct far_piece *at = far_pages.piece;
+    while (at < far_pages.piece + FAR_PIECES && at->p != p) at++;
+    return at < far_pages.piece + FAR_PIECES ? at : NULL;
+}
+
+// Memory that is not mapped cannot be written back.
+static inline bool far_is_mapped(void *p, size_t bytes) { return msync(p, bytes, MS_ASYNC) == 0; }
+
+static inline int far_register(struct device *d, void *p, size_t bytes, const char **why) {
+    (void)d;
+    pthread_mutex_lock(&far_pages.lock);
+    bool refused = far_pages.refuse > 0;
+    struct far_piece *at = far_piece(p) ? NULL : far_piece(NULL);
+    if (refused)
+        far_pages.refuse--;
+    else if (!at || !far_is_mapped(p, bytes))
+        far_pages.misused++;
+    else
+        *at = (struct far_piece){p, bytes}, far_pages.live++, far_pages.ever++;
+    pthread_mutex_unlock(&far_pages.lock);
+    *why = "so the test says";
+    return refused ? -1 : 0;
+}
+
+static inline void far_unregister(struct device *d, void *p) {
+    (void)d;
+    pthread_mutex_lock(&far_pages.lock);
+    struct far_piece *at = far_piece(p);
+    if (!at || !far_is_mapped(p, at->bytes)) far_pages.misused++;
+    if (at) at->p = NULL, far_pages.live--;
+    pthread_mutex_unlock(&far_pages.lock);
+}
+
 static inline int far_refuse(void *arg) {
     (void)arg;
     return -1;
@@ -101,6 +150,8 @@ static inline int far_open(const struct device_options *o, struct device **out) 
         far.host_memory = false;
         far.alloc = far_alloc;
         far.free = far_free;
+        far.host_register = far_register;
+        far.host_unregister = far_unregister;
         far.copy = far_copy;
         far.launch = far_launch;
     }

@@ -117,12 +117,14 @@ static inline void job_run(struct job *j, const struct config *odd, int workers)
 // What worker w's payloads take.
 static inline const char *expected_medium(const struct job *j, int w, const struct config *odd) {
     const struct config *c = odd && w == j->t.workers - 1 ? odd : &j->c;
-    bool tcp = j->t.far || c->medium == MEDIUM_TCP,
+    bool tcp = c->medium == MEDIUM_TCP || (j->t.refused && w == j->t.workers - 1),
          server = j->odd_server && j->odd_server->medium == MEDIUM_TCP;
     return tcp ? "tcp" : server && j->t.servers > 1 ? "shm and tcp" : server ? "tcp" : "shm";
 }
 
 static inline void check_honest(const struct job *j) {
+    assert_int_equal(far_pages.live, 0);
+    assert_int_equal(far_pages.misused, 0);
     for (int w = 0; w < j->t.workers; w++) {
         const struct toy_worker_result *r = &j->worker[w];
         assert_memory_equal(r->memory.predicted_bytes, r->usage.peak_bytes, sizeof r->usage.peak_bytes);

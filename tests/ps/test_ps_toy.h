@@ -57,6 +57,7 @@ struct toy_case {
     enum medium medium;   // of real roles
     int partition_bytes;  // 0: small ones
     bool far;             // the workers' device has memory of its own (test_ps_far.h)
+    bool refused;         // the last one's cannot page-lock what it shares
     bool look;            // an evaluation is under way when finish is called
     struct schedule_config schedule;
     const char *snapshots;  // the directory of those that worker 0 takes

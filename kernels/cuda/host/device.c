@@ -192,6 +192,23 @@ static void cuda_host_free(struct device *head, void *p, size_t bytes) {
         cuda_device_check(d, cudaFreeHost(p), "cudaFreeHost");
 }
 
+// Portable, likewise. A refusal leaves no error behind: the caller may have another way.
+static int cuda_host_register(struct device *head, void *p, size_t bytes, const char **why) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    cudaError_t e = cudaSetDevice(d->index);
+    if (e == cudaSuccess) e = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
+    if (e == cudaSuccess) return 0;
+    cudaGetLastError();
+    *why = cudaGetErrorString(e);
+    return -1;
+}
+
+static void cuda_host_unregister(struct device *head, void *p) {
+    struct cuda_device *d = (struct cuda_device *)head;
+    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
+        cuda_device_check(d, cudaHostUnregister(p), "cudaHostUnregister");
+}
+
 // Peer access stays on until the process ends: other ranks' devices may use it as well.
 static int reach(struct device *head, struct device *peer_head) {
     struct cuda_device *d = (struct cuda_device *)head, *peer = (struct cuda_device *)peer_head;
@@ -250,6 +267,8 @@ static const struct backend cuda_backend = {
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
     .reach = reach,
     .facts = facts,
     .stream_create = cuda_stream_create,

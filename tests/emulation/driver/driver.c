@@ -24,6 +24,8 @@
 //     the wrong memory                    has not been given access to, freed memory
 //     memory that is read before it       poisoned with 0xee
 //     is set
+//     host memory that is registered      refused, with a note; so is what is unmapped before it is unregistered,
+//     twice, or never unregistered        as far as a later call can see it, and a note at the end tells the rest
 //     a stream of another device than     refused, as are events
 //     the thread's
 // A failure of a kernel sticks to its device: later calls return it.
@@ -35,6 +37,7 @@
 //     EMULATED_CUDA_DEVICES     how many devices, 0 to 8; 1
 //     EMULATED_CUDA_MEMORY_MIB  memory of each; 4096
 //     EMULATED_CUDA_PEERS       0: no device reaches another one's memory; 1
+//     EMULATED_CUDA_REGISTER    0: no host memory can be registered; 1
 //     EMULATED_CUDA_DELAY_US    the longest delay before an operation; 0: none
 //     EMULATED_CUDA_SEED        which operations of which streams are delayed by how much; 1
 //     EMULATED_CUDA_COUNTS      a file: each process appends how often its host waited (driver_count.c)
@@ -66,6 +69,7 @@ __attribute__((constructor)) static void start(void) {
     driver.count = count < DEVICES_MAX ? (int)count : DEVICES_MAX;
     driver.limit_bytes = (size_t)number_of("EMULATED_CUDA_MEMORY_MIB", 4096) << 20;
     driver.peers = number_of("EMULATED_CUDA_PEERS", 1) != 0;
+    driver.registers = number_of("EMULATED_CUDA_REGISTER", 1) != 0;
     driver.delay_us = number_of("EMULATED_CUDA_DELAY_US", 0);
     driver.delay_seed = number_of("EMULATED_CUDA_SEED", 1);
     for (int d = 0; d < driver.count; d++) driver.device[d].reach = 1u << d;
@@ -130,6 +134,9 @@ static const struct {
     ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
     ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    ERROR(cudaErrorHostMemoryAlreadyRegistered,
+          "part or all of the requested memory range is already mapped"),
+    ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
     ERROR(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices"),
 #undef ERROR
 };

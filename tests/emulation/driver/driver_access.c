@@ -54,6 +54,36 @@ cudaError_t cudaFreeHost(void *p) {
     return driver_said(cudaErrorInvalidValue);
 }
 
+// With EMULATED_CUDA_REGISTER=0 as where pages cannot be locked.
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned int flags) {
+    (void)flags;  // as cudaHostAlloc
+    cudaError_t e = state_now(driver_current());
+    driver_creates("cudaHostRegister");
+    if (e == cudaSuccess) e = driver.registers ? memory_register(p, bytes) : cudaErrorMemoryAllocation;
+    if (e != cudaSuccess && driver.registers)
+        driver_note("cudaHostRegister: %p and %zu bytes more: %s", p, bytes, cudaGetErrorString(e));
+    return driver_said(e);
+}
+
+cudaError_t cudaHostUnregister(void *p) {
+    driver_frees("cudaHostUnregister of a busy device,", stream_busy(driver_current()));
+    for (int d = 0; d < driver.count; d++) stream_drain(d);
+    cudaError_t e = memory_unregister(p);
+    if (e == cudaErrorInvalidValue)
+        driver_note("cudaHostUnregister: %p was unmapped while it was registered", p);
+    if (e == cudaErrorHostMemoryNotRegistered) driver_note("cudaHostUnregister: %p is not registered", p);
+    return driver_said(e == cudaSuccess ? state_now(driver_current()) : e);
+}
+
+// A GPU would go on using the pages.
+__attribute__((destructor)) static void leave(void) {
+    bool mapped;
+    size_t bytes = memory_registered(&mapped);
+    if (bytes)
+        driver_note("%zu bytes of host memory are still registered at the end%s", bytes,
+                    mapped ? "" : ", and have been unmapped");
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *total_bytes = driver.limit_bytes;
     *free_bytes = driver.limit_bytes - memory_used(driver_current());

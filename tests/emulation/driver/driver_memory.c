@@ -29,6 +29,7 @@
 struct allocation {
     char *begin, *end, *pages;  // pages: where its first page begins
     bool live;
+    bool registered;  // pinned, but mapped by whoever registered it
 };
 
 // Allocations lie in the order of their addresses, which is that of their times.
@@ -208,7 +209,7 @@ void *memory_alloc(int device, size_t bytes) {
                  "emulated device memory");
         }
         p = pages + pages_bytes - rounded;
-        *append(r) = (struct allocation){p, p + bytes, pages, true};
+        *append(r) = (struct allocation){p, p + bytes, pages, .live = true};
         r->top = pages + pages_bytes + PAGE_BYTES;
         r->used_bytes += rounded;
     }
@@ -248,7 +249,7 @@ void *memory_pin(size_t bytes) {
     if (p == MAP_FAILED) return NULL;
     memset(p, POISON, bytes);
     pthread_mutex_lock(&memory.lock);
-    *append(&memory.pinned) = (struct allocation){p, (char *)p + bytes, p, true};
+    *append(&memory.pinned) = (struct allocation){p, (char *)p + bytes, p, .live = true};
     pthread_mutex_unlock(&memory.lock);
     return p;
 }
@@ -268,13 +269,61 @@ static struct allocation *find_pinned(const void *p) {
 int memory_unpin(void *p) {
     pthread_mutex_lock(&memory.lock);
     struct allocation *a = find_pinned(p);
-    int rc = a && a->begin == p ? 0 : -1;
+    int rc = a && a->begin == p && !a->registered ? 0 : -1;
     if (rc == 0) {
         munmap(p, round_up((size_t)(a->end - a->begin), PAGE_BYTES));
         *a = memory.pinned.all[--memory.pinned.count];
     }
     pthread_mutex_unlock(&memory.lock);
     return rc;
+}
+
+// ---------------------------------------------------------------- host memory that others map and register
+
+// Whether all of it is mapped: what is not cannot be written back.
+static bool is_mapped(const char *begin, const char *end) {
+    char *page = (char *)((uintptr_t)begin / PAGE_BYTES * PAGE_BYTES);
+    return msync(page, (size_t)(end - page), MS_ASYNC) == 0;
+}
+
+cudaError_t memory_register(void *p, size_t bytes) {
+    char *begin = p, *end = begin + bytes;
+    cudaError_t e = bytes && is_mapped(begin, end) ? cudaSuccess : cudaErrorInvalidValue;
+    pthread_mutex_lock(&memory.lock);
+    for (size_t i = 0; i < memory.pinned.count && e == cudaSuccess; i++) {
+        const struct allocation *a = &memory.pinned.all[i];
+        if (begin < a->end && a->begin < end) e = cudaErrorHostMemoryAlreadyRegistered;
+    }
+    if (e == cudaSuccess)
+        *append(&memory.pinned) = (struct allocation){begin, end, begin, .live = true, .registered = true};
+    pthread_mutex_unlock(&memory.lock);
+    return e;
+}
+
+cudaError_t memory_unregister(void *p) {
+    cudaError_t e = cudaErrorHostMemoryNotRegistered;
+    pthread_mutex_lock(&memory.lock);
+    struct allocation *a = find_pinned(p);
+    if (a && a->begin == p && a->registered) {
+        e = is_mapped(a->begin, a->end) ? cudaSuccess : cudaErrorInvalidValue;
+        *a = memory.pinned.all[--memory.pinned.count];
+    }
+    pthread_mutex_unlock(&memory.lock);
+    return e;
+}
+
+size_t memory_registered(bool *mapped) {
+    size_t bytes = 0;
+    *mapped = true;
+    pthread_mutex_lock(&memory.lock);
+    for (size_t i = 0; i < memory.pinned.count; i++) {
+        const struct allocation *a = &memory.pinned.all[i];
+        if (!a->registered) continue;
+        bytes += (size_t)(a->end - a->begin);
+        *mapped = *mapped && is_mapped(a->begin, a->end);
+    }
+    pthread_mutex_unlock(&memory.lock);
+    return bytes;
 }
 
 // ---------------------------------------------------------------- looking at pointers

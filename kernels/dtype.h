@@ -55,19 +55,27 @@ static inline uint16_t f32_to_f16(float f) {
     return h;
 }
 
-// Element i of a buffer of type fp32, bf16 or fp16, as fp32.
+// Element i of a buffer of type fp32, bf16 or fp16, as fp32. The buffer need not be aligned: payloads lie where
+// messages put them.
 static inline float dtype_load(enum dtype t, const void *p, size_t i) {
-    if (t == DT_F32) return ((const float *)p)[i];
-    uint16_t h = ((const uint16_t *)p)[i];
+    if (t == DT_F32) {
+        float f;
+        memcpy(&f, (const char *)p + i * sizeof f, sizeof f);
+        return f;
+    }
+    uint16_t h;
+    memcpy(&h, (const char *)p + i * sizeof h, sizeof h);
     return t == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
 // Rounds x once to type t and stores it as element i.
 static inline void dtype_store(enum dtype t, void *p, size_t i, float x) {
-    if (t == DT_F32)
-        ((float *)p)[i] = x;
-    else
-        ((uint16_t *)p)[i] = t == DT_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    if (t == DT_F32) {
+        memcpy((char *)p + i * sizeof x, &x, sizeof x);
+        return;
+    }
+    uint16_t h = t == DT_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    memcpy((char *)p + i * sizeof h, &h, sizeof h);
 }
 
 #endif

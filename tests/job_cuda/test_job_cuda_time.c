@@ -48,7 +48,7 @@ static bool is_waited_for(const struct job_place *p, const char *options, char *
     const cJSON *times = cJSON_GetObjectItem(s, "time_per_rank"), *first = cJSON_GetArrayItem(times, 0),
                 *late = cJSON_GetArrayItem(times, 1);
     double want = busy(late) - busy(first), wait = job_number(first, "wait");
-    bool good = want > 1.0 && fabs(wait - want) < 0.1 * want && job_number(late, "wait") < 0.1 * want &&
+    bool good = want > 0.5 && fabs(wait - want) < 0.1 * want && job_number(late, "wait") < 0.1 * want &&
                 fabs(job_number(first, "check") - 1) < 0.01;
     snprintf(text, room, "%s: rank 1 was busy for %.3f s longer, rank 0 waited %.3f s, rank 1 %.3f s",
              options, want, wait, job_number(late, "wait"));

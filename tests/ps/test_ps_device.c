@@ -91,20 +91,22 @@ static void test_memory(void **state) {
 static _Atomic uint64_t framed_bytes;
 int zmq_msg_send(void *message, void *socket, int flags);
 
+static int (*real_send)(void *, void *, int);
+static size_t (*real_size)(void *);
+
+__attribute__((constructor)) static void find_zmq(void) {
+    real_send = (int (*)(void *, void *, int))dlsym(RTLD_NEXT, "zmq_msg_send");
+    real_size = (size_t(*)(void *))dlsym(RTLD_NEXT, "zmq_msg_size");
+}
+
 int zmq_msg_send(void *message, void *socket, int flags) {
-    static int (*real)(void *, void *, int);
-    static size_t (*size)(void *);
-    if (!real) {
-        size = (size_t(*)(void *))dlsym(RTLD_NEXT, "zmq_msg_size");
-        real = (int (*)(void *, void *, int))dlsym(RTLD_NEXT, "zmq_msg_send");
-    }
-    size_t bytes = size(message);
-    int rc = real(message, socket, flags);
+    size_t bytes = real_size(message);
+    int rc = real_send(message, socket, flags);
     if (rc >= 0) atomic_fetch_add(&framed_bytes, bytes);
     return rc;
 }
 
-// Of a job: the initial weights alone, or the payloads of every step as well. The same bits each time.
+// Of a job: the initial weights, some perhaps repeated, or the payloads of every step as well. The same bits each time.
 static void check_frames(struct toy_case *t, enum medium medium) {
     struct layout *l = toy_layout(t->workers, 80);
     uint64_t initial = (uint64_t)l->padded * sizeof(float),
@@ -121,7 +123,7 @@ static void check_frames(struct toy_case *t, enum medium medium) {
     uint64_t bytes = atomic_load(&framed_bytes);
     bool tcp = medium == MEDIUM_TCP;
     assert_int_equal(far_pages.ever - before, tcp ? 0 : t->workers);
-    if (bytes < initial || (bytes >= initial + steps) != tcp || (!tcp && bytes > 2 * initial))
+    if (bytes < initial || (bytes >= initial + steps) != tcp || (!tcp && bytes > initial + steps / 4))
         fail_msg("%s: %llu bytes of frames, %llu of initial weights", tcp ? "tcp" : "shm",
                  (unsigned long long)bytes, (unsigned long long)initial);
 }

@@ -56,6 +56,34 @@ void evals_add(struct evals *e, const struct eval_record *r) {
     e->all[at] = *r;
 }
 
+static struct eval_point at(const struct eval_record *r) {
+    return (struct eval_point){(double)r->step, (double)r->samples, (double)r->updates, r->seconds,
+                               r->val_loss};
+}
+
+static double along(double from, double to, double share) { return from + share * (to - from); }
+
+bool evals_reach(const struct evals *e, double target, struct eval_point *out) {
+    const struct eval_record *before = NULL;
+    for (int i = 0; i < e->count; i++) {
+        const struct eval_record *r = &e->all[i];
+        if (!isfinite(r->val_loss)) continue;
+        if (r->val_loss > target) {
+            before = r;
+            continue;
+        }
+        *out = at(r);
+        if (!before) return true;
+        struct eval_point a = at(before), b = *out;
+        double share = (a.val_loss - target) / (a.val_loss - b.val_loss);
+        *out = (struct eval_point){along(a.step, b.step, share), along(a.samples, b.samples, share),
+                                   along(a.updates, b.updates, share), along(a.seconds, b.seconds, share),
+                                   target};
+        return true;
+    }
+    return false;
+}
+
 int evals_write(const char *dir, const struct evals *e) {
     size_t length = 0;
     char *text = xcalloc((unsigned long)e->count + 1, LINE_MAX_BYTES), seconds[METRICS_NUMBER_MAX],

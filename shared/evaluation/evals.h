@@ -5,6 +5,7 @@
 #ifndef STARRING_SHARED_EVALUATION_EVALS_H
 #define STARRING_SHARED_EVALUATION_EVALS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct eval_record {
@@ -12,6 +13,11 @@ struct eval_record {
     double seconds;                    // of training until it was taken
     double val_loss, unigram_entropy;  // nats per token; NAN where unknown
     int64_t tokens;                    // that were predicted
+};
+
+// Between two evaluations.
+struct eval_point {
+    double step, samples, updates, seconds, val_loss;
 };
 
 struct evals {
@@ -23,6 +29,10 @@ struct evals {
 int evals_read(const char *dir, struct evals *out);
 // Adds r, in the place of one of the same step.
 void evals_add(struct evals *e, const struct eval_record *r);
+// Where the held-out loss first was at most target: on the straight line between the two evaluations around it, in
+// seconds and in all the rest; where the first one is already that low, that one. Evaluations without a finite loss are
+// left out. false: it never was. The same definition as experiments/comparison/learning.py's.
+bool evals_reach(const struct evals *e, double target, struct eval_point *out);
 int evals_write(const char *dir, const struct evals *e);  // 0, or -1 after logging
 void evals_free(struct evals *e);
 

@@ -352,7 +352,8 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text, of the last snapshot that was evaluated"},
         {"time_to_loss",
-         "the first snapshot whose val_loss is at most target_loss; null: none, or no target"},
+         "where val_loss first was target_loss, on the straight line between the two snapshots around it; null: it never "
+         "was, or there is no target"},
         {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
         {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
         {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
@@ -383,23 +384,20 @@ static void put_words(cJSON *s, const struct optimizer *o) {
     free(formula);
 }
 
-// The last evaluation, and the first that reached the loss which was aimed at.
+// The last evaluation, and when the loss which was aimed at was reached.
 static void put_learning(cJSON *s, const struct config *c, const char *dir, const struct metrics_totals *m) {
     struct evals evals = {0};
-    const struct eval_record *first = NULL;
+    struct eval_point p;
     json_put(s, "val_loss", m->val_loss);
     json_put(s, "unigram_entropy", m->unigram_entropy);
     json_put(s, "target_loss", c->target_loss > 0 ? c->target_loss : NAN);
-    if (c->target_loss > 0 && !evals_read(dir, &evals))
-        for (int i = evals.count - 1; i >= 0; i--)
-            if (evals.all[i].val_loss <= c->target_loss) first = &evals.all[i];
-    if (first) {
+    if (c->target_loss > 0 && !evals_read(dir, &evals) && evals_reach(&evals, c->target_loss, &p)) {
         cJSON *o = cJSON_AddObjectToObject(s, "time_to_loss");
-        json_put(o, "step", (double)first->step);
-        json_put(o, "samples", (double)first->samples);
-        json_put(o, "updates", (double)first->updates);
-        json_put(o, "seconds", first->seconds);
-        json_put(o, "val_loss", first->val_loss);
+        json_put(o, "step", p.step);
+        json_put(o, "samples", p.samples);
+        json_put(o, "updates", p.updates);
+        json_put(o, "seconds", p.seconds);
+        json_put(o, "val_loss", p.val_loss);
     } else {
         cJSON_AddNullToObject(s, "time_to_loss");
     }

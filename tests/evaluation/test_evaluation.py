@@ -7,11 +7,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from comparison import learning, runs
+
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 LIMIT_S = 120
 SMALL = ["--model", "tiny", "--seq", "32", "--batch", "2", "--threads", "1", "--workers", "2", "--dtype", "bf16",
@@ -158,17 +162,35 @@ class Evaluation(unittest.TestCase):
 
     def test_time_to_a_loss(self):
         self.train("aimed", "--quiet", "--topology", "zero:0", "--eval-every", "2", "--lr", "0.01", "--set",
-                   "target_loss=5.3", steps="8")
+                   "target_loss=3.1", steps="8")
         evals = self.lines("aimed", "evals.jsonl")
-        first = next(e for e in evals if e["val_loss"] <= 5.3)
-        self.assertNotEqual(first, evals[-1])
+        after = next(e for e in evals if e["val_loss"] <= 3.1)
+        before = evals[evals.index(after) - 1]
+        self.assertNotEqual(after, evals[0])
+        share = (before["val_loss"] - 3.1) / (before["val_loss"] - after["val_loss"])
         found = self.summary("aimed")["time_to_loss"]
-        # summary.json has 15 digits where evals.jsonl has 17.
-        self.assertAlmostEqual(found.pop("seconds"), first["seconds"], delta=1e-12 * first["seconds"])
-        self.assertAlmostEqual(found.pop("val_loss"), first["val_loss"], delta=1e-12)
-        self.assertEqual(found, {k: first[k] for k in ("step", "samples", "updates")})
+        self.assertEqual(set(found), {"step", "samples", "updates", "seconds", "val_loss"})
+        for key in found:
+            self.assertAlmostEqual(found[key], before[key] + share * (after[key] - before[key]), delta=1e-12 * found[key])
+        self.assertLess(before["seconds"], found["seconds"])
+        self.assertLess(found["seconds"], after["seconds"])
         self.train("missed", "--quiet", "--topology", "zero:0", "--set", "target_loss=0.01")
         self.assertIsNone(self.summary("missed")["time_to_loss"])
+
+    def test_the_time_to_a_loss_is_the_one_that_a_comparison_tells(self):
+        self.train("told", "--quiet", "--topology", "local", "--workers", "1", "--set", "target_loss=3.25", steps="2")
+        for losses, seconds in (([4.0, 3.0, 2.0], 1.75), ([4.0, 3.25], 2.0), ([3.0, 2.0], 1.0), ([4.0, 3.5], None),
+                                ([4.0, 3.0, 3.5, 2.0], 1.75), ([None, 3.0], 2.0), ([4.0, None, 2.0], 1.75), ([], None)):
+            with open(self.at("told", "evals.jsonl"), "w", encoding="utf-8") as f:
+                for i, loss in enumerate(losses, 1):
+                    f.write(json.dumps({"step": 10 * i, "samples": 70 * i, "updates": 10 * i, "seconds": float(i),
+                                        "val_loss": loss, "unigram_entropy": 3.0, "tokens": 64}) + "\n")
+            os.remove(self.at("told", "summary.json"))
+            self.run_it("summary", "told")  # puts it together again
+            run, found = runs.load("told", self.at("told")), self.summary("told")["time_to_loss"] or {}
+            for key in ("seconds", "samples", "updates"):
+                self.assertEqual(found.get(key), learning.reached(run, 3.25, key), (key, losses))
+            self.assertEqual(found.get("seconds"), seconds, losses)
 
     def test_broken_snapshots_are_named(self):
         self.train("kept", "--quiet", "--topology", "zero:3", "--eval-every", "2", "--keep-snapshots")

@@ -104,6 +104,15 @@ static int read_identity(struct role *r, long *rank) {
     return 0;
 }
 
+// A report goes into --out: said before hours of training, not after.
+static void say_no_report(const struct role *r) {
+    if (r->by_hand && !r->job.config->out && !is(r, &command_scheduler) && !r->job.config->quiet)
+        info(
+            "no --out: this %s leaves no report, and without all of them the run gets no table and no summary.json; "
+            "give every worker and server the same --out DIR",
+            r->command->name);
+}
+
 // The role's share of --out DIR. Worker 0 takes it once all roles are there, and none has written anything;
 // that it may is found out now. The scheduler leaves its trace there, if any.
 static int open_dir(struct role *r, long rank) {
@@ -131,6 +140,7 @@ static int prepare(struct role *r) {
     if (job_open(&r->job, c, !worker)) return -1;
     struct memory_part part = {r->command->name, (int)rank, 1, .processes = true};
     if (r->by_hand && !is(r, &command_scheduler) && memory_check_run(&r->job, &part)) return -1;
+    say_no_report(r);
     if (open_dir(r, rank)) return -1;
     r->job.stop = stop_install_role(worker);
     r->ps.config = c;

@@ -32,19 +32,23 @@ void closing_show(const struct config *c, const char *dir, const struct cJSON *s
 }
 
 // ---------------------------------------------------------------- the last to leave
-static bool has_reports(const struct closing_rank *r, const char *role, int count) {
+static bool has_report(const struct closing_rank *r, const char *role, int rank) {
     char job[SUMMARY_JOB_MAX];
-    bool all = true;
-    summary_job_name(r->job, job);
-    for (int i = 0; i < count && all; i++) {
-        char *name = xasprintf("ranks/%s-%d.json", role, i), *text = run_file_read(r->dir, name, true);
-        cJSON *report = text ? cJSON_Parse(text) : NULL;
-        all = !strcmp(json_text(report, "job", ""), job);
-        cJSON_Delete(report);
-        free(text);
-        free(name);
-    }
-    return all;
+    char *name = xasprintf("ranks/%s-%d.json", role, rank), *text = run_file_read(r->dir, name, true);
+    cJSON *report = text ? cJSON_Parse(text) : NULL;
+    bool there = !strcmp(json_text(report, "job", ""), summary_job_name(r->job, job));
+    cJSON_Delete(report);
+    free(text);
+    free(name);
+    return there;
+}
+
+// The first rank whose report is not there, "server 0" (malloc'd); NULL: all are.
+static char *missing_report(const struct closing_rank *r) {
+    for (const struct topology_role *o = r->config->row->roles; o->name; o++)
+        for (int i = 0; i < config_ranks(r->config, o->name); i++)
+            if (!has_report(r, o->name, i)) return xasprintf("%s %d", o->name, i);
+    return NULL;
 }
 
 // 1: this rank is the one; 0: another one was first; -1 after logging.
@@ -61,16 +65,16 @@ static int claim(const struct closing_rank *r) {
 
 enum closing closing_leave(const struct closing_rank *r) {
     const struct config *c = r->config;
-    bool all = true;
-    for (const struct topology_role *o = c->row->roles; o->name; o++)
-        all = all && has_reports(r, o->name, config_ranks(c, o->name));
-    int mine = all ? claim(r) : 0;
+    char *missing = missing_report(r);
+    int mine = missing ? 0 : claim(r);
     if (mine < 0) return CLOSING_FAILED;
     if (!mine && !c->quiet)
         info(
-            "its report is %s/ranks/%s-%d.json; the last rank to leave prints the table. Machines that share "
+            "its report is %s/ranks/%s-%d.json; the last rank to leave prints the table%s%s. Machines that share "
             "no %s print none: copy their ranks/ into worker 0's, then starring summary %s",
-            r->dir, r->role, r->rank, r->dir, r->dir);
+            r->dir, r->role, r->rank, missing ? ", which still wants the report of " : "",
+            missing ? missing : "", r->dir, r->dir);
+    free(missing);
     if (!mine) return CLOSING_LEFT;
     cJSON *summary = closing_merge(c, r->dir);
     if (!summary) return CLOSING_FAILED;

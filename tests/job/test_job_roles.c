@@ -280,6 +280,31 @@ static void directories_of_their_own(void **state) {
     forget(&s);
 }
 
+// A worker alone has --out: who has none says at its start what that means, and the worker whose report is wanted.
+static void out_at_the_worker_alone(void **state) {
+    const struct job_place *p = *state;
+    char line[320], said[160];
+    pid_t scheduler = job_start(p, "scheduler " SHARED);
+    await(p, scheduler, "listening on tcp://", said);
+    char *address = xstrdup(strstr(said, "tcp://"));
+    pid_t server = job_start(p, "server " SHARED " --scheduler %s", address);
+    await(p, server, "no --out: this server leaves no report, ", said);
+    pid_t worker = job_start(p, "worker " SHARED " --no-weights --scheduler %s --out alone", address);
+    struct job_output o = job_wait(p, worker, 60);
+    snprintf(line, sizeof line,
+             "alone/ranks/worker-0.json; the last rank to leave prints the table, which still wants the "
+             "report of server 0");
+    if (o.status || !strstr(o.err, line) || strstr(o.err, "no --out"))
+        fail_msg("status %d\n%s", o.status, o.err);
+    job_output_free(&o);
+    assert_done(p, server, "server");
+    o = job_wait(p, scheduler, 60);
+    if (o.status || strstr(o.err, "no --out")) fail_msg("status %d\n%s", o.status, o.err);
+    job_output_free(&o);
+    assert_null(run_file_read(p->dir, "alone/summary.json", true));
+    free(address);
+}
+
 static void quiet_and_json(void **state) {
     struct star s = {.p = *state, .dir = "quiet"};
     int who = -1;
@@ -378,6 +403,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_earlier_run, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(in_any_order, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(directories_of_their_own, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(out_at_the_worker_alone, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(quiet_and_json, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(early_ends, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(ports_beyond_the_last, job_setup, job_teardown),

@@ -23,6 +23,7 @@
 #include "decentral/collective/collective_mpi.h"
 
 #include "decentral/collective/collective_exchange.h"
+#include "decentral/collective/mpi_parent.h"
 #include "decentral/collective/mpi_pause.h"
 #include "decentral/collective/mpi_pulse.h"
 #include "kernels/work.h"
@@ -61,8 +62,10 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
     if (mpi_medium_set(medium)) return -1;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
-        return fail("MPI_Init_thread failed; is this process started by mpirun?");
+    struct mpi_parent *parent = mpi_parent_watch();
+    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    mpi_parent_release(&parent);
+    if (rc != MPI_SUCCESS) return fail("MPI_Init_thread failed; is this process started by mpirun?");
     if (provided < MPI_THREAD_MULTIPLE) {
         MPI_Finalize();
         return fail("this MPI gives thread level %d, MPI_THREAD_MULTIPLE (%d) is needed", provided,

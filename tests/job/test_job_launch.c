@@ -190,6 +190,22 @@ static void assert_nameless(pid_t rank) {
     assert_int_equal(shared, 2);
 }
 
+// Gives what a rank shares its name back, as it is before all ranks have met; the name (malloc'd).
+static char *as_in_the_beginning(pid_t rank) {
+    char path[32], line[512], *name = NULL;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)rank);
+    FILE *f = fopen(path, "r");
+    while (f && !name && fgets(line, sizeof line, f))
+        if (strstr(line, "/dev/shm/") && strstr(line, "_segment."))
+            name = xasprintf("%.*s", (int)strcspn(strchr(line, '/'), " \n"), strchr(line, '/'));
+    if (f) fclose(f);
+    assert_non_null(name);
+    f = fopen(name, "wx");
+    assert_non_null(f);
+    fclose(f);
+    return name;
+}
+
 // SIGKILL of a rank, of mpirun, of all of them: whoever is left ends, and no file or process stays.
 static void nothing_is_left(void **state) {
     const struct job_place *p = *state;
@@ -205,11 +221,13 @@ static void nothing_is_left(void **state) {
         while (job_lines(p, "run") < 2 && now_seconds() < until) usleep(20000);
         int count = job_processes(p, "train", pids, 8);
         int ranks = 0;
+        char *segment = NULL;
         for (int i = 0; i < count; i++) {
             if (getpgid(pids[i]) < 0 || pids[i] == mpirun) continue;
             if (sessions(mpirun) != 1) fail_msg("%d session directories", sessions(mpirun));
             if (!is_rank(pids[i])) continue;
             assert_nameless(pids[i]);
+            if (!segment) segment = as_in_the_beginning(pids[i]);
             if (which != 1 && (which == 2 || !ranks)) kill(pids[i], SIGKILL);
             ranks++;
         }
@@ -219,10 +237,15 @@ static void nothing_is_left(void **state) {
         assert_true(o.status != 0 && o.status != -1);
         job_output_free(&o);
         until = now_seconds() + 15;
-        while ((job_processes(p, "train", pids, 8) || sessions(mpirun)) && now_seconds() < until)
+        while ((job_processes(p, "train", pids, 8) || sessions(mpirun) || !access(segment, F_OK)) &&
+               now_seconds() < until)
             usleep(20000);
         assert_int_equal(job_processes(p, "train", pids, 8), 0);
         assert_int_equal(sessions(mpirun), 0);
+        int named = access(segment, F_OK) == 0;
+        unlink(segment);
+        assert_false(named);
+        free(segment);
     }
 }
 

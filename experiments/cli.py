@@ -1,11 +1,26 @@
 """How a script ends: what `| head`, Ctrl-C, a full disk and a closed terminal should look like to its user."""
+import ctypes
 import errno
 import os
+import signal
 import sys
 
 READER_LEFT = 141   # what a shell shows of a program that ended by SIGPIPE
 INTERRUPTED = 130   # and of one that ended by Ctrl-C
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def dies_with_us(number=signal.SIGKILL):
+    """For subprocess's preexec_fn, from the main thread: the kernel sends the child that signal when this process dies,
+    also of a SIGKILL, after which nobody else could."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def before_exec():
+        libc.prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died in between
+            os._exit(128 + number)
+    return before_exec
 
 
 def forget_output():

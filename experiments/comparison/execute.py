@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import time
 
+import cli
 from netlab import train as netlab
 from netlab.lab import LabError
 
 from . import likeness, noise
-from .plan import order_in_words, plan, schedule
+from .plan import order_in_words, plan, refuse_unaccepted, schedule
 from .runs import RunError, UsageError, as_float, load
 
 TAIL_LINES = 25  # of a failed run's output
@@ -17,11 +18,13 @@ TAIL_LINES = 25  # of a failed run's output
 
 def train(argv, log, limit, bandwidth=None):
     """Runs one training command with its output in the open file `log`: the one place where that happens. Returns its exit
-    status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none."""
+    status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none. The run
+    dies with this process, and what the program has started with it."""
     if bandwidth:
         return across_links(argv, log, limit, bandwidth)
     try:
-        p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                             preexec_fn=cli.dies_with_us())
     except OSError as e:
         raise RunError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
     try:
@@ -111,6 +114,7 @@ def run_all(args):
     seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
     scheduled = schedule(planned, args.repeat, seed)
     check_places([place_of(args, one, repeat)[1] for repeat, one in scheduled])
+    refuse_unaccepted(planned, lambda one: place_of(args, one, 0)[1])
     if len(scheduled) > 1:
         print(order_in_words(scheduled, seed), flush=True)
     done = {}

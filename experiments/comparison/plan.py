@@ -8,12 +8,14 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import cli
 from netlab import lab, rate
 
 from .runs import RunError, UsageError
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 ASK_SECONDS = 30
+REFUSAL_LINES = 8
 MEDIUM = "shm"   # unless --medium says otherwise
 
 
@@ -163,3 +165,60 @@ def order_in_words(scheduled, seed):
     for repeat, one in scheduled:
         lines.setdefault(repeat, []).append(one.label + (f" seed={one.seed}" if one.seed is not None else ""))
     return "\n".join([f"order (--order-seed {seed}):"] + [f"  {repeat + 1}: {', '.join(names)}" for repeat, names in lines.items()])
+
+
+# ---------------------------------------------------------------- the program is asked before the first run trains
+def ask(argv):
+    """The program's answer, or None where it did not answer in time: the run will show why."""
+    try:
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                              timeout=ASK_SECONDS, check=False, preexec_fn=cli.dies_with_us())
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as e:
+        raise RunError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
+
+
+def document(answer):
+    """What it printed as JSON; {} where that is none."""
+    try:
+        found = json.loads(answer.stdout) if answer else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def too_large(argv, said):
+    """Why the run would be refused for want of memory, in words; None: it would not."""
+    here = said.get("here") or {}
+    if here.get("fits", True) or document(ask(argv + ["--print-config"])).get("memory", {}).get("check") == "off":
+        return None
+    return "\n".join(f"{one['limit']}: {one['predicted_bytes'] / 1e9:.2f} GB predicted + {one['allowed_bytes'] / 1e9:.2f} GB beside "
+                     f"that, {one['available_bytes'] / 1e9:.2f} GB left: it does not fit (--set memory.check=off lets it try)"
+                     for one in here.get("limits", []) if not one.get("fits", True)) or None
+
+
+def refusal(argv):
+    """The program's own words about a command line that it would refuse; None: it takes it."""
+    answer = ask(argv + ["--dry-run", "--json"])
+    if answer is None:
+        return None
+    if answer.returncode:
+        return "\n".join(answer.stderr.strip().splitlines()[-REFUSAL_LINES:]) or f"exit status {answer.returncode}"
+    return too_large(argv, document(answer))
+
+
+def refuse_unaccepted(planned, place):
+    """UsageError with every planned run that the program would refuse: known before the first one, not after minutes of
+    others. place: of a run, its directory. Trains and writes nothing."""
+    refused = []
+    for one in planned:
+        argv = one.argv + ["--out", place(one)]
+        why = refusal(argv)
+        if why:
+            seed = f" seed={one.seed}" if one.seed is not None else ""
+            refused.append(f"{one.label}{seed}: refused by the program\n  command: {' '.join(argv)}\n"
+                           + "\n".join("    | " + line for line in why.splitlines()))
+    if refused:
+        count = f"{len(refused)} of {len(planned)} runs" if len(planned) > 1 else "the run"
+        raise UsageError("\n".join(refused) + f"\nnothing was trained: {count} would have failed")

@@ -5,6 +5,8 @@ import os
 import subprocess
 from html import escape
 
+import cli
+
 from .runs import RunError
 
 PROMPT, TOKENS, TEMPERATURE, SEED = "The ", 120, 0.5, 1
@@ -54,7 +56,8 @@ def ask(run, program):
     argv = [program, "generate", "--model", run.directory, "--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature",
             str(TEMPERATURE), "--seed", str(SEED), "--threads", "1", "--json"]
     try:
-        p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
+        p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False,
+                           preexec_fn=cli.dies_with_us())
     except (OSError, subprocess.TimeoutExpired) as e:
         raise RunError(f"{run.label}: its weights could not be asked for a sentence: {e}; build "
                        "the program with make, or name it with --program") from None

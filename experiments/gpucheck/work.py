@@ -1,12 +1,12 @@
 """What a check is made of: results of parts, programs with deadlines, the time that is left."""
-import ctypes
 import os
 import re
 import signal
 import subprocess
 import time
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+import cli
+
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 NO_TIME = "no time left"
 
@@ -88,12 +88,6 @@ class Outcome:
         return said[-1] if said else f"exit status {self.status}"
 
 
-def end_with_us():
-    """In the child, before it becomes the program: the kernel sends it SIGTERM should this process be killed, so that
-    nothing keeps the GPU busy that nobody waits for."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def end(process):
     """The program ends its ranks on SIGTERM; after a grace period everything is killed. What it had said."""
     process.terminate()
@@ -127,7 +121,7 @@ class Checker:
         limit = min(left, limit or left)
         p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              errors="replace", cwd=self.place.top, env={**self.place.env, **(env or {})},
-                             start_new_session=True, preexec_fn=end_with_us)
+                             start_new_session=True, preexec_fn=cli.dies_with_us(signal.SIGTERM))
         try:
             text, errors = p.communicate(timeout=limit)
             status = p.returncode

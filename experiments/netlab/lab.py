@@ -21,6 +21,8 @@ import subprocess
 import tempfile
 import time
 
+import cli
+
 from . import rate as rates
 
 PREFIX = "starlab"
@@ -231,7 +233,7 @@ class Lab:
         """A process on a host. It dies with this one."""
         words = ["ip", "netns", "exec", self.namespace(host)]
         child = subprocess.Popen(words + argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env,
-                                 start_new_session=True, preexec_fn=die_with_parent)
+                                 start_new_session=True, preexec_fn=cli.dies_with_us())
         self.children.append(child)
         return child
 
@@ -242,9 +244,3 @@ class Lab:
 def leave(number, _):
     """SIGTERM and SIGHUP: out through the lab's end."""
     raise SystemExit(128 + number)
-
-
-def die_with_parent():
-    """In a child before exec: SIGKILL to it when its parent dies."""
-    import ctypes  # pylint: disable=import-outside-toplevel
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -19,7 +19,9 @@ from test_compare import COMPARE, Case, FakeProgram, make_run
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 PATIENCE_S = 60
 SLEEPER = """#!{python}
-import os, time
+import os, sys, time
+if "--dry-run" in sys.argv:
+    sys.exit()
 with open({mark!r} + ".part", "w") as f:
     f.write(str(os.getpid()))
 os.rename({mark!r} + ".part", {mark!r})
@@ -145,6 +147,33 @@ class Sweeps(FakeProgram):
             self.assertFalse("swept setting" in f.read())
 
 
+class RefusedByTheProgram(FakeProgram):
+    def asked(self):
+        """The command lines that were asked about, and trained nothing."""
+        with open(self.program + ".asked", encoding="utf-8") as f:
+            return f.read().splitlines()
+
+    def test_what_one_run_would_be_refused_for_is_known_before_the_first(self):
+        argv = ["--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--sweep", "workers=2,3"]
+        p = self.run_it(*argv, env={"REFUSE": "1"})
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+        self.assertEqual(p.stderr.count("zero:3 takes no such thing"), 2)
+        self.assertRegex(p.stderr, r"zero:3 workers=3: refused by the program\n  command: .* --topology zero:3 .*--workers 3 --out ")
+        self.assertIn("nothing was trained: 2 of 4 runs would have failed", p.stderr)
+        self.assertFalse(os.path.exists(self.out))
+        p = self.run_it(*argv, "--repeat", "2")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual((len(self.asked()), len(self.order())), (4 + 4, 8))  # once for each command, not for each run
+
+    def test_so_is_a_lack_of_memory(self):
+        argv = ["--program", self.program, "--a", "zero:1", "--repeat", "1"]
+        p = self.run_it(*argv, env={"REFUSE": "memory"})
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+        self.assertIn("the machine's memory: 8.00 GB predicted + 1.00 GB beside that, 2.00 GB left: it does not fit", p.stderr)
+        p = self.run_it(*argv, "--set", "memory.check=off", env={"REFUSE": "memory"})
+        self.assertEqual(p.returncode, 0, p.stderr)
+
+
 class Refused(Case):
     """What is no comparison: one sentence, a status that tells the command line from the runs, no traceback."""
 
@@ -200,6 +229,72 @@ class Interrupted(Case):
         with open(mark, encoding="utf-8") as f:
             self.assertFalse(alive(int(f.read())))
         self.assertEqual((p.returncode, words), (130, "\ncompare.py: interrupted; finished runs are kept\n"))
+
+
+@unittest.skipUnless(os.path.exists(PROGRAM), "build/starring is not built")
+class RealProgram(Case):
+    SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--workers", "2", "--data", "text.txt"]
+
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.at("tmp"))
+        with open(self.at("text.txt"), "w", encoding="utf-8") as f:
+            f.write("to be or not to be, that is the question. " * 200)
+
+    def here(self):
+        """The processes that work in this test's directory."""
+        found = set()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(self.folder.name) and alive(pid):
+                    found.add(int(pid))
+            except OSError:
+                pass
+        return found
+
+    def shared_files(self, pids):
+        """Files in /dev/shm that these processes have mapped and that still have a name."""
+        found = set()
+        for pid in pids:
+            try:
+                with open(f"/proc/{pid}/maps", encoding="utf-8") as f:
+                    found |= {line.split()[-1] for line in f if "/dev/shm/" in line and "(deleted)" not in line}
+            except OSError:
+                pass
+        return found
+
+    def test_what_one_topology_refuses(self):
+        for sweep, topology, words in (("reduce=ordered,native", "ps:sync", '"reduce": "native" is the ring\'s'),
+                                       ("parameter_server.record_arrivals=true", "ps:sync", "use ps:async"),
+                                       ("servers=1,0", "ps:sync", "servers")):
+            p = self.run_it("--program", PROGRAM, "--a", topology, "--b", "zero:1", *self.SMALL, "--sweep", sweep)
+            self.assertEqual((p.returncode, p.stdout), (2, ""), p.stderr)
+            self.assertRegex(p.stderr, f"{topology} [^\n]*: refused by the program\n  command: [^\n]*\n    \\| starring: [^\n]*{words}")
+            self.assertFalse(os.path.exists(self.out))
+
+    def test_a_killed_comparison_takes_its_run_along(self):
+        for topology, number, least in (("ps:sync", signal.SIGKILL, 5), ("zero:1", signal.SIGKILL, 4), ("zero:1", signal.SIGTERM, 4)):
+            shutil.rmtree(self.out, ignore_errors=True)
+            p = subprocess.Popen([sys.executable, COMPARE, "--program", PROGRAM, "--a", topology, *self.SMALL, "--steps", "10000000",
+                                  "--repeat", "1", "--set", "eval_batches=0", "--out", self.out], cwd=self.folder.name,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": self.at("tmp")})
+            metrics, until = os.path.join(self.out, topology.replace(":", "-"), "metrics.jsonl"), time.monotonic() + PATIENCE_S
+            while time.monotonic() < until and not (os.path.exists(metrics) and os.path.getsize(metrics)):
+                time.sleep(0.02)
+            everyone = self.here()
+            files = self.shared_files(everyone)
+            p.send_signal(number)
+            self.assertEqual(p.wait(PATIENCE_S), -number)
+            self.assertGreaterEqual(len(everyone), least)   # compare.py, train or mpirun, the roles or ranks
+            until = time.monotonic() + 20
+            while (self.here() or os.listdir(self.at("tmp"))) and time.monotonic() < until:
+                time.sleep(0.05)
+            left = self.here()
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            self.assertFalse(left)
+            self.assertEqual(os.listdir(self.at("tmp")), [])
+            self.assertFalse([path for path in files if os.path.exists(path)])
 
 
 class Makefile(Case):

@@ -75,16 +75,13 @@ from test_compare import LOSSES, make_run
 argv = sys.argv[1:]
 value = lambda flag, other=None: argv[argv.index(flag) + 1] if flag in argv else other
 if "--dry-run" in argv:
-    with open(__file__ + ".asked", "a") as f:
-        f.write(" ".join(argv) + "\\n")
+    print(*argv, file=open(__file__ + ".asked", "a"))
     if value("--topology") == "zero:3" and os.environ.get("REFUSE") == "1":
         sys.exit("starring: error: zero:3 takes no such thing")
-    print(json.dumps({{"here": {{"fits": os.environ.get("REFUSE") != "memory", "limits": [
-        {{"limit": "the machine's memory", "predicted_bytes": 8e9, "allowed_bytes": 1e9, "available_bytes": 2e9, "fits": False}}]}}}}))
-    sys.exit()
+    sys.exit(print(json.dumps({{"here": {{"fits": os.environ.get("REFUSE") != "memory", "limits": [
+        {{"limit": "the machine's memory", "predicted_bytes": 8e9, "allowed_bytes": 1e9, "available_bytes": 2e9, "fits": False}}]}}}})))
 if "--print-config" in argv:
-    print(json.dumps({{"memory": {{"check": "off" if "memory.check=off" in argv else "auto"}}}}))
-    sys.exit()
+    sys.exit(print(json.dumps({{"memory": {{"check": "off" if "memory.check=off" in argv else "auto"}}}})))
 with open(os.path.join(os.path.dirname(os.path.abspath(value("--out"))), "order.txt"), "a") as f:
     f.write(" ".join(argv) + "\\n")
 if value("--topology") == "zero:3" and os.environ.get("BREAK") == "1":

@@ -83,6 +83,10 @@ $(BUILD)/obj/%.o: %.c Makefile | $(PROTO_H)
 	@echo "  CC      $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# The loop of the matrix product is two lines of the processor's cache if it begins with one. Where the linker happens to
+# put it otherwise, it is three, and a step of the demo is 6 to 8% longer (measured on Zen 3).
+$(BUILD)/obj/kernels/cpu/gemm/%.o: CFLAGS += -falign-functions=64 -falign-loops=64
+
 $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h: proto/%.proto
 	@mkdir -p $(BUILD)
 	protoc-c --c_out=$(BUILD) $<

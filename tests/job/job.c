@@ -116,6 +116,25 @@ bool job_emulate(const struct job_place *p, int devices) {
     return built;
 }
 
+// Open MPI keeps what it has allocated, in parts of it that are no longer loaded when a sanitizer looks: no file of
+// suppressions can name them.
+static bool is_mpi(char *const *argv) {
+    bool ring = false, medium = false;
+    for (; *argv; argv++) {
+        if (!strcmp(*argv, "mpi") || !strcmp(*argv, "launch=mpi")) return true;
+        ring = ring || !strncmp(*argv, "zero:", 5);
+        medium = medium || !strcmp(*argv, "--medium");
+    }
+    return ring && medium;
+}
+
+static void forgive_leaks(void) {
+    const char *given = getenv("ASAN_OPTIONS");
+    char *options = xasprintf("%s%sdetect_leaks=0", given ? given : "", given ? ":" : "");
+    setenv("ASAN_OPTIONS", options, 1);
+    free(options);
+}
+
 static pid_t start_words(const struct job_place *p, char *line) {
     char *argv[WORDS_MAX] = {p->program};
     int n = 1;
@@ -123,6 +142,7 @@ static pid_t start_words(const struct job_place *p, char *line) {
         if (*word) argv[n++] = word;
     pid_t pid = fork();
     if (pid) return pid;
+    if (is_mpi(argv)) forgive_leaks();
     int out = -1, err = -1;
     if (!chdir(p->dir)) {
         char name[32];

@@ -65,27 +65,13 @@ static void words_of(const struct setting *s, const char *topology, const char *
         s->model, s->dtype, topology, s->workers, STEPS, more);
 }
 
-// Open MPI keeps what it has allocated.
-static struct job_output run(const struct job_place *p, const char *words) {
-    const char *given = getenv("ASAN_OPTIONS");
-    char *before = given ? xstrdup(given) : NULL;
-    if (strstr(words, "--launch mpi")) setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-    struct job_output out = job_run(p, "%s", words);
-    if (before)
-        setenv("ASAN_OPTIONS", before, 1);
-    else
-        unsetenv("ASAN_OPTIONS");
-    free(before);
-    return out;
-}
-
 static struct outcome train(const struct job_place *p, const struct setting *s, const char *topology,
                             const char *more) {
     char words[1024];
     struct outcome o = {0};
     shake();
     words_of(s, topology, more, words, sizeof words);
-    struct job_output out = run(p, words);
+    struct job_output out = job_run(p, "%s", words);
     if (out.status || strstr(out.err, "emulated CUDA:"))
         fail_msg("%s %s, N=%d, %s: status %d\n%s", topology, more, s->workers, s->dtype, out.status, out.err);
     job_output_free(&out);

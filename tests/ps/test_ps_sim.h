@@ -318,8 +318,14 @@ static inline struct sim *sim_create_skewed(const struct toy_case *t, double ske
 }
 static inline struct sim *sim_create(const struct toy_case *t) { return sim_create_skewed(t, 0); }
 
-static inline void sim_destroy(struct sim *s) {
+// What is under way is lost.
+static inline void sim_forget(struct sim *s) {
     for (int i = 0; i < s->count; i++) free(s->packets[i].payload);
+    s->count = 0;
+}
+
+static inline void sim_destroy(struct sim *s) {
+    sim_forget(s);
     for (int g = 0; g < s->map->shards; g++) server_core_destroy(&s->shards[g]);
     for (int w = 0; w < s->t.workers; w++) {
         worker_core_destroy(&s->workers[w].core);

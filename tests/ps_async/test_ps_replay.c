@@ -250,7 +250,7 @@ static void late_pulls_get_their_version(void **state) {
     pull.step = 1;
     pull.seq = 1;
     for (int i = 0; i < 2; i++) {
-        s->count = 0;
+        sim_forget(s);
         server_core_message(core, &pull, NULL, 10.0 * i);
         assert_int_equal(server_core_version(core, key), 2);
         int replies = 0;
@@ -258,11 +258,9 @@ static void late_pulls_get_their_version(void **state) {
             if (s->packets[m].header.kind == WIRE_PULL_REPLY) replies++;
             if (s->packets[m].header.kind == WIRE_PULL_REPLY)
                 assert_int_equal(s->packets[m].header.version, 1);
-            free(s->packets[m].payload);
         }
         assert_int_equal(replies, 1);
     }
-    s->count = 0;
     assert_string_equal(server_core_error(core), "");
     sim_destroy(s);
     arrivals_destroy(&replay[0]);

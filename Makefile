@@ -4,6 +4,8 @@
 #   make test          install what is missing, build, run every test
 #   make SAN=address|undefined|thread test
 #   make demo          train one model through every topology and compare (runs/demo/)
+#   make drill         kill processes of 500 small runs at random moments and compare the bits
+#   make soak          train 80,000 steps through every topology: no memory, descriptor or thread may pile up
 #
 # BUILD=dir puts everything elsewhere. ARCH= is what to build for, processors and GPUs: ARCH=x86-64-v3 for another
 # machine than this one (-march), ARCH=sm_90 for H100 and H200 alone, ARCH="x86-64-v3 sm_90" for both.
@@ -45,7 +47,7 @@ PROTO_C   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.c)
 PROTO_H   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.h)
 
 # One static library a module: what may link against what is the layering.
-src      = $(filter-out kernels/cuda/%,$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
+src      = $(filter-out kernels/cuda/% shared/supervise/preload/%,$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
 objs     = $(patsubst %.c,$(BUILD)/obj/%.o,$(call src,$(1)))
 LIB_KERNELS   = $(BUILD)/libkernels.a
 LIB_SHARED    = $(BUILD)/libshared.a
@@ -82,6 +84,15 @@ $(BUILD)/obj/%.o: %.c Makefile | $(PROTO_H)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# Loaded into mpirun, which knows nothing of this program: a library of its own, inside of the program.
+SOCKETS_SO = $(BUILD)/sockets.so
+$(SOCKETS_SO): shared/supervise/preload/sockets.c Makefile
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) -std=gnu17 -D_GNU_SOURCE -O2 -fPIC -shared -s -Wall -Wextra -o $@ $<
+$(BUILD)/obj/shared/supervise/local_sockets.o: CFLAGS += -DLOCAL_SOCKETS_SO='"$(SOCKETS_SO)"'
+$(BUILD)/obj/shared/supervise/local_sockets.o: $(SOCKETS_SO)
 
 # The loop of the matrix product is two lines of the processor's cache if it begins with one. Where the linker happens to
 # put it otherwise, it is three, and a step of the demo is 6 to 8% longer (measured on Zen 3).
@@ -132,13 +143,16 @@ $(CUDA_USERS): CFLAGS += $(CUDA_INC)
 
 # tests/ROOM/test_MODULE_*.c link against that module and what it may use, test_job_* against all; the programs lie
 # flat in $(BUILD)/tests.
-TEST_SRC  := $(foreach module,kernels shared ps decentral job,$(wildcard tests/*/test_$(module)_*.c))
+TEST_SRC  := $(foreach module,kernels shared ps decentral job fuzz,$(wildcard tests/*/test_$(module)_*.c))
 TEST_BINS := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRC))))
 TEST_LIBS_kernels   = $(LIB_KERNELS)
 TEST_LIBS_shared    = $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
 TEST_LIBS_ps        = $(LIB_PS) $(LIB_SHARED) $(LIB_KERNELS)
 TEST_LIBS_decentral = $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
+TEST_LIBS_fuzz      = $(FUZZ_OBJ) $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
 TEST_LIBS_job       = $(BUILD)/obj/tests/job/job.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) | $(BUILD)/starring
+
+include tests/fuzz/fuzz.mk
 
 # test_rule(source)
 define test_rule
@@ -163,7 +177,8 @@ clean:
 
 # ---- the commands of every day. deps may install what the top of this file asks pkg-config for, so
 # whoever needs it runs it first and then make again.
-.PHONY: help deps test check demo lab-check bench lint format cuda-note
+# `make fuzz` is in tests/fuzz/fuzz.mk.
+.PHONY: help deps test check demo drill soak lab-check bench lint format cuda-note
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 help:
@@ -172,8 +187,11 @@ help:
 	@echo "make test            deps and those of the tests, build every test, run them; SAN=address|undefined|thread"
 	@echo "make check           the same without deps"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
+	@echo "make drill           kill processes of 500 small runs at random moments; nothing may be lost (docs/recovery.md)"
+	@echo "make soak            80,000 steps through every topology: no memory, descriptor or thread may pile up"
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
 	@echo "make bench           step, AdamW and the star's transport on this machine"
+	@echo "make fuzz            hostile input to every reader and state machine, SECONDS=30 each (docs/fuzzing.md); wants clang"
 	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
 	@echo "make gpu-check       everything that wants a real GPU; PARTS=\"facts ops\": parts of it, GPU_CHECK=--list: which there are"
 	@echo "make lint            format, static analysis, layering"
@@ -185,8 +203,8 @@ deps:
 	@.ci/deps
 
 # What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
-TO_BUILD := $(filter-out deps test demo help lint format clean,$(or $(MAKECMDGOALS),all))
-TO_TEST  := $(if $(filter check tests gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
+TO_BUILD := $(filter-out deps test demo help lint format clean fuzz,$(or $(MAKECMDGOALS),all))
+TO_TEST  := $(if $(filter check tests fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)
 MISSING  := $(shell pkg-config --exists $(PKGS) zlib ompi-c $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
               && command -v $(firstword $(CC)) >/dev/null || .ci/deps --missing $(TO_TEST))
@@ -215,6 +233,14 @@ demo: deps
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \
 	    --topologies local,ps:sync,ps:async,zero:0,zero:1,zero:2,zero:3 --workers 2 --model demo --data demo \
 	    --dtype bf16 --seed 1 --repeat 1 --title "starring demo" --out runs/demo --assert-equal promised
+
+drill: $(BUILD)/starring
+	@mkdir -p runs
+	@python3 experiments/drill.py --program $(BUILD)/starring --runs 500 --json runs/drill.json
+
+soak: $(BUILD)/starring
+	@mkdir -p runs
+	@python3 experiments/soak.py --program $(BUILD)/starring --json runs/soak.json
 
 lab-check: $(BUILD)/starring
 	@python3 experiments/lab_check.py --program $(BUILD)/starring

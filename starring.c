@@ -1,10 +1,7 @@
 // The command line: what topologies and what commands there are. The only file that sees both ps/ and decentral/.
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "decentral/bench/bench_collective.h"
 #include "decentral/bench/bench_zero.h"
@@ -12,13 +9,16 @@
 #include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
 #include "ps/star.h"
+#include "ps/trust/keygen.h"
 #include "shared/bench/bench.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/output.h"
 #include "shared/core/version.h"
 #include "shared/data/data_command.h"
 #include "shared/evaluation/evaluate_command.h"
 #include "shared/generate/command.h"
+#include "shared/launch/stop.h"
 #include "shared/launch/train_command.h"
 #include "shared/report/summary_command.h"
 #include "shared/train/local.h"
@@ -26,14 +26,15 @@
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     static const char usage[] =
-        "starring bench step | kernels | adam | collective | zero | ps | tune [OPTIONS]\n\n"
+        "starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint [OPTIONS]\n\n"
         "  step        tokens/s and the share of a matrix product's speed of one training step\n"
         "  kernels     each operation beside a copy or a matrix product\n"
         "  adam        the optimizer beside a copy of the same bytes\n"
         "  collective  the ring's primitives, checked, in the columns of nccl-tests\n"
         "  zero        what a rank holds in each of ZeRO's stages, counted beside the prediction\n"
         "  ps          the star: push, pull, latency and a server's arithmetic beside raw ceilings\n"
-        "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n\n"
+        "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n"
+        "  checkpoint  writing and reading a model's checkpoint beside the disk's own rate\n\n"
         "Examples:\n"
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench adam\n"
@@ -46,54 +47,53 @@ static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     if (!strcmp(what, "zero")) return bench_zero(argc - 1, argv + 1);
     if (!strcmp(what, "ps")) return bench_ps(t, argc - 1, argv + 1);
     if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
+    if (!strcmp(what, "checkpoint")) return bench_checkpoint(t, argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
     fputs(usage, stderr);
-    fail("bench%s%s: expected step, kernels, adam, collective, zero, ps or tune", *what ? " " : "", what);
+    fail("bench%s%s: expected step, kernels, adam, collective, zero, ps, tune or checkpoint",
+         *what ? " " : "", what);
     return EXIT_USAGE;
 }
 
-// What a full disk lost must not look like success; a reader that left, as `| head` does, chose to.
-static int all_written(int status) {
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    bool written = !fflush(stdout) && !ferror(stdout);
-    bool reader_left = poll(&out, 1, 0) > 0 && out.revents & POLLERR;
-    if (written || reader_left || status) return status;
-    fail("standard output could not be written: is the disk full?");
-    return EXIT_RUN_FAILED;
+// Whether a command that trains was asked to: the others only print, and who leaves has read enough.
+static bool asks_to_train(int argc, char **argv) {
+    static const char *const prints[] = {"-h", "--help", "--dry-run", "--print-config"};
+    for (int i = 0; i < argc; i++)
+        for (size_t k = 0; k < sizeof prints / sizeof *prints; k++)
+            if (!strcmp(argv[i], prints[k])) return false;
+    return true;
 }
 
-// Where a shell closed one of the three (>&-), the next file opened would take its number, and what is
-// printed would land in metrics.jsonl.
-static void open_standard_streams(void) {
-    int fd;
-    do fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0) close(fd);
-}
+// A role that a launcher watches prints where its launcher does, which says what has become of it.
+static int end(int status, bool run) { return stop_supervised() ? status : output_end(status, run); }
 
 int main(int argc, char **argv) {
     static const struct topology_table topologies = {{&topology_local, &topology_star, &topology_ring}};
     static const struct {
         const char *name;
         int (*run)(const struct topology_table *t, int argc, char **argv);
-    } commands[] = {
-        {"train", train_command},     {"scheduler", role_scheduler},  {"server", role_server},
-        {"worker", role_worker},      {"bench", cmd_bench},           {"data", data_command},
-        {"summary", summary_command}, {"evaluate", evaluate_command}, {"generate", generate_command}};
+        bool trains;
+    } commands[] = {{"train", train_command, true},        {"scheduler", role_scheduler, true},
+                    {"server", role_server, true},         {"worker", role_worker, true},
+                    {"bench", cmd_bench, false},           {"data", data_command, false},
+                    {"summary", summary_command, false},   {"evaluate", evaluate_command, false},
+                    {"generate", generate_command, false}, {"keygen", keygen_command, false}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
+    output_open_streams();
     if (*STARRING_REVISION) starring_revision = STARRING_REVISION;
-    open_standard_streams();
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
+    signal(SIGXFSZ, SIG_IGN);  // and so is a file that may not grow
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         names[i] = commands[i].name;
         if (!strcmp(word, commands[i].name))
-            return all_written(commands[i].run(&topologies, argc - 2, argv + 2));
+            return end(commands[i].run(&topologies, argc - 2, argv + 2),
+                       commands[i].trains && asks_to_train(argc - 2, argv + 2));
     }
-    if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), 0;
+    if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), end(0, false);
     bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
     commands_overview(help ? stdout : stderr);
-    if (help) return 0;
+    if (help) return end(0, false);
     const char *near = cli_nearest(word, names, sizeof names / sizeof names[0]);
     if (*word && near)
         fail("unknown command %s: did you mean %s?", word, near);

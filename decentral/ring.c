@@ -133,6 +133,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     struct zero_options z = options_of(c, l);
     z.device_memory = c->device == DEVICE_CUDA;
     z.source = &source;
+    out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(c->optimizer.row, true);
     return zero_predict(&z, &out->memory, &out->wire);
 }
 
@@ -200,7 +201,8 @@ static int run_rank(struct run *r) {
     struct mpi_medium medium = {.medium = j->config->medium,
                                 .ranks_here = r->env.local_size,
                                 .ranks = r->env.size,
-                                .local_rank = r->env.local_rank};
+                                .local_rank = r->env.local_rank,
+                                .deadline_s = (double)j->config->deadline_ms * 1e-3};
     int rank, size;
     if (mpi_world_open(&world, &medium, &rank, &size)) return EXIT_RUN_FAILED;
     if (size != j->config->workers) {
@@ -210,6 +212,7 @@ static int run_rank(struct run *r) {
     j->dir = j->config->out;
     j->stop = stop_install();
     if (rank == 0 && run_begin(r)) return EXIT_USAGE;
+    if (rank != 0) job_resume_forget(j);
     struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}, .medium = medium};
     int status = stop_status(train(&own, r->env.local_rank), j->stop);
     // Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0

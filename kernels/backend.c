@@ -7,7 +7,8 @@ const char *mem_class_name(enum mem_class c) {
     static const char *const names[MEM_CLASSES] = {
         [MEM_PARAMETER] = "parameter", [MEM_GRADIENT] = "gradient",     [MEM_MASTER] = "master",
         [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATION] = "activation", [MEM_COMM] = "communication",
-        [MEM_WORKSPACE] = "workspace", [MEM_SERVER] = "server",         [MEM_HOST] = "pinned",
+        [MEM_WORKSPACE] = "workspace", [MEM_SERVER] = "server",         [MEM_CHECKPOINT] = "checkpoint",
+        [MEM_HOST] = "pinned",
     };
     assert(c >= 0 && c < MEM_CLASSES);
     return names[c];

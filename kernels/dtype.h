@@ -41,15 +41,21 @@ static inline uint16_t f32_to_bf16(float f) {
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-// GCC and clang turn _Float16 conversions into the hardware instruction where there is one.
+// GCC and clang turn these conversions into the hardware instruction where there is one. Clang before 15 has the type
+// under its older name alone.
+#if defined(__clang__) && __clang_major__ < 15
+typedef __fp16 half_float;
+#else
+typedef _Float16 half_float;
+#endif
 static inline float f16_to_f32(uint16_t h) {
-    _Float16 x;
+    half_float x;
     memcpy(&x, &h, sizeof x);
     return (float)x;
 }
 
 static inline uint16_t f32_to_f16(float f) {
-    _Float16 x = (_Float16)f;
+    half_float x = (half_float)f;
     uint16_t h;
     memcpy(&h, &x, sizeof h);
     return h;

@@ -51,6 +51,18 @@ static inline void exact_sum_merge(struct exact_sum *into, const struct exact_su
     into->nonfinite += from->nonfinite;
 }
 
+// The same number in digits of 32 bits, and a bounded count: so it travels, and many sums meet without an overflow.
+#define EXACT_SUM_NONFINITE_MOST ((int64_t)1 << 40)
+static inline void exact_sum_carry(struct exact_sum *s) {
+    int64_t carry = 0;
+    for (int i = 0; i < EXACT_SUM_LIMBS; i++) {
+        int64_t v = s->limb[i] + carry;
+        s->limb[i] = v & 0xffffffff;
+        carry = v >> 32;
+    }
+    if (s->nonfinite > EXACT_SUM_NONFINITE_MOST) s->nonfinite = EXACT_SUM_NONFINITE_MOST;
+}
+
 // The sum rounded to double; the same for equal sums however their digits carry.
 static inline double exact_sum_value(const struct exact_sum *s) {
     int64_t d[EXACT_SUM_LIMBS], carry = 0;

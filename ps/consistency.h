@@ -61,6 +61,11 @@ static inline bool consistency_freezes(const struct consistency_rule *c) {
 
 // Whether clip factor and skip must be known before a gradient may be applied: the commit round.
 static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
+// Whether an update waits for the scheduler's decision: for that, or until all neighbours have every sum of the step.
+static inline bool commit_waits(const struct config *c) { return commit_round(c) || c->ps.replicate; }
+
+// Whether workers may come and go (ps/elastic).
+static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
 
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);

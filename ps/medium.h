@@ -21,11 +21,16 @@
 
 // Whether the workers' device, as configured, has memory of its own.
 static inline bool ps_is_staged(const struct config *c) { return c->device == DEVICE_CUDA; }
+// Whether servers copy aside what a checkpoint is to hold, instead of making the next update wait.
+static inline bool ps_keeps_copies(const struct config *c) {
+    return c->recovery.checkpoint_every > 0 && c->recovery.checkpoint_background;
+}
 // Whether this role offers to share memory.
 static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
 // How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive: one each where all go
 // over tcp.
 int ps_io_threads(const struct config *c, int streams);
-bool ps_weights_in_place(const struct config *c, const struct shard_map *m);
+// pages, keys: of the map, or of its cut.
+bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys);
 
 #endif

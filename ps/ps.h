@@ -15,18 +15,29 @@
 #include "shared/core/topology.h"
 #include "shared/train/train.h"
 
+struct model_spec;
+struct token_source;
+struct ps_trust;
+
 struct ps_role_options {
     const struct config *config;
-    const struct layout *layout;  // world = workers
-    const char *scheduler;        // address to listen on (scheduler) or connect to
-    const char *dir;              // run directory, for pictures and traces; NULL: none
-    const char *advertise;        // host or tcp://host:port told to others, or NULL: as bound
-    int rank;                     // server or worker index; -1: any free one, given by the scheduler
-    bool say_waiting;             // lines about who is waited for; someone started this role by hand
+    const struct layout *layout;      // world = workers
+    const struct model_spec *spec;    // for the manifest; NULL: the layout alone speaks for the model
+    const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
+    const char *scheduler;            // address to listen on (scheduler) or connect to
+    const char *dir;                  // run directory, for pictures and traces; NULL: none
+    const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
+    const struct ps_trust *trust;     // who may join (ps/trust/trust.h); outlives the role
+    int rank;                         // server or worker index; -1: any free one, given by the scheduler
+    bool say_waiting;                 // lines about who is waited for; someone started this role by hand
     // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker gives up its
     // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
-    void (*on_bound)(void *ctx, const char *address);  // scheduler: told the real address once it listens
+    int life;  // scheduler: which one its launcher has started, 1, 2, ..; 0: it has none
+    int start;  // scheduler: of the run's command, as its launcher says (shared/launch/lives.h); 0: it has none
+    int link;  // scheduler: a socket to its launcher (ps/scheduler/launcher_link.h); 0: none
+    int (*on_bound)(void *ctx,
+                    const char *address);  // scheduler: told the real address; -1 after logging ends it
     void *ctx;
 };
 
@@ -41,11 +52,13 @@ struct ps_worker_options {
 };
 struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
 
-// Predictions alone; allocate nothing. server: of server `rank`.
+// Predictions alone: they take no memory to speak of, however large the model. server: of server `rank`.
 int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
                       struct wire_prediction *wire);
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
+// How many servers from `rank` on have the same prediction.
+int ps_server_alike(const struct config *c, const struct layout *l, int rank);
 struct textbook ps_worker_textbook(const struct config *c);
 struct textbook ps_server_textbook(const struct config *c);  // shared over the servers
 

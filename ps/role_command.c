@@ -1,12 +1,15 @@
 #include "ps/role_command.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "ps/net/address.h"
 #include "ps/ps.h"
 #include "ps/star.h"
+#include "ps/trust/trust.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/device/device_choice.h"
@@ -18,6 +21,7 @@
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"
+#include "shared/state/checkpoint.h"
 #include "shared/train/session.h"
 
 struct role {
@@ -25,6 +29,7 @@ struct role {
     const struct cli_args *args;
     struct job job;
     struct ps_role_options ps;
+    struct ps_trust trust;
     struct session_end end;  // rank and job: known once the scheduler has answered
     int announce_fd;
     bool by_hand;
@@ -33,27 +38,29 @@ struct role {
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
 
 // ---------------------------------------------------------------- each role's run
-static void announce(void *ctx, const char *address) {
-    int fd = *(const int *)ctx;
-    if (fd <= 0) {
+static int announce(void *ctx, const char *address) {
+    struct role *r = ctx;
+    if (r->by_hand && trust_leave(&r->trust, address) != 0) return -1;
+    if (r->announce_fd <= 0) {
         info("listening on %s", address);
-        return;
+        if (r->trust.mode == TRUST_INSECURE) warn("security %s", trust_mode_words(r->trust.mode));
+        return 0;
     }
-    dprintf(fd, "%s\n", address);
-    close(fd);
+    dprintf(r->announce_fd, "%s\n", address);
+    if (!r->ps.link) close(r->announce_fd);
+    return 0;
 }
 
 static int run_scheduler(struct role *r) {
-    const char *bind = cli_get(r->args, "bind");
-    r->ps.scheduler = bind ? bind : "tcp://127.0.0.1:*";
     r->ps.on_bound = announce;
-    r->ps.ctx = &r->announce_fd;
+    r->ps.ctx = r;
+    // A launcher that starts roles again has given a socket, and listens to it from then on.
+    if (r->ps.life) r->ps.link = r->announce_fd;
     return ps_scheduler_run(&r->ps);
 }
 
 static int run_server(struct role *r) {
     struct rank_report report = {.rank = r->ps.rank};
-    r->ps.advertise = cli_get(r->args, "advertise");
     if (ps_server_run(&r->ps, &report)) return -1;
     r->end = (struct session_end){.rank = report.rank, .job = report.job};
     return r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
@@ -72,10 +79,28 @@ static int run_worker(struct role *r) {
         &r->end);
 }
 
+static struct trust_request trust_request_of(const struct role *r) {
+    return (struct trust_request){.config = r->job.config,
+                                  .role = is(r, &command_scheduler) ? PS_SCHEDULER
+                                          : is(r, &command_server)  ? PS_SERVER
+                                                                    : PS_WORKER,
+                                  .rank = r->ps.rank,
+                                  .address = r->ps.scheduler,
+                                  .advertise = r->ps.advertise,
+                                  .stop = r->job.stop};
+}
+
+// A key is of one rank: who has one need not be told which.
 static int run(struct role *r) {
-    return is(r, &command_scheduler) ? run_scheduler(r)
-           : is(r, &command_server)  ? run_server(r)
-                                     : run_worker(r);
+    const struct trust_request request = trust_request_of(r);
+    if (trust_open(&r->trust, &request) != 0) return -1;
+    r->ps.trust = &r->trust;
+    if (r->trust.mode == TRUST_CURVE && !is(r, &command_scheduler)) r->ps.rank = r->trust.self.rank;
+    int rc = is(r, &command_scheduler) ? run_scheduler(r)
+             : is(r, &command_server)  ? run_server(r)
+                                       : run_worker(r);
+    trust_close(&r->trust);
+    return rc;
 }
 
 // ---------------------------------------------------------------- before and after
@@ -83,7 +108,7 @@ static int run(struct role *r) {
 static int read_identity(struct role *r, long *rank) {
     const struct config *c = r->job.config;
     const char *name = r->command->name;
-    long fd = 0;
+    long fd = 0, life = 0, start = 0;
     bool scheduler = is(r, &command_scheduler);
     int most = is(r, &command_worker) ? c->workers : c->ps.servers;
     *rank = -1;
@@ -100,8 +125,18 @@ static int read_identity(struct role *r, long *rank) {
                     name);
     if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, rank)) return -1;
     if (scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return -1;
+    if (scheduler && cli_integer(r->args, "life", 1, INT_MAX, 0, &life)) return -1;
+    if (scheduler && cli_integer(r->args, "start", 1, INT_MAX, 0, &start)) return -1;
     r->announce_fd = (int)fd;
-    return 0;
+    r->ps.life = (int)life;
+    r->ps.start = (int)start;
+    if (scheduler)
+        r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
+    if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
+    const struct trust_request request = trust_request_of(r);
+    enum trust_mode mode;
+    // Before anybody waits for who would listen there.
+    return address_check_port(r->ps.scheduler) != 0 ? -1 : trust_mode_of(&request, &mode);
 }
 
 // A report goes into --out: said before hours of training, not after.
@@ -117,11 +152,17 @@ static void say_no_report(const struct role *r) {
 // that it may is found out now. The scheduler leaves its trace there, if any.
 static int open_dir(struct role *r, long rank) {
     const char *dir = r->job.config->out;
-    if (!dir || (is(r, &command_scheduler) && !r->job.config->trace)) return 0;
+    const struct config *c = r->job.config;
+    bool concerns = !is(r, &command_scheduler) || c->trace || c->recovery.restart > 0 || c->recovery.resume ||
+                    c->recovery.elastic;
+    if (!dir || !concerns) return 0;
     r->ps.dir = dir;
     if (is(r, &command_scheduler)) return run_dir_join(dir);
     r->job.dir = dir;
-    if (r->by_hand && is(r, &command_worker) && rank <= 0 && run_dir_check(dir, r->job.force)) return -1;
+    // Where a job may go on, the directory is its own; whether it does, the scheduler says at login.
+    bool first = !c->recovery.restart && !c->recovery.resume && checkpoint_latest_step(dir) < 0;
+    if (first && r->by_hand && is(r, &command_worker) && rank <= 0 && run_dir_check(dir, r->job.force))
+        return -1;
     return run_dir_join(dir);
 }
 
@@ -145,6 +186,8 @@ static int prepare(struct role *r) {
     r->job.stop = stop_install_role(worker);
     r->ps.config = c;
     r->ps.layout = r->job.layout;
+    r->ps.spec = &r->job.spec;
+    r->ps.data = r->job.data;
     r->ps.rank = (int)rank;
     r->ps.say_waiting = r->by_hand && !c->quiet;
     r->ps.stop = r->job.stop;

@@ -1,5 +1,6 @@
 #include "ps/shard_map.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
@@ -24,23 +25,19 @@ static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     return blocks > 0 ? blocks : 1;
 }
 
-// Even pieces of whole grains, of which a grain is `grain` elements: no unit ends in a sliver.
-static void cut_units(struct shard_map *m, const struct layout *l, int64_t grain, int64_t max_grains) {
-    int64_t total = 0;
+// Even pieces of whole grains: no unit ends in a sliver.
+static void cut_units(struct shard_map *m, const struct layout *l, const struct shard_cut *cut) {
+    m->parts = xcalloc((unsigned long)cut->keys, sizeof *m->parts);
     for (int u = 0; u < l->count; u++) {
-        int64_t grains = (l->units[u].n_pad + grain - 1) / grain;
-        total += (grains + max_grains - 1) / max_grains;
-    }
-    m->parts = xcalloc((unsigned long)total, sizeof *m->parts);
-    for (int u = 0; u < l->count; u++) {
-        int64_t grains = (l->units[u].n_pad + grain - 1) / grain;
-        int64_t pieces = (grains + max_grains - 1) / max_grains;
+        int64_t grains = (l->units[u].n_pad + cut->grain - 1) / cut->grain;
+        int64_t pieces = (grains + cut->most - 1) / cut->most;
         m->first[u] = m->count;
         for (int64_t i = 0; i < pieces; i++) {
             struct partition *p = &m->parts[m->count++];
             p->unit = u;
-            p->begin = grains * i / pieces * grain;
-            p->end = i + 1 < pieces ? grains * (i + 1) / pieces * grain : l->units[u].n_pad;
+            p->begin = (int64_t)((__int128)grains * i / pieces) * cut->grain;
+            p->end = i + 1 < pieces ? (int64_t)((__int128)grains * (i + 1) / pieces) * cut->grain
+                                    : l->units[u].n_pad;
         }
     }
     m->first[l->count] = m->count;
@@ -57,18 +54,37 @@ static int larger_first(const void *a, const void *b) {
     return x->key - y->key;
 }
 
+// Whether shard a is to have the next key rather than b.
+static bool is_before(const struct shard_map *m, int a, int b) {
+    int64_t x = m->shard_elements[a], y = m->shard_elements[b];
+    return x != y ? x < y : a < b;
+}
+
+// The first of the heap got heavier: it sinks to its place.
+static void sink(const struct shard_map *m, int *heap) {
+    int shard = heap[0], at = 0;
+    for (int child; (child = 2 * at + 1) < m->shards; at = child) {
+        if (child + 1 < m->shards && is_before(m, heap[child + 1], heap[child])) child++;
+        if (!is_before(m, heap[child], shard)) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = shard;
+}
+
 static void assign(struct shard_map *m) {
     struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
+    int *heap = xcalloc((unsigned long)m->shards, sizeof *heap);  // of shards, the next one first
+    for (int g = 0; g < m->shards; g++) heap[g] = g;
     for (int k = 0; k < m->count; k++) order[k] = (struct sized_key){m->parts[k].end - m->parts[k].begin, k};
     qsort(order, (size_t)m->count, sizeof *order, larger_first);
     for (int i = 0; i < m->count; i++) {
-        int best = 0;
-        for (int g = 1; g < m->shards; g++)
-            if (m->shard_elements[g] < m->shard_elements[best]) best = g;
+        int best = heap[0];
         m->parts[order[i].key].shard = best;
         m->shard_elements[best] += order[i].elements;
         m->shard_keys[best]++;
+        sink(m, heap);
     }
+    free(heap);
     free(order);
 }
 
@@ -89,8 +105,36 @@ static int check(const struct config *c, const struct layout *l) {
     return 0;
 }
 
+int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out) {
+    if (check(c, l) != 0) return -1;
+    int64_t blocks = piece_blocks(c, l), page = SHARD_PAGE / (int64_t)dtype_size(c->dtype) / SUMSQ_BLOCK;
+    bool pages = blocks >= page;
+    *out = (struct shard_cut){
+        .grain = (pages ? page : 1) * SUMSQ_BLOCK, .most = pages ? blocks / page : blocks, .pages = pages};
+    for (int u = 0; u < l->count; u++) {
+        int64_t grains = (l->units[u].n_pad + out->grain - 1) / out->grain;
+        out->keys += (grains + out->most - 1) / out->most;
+    }
+    return 0;
+}
+
+static int too_many(const struct config *c, const struct layout *l, const struct shard_cut *cut) {
+    double least = (double)l->padded * (double)dtype_size(c->dtype) / SHARD_KEYS_MAX;
+    char help[64] = "the model is too large for a star";
+    if (least < (double)((int64_t)1 << 29))
+        snprintf(help, sizeof help, "give at least %lld", (long long)(2 * least));
+    return fail(
+        "parameter_server.partition_bytes %lld cuts this model into %lld keys, at most %d are handled: %s",
+        (long long)c->ps.partition_bytes, (long long)cut->keys, SHARD_KEYS_MAX, help);
+}
+
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
-    if (check(c, l) != 0) return NULL;
+    struct shard_cut cut;
+    if (shard_cut_of(c, l, &cut) != 0) return NULL;
+    if (cut.keys > SHARD_KEYS_MAX) {
+        too_many(c, l, &cut);
+        return NULL;
+    }
     struct shard_map *m = xcalloc(1, sizeof *m);
     m->servers = c->ps.servers;
     m->threads = c->ps.threads;
@@ -98,12 +142,8 @@ struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
     m->first = xcalloc((unsigned long)l->count + 1, sizeof *m->first);
     m->shard_elements = xcalloc((unsigned long)m->shards, sizeof *m->shard_elements);
     m->shard_keys = xcalloc((unsigned long)m->shards, sizeof *m->shard_keys);
-    int64_t blocks = piece_blocks(c, l), page = SHARD_PAGE / (int64_t)dtype_size(c->dtype) / SUMSQ_BLOCK;
-    m->pages = blocks >= page;
-    if (m->pages)
-        cut_units(m, l, page * SUMSQ_BLOCK, blocks / page);
-    else
-        cut_units(m, l, SUMSQ_BLOCK, blocks);
+    m->pages = cut.pages;
+    cut_units(m, l, &cut);
     assign(m);
     return m;
 }

@@ -19,6 +19,13 @@ struct partition {
     int shard;
 };
 
+// How units are cut: into pieces of at most `most` grains of so many elements, all of a unit as large as possible.
+struct shard_cut {
+    int64_t grain, most;
+    int64_t keys;  // of all units
+    bool pages;    // grains are pages
+};
+
 struct shard_map {
     int count;                // keys
     struct partition *parts;  // (count), by unit, then by begin
@@ -31,6 +38,10 @@ struct shard_map {
     int *shard_keys;          // (shards) how many keys each owns
 };
 
+// The cut alone, of any number of keys. 0, or -1 after logging what is impossible.
+int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out);
+
+#define SHARD_KEYS_MAX (1 << 22)  // of a map: it has a record for each, and so have its users
 // A partition has at most ps.partition_bytes, and fewer where balance wants it. NULL after logging what is impossible.
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
 void shard_map_destroy(struct shard_map **m);

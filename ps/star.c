@@ -7,6 +7,7 @@
 #include "ps/consistency.h"
 #include "ps/launch_star.h"
 #include "ps/ps.h"
+#include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
 
@@ -33,11 +34,37 @@ static int check_name(const struct config *c, const char *origin) {
     return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
+// A replica is of a step that all servers commit together; what it is good for is the next epoch.
+static int check_replicas(const struct config *c) {
+    const char *lacks = NULL;
+    if (!c->ps.replicate) return 0;
+    if (consistency_row(c->variant)->on_arrival)
+        lacks =
+            "where each push is an update of its own there is no step that all servers have reached: use ps:sync";
+    else if (c->recovery.elastic)
+        lacks =
+            "--elastic changes who belongs to a step, which replicas do not follow: leave out one of the two";
+    else if (c->ps.servers < 2)
+        lacks = "a server's replica lives on another one: give --servers 2 or more";
+    else if (c->recovery.restart < 1)
+        lacks = "nobody would ever go on from a replica: give --restart N too";
+    else if (!c->out)
+        lacks = "survivors leave their state in the run directory: give --out DIR";
+    return lacks ? fail("--replicate: %s", lacks) : 0;
+}
+
 // An order of arrival exists where pushes are applied as they come.
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
+    enum trust_mode mode;
+    if (check_replicas(c) != 0 ||
+        trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
+        return -1;
     const char *flag = record ? "--record-arrivals" : "--replay-arrivals";
     if (!record && !replay) return 0;
+    if (c->recovery.resume || c->recovery.restart > 0)
+        return fail("%s: an order of arrivals is that of a whole run in one piece: leave --%s out", flag,
+                    c->recovery.resume ? "resume" : "restart");
     if (!consistency_row(c->variant)->on_arrival)
         return fail("%s: the results of --topology %s do not depend on who comes first: use ps:async", flag,
                     c->topology);
@@ -53,14 +80,15 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
     if (e->kind == RANK_ENV_NONE) return 0;
     return fail(
         "started by %s as rank %d of %d: a star's processes need the scheduler's address. On many "
-        "machines run `starring scheduler --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server "
-        "--scheduler tcp://HOST:9000 -c CONFIG` and `starring worker --scheduler tcp://HOST:9000 -c "
-        "CONFIG`; on this one add --launch processes",
+        "machines run `starring scheduler --keys DIR --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server "
+        "--keys DIR --scheduler tcp://HOST:9000 -c CONFIG` and `starring worker --keys DIR --scheduler tcp://HOST:9000 "
+        "-c CONFIG` (docs/security.md); on this one add --launch processes",
         rank_env_name(e->kind), e->rank, e->size);
 }
 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
+    if (is_server(role)) out->alike = ps_server_alike(c, l, rank);
     if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
     return ps_worker_predict(c, l, &out->memory, &out->wire);
 }
@@ -80,13 +108,22 @@ static struct topology_allowance allowance(const struct config *c, const char *r
     if (is_server(role)) {
         of_one = (double)p->wire.received_per_step / c->workers;
         all = FRAME_OVERHEAD * c->workers;
+        // Where workers come and go a server keeps frames until the set of the step is fixed, credits or not.
+        if (ps_elastic(c)) credit = of_one;
     }
-    return (struct topology_allowance){.frame_bytes = all * (of_one < credit ? of_one : credit)};
+    double sums = (double)(p->wire.replica_sent_per_step + p->wire.replica_received_per_step);
+    return (struct topology_allowance){.frame_bytes =
+                                           all * (of_one < credit ? of_one : credit) + FRAME_OVERHEAD * sums};
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "consistency", consistency_row(c->variant)->name);
+    cJSON_AddStringToObject(summary, "security", trust_mode_name(trust_mode_asked(c)));
 }
+
+static int check_keys(const struct config *c) { return c->security.keys ? trust_check_keys(c) : 0; }
+
+static const char *admission(const struct config *c) { return trust_mode_words(trust_mode_asked(c)); }
 
 static int run(struct run *r) {
     int number = 0;
@@ -110,8 +147,11 @@ const struct topology_row topology_star = {
         "(starring scheduler --help)",
     .more_processes = 1,  // the scheduler
     .reports_staleness = true,
+    .messages = true,
+    .admission = admission,
     .check = check,
     .check_rank = check_rank,
+    .check_machine = check_keys,
     .predict = predict,
     .formula = formula,
     .allowance = allowance,

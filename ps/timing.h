@@ -8,12 +8,17 @@
 #ifndef STARRING_PS_TIMING_H
 #define STARRING_PS_TIMING_H
 
+#include "ps/net/rto.h"
 #include "shared/config/config.h"
 
 #define POLL_MS        20   // a thread waits for messages this long before it looks at the clock
 #define HURRY_MS       1    // or this long, while only the transport still holds what is waited for
 #define FLUSH_MS       500  // for queued messages to leave at the end
 #define DRAIN_MESSAGES 64   // of one socket before the others get their turn
+
+#define REPEAT_MOST_S  2.0   // between two questions after the same thing
+#define REQUEST_MOST_S 0.5   // between two repetitions of what a worker or shard says of its whole step
+#define PEERS_S        0.25  // the first question after an answer that waits for others, and is known to
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
 // A step or gather may be incomplete this long before those who are waited for are said to be slow.
@@ -23,7 +28,17 @@ static inline double ps_lost_s(const struct config *c) {
     double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;
     return half > beats ? half : beats;
 }
-static inline double ps_resend_s(const struct config *c) { return 0.25 * ps_deadline_s(c); }
+// What is unanswered is asked for again after a round-trip timeout (ps/net/rto.h), then at twice that, .., at most this
+// apart: eight times before a silent peer counts as lost.
+static inline double ps_repeat_most_s(const struct config *c) {
+    double most = 0.0625 * ps_deadline_s(c);
+    return most < REPEAT_MOST_S ? most : REPEAT_MOST_S;
+}
+// Between two HELLOs of who waits for START.
+static inline double ps_hello_s(const struct config *c) {
+    double beat = (double)c->ps.heartbeat_ms * 1e-3;
+    return beat < 0.25 ? beat : 0.25;
+}
 static inline double ps_heartbeat_s(const struct config *c) { return (double)c->ps.heartbeat_ms * 1e-3; }
 
 #endif

@@ -7,11 +7,13 @@ A PROGRAM is a cmocka binary or a Python file of unittest cases. What is counted
 A program that crashes, hangs beyond the limit (it is killed with its children), or runs no test at all
 counts as one failed test more. Exit status 1 when anything failed.
 
-Programs that only compute (TOGETHER) run first, as many at once as the machine has cores; all others run alone, one
-after the other: they judge times, or fill the machine themselves.
+Programs that only compute (COMPUTE) run as many at once as the machine has cores, and beside them as many of those that
+start processes and mostly wait for them, for whose deadlines the computing ones step back. At the end, one after the other,
+those that want the machine for themselves (ALONE): they judge times, or look at all that is there.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import fnmatch
 import os
 import re
@@ -19,15 +21,55 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TAIL_LINES = 60  # of a failed program's output
-# The longest first, so that none is left over at the end. What has a clock or a deadline in its promises stays out.
-TOGETHER = ("test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda", "test_decentral_cuda", "test_bits.py",
-            "test_job_cuda_choices", "test_emulation_*", "test_bundle.py", "test_emulated_*", "test_kernels_*", "test_shared_*")
-ALONE = ("test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "*_time", "*_log")
-running = set()  # process groups
+# The longest first, so that none is left over at the end.
+COMPUTE = ("test_job_cuda_ring", "test_job_cuda_star", "test_device.py", "test_job_cuda", "test_job_bench", "test_bits.py",
+           "test_job_cuda_waits", "test_emulation_norm", "test_decentral_cuda", "test_job_cuda_tune", "test_job_equal",
+           "test_job_cuda_choices", "test_bundle.py", "test_compare_statistics.py", "test_emulation_*", "test_emulated_*",
+           "test_kernels_*", "test_shared_*", "test_fuzz_replay")
+# Whatever else is not ALONE: a deadline that nothing but a hang may miss is many seconds there, and a kill waits for a step.
+WAIT = ("test_job_launch", "test_drill.py", "test_restart.py", "test_compare_command.py", "test_frozen.py",
+        "test_compare.py", "test_resume.py", "test_star_resume.py", "test_ps_fault", "test_interrupt.py", "test_gpu_check.py",
+        "test_job_trouble", "test_recipes.py", "test_replicate.py", "test_ps_loss", "test_evaluation.py", "*")
+ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "test_*_time", "test_*_time.py",
+         "test_*_log",
+         "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_overlap.py", "test_medium.py", "test_soak.py",
+         "test_job_arrivals", "test_ps_net", "test_ps_bench", "test_shared_trouble")
+STEP_BACK = "5"  # `nice` of what computes
+
+
+class Running:
+    """The process groups of the programs under way. Behind end() none begins."""
+
+    def __init__(self):
+        self._lock, self._groups, self._over = threading.Lock(), set(), False
+
+    def begin(self, argv, env):
+        with self._lock:  # whoever ends all meets it in the set, or it does not begin
+            if self._over:
+                raise InterruptedError
+            p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+                                 start_new_session=True)
+            self._groups.add(p.pid)
+        return p
+
+    def forget(self, p):
+        with self._lock:
+            self._groups.discard(p.pid)
+
+    def end(self):
+        with self._lock:
+            self._over = True
+            for group in self._groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+
+
+running = Running()
 
 
 def environment(san):
@@ -57,20 +99,17 @@ def options(text, suppressions, given):
     return text + (":" + given if given else "")
 
 
-def command(program, san):
-    if program.endswith(".py"):
-        return [sys.executable, program]
+def command(program, san, steps_back):
+    argv = [sys.executable, program] if program.endswith(".py") else [program]
     # GCC's thread sanitizer cannot place its shadow under the address randomization of newer kernels.
-    if san == "thread" and shutil.which("setarch"):
-        return ["setarch", os.uname().machine, "-R", program]
-    return [program]
+    if san == "thread" and shutil.which("setarch") and not program.endswith(".py"):
+        argv = ["setarch", os.uname().machine, "-R", *argv]
+    return ["nice", "-n", STEP_BACK, *argv] if steps_back else argv
 
 
 def run(argv, env, limit):
     """(output, exit status, or None when it was killed at the limit)."""
-    p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         env=env, start_new_session=True)
-    running.add(p.pid)
+    p = running.begin(argv, env)
     try:
         out, _ = p.communicate(timeout=limit)
         status = p.returncode
@@ -78,8 +117,11 @@ def run(argv, env, limit):
         os.killpg(p.pid, signal.SIGKILL)
         out, _ = p.communicate()
         status = None
-    finally:
-        running.discard(p.pid)
+    except KeyboardInterrupt:
+        running.end()
+        p.wait()
+        raise
+    running.forget(p)
     return out.decode("utf-8", "replace"), status
 
 
@@ -108,12 +150,12 @@ def closing_lines(output):
 class Outcome:
     """What a program's run came to: the counts, and the lines to print."""
 
-    def __init__(self, program, args, env):
+    def __init__(self, program, args, env, steps_back=False):
         self.name = os.path.basename(program)
         began = time.monotonic()
         output, status = "", 0
         if os.path.exists(program):
-            output, status = run(command(program, args.san), env, args.limit)
+            output, status = run(command(program, args.san, steps_back), env, args.limit)
         self.passed, self.failed = count(output)
         self.skipped = skipped(output)
         trouble = self._judge(os.path.exists(program), status, args.limit)
@@ -144,38 +186,44 @@ class Outcome:
         return ""
 
 
-def place_together(program):
-    """The program's place among those that run at the same time; -1: it runs alone."""
+def place(program, patterns):
+    """Of the first pattern that the program's name matches; None: of none."""
     name = os.path.basename(program)
-    if any(fnmatch.fnmatch(name, p) for p in ALONE):
-        return -1
-    return next((i for i, p in enumerate(TOGETHER) if fnmatch.fnmatch(name, p)), -1)
+    return next((i for i, p in enumerate(patterns) if fnmatch.fnmatch(name, p)), None)
+
+
+def sorted_by_kind(programs):
+    """(those that compute, that wait, that run alone), each in the order in which they begin."""
+    alone = [p for p in programs if place(p, ALONE) is not None]
+    compute = [p for p in programs if p not in alone and place(p, COMPUTE) is not None]
+    wait = [p for p in programs if p not in alone and p not in compute]
+    return sorted(compute, key=lambda p: place(p, COMPUTE)), sorted(wait, key=lambda p: place(p, WAIT)), alone
 
 
 def outcomes(args, env):
     """Of every program, as they end."""
-    together = sorted((p for p in args.programs if place_together(p) >= 0), key=place_together)
-    if args.jobs == 1:
-        together = []
-    if together:
-        pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
-        try:
-            for done in concurrent.futures.as_completed([pool.submit(Outcome, p, args, env) for p in together]):
-                yield done.result()
-        finally:  # Ctrl-C too
-            pool.shutdown(wait=False, cancel_futures=True)
-            for group in list(running):
-                os.killpg(group, signal.SIGKILL)
-    for program in args.programs:
-        if program not in together:
+    compute, wait, alone = sorted_by_kind(args.programs) if args.jobs > 1 else ([], [], args.programs)
+    pools = [concurrent.futures.ThreadPoolExecutor(args.jobs) for _ in range(2)]
+    try:
+        every = [pools[0].submit(Outcome, p, args, env, bool(wait)) for p in compute]
+        every += [pools[1].submit(Outcome, p, args, env) for p in wait]
+        for done in concurrent.futures.as_completed(every):
+            yield done.result()
+        for program in alone:
             yield Outcome(program, args, env)
+    except KeyboardInterrupt:
+        running.end()
+        raise
+    finally:
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--limit", type=float, default=300, help="seconds a program may take (default %(default)s)")
+    ap.add_argument("--limit", type=float, default=600, help="seconds a program may take (default %(default)s)")
     ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)),
-                    help="programs that run at once, of those that only compute (default: cores)")
+                    help="programs of either kind that run at once; 1: every program runs alone (default: cores)")
     ap.add_argument("--san", default="", choices=["", "address", "undefined", "thread"])
     ap.add_argument("programs", nargs="*")
     args = ap.parse_args()

@@ -1,5 +1,4 @@
-// Collectives between processes, over Open MPI. What it moves messages through
-// is mpi_medium.h's.
+// Collectives between processes, over Open MPI. What it moves messages through is mpi_medium.h's.
 //
 // The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages, and in native
 // mode the library's nonblocking reductions: only nonblocking calls allow a deadline. Waiting is a loop that
@@ -23,11 +22,13 @@
 #include "decentral/collective/collective_mpi.h"
 
 #include "decentral/collective/collective_exchange.h"
+#include "decentral/collective/mpi_leave.h"
 #include "decentral/collective/mpi_parent.h"
 #include "decentral/collective/mpi_pause.h"
 #include "decentral/collective/mpi_pulse.h"
 #include "kernels/work.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 
 #define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
 #define ABORT_BYTES   256
@@ -62,7 +63,7 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
     if (mpi_medium_set(medium)) return -1;
-    struct mpi_parent *parent = mpi_parent_watch();
+    struct mpi_parent *parent = mpi_parent_watch(medium->deadline_s);
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     mpi_parent_release(&parent);
     if (rc != MPI_SUCCESS) return fail("MPI_Init_thread failed; is this process started by mpirun?");
@@ -105,7 +106,7 @@ void mpi_world_close(struct mpi_world **world) {
     mpi_pulse_stop(&w->pulse, atomic_load(&w->broken));
     if (!atomic_load(&w->broken)) {
         mpi_medium_show(&w->medium);
-        MPI_Finalize();
+        mpi_leave();
     }
     free(w->medium.hidden);
     free(w);
@@ -155,12 +156,14 @@ static void find_missing(struct collective_mpi *m, bool messages, bool *missing)
     }
 }
 
-static int give_up(struct collective_mpi *m, const char *what, const bool *named, bool silent) {
+// silent: those that give no sign of life; NULL: none.
+static int give_up(struct collective_mpi *m, const char *what, const bool *named, const bool *silent) {
     char ranks[128], text[256];
     snprintf(text, sizeof text, "rank %s did not come within %g s%s",
              named ? collective_rank_list(ranks, sizeof ranks, named, m->x.impl.head.size) : "(some other)",
              m->x.impl.head.deadline_s, silent ? " and gives no sign of life" : "");
     fail_broken(m, what, text);
+    if (silent) stop_ranks_lost(silent, m->x.impl.head.size);
     collective_abort(&m->x.impl.head, m->x.impl.error);
     return -1;
 }
@@ -176,7 +179,7 @@ static int check_deadline(struct collective_mpi *m, const char *what, double sta
     struct pulse_wait w = {what, waited_s, deadline_s, missing};
     if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
     for (int i = 0; i < m->x.impl.head.size; i++) any = any || silent[i];
-    return give_up(m, what, any ? silent : messages ? missing : NULL, any);
+    return give_up(m, what, any ? silent : messages ? missing : NULL, any ? silent : NULL);
 }
 
 static void give_up_requests(struct collective_mpi *m) {

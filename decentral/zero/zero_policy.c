@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "decentral/collective/collective_plan.h"
+#include "shared/core/sizes.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:0",
@@ -60,6 +61,11 @@ static struct passes each_micro_batch(const struct zero_policy *p) {
     return (struct passes){p->grads == RESIDENT_SHARD, p->weights == RESIDENT_SHARD ? 2 : 0};
 }
 
+static uint64_t all_bytes(uint64_t reductions, uint64_t reduced, uint64_t gathers, uint64_t gathered) {
+    return (uint64_t)size_plus(size_times((int64_t)reductions, (int64_t)reduced),
+                               size_times((int64_t)gathers, (int64_t)gathered));
+}
+
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
     uint64_t micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
     struct passes once = once_a_step(p), each = each_micro_batch(p);
@@ -67,8 +73,9 @@ struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_
     uint64_t gathers = (uint64_t)once.gathers + micro * (uint64_t)each.gathers;
     struct collective_volume r = volume_of(o, COLLECTIVE_REDUCE_SCATTER),
                              g = volume_of(o, COLLECTIVE_ALL_GATHER);
-    return (struct wire_prediction){.sent_per_step = reductions * r.sent + gathers * g.sent,
-                                    .received_per_step = reductions * r.received + gathers * g.received};
+    return (struct wire_prediction){
+        .sent_per_step = all_bytes(reductions, r.sent, gathers, g.sent),
+        .received_per_step = all_bytes(reductions, r.received, gathers, g.received)};
 }
 
 void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {

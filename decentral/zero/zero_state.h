@@ -143,6 +143,8 @@ int zero_sum(struct topology *t, double *values, int count);
 int zero_finish(struct topology *t);
 void zero_part(struct topology *t, int u, struct weights_part *out);
 int zero_load_unit(struct topology *t, int u, const float *values);
+int zero_state(struct topology *t, int index, struct state_range *out);
+int zero_load(struct topology *t, struct checkpoint *c);
 void zero_abort(struct topology *t, const char *why);
 const char *zero_why(struct topology *t);
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "shared/core/error.h"
+#include "shared/state/checkpoint_read.h"
 
 void zero_abort(struct topology *t, const char *why) {
     struct zero *z = (struct zero *)t;
@@ -183,4 +184,46 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     int rc = stream_sync(z->opt.compute);
     free(rounded);
     return rc == 0 ? 0 : fail_all(z, "loading the weights failed");
+}
+
+// ---------------------------------------------------------------- checkpoints
+// A rank's shard of the masters and of each state. Where all ranks hold them whole (stage 0), each speaks for its shard.
+int zero_state(struct topology *t, int index, struct state_range *out) {
+    const struct zero *z = (const struct zero *)t;
+    int kinds = 1 + z->opt.optimizer.row->states, u = index / kinds, kind = index % kinds;
+    if (u >= z->opt.layout->count) return -1;
+    const struct update_range *r = &z->units[u].update;
+    int64_t shard = unit_shard(z->opt.layout, u), begin = shard * t->rank;
+    const float *held = kind == STATE_MASTER ? r->master : r->state[kind - STATE_OPTIMIZER];
+    *out = (struct state_range){u, kind, begin, begin + shard, held + (begin - r->begin)};
+    return 0;
+}
+
+// What this rank holds of a unit: of the weights maybe more than of the masters they are rounded from.
+static int load_weights(struct zero *z, struct checkpoint *c, int u, float *values) {
+    const struct layout *l = z->opt.layout;
+    bool whole = z->policy->weights == RESIDENT_FULL;
+    int64_t shard = unit_shard(l, u), begin = whole ? 0 : shard * z->base.rank;
+    int64_t end = whole ? l->units[u].n_pad : begin + shard;
+    if (checkpoint_read(c, l, u, STATE_MASTER, begin, end, values + begin)) return -1;
+    return zero_load_unit(&z->base, u, values);
+}
+
+int zero_load(struct topology *t, struct checkpoint *c) {
+    struct zero *z = (struct zero *)t;
+    const struct layout *l = z->opt.layout;
+    int states = z->opt.optimizer.row->states, rc = 0;
+    for (int u = 0; u < l->count && !rc; u++) {
+        const struct update_range *r = &z->units[u].update;
+        float *values = xcalloc((size_t)l->units[u].n_pad, sizeof *values);
+        rc = load_weights(z, c, u, values);
+        for (int k = 0; k < states && !rc; k++) {
+            rc = checkpoint_read(c, l, u, STATE_OPTIMIZER + k, r->begin, r->end, values);
+            if (rc) break;
+            dev_copy(z->opt.compute, r->state[k], values, (size_t)(r->end - r->begin) * sizeof *values);
+            if (stream_sync(z->opt.compute)) rc = fail_all(z, "loading a checkpoint failed");
+        }
+        free(values);
+    }
+    return rc;
 }

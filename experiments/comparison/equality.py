@@ -8,7 +8,8 @@ from .runs import as_float
 # Where a configuration may differ without touching a bit, by the promise of the numerics (README).
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "ring", "zero_optimization", "servers", "trace",
              "json", "quiet", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
-             "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation"}
+             "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation",
+             "security"}
 
 
 def first_difference(a, b):

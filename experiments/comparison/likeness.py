@@ -7,13 +7,14 @@ from .runs import RunError
 # Facts that make another task of it: whatever is swept, they stay equal.
 TASK = ["tokens_per_step", "model", "params", "data", "cpu_kernel", "products"]
 # Facts that a sweep or a list of media may vary, where all runs of one of its points share them.
-SETTING = ["seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "host", "revision"]
+SETTING = ["seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "encryption", "host", "revision"]
 REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where workers are swept one that each number divides",
             "trouble": "give all of them the same --straggle and --delay (--set trouble.straggle=R:F)",
             "cpu_kernel": "give all of them --set cpu.kernel=fma",
             "products": "give all of them the same --set cuda.products=FILE, or none",
             "medium": "give all of them the same --medium, which puts a ring in processes as well",
             "held_out": "give all of them the same --set eval_batches=N",
+            "encryption": "give all stars --keys DIR, or none",
             "host": "run them on one machine", "revision": "run them with one build",
             "lr": "give all of them the same --set optimizer.params.lr=X", "clip": "give all of them the same --set gradient_clipping=X"}
 # A run that does not say is unlike one that does; of the other facts, nothing said is nothing unlike.
@@ -45,6 +46,8 @@ def fact(run, key):
         return run.get("trouble", "text") or "none"
     if key == "clip":
         return run.config().get("gradient_clipping")
+    if key == "encryption":  # a ring says nothing of it: MPI and NCCL have none
+        return None if run.security is None else "CURVE" if run.security == "curve" else "none"
     if key == "steps":
         return run.steps_planned or run.steps
     if key == "medium":

@@ -8,7 +8,8 @@ from netlab import rate
 
 from . import noise
 
-CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server"]
+CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server",
+           "checkpoint"]
 PINNED = "pinned"  # page-locked host memory: counted beside the classes of device memory, in no sum of them
 # Other spellings of a memory class in summary.json.
 CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "communication_buffer": "communication",

@@ -34,6 +34,13 @@ typedef uint16_t vech __attribute__((vector_size(VEC * 2)));
 #endif
 
 #define VEC_INLINE static inline __attribute__((always_inline))
+// Elements of two vectors by constant numbers: GCC before 12 has the one builtin, clang the other. mask: GCC's type of
+// the numbers.
+#ifdef __clang__
+#define VEC_PICK(mask, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define VEC_PICK(mask, a, b, ...) __builtin_shuffle(a, b, (mask){__VA_ARGS__})
+#endif
 
 VEC_INLINE vecf vec_set(float x) { return x - (vecf){0}; }
 

@@ -11,6 +11,7 @@
 
 #include "ps/net/raw_stream.h"
 #include "ps/ps.h"
+#include "ps/trust/trust.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 #include "shared/report/rank_report.h"
@@ -66,26 +67,37 @@ void bench_fill_gradient(const struct bench_plan *p, void *bytes) {
 }
 
 // ---------------------------------------------------------------- scheduler and server
-static void say_address(void *ctx, const char *address) {
+static int say_address(void *ctx, const char *address) {
     const struct bench_seat *s = ctx;
-    bench_say(s->control, "%d %s", (int)getpid(), address);
+    return bench_say(s->control, "%d %s", (int)getpid(), address);
 }
 
 static struct ps_role_options role_of(const struct bench_seat *s, const struct config *c,
-                                      const struct layout *l) {
-    return (struct ps_role_options){.config = c, .layout = l, .scheduler = s->address, .rank = s->rank};
+                                      const struct layout *l, const struct ps_trust *t) {
+    return (struct ps_role_options){
+        .config = c, .layout = l, .scheduler = s->address, .trust = t, .rank = s->rank};
+}
+
+// As whom a process of the bench takes part: by the secret that the bench has handed down.
+static int open_trust(const struct bench_seat *s, const struct config *c, enum ps_role role,
+                      struct ps_trust *t) {
+    const struct trust_request r = {
+        .config = c, .role = role, .rank = s->rank, .address = s->address ? s->address : "tcp://127.0.0.1:*"};
+    return trust_open(t, &r);
 }
 
 int bench_scheduler(const struct bench_seat *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
+    struct ps_trust t;
     int rc = -1;
-    if (c) {
-        struct ps_role_options o = role_of(s, c, l);
+    if (c && open_trust(s, c, PS_SCHEDULER, &t) == 0) {
+        struct ps_role_options o = role_of(s, c, l, &t);
         o.scheduler = "tcp://127.0.0.1:*";
         o.on_bound = say_address;
         o.ctx = (void *)s;
         rc = ps_scheduler_run(&o);
+        trust_close(&t);
     }
     config_destroy(&c);
     layout_destroy(&l);
@@ -96,10 +108,12 @@ int bench_server(const struct bench_seat *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
     struct rank_report r;
+    struct ps_trust t;
     int rc = -1;
-    if (c && !bench_say(s->control, "%d", (int)getpid())) {
-        struct ps_role_options o = role_of(s, c, l);
+    if (c && !bench_say(s->control, "%d", (int)getpid()) && open_trust(s, c, PS_SERVER, &t) == 0) {
+        struct ps_role_options o = role_of(s, c, l, &t);
         rc = ps_server_run(&o, &r);
+        trust_close(&t);
     }
     if (!rc) rc = bench_say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
     config_destroy(&c);
@@ -113,6 +127,7 @@ struct seated {
     const struct bench_plan *plan;
     struct config *c;
     struct layout *l;
+    struct ps_trust trust;
     struct device *dev;
     struct stream *compute;
     struct topology *t;
@@ -129,7 +144,9 @@ static int open_worker(struct seated *w) {
     struct device_options d = {.threads = 1, .label = error_label()};
     if (!b || dev_open(b, &d, &w->dev) != 0 || !(w->compute = stream_create(w->dev, "compute")))
         return fail("cannot open the cpu device: %s", why ? why : "");
-    struct ps_worker_options o = {.role = role_of(w->seat, w->c, w->l), .dev = w->dev, .compute = w->compute};
+    if (open_trust(w->seat, w->c, PS_WORKER, &w->trust) != 0) return -1;
+    struct ps_worker_options o = {
+        .role = role_of(w->seat, w->c, w->l, &w->trust), .dev = w->dev, .compute = w->compute};
     if (!(w->t = ps_worker_create(&o))) return -1;
     w->comm = ps_worker_comm(w->t);
     w->grads = xcalloc((unsigned long)w->l->count, sizeof *w->grads);
@@ -149,6 +166,7 @@ static int open_worker(struct seated *w) {
 
 static void close_worker(struct seated *w) {
     topology_destroy(&w->t);
+    trust_close(&w->trust);
     if (w->compute) stream_destroy(&w->compute);
     dev_close(&w->dev);
     free(w->grads);

@@ -89,10 +89,11 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
                                     .rule = consistency_of(s->c),
                                     .optimizer = s->c->optimizer,
                                     .dtype = s->plan.dtype,
-                                    .resend_s = PATIENCE_S,
+                                    .repeat_most_s = PATIENCE_S,
                                     .job = JOB,
                                     .port = {s, drop}};
     s->core = server_core_create(&o);
+    for (int w = 0; w < s->plan.workers; w++) server_core_member(s->core, w, (uint64_t)w + 1, 0);
     return load(s);
 }
 

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"
@@ -54,7 +55,7 @@ int bench_plan_read(struct bench_plan *p, const char *text) {
 struct bench_team *bench_team_create(void) {
     struct bench_team *t = xcalloc(1, sizeof *t);
     struct launch_options o = {.grace_s = GRACE_S};
-    if (!(t->program = launch_self())) {
+    if (job_secret_hand_down() != 0 || !(t->program = launch_self())) {
         free(t);
         return NULL;
     }

@@ -58,7 +58,7 @@ static void keep(struct diary *d, const struct diary_span *s) {
     d->all[d->count++] = *s;
 }
 
-static bool is_in(uint32_t bits, int part) { return bits >> part & 1; }
+static bool is_in(uint32_t bits, int part) { return part < 32 && (bits >> part & 1); }
 
 static void write_down(struct diary *d, const struct diary_span *s) {
     if (d->start_ns) {

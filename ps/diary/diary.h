@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DIARY_PARTS_MAX 32
+#define DIARY_PARTS_MAX 64
 #define DIARY_TRACE_MAX ((size_t)1 << 20)  // spans of a thread: 48 MiB
 
 // What a span was for: a key (-1: none), a step (-1: none), and how many workers from which one on.

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
 
 // DIR/ranks/KIND-ROLE-RANK.json under a name of its own until it is whole.
 struct output {
@@ -18,7 +19,7 @@ struct output {
 static int output_open(struct output *o, const struct diary_role *r, const char *kind) {
     o->path = xasprintf("%s/ranks/%s-%s-%d.json", r->dir, kind, r->role, r->rank);
     o->part = xasprintf("%s.part", o->path);
-    o->file = fopen(o->part, "w");
+    o->file = file_create_stream(o->part);
     return o->file ? 0 : -1;
 }
 

@@ -4,12 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
+#include "ps/net/rejoin.h"
 #include "ps/timing.h"
+#include "ps/trust/trust.h"
 #include "ps/waiting.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
+#define HELLO_FIRST_S 0.05  // then twice that, ..
 #define HELLO_EVERY_S 0.5
 
 uint64_t ps_random_id(void) {
@@ -30,6 +34,7 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h) {
     h->thread = id->thread;
     h->incarnation = id->incarnation;
     h->job = id->job;
+    if (id->role == PS_WORKER) h->life = id->life;  // the scheduler tells others theirs
 }
 
 void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wire_kind kind,
@@ -40,17 +45,28 @@ void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wir
     net_send(scheduler, NULL, &m);
 }
 
-static void say_hello(const struct ps_login *l, const struct ps_identity *id) {
-    struct ps_message m = {.header = {.kind = WIRE_HELLO, .manifest = l->manifest->hash},
-                           .payload = l->endpoints,
-                           .bytes = l->endpoints ? strlen(l->endpoints) : 0};
+// The payload: what this role is, a zero, and a server's endpoints.
+void ps_hello(const struct ps_login *l, const struct ps_identity *id) {
+    struct ps_message m = {.header = {.kind = WIRE_HELLO,
+                                      .manifest = l->manifest->hash,
+                                      .key = (int32_t)getpid(),
+                                      .seq = rejoin_was()}};
+    size_t known = strlen(l->manifest->identity) + 1, listens = l->endpoints ? strlen(l->endpoints) : 0;
+    char *payload = xcalloc(known + listens, 1);
+    memcpy(payload, l->manifest->identity, known);
+    if (listens) memcpy(payload + known, l->endpoints, listens);
+    m.payload = payload;
+    m.bytes = known + listens;
     ps_stamp(id, &m.header);
     memcpy(m.header.text, l->manifest->text, sizeof l->manifest->text);
+    if (gethostname(m.header.host, sizeof m.header.host - 1) != 0) m.header.host[0] = 0;
+    m.header.host[sizeof m.header.host - 1] = 0;
     net_send(l->socket, NULL, &m);
+    free(payload);
 }
 
 // The next message of the scheduler: 1, 0 none within POLL_MS, -1 the job is over for us (logged).
-static int next(const struct ps_login *l, struct net_message *m) {
+static int next(const struct ps_login *l, const struct ps_identity *id, struct net_message *m) {
     struct net_poll_item item = {.socket = l->socket};
     if (ps_stopped(l->role->stop)) {
         error_quiet(1);  // the user who pressed Ctrl-C needs no line
@@ -61,6 +77,11 @@ static int next(const struct ps_login *l, struct net_message *m) {
     if (rc == 1 && (m->header.kind == WIRE_REFUSED || m->header.kind == WIRE_ABORT)) {
         ps_frame_release(m->frame);
         return ps_fail(m->header.text);
+    }
+    // A shard's server hears it too.
+    if (rc == 1 && id->role != PS_SHARD && rejoin_asked(id->job, &m->header)) {
+        ps_frame_release(m->frame);
+        return rejoin_now(l->role, id->incarnation, m->header.text);
     }
     return rc;
 }
@@ -73,52 +94,112 @@ static void say_waiting(const struct ps_login *l, const struct ps_identity *id, 
     if (say && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
+// A scheduler is believed what can be true: a rank of the job, and the one that was asked for.
+static int check_rank(const struct ps_login *l, const struct ps_identity *id, int64_t rank) {
+    const struct config *c = l->role->config;
+    int count = id->role == PS_WORKER ? c->workers : c->ps.servers;
+    if (rank >= 0 && rank < count && (id->rank < 0 || rank == id->rank)) return 0;
+    return fail("login: the scheduler at %s gives rank %lld to a %s of %d: it is not of this job",
+                l->role->scheduler, (long long)rank, ps_role_name(id->role), count);
+}
+
+// Names the files that this role has shown, or the secret.
+static int fail_refused(const struct ps_login *l, enum net_refusal why) {
+    char *mine = trust_own_words(l->role->trust), *theirs = trust_peer_words(l->role->trust);
+    const char *at = l->role->scheduler;
+    if (why == NET_KEY_REFUSED)
+        fail("login: the scheduler at %s refuses %s: its " TRUST_PUBLIC
+             " does not have it. Give both the files of one `starring keygen`",
+             at, mine);
+    else if (why == NET_OTHER_KEY && l->role->trust->mode != TRUST_INSECURE)
+        fail(
+            "login: who listens at %s is not the scheduler of %s: is it the right address, and of the same job?",
+            at, theirs);
+    else
+        fail(
+            "login: who listens at %s does not speak as this role does (%s): start the scheduler and all roles with "
+            "--keys, all with --insecure, or all with neither",
+            at, trust_mode_words(l->role->trust->mode));
+    free(mine);
+    free(theirs);
+    return -1;
+}
+
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
     double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
+    int repeats = -1;
     while (now_seconds() - start < deadline_s) {
         struct net_message m;
         say_waiting(l, id, &waiting, "the scheduler");
-        if (said == 0 || now_seconds() - said > HELLO_EVERY_S) {
+        if (repeats < 0 || now_seconds() - said > rto_backoff(HELLO_FIRST_S, repeats, HELLO_EVERY_S)) {
             said = now_seconds();
-            say_hello(l, id);
+            repeats++;
+            ps_hello(l, id);
         }
-        int rc = next(l, &m);
+        int rc = next(l, id, &m);
+        enum net_refusal why = rc == 0 ? net_refusal(l->socket) : NET_NOT_REFUSED;
         if (rc < 0) return -1;
+        if (why) return fail_refused(l, why);
         if (rc == 0) continue;
         ps_frame_release(m.frame);
-        if (m.header.kind != WIRE_WELCOME || m.header.job == 0) continue;
+        // It lives, and has something else to do first (ps/scheduler/rescue.h).
+        if (m.header.kind == WIRE_HEARTBEAT_ACK) start = now_seconds();
+        // A shard is of the same life of the job as its server.
+        bool other = id->role == PS_SHARD && m.header.job != id->job;
+        if (m.header.kind != WIRE_WELCOME || m.header.job == 0 || other) continue;
+        if (check_rank(l, id, m.header.step) != 0) return -1;
         id->rank = (int)m.header.step;
         id->job = m.header.job;
+        id->life = m.header.life;
+        id->epoch = m.header.epoch;
         id->clock = ps_clock_of(ps_clock_id(), m.header.clock);
+        net_welcome(l->socket);
         return 0;
     }
-    return fail("login: no scheduler answered at %s within %.1f s; is it running, and is the address right?",
-                l->role->scheduler, deadline_s);
+    char *mine = trust_own_words(l->role->trust);
+    fail(
+        "login: no scheduler answered at %s within %.1f s; is it running, is the address right, and has it %s?",
+        l->role->scheduler, deadline_s, mine);
+    free(mine);
+    return -1;
 }
 
 // Waits somewhat longer than the scheduler, which names who is missing at its deadline: its message must
 // arrive.
-char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id) {
+struct roster *ps_read_start(const struct ps_role_options *role, int shards, const struct ps_frame *frame) {
+    struct roster *r = roster_read(frame->data, frame->bytes, shards, role->config->workers);
+    if (!r)
+        fail("the scheduler at %s names other members than this job has: is it of the same version?",
+             role->scheduler);
+    return r;
+}
+
+struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
     double start = now_seconds(), said = 0, deadline_s = 1.25 * ps_deadline_s(l->role->config);
     while (now_seconds() - start < deadline_s) {
         struct net_message m;
         say_waiting(l, id, &waiting, "the other workers and the servers of the job");
-        if (now_seconds() - said > ps_heartbeat_s(l->role->config)) {
+        // Says that this role lives, too; and once the job has started, START is the answer.
+        if (now_seconds() - said > ps_hello_s(l->role->config)) {
             said = now_seconds();
-            ps_say(l->socket, id, WIRE_HEARTBEAT, NULL);
+            ps_hello(l, id);
         }
-        int rc = next(l, &m);
+        int rc = next(l, id, &m);
         if (rc < 0) return NULL;
         if (rc == 0) continue;
-        char *text = NULL;
-        if (m.header.kind == WIRE_START && m.frame) {
-            text = xcalloc(m.frame->bytes + 1, 1);
-            memcpy(text, m.frame->data, m.frame->bytes);
+        // The step in hand has to end first: that may take its time.
+        if (m.header.kind == WIRE_WELCOME && id->life > 1) start = now_seconds();
+        bool started = m.header.kind == WIRE_START && m.frame;
+        struct roster *roster = started ? ps_read_start(l->role, l->shards, m.frame) : NULL;
+        if (started) {
+            id->joins = (m.header.flags & WIRE_AGAIN) != 0;
+            memcpy(id->checkpoint, m.header.text, sizeof id->checkpoint);
+            id->seal = m.header.manifest;
         }
         ps_frame_release(m.frame);
-        if (text) return text;
+        if (started) return roster;
     }
     fail("login: the scheduler at %s did not start the job within %.1f s", l->role->scheduler, deadline_s);
     return NULL;

@@ -7,6 +7,7 @@
 #include "ps/net/clock.h"
 #include "ps/net/net.h"
 #include "ps/ps.h"
+#include "ps/trust/roster.h"
 
 // The reason of a role that a signal ends; the others report it as "server 0: interrupted".
 #define PS_INTERRUPTED "interrupted"
@@ -17,25 +18,36 @@ struct ps_identity {
     int thread;
     uint64_t incarnation;  // of this process; never 0
     uint64_t job;          // 0 until the scheduler has answered
+    uint32_t life;         // which process of its rank, of ps_login; 0: nobody takes another's place
+    bool joins;            // the job is under way (ps/elastic/join.h), of ps_wait_start
+    uint32_t epoch;        // which life of the job, 1, 2, ..; 0 until the scheduler has answered
     struct ps_clock clock;
+    char checkpoint[WIRE_TEXT_MAX];  // that the job goes on from, "": none; of ps_wait_start
+    uint64_t seal;                   // of that
 };
 
 struct ps_login {
     struct net_socket *socket;  // DEALER to the scheduler
     const struct ps_role_options *role;
     const struct manifest *manifest;
-    const char *endpoints;  // server: one address a line; else NULL
+    const char *endpoints;  // server: its shards, a line each (roster.h); else NULL
+    int shards;             // of the job
 };
 
 uint64_t ps_random_id(void);  // never 0
 void ps_stamp(const struct ps_identity *id, struct wire_header *h);
+// HELLO. A scheduler that knows this role answers with WELCOME, and with START once the job has started: who waits for
+// that repeats it, every ps_hello_s.
+void ps_hello(const struct ps_login *l, const struct ps_identity *id);
 // Blocks until welcomed, refused or late. 0 with id->rank and id->job set, or -1 after logging.
 int ps_login(const struct ps_login *l, struct ps_identity *id);
-// Blocks until everyone is there. The endpoints of all shards (malloc'd, one a line), or NULL after logging.
-char *ps_wait_start(const struct ps_login *l, const struct ps_identity *id);
+// Blocks until everyone is there; id->checkpoint is set. Who belongs to the job, or NULL after logging.
+struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id);
 // A message to the scheduler that is a kind and a text (NULL: none) alone.
 void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wire_kind kind,
             const char *text);
+// What START says. NULL after logging: it is not of a job as this role knows it.
+struct roster *ps_read_start(const struct ps_role_options *role, int shards, const struct ps_frame *frame);
 // Logs why the job is over for this role; -1. If a launcher has ended the job, it has printed the reason: its
 // roles keep the text and print nothing.
 int ps_fail(const char *why);

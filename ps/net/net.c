@@ -2,10 +2,13 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
+#include "ps/net/curve.h"
+#include "ps/net/zap.h"
 #include "shared/core/error.h"
 
 // How long messages may still leave to a peer whose connection ends before the socket does. A connection
@@ -23,12 +26,16 @@ struct net {
     void *context;
     struct net_options o;
     struct net_socket *open;  // list; changed by the role's thread alone
+    int sockets;              // opened so far
+    struct zap *zap;          // NULL: everybody is let in, or nobody comes
 };
 
 struct net_socket {
     struct net *net;
     void *socket;
     bool router;
+    struct fault_line *faults;  // NULL: messages arrive as they come
+    struct curve_watch *watch;  // of a handshake that matters; NULL: none
     struct net_socket *next;
 };
 
@@ -54,7 +61,9 @@ struct net *net_create(const struct net_options *o) {
 
 static void socket_shut(struct net_socket *s, int linger_ms) {
     zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    curve_watch_end(&s->watch, s->socket);
     zmq_close(s->socket);
+    fault_line_destroy(&s->faults);
     free(s);
 }
 
@@ -74,6 +83,7 @@ void net_destroy(struct net **net, int linger_ms) {
         socket_shut(s, linger_ms);
     }
     while (zmq_ctx_term(n->context) != 0 && errno == EINTR) continue;
+    zap_join(&n->zap);
     free(n);
     *net = NULL;
 }
@@ -96,25 +106,28 @@ static struct net_socket *socket_open(struct net *n, int type) {
     zmq_setsockopt(s->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
     zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     if (s->router) zmq_setsockopt(s->socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
+    if (message_fault_any(&n->o.faults.fault))
+        s->faults = fault_line_create(&n->o.faults, n->sockets++, n->o.wire);
     s->next = n->open;
     n->open = s;
     return s;
 }
 
-// ZeroMQ takes any number for a port, and listens on what is left of it in 16 bits.
-static int check_port(const char *address) {
-    const char *port = strrchr(address, ':');
-    char *end;
-    if (strncmp(address, "tcp://", 6) != 0 || !port || port[1] < '0' || port[1] > '9') return 0;
-    long number = strtol(port + 1, &end, 10);
-    return number > 65535 || *end ? fail("%s: a port is a number from 1 to 65535", address) : 0;
+// Where nobody is kept out, nobody is asked.
+static int guard(struct net *n) {
+    if (n->zap || n->o.trust->mode == TRUST_INSECURE) return 0;
+    n->zap = zap_start(n->context, n->o.trust, n->o.token);
+    return n->zap ? 0 : -1;
 }
 
-struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
-    struct net_socket *s = check_port(address) ? NULL : socket_open(n, ZMQ_ROUTER);
+struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
+                              char bound[NET_ADDRESS_MAX]) {
+    if (address_check_port(address) != 0 || guard(n) != 0) return NULL;
+    struct net_socket *s = socket_open(n, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     int rc;
     if (!s) return NULL;
+    if (curve_listen(s->socket, n->o.trust, plane) != 0) return socket_discard(s);
     while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
     if (rc != 0 || zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
         fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
@@ -124,17 +137,24 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
     return s;
 }
 
-struct net_socket *net_dealer(struct net *n, const char *address) {
-    struct net_socket *s = check_port(address) ? NULL : socket_open(n, ZMQ_DEALER);
-    int rc;
-    if (!s) return NULL;
-    while ((rc = zmq_connect(s->socket, address)) != 0 && errno == EINTR) continue;
-    if (rc != 0) {
-        fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
-        return socket_discard(s);
-    }
-    return s;
+struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
+    struct net_socket *s = to && address_check_port(to->address) ? NULL : socket_open(n, ZMQ_DEALER);
+    if (!s || !to) return s;
+    return net_connect(s, to) ? socket_discard(s) : s;
 }
+
+int net_connect(struct net_socket *s, const struct net_peer *to) {
+    int rc;
+    if (curve_connect(s->socket, s->net->o.trust, to) != 0) return -1;
+    if (to->plane == NET_CONTROL) s->watch = curve_watch_start(s->net->context, s->socket);
+    while ((rc = zmq_connect(s->socket, to->address)) != 0 && errno == EINTR) continue;
+    if (rc == 0) return 0;
+    return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", to->address,
+                zmq_strerror(errno));
+}
+
+enum net_refusal net_refusal(struct net_socket *s) { return curve_watch_look(s->watch); }
+void net_welcome(struct net_socket *s) { curve_watch_end(&s->watch, s->socket); }
 
 // ---------------------------------------------------------------- receiving
 static void frame_release(struct ps_frame *f) {
@@ -166,10 +186,18 @@ static int part_recv(struct net_socket *s, zmq_msg_t *msg, bool *more) {
 
 static void count_received(struct wire_count *wire, const struct wire_header *h, size_t header,
                            size_t payload) {
-    bool pays = wire_is_payload(h);
+    bool pays = wire_is_payload(h), copies = wire_is_replica(h);
     payload += wire_place_bytes(h);
-    atomic_fetch_add(&wire->control_received, header + (pays ? 0 : payload));
+    atomic_fetch_add(&wire->control_received, header + (pays || copies ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_received, payload);
+    if (copies) atomic_fetch_add(&wire->replica_received, payload);
+}
+
+// Whether the connection's key is for whom the message says that it is of.
+static bool may_speak(const struct net_socket *s, const zmq_msg_t *part, const struct wire_header *h) {
+    if (s->net->o.trust->mode == TRUST_INSECURE) return true;
+    const char *name = zmq_msg_gets(part, "User-Id");
+    return name && trust_may_speak(name, h->role, h->rank);
 }
 
 // Parts of one message: [route] header [payload]. Returns false when it is not one.
@@ -178,6 +206,7 @@ static bool assemble(struct net_socket *s, zmq_msg_t parts[3], int count, struct
     if (count <= at || count > at + 2) return false;
     size_t size = zmq_msg_size(&parts[at]), payload = count == at + 2 ? zmq_msg_size(&parts[at + 1]) : 0;
     if (wire_decode(zmq_msg_data(&parts[at]), size, payload, &m->header) != 0) return false;
+    if (s->router && !may_speak(s, &parts[at], &m->header)) return false;
     if (s->router) {
         m->from.bytes = zmq_msg_size(&parts[0]);
         if (m->from.bytes > NET_ROUTE_MAX) return false;
@@ -188,7 +217,7 @@ static bool assemble(struct net_socket *s, zmq_msg_t parts[3], int count, struct
     return true;
 }
 
-int net_recv(struct net_socket *s, struct net_message *m) {
+static int receive(struct net_socket *s, struct net_message *m) {
     for (;;) {
         zmq_msg_t parts[3];
         int count = 0, rc = 1;
@@ -205,6 +234,14 @@ int net_recv(struct net_socket *s, struct net_message *m) {
         if (good) return 1;
         if (rc < 0) return rc;
     }
+}
+
+// What has arrived goes through the line, whole: it may be due before what came earlier.
+int net_recv(struct net_socket *s, struct net_message *m) {
+    int rc;
+    if (!s->faults) return receive(s, m);
+    while ((rc = receive(s, m)) == 1) fault_take(s->faults, m, now_seconds());
+    return rc < 0 ? rc : fault_give(s->faults, m, now_seconds());
 }
 
 // ---------------------------------------------------------------- sending
@@ -235,7 +272,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     // The peer took the first part, so the queue takes the rest of the same message.
     int flags = ZMQ_DONTWAIT | (m->bytes ? ZMQ_SNDMORE : 0);
     if (zmq_send(s->socket, header, size, flags) < 0) return false;
-    bool pays = wire_is_payload(&m->header);
+    bool pays = wire_is_payload(&m->header), copies = wire_is_replica(&m->header);
     if (m->bytes) {
         zmq_msg_t msg;
         if (payload_part(&msg, m) != 0) {
@@ -248,12 +285,27 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
         }
     }
     size_t payload = m->bytes + wire_place_bytes(&m->header);
-    atomic_fetch_add(&wire->control_sent, size + (pays ? 0 : payload));
+    atomic_fetch_add(&wire->control_sent, size + (pays || copies ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_sent, payload);
+    if (copies) atomic_fetch_add(&wire->replica_sent, payload);
+    if (m->header.flags & WIRE_AGAIN) {
+        atomic_fetch_add(&wire->repeats, 1);
+        atomic_fetch_add(&wire->repeated_bytes, size + m->bytes);
+    }
     return true;
 }
 
+// Until the first message that a line holds is due.
+static double due_of(const struct net_poll_item *items, int count) {
+    double due = INFINITY;
+    for (int i = 0; i < count; i++)
+        if (items[i].socket && items[i].socket->faults) due = fmin(due, fault_due(items[i].socket->faults));
+    return due;
+}
+
 int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
+    double due = due_of(items, count), left_ms = (due - now_seconds()) * 1e3;
+    if (left_ms < timeout_ms) timeout_ms = left_ms > 0 ? (int)ceil(left_ms) : 0;
     zmq_pollitem_t *polled = xcalloc((unsigned long)count + 1, sizeof *polled);
     for (int i = 0; i < count; i++)
         polled[i] = (zmq_pollitem_t){.socket = items[i].socket ? items[i].socket->socket : NULL,
@@ -264,7 +316,11 @@ int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
         free(polled);
         return fail("polling: %s", zmq_strerror(errno));
     }
-    for (int i = 0; i < count; i++) items[i].ready = rc > 0 && (polled[i].revents & ZMQ_POLLIN);
+    double now = isfinite(due) ? now_seconds() : 0;
+    for (int i = 0; i < count; i++) {
+        const struct fault_line *line = items[i].socket ? items[i].socket->faults : NULL;
+        items[i].ready = (rc > 0 && (polled[i].revents & ZMQ_POLLIN)) || (line && fault_due(line) <= now);
+    }
     free(polled);
     return 0;
 }

@@ -9,23 +9,29 @@
 // Order       Buffers sent with an inflight counter must outlive net_destroy.
 // Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. What cannot be queued or is for
 //             nobody is dropped: the protocol repeats. What is not a well-formed message is dropped.
+// Trust       A ROUTER hears those alone whom net_options.trust admits, each as the role and rank that its key is
+//             for: what somebody says in another's name is dropped.
 #ifndef STARRING_PS_NET_NET_H
 #define STARRING_PS_NET_NET_H
 
-#include "ps/net/port.h"
+#include "ps/net/address.h"
+#include "ps/net/curve.h"
+#include "ps/net/fault.h"
+#include "ps/net/net_message.h"
 #include "shared/core/wire_count.h"
-
-#define NET_ADDRESS_MAX 256
-#define NET_ROUTE_MAX   255
 
 struct net;
 struct net_socket;
+struct ps_trust;
 
 struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
     size_t max_payload_bytes;
     int queue_messages;  // high-water mark of each direction
     int io_threads;      // that move payloads through sockets; 0: one
+    struct fault_plan faults;
+    const struct ps_trust *trust;  // who is let in; outlives the net
+    const char *token;             // that data ROUTERs ask for (ps/trust/trust.h); NULL: there are none
 };
 
 struct net *net_create(const struct net_options *o);  // NULL after logging
@@ -33,20 +39,14 @@ struct net *net_create(const struct net_options *o);  // NULL after logging
 void net_destroy(struct net **n, int linger_ms);
 
 // Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
-struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
-struct net_socket *net_dealer(struct net *n, const char *address);  // connects; NULL after logging
-
-// Who a ROUTER's message came from.
-struct net_route {
-    uint8_t id[NET_ROUTE_MAX];
-    size_t bytes;  // 0: unknown
-};
-
-struct net_message {
-    struct net_route from;  // ROUTER
-    struct wire_header header;
-    struct ps_frame *frame;  // owned by the receiver; NULL: no payload
-};
+struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
+                              char bound[NET_ADDRESS_MAX]);
+struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
+// A dealer that was opened for nobody (NULL): on the thread that uses it. 0, or -1 after logging.
+int net_connect(struct net_socket *s, const struct net_peer *to);
+// Of a dealer of the control plane, until net_welcome has been called: nothing more is looked at then.
+enum net_refusal net_refusal(struct net_socket *s);
+void net_welcome(struct net_socket *s);
 
 // 1: a message; 0: none waiting (malformed ones are dropped on the way); -1 after logging.
 int net_recv(struct net_socket *s, struct net_message *m);

@@ -1,5 +1,6 @@
 #include "ps/net/wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,9 @@ const char *wire_kind_name(enum wire_kind k) {
         "heartbeat_ack", "attach",   "attached",   "init",     "init_ack",       "push",
         "push_ack",      "pull",     "pull_reply", "snapshot", "snapshot_reply", "shard_sum",
         "decision",      "report",   "step_done",  "gather",   "gather_done",    "goodbye",
-        "goodbye_ack",   "shutdown", "abort"};
+        "goodbye_ack",   "shutdown", "abort",      "rollback", "arrived",        "set",
+        "join",          "joined",   "replicate",  "rescue",   "replicate_ack",  "pull_sent",
+        "snapshot_sent", "pulse",    "member"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -21,7 +24,12 @@ const char *ps_role_name(enum ps_role r) {
 }
 
 bool wire_is_payload(const struct wire_header *h) {
-    return h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL));
+    return !(h->flags & WIRE_AGAIN) &&
+           (h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL)));
+}
+
+bool wire_is_replica(const struct wire_header *h) {
+    return h->kind == WIRE_REPLICATE && !h->seq && !(h->flags & WIRE_AGAIN);
 }
 
 uint64_t wire_place_bytes(const struct wire_header *h) { return h->flags & WIRE_AGAIN ? 0 : h->place_bytes; }
@@ -39,7 +47,11 @@ uint64_t wire_place_bytes(const struct wire_header *h) { return h->flags & WIRE_
     X(flags)            \
     X(place)            \
     X(place_bytes)      \
-    X(into) X(lr) X(loss_scale) X(clip) X(grad_scale) X(loss) X(norm) X(ready_ns) X(peers_ready_ns) X(clock)
+    X(into)             \
+    X(lr)               \
+    X(loss_scale)       \
+    X(clip)             \
+    X(grad_scale) X(loss) X(norm) X(ready_ns) X(peers_ready_ns) X(clock) X(epoch) X(mask) X(life) X(ask)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 
@@ -59,22 +71,25 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     p.values = (double *)h->values;
     p.n_values = (size_t)h->count;
     if (h->text[0]) p.text = (char *)h->text;
+    if (h->host[0]) p.host = (char *)h->host;
     size_t n = starring__ps_header__get_packed_size(&p);
     if (n == 0 || n > WIRE_HEADER_MAX) return 0;
     return starring__ps_header__pack(&p, out);
 }
 
-// Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO may (a server's endpoints).
+// Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO (a server's endpoints) and
+// WIRE_INIT may.
 static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
     switch (p->kind) {
         case WIRE_PUSH:
         case WIRE_PULL_REPLY:
             return (payload_bytes > 0) != (p->place_bytes > 0);
         case WIRE_START:
-        case WIRE_INIT:
         case WIRE_SNAPSHOT_REPLY:
             return payload_bytes > 0 && !p->place_bytes;
         case WIRE_HELLO:
+        case WIRE_INIT:
+        case WIRE_REPLICATE:
             return !p->place_bytes;
         default:
             return payload_bytes == 0 && !p->place_bytes;
@@ -88,14 +103,16 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     // Differences and sums of two moments stay in range.
     if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
     if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;
-    if (p->flags & ~(uint32_t)(WIRE_HELD | WIRE_SKIP | WIRE_FINAL | WIRE_STOP | WIRE_PULLS | WIRE_AGAIN))
-        return -1;
+    if (p->epoch > INT32_MAX || p->flags & ~(uint32_t)WIRE_FLAGS) return -1;
     if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
     if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
-    if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX) return -1;
-    // A digit of the exact sum stays far from overflow as long as the sums of 2^31 terms meet.
+    if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX || strlen(p->host) >= WIRE_HOST_MAX)
+        return -1;
+    // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards meet without an overflow.
     for (size_t i = 0; i < p->n_sum; i++)
-        if (p->sum[i] < 0 || p->sum[i] > INT64_MAX >> 1) return -1;
+        if (p->sum[i] < 0 ||
+            p->sum[i] > (i < EXACT_SUM_LIMBS ? (int64_t)UINT32_MAX : EXACT_SUM_NONFINITE_MOST))
+            return -1;
     return payload_fits(p, payload_bytes) ? 0 : -1;
 }
 
@@ -117,6 +134,7 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     if (out->has_sum) memcpy(&out->sum, p->sum, sizeof out->sum);
     out->count = (int)p->n_values;
     if (p->n_values) memcpy(out->values, p->values, p->n_values * sizeof(double));
+    snprintf(out->host, sizeof out->host, "%s", p->host);
     memcpy(out->text, p->text, strlen(p->text) + 1);
     starring__ps_header__free_unpacked(p, NULL);
     return 0;

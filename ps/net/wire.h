@@ -1,17 +1,29 @@
 // Messages of the parameter server: one plain struct, its protobuf encoding, and the checks that
 // stand between the network and everything else. No sockets, no state.
 //
-//     worker -> scheduler   HELLO HEARTBEAT REPORT GATHER GOODBYE ABORT
-//     server -> scheduler   HELLO HEARTBEAT GOODBYE ABORT        shard -> scheduler  HELLO SHARD_SUM
-//     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT
+//     worker -> scheduler   HELLO HEARTBEAT PULSE REPORT GATHER GOODBYE ABORT
+//     server -> scheduler   HELLO HEARTBEAT PULSE GOODBYE ABORT RESCUE shard -> scheduler  HELLO SHARD_SUM
+//     worker -> scheduler   JOIN          scheduler -> worker  JOINED     } --elastic
+//     shard -> scheduler    ARRIVED       scheduler -> shard   SET MEMBER }
+//     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT ROLLBACK
+//     scheduler -> server   RESCUE
 //     scheduler -> worker   STEP_DONE GATHER_DONE GOODBYE_ACK    -> shard DECISION   -> server SHUTDOWN
 //     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
-//     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
+//     shard -> neighbour    REPLICATE                            neighbour -> shard   REPLICATE_ACK
+//     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY PULL_SENT SNAPSHOT_REPLY SNAPSHOT_SENT REFUSED
 //
 // A payload follows the header, or lies in the worker's segment (ps/net/segment.h) and the header says where:
 //     PUSH        place, place_bytes: the gradient
 //     PULL        into: where the weights are wanted; 0: the worker reads them where the server has them
 //     PULL_REPLY  place_bytes: so many bytes are there now
+//
+// A payload is not repeated because time has passed: a question goes first, which is a header alone.
+//     PUSH lost         PULL (AGAIN, ask n)  -->  PUSH_ACK (MISSING, ask n)     -->  PUSH (AGAIN)
+//     INIT lost         INIT (AGAIN, empty)  -->  INIT_ACK (MISSING, ask n)     -->  INIT (AGAIN)
+//     REPLICATE lost    REPLICATE (empty, ask n) ->  REPLICATE_ACK (MISSING, ask n) ->  REPLICATE
+//     PULL_REPLY lost   PULL (AGAIN, ask n)  -->  PULL_SENT (ask n): it left before  -->  PULL (MISSING)  -->  PULL_REPLY
+// Each peer's messages arrive in the order in which they were sent, where they arrive: what such an answer overtakes
+// is lost. On a link that is slow, not lossy, no payload travels twice.
 #ifndef STARRING_PS_NET_WIRE_H
 #define STARRING_PS_NET_WIRE_H
 
@@ -23,34 +35,55 @@
 
 enum wire_kind {
     WIRE_NONE,
-    WIRE_HELLO,  // role rank thread incarnation manifest text(manifest in words); server: payload = endpoints
-    WIRE_WELCOME,    // rank job clock
-    WIRE_REFUSED,    // text
-    WIRE_START,      // payload: endpoints of all shards, one a line, in shard order
+    // role rank thread incarnation manifest text(manifest in words) key(the process's number) seq(its incarnation before
+    // it began anew; 0: it has not); payload: identity, a zero, a server's shards (roster.h); shard: job, its server's
+    WIRE_HELLO,
+    WIRE_WELCOME,  // rank job clock epoch life
+    WIRE_REFUSED,  // text
+    WIRE_START,  // epoch text(the checkpoint to go on from; "": none) manifest(its seal) payload: ps/trust/roster.h
     WIRE_HEARTBEAT,  // step seq(pushes taken so far) flags(STOP) ready(when it was sent, its sender's clock)
     WIRE_HEARTBEAT_ACK,  // flags(STOP) ready(of the heartbeat) peers_ready(when that came, the scheduler's clock)
     WIRE_ATTACH,         // seq text(the worker's segment; "": nothing is shared)
     WIRE_ATTACHED,       // seq text(the server's segment; "": nothing is shared) flags(HELD: text is why not)
-    WIRE_INIT,           // key seq; payload fp32 masters
-    WIRE_INIT_ACK,       // key seq
-    WIRE_PUSH,           // key step version lr grad_scale flags(SKIP, PULLS: seq and into as of a PULL of
-                         // step+1) ready; payload gradient of the run's dtype
-    WIRE_PUSH_ACK,       // key step staleness flags(HELD: arrived, its turn has not come) peers_ready
-    WIRE_PULL,           // key step(wanted) seq into flags(FINAL)
+    WIRE_INIT,           // key seq ask; payload fp32 masters; none: whether they have come
+    WIRE_INIT_ACK,       // key seq ask flags(MISSING: they have not; HELD: not its replica yet)
+    WIRE_PUSH,        // key step version lr grad_scale flags(SKIP, KEEP, PULLS: seq and into as of a PULL of
+                      // step+1) ready ask; payload gradient of the run's dtype
+    WIRE_PUSH_ACK,    // key step staleness ask flags(HELD: arrived, its turn has not come; MISSING: not
+                      // arrived) peers_ready
+    WIRE_PULL,        // key step(wanted) seq into ask flags(FINAL; AGAIN; MISSING: the answer has not come)
     WIRE_PULL_REPLY,  // key step version seq staleness(of the push before) flags(FINAL) peers_ready; payload
                       // weights of the run's dtype
-    WIRE_SNAPSHOT,    // key version(the first that will do) seq
+    WIRE_SNAPSHOT,    // key version(the first that will do) seq ask flags(AGAIN MISSING: as of a PULL)
     WIRE_SNAPSHOT_REPLY,  // key version seq; payload weights of the run's dtype, always behind the header
     WIRE_SHARD_SUM,       // step sum peers_ready
     WIRE_DECISION,        // step grad_scale norm flags(SKIP) peers_ready
     WIRE_REPORT,          // step loss lr loss_scale clip flags(STOP) ready
-    WIRE_STEP_DONE,       // step loss norm flags(SKIP STOP) peers_ready
+    WIRE_STEP_DONE,       // step loss norm flags(SKIP STOP) peers_ready; --elastic: mask values, as of JOINED
     WIRE_GATHER,          // seq values (none: a barrier)
     WIRE_GATHER_DONE,     // seq values
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
     WIRE_SHUTDOWN,  // values: what the scheduler has cost (ps/scheduler/scheduler.c)
-    WIRE_ABORT,     // text
+    WIRE_ABORT,     // text flags(LOST)
+    WIRE_ROLLBACK,  // epoch text(why): the job has begun anew, as the sender's; log in again
+    // Where workers come and go (ps/elastic):
+    WIRE_ARRIVED,  // step mask(workers of whom this shard has all gradients of the step)
+    WIRE_SET,      // step mask(workers whose gradients count)
+    WIRE_JOIN,     // asks to belong to the job's next step
+    WIRE_JOINED,   // step(the one) seq(of the next gather) mask(its members) values(ps/elastic/deal.h)
+    // Replication (ps/replica):
+    // key step version lr grad_scale flags(SKIP; both of the step before); payload: the sum, in the run's dtype.
+    // Or key seq, payload fp32 masters: the weights that were loaded. Without a payload, ask: whether it has come
+    WIRE_REPLICATE,
+    WIRE_RESCUE,  // step(T, steps decided) seq(life of the checkpoint) grad_scale flags(SKIP; of the last of them)
+                  // values[0](1: the replica's part too). Of a server: seq text(why it cannot leave its part)
+    WIRE_REPLICATE_ACK,  // key step seq ask flags(MISSING: it has not)
+    // Of a shard, instead of an answer that has left before:
+    WIRE_PULL_SENT,      // key step seq ask
+    WIRE_SNAPSHOT_SENT,  // key seq ask
+    WIRE_PULSE,          // the sender lives; no answer (ps/net/pulse.h)
+    WIRE_MEMBER,  // of the scheduler to the shards: key(worker) seq(its incarnation) life: it may come to them now
     WIRE_KINDS
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
@@ -58,13 +91,29 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 const char *ps_role_name(enum ps_role r);
 
-// WIRE_AGAIN: said before; what lies in a segment has not moved again.
+// WIRE_AGAIN: said before; what lies in a segment has not moved again, and a payload counts as repeated.
 // WIRE_STOP: this worker, or some worker, was asked to leave.
-enum { WIRE_HELD = 1, WIRE_SKIP = 2, WIRE_FINAL = 4, WIRE_STOP = 8, WIRE_PULLS = 16, WIRE_AGAIN = 32 };
+// WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
+// WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
+// WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
+// WIRE_MISSING: what the receiver has sent has not come.
+enum {
+    WIRE_HELD = 1,
+    WIRE_SKIP = 2,
+    WIRE_FINAL = 4,
+    WIRE_STOP = 8,
+    WIRE_PULLS = 16,
+    WIRE_AGAIN = 32,
+    WIRE_KEEP = 64,
+    WIRE_LOST = 128,
+    WIRE_MISSING = 256,
+    WIRE_FLAGS = 511  // all of them
+};
 
 #define WIRE_HEADER_MAX 1023  // bytes
 #define WIRE_VALUES_MAX 32    // doubles in one GATHER
 #define WIRE_TEXT_MAX   512   // bytes, with the closing zero
+#define WIRE_HOST_MAX   40
 
 struct wire_header {
     enum wire_kind kind;
@@ -78,6 +127,9 @@ struct wire_header {
     int64_t staleness;
     uint32_t flags;
     uint64_t place, place_bytes, into;  // bytes of a segment
+    uint64_t mask;                      // bit w: worker w
+    uint32_t life;                      // of the sender's rank: 1, 2, ..; 0: nobody takes another's place
+    uint32_t ask;                       // number of a question about a key; its answer has the same
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
@@ -85,11 +137,13 @@ struct wire_header {
     // waited for it before that moment waited for a peer, and after it for the transfer.
     int64_t ready_ns, peers_ready_ns;
     uint64_t clock;  // ps_clock_id of the sender
+    uint32_t epoch;
     bool has_sum;
     struct exact_sum sum;
     int count;  // of values
     double values[WIRE_VALUES_MAX];
     char text[WIRE_TEXT_MAX];
+    char host[WIRE_HOST_MAX];  // of the sender's machine; HELLO
 };
 
 // Bytes written to out (1..WIRE_HEADER_MAX), or 0 when the header does not fit (a programmer's error:
@@ -100,8 +154,11 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
 // 0 for none; a kind that carries no payload refuses one and the other way round. One in a segment counts.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
 // Whether the payload of this message is what the textbook formulas count (gradients and weights
-// of a step); loading and the final pull are control. What lies in a segment counts as what follows a header.
+// of a step); loading, the final pull and what is sent again are control. What lies in a segment counts as what
+// follows a header.
 bool wire_is_payload(const struct wire_header *h);
+// Whether it is what replication sends a step, for the first time: counted apart from both.
+bool wire_is_replica(const struct wire_header *h);
 // Bytes that the message stands for beside its frames: what lies in a segment, told for the first time.
 uint64_t wire_place_bytes(const struct wire_header *h);
 

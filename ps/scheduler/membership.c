@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/consistency.h"
 #include "ps/net/clock.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
 #define SHUTDOWN_EVERY_S 0.2
-#define ENDPOINTS_MAX    (1 << 20)  // bytes
 
 const char *member_name(const struct membership *c, int i, char out[48]) {
     int shard = i - c->workers - c->servers, threads = c->o.map->threads;
@@ -53,7 +53,7 @@ static int number_of(const struct membership *c, const struct wire_header *h) {
 }
 
 // The member a HELLO becomes: itself again when it repeats, the rank it asks for, or any free one.
-static int assign(const struct membership *c, const struct wire_header *h) {
+int membership_assign(const struct membership *c, const struct wire_header *h) {
     int base = h->role == PS_WORKER ? 0 : c->workers, count = h->role == PS_WORKER ? c->workers : c->servers;
     if (h->rank >= 0 || h->role == PS_SHARD || h->role == PS_SCHEDULER) return number_of(c, h);
     for (int i = base; i < base + count; i++)
@@ -63,62 +63,156 @@ static int assign(const struct membership *c, const struct wire_header *h) {
     return -1;
 }
 
-// Writes why a HELLO that would become member i is refused; leaves `why` empty where it is not.
-static void check_hello(const struct membership *c, int i, const struct wire_header *h,
-                        const struct ps_frame *frame, char why[WIRE_TEXT_MAX]) {
-    const char *role = ps_role_name(h->role);
-    if (h->manifest != c->o.manifest.hash)
-        core_fail(why, "manifests differ: %s has (%.220s), scheduler has (%.220s); use one configuration",
-                  role, h->text, c->o.manifest.text);
-    else if (i < 0 && h->rank < 0)
-        core_fail(why, "there is no place for another %s: the job has %d, and all are here", role,
-                  h->role == PS_WORKER ? c->workers : c->servers);
-    else if (i < 0)
-        core_fail(why, "there is no place for %s %d: the job has %d workers and %d servers of %d threads",
-                  role, h->rank, c->workers, c->servers, c->o.map->threads);
-    else if (c->m[i].present && c->m[i].incarnation != h->incarnation)
-        core_fail(why, "%s %d is already here; every rank joins once", role, h->rank);
-    else if (h->role == PS_SERVER && (!frame || frame->bytes > ENDPOINTS_MAX))
-        core_fail(why, "server %d came without the addresses it listens on", h->rank);
+// What a HELLO's payload holds: a role's identity, a zero, and a server's endpoints. An older program's has no zero.
+struct hello {
+    const char *identity;  // NULL: none
+    const char *endpoints;
+    size_t bytes;  // of endpoints, without a closing zero
+};
+
+static struct hello read_hello(const struct ps_frame *frame) {
+    if (!frame) return (struct hello){.bytes = 0};
+    const char *data = frame->data, *zero = memchr(data, 0, frame->bytes);
+    size_t known = zero ? (size_t)(zero - data) + 1 : 0;
+    return (struct hello){
+        .identity = zero ? data : NULL, .endpoints = data + known, .bytes = frame->bytes - known};
 }
 
-// The endpoints of all shards, in shard order.
-static void send_start(struct membership *c, int peer) {
-    struct ps_message m = {.header = {.kind = WIRE_START}};
+// Writes how a role that would be called `name` is of another run than the scheduler, or than the worker that came first:
+// a scheduler knows nothing of data and devices.
+static void check_manifest(const struct membership *c, const char *name, const struct wire_header *h,
+                           const struct hello *hello, char why[WIRE_TEXT_MAX]) {
+    struct manifest_side own = {"the scheduler", c->o.manifest.identity}, it = {name, hello->identity};
+    bool differs = h->manifest != c->o.manifest.hash;
     char *text = NULL;
-    for (int s = 0; s < c->servers; s++) {
-        const char *e = c->m[c->workers + s].endpoints;
-        text = xrealloc(text, m.bytes + strlen(e) + 1);
-        memcpy(text + m.bytes, e, strlen(e) + 1);
-        m.bytes += strlen(e);
+    if (differs && !hello->identity) {
+        core_fail(why,
+                  "%s is of an older version of starring, or none: it says (%.160s), the scheduler (%.160s)",
+                  name, h->text, c->o.manifest.text);
+        return;
     }
+    if (differs) text = manifest_difference(it, own);
+    if (!text && h->role == PS_WORKER && hello->identity && c->first_identity)
+        text = manifest_difference(it, (struct manifest_side){c->first_name, c->first_identity});
+    if (text)
+        core_fail(why, "%s", text);
+    else if (differs)
+        core_fail(why, "manifests differ: %s has (%.200s), the scheduler has (%.200s)", name, h->text,
+                  c->o.manifest.text);
+    free(text);
+}
+
+// Writes why a HELLO that would become member i is refused; leaves `why` empty where it is not.
+static void check_hello(const struct membership *c, int i, const struct wire_header *h,
+                        const struct hello *hello, char why[WIRE_TEXT_MAX]) {
+    const char *role = ps_role_name(h->role);
+    char name[48];
+    snprintf(name, sizeof name, "%s", role);
+    check_manifest(c, i < 0 ? name : member_name(c, i, name), h, hello, why);
+    if (why[0]) return;
+    if (i < 0 && h->rank < 0)
+        core_fail(why, "there is no place for another %s: all are here%s", role,
+                  c->o.epochs.restarts ? "; --rank R says whose place it takes, if that one has died" : "");
+    else if (i < 0)
+        core_fail(why, "there is no place for %s %d: the job has fewer of them, or servers of fewer threads",
+                  role, h->rank);
+    else if (c->m[i].present && c->m[i].incarnation != h->incarnation)
+        core_fail(why, "%s %d is already here; every rank joins once", role, h->rank);
+}
+
+// Where all shards listen, and which process has which rank.
+static char *roster_of(const struct membership *c, size_t *bytes) {
+    int threads = c->o.map->threads;
+    struct roster *r = roster_create(c->shards, c->workers);
+    for (int g = 0; g < c->shards; g++) {
+        const struct member *server = &c->m[c->workers + g / threads];
+        if (server->shards) r->shard[g] = server->shards[g % threads];
+        r->shard[g].incarnation = server->incarnation;
+    }
+    for (int w = 0; w < c->workers; w++)
+        if (c->m[w].present) r->worker[w] = (struct roster_worker){c->m[w].incarnation, c->m[w].life};
+    char *text = roster_text(r, bytes);
+    roster_destroy(&r);
+    return text;
+}
+
+static void send_start(struct membership *c, int peer, bool joins) {
+    struct ps_message m = {.header = {.kind = WIRE_START,
+                                      .epoch = c->epochs ? c->epochs->epoch : 0,
+                                      .manifest = c->start.seal,
+                                      .flags = joins ? WIRE_AGAIN : 0}};
+    snprintf(m.header.text, sizeof m.header.text, "%s", c->start.checkpoint);
+    char *text = roster_of(c, &m.bytes);
     m.payload = text;
     c->o.port.send(c->o.port.ctx, peer, &m);
     free(text);
 }
 
+void membership_forget(struct membership *c, int i) {
+    int server = i - c->workers, threads = c->o.map->threads;
+    c->m[i].present = false;
+    free(c->m[i].shards);
+    c->m[i].shards = NULL;
+    for (int t = 0; server >= 0 && server < c->servers && t < threads; t++)
+        c->m[membership_shard(c, server * threads + t)].present = false;
+}
+
 int membership_hello(struct membership *c, const struct wire_header *h, const struct ps_frame *frame,
                      double now) {
     struct wire_header refused = {.kind = WIRE_REFUSED}, welcome = {.kind = WIRE_WELCOME};
-    int i = assign(c, h);
-    check_hello(c, i, h, frame, refused.text);
+    int i = membership_assign(c, h);
+    const struct hello hello = read_hello(frame);
+    struct roster_shard *shards = NULL;
+    check_hello(c, i, h, &hello, refused.text);
+    if (!refused.text[0] && h->role == PS_SERVER &&
+        !(shards = roster_read_shards(hello.endpoints, hello.bytes, c->o.map->threads)))
+        core_fail(refused.text, "server %d came without the addresses it listens on", h->rank);
     if (refused.text[0]) {
+        memcpy(c->refused, refused.text, sizeof c->refused);
         port_tell(&c->o.port, PEER_SENDER, &refused);
         return -1;
     }
     struct member *m = &c->m[i];
-    if (h->role == PS_SERVER && !m->endpoints) {
-        m->endpoints = xcalloc(frame->bytes + 1, 1);
-        memcpy(m->endpoints, frame->data, frame->bytes);
+    if (shards) {
+        free(m->shards);
+        m->shards = shards;
+    }
+    if (h->role == PS_WORKER && hello.identity && !c->first_identity) {
+        c->first_identity = xstrdup(hello.identity);
+        member_name(c, i, c->first_name);
+    }
+    if (m->incarnation != h->incarnation && (c->started || !m->life)) m->life++;
+    if (m->incarnation != h->incarnation) {
+        m->joins = c->started && ps_elastic(c->o.config);
+        m->news_s = 0;
     }
     m->present = true;
     m->incarnation = h->incarnation;
+    m->pid = h->key;
+    memcpy(m->host, h->host, sizeof m->host);
     m->seen_s = now;
+    welcome.epoch = c->epochs ? c->epochs->epoch : 0;
     welcome.clock = c->o.clock;
+    welcome.life = ps_elastic(c->o.config) && h->role == PS_WORKER ? m->life : 0;
     welcome.step = h->role == PS_WORKER ? i : h->role == PS_SERVER ? i - c->workers : h->rank;
     port_tell(&c->o.port, PEER_SENDER, &welcome);
-    if (c->started) send_start(c, PEER_SENDER);
+    if (c->started && !m->joins) send_start(c, PEER_SENDER, false);
     return i;
+}
+
+void membership_lose(struct membership *c, int i) {
+    membership_forget(c, i);
+    c->m[i].gone = false;
+    c->lost = -1;
+    c->error[0] = 0;
+}
+
+void membership_let_in(struct membership *c, int i, bool asks, double now) {
+    struct member *m = &c->m[i];
+    const struct wire_header news = {.kind = WIRE_MEMBER, .key = i, .seq = m->incarnation, .life = m->life};
+    for (int g = 0; g < c->shards; g++) port_tell(&c->o.port, membership_shard(c, g), &news);
+    if (!m->news_s) m->news_s = now;
+    if (asks) send_start(c, PEER_SENDER, true);
 }
 
 // ---------------------------------------------------------------- members
@@ -154,17 +248,20 @@ static int login_tick(struct membership *c, double now) {
     for (int i = 0; i < c->count; i++)
         if (!c->m[i].present) member_names_add(c, &missing, i);
     if (!missing.count) {
+        if (c->o.starts && c->o.starts(c->o.starts_ctx, c->epochs, &c->start, c->error) != 0) return -1;
         c->started = true;
         for (int i = 0; i < c->count; i++) {
             c->m[i].seen_s = now;
-            send_start(c, i);
+            send_start(c, i, false);
         }
         return 0;
     }
-    if (now - c->o.start_s > ps_deadline_s(c->o.config))
-        return core_fail(c->error, "login: %s did not come within %lld ms", missing.text,
-                         (long long)c->o.config->ps.deadline_ms);
-    return 0;
+    if (now - c->o.start_s <= ps_deadline_s(c->o.config)) return 0;
+    const char *why = c->epochs ? c->epochs->why : "", *refused = c->refused;
+    c->late = true;
+    return core_fail(c->error, "login: %s did not come within %lld ms%s%.120s%s%.120s", missing.text,
+                     (long long)c->o.config->ps.deadline_ms, *why ? "; before, " : "", why,
+                     *refused ? "; refused was: " : "", refused);
 }
 
 // How far member i is known to be, at least the job's step. Where workers are alone there are no rounds, and
@@ -176,17 +273,27 @@ static int64_t step_of(const struct membership *c, int i, int64_t step) {
     return step;
 }
 
+// Which process that is, where it has said so: " (process 4711 on host a)".
+static const char *process_of(const struct member *m, char out[80]) {
+    out[0] = 0;
+    if (m->pid > 0) snprintf(out, 80, " (process %d on host %s)", m->pid, m->host[0] ? m->host : "?");
+    return out;
+}
+
 static int lost_tick(struct membership *c, int64_t step, double now) {
     for (int i = 0; i < c->workers + c->servers; i++) {
         struct member *m = &c->m[i];
-        char name[48];
+        char name[48], process[80];
         if (!m->present || m->gone || now - m->seen_s <= ps_lost_s(c->o.config)) continue;
         m->gone = true;  // no ABORT can reach it
+        c->lost = i;
         member_name(c, i, name);
-        if (!c->started)
-            return core_fail(c->error, "%s was lost during login: silent for %.1f s", name, now - m->seen_s);
-        return core_fail(c->error, "%s was lost at step %lld: silent for %.1f s", name,
-                         (long long)step_of(c, i, step), now - m->seen_s);
+        if (!c->started || c->closing)
+            return core_fail(c->error, "%s was lost %s: silent for %.1f s%s", name,
+                             c->closing ? "while the job closed, after its last step" : "during login",
+                             now - m->seen_s, process_of(m, process));
+        return core_fail(c->error, "%s was lost at step %lld: silent for %.1f s%s", name,
+                         (long long)step_of(c, i, step), now - m->seen_s, process_of(m, process));
     }
     return 0;
 }
@@ -196,8 +303,7 @@ static void closing_tick(struct membership *c, double now) {
     struct wire_header h = {.kind = WIRE_SHUTDOWN};
     bool all = true;
     for (int w = 0; w < c->workers; w++)
-        if (!c->m[w].gone) return;
-    if (!c->closing) c->closing_s = now;
+        if (!c->m[w].gone && (c->m[w].present || !ps_elastic(c->o.config))) return;
     bool again = !c->closing || now - c->shutdown_s > SHUTDOWN_EVERY_S;
     c->closing = true;
     for (int i = c->workers; i < c->workers + c->servers; i++) {
@@ -206,23 +312,32 @@ static void closing_tick(struct membership *c, double now) {
         if (again) port_tell(&c->o.port, i, &h);
     }
     if (again) c->shutdown_s = now;
-    c->done = all || now - c->closing_s > ps_deadline_s(c->o.config);
+    c->done = all;
 }
+
+void membership_hold(struct membership *c) { c->held = true; }
 
 int membership_tick(struct membership *c, int64_t step, double now) {
     if (!c->started && login_tick(c, now) != 0) return -1;
-    if (c->started) closing_tick(c, now);
-    return c->closing ? 0 : lost_tick(c, step, now);
+    if (c->started && !c->held) closing_tick(c, now);
+    return c->done ? 0 : lost_tick(c, step, now);
 }
 
 void membership_init(struct membership *c, const struct scheduler_options *o) {
-    *c = (struct membership){
-        .o = *o, .workers = o->config->workers, .servers = o->map->servers, .shards = o->map->shards};
+    *c = (struct membership){.o = *o,
+                             .workers = o->config->workers,
+                             .servers = o->map->servers,
+                             .shards = o->map->shards,
+                             .lost = -1};
+    c->start.step = o->start;
+    c->start.seal = o->seal;
+    if (o->checkpoint) snprintf(c->start.checkpoint, sizeof c->start.checkpoint, "%s", o->checkpoint);
     c->count = c->workers + c->servers + c->shards;
     c->m = xcalloc((unsigned long)c->count, sizeof *c->m);
 }
 
 void membership_free(struct membership *c) {
-    for (int i = 0; i < c->count; i++) free(c->m[i].endpoints);
+    for (int i = 0; i < c->count; i++) free(c->m[i].shards);
     free(c->m);
+    free(c->first_identity);
 }

@@ -2,38 +2,66 @@
 // sockets, no clock but `now` (seconds). It knows nothing of what a step is.
 //
 //     absent --HELLO: manifest equal? rank free?--> present --GOODBYE, or silent for too long--> gone
+//                     (a rank that is taken, by another process: scheduler_core.c knows what that means)
 //     all present       --> started: START to all
-//     all workers gone  --> closing: SHUTDOWN to the servers until each has said GOODBYE --> done
+//     all workers gone  --> closing: SHUTDOWN to the servers until each has said GOODBYE --> done; one that falls silent
+//     before is lost
 //
 // Members are numbered: workers 0..N-1, servers N..N+S-1, shards N+S..N+S+S*T-1.
 // Errors: -1 with `error` set.
 #ifndef STARRING_PS_SCHEDULER_MEMBERSHIP_H
 #define STARRING_PS_SCHEDULER_MEMBERSHIP_H
 
+#include "ps/elastic/absences.h"
 #include "ps/manifest.h"
 #include "ps/net/port.h"
+#include "ps/scheduler/epochs.h"
+#include "ps/scheduler/rescue_port.h"
 #include "ps/shard_map.h"
+#include "ps/trust/roster.h"
 #include "shared/config/config.h"
+
+// Where an epoch begins.
+struct epoch_start {
+    char checkpoint[WIRE_TEXT_MAX];  // absolute path; "": the beginning
+    int64_t step;
+    uint64_t seal;  // of the checkpoint
+};
 
 // What the scheduler's core and its two halves are made from.
 struct scheduler_options {
     const struct config *config;
     const struct shard_map *map;
     struct manifest manifest;
-    uint64_t job;         // not 0
-    uint64_t clock;       // ps_clock_id
-    double start_s;       // now, at creation
-    struct ps_port port;  // peers: member numbers, PEER_SENDER
+    uint64_t job;            // not 0
+    const char *checkpoint;  // that all roles go on from (START names it), outlives the core; NULL: none
+    int64_t start;           // steps done in it
+    uint64_t seal;           // its
+    uint64_t clock;          // ps_clock_id
+    double start_s;          // now, at creation
+    struct ps_port port;     // peers: member numbers, PEER_SENDER
+    struct epoch_options epochs;
+    // All are there. Writes what START names: the checkpoint to go on from ("": none) and its step. 0, or -1 with
+    // error written. NULL: nothing is gone on from.
+    int (*starts)(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]);
+    void *starts_ctx;
+    struct rescue_port rescue;
+    struct absence_port absent;
 };
 
 struct member {
     bool present, gone;
     uint64_t incarnation;
-    double seen_s;      // when it was heard last
-    int64_t step;       // the furthest it has named
-    uint64_t progress;  // pushes and initial values taken so far, as its heartbeat says
-    double progress_s;  // when that last grew
-    char *endpoints;    // servers: one address a line
+    uint32_t life;  // which process of its rank since the job has started: 1, 2, ..
+    bool joins;     // it came when the job was under way (--elastic)
+    int32_t pid;    // of its process, as it says
+    char host[WIRE_HOST_MAX];
+    double seen_s;                // when it was heard last
+    int64_t step;                 // the furthest it has named
+    uint64_t progress;            // pushes and initial values taken so far, as its heartbeat says
+    double progress_s;            // when that last grew
+    double news_s;                // since when the shards are told of it (joins); 0: not yet
+    struct roster_shard *shards;  // (threads) servers: where they listen
 };
 
 // Read by the scheduler's other files, changed by membership.c alone.
@@ -42,8 +70,16 @@ struct membership {
     int workers, servers, shards, count;  // count: of all members
     struct member *m;                     // (count)
     bool started, closing, done;
-    double closing_s, shutdown_s;  // since when; when SHUTDOWN was sent last
-    bool stop;                     // some worker was asked to leave
+    bool held;             // until the epoch ends
+    double shutdown_s;     // when SHUTDOWN was sent last
+    char *first_identity;  // of the worker that came first; NULL: none has
+    char first_name[48];
+    char refused[WIRE_TEXT_MAX];  // why the last HELLO was; "": none
+    bool stop;                    // some worker was asked to leave
+    bool late;                    // `error` says who did not come
+    int lost;                     // the member that `error` says was lost; -1: it says something else
+    const struct epochs *epochs;  // NULL: of a job without any
+    struct epoch_start start;     // once started
     char error[WIRE_TEXT_MAX];
 };
 
@@ -51,13 +87,27 @@ void membership_init(struct membership *c, const struct scheduler_options *o);
 void membership_free(struct membership *c);
 
 // ---- messages
-// The member that a HELLO becomes, or -1 after refusing it. frame: a server's endpoints; stays the caller's.
+// The number of the member that a HELLO would become (itself again where it repeats), or -1.
+int membership_assign(const struct membership *c, const struct wire_header *h);
+// The member that a HELLO becomes, or -1 after refusing it. frame: its payload; stays the caller's.
 int membership_hello(struct membership *c, const struct wire_header *h, const struct ps_frame *frame,
                      double now);
+// Before the start: a worker or server (and its shards) that is not there after all.
+void membership_forget(struct membership *c, int member);
 // The member behind any other message, or -1: nobody of this job. Notes what each message says of its sender.
 int membership_heard(struct membership *c, const struct wire_header *h, double now);
 void membership_heartbeat(struct membership *c, int member, const struct wire_header *h, double now);
 void membership_goodbye(struct membership *c, int member);
+
+// Nobody is sent home any more, also when no worker is left: servers have something to write before the epoch ends.
+void membership_hold(struct membership *c);
+
+// ---- workers that come and go
+// The job goes on without it: its rank is free.
+void membership_lose(struct membership *c, int worker);
+// It has come since the job has started, and may come to the servers: the shards are told which process it is, as often
+// as it is heard for a while, and the sender START where it has asked for it.
+void membership_let_in(struct membership *c, int worker, bool asks, double now);
 
 // ---- time
 // Starts and closes the job, notices who is late or lost. step: the job's, for texts. 0 or -1.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/elastic/deal.h"
 #include "ps/net/clock.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
@@ -41,7 +42,12 @@ struct rounds {
     int full_shards;  // shards that own keys
     struct round round;
     struct gather gather;
+    struct step_figures figures;  // of the last decision, at decided_s
+    double decided_s;
     struct wire_header step_done, decision, gathered;  // last answers; kind NONE: none yet
+    struct step_set *set;                              // NULL: every worker belongs to every step
+    struct wire_header fixed, joined;                  // of it, likewise
+    struct absences *absences;
     char error[WIRE_TEXT_MAX];
 };
 
@@ -57,11 +63,64 @@ static void round_clear(struct rounds *c, int64_t step) {
     r->ready_ns = 0;
 }
 
+static bool is_live(const struct rounds *c, int w) {
+    return !c->set || (step_set_live(c->set) & elastic_bit(w)) != 0;
+}
+
+static void tell_workers(const struct rounds *c, const struct wire_header *h) {
+    for (int w = 0; w < c->workers; w++)
+        if (is_live(c, w)) port_tell(&c->o.port, w, h);
+}
+
+static void tell_shards(const struct rounds *c, const struct wire_header *h) {
+    for (int i = 0; i < c->shards; i++)
+        if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), h);
+}
+
+// The mean over those who contributed: shares added in worker order.
+static double mean_loss(const struct rounds *c) {
+    uint64_t set = c->set ? step_set_fixed(c->set) : 0;
+    double loss = c->round.loss[0];  // worker 0 belongs to every set
+    for (int w = 1; w < c->workers; w++)
+        if (!set || (set & elastic_bit(w))) loss += c->round.loss[w];
+    return set && elastic_count(set) < c->workers ? loss * c->workers / elastic_count(set) : loss;
+}
+
+// The step is over: who belongs to the next one is told with it.
+static int close_set(struct rounds *c, bool skipped) {
+    struct step_deal deal = {.contributors = elastic_count(step_set_fixed(c->set))};
+    uint64_t before = step_set_live(c->set);
+    bool more = c->round.step + 1 < c->o.config->steps && !c->members->stop;
+    absences_step(c->absences, c->round.step + 1, step_set_fixed(c->set));
+    if (step_set_close(c->set, skipped, more) != 0) return core_fail(c->error, "%s", error_last());
+    deal.members = step_set_members(c->set);
+    deal.state = *step_set_state(c->set);
+    deal_write(&deal, &c->step_done);
+    uint64_t came = deal.members & ~before;
+    if (!came) return 0;
+    c->joined = (struct wire_header){.kind = WIRE_JOINED, .step = deal.state.step, .seq = c->gather.seq};
+    deal_write(&deal, &c->joined);
+    for (int w = 0; w < c->workers; w++)
+        if (came & elastic_bit(w)) port_tell(&c->o.port, w, &c->joined);
+    return 0;
+}
+
+static struct step_figures figures_of(struct rounds *c, double loss, const struct update_scalars *s) {
+    const struct round *r = &c->round;
+    double before_s = c->decided_s;
+    c->decided_s = r->last_s;
+    return (struct step_figures){.loss = loss,
+                                 .norm = s->norm,
+                                 .lr = r->lr,
+                                 .loss_scale = r->loss_scale,
+                                 .seconds = before_s > 0 ? r->last_s - before_s : 0,
+                                 .skipped = s->skip != 0};
+}
+
 static int decide(struct rounds *c) {
     struct round *r = &c->round;
     struct update_scalars s = update_decide(&r->sum, r->loss_scale, r->clip);
-    double loss = r->loss[0];
-    for (int w = 1; w < c->workers; w++) loss += r->loss[w];
+    double loss = mean_loss(c);
     if (s.skip && !commit_round(c->o.config))
         return core_fail(
             c->error,
@@ -81,16 +140,33 @@ static int decide(struct rounds *c) {
                                         .norm = s.norm,
                                         .flags = flags | membership_stop_flag(c->members),
                                         .peers_ready_ns = r->ready_ns};
-    for (int i = 0; i < c->shards; i++)
-        if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), &c->decision);
-    for (int w = 0; w < c->workers; w++) port_tell(&c->o.port, w, &c->step_done);
+    c->figures = figures_of(c, loss, &s);
+    tell_shards(c, &c->decision);
+    if (c->set && close_set(c, s.skip != 0) != 0) return -1;
+    tell_workers(c, &c->step_done);
     round_clear(c, r->step + 1);
     return 0;
 }
 
 static int close_round(struct rounds *c) {
-    bool complete = consistency_completes(&c->rule, c->round.reports);
+    bool complete = c->set ? step_set_fixed(c->set) != 0 : consistency_completes(&c->rule, c->round.reports);
     return complete && c->round.sums == c->full_shards ? decide(c) : 0;
+}
+
+// Each member's part may be here now, or the member lost.
+static int settle(struct rounds *c) {
+    if (!c->set || !step_set_fix(c->set)) return close_round(c);
+    c->fixed = (struct wire_header){.kind = WIRE_SET, .step = c->round.step, .mask = step_set_fixed(c->set)};
+    tell_shards(c, &c->fixed);
+    return 0;
+}
+
+// What a job that goes on from a checkpoint has behind it, worker 0 knows.
+static void take_part(struct rounds *c, int w, const struct wire_header *h) {
+    struct step_deal deal;
+    step_set_reported(c->set, w);
+    if (w == 0 && h->step > 0 && h->step == c->o.start && deal_read(h, &deal) == 0)
+        step_set_begin(c->set, &deal.state);
 }
 
 int rounds_report(struct rounds *c, int w, const struct wire_header *h, double now) {
@@ -102,7 +178,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     if (h->step > r->step)
         return core_fail(c->error, "worker %d reported step %lld while the job is at step %lld", w,
                          (long long)h->step, (long long)r->step);
-    if (r->reported[w]) return 0;
+    if (r->reported[w] || (c->set && !(step_set_members(c->set) & elastic_bit(w)))) return 0;
     if (!r->reports) {
         r->first_worker = w;
         r->lr = h->lr;
@@ -123,7 +199,8 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->loss[w] = h->loss;
     r->ready_ns = ps_later(r->ready_ns, h->ready_ns);
     r->reports++;
-    return close_round(c);
+    if (c->set) take_part(c, w, h);
+    return settle(c);
 }
 
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now) {
@@ -144,6 +221,25 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
 }
 
 // ---------------------------------------------------------------- gathers
+// Answers once all have come.
+static void close_gather(struct rounds *c) {
+    struct gather *g = &c->gather;
+    int owed = c->set ? elastic_count(step_set_live(c->set)) : c->workers;
+    if (!g->count || g->count < owed) return;
+    c->gathered = (struct wire_header){.kind = WIRE_GATHER_DONE, .seq = g->seq, .count = g->words};
+    for (int i = 0; i < g->words; i++) {
+        double total = g->values[i];
+        for (int r = 1; r < c->workers; r++)
+            if (g->have[r]) total += g->values[(size_t)r * WIRE_VALUES_MAX + i];
+        c->gathered.values[i] = total;
+    }
+    tell_workers(c, &c->gathered);
+    memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
+    memset(g->told, 0, (size_t)c->workers * sizeof *g->told);
+    g->count = 0;
+    g->seq++;
+}
+
 int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double now) {
     struct gather *g = &c->gather;
     if (h->seq < g->seq) {
@@ -161,19 +257,90 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
     g->have[w] = true;
     g->words = h->count;
     memcpy(g->values + (size_t)w * WIRE_VALUES_MAX, h->values, sizeof h->values);
-    if (++g->count < c->workers) return 0;
-    c->gathered = (struct wire_header){.kind = WIRE_GATHER_DONE, .seq = g->seq, .count = g->words};
-    for (int i = 0; i < g->words; i++) {
-        double total = g->values[i];
-        for (int r = 1; r < c->workers; r++) total += g->values[(size_t)r * WIRE_VALUES_MAX + i];
-        c->gathered.values[i] = total;
-    }
-    for (int i = 0; i < c->workers; i++) port_tell(&c->o.port, i, &c->gathered);
-    memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
-    memset(g->told, 0, (size_t)c->workers * sizeof *g->told);
-    g->count = 0;
-    g->seq++;
+    g->count++;
+    close_gather(c);
     return 0;
+}
+
+// ---------------------------------------------------------------- workers that come and go
+bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
+
+bool rounds_bears(const struct rounds *c, int w) { return c->set && step_set_bears(c->set, w); }
+
+// The furthest step that a worker of the job has named.
+static int64_t furthest(const struct rounds *c) {
+    int64_t step = c->o.start;
+    for (int w = 0; w < c->workers; w++)
+        if (c->members->m[w].step > step) step = c->members->m[w].step;
+    return step;
+}
+
+// Where each goes at its own pace: who is there from about that step on.
+static void note_live(struct rounds *c, int64_t step) {
+    if (c->rule.row->on_arrival) absences_step(c->absences, step + 1, step_set_live(c->set));
+}
+
+int rounds_lost(struct rounds *c, int w, const struct loss *loss) {
+    struct gather *g = &c->gather;
+    step_set_lost(c->set, w);
+    absences_lost(c->absences, w, loss);
+    note_live(c, furthest(c));
+    g->count -= g->have[w];
+    g->have[w] = false;
+    close_gather(c);
+    return settle(c);
+}
+
+// The place of a shard among those that have keys.
+static int place_of(const struct rounds *c, int shard) {
+    int place = 0;
+    for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
+    return place;
+}
+
+int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h) {
+    if (!c->set || !c->o.map->shard_keys[shard] || h->step > c->round.step) return 0;
+    if (h->step == c->fixed.step && c->fixed.kind) {  // its SET was lost
+        port_tell(&c->o.port, membership_shard(c->members, shard), &c->fixed);
+        return 0;
+    }
+    if (h->step == c->round.step) step_set_arrived(c->set, place_of(c, shard), h->mask);
+    return settle(c);
+}
+
+// Where each goes at its own pace, a worker that comes is as far as the foremost.
+static void join_at_once(struct rounds *c, int w) {
+    struct step_deal deal = {.state = {.step = furthest(c) + 1}};
+    step_set_join(c->set, w);
+    step_set_admit(c->set);
+    note_live(c, deal.state.step);
+    scaler_init(&deal.state.scaler, &c->o.config->scaler);
+    c->joined = (struct wire_header){.kind = WIRE_JOINED, .step = deal.state.step, .seq = c->gather.seq};
+    deal_write(&deal, &c->joined);
+    port_tell(&c->o.port, w, &c->joined);
+}
+
+void rounds_join(struct rounds *c, int w) {
+    bool alone = c->rule.row->on_arrival;
+    int64_t next = alone ? furthest(c) + 1 : c->round.step;
+    if (!c->set || (is_live(c, w) && !c->joined.kind)) return;
+    if (is_live(c, w)) {
+        port_tell(&c->o.port, w, &c->joined);  // the answer was lost
+    } else if (next >= c->o.config->steps || c->members->stop) {
+        struct wire_header h = {.kind = WIRE_REFUSED, .flags = WIRE_FINAL};
+        snprintf(h.text, sizeof h.text, "the job has come to its end: there is nothing left to join");
+        port_tell(&c->o.port, w, &h);
+    } else if (alone) {
+        join_at_once(c, w);
+    } else {
+        step_set_join(c->set, w);
+    }
+}
+
+bool rounds_lets_in(const struct rounds *c, int w) {
+    if (!c->set || is_live(c, w)) return false;
+    if (c->rule.row->on_arrival) return furthest(c) > c->o.start;
+    return !(step_set_members(c->set) & elastic_bit(w));
 }
 
 // ---------------------------------------------------------------- time
@@ -196,6 +363,7 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
     long long step = (long long)r->step + 1;
     for (int w = 0; w < c->workers; w++) {
         double since = idle_since(c, w, r->first_s), there = idle_since(c, w, g->first_s);
+        if (!is_live(c, w)) continue;
         if ((r->reports || r->sums) && !r->reported[w] && is_slow(c, since, now, &r->told[w])) {
             snprintf(text, ROUNDS_TEXT_MAX, "waiting for worker %d: %.0f s in step %lld, it is alive", w,
                      now - since, step);
@@ -207,7 +375,7 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
             return true;
         }
     }
-    if (!consistency_completes(&c->rule, r->reports)) return false;
+    if (c->set ? !step_set_fixed(c->set) : !consistency_completes(&c->rule, r->reports)) return false;
     for (int i = 0; i < c->shards; i++) {
         char name[48];
         bool *told = &r->told[c->workers + i];
@@ -219,6 +387,8 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
     return false;
 }
 
+const struct wire_header *rounds_decision(const struct rounds *c) { return &c->decision; }
+const struct step_figures *rounds_figures(const struct rounds *c) { return &c->figures; }
 int64_t rounds_step(const struct rounds *c) { return c->round.step; }
 const char *rounds_error(const struct rounds *c) { return c->error; }
 
@@ -239,6 +409,17 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     c->gather.have = xcalloc(n, sizeof(bool));
     c->gather.told = xcalloc(n, sizeof(bool));
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
+    c->round.step = o->start;
+    if (!ps_elastic(o->config)) return c;
+    struct step_set_options so = {.workers = c->workers,
+                                  .min = o->config->recovery.elastic_min,
+                                  .shards = c->full_shards,
+                                  .own = o->config->micro_batch * o->config->accumulation,
+                                  .scaler = o->config->scaler,
+                                  .start.step = o->start};
+    scaler_init(&so.start.scaler, &so.scaler);
+    c->set = step_set_create(&so);
+    c->absences = absences_create(c->workers, &o->absent);
     return c;
 }
 
@@ -252,6 +433,8 @@ void rounds_destroy(struct rounds **at) {
     free(c->gather.have);
     free(c->gather.told);
     free(c->gather.values);
+    step_set_destroy(&c->set);
+    absences_destroy(&c->absences);
     free(c);
     *at = NULL;
 }

@@ -6,6 +6,13 @@
 //                   --> DECISION to the shards, STEP_DONE to the workers
 //     gather    GATHER of every worker --> values added in worker order --> GATHER_DONE; no values: a barrier
 //
+// Where workers come and go (ps/elastic/step_set.h):
+//
+//     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost;
+//               then their SHARD_SUMs
+//     JOIN      of a worker that has logged in to the running job: JOINED when the next step opens, STEP_DONE to the rest
+//     gather    of those who are live
+//
 // Requests are repeated by their senders until answered; the last answers are kept for that.
 // Errors: -1 with rounds_error set.
 #ifndef STARRING_PS_SCHEDULER_ROUNDS_H
@@ -20,11 +27,26 @@ void rounds_destroy(struct rounds **c);
 int rounds_report(struct rounds *c, int worker, const struct wire_header *h, double now);
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now);
 int rounds_gather(struct rounds *c, int worker, const struct wire_header *h, double now);
+
+// ---- where workers come and go
+bool rounds_has(const struct rounds *c, int worker);    // it belongs to the job
+bool rounds_bears(const struct rounds *c, int worker);  // the job can go on without it
+int rounds_lost(struct rounds *c, int worker, const struct loss *loss);
+int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h);
+void rounds_join(struct rounds *c, int worker);
+// Whether a worker that has logged in to the running job may now come to the servers: no open step may hold gradients
+// of the process before it, and the others have loaded their weights.
+bool rounds_lets_in(const struct rounds *c, int worker);
+
 #define ROUNDS_TEXT_MAX 160
 // Whether a round or a gather has waited long for a member, which is alive (membership.h notices those that are
 // not) and has not been named for that yet; then text says so. It is waited for all the same.
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
+// The DECISION of the last step that is over; kind NONE: none is.
+const struct wire_header *rounds_decision(const struct rounds *c);
+// What was decided of it.
+const struct step_figures *rounds_figures(const struct rounds *c);
 int64_t rounds_step(const struct rounds *c);  // the open one
 const char *rounds_error(const struct rounds *c);
 

@@ -4,13 +4,21 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ps/checkpoint/start_point.h"
+#include "ps/consistency.h"
 #include "ps/diary/diary_file.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
+#include "ps/scheduler/epoch_start.h"
+#include "ps/scheduler/launcher_link.h"
+#include "ps/scheduler/rescue_files.h"
 #include "ps/scheduler/scheduler_core.h"
 #include "ps/timing.h"
+#include "ps/trust/descriptors.h"
 #include "ps/waiting.h"
 #include "shared/core/error.h"
+#include "shared/launch/away.h"
+#include "shared/report/metrics.h"
 
 #define QUEUE_MESSAGES 65536  // control messages of all members
 
@@ -20,10 +28,15 @@ struct scheduler {
     struct net_socket *router;
     struct scheduler_core *core;
     struct net_route *routes;  // (members)
-    struct net_route sender;   // of the message being handled
+    struct manifest manifest;
+    struct net_route sender;  // of the message being handled
     struct ps_identity id;
     struct wire_count wire;
     char address[NET_ADDRESS_MAX];  // as bound
+    struct start_point first;       // where the job begins, as the configuration says
+    struct rescue_files *rescue;
+    struct launcher_link link;
+    double alive_s;  // when the launcher was told last
     struct waiting waiting;
     struct diary *diary;   // NULL: no trace
     int64_t cpu_begin_ns;  // when the job started
@@ -45,7 +58,10 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     if (m.header.kind == WIRE_START && !s->cpu_begin_ns)
         s->cpu_begin_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
     if (m.header.kind == WIRE_SHUTDOWN) tell_cost(s, &m.header);
+    if (s->core) s->id.job = scheduler_core_epochs(s->core)->job;
     ps_stamp(&s->id, &m.header);
+    // Whoever is refused learns nothing of the job.
+    if (m.header.kind == WIRE_REFUSED) m.header.job = m.header.incarnation = 0;
     net_send(s->router, peer == PEER_SENDER ? &s->sender : &s->routes[peer], &m);
 }
 
@@ -65,25 +81,83 @@ static void say_slow(struct scheduler *s, double now) {
     char text[ROUNDS_TEXT_MAX];
     while (scheduler_core_slow(s->core, now, text))
         if (!s->o->config->quiet) info("%s", text);
+    char news[WIRE_TEXT_MAX];
+    if (scheduler_core_news(s->core, news) && !s->o->config->quiet) info("%s", news);
+}
+
+static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
+    const struct scheduler *s = ctx;
+    rescue_files_tidy(s->rescue);
+    return epoch_starts((void *)s->o, e, out, error);
+}
+
+static uint64_t next_job(void *ctx) {
+    (void)ctx;
+    return ps_random_id();
+}
+
+static void say_lost(void *ctx, int pid, const char *name) {
+    launcher_link_lost(&((struct scheduler *)ctx)->link, pid, name);
+}
+
+// Where each goes at its own pace, what the scheduler hears of steps is old. Worker 0's step by its records counts: the one
+// that it is in is the first without the worker, or the last.
+static int64_t step_of_absence(const struct scheduler *s, const struct absence *a) {
+    if (!consistency_of(s->o->config).row->on_arrival) return a->step;
+    int64_t done = metrics_last_step(s->o->dir);
+    return (done > 0 ? done : 0) + (a->away ? 1 : 2);
+}
+
+// What cannot be written down is said, and changes nothing else.
+static void note_absence(void *ctx, const struct absence *a) {
+    const struct scheduler *s = ctx;
+    if (!s->o->dir) return;
+    const struct away line = {.step = step_of_absence(s, a),
+                              .worker = a->worker,
+                              .away = a->away,
+                              .cause = a->loss.cause,
+                              .why = a->loss.why};
+    away_add(s->o->dir, &line);
+}
+
+static void hear_launcher(struct scheduler *s) {
+    char why[WIRE_TEXT_MAX];
+    int pid;
+    while (launcher_link_dead(&s->link, &pid, why)) {
+        static const char *const fates[] = {
+            [CORE_WITHOUT] = "without", [CORE_ANEW] = "anew", [CORE_ENDS] = "ends"};
+        enum core_fate fate = scheduler_core_dead(s->core, pid, why, now_seconds());
+        const char *reason = fate == CORE_ENDS ? scheduler_core_error(s->core) : "";
+        // The launcher knows who has died; what follows says why that is the end.
+        size_t known = strlen(why);
+        if (!strncmp(reason, why, known)) reason += known + strspn(reason + known, "; ");
+        launcher_link_fate(&s->link, pid, fates[fate], reason);
+    }
 }
 
 static int scheduler_loop(struct scheduler *s) {
     while (!scheduler_core_done(s->core)) {
-        struct net_poll_item item = {.socket = s->router};
+        struct net_poll_item items[2] = {{.socket = s->router}, {.fd = s->link.fd}};
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
         say_slow(s, now_seconds());
+        if (now_seconds() - s->alive_s > ps_heartbeat_s(s->o->config)) {
+            s->alive_s = now_seconds();
+            launcher_link_alive(&s->link);
+        }
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         diary_enter(s->diary, WIRE_NONE, &DIARY_NOTHING);
-        if (net_poll(&item, 1, POLL_MS) != 0)
+        if (net_poll(items, s->link.fd ? 2 : 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
-        while (item.ready && (rc = net_recv(s->router, &m)) == 1) {
+        if (items[1].ready) hear_launcher(s);
+        while (items[0].ready && (rc = net_recv(s->router, &m)) == 1) {
             s->sender = m.from;
             diary_enter(s->diary, (int)m.header.kind,
                         &(struct diary_of){-1, m.header.rank, 1, m.header.step});
             int member = scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
-            if (member >= 0) s->routes[member] = m.from;
+            // Pulses have a socket of their own, at which nobody listens.
+            if (member >= 0 && m.header.kind != WIRE_PULSE) s->routes[member] = m.from;
             if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
         }
         if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
@@ -92,27 +166,71 @@ static int scheduler_loop(struct scheduler *s) {
     return 0;
 }
 
+// Of a scheduler that follows one that has died, its launcher has said why.
+static int scheduler_first_epoch(struct scheduler *s, struct epoch_options *out, char why[WIRE_TEXT_MAX]) {
+    char said[WIRE_TEXT_MAX];
+    int pid;
+    *out = (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->link.fd > 0};
+    epoch_first(s->o, s->first.checkpoint, out);
+    while (launcher_link_dead(&s->link, &pid, said))
+        if (out->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
+            out->why = memcpy(why, said, sizeof said);
+    if (out->used <= out->restarts) return 0;
+    return fail("%s; all restarts are used up (--restart %d), as %s/lives.jsonl says", out->why,
+                out->restarts, s->o->dir);
+}
+
 static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
     const struct config *c = s->o->config;
     char bound[NET_ADDRESS_MAX];
-    struct net_options no = {
-        .wire = &s->wire, .max_payload_bytes = 1 << 20, .queue_messages = QUEUE_MESSAGES};
+    struct net_options no = {.wire = &s->wire,
+                             .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
+                             .queue_messages = QUEUE_MESSAGES,
+                             .faults = fault_plan_of(c, PS_SCHEDULER, 0),
+                             .trust = s->o->trust};
+    if (start_point_find(&s->first, c, s->o->dir) != 0) return -1;
+    if (descriptors_claim(descriptors_of_scheduler(c, map->threads), DESCRIPTORS_SPARE) != 0) return -1;
     s->net = net_create(&no);
-    if (!s->net || !(s->router = net_router(s->net, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
+    if (!s->net ||
+        !(s->router = net_router(s->net, NET_CONTROL, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
+    s->manifest = manifest_make(s->o, map);
+    s->rescue = rescue_files_create(s->o);
     struct scheduler_options co = {.config = c,
                                    .map = map,
-                                   .manifest = manifest_make(c, s->o->layout, map),
+                                   .manifest = s->manifest,
                                    .job = s->id.job,
                                    .clock = ps_clock_id(),
+                                   .checkpoint = s->first.checkpoint,
+                                   .start = s->first.step,
+                                   .seal = s->first.seal,
                                    .start_s = now_seconds(),
-                                   .port = {s, scheduler_send}};
+                                   .port = {s, scheduler_send},
+                                   .starts = starts,
+                                   .starts_ctx = s,
+                                   .rescue = rescue_files_port(s->rescue),
+                                   .absent = {s, note_absence}};
+    char why[WIRE_TEXT_MAX];
+    s->link.fd = s->o->link;
+    if (scheduler_first_epoch(s, &co.epochs, why) != 0) return -1;
     s->core = scheduler_core_create(&co);
     s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
     snprintf(s->address, sizeof s->address, "%s", bound);
-    if (s->o->on_bound) s->o->on_bound(s->o->ctx, bound);
-    return 0;
+    return s->o->on_bound ? s->o->on_bound(s->o->ctx, bound) : 0;
+}
+
+// The job has ended, and everybody is to hear why.
+static void part(struct scheduler *s) {
+    while (!scheduler_core_part(s->core, now_seconds())) {
+        struct net_poll_item item = {.socket = s->router};
+        struct net_message m;
+        if (net_poll(&item, 1, POLL_MS) != 0) return;
+        while (item.ready && net_recv(s->router, &m) == 1) {
+            s->sender = m.from;
+            scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
+        }
+    }
 }
 
 static struct diary *trace_begin(const struct ps_role_options *o, const char *names[WIRE_KINDS]) {
@@ -145,11 +263,14 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     int rc = scheduler_open(&s, map);
     if (rc == 0) {
         rc = scheduler_loop(&s);
+        if (rc != 0) part(&s);
         if (rc != 0) ps_fail(scheduler_core_error(s.core));
         if (rc == 0) rc = trace_end(&s);
     }
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
+    rescue_files_destroy(&s.rescue);
+    manifest_release(&s.manifest);
     free(s.routes);
     diary_destroy(&s.diary);
     shard_map_destroy(&map);

@@ -2,66 +2,359 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "ps/consistency.h"
+#include "ps/scheduler/rescue.h"
+#include "ps/timing.h"
 #include "shared/core/error.h"
 
+#define PARTING_MOST_S 1.0  // for members to hear why the job has ended
+
 struct scheduler_core {
+    struct scheduler_options o;
+    struct epochs epochs;
     struct membership members;
     struct rounds *rounds;
+    char news[WIRE_TEXT_MAX];
+    struct rescue rescue;
     char error[WIRE_TEXT_MAX];
+    // Once it is set: since when it is told, and when it was told last.
+    bool parting;
+    double parting_s, told_s;
+    int repeats;
 };
 
-int scheduler_core_abort(struct scheduler_core *c, const char *why) {
+static void tell_error(struct scheduler_core *c) {
     struct wire_header h = {.kind = WIRE_ABORT};
+    memcpy(h.text, c->error, sizeof h.text);
+    membership_tell_all(&c->members, &h);
+}
+
+int scheduler_core_abort(struct scheduler_core *c, const char *why) {
     if (c->error[0]) return -1;
     snprintf(c->error, sizeof c->error, "%s", why[0] ? why : "aborted without a reason");
-    snprintf(h.text, sizeof h.text, "%s", c->error);
-    membership_tell_all(&c->members, &h);
+    tell_error(c);
     return -1;
 }
 
+bool scheduler_core_part(struct scheduler_core *c, double now) {
+    const struct membership *m = &c->members;
+    bool all = true;
+    if (!c->parting) c->parting_s = c->told_s = now;
+    c->parting = true;
+    for (int i = 0; i < m->workers + m->servers; i++) all = all && (!m->m[i].present || m->m[i].gone);
+    if (all || now - c->parting_s > PARTING_MOST_S) return true;
+    if (now - c->told_s <= rto_backoff(RTO_LEAST_S, c->repeats, 2 * RTO_LEAST_S)) return false;
+    c->told_s = now;
+    c->repeats++;
+    tell_error(c);
+    return false;
+}
+
+// ---------------------------------------------------------------- epochs
+// The halves of a fresh epoch: nobody is there.
+static void epoch_begin(struct scheduler_core *c, double start_s) {
+    struct scheduler_options o = c->o;
+    o.job = c->epochs.job;
+    o.start_s = start_s;
+    membership_init(&c->members, &o);
+    c->members.epochs = &c->epochs;
+    c->rounds = rounds_create(&o, &c->members);
+}
+
+// All are there, and where they go on is known.
+static void epoch_start(struct scheduler_core *c) {
+    struct scheduler_options o = c->members.o;
+    rescue_starts(&c->rescue, &c->members.start);
+    if (o.start == c->members.start.step) return;
+    o.start = c->members.start.step;
+    rounds_destroy(&c->rounds);
+    c->rounds = rounds_create(&o, &c->members);
+}
+
+// From here on nothing is decided any more. Those who do not hear of it now are told when they speak.
+static void epoch_end(struct scheduler_core *c, const char *why) {
+    struct membership *m = &c->members;
+    for (int i = 0; i < m->count; i++)
+        if (m->m[i].present) epochs_retire(&c->epochs, m->m[i].incarnation);
+    // An epoch that has not begun has decided nothing: what is lost is still of the one before. Where pushes are applied
+    // on arrival the scheduler decides no step, and worker 0's lines tell.
+    if (m->started)
+        c->epochs.reached = consistency_of(c->o.config).row->on_arrival ? -1 : rounds_step(c->rounds);
+    epochs_next(&c->epochs, why);
+    struct wire_header h = epochs_rollback(&c->epochs);
+    for (int i = 0; i < m->count; i++)
+        if (m->m[i].present) port_tell(&c->o.port, i, &h);
+    rounds_destroy(&c->rounds);
+    membership_free(m);
+}
+
+// ---------------------------------------------------------------- workers that come and go
+static bool is_elastic(const struct scheduler_core *c, int member) {
+    return ps_elastic(c->o.config) && member >= 0 && member < c->members.workers && c->members.started;
+}
+
+// Whether the job goes on without this member, without a step that is done twice (ps/elastic/step_set.h).
+static bool bears(const struct scheduler_core *c, int member) {
+    return is_elastic(c, member) && rounds_bears(c->rounds, member);
+}
+
+// Why it does not, behind what has happened.
+static void say_unborne(const struct scheduler_core *c, int member, const char *why,
+                        char text[WIRE_TEXT_MAX]) {
+    if (member == 0)
+        core_fail(
+            text,
+            "%.300s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
+            why);
+    else
+        core_fail(text, "%.300s; fewer than %d workers are left, which --elastic %s needs", why,
+                  c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
+}
+
+static int lose(struct scheduler_core *c, int worker, const char *cause, const char *why) {
+    const struct loss loss = {cause, why};
+    snprintf(c->news, sizeof c->news, "%.440s: the job goes on without it", why);
+    epochs_retire(&c->epochs, c->members.m[worker].incarnation);
+    membership_lose(&c->members, worker);
+    return rounds_lost(c->rounds, worker, &loss) ? scheduler_core_abort(c, rounds_error(c->rounds)) : 0;
+}
+
+// A process that was given up for lost, and still speaks.
+static void send_away(const struct scheduler_core *c) {
+    struct wire_header h = {.kind = WIRE_REFUSED};
+    snprintf(
+        h.text, sizeof h.text,
+        "the job has gone on without this worker, which was silent for too long: start it again to have it back");
+    port_tell(&c->o.port, PEER_SENDER, &h);
+}
+
+// ---------------------------------------------------------------- deaths
+// A member has died (-1: one that nobody knows), as why says: the one place where that becomes an epoch, or the job's
+// end. -1: its end.
+static int death(struct scheduler_core *c, int member, const char *why, double now) {
+    char text[WIRE_TEXT_MAX] = "";
+    if (c->error[0]) return -1;
+    if (bears(c, member)) {
+        snprintf(text, sizeof text, "%s", why);
+        return lose(c, member, c->members.lost == member ? "silent" : "died", text);
+    }
+    if (!c->o.epochs.restarts && is_elastic(c, member)) say_unborne(c, member, why, text);
+    if (!c->o.epochs.restarts) return scheduler_core_abort(c, text[0] ? text : why);
+    if (!epochs_left(&c->epochs)) {
+        core_fail(text, "%.400s; all restarts are used up (--restart %d)", why, c->o.epochs.restarts);
+        return scheduler_core_abort(c, text);
+    }
+    uint64_t life = c->o.config->ps.replicate ? c->epochs.o.job(c->epochs.o.ctx) : 0;
+    if (rescue_dies(&c->rescue, &c->members, member, why, rounds_decision(c->rounds), life)) {
+        membership_hold(&c->members);
+        return 0;
+    }
+    snprintf(text, sizeof text, "%s", why);
+    epoch_end(c, text);
+    epoch_begin(c, now);
+    if (!c->o.epochs.replaced)
+        snprintf(
+            c->news, sizeof c->news,
+            "%.300s: the job begins anew when all roles are there; start whichever has gone again, with the "
+            "command that it was started with, within %g s",
+            text, ps_deadline_s(c->o.config));
+    return 0;
+}
+
+enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char *why, double now) {
+    const struct membership *m = &c->members;
+    uint32_t epoch = c->epochs.epoch;
+    int i = 0;
+    while (i < m->workers + m->servers && !(m->m[i].present && m->m[i].pid == pid)) i++;
+    if (i < m->workers + m->servers) death(c, i, why, now);
+    if (c->error[0]) return CORE_ENDS;
+    // Also of one that had not logged in, or that the job has given up for lost.
+    return c->epochs.epoch == epoch && m->started && !c->rescue.active ? CORE_WITHOUT : CORE_ANEW;
+}
+
+// A HELLO for a rank that another process has. Returns whether the HELLO is to be heard now.
+static bool replaces(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
+    struct member *m = &c->members.m[i];
+    struct wire_header refused = {.kind = WIRE_REFUSED};
+    char text[WIRE_TEXT_MAX] = "", name[48];
+    member_name(&c->members, i, name);
+    // Its server comes first, always: this one's has begun anew, or gone.
+    if (h->role == PS_SHARD) return false;
+    // A process that was given up for lost, and is back: another has its place.
+    if (h->seq && h->seq != m->incarnation) {
+        core_fail(refused.text,
+                  "%s has been replaced while it was silent: this process is not needed any more", name);
+        port_tell(&c->o.port, PEER_SENDER, &refused);
+        return false;
+    }
+    // It said HELLO, began anew, and the repetition of that first HELLO has made it a member before the second one.
+    if (h->seq && !c->members.started) {
+        membership_forget(&c->members, i);
+        return true;
+    }
+    core_fail(text, "%s was started again", name);
+    return death(c, i, text, now) == 0;
+}
+
+// While survivors leave their state nobody joins: those who come hear that the scheduler lives. A server that comes
+// again has nothing left.
+static void rescue_hello(struct scheduler_core *c, const struct wire_header *h, double now) {
+    const struct wire_header patience = {.kind = WIRE_HEARTBEAT_ACK};
+    int i = h->role == PS_SERVER ? membership_assign(&c->members, h) : -1;
+    char text[WIRE_TEXT_MAX] = "", name[48];
+    port_tell(&c->o.port, PEER_SENDER, &patience);
+    if (i < 0 || !c->members.m[i].present || c->members.m[i].incarnation == h->incarnation) return;
+    core_fail(text, "%s was started again", member_name(&c->members, i, name));
+    death(c, i, text, now);
+}
+
+// Whether a message is of this epoch, and to be heard.
+static bool is_heard(struct scheduler_core *c, const struct wire_header *h, double now) {
+    if (c->rescue.active && h->kind == WIRE_HELLO) {
+        rescue_hello(c, h, now);
+        return false;
+    }
+    if (epochs_old(&c->epochs, h)) {
+        struct wire_header rollback = epochs_rollback(&c->epochs);
+        if (!c->error[0]) port_tell(&c->o.port, PEER_SENDER, &rollback);
+        return false;
+    }
+    bool again = c->o.epochs.restarts || ps_elastic(c->o.config);
+    if (h->kind != WIRE_HELLO && ps_elastic(c->o.config) && epochs_retired(&c->epochs, h->incarnation)) {
+        send_away(c);
+        return false;
+    }
+    if (h->kind != WIRE_HELLO || !again || c->error[0] || h->manifest != c->o.manifest.hash) return true;
+    if (h->seq) epochs_former(&c->epochs, h->seq);
+    int i = membership_assign(&c->members, h);
+    bool taken = i >= 0 && c->members.m[i].present && c->members.m[i].incarnation != h->incarnation;
+    return !taken || replaces(c, i, h, now);
+}
+
+// ---------------------------------------------------------------- messages
 static int member_aborts(struct scheduler_core *c, int i, const char *why) {
     char text[WIRE_TEXT_MAX] = "", name[48];
     core_fail(text, "%s: %.400s", member_name(&c->members, i, name), why);
     return scheduler_core_abort(c, text);
 }
 
+// A worker that had been started again has not come so far, or the others can do without it once more.
+static bool fails_alone(const struct scheduler_core *c, int i) {
+    return is_elastic(c, i) && (!rounds_has(c->rounds, i) || (c->members.m[i].life > 1 && bears(c, i)));
+}
+
+static void member_leaves(struct scheduler_core *c, int i, const char *why) {
+    char text[WIRE_TEXT_MAX] = "", name[48];
+    core_fail(text, "%s: %.400s", member_name(&c->members, i, name), why);
+    lose(c, i, "left", text);
+}
+
+// What a member lacks may be a peer that has died, which this side has not noticed.
+static void member_misses(struct scheduler_core *c, int i, const char *why, double now) {
+    char text[WIRE_TEXT_MAX] = "", name[48];
+    core_fail(text, "%s: %.400s", member_name(&c->members, i, name), why);
+    death(c, -1, text, now);
+}
+
 static void dispatch(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
     int shard = i - membership_shard(&c->members, 0), rc = 0;
     bool worker = i < c->members.workers;
+    char name[48];
     if (h->kind == WIRE_HEARTBEAT) membership_heartbeat(&c->members, i, h, now);
+    if (h->kind == WIRE_JOIN && worker) rounds_join(c->rounds, i);
     if (h->kind == WIRE_GOODBYE) membership_goodbye(&c->members, i);
+    if (h->kind == WIRE_RESCUE) rescue_answered(&c->rescue, member_name(&c->members, i, name), h);
+    if (c->rescue.active) return;
+    int64_t step = rounds_step(c->rounds);
     if (h->kind == WIRE_REPORT && worker) rc = rounds_report(c->rounds, i, h, now);
     if (h->kind == WIRE_GATHER && worker) rc = rounds_gather(c->rounds, i, h, now);
+    if (h->kind == WIRE_ARRIVED && shard >= 0) rc = rounds_arrived(c->rounds, shard, h);
     if (h->kind == WIRE_SHARD_SUM && shard >= 0) rc = rounds_sum(c->rounds, shard, h, now);
-    if (h->kind == WIRE_ABORT) member_aborts(c, i, h->text);
+    if (rounds_step(c->rounds) > step)
+        rescue_follows(&c->rescue, rounds_decision(c->rounds), rounds_figures(c->rounds));
+    if (h->kind == WIRE_ABORT && h->flags & WIRE_LOST && rounds_has(c->rounds, i))
+        member_misses(c, i, h->text, now);
+    else if (h->kind == WIRE_ABORT && fails_alone(c, i))
+        member_leaves(c, i, h->text);
+    else if (h->kind == WIRE_ABORT)
+        member_aborts(c, i, h->text);
     if (rc != 0) scheduler_core_abort(c, rounds_error(c->rounds));
+}
+
+// A worker that has come to the running job is heard: shards that have not learned of it yet do now. Pulses come from
+// another socket than answers go to.
+static void let_in(struct scheduler_core *c, int i, enum wire_kind kind, double now) {
+    const struct member *m = &c->members.m[i];
+    bool comes = rounds_lets_in(c->rounds, i),
+         fresh = m->news_s && now - m->news_s < ps_deadline_s(c->o.config);
+    bool asks = comes && (kind == WIRE_HELLO || kind == WIRE_HEARTBEAT);
+    if (comes || fresh) membership_let_in(&c->members, i, asks, now);
 }
 
 int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
                            double now) {
     bool hello = h->kind == WIRE_HELLO;
+    if (!is_heard(c, h, now)) {
+        ps_frame_release(frame);
+        return -1;
+    }
     int i = hello ? membership_hello(&c->members, h, frame, now) : membership_heard(&c->members, h, now);
+    if (i >= 0 && i < c->members.workers && c->members.m[i].joins) let_in(c, i, h->kind, now);
     if (i >= 0 && !hello && !c->error[0]) dispatch(c, i, h, now);
+    if (i >= 0 && c->error[0] && h->kind == WIRE_GOODBYE) membership_goodbye(&c->members, i);
+    if (i >= 0 && c->error[0] && h->kind == WIRE_ABORT) tell_error(c);
     ps_frame_release(frame);
     return i;
+}
+
+// The launcher ends those who did not come, whatever they are at, and starts them again.
+static int none_came(struct scheduler_core *c, double now) {
+    const struct membership *m = &c->members;
+    char name[48];
+    for (int i = 0; i < m->workers + m->servers; i++)
+        if (!m->m[i].present) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
+    return death(c, -1, m->error, now);
 }
 
 int scheduler_core_tick(struct scheduler_core *c, double now) {
     const struct membership *m = &c->members;
     if (c->error[0]) return -1;
-    if (membership_tick(&c->members, rounds_step(c->rounds), now) != 0)
-        return scheduler_core_abort(c, m->error);
-    return 0;
+    bool started = m->started;
+    int rc = membership_tick(&c->members, rounds_step(c->rounds), now);
+    if (m->started && !started) epoch_start(c);
+    if (rc == 0) {
+        if (!rescue_over(&c->rescue, m, now)) return 0;
+        epoch_end(c, c->rescue.why);
+        epoch_begin(c, now);
+        return 0;
+    }
+    if (m->late && c->o.epochs.replaced) return none_came(c, now);
+    if (m->lost < 0) return scheduler_core_abort(c, m->error);
+    char name[48];
+    if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[m->lost].pid, member_name(m, m->lost, name));
+    return death(c, m->lost, m->error, now);
 }
 
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[ROUNDS_TEXT_MAX]) {
     const struct membership *m = &c->members;
-    return m->started && !m->closing && !c->error[0] && rounds_slow(c->rounds, now, text);
+    return m->started && !m->closing && !c->error[0] && !c->rescue.active &&
+           rounds_slow(c->rounds, now, text);
 }
 
+const struct wire_header *scheduler_core_decision(const struct scheduler_core *c) {
+    return rounds_decision(c->rounds);
+}
+bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]) {
+    bool any = c->news[0] != 0;
+    memcpy(text, c->news, sizeof c->news);
+    c->news[0] = 0;
+    return any;
+}
 bool scheduler_core_done(const struct scheduler_core *c) { return c->members.done; }
 const char *scheduler_core_error(const struct scheduler_core *c) { return c->error; }
+const struct epochs *scheduler_core_epochs(const struct scheduler_core *c) { return &c->epochs; }
 int scheduler_core_members(const struct scheduler_core *c) { return c->members.count; }
 
 bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *servers) {
@@ -74,8 +367,10 @@ bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *ser
 
 struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) {
     struct scheduler_core *c = xcalloc(1, sizeof *c);
-    membership_init(&c->members, o);
-    c->rounds = rounds_create(o, &c->members);
+    c->o = *o;
+    epochs_init(&c->epochs, &o->epochs, o->job);
+    rescue_init(&c->rescue, o);
+    epoch_begin(c, o->start_s);
     return c;
 }
 
@@ -83,6 +378,8 @@ void scheduler_core_destroy(struct scheduler_core **c) {
     if (!*c) return;
     rounds_destroy(&(*c)->rounds);
     membership_free(&(*c)->members);
+    epochs_free(&(*c)->epochs);
+    rescue_free(&(*c)->rescue);
     free(*c);
     *c = NULL;
 }

@@ -1,6 +1,7 @@
 // The scheduler as a pure state machine. It has two halves: who is in the job (membership.h) and what its
 // members do together (rounds.h). This file hands each message to the half that it concerns and ends the job
-// for all members when one half fails. No sockets, no clock but `now` (seconds). One thread.
+// for all members when one half fails. After a death it makes both halves anew, for the next epoch (epochs.h), as
+// often as restarts are left. No sockets, no clock but `now` (seconds). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the ABORT to every member has then been sent.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
@@ -18,10 +19,22 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
                            double now);
 // Deadlines, START, SHUTDOWN. Call after every message and at least every heartbeat. 0 or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);
+// What becomes of the job: it goes on without the process, all begin anew, or it has ended (scheduler_core_error).
+enum core_fate { CORE_WITHOUT, CORE_ANEW, CORE_ENDS };
+// The process of a worker or server has died (why: in words). One that is not in this epoch's job changes nothing.
+enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char *why, double now);
+// Which life of the job goes on; its number is what the port stamps.
+const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 // Ends the job with this reason; every member is told. Always -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
+// After an error: repeats it until every member has said GOODBYE, for a moment. Whether that is over.
+bool scheduler_core_part(struct scheduler_core *c, double now);
 // Whether a member has become slow (rounds.h) and is to be named, in text.
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[ROUNDS_TEXT_MAX]);
+// The DECISION of the last step that is over; kind NONE: none is.
+const struct wire_header *scheduler_core_decision(const struct scheduler_core *c);
+// Whether something has happened that people are to hear of, in text; once.
+bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);
 bool scheduler_core_done(const struct scheduler_core *c);
 const char *scheduler_core_error(const struct scheduler_core *c);
 // Workers and servers that have not come; false: the job has started.

@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
-#include "ps/server/arrivals.h"
+#include "ps/record/arrivals.h"
 #include "ps/server/replay_pulls.h"
+#include "ps/server/server_keep.h"
 #include "ps/server/server_step.h"
 #include "shared/core/error.h"
 
@@ -23,6 +24,10 @@ int replay_advance(struct server_core *c, struct server_key *k) {
         struct replay_worker *r = &k->replay->w[a->worker];
         struct gradient g = k->held[a->worker];
         if (!g.data || version_needed(c, k)) return 0;
+        if (keep_pinned(k)) {
+            keep_waits(c);
+            return 0;
+        }
         if (r->push->version != a->version || k->version != (int64_t)a->version + a->staleness)
             return core_fail(
                 c->error,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/server/arrivals.h"
+#include "ps/record/arrivals.h"
 #include "shared/core/error.h"
 
 struct replay_key *replay_key_create(int workers) {

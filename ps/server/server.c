@@ -1,5 +1,4 @@
-// A server: the main thread logs in, keeps alive and watches; each shard thread owns one ROUTER, its own
-// DEALER to the scheduler, one core and the core's keys. Threads share nothing but the flags below.
+// A server's main thread (server_threads.h).
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,218 +6,43 @@
 #include <sys/resource.h>
 
 #include "ps/medium.h"
-#include "ps/net/login.h"
+#include "ps/net/address.h"
+#include "ps/net/farewell.h"
+#include "ps/net/pulse.h"
+#include "ps/net/rejoin.h"
 #include "ps/ps.h"
-#include "ps/server/arrivals.h"
-#include "ps/server/server_core.h"
-#include "ps/server/server_sharing.h"
-#include "ps/server/server_time.h"
-#include "ps/server/study.h"
+#include "ps/server/server_threads.h"
 #include "ps/timing.h"
+#include "ps/trust/descriptors.h"
+#include "ps/trust/trust.h"
 #include "shared/core/error.h"
 
-struct server;
-
-struct shard {
-    struct server *server;
-    int thread;
-    struct net_socket *router, *scheduler;
-    struct server_core *core;
-    struct diary *diary;
-    struct arrivals *record, *replay;  // NULL: none
-    struct study *study;
-    struct net_route *routes;  // (workers)
-    struct ps_identity id;
-    pthread_t tid;
-    bool started;
-    _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
-    uint64_t seen_turns;     // the main thread's
-    double seen_s;
-    _Atomic int failed;  // error is complete before this is set
-    char error[WIRE_TEXT_MAX];
-};
-
-struct server {
-    const struct ps_role_options *o;
-    const struct config *c;
-    struct shard_map *map;
-    struct manifest manifest;
-    struct net *net;
-    struct net_socket *scheduler;
-    struct wire_count wire;
-    struct ps_identity id;
-    char *endpoints;
-    struct device *dev;
-    struct arena arena;
-    struct server_buffers *buffers;
-    struct server_sharing sharing;
-    struct shard *shards;  // (threads)
-    _Atomic int quit;
-    // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
-    _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
-    struct helper_figures scheduler_cost;  // as it said when it ended the job
-};
-
-static void training_begins(struct server *s) {
-    int64_t none = 0;
-    if (atomic_load(&s->begin_ns)) return;
-    atomic_compare_exchange_strong(&s->cpu_begin_ns, &none, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
-    none = 0;
-    atomic_compare_exchange_strong(&s->begin_ns, &none, clock_now_ns(CLOCK_MONOTONIC));
-}
-
-static void training_goes_on(struct server *s) {
-    atomic_store(&s->end_ns, clock_now_ns(CLOCK_MONOTONIC));
-    atomic_store(&s->cpu_end_ns, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
-}
-
-// ---------------------------------------------------------------- a shard's thread
-static void shard_send(void *ctx, int peer, const struct ps_message *message) {
-    struct shard *s = ctx;
-    struct ps_message m = *message;
-    ps_stamp(&s->id, &m.header);
-    if (peer == PEER_SCHEDULER)
-        net_send(s->scheduler, NULL, &m);
-    else
-        net_send(s->router, &s->routes[peer], &m);
-}
-
-// The next message; false: *rc is 0, there is none, or -1. The time goes to who it is for.
-static bool shard_receive(struct shard *s, struct net_socket *from, struct net_message *m, int *rc) {
-    diary_enter(s->diary, SERVER_RECEIVE, &DIARY_NOTHING);
-    *rc = net_recv(from, m);
-    const struct wire_header *h = &m->header;
-    if (*rc != 1 || from != s->router) return *rc == 1;
-    int64_t step = h->kind == WIRE_PULL ? h->step - 1 : h->step;
-    diary_label(s->diary, &(struct diary_of){h->key, h->rank, 1, h->kind == WIRE_INIT ? -1 : step});
-    return true;
-}
-
-// A worker asks what it and this shard can share.
-static void shard_attach(struct shard *s, const struct wire_header *h) {
-    struct server_segment segment;
-    struct wire_header answer;
-    if (!server_core_knows(s->core, h)) return;
-    server_sharing_answer(&s->server->sharing, h, &segment, &answer);
-    server_core_attach(s->core, h->rank, &segment);
-    shard_send(s, h->rank, &(struct ps_message){.header = answer});
-}
-
-static int shard_from_worker(struct shard *s) {
-    struct net_message m;
-    int rc = 0;
-    for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
-        if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
-        if (m.header.kind == WIRE_ATTACH) {
-            shard_attach(s, &m.header);
-            continue;
-        }
-        bool trains = m.header.kind == WIRE_PUSH;
-        if (trains) training_begins(s->server);
-        if (trains) diary_start(s->diary);
-        if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
-        if (trains) training_goes_on(s->server);
-    }
-    return rc < 0 ? -1 : 0;
-}
-
-static int shard_from_scheduler(struct shard *s) {
-    struct net_message m;
-    int rc = 0;
-    while (shard_receive(s, s->scheduler, &m, &rc)) {
-        ps_frame_release(m.frame);
-        if (m.header.kind != WIRE_DECISION) continue;
-        if (server_core_decision(s->core, &m.header) != 0) return -1;
-        training_goes_on(s->server);
-    }
-    return rc;
-}
-
-static int shard_loop(struct shard *s) {
-    while (!atomic_load(&s->server->quit)) {
-        atomic_fetch_add(&s->turns, 1);
-        struct net_poll_item items[2] = {{.socket = s->router}, {.socket = s->scheduler}};
-        diary_enter(s->diary, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, &DIARY_NOTHING);
-        if (net_poll(items, 2, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
-        if (items[0].ready && shard_from_worker(s) != 0) return -1;
-        if (items[1].ready && shard_from_scheduler(s) != 0) return -1;
-        if (server_core_tick(s->core, now_seconds()) != 0) return -1;
-    }
-    return 0;
-}
-
-static void *shard_main(void *arg) {
-    struct shard *s = arg;
-    struct server *sv = s->server;
-    error_set_label("server %d shard %d", s->id.rank, s->thread);
-    error_quiet(1);  // the main thread speaks for the server
-    struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
-    int rc = ps_login(&l, &s->id);
-    if (rc == 0) {
-        server_core_set_job(s->core, s->id.job);
-        rc = shard_loop(s);
-        diary_end(s->diary);
-    }
-    if (rc != 0) {
-        const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
-        snprintf(s->error, sizeof s->error, "%s", why);
-        atomic_store(&s->failed, 1);
-    }
-    return NULL;
-}
-
-// ---------------------------------------------------------------- addresses
-// The address shard `thread` binds: "tcp://host:*" as it is, "tcp://host:port" counts upwards from port.
-static void bind_address(const char *base, int thread, char out[NET_ADDRESS_MAX]) {
-    const char *colon = strrchr(base, ':');
-    int port = colon ? atoi(colon + 1) : 0;
-    if (port > 0)
-        snprintf(out, NET_ADDRESS_MAX, "%.*s:%d", (int)(colon - base), base, port + thread);
-    else
-        snprintf(out, NET_ADDRESS_MAX, "%s", base);
-}
-
-// The address for others: as bound, or at the advertised host, or at the advertised tcp://host:port + thread.
-static int advertised_address(const char *advertise, const char *bound, int thread,
-                              char out[NET_ADDRESS_MAX]) {
-    if (!advertise) {
-        if (strstr(bound, "//0.0.0.0:") || strstr(bound, "//[::]:"))
-            return fail("listening on %s: give --advertise HOST, the name other machines know this one by",
-                        bound);
-        snprintf(out, NET_ADDRESS_MAX, "%s", bound);
-    } else if (strncmp(advertise, "tcp://", 6) == 0) {
-        bind_address(advertise, thread, out);
-    } else {
-        snprintf(out, NET_ADDRESS_MAX, "tcp://%s%s", advertise, strrchr(bound, ':'));
-    }
-    return 0;
-}
-
 static int server_listen(struct server *s) {
-    size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + 1) + 1;
+    size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + TRUST_TOKEN_MAX + 1) + 1;
+    const struct net_peer scheduler = {.address = s->o->scheduler};
     s->endpoints = xcalloc(size, 1);
     for (int t = 0; t < s->map->threads; t++) {
         char wanted[NET_ADDRESS_MAX], bound[NET_ADDRESS_MAX], given[NET_ADDRESS_MAX];
         struct shard *shard = &s->shards[t];
-        bind_address(s->c->ps.bind, t, wanted);
+        address_bind(s->c->ps.bind, t, wanted);
         shard->server = s;
         shard->thread = t;
         shard->routes = xcalloc((unsigned long)s->c->workers, sizeof *shard->routes);
-        if (!(shard->router = net_router(s->net, wanted, bound)) ||
-            !(shard->scheduler = net_dealer(s->net, s->o->scheduler)) ||
-            advertised_address(s->o->advertise, bound, t, given) != 0)
+        shard->met = xcalloc((unsigned long)s->c->workers, sizeof *shard->met);
+        if (!(shard->router = net_router(s->net, NET_DATA, wanted, bound)) ||
+            !(shard->scheduler = net_dealer(s->net, &scheduler)) ||
+            address_advertised(s->o->advertise, bound, t, given) != 0)
             return -1;
-        at += (size_t)snprintf(s->endpoints + at, size - at, "%s\n", given);
+        roster_say_shard(s->endpoints, size, &at, given, s->token);
     }
-    return 0;
+    s->scheduler = net_dealer(s->net, &scheduler);
+    return s->scheduler ? 0 : -1;
 }
 
 // ---------------------------------------------------------------- the main thread
-// Allocating writes every page. With a large share that takes longer than the scheduler waits for a
-// heartbeat, so heartbeats are sent in between.
+// Allocating writes every page, which may take long.
 static int server_allocate(struct server *s) {
     const char *why = NULL;
-    double beat_s = now_seconds();
     const struct backend *b = backend_find("cpu", &why);
     struct device_options d = {.threads = 1, .label = error_label()};
     if (!b || dev_open(b, &d, &s->dev) != 0) return fail("cannot open the cpu device: %s", why ? why : "");
@@ -227,21 +51,35 @@ static int server_allocate(struct server *s) {
     struct arena_room room = {.base = s->sharing.own.base, .used = SEGMENT_HEAD};
     if (room.base) arena_count(&s->arena, MEM_COMM, SEGMENT_HEAD);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
+    s->copies = xcalloc((unsigned long)s->map->count, sizeof *s->copies);
     for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
         if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
         server_carve_key(&s->arena, s->c, &s->map->parts[key], room.base ? &room : NULL, &s->buffers[key]);
+        server_carve_copy(&s->arena, s->c, &s->map->parts[key], &s->copies[key]);
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
-        if (now_seconds() - beat_s <= ps_heartbeat_s(s->c)) continue;
-        beat_s = now_seconds();
-        ps_say(s->scheduler, &s->id, WIRE_HEARTBEAT, NULL);
     }
+    s->replicas = xcalloc((unsigned long)s->map->count, sizeof *s->replicas);
+    replica_carve(&s->arena, s->c, s->map, s->id.rank, s->replicas);
+    s->twins = replica_as_server(s->replicas, s->map->count);
     return s->arena.failed ? -1 : 0;
+}
+
+static int server_open_keeper(struct server *s) {
+    struct keeper_options o = {.file = {.config = s->c,
+                                        .layout = s->o->layout,
+                                        .map = s->map,
+                                        .rank = s->id.rank,
+                                        .run_dir = s->o->dir,
+                                        .life = s->id.job},
+                               .copies = ps_keeps_copies(s->c) ? s->copies : NULL};
+    if (s->c->recovery.checkpoint_every > 0 && !(s->keeper = keeper_create(&o))) return -1;
+    return 0;
 }
 
 static int server_open_order(const struct server *s, int t) {
     struct shard *shard = &s->shards[t];
     struct arrivals_options o = {.map = s->map,
-                                 .manifest = &s->manifest,
+                                 .manifest = &s->order,
                                  .shard = s->id.rank * s->map->threads + t,
                                  .workers = s->c->workers,
                                  .steps = s->c->steps};
@@ -270,23 +108,86 @@ static int server_start_shards(struct server *s) {
                                         .rule = consistency_of(s->c),
                                         .optimizer = s->c->optimizer,
                                         .dtype = s->c->dtype,
-                                        .commit_round = commit_round(s->c),
-                                        .resend_s = ps_resend_s(s->c),
+                                        .elastic = ps_elastic(s->c),
+                                        .commit_round = commit_waits(s->c),
+                                        .replicate = s->c->ps.replicate,
+                                        .repeat_most_s = ps_repeat_most_s(s->c),
                                         .diary = shard->diary,
                                         .record = shard->record,
                                         .replay = shard->replay,
                                         .study = shard->study,
                                         .port = {shard, shard_send}};
+        if (s->keeper) o.keep = (struct keep_port){s->keeper, keeper_keep};
+        const struct link_options lo = {s->net,      s->c,    s->o->layout,       s->map,
+                                        s->replicas, o.shard, {shard, shard_send}};
         shard->core = server_core_create(&o);
+        if (link_open(&shard->link, &lo) != 0) return -1;
         shard->id = s->id;
         shard->id.role = PS_SHARD;
         shard->id.thread = t;
-        shard->id.job = 0;
         if (pthread_create(&shard->tid, NULL, shard_main, shard) != 0)
             return fail("cannot start shard thread %d", t);
         shard->started = true;
     }
     return 0;
+}
+
+// orderly: the job has ended as it should, and what it was to keep has been handed over.
+static void server_stop_shards(struct server *s, bool orderly) {
+    atomic_store(&s->quit, 1);
+    for (int t = 0; t < s->map->threads; t++) {
+        if (s->shards[t].started) pthread_join(s->shards[t].tid, NULL);
+        s->shards[t].started = false;
+    }
+    keeper_end(s->keeper, orderly);
+}
+
+// The checkpoint that the scheduler names.
+static int server_load(struct server *s, const char *path, uint64_t seal) {
+    struct state_read o = {s->c, s->o->layout, s->map, s->id.rank, s->buffers, NULL};
+    if (!path[0] || atomic_load(&s->loader)) return 0;
+    struct loader *l = loader_create(&o, path, seal);
+    atomic_store(&s->loader, l);
+    if (!l || !s->c->ps.replicate) return l ? 0 : -1;
+    o.rank = replica_primary(s->id.rank, s->map->servers);
+    o.buffers = s->twins;
+    atomic_store(&s->twin_loader, l = loader_create(&o, path, seal));
+    return l ? 0 : -1;
+}
+
+// Somebody has died, and what this server has is to be left for the next epoch: nothing changes its state any more
+// but the last step that was decided.
+static int server_settle(void *ctx, bool replica, int64_t steps, const struct update_scalars *last,
+                         char why[WIRE_TEXT_MAX]) {
+    struct server *s = ctx;
+    const char *error = "";
+    server_stop_shards(s, false);
+    for (int t = 0; t < s->map->threads && !error[0]; t++) {
+        struct shard *shard = &s->shards[t];
+        if (replica && replica_reach(shard->link.replica, steps, last) != 0) error = link_error(&shard->link);
+        if (!replica && server_core_reach(shard->core, steps, last) != 0)
+            error = server_core_error(shard->core);
+    }
+    snprintf(why, WIRE_TEXT_MAX, "%s", error);
+    return error[0] ? -1 : 0;
+}
+
+static void server_rescue(struct server *s, const struct wire_header *h) {
+    const struct rescue_part_options o = {.config = s->c,
+                                          .layout = s->o->layout,
+                                          .map = s->map,
+                                          .rank = s->id.rank,
+                                          .run_dir = s->o->dir,
+                                          .own = s->buffers,
+                                          .replica = s->twins,
+                                          .ctx = s,
+                                          .settle = server_settle};
+    struct ps_message m = {0};
+    if (h->job != s->id.job || !s->c->ps.replicate || !s->o->dir) return;
+    rescue_part_asked(&s->rescue, &o, h);
+    if (!rescue_part_failed(s->rescue, &m.header)) return;
+    ps_stamp(&s->id, &m.header);
+    net_send(s->scheduler, NULL, &m);
 }
 
 // What the scheduler says until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
@@ -295,15 +196,25 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     int rc;
     while ((rc = net_recv(s->scheduler, &m)) == 1) {
         *heard_s = now_seconds();
+        bool start = m.header.kind == WIRE_START && m.frame;
+        int met = start ? server_meet(s, m.frame) : 0;
+        s->started = s->started || start;
         ps_frame_release(m.frame);
-        if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) return ps_fail(m.header.text);
+        if (met != 0) return -1;
+        if (start && server_load(s, m.header.text, m.header.manifest) != 0) return -1;
+        if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) {
+            ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);
+            return ps_fail(m.header.text);
+        }
+        if (rejoin_asked(s->id.job, &m.header)) return rejoin_now(s->o, s->id.incarnation, m.header.text);
+        if (m.header.kind == WIRE_RESCUE) server_rescue(s, &m.header);
         if (m.header.kind == WIRE_HEARTBEAT_ACK)
             ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(*heard_s));
         if (m.header.kind == WIRE_SHUTDOWN) {
             const double *v = m.header.values;
             if (m.header.count == 4)
                 s->scheduler_cost = (struct helper_figures){true, v[0], v[1], v[2], v[3]};
-            ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);
+            ps_part(s->scheduler, &s->id);
             return 1;
         }
     }
@@ -329,33 +240,78 @@ static void server_beat(struct server *s, double now) {
     net_send(s->scheduler, NULL, &m);
 }
 
-static int server_watch(struct server *s) {
-    double heard_s = now_seconds(), beat_s = 0;
+// Another one may be started in its place.
+static int lost_scheduler(const struct server *s, double silent_s, double stood_s) {
+    char why[WIRE_TEXT_MAX], stood[96] = "";
+    if (stood_s > 0)
+        snprintf(stood, sizeof stood,
+                 ", after this process had stood still for %.1f s: the job does without it", stood_s);
+    snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s", silent_s, stood);
+    return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, why) : fail("%s", why);
+}
+
+// What ends this server, or NULL; in text alone where it may only have been frozen. In a rescue its threads have ended.
+static const char *server_trouble(struct server *s, char text[WIRE_TEXT_MAX]) {
+    struct loader *loaders[] = {atomic_load(&s->loader), atomic_load(&s->twin_loader)};
+    const char *why = NULL;
+    for (int t = 0; t < s->map->threads && !s->rescue; t++)
+        if (atomic_load(&s->shards[t].failed))
+            why = s->shards[t].error;
+        else if (stands_still(s, &s->shards[t], now_seconds(), text))
+            why = text;
+    for (int i = 0; i < 2 && !s->rescue; i++)
+        if (loaders[i] && loader_state(loaders[i]) == LOADER_FAILED) why = loader_error(loaders[i]);
+    return ps_stopped(s->o->stop) ? PS_INTERRUPTED : why;
+}
+
+static int server_watch(struct server *s, const struct ps_login *l) {
+    double heard_s = now_seconds(), beat_s = 0, hello_s = heard_s, turn_s = heard_s, stood_s = 0;
     for (;;) {
         struct net_poll_item item = {.socket = s->scheduler};
-        const char *why = NULL;
-        char still[WIRE_TEXT_MAX];
+        char text[WIRE_TEXT_MAX];
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
-        for (int t = 0; t < s->map->threads; t++)
-            if (atomic_load(&s->shards[t].failed))
-                why = s->shards[t].error;
-            else if (stands_still(s, &s->shards[t], now_seconds(), still))
-                why = still;
-        if (ps_stopped(s->o->stop)) why = PS_INTERRUPTED;
+        const char *why = server_trouble(s, text);
+        // A process that was frozen, and is not any more: the job may have gone on without it.
+        if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);
         if (why) {
-            ps_say(s->scheduler, &s->id, WIRE_ABORT, why);
+            ps_abort(s->scheduler, &s->id, why);
             return ps_fail(why);
         }
         double now = now_seconds();
-        if (now - heard_s > ps_lost_s(s->c))
-            return fail("the scheduler was lost: silent for %.1f s", now - heard_s);
+        // This process stood still: what the scheduler has said since is yet to be heard.
+        if (now - turn_s > ps_lost_s(s->c)) stood_s = now - turn_s, heard_s = now;
+        turn_s = now;
+        if (now - heard_s > ps_lost_s(s->c)) return lost_scheduler(s, now - heard_s, stood_s);
+        if (!s->started && now - hello_s > ps_hello_s(s->c)) ps_hello(l, &s->id), hello_s = now;
         bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
             beat_s = now;
             server_beat(s, now);
         }
+    }
+}
+
+// What the server's updates waited for checkpoints: for keys that were being written, of the shard that waited
+// longest, or for copies, which its shards make at the same time.
+static void report_checkpoints(const struct server *s, struct checkpoint_report *r) {
+    const struct keeper_figures f = keeper_figures(s->keeper);
+    double threads = s->map->threads;
+    *r = (struct checkpoint_report){.written = f.complete,
+                                    .failed = f.failed,
+                                    .bytes = (double)f.bytes,
+                                    .seconds_writing = f.write_seconds,
+                                    .slowed = f.copy_seconds > 0 ? f.complete + f.failed : 0,
+                                    .slowed_seconds = f.copy_seconds / threads,
+                                    .slowed_most = f.copy_seconds_most / threads};
+    for (int t = 0; t < s->map->threads; t++) {
+        struct server_totals totals = {0};
+        if (s->shards[t].core) server_core_totals(s->shards[t].core, &totals);
+        if (totals.pin_seconds <= r->slowed_seconds) continue;
+        r->slowed = totals.pin_waits;
+        r->slowed_seconds = totals.pin_seconds;
+        r->slowed_most = totals.pin_seconds_most;
     }
 }
 
@@ -381,6 +337,7 @@ static void server_report(struct server *s, struct rank_report *r) {
     for (int key = 0; key < s->map->count; key++) {
         struct server_core *core = s->shards[s->map->parts[key].shard % s->map->threads].core;
         int64_t version = core ? server_core_version(core, key) : 0;
+        if (version > 0 && s->shards[0].loaded) version -= loader_rows(s->loader)->keys[key].version;
         if (version >= 0 && version < r->updates) r->updates = version;
     }
     bool alone = consistency_of(s->c).row->on_arrival;
@@ -388,14 +345,17 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
                                  atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
     r->scheduler = s->scheduler_cost;
+    report_checkpoints(s, &r->checkpoints);
     rank_report_count(r, &s->wire, steps);
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }
 
-static void server_close(struct server *s) {
-    atomic_store(&s->quit, 1);
-    for (int t = 0; t < s->map->threads; t++)
-        if (s->shards[t].started) pthread_join(s->shards[t].tid, NULL);
+static void server_close(struct server *s, bool orderly) {
+    rescue_part_destroy(&s->rescue);
+    server_stop_shards(s, orderly);
+    loader_stop(atomic_load(&s->loader));
+    loader_stop(atomic_load(&s->twin_loader));
+    pulse_stop(&s->pulse);
     // The transport lets go of every buffer before the cores and the arena go.
     net_destroy(&s->net, FLUSH_MS);
 }
@@ -422,39 +382,61 @@ static int server_leave_files(const struct server *s) {
 static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         server_core_destroy(&s->shards[t].core);
+        link_close(&s->shards[t].link);
         diary_destroy(&s->shards[t].diary);
         arrivals_destroy(&s->shards[t].record);
         study_destroy(&s->shards[t].study);
         arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].routes);
+        free(s->shards[t].met);
     }
+    struct loader *loader = atomic_load(&s->loader), *twin = atomic_load(&s->twin_loader);
+    keeper_destroy(&s->keeper);
+    loader_destroy(&loader);
+    loader_destroy(&twin);
     if (s->dev) {
         arena_release(&s->arena);
         dev_close(&s->dev);
     }
     server_sharing_destroy(&s->sharing);
+    manifest_release(&s->manifest);
     free(s->shards);
     free(s->buffers);
+    free(s->copies);
+    free(s->replicas);
+    free(s->twins);
     free(s->endpoints);
+    struct roster *roster = atomic_load(&s->roster);
+    roster_destroy(&roster);
     shard_map_destroy(&s->map);
 }
 
 static int server_run(struct server *s) {
+    if (s->o->trust->mode == TRUST_LOOPBACK && trust_token_make(s->token) != 0) return -1;
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
                              .io_threads = ps_io_threads(s->c, s->map->threads),
-                             .queue_messages = 4 * s->map->count + 1024};
+                             .queue_messages = 4 * s->map->count + 1024,
+                             .faults = fault_plan_of(s->c, PS_SERVER, s->o->rank),
+                             .trust = s->o->trust,
+                             .token = s->token};
+    if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), DESCRIPTORS_SPARE) != 0) return -1;
     s->net = net_create(&no);
-    if (!s->net || server_listen(s) != 0 || !(s->scheduler = net_dealer(s->net, s->o->scheduler))) return -1;
-    struct ps_login l = {
-        .socket = s->scheduler, .role = s->o, .manifest = &s->manifest, .endpoints = s->endpoints};
+    if (!s->net || server_listen(s) != 0) return -1;
+    struct ps_login l = {.socket = s->scheduler,
+                         .role = s->o,
+                         .manifest = &s->manifest,
+                         .endpoints = s->endpoints,
+                         .shards = s->map->shards};
     if (ps_login(&l, &s->id) != 0) return -1;
     error_set_label("server %d", s->id.rank);
-    if (server_allocate(s) != 0 || server_start_shards(s) != 0) {
-        ps_say(s->scheduler, &s->id, WIRE_ABORT, error_last());
+    if (!(s->pulse = pulse_start(&(struct pulse_options){.role = s->o, .id = s->id, .wire = &s->wire})))
+        return -1;
+    if (server_allocate(s) != 0 || server_open_keeper(s) != 0 || server_start_shards(s) != 0) {
+        ps_abort(s->scheduler, &s->id, error_last());
         return -1;
     }
-    return server_watch(s);
+    return server_watch(s, &l);
 }
 
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
@@ -464,12 +446,17 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
         return fail("--record-arrivals: nowhere to leave the order of arrivals: give --out DIR");
     if (o->config->ps.log_updates && !o->dir)
         return fail("--log-updates: nowhere to leave the log: give --out DIR");
+    if (o->config->recovery.checkpoint_every > 0 && !o->dir)
+        return fail(
+            "--checkpoint-every: nowhere to leave checkpoints: give --out DIR, the same on all machines: a directory "
+            "that they share");
     if (!(s.map = shard_map_of(o->config, o->layout))) return -1;
-    s.manifest = manifest_make(o->config, o->layout, s.map);
+    s.manifest = manifest_make(o, s.map);
+    s.order = manifest_of_order(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);
     s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank, .incarnation = ps_random_id()};
     int rc = server_run(&s);
-    server_close(&s);
+    server_close(&s, rc == 0);
     if (report) server_report(&s, report);
     if (rc == 0) rc = server_leave_files(&s);
     server_free(&s);

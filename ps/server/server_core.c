@@ -1,14 +1,19 @@
 #include "ps/server/server_core.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/elastic/server_set.h"
 #include "ps/net/clock.h"
+#include "ps/replica/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay.h"
 #include "ps/server/replay_pulls.h"
+#include "ps/server/server_keep.h"
 #include "ps/server/server_step.h"
+#include "ps/timing.h"
 #include "shared/core/error.h"
 
 // Tells a sender why its message was not taken. The text is the worker's error.
@@ -18,6 +23,63 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
              (long long)h->step, why);
     c->totals.refused++;
     port_tell(&c->o.port, h->rank, &r);
+}
+
+// ---------------------------------------------------------------- pushes that find their key pinned
+// The worker whose held push came first, or -1.
+static int first_late(const struct server_core *c, const struct server_key *k) {
+    int first = -1;
+    for (int w = 0; k->late && w < c->o.rule.workers; w++)
+        if (keep_late(k, w) && (first < 0 || k->late[w].order < k->late[first].order)) first = w;
+    return first;
+}
+
+// A push that is applied on arrival. Held: the key is pinned, or others that came before still wait; takes over g.
+static bool hold_late(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                      const struct gradient *g) {
+    if (!k->late || (!keep_pinned(k) && first_late(c, k) < 0)) return false;
+    k->late[h->rank] =
+        (struct server_late){++c->late, h->step, h->version, h->ready_ns, h->lr, h->grad_scale, h->flags};
+    k->held[h->rank] = *g;
+    k->pushed[h->rank] = h->step + 1;
+    keep_waits(c);
+    if (!g->frame) return true;
+    c->totals.held_bytes += g->bytes;
+    if (c->totals.held_bytes > c->totals.held_peak_bytes) c->totals.held_peak_bytes = c->totals.held_bytes;
+    acknowledge(c, k, h->rank, true);
+    return true;
+}
+
+static int settle_key(struct server_core *c, struct server_key *k) {
+    for (int w; (w = first_late(c, k)) >= 0;) {
+        if (keep_pinned(k)) {
+            keep_waits(c);
+            return 0;
+        }
+        const struct server_late *l = &k->late[w];
+        const struct wire_header h = {.kind = WIRE_PUSH,
+                                      .rank = w,
+                                      .key = k->key,
+                                      .step = l->step,
+                                      .version = l->version,
+                                      .ready_ns = l->ready_ns,
+                                      .lr = l->lr,
+                                      .grad_scale = l->grad_scale,
+                                      .flags = l->flags};
+        const struct gradient g = k->held[w];
+        k->late[w].order = 0;
+        k->held[w] = (struct gradient){0};
+        if (g.frame) c->totals.held_bytes -= g.bytes;
+        if (push_on_arrival(c, k, &h, &g) != 0) return -1;
+    }
+    return k->replay ? replay_advance(c, k) : 0;
+}
+
+// Applies what was held where it can be.
+static int settle_late(struct server_core *c) {
+    for (int i = 0; i < c->count && c->o.rule.row->on_arrival; i++)
+        if (settle_key(c, &c->keys[i]) != 0) return -1;
+    return 0;
 }
 
 // ---------------------------------------------------------------- messages
@@ -30,13 +92,14 @@ static struct gradient gradient_of(const struct server_core *c, const struct wir
     return (struct gradient){held ? s->base + h->place : NULL, h->place_bytes, NULL};
 }
 
-// Whether a worker's last push is held for it, credits and all. A replay takes frames for its own.
-static bool is_held(const struct server_key *k, int worker) {
-    return k->held[worker].data != NULL && !(k->replay && k->held[worker].frame);
+// Whether a worker's last push is held for it, credits and all. A replay and a shard whose workers come and go take
+// frames for their own.
+static bool is_held(const struct server_core *c, const struct server_key *k, int worker) {
+    return k->held[worker].data != NULL && !((k->replay || c->set) && k->held[worker].frame);
 }
 
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                   struct ps_frame *frame, double now) {
+                   struct ps_frame *frame) {
     int64_t expected = k->pushed[h->rank];
     const struct consistency_rule *rule = &c->o.rule;
     const struct gradient g = gradient_of(c, h, frame);
@@ -44,7 +107,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
     if (h->step < expected) {
         c->totals.duplicates++;
         ps_frame_release(frame);
-        if (h->step == expected - 1) acknowledge(c, k, h->rank, is_held(k, h->rank));
+        if (h->step == expected - 1) acknowledge(c, k, h->rank, is_held(c, k, h->rank));
         return 0;
     }
     if (!k->loaded)
@@ -57,50 +120,93 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
         why = "an earlier step is not over";
     else if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
         why = "it was computed on a version the server does not have";
+    else if (c->set && c->set->fixed && h->step == c->round.step)
+        why = "the step goes on without this worker";
     if (why) {
         ps_frame_release(frame);
         refuse(c, h, why);
         return 0;
     }
     if (k->replay) return replay_push(c, k, h, &g);
-    return rule->row->on_arrival ? push_on_arrival(c, k, h, &g) : push_in_order(c, k, h, &g, now);
+    if (!rule->row->on_arrival) return c->set ? server_set_push(c, k, h, &g) : push_in_order(c, k, h, &g);
+    return hold_late(c, k, h, &g) ? 0 : push_on_arrival(c, k, h, &g);
 }
 
-// want: the step whose weights are asked for.
+// A pull that cannot be answered now, or has been: the worker learns what has come here. An answer that is a header is
+// just repeated; one with a payload when the worker says that it has not come.
+static void answer_question(struct server_core *c, struct server_key *k, const struct wire_header *h) {
+    struct server_pull *p = &k->pulls[h->rank];
+    struct wire_header r = {
+        .kind = WIRE_PULL_SENT, .key = k->key, .step = p->want, .seq = p->seq, .ask = p->ask};
+    bool again = h->flags & WIRE_MISSING && h->ask > p->again, come = k->pushed[h->rank] >= p->want;
+    if (p->pending && come && !p->final) {
+        if (p->want > 0) acknowledge(c, k, h->rank, is_held(c, k, h->rank));
+        return;
+    }
+    if (!p->pending && (again || c->segments[h->rank].base)) {
+        p->again = h->ask;
+        answer_pull(c, k, h->rank);
+        return;
+    }
+    if (p->pending) {  // by a push that has not come, or until this shard has loaded its part
+        r.kind = WIRE_PUSH_ACK;
+        r.step = p->want > 0 ? p->want - 1 : 0;
+        r.flags = p->final ? WIRE_HELD : WIRE_MISSING;
+    }
+    port_tell(&c->o.port, h->rank, &r);
+}
+
+// A worker goes on from a checkpoint, and this shard has read one that is not as far.
+static void refuse_beyond(struct server_core *c, const struct server_key *k, int worker, int64_t want) {
+    refuse(
+        c, &(struct wire_header){.kind = WIRE_PULL, .rank = worker, .key = k->key, .step = want},
+        "the worker goes on behind more steps than the checkpoint has that this server has read: is it the same "
+        "directory?");
+}
+
+// want: the step whose weights are asked for. A pull that follows no push waits where nothing has been loaded yet.
 static void on_pull(struct server_core *c, struct server_key *k, const struct wire_header *h, int64_t want) {
     struct server_pull *p = &k->pulls[h->rank];
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->o.dtype);
-    if (!k->loaded || (h->into && (bytes > s->bytes || h->into > s->bytes - bytes))) {
+    bool early = !k->loaded && (h->flags & WIRE_FINAL),
+         outside = bytes > s->bytes || h->into > s->bytes - bytes;
+    if ((!k->loaded && !early) || (h->into && outside)) {
         refuse(c, h,
-               k->loaded ? "it asks for weights outside of what it shares"
-                         : "its initial weights have not been loaded");
+               k->loaded || early ? "it asks for weights outside of what it shares"
+                                  : "its initial weights have not been loaded");
         return;
     }
-    if (h->seq < p->seq || want > k->step + 1 + k->pushed[h->rank]) return;
-    // This repetition crossed its answer on the way. Only the next one would tell that the answer was lost.
-    if (h->seq == p->seq && !p->pending && c->now - p->answered_s < 0.5 * c->o.resend_s) return;
-    // A repeated pull repeats the acknowledgement of its push too: that may be lost, and credits with it.
-    if (h->seq == p->seq && k->pushed[h->rank] == want && want > 0)
-        acknowledge(c, k, h->rank, is_held(k, h->rank));
+    bool beyond = k->loaded && (h->flags & WIRE_FINAL) && !c->set && want > k->pushed[h->rank];
+    if (beyond) refuse_beyond(c, k, h->rank, want);
+    // A worker that has come (back) says with its first pull from which step it belongs.
+    bool enters = c->set && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
+    if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
+    if (h->seq < p->seq || (!early && want > k->step + 1 + k->pushed[h->rank])) return;
     if (h->seq > p->seq)
-        *p = (struct server_pull){
-            .want = want, .seq = h->seq, .into = h->into, .final = (h->flags & WIRE_FINAL) != 0};
-    p->pending = true;
-    if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
+        *p = (struct server_pull){.pending = true,
+                                  .want = want,
+                                  .seq = h->seq,
+                                  .into = h->into,
+                                  .final = (h->flags & WIRE_FINAL) != 0};
+    if (h->ask > p->ask) p->ask = h->ask;
+    if (p->pending && pull_ready(c, k, h->rank))
+        answer_pull(c, k, h->rank);
+    else if (h->kind == WIRE_PULL && h->flags & WIRE_AGAIN)
+        answer_question(c, k, h);
 }
 
 // Worker 0 loads the masters in fp32; the weights are rounded from them once. A repeated or late request is
-// acknowledged and dropped.
+// acknowledged and dropped. Without values it asks whether they have come.
 static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     struct ps_frame *frame) {
     bool started = k->version > 0 || k->contributed > 0 || k->step > 0;
     for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
-    if (h->rank != 0 || frame->bytes != (size_t)k->n * sizeof(float)) {
+    if (h->rank != 0 || (frame && frame->bytes != (size_t)k->n * sizeof(float))) {
         refuse(c, h,
                h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
     } else {
-        if (!started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
+        if (frame && !started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
             struct cast_args a = {
                 .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
             const char *why = "";
@@ -108,27 +214,55 @@ static void on_init(struct server_core *c, struct server_key *k, const struct wi
             if (k->buf.weight != (void *)k->buf.master) cpu_ops[OP_CAST](1, &a, &why);
             k->load_seq = h->seq;
             k->loaded = true;
+            if (c->o.replicate) chain_send(c, k);
         }
-        struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
+        struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq, .ask = h->ask};
+        if (!frame && !started && h->seq > k->load_seq)
+            r.flags = WIRE_MISSING;
+        else if (!chain_has_loaded(c, k))
+            r.flags = WIRE_HELD;
         port_tell(&c->o.port, h->rank, &r);
     }
     ps_frame_release(frame);
 }
 
+// A copy at the first moment at which the key's version is the wanted one, or a later one, for worker 0
+// (ps/worker/snapshot_pulls.h).
+static void on_snapshot(struct server_core *c, struct server_key *k, const struct wire_header *h) {
+    struct server_shot *s = &k->shot;
+    struct wire_header sent = {.kind = WIRE_SNAPSHOT_SENT, .key = k->key, .seq = h->seq, .ask = h->ask};
+    bool known = h->seq == s->seq, again = h->flags & WIRE_MISSING && h->ask > s->again;
+    // Requests of one worker arrive in order: an older one is a repetition that nobody waits for any more.
+    if (!k->loaded || h->seq < s->seq || (known && s->pending)) return;
+    if (known && !again) {
+        port_tell(&c->o.port, h->rank, &sent);
+        return;
+    }
+    *s = (struct server_shot){
+        .pending = true, .worker = h->rank, .want = h->version, .seq = h->seq, .again = h->ask};
+    answer_snapshot(c, k);
+}
+
 // Anything else is dropped without an answer: the routing id behind it may be anyone's.
-bool server_core_knows(struct server_core *c, const struct wire_header *h) {
+bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
-    if (c->incarnation[h->rank] == 0) c->incarnation[h->rank] = h->incarnation;
-    return c->incarnation[h->rank] == h->incarnation;
+    if (c->set && c->set->life[h->rank] != h->life) return false;
+    return h->incarnation && c->incarnation[h->rank] == h->incarnation;
+}
+
+void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life) {
+    if (worker < 0 || worker >= c->o.rule.workers || !incarnation) return;
+    if (c->set ? !server_set_member(c, worker, life) : c->incarnation[worker] != 0) return;
+    c->incarnation[worker] = incarnation;
 }
 
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
                         double now) {
     struct server_key *k = NULL;
     c->now = now;
-    bool carries = (h->kind == WIRE_PUSH && !h->place_bytes) || h->kind == WIRE_INIT;
-    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
+    bool carries = h->kind == WIRE_PUSH && !h->place_bytes, may = h->kind == WIRE_INIT;
+    if (c->error[0] || !server_core_knows(c, h) || ((frame != NULL) != carries && !may)) {
         c->totals.refused++;
         ps_frame_release(frame);
         return c->error[0] ? -1 : 0;
@@ -143,7 +277,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
     switch (h->kind) {
         case WIRE_PUSH:
             if (h->flags & WIRE_PULLS) on_pull(c, k, h, h->step + 1);
-            return on_push(c, k, h, frame, now);
+            return on_push(c, k, h, frame);
         case WIRE_PULL:
             on_pull(c, k, h, h->step);
             return k->replay ? replay_advance(c, k) : 0;
@@ -161,6 +295,9 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
 
 int server_core_decision(struct server_core *c, const struct wire_header *h) {
     if (c->error[0]) return -1;
+    if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
+    if (h->kind == WIRE_MEMBER) return 0;
+    if (h->kind == WIRE_SET) return c->set ? server_set_fix(c, h) : 0;
     if (h->step != c->round.step || !c->round.reported || c->round.decided) return 0;
     c->round.decided = true;
     c->round.scalars = (struct update_scalars){
@@ -171,6 +308,20 @@ int server_core_decision(struct server_core *c, const struct wire_header *h) {
     return 0;
 }
 
+void server_core_meets(struct server_core *c) { chain_meets(c); }
+
+int server_core_replicated(struct server_core *c, const struct wire_header *h, double now) {
+    if (c->error[0]) return -1;
+    c->now = now;
+    if (h->kind == WIRE_REPLICATE_ACK && h->job == c->o.job && chain_answered(c, h)) report_sum(c);
+    return 0;
+}
+
+int server_core_reach(struct server_core *c, int64_t steps, const struct update_scalars *last) {
+    for (int i = 0; i < c->count && !c->error[0]; i++) reach_step(c, &c->keys[i], steps, last);
+    return c->error[0] ? -1 : 0;
+}
+
 bool server_core_holds(const struct server_core *c) { return c->open > 0; }
 bool server_core_hurry(const struct server_core *c) { return c->waiting_for_transport; }
 
@@ -178,10 +329,18 @@ int server_core_tick(struct server_core *c, double now) {
     if (c->error[0]) return -1;
     c->now = now;
     if (c->waiting_for_transport) {
-        if (commit_all(c) != 0) return -1;
+        c->waiting_for_pin = false;
+        if (commit_all(c) != 0 || settle_late(c) != 0) return -1;
         end_round(c);
     }
-    if (c->round.reported && !c->round.decided && now - c->round.sent_s > c->o.resend_s) report_sum(c, now);
+    keep_note_wait(c);
+    chain_tick(c);
+    double pause_s = rto_backoff(RTO_FIRST_S, c->round.repeats, fmin(c->o.repeat_most_s, REQUEST_MOST_S));
+    if (c->round.reported && !c->round.decided && now - c->round.sent_s > pause_s) {
+        c->round.repeats++;
+        report_sum(c);
+    }
+    if (c->set) server_set_tick(c);
     return 0;
 }
 
@@ -199,6 +358,8 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
     k->ready_ns = xcalloc(workers, sizeof *k->ready_ns);
     k->pulls = xcalloc(workers, sizeof *k->pulls);
     if (c->o.replay) k->replay = replay_key_create(c->o.rule.workers);
+    if (!c->o.keep.keep || !c->o.rule.row->on_arrival) return;
+    k->late = xcalloc(workers, sizeof *k->late);
 }
 
 struct server_core *server_core_create(const struct server_core_options *o) {
@@ -209,7 +370,9 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->incarnation = xcalloc((unsigned long)o->rule.workers, sizeof *c->incarnation);
     c->segments = xcalloc((unsigned long)o->rule.workers, sizeof *c->segments);
     c->grads = xcalloc((unsigned long)o->rule.workers, sizeof *c->grads);
+    c->row = xcalloc((unsigned long)o->rule.workers, sizeof *c->row);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
+    if (o->elastic) c->set = server_set_create(o->rule.workers);
     for (int key = 0; key < o->map->count; key++) {
         c->index[key] = -1;
         if (o->map->parts[key].shard != o->shard) continue;
@@ -230,6 +393,7 @@ void server_core_destroy(struct server_core **core) {
         free(k->staleness);
         free(k->ready_ns);
         free(k->pulls);
+        free(k->late);
         replay_key_destroy(&k->replay);
     }
     free(c->keys);
@@ -237,7 +401,9 @@ void server_core_destroy(struct server_core **core) {
     free(c->incarnation);
     free(c->segments);
     free(c->grads);
+    free(c->row);
     free(c->chunk);
+    server_set_destroy(&c->set);
     free(c);
     *core = NULL;
 }
@@ -248,6 +414,29 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
 }
 
 void server_core_set_job(struct server_core *c, uint64_t job) { c->o.job = job; }
+
+void server_core_begin(struct server_core *c, int64_t step) {
+    c->begin = step;
+    c->round.step = step;
+}
+
+int server_core_loaded(struct server_core *c, const struct key_counts *r) {
+    struct server_key *k = &c->keys[c->index[r->key]];
+    struct cast_args a = {
+        .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
+    const char *why = "";
+    if (k->buf.weight != (void *)k->buf.master && cpu_ops[OP_CAST](1, &a, &why) != 0)
+        return core_fail(c->error, "key %d (%s): rounding its weights: %s", k->key, k->unit->name, why);
+    k->version = r->version;
+    k->skew = r->updates - r->version;
+    k->step = r->clock;
+    memcpy(k->pushed, r->pushed, (size_t)c->o.rule.workers * sizeof *k->pushed);
+    k->loaded = true;
+    for (int w = 0; w < c->o.rule.workers; w++)
+        if (k->pulls[w].pending && k->pulls[w].want > k->pushed[w]) refuse_beyond(c, k, w, k->pulls[w].want);
+    answer_pulls(c, k);
+    return 0;
+}
 
 const char *server_core_error(const struct server_core *c) { return c->error; }
 

@@ -25,6 +25,10 @@
 // A key waits for a slow worker for as long as it takes: the scheduler knows who lives, and ends the job of a
 // worker that is lost.
 //
+// A checkpoint (WIRE_KEEP on worker 0's pushes of a step): behind the commit of that step, or, where pushes are applied
+// on arrival, behind worker 0's push, the key's state is handed to o.keep, which copies it or pins it. The next update
+// of a pinned key waits for the pin; the first message of a push counts, repetitions keep nothing.
+//
 // Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
 // acknowledged and dropped. What is not understood is refused with a text, never applied.
 // Errors: -1 with server_core_error set (the shard is then finished and tells the job).
@@ -38,21 +42,37 @@ struct server_core *server_core_create(const struct server_core_options *o);
 void server_core_destroy(struct server_core **c);
 void server_core_set_job(struct server_core *c, uint64_t job);
 
+// A job that goes on from a checkpoint, before the first push. begin: of `step` steps, before any key is loaded.
+// loaded: the key's masters and states lie in its buffers, and it goes on from these counts; its weights are rounded
+// here, and pulls that came early are answered. 0 or -1.
+void server_core_begin(struct server_core *c, int64_t step);
+int server_core_loaded(struct server_core *c, const struct key_counts *k);
+
 // What worker `worker` shares, before its first push; offsets in its messages are relative to base.
 void server_core_attach(struct server_core *c, int worker, const struct server_segment *s);
 
-// Whether the sender is a worker of this job, and the process that first spoke for its rank.
-bool server_core_knows(struct server_core *c, const struct wire_header *h);
+// The process that has a worker's rank, as the scheduler says: nobody else is heard. Where workers come and go a later
+// life replaces an earlier one; else the first word stands.
+void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life);
+// Whether the sender is a worker of this job, and the process that has its rank.
+bool server_core_knows(const struct server_core *c, const struct wire_header *h);
 // A message of a worker. Takes over frame (NULL: no payload). 0 or -1.
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
                         double now);
-// A DECISION of the scheduler. 0 or -1.
+// A DECISION, SET or MEMBER of the scheduler. 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h);
+// The neighbour can be reached from now on: what was lost before leaves again.
+void server_core_meets(struct server_core *c);
+// A REPLICATE_ACK of the neighbour (ps/replica/replica.h). 0 or -1.
+int server_core_replicated(struct server_core *c, const struct wire_header *h, double now);
+// The end of this life: brings every key to `steps` steps, of which the last was decided so, and drops gradients and
+// sums beyond. Takes no message from then on. 0, or -1: a key cannot.
+int server_core_reach(struct server_core *c, int64_t steps, const struct update_scalars *last);
 // Resends, commits that waited for a reply to leave its buffer. 0 or -1.
 int server_core_tick(struct server_core *c, double now);
 // There are gradients of a step that waits for more of them, or for the decision.
 bool server_core_holds(const struct server_core *c);
-// A commit waits only for the transport to let go of a buffer: tick again soon.
+// A commit waits only for the transport, or a checkpoint, to let go of a buffer: tick again soon.
 bool server_core_hurry(const struct server_core *c);
 
 const char *server_core_error(const struct server_core *c);

@@ -1,10 +1,14 @@
 #include "ps/server/server_memory.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 #include "ps/medium.h"
 #include "ps/net/segment.h"
 #include "ps/ps.h"
+#include "ps/replica/replica_memory.h"
+#include "ps/shard_sizes.h"
+#include "shared/core/error.h"
+#include "shared/core/sizes.h"
 
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes) {
     return room ? arena_place(a, class, room, bytes, SHARD_PAGE) : arena_take(a, class, bytes);
@@ -20,9 +24,17 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
+void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
+                       struct server_buffers *out) {
+    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+    if (!ps_keeps_copies(c)) return;
+    out->master = arena_take(a, MEM_CHECKPOINT, bytes);
+    for (int i = 0; i < c->optimizer.row->states; i++) out->state[i] = arena_take(a, MEM_CHECKPOINT, bytes);
+}
+
 size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank) {
     size_t bytes = SEGMENT_HEAD;
-    if (!ps_weights_in_place(c, m)) return 0;
+    if (!ps_weights_in_place(c, m->pages, m->count)) return 0;
     for (int key = 0; key < m->count; key++)
         if (m->parts[key].shard / m->threads == rank)
             bytes += segment_pages((size_t)(m->parts[key].end - m->parts[key].begin) * dtype_size(c->dtype));
@@ -33,25 +45,60 @@ struct textbook ps_server_textbook(const struct config *c) {
     return (struct textbook){.shared = optimizer_bytes(c->optimizer.row, true)};
 }
 
+// `keys` keys like p, on top of what is in bytes.
+static void add_keys(size_t bytes[MEM_CLASSES], const struct arena *of_one, int64_t keys) {
+    for (int k = 0; k < MEM_CLASSES; k++)
+        bytes[k] = (size_t)size_plus((int64_t)bytes[k], size_times((int64_t)of_one->bytes[k], keys));
+}
+
+static void measure_keys(size_t bytes[MEM_CLASSES], const struct config *c, const struct shard_sizes *s,
+                         int rank) {
+    bool publishes = ps_weights_in_place(c, s->cut.pages, s->cut.keys);
+    int64_t *own = xcalloc((unsigned long)s->classes, sizeof *own),
+            *kept = xcalloc((unsigned long)s->classes, sizeof *kept);
+    shard_sizes_of_server(s, rank, own);
+    shard_sizes_of_server(s, replica_primary(rank, s->servers), kept);
+    for (int i = 0; i < s->classes; i++) {
+        const struct partition p = {.end = s->class[i].elements};
+        struct server_buffers unused;
+        struct replica_buffers unused_too;
+        struct arena_room room = {.used = SEGMENT_HEAD};
+        struct arena one, other;
+        arena_init(&one, NULL);
+        server_carve_key(&one, c, &p, publishes ? &room : NULL, &unused);
+        server_carve_copy(&one, c, &p, &unused);
+        add_keys(bytes, &one, own[i]);
+        arena_init(&other, NULL);
+        replica_carve_key(&other, c, p.end, &unused_too);
+        if (c->ps.replicate) add_keys(bytes, &other, kept[i]);
+    }
+    if (publishes) bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);
+    free(own);
+    free(kept);
+}
+
+int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
+    struct shard_sizes *s = shard_sizes_of(c, l);
+    int alike = s ? shard_sizes_alike(s, rank) : 1;
+    shard_sizes_destroy(&s);
+    return alike;
+}
+
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
-    struct arena a;
-    struct shard_map *map = shard_map_of(c, l);
-    if (!map) return -1;
-    arena_init(&a, NULL);
-    struct server_buffers unused;
-    struct arena_room room = {.used = SEGMENT_HEAD};
-    bool publishes = ps_weights_in_place(c, map);
-    if (publishes) arena_count(&a, MEM_COMM, SEGMENT_HEAD);
-    for (int key = 0; key < map->count; key++)
-        if (map->parts[key].shard / map->threads == rank)
-            server_carve_key(&a, c, &map->parts[key], publishes ? &room : NULL, &unused);
+    struct shard_sizes *s = shard_sizes_of(c, l);
+    if (!s) return -1;
     *mem = (struct topology_memory){.formula_bytes =
-                                        textbook_bytes(ps_server_textbook(c), l->params, map->servers)};
-    memcpy(mem->predicted_bytes, a.bytes, sizeof a.bytes);
-    uint64_t bytes =
-        (uint64_t)shard_map_server_elements(map, rank) * dtype_size(c->dtype) * (uint64_t)c->workers;
+                                        textbook_bytes(ps_server_textbook(c), l->params, s->servers)};
+    measure_keys(mem->predicted_bytes, c, s, rank);
+    int64_t size = (int64_t)dtype_size(c->dtype), own = shard_sizes_of_server(s, rank, NULL);
+    uint64_t bytes = (uint64_t)size_times(own * size, c->workers);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
-    shard_map_destroy(&map);
+    if (c->ps.replicate) {
+        int64_t other = shard_sizes_of_server(s, replica_primary(rank, s->servers), NULL);
+        wire->replica_sent_per_step = (uint64_t)(own * size);
+        wire->replica_received_per_step = (uint64_t)(other * size);
+    }
+    shard_sizes_destroy(&s);
     return 0;
 }

@@ -16,6 +16,9 @@ struct server_buffers {
 // room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct arena_room *room, struct server_buffers *out);
+// Room for a copy of its masters and states, while a checkpoint is written in the background; nothing where none is.
+void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
+                       struct server_buffers *out);
 // Bytes of that segment for server `rank`, with its head; 0: it publishes in none.
 size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank);
 

@@ -11,6 +11,28 @@
 struct arrivals;
 struct study;
 
+// What a checkpoint holds of a key beside its buffers.
+struct key_counts {
+    int key;
+    int64_t version;        // updates applied
+    int64_t updates;        // by the count of its moments (Adam's t): another topology may have begun them
+    int64_t clock;          // steps over; 0 where pushes are applied on arrival
+    const int64_t *pushed;  // (N) pushes applied of each worker
+};
+
+// A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, nor while somebody has
+// added one to *pins, which any thread takes away.
+struct kept_key {
+    struct key_counts counts;  // until the call returns
+    int64_t step;
+    const struct server_buffers *buf;
+    _Atomic int *pins;
+};
+struct keep_port {
+    void *ctx;
+    void (*keep)(void *ctx, const struct kept_key *k);  // NULL: nothing is ever kept
+};
+
 struct server_core_options {
     const struct layout *layout;
     const struct shard_map *map;
@@ -19,15 +41,18 @@ struct server_core_options {
     struct consistency_rule rule;
     struct optimizer_config optimizer;
     enum dtype dtype;
-    bool commit_round;  // clipping or fp16: updates wait for the scheduler's decision
-    double resend_s;
-    struct diary *diary;  // of the calling thread; NULL: none. What is in it decides nothing
-    uint64_t job;         // 0: set later by server_core_set_job
+    bool elastic;          // workers come and go (ps/elastic)
+    bool commit_round;     // updates wait for the scheduler's decision (commit_waits)
+    bool replicate;        // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
+    double repeat_most_s;  // between two repetitions of this shard's part in a step
+    struct diary *diary;   // of the calling thread; NULL: none. What is in it decides nothing
+    uint64_t job;          // 0: set later by server_core_set_job
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
     struct study *study;  // NULL: none
     struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
+    struct keep_port keep;
 };
 
 // What a worker shares: where its gradients lie and, for some, its weights. base NULL: nothing.
@@ -40,6 +65,9 @@ struct server_totals {
     uint64_t pushes, duplicates, refused;
     size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
     int64_t steps;                       // steps over on every key of the shard
+    // How often updates waited for keys to be written, and for how long.
+    int64_t pin_waits;
+    double pin_seconds, pin_seconds_most;
     struct staleness staleness;
 };
 

@@ -22,7 +22,15 @@ struct server_sharing {
     struct worker_segment {
         char name[SEGMENT_NAME_MAX];  // "": not opened
         struct segment segment;
+        uint32_t life;  // whose it is, where the worker's rank may pass to another process; else 0
+        uint32_t *met;  // (threads) the life that each shard has met
+        struct old_segment {
+            struct segment segment;
+            uint32_t life;
+        } * old;  // of processes that have died, until no shard knows them
+        int olds;
     } * workers;
+    int threads;
     pthread_mutex_t lock;  // guards workers
 };
 
@@ -30,8 +38,8 @@ struct server_sharing {
 int server_sharing_create(struct server_sharing *s, const struct config *c, const struct shard_map *m,
                           int rank);
 void server_sharing_destroy(struct server_sharing *s);  // zeroed or created
-// A worker's ATTACH: *out is what its shard reaches from now on, *answer the ATTACHED.
-void server_sharing_answer(struct server_sharing *s, const struct wire_header *h, struct server_segment *out,
-                           struct wire_header *answer);
+// A worker's ATTACH, to shard thread `thread`: *out is what its shard reaches from now on, *answer the ATTACHED.
+void server_sharing_answer(struct server_sharing *s, int thread, const struct wire_header *h,
+                           struct server_segment *out, struct wire_header *answer);
 
 #endif

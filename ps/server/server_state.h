@@ -1,8 +1,9 @@
 // What a shard's core knows: its keys, their steps, its part in the commit round. For the files of the core alone:
-// server_core.c, server_step.c, server_snapshot.c and the replay of a recorded order.
+// server_core.c, server_step.c, server_keep.c, the replay of a recorded order and the chain to the neighbour.
 #ifndef STARRING_PS_SERVER_SERVER_STATE_H
 #define STARRING_PS_SERVER_SERVER_STATE_H
 
+#include "ps/net/rto.h"
 #include "ps/server/server_options.h"
 
 struct replay_key;  // replay_pulls.h
@@ -14,8 +15,8 @@ struct server_pull {
     uint64_t seq;   // 0: none yet
     uint64_t into;  // where in the worker's segment the weights are wanted; 0: nowhere
     bool answered;
-    int64_t version;  // of the answer
-    double answered_s;
+    int64_t version;      // of the answer
+    uint32_t ask, again;  // numbers of the last question, and of the last request for the answer once more
 };
 
 // A worker's gradient: a frame's, or in its segment, where it stays until the worker hears that it was taken.
@@ -31,7 +32,15 @@ struct server_shot {
     int worker;
     int64_t want;  // the key's version
     uint64_t seq;
-    double answered_s;
+    uint32_t again;  // as of a pull
+};
+
+// What came with a gradient that is held until its key is no longer pinned.
+struct server_late {
+    uint64_t order;  // 1, 2, ..; 0: nothing is held
+    int64_t step, version, ready_ns;
+    float lr, grad_scale;
+    uint32_t flags;
 };
 
 struct server_key {
@@ -41,9 +50,10 @@ struct server_key {
     int64_t n;  // elements
     struct server_buffers buf;
     bool loaded;
-    uint64_t load_seq;
-    int64_t version;  // updates applied
-    int64_t step;     // the key's clock: steps committed
+    uint64_t load_seq, load_kept;  // kept: what the neighbour has acknowledged
+    int64_t version;               // updates applied
+    int64_t skew;                  // the moments' own count of them minus version
+    int64_t step;                  // the key's clock: steps committed
     // Of the open step, where pushes are summed in worker order:
     int turn;         // the worker whose gradient is added next
     int contributed;  // gradients taken, held ones included
@@ -59,18 +69,38 @@ struct server_key {
     struct server_pull *pulls;  // (N)
     struct replay_key *replay;  // NULL: pushes are applied as they arrive
     struct server_shot shot;
-    _Atomic int inflight;  // replies that the transport still reads from buf.weight
+    struct {
+        bool kept;      // the neighbour has the sum of the open step
+        double said_s;  // when something last left for it
+        uint32_t ask;   // number of the last message
+        int repeats;
+    } chain;                   // ps/replica/chain.h
+    struct server_late *late;  // (N) pushes that found the key pinned; NULL: they never do
+    bool keep;                 // the state behind the open step is to be kept
+    _Atomic int inflight;      // replies that the transport still reads from buf.weight
+    _Atomic int pins;          // readers of a state that is being kept
 };
 
 // A shard's part in the commit round of one step.
 struct server_round {
     int64_t step;
-    int keys;  // complete so far
+    int keys;        // complete so far
+    int replicated;  // of these, kept by the neighbour as well
     bool reported, decided;
     double sent_s;
+    int repeats;
     struct exact_sum sum;
     struct update_scalars scalars;
     int64_t ready_ns;  // of the keys complete so far; after the decision, of all that it needed
+};
+
+// Steps to which not all workers belong (ps/elastic/server_set.h).
+struct server_set {
+    int *keys;         // (N) of which the worker's gradient of the open step is here
+    uint64_t arrived;  // workers with all keys
+    uint64_t fixed;    // the open step's set; 0: not yet
+    double sent_s;     // when ARRIVED was said last
+    uint32_t *life;    // (N) heard; 0: none
 };
 
 struct server_core {
@@ -85,10 +115,18 @@ struct server_core {
     void *chunk;                      // scratch of a pass
     double now;                       // of the last message or tick
     struct server_round round;
-    int open;         // keys whose step has gradients and is not committed
-    int uncommitted;  // complete keys
-    bool waiting_for_transport;
+    struct update_scalars decided;  // of the round before
+    struct rto chain_rto;           // of the neighbour
+    struct server_set *set;         // NULL: all workers belong to every step
+    int open;                       // keys whose step has gradients and is not committed
+    int uncommitted;                // complete keys
+    bool waiting_for_transport;     // or for a pin:
+    bool waiting_for_pin;           // since pin_since_s, if that is known (0: not yet)
+    double pin_since_s;
     uint64_t applied;  // pushes, where each is applied on arrival
+    uint64_t late;     // pushes that came late so far
+    int64_t begin;     // steps that were over before this life of the job
+    int64_t *row;      // (N) scratch
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };

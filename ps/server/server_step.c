@@ -3,11 +3,13 @@
 #include <string.h>
 
 #include "ps/net/clock.h"
-#include "ps/server/arrivals.h"
+#include "ps/record/arrivals.h"
+#include "ps/record/study.h"
+#include "ps/replica/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
+#include "ps/server/server_keep.h"
 #include "ps/server/server_parts.h"
-#include "ps/server/study.h"
 #include "shared/core/error.h"
 
 static void turn_to(const struct server_core *c, enum server_part part, struct diary_of of) {
@@ -27,6 +29,7 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
                             .key = k->key,
                             .step = k->pushed[worker] - 1,
                             .staleness = k->staleness[worker],
+                            .ask = k->pulls[worker].ask,
                             .peers_ready_ns = held ? 0 : k->ready_ns[worker],
                             .flags = held ? WIRE_HELD : 0};
     turn_to(c, SERVER_REPLY, of_push(k, worker, -1));
@@ -49,40 +52,42 @@ static void answer_in_segment(struct server_core *c, struct server_key *k, int w
     if (!pull->answered && pull->into) memcpy(c->segments[worker].base + pull->into, k->buf.weight, bytes);
     h->version = pull->version;
     h->place_bytes = bytes;
-    if (pull->answered) h->flags |= WIRE_AGAIN;
-    pull->answered = true;
     port_tell(&c->o.port, worker, h);
 }
 
 // Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
-// lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy.
+// lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy. So it is where
+// workers may be lost: what leaves for a frozen one would keep the others waiting.
 void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
-    bool zero_copy = !c->o.rule.row->on_arrival;
-    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
-                                      .key = k->key,
-                                      .step = pull->want,
-                                      .version = k->version,
-                                      .seq = pull->seq,
-                                      .staleness = k->staleness[worker],
-                                      .peers_ready_ns = pull_needed_ns(c, k, worker),
-                                      .flags = pull->final ? WIRE_FINAL : 0},
-                           .payload = k->buf.weight,
-                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
-                           .inflight = zero_copy ? &k->inflight : NULL};
+    bool zero_copy = !c->o.rule.row->on_arrival && !c->set;
+    struct ps_message m = {
+        .header = {.kind = WIRE_PULL_REPLY,
+                   .key = k->key,
+                   .step = pull->want,
+                   .version = k->version,
+                   .seq = pull->seq,
+                   .staleness = k->staleness[worker],
+                   .ask = pull->ask,
+                   .peers_ready_ns = pull_needed_ns(c, k, worker),
+                   .flags = (pull->final ? WIRE_FINAL : 0) | (pull->answered ? (uint32_t)WIRE_AGAIN : 0)},
+        .payload = k->buf.weight,
+        .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+        .inflight = zero_copy ? &k->inflight : NULL};
     turn_to(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
     pull->pending = false;
-    pull->answered_s = c->now;
     if (k->replay) replay_answer(c, k, worker, &m);
     if (c->segments[worker].base)
         answer_in_segment(c, k, worker, &m.header);
     else
         c->o.port.send(c->o.port.ctx, worker, &m);
+    pull->answered = true;
 }
 
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
     const struct server_pull *p = &k->pulls[worker];
     if (k->replay) return replay_ready(c, k, worker);
+    if (!k->loaded || keep_late(k, worker)) return false;
     return k->pushed[worker] >= p->want && consistency_allows(&c->o.rule, p->want - k->step);
 }
 
@@ -96,11 +101,10 @@ void answer_snapshot(struct server_core *c, struct server_key *k) {
         .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
     turn_to(c, SERVER_REPLY, of_push(k, s->worker, -1));
     s->pending = false;
-    s->answered_s = c->now;
     c->o.port.send(c->o.port.ctx, s->worker, &m);
 }
 
-static void answer_pulls(struct server_core *c, struct server_key *k) {
+void answer_pulls(struct server_core *c, struct server_key *k) {
     for (int w = 0; w < c->o.rule.workers; w++)
         if (k->pulls[w].pending && pull_ready(c, k, w)) answer_pull(c, k, w);
     answer_snapshot(c, k);
@@ -122,7 +126,7 @@ static struct update_range range_of(const struct server_core *c, const struct se
 static int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,
                  const struct update_scalars *scalars) {
     struct update_range r = range_of(c, k, grad);
-    const struct update_step step = {.lr = lr, .t = k->version + 1, .scalars = scalars};
+    const struct update_step step = {.lr = lr, .t = k->version + k->skew + 1, .scalars = scalars};
     if (scalars->skip) return 0;
     if (optimizer_apply(&c->o.optimizer, &r, &step, 1) != 0)
         return core_fail(c->error, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
@@ -132,11 +136,14 @@ static int apply(struct server_core *c, struct server_key *k, const void *grad, 
 }
 
 // ---------------------------------------------------------------- pushes summed in worker order
-void report_sum(struct server_core *c, double now) {
+void report_sum(struct server_core *c) {
     const struct server_round *r = &c->round;
     struct wire_header h = {.kind = WIRE_SHARD_SUM, .step = r->step, .has_sum = true, .sum = r->sum};
+    exact_sum_carry(&h.sum);
     h.peers_ready_ns = r->ready_ns;
-    c->round.sent_s = now;
+    c->round.reported = true;
+    if (r->repeats) h.flags = WIRE_AGAIN;
+    c->round.sent_s = c->now;
     turn_to(c, SERVER_REPLY, DIARY_NOTHING);
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
@@ -155,19 +162,20 @@ static void committed(struct server_core *c, struct server_key *k) {
     k->contributed = 0;
     c->open--;
     answer_pulls(c, k);
+    if (k->keep) keep_key(c, k, k->step);
+    k->keep = false;
 }
 
-// Applies the step of a complete key, unless the decision is out or a reply still leaves its buffer.
+// Applies the step of a complete key, unless the decision is out, or a reply or a checkpoint still reads its buffers.
 static int commit_key(struct server_core *c, struct server_key *k) {
     const struct update_scalars *scalars = round_scalars(c);
     if (!k->complete || !scalars) return 0;
-    if (atomic_load(&k->inflight) > 0) {
-        c->waiting_for_transport = true;
-        return 0;
-    }
+    if (keep_pinned(k)) keep_waits(c);
+    if (atomic_load(&k->inflight) > 0) c->waiting_for_transport = true;
+    if (atomic_load(&k->inflight) > 0 || keep_pinned(k)) return 0;
     turn_to(c, SERVER_UPDATE, of_all(c, k));
     if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
-    k->complete = false;
+    k->complete = k->chain.kept = false;
     c->uncommitted--;
     committed(c, k);
     return 0;
@@ -183,8 +191,12 @@ int commit_all(struct server_core *c) {
 void end_round(struct server_core *c) {
     if (!c->round.reported || !c->round.decided || c->uncommitted > 0) return;
     int64_t next = c->round.step + 1;
+    c->decided = c->round.scalars;
     c->round = (struct server_round){.step = next};
-    c->totals.steps = next;
+    c->totals.steps = next - c->begin;
+    if (!c->set) return;
+    memset(c->set->keys, 0, (size_t)c->o.rule.workers * sizeof *c->set->keys);
+    c->set->arrived = c->set->fixed = 0;
 }
 
 // A gradient is in the sum: the worker may have it back. The answer to a pull that is open tells that as well.
@@ -211,29 +223,27 @@ static void take_turns(struct server_core *c, struct server_key *k, int count) {
     for (int end = k->turn + count; k->turn < end; k->turn++) gradient_taken(c, k, k->turn);
 }
 
-// All gradients are here: the key joins the shard's sum, the last one closes the shard's step. Where nothing has
-// to be decided or waited for, the update is part of the same pass.
-static int close_key(struct server_core *c, struct server_key *k, const struct sum_args *sum, double now) {
+int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once) {
     const struct update_scalars *scalars = c->o.commit_round ? NULL : round_scalars(c);
-    const struct update_step step = {.lr = k->lr, .t = k->version + 1, .scalars = scalars};
-    bool at_once = scalars && atomic_load(&k->inflight) == 0;
+    const struct update_step step = {.lr = k->lr, .t = k->version + k->skew + 1, .scalars = scalars};
+    *at_once = scalars && atomic_load(&k->inflight) == 0 && !keep_pinned(k);
     struct key_pass p = {.sum = *sum,
                          .squares = &c->round.sum,
                          .optimizer = &c->o.optimizer,
                          .range = range_of(c, k, NULL),
-                         .step = at_once ? &step : NULL,
+                         .step = *at_once ? &step : NULL,
                          .chunk = c->chunk,
                          .diary = c->o.diary};
     turn_to(c, SERVER_SUM, of_all(c, k));
-    if (key_pass_run(&p) != 0)
-        return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
-                         error_last());
-    take_turns(c, k, sum->count);
+    if (key_pass_run(&p) == 0) return 0;
+    return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
+                     error_last());
+}
+
+int close_key(struct server_core *c, struct server_key *k, bool at_once) {
     c->round.ready_ns = ps_later(c->round.ready_ns, k->open_ready_ns);
-    if (++c->round.keys == c->count) {
-        c->round.reported = true;
-        report_sum(c, now);
-    }
+    c->round.keys++;
+    if (chain_complete(c)) report_sum(c);
     if (at_once) {
         k->version++;
         committed(c, k);
@@ -241,14 +251,12 @@ static int close_key(struct server_core *c, struct server_key *k, const struct s
     }
     k->complete = true;
     c->uncommitted++;
+    if (c->o.replicate) chain_send(c, k);
     return commit_key(c, k);
 }
 
-// Holds a gradient until it is added. What comes in frames is added as soon as its turn has come, for frames are
-// memory that credits lend. Gradients in segments cost nothing while they wait: where all workers have one, they
-// are added together, in one pass, when the last has come.
-int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                  const struct gradient *g, double now) {
+int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+              const struct gradient *g) {
     int w = h->rank;
     // A worker begins step t+1 only after the scheduler has closed step t, and with all weights of it: the
     // scheduler's decision, which only ends the round here, is still on its way to this shard.
@@ -267,6 +275,7 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
                          k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
     }
     k->pushed[w] = h->step + 1;
+    k->keep = k->keep || keep_wanted(c, h);
     k->contributed++;
     k->ready_ns[w] = h->ready_ns;
     k->open_ready_ns = ps_later(k->open_ready_ns, h->ready_ns);
@@ -275,6 +284,16 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
     if (c->o.study) study_push(c->o.study, h, g->data, (uint64_t)(k->version - h->version));
     k->held[w] = *g;
     if (g->frame) c->totals.held_bytes += g->bytes;
+    return 0;
+}
+
+// Holds a gradient until it is added. What comes in frames is added as soon as its turn has come, for frames are
+// memory that credits lend. Gradients in segments cost nothing while they wait: where all workers have one, they
+// are added together, in one pass, when the last has come.
+int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                  const struct gradient *g) {
+    int w = h->rank;
+    if (note_push(c, k, h, g) != 0) return -1;
     if (w != k->turn && g->frame) {
         if (c->totals.held_bytes > c->totals.held_peak_bytes)
             c->totals.held_peak_bytes = c->totals.held_bytes;
@@ -283,13 +302,28 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
     }
     struct sum_args sum = turns_of(c, k);
     if (consistency_completes(&c->o.rule, k->turn + sum.count)) {
-        if (close_key(c, k, &sum, now) != 0) return -1;
+        bool at_once;
+        if (add_up(c, k, &sum, &at_once) != 0) return -1;
+        take_turns(c, k, sum.count);
+        if (close_key(c, k, at_once) != 0) return -1;
         end_round(c);
     } else if (sum.count > 0 && c->attached < c->o.rule.workers) {
         turn_to(c, SERVER_SUM, (struct diary_of){k->key, k->turn, sum.count, k->step});
         sum_add(&sum);
         take_turns(c, k, sum.count);
     }
+    return 0;
+}
+
+int reach_step(struct server_core *c, struct server_key *k, int64_t steps,
+               const struct update_scalars *last) {
+    if (k->loaded && k->step == steps) return 0;
+    if (!k->loaded || !k->complete || k->step != steps - 1)
+        return core_fail(c->error, "key %d (%s): it is at step %lld and cannot reach step %lld", k->key,
+                         k->unit->name, (long long)k->step, (long long)steps);
+    if (apply(c, k, k->buf.acc, k->lr, last) != 0) return -1;
+    k->complete = false;
+    k->step++;
     return 0;
 }
 
@@ -313,5 +347,6 @@ int push_on_arrival(struct server_core *c, struct server_key *k, const struct wi
     if (++c->applied % ((uint64_t)c->count * (uint64_t)c->o.rule.workers) == 0) c->totals.steps++;
     if (g->frame || !k->pulls[h->rank].pending) acknowledge(c, k, h->rank, false);
     answer_pulls(c, k);
+    if (keep_wanted(c, h)) keep_key(c, k, h->step + 1);
     return 0;
 }

@@ -1,25 +1,37 @@
 // The life of a key's step: held, added, committed, answered (server_step.c). server_core.c takes the messages,
-// server_snapshot.c has what is asked beside it, replay.c repeats a recorded order; only these include this file.
+// server_keep.c hands a step's end to a checkpoint, replay.c repeats a recorded order; only these include this file.
 #ifndef STARRING_PS_SERVER_SERVER_STEP_H
 #define STARRING_PS_SERVER_SERVER_STEP_H
 
 #include "ps/server/server_state.h"
+#include "ps/server/sum.h"
 
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held);
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker);
 void answer_pull(struct server_core *c, struct server_key *k, int worker);
 // A push that is due and fits. Take over the gradient. 0, or -1 with an error.
 int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                  const struct gradient *g, double now);
+                  const struct gradient *g);
 int push_on_arrival(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     const struct gradient *g);
+// Writes down a push of the open step, and holds its gradient. Takes it over. 0, or -1 with an error.
+int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+              const struct gradient *g);
+// All gradients that count are here: they are added, and the key joins the shard's sum. Where nothing has to be decided
+// or waited for (*at_once), the update is part of the same pass. Then they are let go, and close_key commits the key if
+// that can be; the last one has closed the shard's step. 0, or -1 with an error.
+int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once);
+int close_key(struct server_core *c, struct server_key *k, bool at_once);
 // Commits what is complete and decided. 0, or -1 with an error.
 int commit_all(struct server_core *c);
+// Without anything that is said: the key is at `steps` steps, or takes the last one of them, which was decided so. 0, or
+// -1 with an error: it can do neither.
+int reach_step(struct server_core *c, struct server_key *k, int64_t steps, const struct update_scalars *last);
 // The round of step t is over when the scheduler has answered and every key has committed.
 void end_round(struct server_core *c);
-// What was asked for, if its version has come; a request for it.
+// What was asked for, if its version has come.
 void answer_snapshot(struct server_core *c, struct server_key *k);
-void on_snapshot(struct server_core *c, struct server_key *k, const struct wire_header *h);
-void report_sum(struct server_core *c, double now);
+void answer_pulls(struct server_core *c, struct server_key *k);
+void report_sum(struct server_core *c);
 
 #endif

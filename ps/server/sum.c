@@ -2,7 +2,8 @@
 
 #include "kernels/cpu/sum_block.h"
 
-#define GRADS_AT_ONCE 32
+#define GRADS_AT_ONCE  32
+#define SCALED_AT_ONCE 1024  // elements
 
 void sum_add(const struct sum_args *a) {
     sum_block(&(struct sum_block){.out = a->acc,
@@ -14,7 +15,7 @@ void sum_add(const struct sum_args *a) {
                                   .to = DT_F32});
 }
 
-void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
+static void finish(const struct sum_args *a, int64_t begin, int64_t n, void *out, enum dtype rounded) {
     const void *in[GRADS_AT_ONCE];
     const float *start = a->first ? NULL : a->acc + begin;
     enum dtype to = DT_F32;
@@ -23,10 +24,31 @@ void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
         bool last = k + count == a->count;
         for (int i = 0; i < count; i++)
             in[i] = (const char *)a->grads[k + i] + (size_t)begin * dtype_size(a->dtype);
-        to = last ? a->dtype : DT_F32;
+        to = last ? rounded : DT_F32;
         void *at = last ? out : a->acc + begin;
         sum_block(&(struct sum_block){
             .out = at, .start = start, .in = in, .count = count, .n = n, .from = a->dtype, .to = to});
         start = at;
+    }
+}
+
+// Block by block: what is read of acc lies behind what has been written to out.
+void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
+    float block[SCALED_AT_ONCE];
+    if (a->scale == 0.0f || a->scale == 1.0f) {
+        finish(a, begin, n, out, a->dtype);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += SCALED_AT_ONCE) {
+        int64_t m = n - at < SCALED_AT_ONCE ? n - at : SCALED_AT_ONCE;
+        const char *why = "";
+        struct cast_args cast = {.out = (char *)out + (size_t)at * dtype_size(a->dtype),
+                                 .in = block,
+                                 .n = m,
+                                 .from = DT_F32,
+                                 .to = a->dtype};
+        finish(a, begin + at, m, block, DT_F32);
+        for (int64_t i = 0; i < m; i++) block[i] *= a->scale;
+        cpu_ops[OP_CAST](1, &cast, &why);
     }
 }

@@ -14,7 +14,8 @@ struct sum_args {
     int count;
     int64_t n;
     enum dtype dtype;
-    bool first;  // the sum starts with these: acc is not read
+    bool first;   // the sum starts with these: acc is not read
+    float scale;  // sum_finish: of the sum in fp32, before it is rounded; 0 and 1: none
 };
 // acc = [acc +] grads[0] + grads[1] + ..
 void sum_add(const struct sum_args *a);

@@ -4,10 +4,11 @@
 #include <stdlib.h>
 
 #include "ps/medium.h"
+#include "ps/net/rejoin.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
-#define ASK_EVERY_S 0.1
+#define ASK_EVERY_S 0.05
 
 // What a shard is asked: seq says which answer is which.
 enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
@@ -65,7 +66,11 @@ static int hear(struct meeting *m, struct net_socket *from, int shard) {
         ps_frame_release(x.frame);
         if (shard < 0 && (x.header.kind == WIRE_ABORT || x.header.kind == WIRE_REFUSED))
             return ps_fail(x.header.text);
-        if (shard >= 0 && x.header.job == m->a->id->job && answered(m, shard, &x.header) != 0) return -1;
+        if (shard < 0 && rejoin_asked(m->a->id->job, &x.header))
+            return rejoin_now(m->a->role, m->a->id->incarnation, x.header.text);
+        if (shard < 0 || x.header.job != m->a->id->job) continue;
+        if (!roster_is_shard(m->a->roster, shard, m->a->sharing->map->threads, &x.header)) continue;
+        if (answered(m, shard, &x.header) != 0) return -1;
     }
     return rc;
 }
@@ -73,7 +78,7 @@ static int hear(struct meeting *m, struct net_socket *from, int shard) {
 static int meet_all(struct meeting *m, struct net_poll_item *items) {
     const struct config *c = m->a->role->config;
     int shards = m->a->sharing->map->shards;
-    double end = now_seconds() + ps_deadline_s(c), asked_s = 0, beat_s = 0;
+    double end = now_seconds() + ps_deadline_s(c), asked_s = 0;
     while (m->open > 0) {
         double now = now_seconds();
         if (ps_stopped(m->a->role->stop)) {
@@ -81,8 +86,6 @@ static int meet_all(struct meeting *m, struct net_poll_item *items) {
             return fail("interrupted during login");
         }
         if (now - asked_s > ASK_EVERY_S) ask_all(m), asked_s = now;
-        if (now - beat_s > ps_heartbeat_s(c))
-            ps_say(m->a->scheduler, m->a->id, WIRE_HEARTBEAT, NULL), beat_s = now;
         items[0] = (struct net_poll_item){.socket = m->a->scheduler};
         for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = m->a->shards[g]};
         if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;

@@ -12,6 +12,7 @@ struct attach {
     struct net_socket *scheduler;
     struct net_socket *const *shards;  // (map->shards)
     struct sharing *sharing;
+    const struct roster *roster;
 };
 // Blocks until every shard has answered, at most the deadline. Where shared memory is demanded and cannot be had, an
 // error that names both. 0, or -1 after logging.

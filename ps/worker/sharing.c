@@ -61,12 +61,12 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
     s->servers = xcalloc((unsigned long)m->servers, sizeof *s->servers);
     s->shared = xcalloc((unsigned long)m->shards, sizeof *s->shared);
     for (int r = 0; r < m->servers; r++) s->servers[r].fd = -1;
-    s->in_place = ps_weights_in_place(c, m);
+    s->in_place = ps_weights_in_place(c, m->pages, m->count);
     arena_init(&measured, NULL);
-    if (ps_shares(c)) worker_carve(&measured, c, l, m, &room, out);
+    if (ps_shares(c)) worker_carve(&measured, c, l, s->in_place, &room, out);
     if (ps_shares(c) && open_own(s, a, room.used) != 0) return -1;
     room = (struct arena_room){.base = s->own.base, .used = SEGMENT_HEAD};
-    worker_carve(a, c, l, m, s->own.base ? &room : NULL, out);
+    worker_carve(a, c, l, s->in_place, s->own.base ? &room : NULL, out);
     if (a->failed) return -1;
     return s->in_place ? open_window(s, out) : 0;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/timing.h"
 #include "shared/core/error.h"
 
 struct collection {
@@ -10,8 +11,11 @@ struct collection {
     struct snapshot *snapshot;
     uint64_t seq;
     int64_t version, least, most;
-    int missing;     // keys
-    bool *answered;  // (keys)
+    int missing;      // keys
+    bool *answered;   // (keys)
+    uint32_t *again;  // (keys) number of the last request for an answer that is lost
+    uint32_t asked;   // numbers given out
+    int repeats;
     double asked_s;
 };
 
@@ -27,12 +31,22 @@ struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options
     return p;
 }
 
-static void ask(struct snapshot_pulls *p, struct collection *c, double now) {
+static void ask_key(const struct snapshot_pulls *p, const struct collection *c, int key, uint32_t flags) {
+    struct wire_header h = {.kind = WIRE_SNAPSHOT,
+                            .key = key,
+                            .version = c->version,
+                            .seq = c->seq,
+                            .ask = c->asked,
+                            .flags = flags};
+    port_tell(&p->o.port, p->o.map->parts[key].shard, &h);
+}
+
+// As of a pull: the question is a header, and the weights are sent again when they are known to be lost.
+static void ask(const struct snapshot_pulls *p, struct collection *c, uint32_t flags, double now) {
     c->asked_s = now;
-    for (int key = 0; key < p->o.map->count; key++) {
-        struct wire_header h = {.kind = WIRE_SNAPSHOT, .key = key, .version = c->version, .seq = c->seq};
-        if (!c->answered[key]) port_tell(&p->o.port, p->o.map->parts[key].shard, &h);
-    }
+    c->asked++;
+    for (int key = 0; key < p->o.map->count; key++)
+        if (!c->answered[key]) ask_key(p, c, key, flags);
 }
 
 void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s, double now) {
@@ -43,9 +57,10 @@ void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snaps
                              .version = version,
                              .least = INT64_MAX,
                              .missing = p->o.map->count,
-                             .answered = xcalloc((unsigned long)p->o.map->count, sizeof(bool))};
+                             .answered = xcalloc((unsigned long)p->o.map->count, sizeof(bool)),
+                             .again = xcalloc((unsigned long)p->o.map->count, sizeof(uint32_t))};
     p->first = c;
-    ask(p, c, now);
+    ask(p, c, 0, now);
 }
 
 static void forget(struct snapshot_pulls *p, struct collection *c) {
@@ -53,6 +68,7 @@ static void forget(struct snapshot_pulls *p, struct collection *c) {
     while (*at != c) at = &(*at)->next;
     *at = c->next;
     free(c->answered);
+    free(c->again);
     free(c);
 }
 
@@ -63,6 +79,10 @@ void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h
     size_t bytes = (size_t)(part->end - part->begin) * dtype_size(p->o.dtype);
     struct collection *c = p->first;
     while (c && c->seq != h->seq) c = c->next;
+    if (c && h->kind == WIRE_SNAPSHOT_SENT && !c->answered[h->key] && h->ask > c->again[h->key]) {
+        c->again[h->key] = ++c->asked;
+        ask_key(p, c, h->key, WIRE_AGAIN | WIRE_MISSING);
+    }
     if (!c || c->answered[h->key] || !frame || frame->bytes != bytes) return;
     // The frame goes back to the thread that it came from; the file is written by another.
     void *copy = xcalloc(1, bytes);
@@ -75,6 +95,7 @@ void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h
                                                          .owner = copy});
     c->answered[h->key] = true;
     c->asked_s = now;  // answers are coming
+    c->repeats = 0;
     if (h->version < c->least) c->least = h->version;
     if (h->version > c->most) c->most = h->version;
     if (--c->missing > 0) return;
@@ -85,7 +106,10 @@ void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h
 
 void snapshot_pulls_tick(struct snapshot_pulls *p, double now) {
     for (struct collection *c = p->first; c; c = c->next)
-        if (now - c->asked_s > p->o.resend_s) ask(p, c, now);
+        if (now - c->asked_s > rto_backoff(PEERS_S, c->repeats, p->o.repeat_most_s)) {
+            c->repeats++;
+            ask(p, c, WIRE_AGAIN, now);
+        }
 }
 
 void snapshot_pulls_end(struct snapshot_pulls *p) {

@@ -19,7 +19,7 @@
 struct snapshot_pulls_options {
     const struct shard_map *map;
     enum dtype dtype;
-    double resend_s;
+    double repeat_most_s;  // between two questions
     struct ps_port port;
 };
 

@@ -4,74 +4,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/checkpoint/key_rows.h"
+#include "ps/checkpoint/start_point.h"
 #include "ps/consistency.h"
 #include "ps/medium.h"
-#include "ps/worker/worker_comm.h"
+#include "ps/worker/worker_state.h"
 #include "shared/core/error.h"
 
-#define NOTICED_NS 1000  // shorter waits are none: what was waited for was there
-
-struct worker;
-
-// A unit on its way from compute to the communication thread.
-struct unit_task {
-    struct worker *worker;
-    int unit;
-    struct push_info push;
-    struct transfer_ids ids;
-};
-
-struct worker {
-    struct topology t;  // first: hooks cast
-    const struct config *c;
-    struct consistency_rule rule;
-    struct shard_map *map;
-    struct arena arena;
-    struct worker_buffers buffers;
-    struct sharing sharing;
-    struct staging *staging;  // NULL: the device's memory is host memory
-    struct comm *comm;
-    struct unit_task *tasks;  // (units)
-    int64_t step, updates;
-    int micro, micro_count;
-    bool watched;  // the timeline knows of all streams
-    uint64_t load_round;
-    bool *unit_loaded;  // (units) in this round
-    int units_loaded;
-    bool loaded;
-    bool sum_started;          // alone: this step's first unit has zeroed the sum in buffers.words
-    struct event *words_read;  // the host has its copy of buffers.words
-};
-
-// The worker decides about its step alone.
-static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
-
-// What the loop may read without a lock, after a wait.
-static struct published refresh(struct worker *w) {
-    struct published p = comm_published(w->comm);
-    const struct ps_clock *clock = &p.status.clock;
-    int64_t error = ps_later(clock->worst_ns, ps_clock_error(clock, timeline_now()));
-    timeline_set_clock(w->t.timeline, (struct timeline_clock){clock->offset_ns, error});
-    w->t.staleness = p.status.staleness;
-    return p;
-}
-
-// comm_wait, as the record of this worker's time has it: the host stands still for transfer id (0: for none).
-static int await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what) {
-    int64_t begin = timeline_now();
-    int rc = comm_wait(w->comm, event, u, w->step, what);
-    int64_t end = timeline_now();
-    if (end - begin > NOTICED_NS) timeline_blocked(w->t.timeline, id, begin, end);
-    return rc;
-}
+// What all workers did together before this one came to the job, it does alone: as if they had said the same.
+static bool is_before(const struct worker *w) { return w->t.joined && w->step == w->t.start.step; }
 
 static int gather(struct worker *w, double *values, int count) {
     struct command c = {.kind = COMMAND_GATHER, .count = count};
     const char *late = "the other workers did not come to a barrier";
+    for (int i = 0; i < count && is_before(w); i++) values[i] *= w->t.size;
+    if (is_before(w)) return 0;
     memcpy(c.gather, values, (size_t)count * sizeof *values);
     comm_command(w->comm, &c);
     if (comm_wait(w->comm, COMM_GATHERED, -1, w->step, late) != 0) return -1;
-    struct published p = refresh(w);
+    struct published p = worker_refresh(w);
     memcpy(values, p.status.gathered, (size_t)count * sizeof *values);
     return 0;
 }
@@ -97,10 +48,10 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
         return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
                     t->layout->units[u].name);
     struct transfer_ids ids = w->tasks[u].ids;
-    if (await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0) return -1;
+    if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
     const char *in_use = "the last step's gradient has not been taken";
-    if (overwrites && await(w, COMM_FREE, u, ids.gradients, in_use) != 0) return -1;
+    if (overwrites && worker_await(w, COMM_FREE, u, ids.gradients, in_use) != 0) return -1;
     staging_await_weights(w->staging, u, ids);
     if (overwrites && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     *view = (struct unit_view){.weights = w->buffers.weights[u],
@@ -124,36 +75,13 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
     return staging_watch(w->staging, t->timeline);
 }
 
-// On the compute stream, or behind the copy from the device: the unit's gradient is complete.
-static int hand_over(void *arg) {
-    struct unit_task *task = arg;
-    struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push, .ids = task->ids};
-    c.push.ready_ns = timeline_now();
-    timeline_own_ready(c.ids.in, c.ids.gradients, c.push.ready_ns);
-    timeline_own_ready(c.ids.in, c.ids.weights, c.push.ready_ns);
-    comm_command(task->worker->comm, &c);
-    return 0;
-}
-
-static void push_unit(struct worker *w, int u) {
-    struct transfer x = {.unit = u,
-                         .bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype),
-                         .kind = TRANSFER_GRADIENTS};
-    struct transfer_ids *ids = &w->tasks[u].ids;
-    ids->in = w->t.timeline;
-    ids->gradients = timeline_ask(ids->in, &x);
-    x.kind = TRANSFER_WEIGHTS;
-    ids->weights = timeline_ask(ids->in, &x);
-    if (w->c->no_overlap)
-        hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
-    else
-        stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
-}
-
-// As the loop computes it: gradients may go out before the loop asks for the step.
-static float lr_now(const struct worker *w) {
-    int64_t samples = is_alone(w) ? w->t.samples : w->updates * w->c->train_batch;
-    return schedule_lr(&w->c->schedule, w->c->optimizer.lr, schedule_steps(samples, w->c->train_batch));
+// Of the step behind the one in hand it is not known who belongs to it: most often the same.
+static int64_t worker_batch(struct topology *t, int64_t step) {
+    struct worker *w = (struct worker *)t;
+    int64_t own = w->c->micro_batch * w->c->accumulation;
+    if (!t->deals) return step * w->c->train_batch + t->beside.dealt + t->rank * own;
+    int64_t ahead = (step - w->step) * own * elastic_count(w->deal.members);
+    return deal_first(&w->deal, t->rank, own) + ahead;
 }
 
 static int worker_grad_ready(struct topology *t, int u) {
@@ -169,120 +97,10 @@ static int worker_grad_ready(struct topology *t, int u) {
         w->sum_started = true;
         if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
-    w->tasks[u].push = (struct push_info){.step = w->step, .lr = lr_now(w), .grad_scale = 1.0f};
-    if (!w->c->no_overlap) push_unit(w, u);
+    w->tasks[u].push =
+        (struct push_info){.step = w->step, .lr = worker_lr(w), .grad_scale = 1.0f, .keep = t->keep};
+    if (!w->c->no_overlap) worker_push_unit(w, u);
     return 0;
-}
-
-// Without overlap gradients leave when the backward pass has ended: first they all are where pushes read them.
-static int fetch_all(struct worker *w, int64_t step) {
-    for (int u = w->t.layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u);
-    event_record(w->words_read, staging_push_stream(w->staging, w->t.compute));
-    if (event_sync(w->words_read) == 0) return 0;
-    return fail("step %lld: %s", (long long)step + 1, dev_error(w->t.dev));
-}
-
-// The last unit's first, as with overlap.
-static void push_all(struct worker *w) {
-    for (int u = w->t.layout->count - 1; u >= 0; u--) push_unit(w, u);
-}
-
-// And nothing is computed before all weights are there. w->step is the next one.
-static int await_all(struct worker *w) {
-    for (int u = 0; u < w->t.layout->count; u++) {
-        struct transfer_ids ids = w->tasks[u].ids;
-        if (await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
-            await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
-            return -1;
-        staging_await_weights(w->staging, u, ids);
-    }
-    return 0;
-}
-
-// What the host needs of the step's results: one copy and the step's one wait for the device.
-static int read_words(struct worker *w, const struct step_input *in, struct worker_words *out) {
-    struct stream *compute = w->t.compute;
-    struct worker_words *words = w->buffers.words, *seen = w->buffers.wire_words;
-    if (words) dev_copy(compute, &words->loss_sum, in->loss_sum, sizeof(double));
-    if (seen && words)
-        dev_copy(compute, seen, words, sizeof *words);
-    else if (seen)
-        dev_copy(compute, &seen->loss_sum, in->loss_sum, sizeof(double));
-    event_record(w->words_read, compute);
-    if (event_sync(w->words_read) != 0)
-        return fail("step %lld: %s", (long long)in->step + 1, dev_error(w->t.dev));
-    *out = seen ? *seen : words ? *words : (struct worker_words){.loss_sum = *in->loss_sum};
-    return 0;
-}
-
-static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
-    struct worker_words words;
-    if (read_words(w, in, &words) != 0) return -1;
-    if (w->c->no_overlap) push_all(w);
-    uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
-    struct command c = {
-        .kind = COMMAND_REPORT,
-        .report = {.in = *in, .loss = words.loss_sum / in->loss_tokens, .ready_ns = timeline_now()}};
-    const char *late = "the scheduler did not close the step";
-    timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
-    comm_command(w->comm, &c);
-    if (await(w, COMM_STEP_DONE, -1, id, late) != 0) return -1;
-    struct published p = comm_published(w->comm);
-    timeline_peers_ready(w->t.timeline, id, p.status.done_peers_ns);
-    timeline_done(w->t.timeline, id, p.status.done_ns);
-    *out = p.status.stats;
-    return 0;
-}
-
-// The whole gradient is this worker's own: norm, clip and skip are decided here. loss and norm in the
-// stats are this worker's.
-static int step_alone(struct worker *w, const struct step_input *in, struct step_stats *out) {
-    struct worker_words words;
-    if (read_words(w, in, &words) != 0) return -1;
-    struct update_scalars s = update_decide(&words.sum, in->loss_scale, in->clip);
-    *out = (struct step_stats){
-        .loss = words.loss_sum / in->loss_tokens, .grad_norm = s.norm, .skipped = s.skip != 0};
-    if (commit_round(w->c)) {
-        struct push_info push = {
-            .step = in->step, .lr = in->lr, .grad_scale = s.grad_scale, .skip = s.skip != 0};
-        for (int u = 0; u < w->t.layout->count; u++) {
-            w->tasks[u].push = push;
-            push_unit(w, u);
-        }
-        return 0;
-    }
-    if (w->c->no_overlap) push_all(w);
-    if (s.skip)
-        return fail(
-            "step %lld: %lld gradient elements are not finite and were pushed as "
-            "they came; lower the learning rate or set gradient_clipping",
-            (long long)in->step, (long long)words.sum.nonfinite);
-    return 0;
-}
-
-// A worker that decides alone exchanges nothing with the scheduler at the end of a step: heartbeats carry the
-// request to stop.
-static bool stop_alone(struct worker *w, bool own) {
-    if (own) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
-    return own || comm_published(w->comm).status.stopped;
-}
-
-static int worker_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
-    struct worker *w = (struct worker *)t;
-    if (in->step != w->step)
-        return fail("step %lld: the topology is at step %lld", (long long)in->step, (long long)w->step);
-    if (f32_to_bits(in->lr) != f32_to_bits(lr_now(w)))
-        return fail("step %lld: gradients went out with the schedule's learning rate %.9g, the loop has %.9g",
-                    (long long)in->step, (double)lr_now(w), (double)in->lr);
-    if (w->c->no_overlap && fetch_all(w, in->step) != 0) return -1;
-    int rc = is_alone(w) ? step_alone(w, in, out) : step_together(w, in, out);
-    refresh(w);
-    if (rc != 0) return -1;
-    if (is_alone(w)) out->stop = stop_alone(w, in->stop);
-    out->snapshot = in->snapshot;  // worker 0 has it collected by itself
-    w->step++;
-    if (!out->skipped) w->updates++;
-    return w->c->no_overlap ? await_all(w) : 0;
 }
 
 static int worker_sum(struct topology *t, double *values, int count) {
@@ -318,7 +136,7 @@ static int worker_finish(struct topology *t) {
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step,
                   "the last snapshot was not ended, or the trace not written") != 0)
         return -1;
-    refresh(w);
+    worker_refresh(w);
     return 0;
 }
 
@@ -356,6 +174,30 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     return 0;
 }
 
+// The servers read the state themselves: this worker goes on where they are, on weights that it pulls.
+static int worker_load(struct topology *t, struct checkpoint *c) {
+    struct worker *w = (struct worker *)t;
+    struct key_rows rows = {0};
+    const char *late = "the weights of the checkpoint have not landed";
+    if (!t->checkpoint)
+        return fail("%s: the scheduler has not told the servers to go on from it: give it --resume too",
+                    checkpoint_path(c));
+    int rc = start_point_check(c, w->seal);
+    if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
+    if (rc == 0 && is_alone(w)) t->start.step = key_rows_step(&rows, t->rank);
+    key_rows_free(&rows);
+    if (rc != 0) return -1;
+    w->step = t->start.step;
+    w->updates = t->start.updates;
+    w->deal.state = t->start;
+    if (t->deals) t->samples = t->start.samples;
+    comm_command(w->comm, &(struct command){.kind = COMMAND_BEGIN, .step = w->step});
+    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, late) != 0) return -1;
+    w->loaded = true;
+    if (is_alone(w)) count_samples(w);
+    return 0;
+}
+
 static void worker_abort(struct topology *t, const char *why) {
     comm_give_up(((struct worker *)t)->comm, why);
 }
@@ -386,11 +228,13 @@ static const struct topology_ops worker_ops = {
     .acquire = worker_acquire,
     .release = worker_release,
     .begin_micro = worker_begin_micro,
+    .batch = worker_batch,
     .grad_ready = worker_grad_ready,
     .step = worker_step,
     .sum = worker_sum,
     .finish = worker_finish,
     .snapshot = worker_snapshot,
+    .load = worker_load,
     .load_unit = worker_load_unit,
     .abort = worker_abort,
     .destroy = worker_destroy,
@@ -415,6 +259,12 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;
 }
 
+// Whether this role was told that there is a checkpoint to go on from.
+static bool wants_checkpoint(const struct config *c) {
+    const struct recovery_config *r = &c->recovery;
+    return r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0;
+}
+
 static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
     struct comm_options o = {.role = *role,
                              .map = w->map,
@@ -424,6 +274,12 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
                              .wire = &w->t.wire};
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id))) return -1;
+    if (!id.checkpoint[0] && wants_checkpoint(w->c)) {
+        fail("--resume %s: the scheduler has named no checkpoint: give it --resume too",
+             w->c->recovery.resume);
+        comm_give_up(w->comm, error_last());
+        return -1;
+    }
     if (sharing_settle(&w->sharing, &w->arena) != 0) {
         comm_give_up(w->comm, error_last());
         return -1;
@@ -431,7 +287,28 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.medium = sharing_medium(&w->sharing);
     w->t.rank = id.rank;
-    w->t.job = id.job;
+    w->t.job = w->t.life = id.job;
+    memcpy(w->checkpoint, id.checkpoint, sizeof w->checkpoint);
+    w->seal = id.seal;
+    if (w->checkpoint[0]) w->t.checkpoint = w->checkpoint;
+    w->t.epoch = id.epoch;
+    return 0;
+}
+
+// The job is under way: its weights are the servers', and come as those of any step.
+static int worker_enter(struct worker *w) {
+    const struct joined *j = comm_joined(w->comm);
+    if (!j) return 0;
+    w->t.joined = true;
+    w->t.start = j->deal.state;
+    w->t.samples = j->deal.state.samples;
+    w->deal = j->deal;
+    w->step = w->t.start.step;
+    w->updates = w->t.start.updates;
+    comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
+    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the weights of the running job have not landed") != 0)
+        return -1;
+    w->loaded = true;
     return 0;
 }
 
@@ -453,8 +330,10 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->c = c;
     w->rule = consistency_of(c);
     w->t.mean_per_worker = is_alone(w);
+    w->t.deals = ps_elastic(c) && !is_alone(w);
+    w->deal.members = elastic_all(c->workers);
     struct topology *t = &w->t;
-    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0) return t;
+    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0) return t;
     topology_destroy(&t);
     return NULL;
 }

@@ -1,4 +1,4 @@
-#include "ps/worker/worker_comm.h"
+#include "ps/worker/worker_comm_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,52 +7,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "ps/consistency.h"
-#include "ps/medium.h"
+#include "ps/net/farewell.h"
+#include "ps/net/pulse.h"
+#include "ps/net/rejoin.h"
 #include "ps/timing.h"
-#include "ps/worker/attach.h"
-#include "ps/worker/snapshot_pulls.h"
-#include "ps/worker/worker_trace.h"
 #include "shared/core/error.h"
-#include "shared/launch/stop.h"
 
-#define PARTING_S 2.0  // for the scheduler's answer to a goodbye
-
-struct comm {
-    struct comm_options o;
-    const struct config *c;
-    struct consistency_rule rule;
-    struct ps_identity id;
-    struct net *net;
-    struct net_socket *scheduler;
-    struct net_socket **shards;  // (map->shards)
-    struct worker_core *core;
-    struct snapshot_pulls *snapshots;
-    struct worker_times *times;
-    struct diary *diary;  // NULL: no trace
-    pthread_t thread;
-    bool thread_started;
-    int taken;  // commands since the last publishing; the communication thread's
-    int wake_fd;
-
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;    // published or failed
-    struct command *commands;  // guarded by mutex, as all below
-    int command_count, command_capacity;
-    struct published now;
-    int64_t *landed;  // (units)
-    int *busy;        // (units)
-    int unobeyed;     // commands whose effect is not published yet
-    uint64_t gathers_asked;
-    bool waiting;  // for:
-    enum comm_event waited_event;
-    int waited_unit;  // -1: none
-    int64_t waited_step;
-    char waiting_for[192];  // what that unit lacks
-    bool quit, failed;
-    char error[WIRE_TEXT_MAX];
-    bool error_logged;
-};
+#define LOST_SAID_MOST 8    // how often the scheduler is told of a silent shard, which takes an epoch to mend
+#define PARTING_S      2.0  // for the scheduler's answer to a goodbye
 
 // ---------------------------------------------------------------- any thread
 static void wake(struct comm *c) {
@@ -112,11 +74,17 @@ static bool has_happened(const struct comm *c, enum comm_event event, int u, int
     return false;
 }
 
+static void say_late(const struct comm *c, int unit, int64_t step, const char *what,
+                     char text[WIRE_TEXT_MAX]) {
+    snprintf(text, WIRE_TEXT_MAX, "step %lld: %s within %lld ms%s%s", (long long)step, what,
+             (long long)c->c->ps.deadline_ms, unit >= 0 ? ": " : "", unit >= 0 ? c->waiting_for : "");
+}
+
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what) {
     double start = now_seconds();
     struct timespec end = moment_in(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
-    int late = 0;
+    int late = 0, said = 0;
     pthread_mutex_lock(&c->mutex);
     c->waiting = true;
     c->waited_event = event;
@@ -126,8 +94,15 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         // Who answers is alive, and waited for: the scheduler says who is slow, and notices who is lost.
         if (late && c->now.status.silent_s <= ps_lost_s(c->c)) {
-            end = moment_in(ps_resend_s(c->c));
+            end = moment_in(ps_repeat_most_s(c->c));
             late = 0;
+        }
+        // The scheduler, which hears it, begins an epoch without it.
+        if (late && c->c->recovery.restart > 0 && said++ < LOST_SAID_MOST) {
+            say_late(c, unit, step, what, c->lost);
+            end = moment_in(ps_repeat_most_s(c->c));
+            late = 0;
+            wake(c);
         }
     }
     c->waiting = false;
@@ -137,8 +112,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     if (failed)
         snprintf(text, sizeof text, "%s", c->error);
     else if (!ready)
-        snprintf(text, sizeof text, "step %lld: %s within %lld ms%s%s", (long long)step, what,
-                 (long long)c->c->ps.deadline_ms, unit >= 0 ? ": " : "", unit >= 0 ? c->waiting_for : "");
+        say_late(c, unit, step, what, text);
     c->now.waited_s += now_seconds() - start;
     pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
@@ -171,6 +145,10 @@ static void obey(struct comm *c, const struct command *x, double now) {
             return;
         case COMMAND_INIT:
             worker_core_init_unit(core, x->unit, x->values, x->round);
+            return;
+        case COMMAND_BEGIN:
+            worker_core_begin(core, x->step);
+            worker_core_pull_all(core, now);
             return;
         case COMMAND_REPORT:
             worker_core_report(core, &x->report, now);
@@ -214,16 +192,33 @@ static void take_commands(struct comm *c) {
     free(commands);
 }
 
+// Returns where that is impossible, which ends the worker.
+static int begin_anew(const struct comm *c, const char *why) {
+    error_quiet(!c->o.role.say_waiting);
+    int rc = rejoin_now(&c->o.role, c->id.incarnation, why);
+    error_quiet(1);
+    return rc;
+}
+
+// Whether a message is of this job and of whom its socket stands for. A refusal names no job.
+static bool counts(const struct comm *c, int peer, const struct wire_header *h) {
+    if (peer == PEER_SCHEDULER) return h->job == c->id.job || (h->kind == WIRE_REFUSED && !h->job);
+    return h->job == c->id.job && roster_is_shard(c->roster, peer, c->o.map->threads, h);
+}
+
 static int drain(struct comm *c, struct net_socket *s, int peer) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
-        if (m.header.job != c->id.job) {
+        if (!counts(c, peer, &m.header)) {
             ps_frame_release(m.frame);
+            // Wherever the main thread is: nothing that it does matters any more.
+            if (peer == PEER_SCHEDULER && rejoin_asked(c->id.job, &m.header))
+                return begin_anew(c, m.header.text);
             continue;
         }
         worker_trace_message(c->diary, c->id.rank, &m.header);
-        if (m.header.kind == WIRE_SNAPSHOT_REPLY) {
+        if (m.header.kind == WIRE_SNAPSHOT_REPLY || m.header.kind == WIRE_SNAPSHOT_SENT) {
             snapshot_pulls_answer(c->snapshots, &m.header, m.frame, now_seconds());
             ps_frame_release(m.frame);
             continue;
@@ -272,6 +267,16 @@ static bool publish(struct comm *c, double busy_s) {
     return busy && !worker_core_transferring(c->core);
 }
 
+// A shard owes an answer, and is silent: the scheduler may not know yet.
+static void say_lost(struct comm *c) {
+    struct ps_message m = {.header = {.kind = WIRE_ABORT, .flags = WIRE_LOST}};
+    pthread_mutex_lock(&c->mutex);
+    memcpy(m.header.text, c->lost, sizeof c->lost);
+    c->lost[0] = 0;
+    pthread_mutex_unlock(&c->mutex);
+    if (m.header.text[0]) comm_send(c, PEER_SCHEDULER, &m);
+}
+
 static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     int shards = c->o.map->shards;
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
@@ -281,6 +286,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
     diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
     if (items[0].ready) take_commands(c);
+    say_lost(c);
     if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
         if (items[2 + g].ready && drain(c, c->shards[g], g) != 0) return -1;
@@ -297,6 +303,19 @@ static bool asked_to_end(struct comm *c, bool *failed) {
     return quit;
 }
 
+// The job hears why, or the scheduler that this worker has heard it.
+static void last_word(struct comm *c) {
+    const struct worker_status *status = worker_core_status(c->core);
+    char why[WIRE_TEXT_MAX];
+    pthread_mutex_lock(&c->mutex);
+    memcpy(why, c->error, sizeof why);
+    pthread_mutex_unlock(&c->mutex);
+    if (status->told || status->lost_scheduler)
+        ps_say(c->scheduler, &c->id, status->told ? WIRE_GOODBYE : WIRE_ABORT, why);
+    else
+        ps_abort(c->scheduler, &c->id, why);
+}
+
 static void *comm_main(void *arg) {
     struct comm *c = arg;
     struct net_poll_item *items = xcalloc((unsigned long)c->o.map->shards + 2, sizeof *items);
@@ -306,56 +325,22 @@ static void *comm_main(void *arg) {
     double before = now_seconds();
     while (!asked_to_end(c, &failed)) {
         bool transferring = worker_core_transferring(c->core);
-        if (poll_once(c, items, hurry) != 0 || pass_on(c) != 0)
-            comm_give_up(c, worker_core_error(c->core)[0] ? worker_core_error(c->core) : error_last());
+        atomic_fetch_add(&c->turns, 1);
+        int rc = poll_once(c, items, hurry) != 0 || pass_on(c) != 0 ? -1 : 0;
+        const char *why = worker_core_error(c->core);
+        bool anew = rc != 0 && c->c->recovery.restart > 0 && worker_core_status(c->core)->lost_scheduler;
+        if (anew) begin_anew(c, why);
+        if (rc != 0) comm_give_up(c, anew || !why[0] ? error_last() : why);
         double after = now_seconds();
         hurry = publish(c, transferring ? after - before : 0.0);
         before = after;
     }
-    if (failed) {
-        pthread_mutex_lock(&c->mutex);
-        ps_say(c->scheduler, &c->id, WIRE_ABORT, c->error);
-        pthread_mutex_unlock(&c->mutex);
-    }
+    if (failed) last_word(c);
     free(items);
     return NULL;
 }
 
-// ---------------------------------------------------------------- login
-// Connects to every shard of the endpoints' lines. 0 or -1 after logging.
-static int connect_shards(struct comm *c, char *endpoints) {
-    char *rest = NULL, *line = strtok_r(endpoints, "\n", &rest);
-    for (int g = 0; g < c->o.map->shards; g++, line = strtok_r(NULL, "\n", &rest)) {
-        if (!line) return fail("the scheduler named %d of %d server addresses", g, c->o.map->shards);
-        if (!(c->shards[g] = net_dealer(c->net, line))) return -1;
-    }
-    return 0;
-}
-
-static int join_job(struct comm *c) {
-    const struct ps_role_options *role = &c->o.role;
-    struct manifest manifest = manifest_make(c->c, role->layout, c->o.map);
-    struct net_options no = {.wire = c->o.wire,
-                             .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
-                             .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards),
-                             .queue_messages = 4 * c->o.map->count + 1024};
-    c->net = net_create(&no);
-    if (!c->net || !(c->scheduler = net_dealer(c->net, role->scheduler))) return -1;
-    struct ps_login l = {.socket = c->scheduler, .role = role, .manifest = &manifest};
-    if (ps_login(&l, &c->id) != 0) return -1;
-    error_set_label("worker %d", c->id.rank);
-    char *endpoints = ps_wait_start(&l, &c->id);
-    int rc = endpoints ? connect_shards(c, endpoints) : -1;
-    struct attach a = {
-        .role = role, .id = &c->id, .scheduler = c->scheduler, .shards = c->shards, .sharing = c->o.sharing};
-    if (rc == 0) rc = attach_shards(&a);
-    // If the launcher asked this worker to leave, it also tells the other roles to end.
-    bool asked = ps_stopped(role->stop) && stop_supervised();
-    if (rc != 0 && !asked) ps_say(c->scheduler, &c->id, WIRE_ABORT, error_last());
-    free(endpoints);
-    return rc;
-}
-
+// ---------------------------------------------------------------- create
 static int start(struct comm *c) {
     struct worker_core_options o = {.layout = c->o.role.layout,
                                     .map = c->o.map,
@@ -366,15 +351,21 @@ static int start(struct comm *c) {
                                     .grad_at = c->o.buffers->grad_at,
                                     .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
                                     .credit_bytes = c->c->ps.credit_bytes,
-                                    .resend_s = ps_resend_s(c->c),
+                                    .repeat_most_s = ps_repeat_most_s(c->c),
+                                    .peers_s = c->rule.row->on_arrival ? 0 : PEERS_S,
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
                                     .start_s = now_seconds(),
                                     .clock = c->id.clock,
                                     .port = {c, comm_send}};
     c->core = worker_core_create(&o);
+    if (c->id.joins) {
+        worker_core_begin(c->core, c->joined.deal.state.step);
+        worker_core_gathers(c->core, c->joined.gathers);
+        c->gathers_asked = c->joined.gathers;
+    }
     c->snapshots = snapshot_pulls_create(&(struct snapshot_pulls_options){
-        .map = o.map, .dtype = o.dtype, .resend_s = o.resend_s, .port = o.port});
+        .map = o.map, .dtype = o.dtype, .repeat_most_s = o.repeat_most_s, .port = o.port});
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread");
     c->thread_started = true;
@@ -397,10 +388,12 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
-    if (join_job(c) != 0 || start(c) != 0) comm_destroy(&c);
+    if (comm_join_job(c) != 0 || start(c) != 0) comm_destroy(&c);
     if (c) *id = c->id;
     return c;
 }
+
+const struct joined *comm_joined(const struct comm *c) { return c->id.joins ? &c->joined : NULL; }
 
 // ---------------------------------------------------------------- the end
 static void join_thread(struct comm *c) {
@@ -416,7 +409,11 @@ static void join_thread(struct comm *c) {
 void comm_part(struct comm *c) {
     double end = now_seconds() + PARTING_S;
     if (!c->thread_started) return;
-    comm_command(c, &(struct command){.kind = COMMAND_GOODBYE});
+    pthread_mutex_lock(&c->mutex);
+    bool failed = c->failed;
+    pthread_mutex_unlock(&c->mutex);
+    // Who gives up says ABORT alone: behind a GOODBYE that overtakes it the job would end well for the others.
+    if (!failed) comm_command(c, &(struct command){.kind = COMMAND_GOODBYE});
     pthread_mutex_lock(&c->mutex);
     while (!c->failed && !c->now.status.parted && now_seconds() < end) {
         pthread_mutex_unlock(&c->mutex);
@@ -429,6 +426,7 @@ void comm_part(struct comm *c) {
 
 void comm_hang_up(struct comm *c) {
     join_thread(c);
+    pulse_stop(&c->pulse);
     net_destroy(&c->net, c->now.status.parted ? 0 : FLUSH_MS);
 }
 
@@ -445,6 +443,7 @@ void comm_destroy(struct comm **at) {
     diary_destroy(&c->diary);
     free(c->commands);
     free(c->shards);
+    roster_destroy(&c->roster);
     free(c->landed);
     free(c->busy);
     free(c);

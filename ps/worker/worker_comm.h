@@ -14,6 +14,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_COMM_H
 #define STARRING_PS_WORKER_WORKER_COMM_H
 
+#include "ps/elastic/join.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/worker/sharing.h"
@@ -33,6 +34,8 @@ struct comm_options {
 struct comm;
 // Logs in, connects to every shard and starts the thread. id: who this worker is. NULL after logging.
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id);
+// What the job was at when this worker came to it; NULL: it has been there from the beginning.
+const struct joined *comm_joined(const struct comm *c);
 // Says goodbye and ends the thread. Commands that come later are ignored.
 void comm_part(struct comm *c);
 // Ends the thread and closes its sockets: nothing is sent any more.
@@ -45,6 +48,7 @@ void comm_destroy(struct comm **c);  // after comm_part; waits until the transpo
 enum command_kind {
     COMMAND_PUSH,
     COMMAND_INIT,
+    COMMAND_BEGIN,  // goes on behind so many steps, and pulls the weights
     COMMAND_REPORT,
     COMMAND_GATHER,
     COMMAND_PULL_ALL,
@@ -62,6 +66,7 @@ struct command {
     struct transfer_ids ids;  // PUSH
     const float *values;      // INIT: (n_pad), until the unit is no longer busy
     uint64_t round;           // INIT
+    int64_t step;             // BEGIN
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;        // GATHER

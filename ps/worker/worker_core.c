@@ -1,4 +1,4 @@
-#include "ps/worker/worker_core.h"
+#include "ps/worker/worker_core_state.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,124 +6,18 @@
 #include <string.h>
 
 #include "ps/consistency.h"
-#include "ps/worker/credits.h"
+#include "ps/worker/worker_repeat.h"
 #include "shared/core/error.h"
 
-enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
-
-struct worker_key {
-    const struct partition *part;
-    size_t bytes;       // of weights or gradient
-    bool shared, told;  // through this worker's segment; its push has been sent
-    uint64_t grad_at, weight_at;
-    enum sending sending;
-    bool init;  // what is being sent: initial values, else a gradient
-    struct push_info push;
-    const void *payload;
-    size_t payload_bytes;
-    uint64_t init_round;
-    double sent_s, asked_s;  // last; first
-    _Atomic int inflight;    // payloads the transport still reads
-    bool pulling, pull_final;
-    int64_t pull_want;
-    uint64_t pull_seq;
-    double pulled_s;
-    int64_t landed, version;
-    uint64_t fills;  // answered pulls
-};
-
-struct worker_unit {
-    struct unit_times times;
-    int unacknowledged, unlanded;  // keys of its last push
-};
-
-// A request to the scheduler that is repeated until answered.
-struct request {
-    bool open;
-    double sent_s;
-    struct wire_header h;
-};
-
-struct worker_core {
-    struct worker_core_options o;
-    struct worker_key *keys;    // (map->count)
-    struct worker_unit *units;  // (units)
-    struct ps_clock clock;
-    int queued, sending;  // keys
-    struct credits credits;
-    uint64_t pull_seq;
-    struct request report, gather, goodbye;
-    struct worker_status status;
-    int64_t step;
-    bool stop;          // this worker was asked to leave
-    uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
-    double beat_s, heard_s;
-    double *shard_s;  // (shards) when each was heard last
-    char error[WIRE_TEXT_MAX];
-};
-
-static void request_open(struct worker_core *c, struct request *r, const struct wire_header *h, double now) {
-    *r = (struct request){true, now, *h};
-    port_tell(&c->o.port, PEER_SCHEDULER, h);
-}
-
 // ---------------------------------------------------------------- sending
-// A push goes with the pull of what comes after it, as long as that one is open.
-static void ask_as_well(struct worker_key *k, struct wire_header *h, double now) {
-    if (!k->pulling || k->pull_want != k->push.step + 1) return;
-    h->flags |= WIRE_PULLS;
-    h->seq = k->pull_seq;
-    h->into = k->weight_at;
-    k->pulled_s = now;
-}
-
-static void send_key(struct worker_core *c, int key, double now) {
-    struct worker_key *k = &c->keys[key];
-    struct ps_message m = {.header = {.kind = WIRE_INIT, .key = key, .seq = k->init_round},
-                           .payload = k->payload,
-                           .bytes = k->payload_bytes,
-                           .inflight = &k->inflight};
-    if (!k->init)
-        m.header = (struct wire_header){.kind = WIRE_PUSH,
-                                        .key = key,
-                                        .step = k->push.step,
-                                        .version = k->version,
-                                        .lr = k->push.lr,
-                                        .grad_scale = k->push.grad_scale,
-                                        .flags = k->push.skip ? WIRE_SKIP : 0,
-                                        .ready_ns = k->push.ready_ns};
-    if (!k->init) ask_as_well(k, &m.header, now);
-    if (!k->init && k->shared) {
-        m.header.place = k->grad_at;
-        m.header.place_bytes = k->bytes;
-        if (k->told) m.header.flags |= WIRE_AGAIN;
-        k->told = true;
-        m = (struct ps_message){.header = m.header};
-    }
-    int64_t *sent_ns = &c->units[k->part->unit].times.sent_ns;
-    if (!k->init && !*sent_ns) *sent_ns = ps_clock_ns(now);
-    k->sent_s = now;
-    c->o.port.send(c->o.port.ctx, k->part->shard, &m);
-}
-
-static void send_pull(struct worker_core *c, int key, double now) {
-    struct worker_key *k = &c->keys[key];
-    struct ps_message m = {.header = {.kind = WIRE_PULL,
-                                      .key = key,
-                                      .step = k->pull_want,
-                                      .seq = k->pull_seq,
-                                      .into = k->weight_at,
-                                      .flags = k->pull_final ? WIRE_FINAL : 0}};
-    k->pulled_s = now;
-    c->o.port.send(c->o.port.ctx, k->part->shard, &m);
-}
-
 static void open_pull(struct worker_core *c, struct worker_key *k, int64_t want, bool final) {
     if (!k->pulling) c->status.pulling++;
     k->pulling = true;
     k->pull_final = final;
     k->pull_want = want;
     k->pull_seq = ++c->pull_seq;
+    k->arrived = false;
+    k->asked = 0;
 }
 
 static void queue_key(struct worker_core *c, struct worker_key *k, const void *payload, size_t bytes) {
@@ -155,6 +49,8 @@ static void pump(struct worker_core *c, double now) {
         c->queued--;
         c->credits.taken += takes;
         k->asked_s = now;
+        k->asked = 0;
+        k->arrived = false;
         if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
     }
@@ -168,7 +64,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     }
     struct staleness *s = &c->status.staleness;
     // The first push of a step: behind each, weights are replaced.
-    if (info->step == (int64_t)s->spreads) staleness_spread(s, (uint64_t)(newest - oldest));
+    if (info->step == c->begin + (int64_t)s->spreads) staleness_spread(s, (uint64_t)(newest - oldest));
     const int *first = c->o.map->first;
     struct push_info push = *info;
     push.ready_ns = ps_clock_to_scheduler(&c->clock, info->ready_ns);
@@ -195,6 +91,14 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
     }
 }
 
+void worker_core_begin(struct worker_core *c, int64_t step) {
+    c->begin = c->step = step;
+    c->status.steps_done = step;
+    for (int key = 0; key < c->o.map->count; key++) c->keys[key].landed = step;
+}
+
+void worker_core_gathers(struct worker_core *c, uint64_t done) { c->status.gathers_done = done; }
+
 void worker_core_report(struct worker_core *c, const struct step_report *r, double now) {
     struct wire_header h = {.kind = WIRE_REPORT,
                             .step = r->in.step,
@@ -204,6 +108,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *r, doub
                             .clip = r->in.clip,
                             .flags = r->in.stop ? WIRE_STOP : 0,
                             .ready_ns = ps_clock_to_scheduler(&c->clock, r->ready_ns)};
+    if (r->deal) deal_write(r->deal, &h);
     request_open(c, &c->report, &h, now);
 }
 
@@ -222,7 +127,7 @@ void worker_core_pull_all(struct worker_core *c, double now) {
     for (int key = 0; key < c->o.map->count; key++) {
         c->keys[key].asked_s = now;
         open_pull(c, &c->keys[key], c->keys[key].landed, true);
-        send_pull(c, key, now);
+        send_pull(c, key, 0, now);
     }
 }
 
@@ -262,10 +167,15 @@ static void sent_through(struct worker_core *c, struct worker_key *k) {
     c->progress++;
 }
 
-static void on_push_ack(struct worker_core *c, struct worker_key *k, const struct wire_header *h,
-                        double now) {
+static void on_push_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
+    struct worker_key *k = &c->keys[key];
     bool open = k->sending == SEND_SENT || k->sending == SEND_HELD;
-    if (!open || k->init || h->step != k->push.step) return;
+    if (k->init || h->step != k->push.step) return;
+    key_answered(c, k, h->ask, !k->shared && !(h->flags & WIRE_MISSING), now);
+    if (open && h->flags & WIRE_MISSING) key_missing(c, key, h->ask, now);
+    if (h->flags & WIRE_MISSING) return;
+    key_arrived(k);
+    if (!open) return;
     if (h->flags & WIRE_HELD) {
         // Overtaken by weights that contain it: this goes on being repeated until the last word comes.
         if (k->landed > k->push.step || k->sending == SEND_HELD) return;
@@ -306,6 +216,18 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     return 0;
 }
 
+static void on_init_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
+    struct worker_key *k = &c->keys[key];
+    if (k->sending != SEND_SENT || !k->init || h->seq != k->init_round) return;
+    key_answered(c, k, h->ask, !(h->flags & WIRE_MISSING), now);
+    if (h->flags & WIRE_MISSING)
+        key_missing(c, key, h->ask, now);
+    else if (h->flags & WIRE_HELD)
+        key_arrived(k);  // its replica is not complete
+    else
+        sent_through(c, k);
+}
+
 static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
                     const struct ps_frame *frame, double now) {
     if (h->kind == WIRE_REFUSED)
@@ -314,12 +236,17 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     struct worker_key *k = &c->keys[h->key];
     switch (h->kind) {
         case WIRE_PUSH_ACK:
-            on_push_ack(c, k, h, now);
+            on_push_ack(c, h->key, h, now);
             return 0;
         case WIRE_PULL_REPLY:
             return on_pull_reply(c, h->key, h, frame, now);
+        case WIRE_PULL_SENT:
+            if (h->seq != k->pull_seq) return 0;
+            key_answered(c, k, h->ask, false, now);
+            key_answer_lost(c, h->key, h->ask, now);
+            return 0;
         case WIRE_INIT_ACK:
-            if (k->sending == SEND_SENT && k->init && h->seq == k->init_round) sent_through(c, k);
+            on_init_ack(c, h->key, h, now);
             return 0;
         default:
             return 0;
@@ -330,8 +257,11 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
     switch (h->kind) {
         case WIRE_STEP_DONE:
             if (!c->report.open || h->step != c->report.h.step) return 0;
+            if (h->count && deal_read(h, &c->status.deal) != 0) return 0;
+            c->status.deal.state.step = h->step + 1;  // it opens
             c->report.open = false;
             c->status.steps_done = h->step + 1;
+            keys_step_done(c, now);
             c->status.done_ns = ps_clock_ns(now);
             c->status.done_peers_ns = needed_ns(c, h, 0);
             c->status.stats = (struct step_stats){.loss = h->loss,
@@ -341,6 +271,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             return 0;
         case WIRE_HEARTBEAT_ACK:
             ps_clock_sample(&c->clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
+            if (h->ready_ns > 0) rto_sample(&c->rto, (double)(ps_clock_ns(now) - h->ready_ns) * 1e-9);
             c->status.clock = c->clock;
             if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
@@ -356,6 +287,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             return 0;
         case WIRE_ABORT:
         case WIRE_REFUSED:
+            c->status.told = true;
             return core_fail(c->error, "%s", h->text[0] ? h->text : "the scheduler ended the job");
         default:
             return 0;
@@ -377,32 +309,24 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 }
 
 // ---------------------------------------------------------------- time
-static void repeat(struct worker_core *c, struct request *r, double now) {
-    if (!r->open || now - r->sent_s <= c->o.resend_s) return;
-    r->sent_s = now;
-    port_tell(&c->o.port, PEER_SCHEDULER, &r->h);
-}
-
-// A held push is not repeated, but the pull behind it is.
-static void repeat_keys(struct worker_core *c, double now) {
-    for (int key = 0; key < c->o.map->count; key++) {
-        struct worker_key *k = &c->keys[key];
-        if (k->sending == SEND_SENT && now - k->sent_s > c->o.resend_s) send_key(c, key, now);
-        if (k->pulling && now - k->pulled_s > c->o.resend_s) send_pull(c, key, now);
-        bool owed = k->sending == SEND_SENT || k->pulling;
-        double silent_s = now - fmax(k->asked_s, c->shard_s[k->part->shard]);
-        if (owed && silent_s > c->status.silent_s) c->status.silent_s = silent_s;
-    }
+// This process was frozen, or slept: its peers were not silent, and what they have said since is yet to be heard.
+static void note_standstill(struct worker_core *c, double now) {
+    double stood_s = now - c->tick_s;
+    bool stood = c->tick_s > 0 && stood_s > c->o.lost_s;
+    c->tick_s = now;
+    if (!stood) return;
+    c->stood_s = stood_s;
+    c->heard_s = now;
+    for (int g = 0; g < c->o.map->shards; g++) c->shard_s[g] = now;
 }
 
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
+    note_standstill(c, now);
     pump(c, now);
     c->status.silent_s = 0;
-    if (worker_core_transferring(c)) repeat_keys(c, now);
-    repeat(c, &c->report, now);
-    repeat(c, &c->gather, now);
-    repeat(c, &c->goodbye, now);
+    if (worker_core_transferring(c)) keys_tick(c, now);
+    requests_tick(c, now);
     bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
@@ -413,58 +337,18 @@ int worker_core_tick(struct worker_core *c, double now) {
         c->beat_s = now;
         port_tell(&c->o.port, PEER_SCHEDULER, &h);
     }
-    if (now - c->heard_s > c->o.lost_s && !c->status.parted)
-        return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s",
-                         (long long)c->step, now - c->heard_s);
+    c->status.lost_scheduler = now - c->heard_s > c->o.lost_s && !c->status.parted;
+    char stood[96] = "";
+    if (c->stood_s > 0)
+        snprintf(stood, sizeof stood,
+                 ", after this process had stood still for %.1f s: the job does without it", c->stood_s);
+    if (c->status.lost_scheduler)
+        return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s",
+                         (long long)c->step, now - c->heard_s, stood);
     return 0;
 }
 
-// ---------------------------------------------------------------- state
-// The least that the unit's keys have of a field.
-#define LEAST(field, type, most)                                        \
-    type worker_core_##field(const struct worker_core *c, int u) {      \
-        const int *first = c->o.map->first;                             \
-        type least = most;                                              \
-        for (int key = first[u]; key < first[u + 1]; key++)             \
-            if (c->keys[key].field < least) least = c->keys[key].field; \
-        return least;                                                   \
-    }
-LEAST(landed, int64_t, INT64_MAX)
-LEAST(version, int64_t, INT64_MAX)
-LEAST(fills, uint64_t, UINT64_MAX)
-
-const struct unit_times *worker_core_times(const struct worker_core *c, int u) { return &c->units[u].times; }
-const struct ps_clock *worker_core_clock(const struct worker_core *c) { return &c->clock; }
-
-int worker_core_busy(const struct worker_core *c, int u) {
-    const int *first = c->o.map->first;
-    int busy = 0;
-    for (int key = first[u]; key < first[u + 1]; key++)
-        busy += c->keys[key].sending != SEND_IDLE || atomic_load(&c->keys[key].inflight) > 0;
-    return busy;
-}
-
-const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
-bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
-
-const char *worker_core_error(const struct worker_core *c) { return c->error; }
-void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size) {
-    const int *first = c->o.map->first;
-    snprintf(out, size, "unit %s", c->o.layout->units[u].name);
-    for (int key = first[u]; key < first[u + 1]; key++) {
-        const struct worker_key *k = &c->keys[key];
-        if (!k->pulling && k->sending == SEND_IDLE) continue;
-        snprintf(out, size, "unit %s, key %d of server %d (%s, %s)", c->o.layout->units[u].name, key,
-                 k->part->shard / c->o.map->threads,
-                 k->sending == SEND_IDLE     ? "push acknowledged"
-                 : k->sending == SEND_QUEUED ? "push waits for credits"
-                 : k->sending == SEND_HELD   ? "push held until earlier workers have pushed"
-                                             : "push not acknowledged",
-                 k->pulling ? "pull not answered" : "no pull open");
-        return;
-    }
-}
-
+// ---------------------------------------------------------------- create and destroy
 static void key_init(const struct worker_core *c, struct worker_key *k, const struct partition *part) {
     const struct worker_core_options *o = &c->o;
     size_t size = dtype_size(o->dtype), begin = (size_t)part->begin * size;
@@ -483,6 +367,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
     c->shard_s = xcalloc((unsigned long)o->map->shards, sizeof *c->shard_s);
+    c->shard_rto = xcalloc((unsigned long)o->map->shards, sizeof *c->shard_rto);
     c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
     for (int key = 0; key < o->map->count; key++) key_init(c, &c->keys[key], &o->map->parts[key]);
     return c;
@@ -492,6 +377,7 @@ void worker_core_destroy(struct worker_core **c) {
     if (!*c) return;
     free((*c)->keys);
     free((*c)->shard_s);
+    free((*c)->shard_rto);
     free((*c)->units);
     free(*c);
     *c = NULL;

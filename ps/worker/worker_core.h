@@ -12,10 +12,12 @@
 // segment is in no transport and takes no credit: its push says where the gradient lies. The gradient stays as it is
 // until the shard's answer, be it the acknowledgement or the weights that contain it; a repeated push that arrives
 // later is dropped unread. The weights are then in place: the shard wrote them, or the worker reads the shard's own.
-// At-least-once: what is unanswered for resend_s is sent again; the servers apply it once.
+// At-least-once: what is unanswered for a round-trip timeout is asked about, and sent again if it has not come
+// (worker_repeat.h); the servers apply it once.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
+#include "ps/elastic/deal.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
 #include "ps/shard_map.h"
@@ -31,7 +33,9 @@ struct worker_core_options {
     const uint64_t *grad_at;    // (units) where the grads lie in the segment
     const uint64_t *weight_at;  // (units) and the weights; NULL: they are read where the shards have them
     int64_t credit_bytes;
-    double resend_s, heartbeat_s;
+    double repeat_most_s;  // between two questions
+    double peers_s;        // before the first question after an answer that waits for other workers
+    double heartbeat_s;
     double lost_s;   // a scheduler silent for this long is lost
     double start_s;  // now, at creation
     struct ps_clock clock;
@@ -44,6 +48,7 @@ struct push_info {
     float lr;
     float grad_scale;  // async: the worker's own decision
     bool skip;
+    bool keep;         // the state behind this step goes into a checkpoint
     int64_t ready_ns;  // when it was handed over, this host's clock
 };
 
@@ -62,6 +67,7 @@ struct worker_status {
     int pulling;              // pulls not yet answered
     int64_t steps_done;       // that the scheduler has closed
     struct step_stats stats;  // of the last one
+    struct step_deal deal;    // of the one behind it, where workers come and go
     struct ps_clock clock;
     int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
     uint64_t gathers_done;
@@ -72,10 +78,16 @@ struct worker_status {
     // The longest that a shard has left what this worker asked without any word, repetitions included. A shard
     // that lives answers each repetition, also where the answer is that others have not come.
     double silent_s;
+    bool told;                   // what worker_core_error says comes from the scheduler
+    bool lost_scheduler;         // what worker_core_error says
+    uint64_t questions, resent;  // headers and payloads said again
 };
 
 struct worker_core;
 struct worker_core *worker_core_create(const struct worker_core_options *o);
+// Before the first push: this worker's next step is `step`. The weights are then pulled, with worker_core_pull_all.
+void worker_core_begin(struct worker_core *c, int64_t step);
+void worker_core_gathers(struct worker_core *c, uint64_t done);  // that the job has made without it
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
@@ -85,8 +97,9 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
 // What a worker says when its step is computed.
 struct step_report {
     struct step_input in;
-    double loss;       // this worker's share of the mean
-    int64_t ready_ns;  // when it said so, this host's clock
+    double loss;                   // this worker's share of the mean
+    int64_t ready_ns;              // when it said so, this host's clock
+    const struct step_deal *deal;  // of the step, where workers come and go; else NULL
 };
 void worker_core_report(struct worker_core *c, const struct step_report *report, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now);

@@ -42,9 +42,10 @@ static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, u
     return room ? arena_room_take(room, bytes, DEV_ALIGN) : arena_take(a, MEM_HOST, bytes);
 }
 
-void worker_carve(struct arena *a, const struct config *c, const struct layout *l, const struct shard_map *m,
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
                   struct arena_room *room, struct worker_buffers *out) {
-    bool staged = ps_is_staged(c), in_place = room && ps_weights_in_place(c, m);
+    bool staged = ps_is_staged(c);
+    in_place = in_place && room;
     struct arena_room *models = staged ? NULL : room;  // what the model computes on lies in it
     if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
     for (int u = 0; u < l->count; u++) {
@@ -72,20 +73,31 @@ void worker_count_unshared(struct arena *a, const struct config *c, const struct
     }
 }
 
+// Into the arena, which only counts.
+static void measure(struct arena *a, const struct config *c, const struct layout *l, bool in_place) {
+    struct worker_buffers b;
+    struct arena_room room = {.used = SEGMENT_HEAD};
+    const char *why;
+    arena_init(a, NULL);
+    worker_buffers_init(&b, l);
+    worker_carve(a, c, l, in_place, ps_shares(c) ? &room : NULL, &b);
+    if (ps_shares(c)) worker_lock(a, c, &room, &why);
+    worker_buffers_free(&b);
+}
+
+static void put(const struct arena *a, const struct config *c, const struct layout *l,
+                struct topology_memory *out) {
+    *out = (struct topology_memory){.formula_bytes = textbook_bytes(ps_worker_textbook(c), l->params, 1)};
+    memcpy(out->predicted_bytes, a->bytes, sizeof a->bytes);
+}
+
 void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,
                            const bool *shared, struct topology_memory *out) {
     struct arena a;
-    struct worker_buffers b;
-    struct arena_room room = {.used = SEGMENT_HEAD};
-    arena_init(&a, NULL);
-    worker_buffers_init(&b, l);
-    const char *why;
-    worker_carve(&a, c, l, m, ps_shares(c) ? &room : NULL, &b);
-    if (ps_shares(c)) worker_lock(&a, c, &room, &why);
-    if (shared && ps_weights_in_place(c, m)) worker_count_unshared(&a, c, m, shared);
-    *out = (struct topology_memory){.formula_bytes = textbook_bytes(ps_worker_textbook(c), l->params, 1)};
-    memcpy(out->predicted_bytes, a.bytes, sizeof a.bytes);
-    worker_buffers_free(&b);
+    bool in_place = ps_weights_in_place(c, m->pages, m->count);
+    measure(&a, c, l, in_place);
+    if (in_place) worker_count_unshared(&a, c, m, shared);
+    put(&a, c, l, out);
 }
 
 struct textbook ps_worker_textbook(const struct config *c) {
@@ -94,10 +106,11 @@ struct textbook ps_worker_textbook(const struct config *c) {
 
 int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
                       struct wire_prediction *wire) {
-    struct shard_map *map = shard_map_of(c, l);
-    if (!map) return -1;
-    worker_predict_memory(c, l, map, NULL, mem);
-    shard_map_destroy(&map);
+    struct shard_cut cut;
+    struct arena a;
+    if (shard_cut_of(c, l, &cut)) return -1;
+    measure(&a, c, l, ps_weights_in_place(c, cut.pages, cut.keys));
+    put(&a, c, l, mem);
     uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
     return 0;

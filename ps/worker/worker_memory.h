@@ -29,8 +29,8 @@ void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they na
 
 // room: of the worker's segment, which holds what servers read and write; NULL: nothing is shared. Weights that are
 // read in place are nobody's here: NULL in out, until a window shows them (sharing.h). Twins in a room are not counted
-// here: worker_lock counts them.
-void worker_carve(struct arena *a, const struct config *c, const struct layout *l, const struct shard_map *m,
+// here: worker_lock counts them. in_place: ps_weights_in_place (ps/medium.h).
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
                   struct arena_room *room, struct worker_buffers *out);
 // Page-locks the room's pages, as far as they are used, where they hold the twins of a device's buffers, and counts them.
 // 0, also where they hold none; -1 with the reason in *why.
@@ -38,7 +38,7 @@ int worker_lock(struct arena *a, const struct config *c, const struct arena_room
 // Weights in place: pages of the worker's own, for the keys of shards that it shares nothing with.
 void worker_count_unshared(struct arena *a, const struct config *c, const struct shard_map *m,
                            const bool *shared);
-// What worker_carve, worker_lock and worker_count_unshared take. shared (shards); NULL: all are shared that the configuration lets.
+// What worker_carve, worker_lock and worker_count_unshared take. shared (shards).
 void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,
                            const bool *shared, struct topology_memory *out);
 

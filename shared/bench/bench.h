@@ -13,5 +13,7 @@ int bench_adam(int argc, char **argv);
 // Which of cuBLASLt's algorithms each matrix product of a model's training step takes on this GPU, by measurement;
 // a table of them for later runs.
 int bench_tune(const struct topology_table *topologies, int argc, char **argv);
+// Writing and reading back a model's checkpoint, in turn with plain writes and reads of the same bytes.
+int bench_checkpoint(const struct topology_table *topologies, int argc, char **argv);
 
 #endif

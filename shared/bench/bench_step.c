@@ -207,6 +207,7 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
             "local; compare topologies with experiments/compare.py",
             b->config->topology);
     b->layout = model_layout_create(&b->spec, 1);
+    if (!b->layout) return -1;
     struct data_options data = {.path = b->config->data,
                                 .tokenizer = b->config->tokenizer,
                                 .val_fraction = b->config->val_fraction,

@@ -39,6 +39,34 @@ static const struct cli_option common[] = {
      "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)", 0},
     {"keep-snapshots", "keep_snapshots", NULL, "do not remove DIR/snapshots after they have been evaluated",
      0},
+    {"checkpoint-every", "recovery.checkpoint_every", "K",
+     "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)",
+     0},
+    {"checkpoint-background", "recovery.checkpoint_background", NULL,
+     "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has", 0},
+    {"checkpoint-keep", "recovery.checkpoint_keep", "K", "how many of the last checkpoints stay (2; 0: all)",
+     0},
+    {"checkpoint-keep-every", "recovery.checkpoint_keep_every", "M",
+     "every M-th checkpoint stays besides (0: none)", 0},
+    {"resume", "recovery.resume", "DIR|latest",
+     "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none",
+     0},
+    {"resume-weights-only", "recovery.resume_weights_only", NULL,
+     "with --resume DIR: a new run from those weights: step 0, a fresh optimizer", 0},
+    {"restart", "recovery.restart", "N",
+     "after up to N deaths of processes go on from the latest checkpoint (0: a death ends the run)", 0},
+    {"elastic", "recovery.elastic", "MIN:MAX",
+     "a star: workers may die and come back; it goes on as long as MIN of MAX live", 0},
+    {"replicate", "parameter_server.replicate", NULL,
+     "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step", 0},
+    {"fault", "trouble.fault", "LIST",
+     "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S", 0},
+    {"keys", "security.keys", "DIR",
+     "a star: only who has a key of starring keygen DIR may join, and all is encrypted (docs/security.md)",
+     0},
+    {"insecure", "security.insecure", NULL,
+     "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all",
+     0},
     {"quiet", "quiet", NULL, "no step lines and no table", 0},
     {"set", CLI_SET, "KEY=VALUE",
      "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
@@ -52,7 +80,8 @@ static const char json_help[] =
 static const char role_words[] =
     "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of a\n"
     "server) does nothing there, so that one file or command line serves all:";
-static const char rank_help[] = "which one of its role this is (default: any free one)";
+static const char rank_help[] =
+    "which one of its role this is (default: any free one; with --keys: the only key of its role there)";
 
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
@@ -63,6 +92,7 @@ static const struct cli_option train_options[] = {
      "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
     {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
+    {"life", NULL, "K", NULL, 0},
     {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
     {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},
 };
@@ -75,11 +105,12 @@ const struct cli_command command_train = {
         "ring (zero:0-3: ranks as threads, or as processes through mpirun), or local. Options win over\n"
         "the configuration file; --print-config shows every value. Exit status: 0 done, 1 the run failed,\n"
         "2 wrong options or configuration, 130 ended by Ctrl-C, 143 by SIGTERM: after the step in hand, with\n"
-        "summary.json of the steps done; a second Ctrl-C ends at once. mpirun has a status of its own.",
+        "summary.json of the steps done; a second Ctrl-C ends at once.",
     .examples =
         "  starring train --model demo --topology ps:sync --workers 2 --servers 2 --steps 100\n"
         "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
         "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
+        "  starring train -c job.json --out runs/long --checkpoint-every 100 --resume latest --restart 5\n"
         "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
     CLI_OPTIONS(train_options),
     CLI_COMMON(common),
@@ -88,6 +119,8 @@ const struct cli_command command_train = {
 static const struct cli_option scheduler_options[] = {
     {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
     {"announce-fd", NULL, "FD", NULL, 0},
+    {"life", NULL, "K", NULL, 0},
+    {"start", NULL, "K", NULL, 0},
     {"launched", NULL, NULL, NULL, 0},
 };
 
@@ -97,7 +130,7 @@ const struct cli_command command_scheduler = {
     .summary =
         "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
         "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in --out.",
-    .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
+    .examples = "  starring scheduler -c star.json --keys keys --bind tcp://0.0.0.0:9000\n",
     CLI_OPTIONS(scheduler_options),
     CLI_COMMON(common),
     .common_words = role_words,
@@ -118,7 +151,7 @@ const struct cli_command command_server = {
         "A parameter server: holds the fp32 masters and the optimizer state of its share of the model. With\n"
         "--out DIR it leaves its report there; the last role to leave prints the table.",
     .examples =
-        "  starring server -c star.json --scheduler tcp://head:9000 --advertise node1 \\\n"
+        "  starring server -c star.json --keys keys --rank 0 --scheduler tcp://head:9000 --advertise node1 \\\n"
         "      --set 'parameter_server.bind=tcp://0.0.0.0:*'\n",
     CLI_OPTIONS(server_options),
     CLI_COMMON(common),
@@ -144,7 +177,8 @@ const struct cli_command command_worker = {
         "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints the\n"
         "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
         "starring summary DIR merges them. Exit status: as train's.",
-    .examples = "  starring worker -c star.json --scheduler tcp://head:9000 --out runs/star\n",
+    .examples =
+        "  starring worker -c star.json --keys keys --rank 0 --scheduler tcp://head:9000 --out runs/star\n",
     CLI_OPTIONS(worker_options),
     CLI_COMMON(common),
     .common_words = role_words,
@@ -234,12 +268,33 @@ const struct cli_command command_evaluate = {
     .max_words = 1,
 };
 
+static const struct cli_option keygen_options[] = {
+    {"workers", NULL, "N", "workers that get a key (2)", 0},
+    {"servers", NULL, "S", "servers that get a key (1)", 0},
+};
+
+const struct cli_command command_keygen = {
+    .name = "keygen",
+    .usage = "DIR [--workers N] [--servers S]",
+    .summary =
+        "Makes a key for each role of a star: DIR/scheduler.key, server-0.key .., worker-0.key .. and public.keys, the\n"
+        "list of who may join. A role takes --keys DIR and reads public.keys and its own .key file alone, which nobody\n"
+        "else may be able to read. Replaces nothing. docs/security.md walks through a job on several machines.",
+    .examples =
+        "  starring keygen keys --workers 2 --servers 2\n"
+        "  starring train --topology ps:sync --workers 2 --servers 2 --keys keys\n",
+    CLI_OPTIONS(keygen_options),
+    .max_words = 1,
+};
+
 void commands_overview(FILE *f) {
     fputs(
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
         "  starring scheduler | server | worker                               the star's roles, for many machines\n"
-        "  starring bench step | kernels | adam | collective | zero | ps | tune   how fast the parts are\n"
+        "  starring keygen DIR                                                keys for a star on many machines\n"
+        "  starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint\n"
+        "                                                                     how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring summary DIR                                               a run's table again\n"
         "  starring evaluate DIR                                              held-out loss of its snapshots\n"

@@ -28,7 +28,11 @@
 //     keep_snapshots    false
 //     trace, json, quiet            false
 //     trouble           {"straggle": ["RANK:FACTOR[:PROBABILITY]", ..],           shared/core/trouble.h
-//                        "delay": ["RANK:DISTRIBUTION:MS", ..]}
+//                        "delay": ["RANK:DISTRIBUTION:MS", ..],
+//                        "fault": "drop=P,dup=P,reorder=P,delay=MS[,seed=S]"}
+//     recovery          {"checkpoint_every": 0, "checkpoint_background": false, "checkpoint_keep": 2,
+//                        "checkpoint_keep_every": 0, "resume": none, "resume_weights_only": false, "restart": 0,
+//                        "elastic": none}                                          docs/recovery.md
 //     memory            {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
 //     cpu               {"kernel": "auto"|"fma"|"bf16-pairs"}                       kernels/cpu_kernel.h
 //     cuda              {"attention": "auto"|"cudnn"|"own",                         kernels/cuda_choices.h
@@ -39,7 +43,9 @@
 //     ring              {"collective": "auto"|"local"|"mpi"|"nccl"}
 //     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*",
-//                        "record_arrivals": false, "replay_arrivals": none, "log_updates": false}
+//                        "record_arrivals": false, "replay_arrivals": none, "log_updates": false,
+//                        "replicate": false}
+//     security          {"keys": none, "insecure": false}                          docs/security.md
 //
 // DeepSpeed's keys that are read:
 //
@@ -106,7 +112,29 @@ struct ps_config {
     bool record_arrivals;   // asynchronous runs: leave the order of pushes in out
     char *replay_arrivals;  // and repeat the one in this directory; NULL: as they arrive
     bool log_updates;       // a line for each push, in out
+    bool replicate;         // a server's commits go to its neighbour too
     bool whole_units;       // no key: partition_bytes alone cuts, not balance (`bench ps`)
+};
+
+#define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a word
+
+// What survives a death, and how a run goes on (docs/recovery.md).
+struct recovery_config {
+    int64_t checkpoint_every;       // steps between two checkpoints; 0: none are written
+    bool checkpoint_background;     // the state is copied aside, and written while training goes on
+    int64_t checkpoint_keep;        // the last so many stay; 0: all
+    int64_t checkpoint_keep_every;  // and every so many-th; 0: none
+    char *resume;                   // "latest", a checkpoint, or a run directory; NULL: from the beginning
+    bool resume_weights_only;       // its masters alone: step 0, a fresh optimizer
+    int restart;                    // lives of the job after the first, at most
+    char *elastic;                  // "MIN:MAX" workers; NULL: all of them, always
+    int elastic_min, elastic_max;   // what it says; 0: nothing
+};
+
+// Who may join a star (docs/security.md).
+struct security_config {
+    char *keys;     // a directory of keys (ps/trust/key_files.h); NULL: none
+    bool insecure;  // any address, and nobody is asked who he is
 };
 
 struct config {
@@ -141,6 +169,7 @@ struct config {
     double target_loss;
     bool keep_snapshots;
     bool trace, json, quiet;
+    char *fault;             // of messages: what is lost, repeated, late; NULL: none
     char *straggle, *delay;  // lists of shared/core/trouble.h, right for the run's workers; NULL: none
     enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)
     int64_t logits_bytes;                 // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
@@ -157,6 +186,8 @@ struct config {
     bool no_overlap;      // zero_optimization.overlap_comm is false
     int64_t deadline_ms;  // collectives; = ps.deadline_ms
     struct ps_config ps;
+    struct recovery_config recovery;
+    struct security_config security;
 };
 
 // One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"

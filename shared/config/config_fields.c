@@ -88,6 +88,7 @@ static const struct field fields[] = {
     BOOL("trace", c.trace),
     LIST("trouble.straggle", c.straggle),
     LIST("trouble.delay", c.delay),
+    TEXT("trouble.fault", c.fault),
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
     ENUM("memory.check", c.memory_check, memory_check_names),
@@ -145,6 +146,17 @@ static const struct field fields[] = {
     BOOL("parameter_server.record_arrivals", c.ps.record_arrivals),
     TEXT("parameter_server.replay_arrivals", c.ps.replay_arrivals),
     BOOL("parameter_server.log_updates", c.ps.log_updates),
+    BOOL("parameter_server.replicate", c.ps.replicate),
+    NUMBER("recovery.checkpoint_every", FIELD_I64, c.recovery.checkpoint_every, 0, EXACT_MAX),
+    BOOL("recovery.checkpoint_background", c.recovery.checkpoint_background),
+    NUMBER("recovery.checkpoint_keep", FIELD_I64, c.recovery.checkpoint_keep, 0, 1 << 30, DEFAULT("2")),
+    NUMBER("recovery.checkpoint_keep_every", FIELD_I64, c.recovery.checkpoint_keep_every, 0, 1 << 30),
+    TEXT("recovery.resume", c.recovery.resume),
+    BOOL("recovery.resume_weights_only", c.recovery.resume_weights_only),
+    NUMBER("recovery.restart", FIELD_INT, c.recovery.restart, 0, 1 << 30),
+    TEXT("recovery.elastic", c.recovery.elastic),
+    TEXT("security.keys", c.security.keys),
+    BOOL("security.insecure", c.security.insecure),
 };
 static_assert(sizeof fields / sizeof *fields <= FIELDS_MAX, "struct reading has a state for each");
 
@@ -225,19 +237,18 @@ static int store_pair(const struct field *f, float *place, const cJSON *v, const
 
 // Texts, in an array or joined by commas already, become one text.
 static int store_list(const struct field *f, char **place, const cJSON *v, const char *origin) {
-    const cJSON *item = cJSON_IsArray(v) ? v->child : v;
-    char *list = NULL;
-    for (; item; item = cJSON_IsArray(v) ? item->next : NULL) {
-        if (!cJSON_IsString(item) || !item->valuestring[0]) {
-            free(list);
-            return refuse(f, origin, "an array of texts", v);
-        }
-        char *longer = xasprintf("%s%s%s", list ? list : "", list ? "," : "", item->valuestring);
-        free(list);
-        list = longer;
+    const cJSON *first = cJSON_IsArray(v) ? v->child : v;
+    size_t bytes = 1;
+    for (const cJSON *item = first; item; item = cJSON_IsArray(v) ? item->next : NULL) {
+        if (!cJSON_IsString(item) || !item->valuestring[0]) return refuse(f, origin, "an array of texts", v);
+        bytes += strlen(item->valuestring) + 1;
     }
     free(*place);
-    *place = list;
+    *place = NULL;
+    if (!first) return 0;
+    char *at = *place = xcalloc(bytes, 1);
+    for (const cJSON *item = first; item; item = cJSON_IsArray(v) ? item->next : NULL)
+        at += sprintf(at, "%s%s", item == first ? "" : ",", item->valuestring);
     return 0;
 }
 

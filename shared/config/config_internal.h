@@ -5,6 +5,7 @@
 //     config_walk.c      3. every member of the tree is read, noted or refused
 //     config_resolve.c   4. what depends on several keys is filled in and checked;
 //     config_topology.c     a part of it: the topology is chosen by its name
+//     config_recovery.c     a part of it: checkpoints, resuming, what survives
 //     config_report.c    5. the notes are printed, one line per topic
 //
 //     config_fields.c    the table of the keys that are read: a row has everything about a key
@@ -55,7 +56,7 @@ struct field {
 
 enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
 
-#define FIELDS_MAX 80
+#define FIELDS_MAX 112
 size_t field_count(void);
 const struct field *field_at(size_t i);
 const struct field *field_find(const char *path);  // NULL: none
@@ -109,7 +110,8 @@ struct reading {
     const struct config_override *overrides;
     size_t override_count;
     enum field_state state[FIELDS_MAX];
-    struct note {  // printed together at the end; the reading owns the texts
+    size_t unknown;  // keys of the file that nobody knows
+    struct note {    // printed together at the end; the reading owns the texts
         enum note_topic topic;
         const char *path, *value;  // value: of NOTE_AUTO
         const char *why;           // static
@@ -146,6 +148,9 @@ int config_read_types(const struct reading *r, const cJSON *root);
 // Fills what depends on several keys and checks the whole.
 int config_resolve(struct reading *r);
 int config_resolve_topology(struct reading *r);  // its part that the topology decides
-void config_report(struct reading *r);           // prints the notes, one line per topic and reason
+// "MIN:MAX". 0, or -1 where it is none.
+int config_elastic(const char *text, int *min, int *max);
+int config_check_recovery(struct reading *r);  // its part that concerns what survives
+void config_report(struct reading *r);         // prints the notes, one line per topic and reason
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/sizes.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
@@ -94,6 +95,10 @@ static int resolve_batch(struct reading *r) {
             "change one of them, or leave one out to have it derived",
             r->file, train_key, (long long)c->train_batch, micro_key, (long long)c->micro_batch, steps_key,
             (long long)c->accumulation, (long long)n, (long long)product);
+    if (size_times(c->train_batch, c->seq) >= SIZE_TOP || size_times(c->train_batch, c->steps) >= SIZE_TOP)
+        return fail(
+            "%s: %s %lld sequences of %lld tokens in %lld steps are more than can be counted (2^62): give smaller numbers",
+            r->file, train_key, (long long)c->train_batch, (long long)c->seq, (long long)c->steps);
     const struct {
         const char *key;
         int64_t value;
@@ -217,14 +222,29 @@ static int check_study(struct reading *r) {
     const struct {
         const char *path;
         bool given;
-    } keys[] = {{"parameter_server.record_arrivals", c->ps.record_arrivals},
-                {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL},
-                {"parameter_server.log_updates", c->ps.log_updates}};
-    for (int i = 0; i < 3; i++)
+        const char *where;
+    } keys[] = {{"parameter_server.record_arrivals", c->ps.record_arrivals, "ps:async"},
+                {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL, "ps:async"},
+                {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
+                {"parameter_server.replicate", c->ps.replicate, "ps:sync"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && !c->row->reports_staleness)
-            return fail(
-                "%s: %s is of the star's servers, and --topology is %s: leave it out, or use ps:async",
-                config_origin(r, keys[i].path, from), keys[i].path, c->topology);
+            return fail("%s: %s is of the star's servers, and --topology is %s: leave it out, or use %s",
+                        config_origin(r, keys[i].path, from), keys[i].path, c->topology, keys[i].where);
+    return 0;
+}
+
+static int check_security(struct reading *r) {
+    const struct security_config *s = &r->d->c.security;
+    char from[128];
+    const char *path = s->keys ? "security.keys" : s->insecure ? "security.insecure" : NULL;
+    if (path && !r->d->c.row->messages)
+        return fail("%s: %s is of the star's processes, and --topology is %s: leave it out, or use ps:sync",
+                    config_origin(r, path, from), path, r->d->c.topology);
+    if (s->keys && s->insecure)
+        return fail(
+            "%s: security.keys %s says who may join, and security.insecure that anybody may: give one of them",
+            config_origin(r, "security.insecure", from), s->keys);
     return 0;
 }
 
@@ -237,7 +257,7 @@ static int check_rest(struct reading *r) {
             "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; "
             "tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             config_origin(r, "data.tokenizer", from), tokenizer);
-    if (check_trouble(r) || check_study(r)) return -1;
+    if (check_trouble(r) || check_study(r) || check_security(r) || config_check_recovery(r)) return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
         return fail("%s: eval_every counts steps, eval_every_seconds seconds: give one of them",
                     config_origin(r, "eval_every_seconds", from));

@@ -91,7 +91,9 @@ int config_resolve_topology(struct reading *r) {
     const char *origin = config_origin(r, "topology", from);
     if (choose(r, origin)) return -1;
     const struct topology_row *row = c->row;
-    if (config_state(r, "workers") != FIELD_GIVEN) c->workers = row->default_workers;
+    int least, most = 0;
+    bool elastic = c->recovery.elastic && config_elastic(c->recovery.elastic, &least, &most) == 0;
+    if (config_state(r, "workers") != FIELD_GIVEN) c->workers = elastic ? most : row->default_workers;
     if (row->max_workers && c->workers > row->max_workers) {
         info("%s: topology %s is one worker: workers %d -> %d", origin, c->topology, c->workers,
              row->max_workers);

@@ -32,6 +32,9 @@ static bool is_section(const char *path) {
     return false;
 }
 
+#define NAME_MEANT_MAX   96  // a longer name is near to none of ours, and is shown cut
+#define UNKNOWN_SAID_MAX 20  // unknown keys of a file that are named one by one
+
 struct nearest {
     char name[128];
     size_t distance;
@@ -71,16 +74,24 @@ static void find_nearest(const char *level, const char *given, char out[128]) {
     free(lower);
 }
 
-static int unknown_key(const struct reading *r, const char *level, const char *name, const char *path) {
-    char from[128], near[128];
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int unknown_key(struct reading *r, const char *level, const char *name, const char *path) {
+    char from[128], near[128], help[192] = "";
     const char *origin = config_origin(r, path, from);
-    find_nearest(level, name, near);
+    bool said = origin == r->file && r->unknown++ >= UNKNOWN_SAID_MAX;
+    if (said) return 0;
+    if (strlen(name) <= NAME_MEANT_MAX) {
+        find_nearest(level, name, near);
+        snprintf(help, sizeof help, "; the nearest known name is %s", near);
+    }
+    const char *cut = strlen(path) > 200 ? ".." : "";
     // A flag is typed for this run, so an unknown key is a mistake there; files are shared with other programs.
-    if (origin != r->file)
-        return fail("%s: unknown key %s; the nearest known name is %s", origin, path, near);
-    const char *slash = strrchr(r->file, '/');
-    warn("%s: unknown key %s is ignored; the nearest known name is %s", slash ? slash + 1 : r->file, path,
-         near);
+    if (origin != r->file) return fail("%s: unknown key %.200s%s%s", origin, path, cut, help);
+    warn("%s: unknown key %.200s%s is ignored%s", base_name(r->file), path, cut, help);
     return 0;
 }
 
@@ -172,4 +183,9 @@ static int walk_level(struct reading *r, const char *level, const cJSON *object)
     return 0;
 }
 
-int config_walk(struct reading *r, const cJSON *root) { return walk_level(r, "", root); }
+int config_walk(struct reading *r, const cJSON *root) {
+    int rc = walk_level(r, "", root);
+    if (r->unknown > UNKNOWN_SAID_MAX)
+        warn("%s: %zu more unknown keys are ignored", base_name(r->file), r->unknown - UNKNOWN_SAID_MAX);
+    return rc;
+}

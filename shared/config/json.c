@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
 
 const cJSON *json_item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
 
@@ -37,7 +38,7 @@ void json_print(FILE *f, const cJSON *root) {
 
 int json_file_write(const char *path, const cJSON *root) {
     char *text = cJSON_Print(root), *part = xasprintf("%s.part", path);
-    FILE *f = fopen(part, "wb");
+    FILE *f = file_create_stream(part);
     bool good = f && fputs(text, f) != EOF && fputc('\n', f) != EOF;
     if (f && fclose(f) != 0) good = false;
     good = good && rename(part, path) == 0;

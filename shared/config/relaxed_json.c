@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/name_map.h"
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
 
 #define MAX_DEPTH 64  // nesting; configurations have four levels, and the stack stays bounded
 
@@ -197,18 +199,23 @@ static int read_separator(struct scanner *s, char closing) {
     return -1;
 }
 
-// One `"name": value`, added to object. false after naming the mistake.
-static bool read_member(struct scanner *s, cJSON *object) {
+// One `"name": value`, added to object, whose names so far are in `names`. false after naming the mistake.
+static bool read_member(struct scanner *s, cJSON *object, struct name_map *names) {
     if (*s->p != '"') return refuse(s, "a member name in double quotes, or '}'") != NULL;
     struct scanner at = *s;
     char *key = read_string(s);
     if (!key) return false;
     cJSON *value = NULL;
-    if (cJSON_GetObjectItemCaseSensitive(object, key)) {
+    bool is_new;
+    name_map_put(names, key, 0, &is_new);
+    if (!is_new) {
         if (!s->quiet)
-            fail("%s:%d:%d: \"%s\" is given twice in one object: keep one of them", s->name, at.line,
+            fail("%s:%d:%d: \"%.200s\" is given twice in one object: keep one of them", s->name, at.line,
                  (int)(at.p - at.line_start) + 1, key);
-    } else if (skip(s)) {
+        free(key);
+        return false;
+    }
+    if (skip(s)) {
         if (*s->p != ':') {
             refuse(s, "':' after the member name");
         } else {
@@ -216,9 +223,13 @@ static bool read_member(struct scanner *s, cJSON *object) {
             value = skip(s) ? read_value(s) : NULL;
         }
     }
-    if (value) cJSON_AddItemToObject(object, key, value);
+    if (value) {  // the object takes over the name, which the map goes on using
+        cJSON_AddItemToArray(object, value);
+        value->string = key;
+        return true;
+    }
     free(key);
-    return value != NULL;
+    return false;
 }
 
 // An object or an array, s->p at its opening bracket.
@@ -229,6 +240,7 @@ static cJSON *read_container(struct scanner *s) {
     s->depth++;
     s->p++;
     cJSON *box = is_object ? cJSON_CreateObject() : cJSON_CreateArray();
+    struct name_map names = {0};
     int more = skip(s) ? 1 : -1;
     if (more == 1 && *s->p == closing) {
         s->p++;
@@ -237,7 +249,7 @@ static cJSON *read_container(struct scanner *s) {
     while (more == 1) {
         bool ok = false;
         if (is_object) {
-            ok = read_member(s, box);
+            ok = read_member(s, box, &names);
         } else {
             cJSON *value = read_value(s);
             ok = value && cJSON_AddItemToArray(box, value);
@@ -245,6 +257,7 @@ static cJSON *read_container(struct scanner *s) {
         more = ok ? read_separator(s, closing) : -1;
     }
     s->depth--;
+    name_map_free(&names);
     if (more == 0) return box;
     cJSON_Delete(box);
     return NULL;
@@ -290,27 +303,16 @@ cJSON *relaxed_json_parse(const char *name, const char *text) { return parse(nam
 cJSON *relaxed_json_try(const char *text) { return parse("", text, true); }
 
 cJSON *relaxed_json_load(const char *path) {
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        fail("%s: cannot open: %m", path);
-        return NULL;
-    }
-    char *text = NULL;
-    size_t n = 0, got = 0;
-    do {
-        text = xrealloc(text, n + 4096 + 1);
-        got = fread(text + n, 1, 4096, f);
-        n += got;
-    } while (got > 0);
-    text[n] = 0;
+    char why[FILE_WHY_MAX];
+    size_t n = 0;
+    char *text = file_read_whole(path, RELAXED_JSON_BYTES_MAX, &n, why);
     cJSON *root = NULL;
-    if (ferror(f))
-        fail("%s: cannot read: %m", path);
+    if (!text)
+        fail("%s: cannot open: %s", path, why);
     else if (strlen(text) != n)
         fail("%s: a NUL byte at offset %zu: this is no JSON text", path, strlen(text));
     else
         root = relaxed_json_parse(path, text);
-    fclose(f);
     free(text);
     return root;
 }

@@ -7,6 +7,7 @@
 //
 // Ownership  The caller owns the returned tree: cJSON_Delete.
 // Errors     NULL after fail() named file, line, column, what was expected and what stands there.
+// Time       Linear in the text, however long names are and however many members an object has.
 // Threads    No state; any thread.
 #ifndef STARRING_SHARED_CONFIG_RELAXED_JSON_H
 #define STARRING_SHARED_CONFIG_RELAXED_JSON_H
@@ -15,7 +16,9 @@
 
 // Parses text; name stands for the file in messages.
 cJSON *relaxed_json_parse(const char *name, const char *text);
-// Reads and parses the file at path; also fails when it cannot be read or holds a NUL byte.
+#define RELAXED_JSON_BYTES_MAX \
+    ((size_t)16 << 20)  // of a file: the index of a model with 90,000 tensors has 9 MB
+// Reads and parses the file at path; also fails when it cannot be read, is no regular file, or holds a NUL byte.
 cJSON *relaxed_json_load(const char *path);
 // Like relaxed_json_parse, but silent: NULL when text is no JSON. For "--set key=value" values, which
 // are JSON or a bare string.

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/sizes.h"
 
 void arena_init(struct arena *a, struct device *dev) { *a = (struct arena){.dev = dev}; }
 
@@ -18,9 +19,9 @@ static void remember(struct arena *a, const struct arena_block *block) {
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
     if (!bytes || a->failed) return NULL;
     bytes = dev_round(bytes);
-    a->bytes[c] += bytes;
+    a->bytes[c] = (size_t)size_plus((int64_t)a->bytes[c], (int64_t)bytes);
     if (!a->dev) return NULL;
-    void *p = dev_alloc(a->dev, c, bytes);
+    void *p = size_is_too_large(a->bytes[c]) ? NULL : dev_alloc(a->dev, c, bytes);
     if (!p) {
         a->failed = 1;
         fail(
@@ -36,7 +37,7 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
 
 void arena_count(struct arena *a, enum mem_class c, size_t bytes) {
     bytes = dev_round(bytes);
-    a->bytes[c] += bytes;
+    a->bytes[c] = (size_t)size_plus((int64_t)a->bytes[c], (int64_t)bytes);
     if (!a->dev || !bytes) return;
     dev_count(a->dev, c, bytes);
     remember(a, &(struct arena_block){.bytes = bytes, .class = c});
@@ -65,16 +66,16 @@ void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, si
 }
 
 size_t arena_total(const struct arena *a) {
-    size_t total = 0;
-    for (int i = 0; i < MEM_CLASSES; i++) total += a->bytes[i];
-    return total;
+    int64_t total = 0;
+    for (int i = 0; i < MEM_CLASSES; i++) total = size_plus(total, (int64_t)a->bytes[i]);
+    return (size_t)total;
 }
 
 size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]) {
-    size_t total = 0;
+    int64_t total = 0;
     for (int c = 0; c < MEM_CLASSES; c++)
-        if (c != MEM_HOST) total += bytes[c];
-    return total;
+        if (c != MEM_HOST) total = size_plus(total, (int64_t)bytes[c]);
+    return (size_t)total;
 }
 
 void arena_release(struct arena *a) {

@@ -17,8 +17,9 @@ struct arena_block {
 };
 
 struct arena {
-    struct device *dev;          // NULL: measuring
-    size_t bytes[MEM_CLASSES];   // handed out so far, rounded as the device rounds
+    struct device *dev;  // NULL: measuring
+    size_t bytes
+        [MEM_CLASSES];  // handed out so far, rounded as the device rounds; at most SIZE_TOP (shared/core/sizes.h)
     struct arena_block *blocks;  // NULL while measuring
     int count, capacity;
     int failed;  // an allocation did not succeed

@@ -3,6 +3,8 @@
 #include <sodium/utils.h>
 #include <stdio.h>
 
+#include "shared/files/regular_file.h"
+
 void sha256_init(struct sha256 *s) { crypto_hash_sha256_init(&s->state); }
 
 void sha256_update(struct sha256 *s, const void *data, size_t bytes) {
@@ -16,7 +18,8 @@ void sha256_finish(struct sha256 *s, char hex[65]) {
 }
 
 int sha256_file(const char *path, char hex[65]) {
-    FILE *f = fopen(path, "rb");
+    char why[FILE_WHY_MAX];
+    FILE *f = file_open_stream(path, why);
     if (!f) return -1;
     struct sha256 s;
     char piece[1 << 15];

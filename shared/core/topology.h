@@ -29,6 +29,7 @@
 #include "kernels/backend.h"
 #include "shared/core/unit.h"
 #include "shared/core/wire_count.h"
+#include "shared/state/train_state.h"
 
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVAL };
 
@@ -81,8 +82,11 @@ struct topology_memory {
     size_t formula_bytes;                 // of the textbook
 };
 
+#define WIRE_REPLICA_FORMULA "P*b/S, padded, b bytes per element"  // of what servers replicate, each way
+
 struct wire_prediction {
-    uint64_t sent_per_step, received_per_step;  // payload bytes
+    uint64_t sent_per_step, received_per_step;                  // payload bytes
+    uint64_t replica_sent_per_step, replica_received_per_step;  // of servers that replicate, beside them
 };
 
 struct staleness {
@@ -95,8 +99,10 @@ struct staleness {
 };
 
 struct topology;
-struct snapshot;  // shared/evaluation/snapshots.h
-struct timeline;  // shared/time/timeline.h
+struct state_range;  // shared/state/part_file.h
+struct checkpoint;   // shared/state/checkpoint_read.h
+struct snapshot;     // shared/evaluation/snapshots.h
+struct timeline;     // shared/time/timeline.h
 
 struct topology_ops {
     const char *name;
@@ -106,6 +112,9 @@ struct topology_ops {
     // Before each micro-batch; index of `count` in this step. The first overwrites gradients, later
     // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3).
     int (*begin_micro)(struct topology *t, int index, int count);
+    // Which samples of the run (numbered as shared/train/batch_feed.h says) this rank's batch of `step` begins with, where
+    // ranks come and go: known for the next step, a guess for the one after it. NULL: slice `rank` of each global batch.
+    int64_t (*batch)(struct topology *t, int64_t step);
     int (*grad_ready)(struct topology *t, int u);  // u's gradient of this micro-batch is complete
     // Finishes communication, norm, skip/clip, update. The only hook of a step in which the host waits for
     // its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
@@ -123,6 +132,14 @@ struct topology_ops {
     // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes, without
     // making anybody wait. s is the topology's until all pieces are there or finish has been called.
     void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
+    // This rank's share of what a checkpoint holds: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are
+    // no more. Those of all ranks are disjoint and together everything. NULL: others hold the state, and write it. What
+    // lies there is the state behind the last step once what compute has been given so far has run, until the updates of
+    // the next step, which the caller makes wait.
+    int (*state)(struct topology *t, int index, struct state_range *out);
+    // Instead of load_unit, on every rank, before the first step: takes the state from a checkpoint, whatever wrote it.
+    // `start` is set by then. 0, or -1 after logging.
+    int (*load)(struct topology *t, struct checkpoint *c);
     // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values; every rank calls it with
     // the same values for every unit, before the first step.
     int (*load_unit)(struct topology *t, int u, const float *values);
@@ -141,6 +158,20 @@ struct topology {
     enum dtype dtype;
     int rank, size;  // worker index and number of workers
     uint64_t job;    // star: the number that the scheduler gave this job, to all roles the same; else 0
+    uint64_t
+        life;  // of this start of the job, the same on all its ranks: the loop's, for the names of checkpoints' files
+    struct train_state start;  // what the first step goes on from; all zero: from the beginning
+    // Where workers came and went (--elastic) before the checkpoint, fewer samples were handed out and applied than
+    // steps and updates times the global batch: what to add to either product, 0 or less. The loop's.
+    struct {
+        int64_t dealt, samples;
+    } beside;
+    // The state behind the step that begins is to be kept. Set by the loop before the step's first begin_micro.
+    bool keep;
+    const char
+        *checkpoint;  // star: what its ranks were told to start from, the topology's; NULL: nothing was said
+    uint32_t
+        epoch;  // star: which life of the job, 1, 2, ..; from 2 on the run directory is its own, and gone on with
     struct wire_count wire;
     struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
     struct topology_memory memory;
@@ -149,6 +180,12 @@ struct topology {
     const char *medium;    // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
     const char *launch;    // what its ranks are: "threads", "processes" or "mpi"
     bool mean_per_worker;  // async: gradients and loss are means over the worker's own batch
+    // Who belongs to a step is decided step by step (--elastic): `samples` are the topology's, in the weights behind the last
+    // step, `dealt` of them have been handed out (train_state), and `contributors` is how many ranks' gradients that step's update is the mean of.
+    bool deals;
+    int64_t dealt;
+    int contributors;
+    bool joined;  // this rank has come to a run under way: `start` and the weights are there
     // async: samples of the whole job whose gradients are in the weights of the step in hand; set once its backward pass
     // has begun. Elsewhere the loop counts them.
     int64_t samples;
@@ -164,6 +201,7 @@ static inline int topology_release(struct topology *t, int u, enum pass p) {
 static inline int topology_begin_micro(struct topology *t, int i, int n) {
     return t->ops->begin_micro(t, i, n);
 }
+static inline int64_t topology_batch(struct topology *t, int64_t step) { return t->ops->batch(t, step); }
 static inline int topology_grad_ready(struct topology *t, int u) { return t->ops->grad_ready(t, u); }
 static inline int topology_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     return t->ops->step(t, in, out);
@@ -176,6 +214,10 @@ static inline void topology_part(struct topology *t, int u, struct weights_part 
 static inline void topology_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     t->ops->snapshot(t, version, s);
 }
+static inline int topology_state(struct topology *t, int index, struct state_range *out) {
+    return t->ops->state(t, index, out);
+}
+static inline int topology_load(struct topology *t, struct checkpoint *c) { return t->ops->load(t, c); }
 static inline int topology_load_unit(struct topology *t, int u, const float *v) {
     return t->ops->load_unit(t, u, v);
 }

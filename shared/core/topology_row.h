@@ -29,7 +29,15 @@ struct topology_role {
 struct prediction {
     struct topology_memory memory;
     struct wire_prediction wire;
+    size_t
+        state_bytes;  // of the fp32 values that the rank writes into a checkpoint (struct topology_ops' state)
+    int alike;        // so many ranks of the role, from this one on, have the same; 0: unknown
 };
+
+// How many of the next `most` ranks p speaks for, the first included.
+static inline int prediction_alike(const struct prediction *p, int most) {
+    return p->alike > most ? most : p->alike > 0 ? p->alike : 1;
+}
 
 // The textbook's bytes per rank and per step in words: P parameters, N workers, S servers.
 struct topology_formula {
@@ -64,7 +72,11 @@ struct topology_row {
     const char *launch_advice;          // said where another launch is asked for
     int more_processes;                 // beside the ranks, without reports: the scheduler
     bool reports_staleness;
+    bool messages;     // ranks exchange messages that may be troubled (trouble.fault)
     bool collectives;  // ring.collective and "reduce": "native" concern it
+
+    // Who may join the run's processes, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
+    const char *(*admission)(const struct config *c);
 
     // 3. Before anything is made.
     // What "auto" leaves to this machine. Or NULL.

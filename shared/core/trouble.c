@@ -82,16 +82,9 @@ static int check_item(enum trouble_kind kind, const struct trouble *t, int ranks
     return wrong ? -1 : 0;
 }
 
-static bool named_before(enum trouble_kind kind, const char *list, const char *item, int rank) {
-    struct trouble other;
-    for (const char *at = list; at && at < item; at = next_item(at)) {
-        at = read_item(kind, at, &other);
-        if (!at || other.rank == rank) return at != NULL;
-    }
-    return false;
-}
-
-int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[TROUBLE_WHY_MAX]) {
+// named (ranks): who is in the list so far.
+static int check_list(enum trouble_kind kind, const char *list, int ranks, bool *named,
+                      char why[TROUBLE_WHY_MAX]) {
     for (const char *at = list; at;) {
         struct trouble t = {.rank = 0};
         char wrong[TROUBLE_WHY_MAX];
@@ -104,10 +97,11 @@ int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[
             return -1;
         }
         int rc = check_item(kind, &t, ranks, wrong);
-        if (!rc && named_before(kind, list, at, t.rank)) {
+        if (!rc && named[t.rank]) {
             snprintf(wrong, sizeof wrong, "rank %d is there twice", t.rank);
             rc = -1;
         }
+        if (!rc) named[t.rank] = true;
         if (rc) {
             snprintf(why, TROUBLE_WHY_MAX, "\"%.*s\": %.160s", length < 60 ? length : 60, at, wrong);
             return -1;
@@ -115,6 +109,13 @@ int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[
         at = next_item(end);
     }
     return 0;
+}
+
+int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[TROUBLE_WHY_MAX]) {
+    bool *named = xcalloc((unsigned long)ranks, sizeof *named);
+    int rc = check_list(kind, list, ranks, named, why);
+    free(named);
+    return rc;
 }
 
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed) {

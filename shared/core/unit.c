@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "kernels/exact_sum.h"
+#include "shared/core/sizes.h"
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -21,12 +22,12 @@ void layout_finish(struct layout *l, int world) {
             at = round_up(at, UNIT_ALIGN);
             t->offset = at;
             t->logical_start = logical;
-            at += t->numel + t->reserved;
-            logical += t->numel;
+            at = size_plus(at, t->numel + t->reserved);
+            logical = size_plus(logical, t->numel);
         }
         unit->n = at;
         unit->n_pad = round_up(at, (int64_t)SUMSQ_BLOCK * world);
-        l->padded += unit->n_pad;
+        l->padded = size_plus(l->padded, unit->n_pad);
     }
     l->params = logical;
 }

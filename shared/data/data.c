@@ -2,8 +2,10 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
@@ -22,29 +24,46 @@ struct token_source {
     int64_t val_first;  // of the stream they are in
     char *description;
     double entropy;
+    struct data_identity identity;
 };
 
-// Counts tokens [0, counted) into counts(vocab); checks all of the stream.
-static int scan(const struct token_stream *s, int32_t vocab, int64_t counted, int64_t *counts) {
+// One pass over a stream: its tokens [0, counted) are trained on, the others held out.
+struct scan {
+    int32_t vocab;
+    int64_t counted;
+    int64_t *counts;  // (vocab) of those that are trained on
+    XXH64_state_t *train, *held_out;
+};
+
+// Checks, counts and hashes all tokens.
+static int scan(const struct token_stream *s, const struct scan *x) {
     int32_t *buf = xcalloc(SCAN_TOKENS, sizeof *buf);
     int rc = 0;
     for (int64_t at = 0; at < s->total && rc == 0; at += SCAN_TOKENS) {
         int64_t n = s->total - at < SCAN_TOKENS ? s->total - at : SCAN_TOKENS;
+        int64_t train = x->counted - at < 0 ? 0 : x->counted - at < n ? x->counted - at : n;
         stream_fetch(s, at, n, buf);
+        XXH64_update(x->train, buf, (size_t)train * sizeof *buf);
+        XXH64_update(x->held_out, buf + train, (size_t)(n - train) * sizeof *buf);
         for (int64_t i = 0; i < n; i++) {
-            if ((uint32_t)buf[i] >= (uint32_t)vocab) {
+            if ((uint32_t)buf[i] >= (uint32_t)x->vocab) {
                 const struct segment *g = stream_segment(s, at + i);
                 rc = fail(
                     "data %s: token %u at position %lld is outside the model's vocabulary of %d; use tokens "
                     "made for this model, or a model with more",
-                    g->path, (uint32_t)buf[i], (long long)(at + i - g->first), vocab);
+                    g->path, (uint32_t)buf[i], (long long)(at + i - g->first), x->vocab);
                 break;
             }
-            if (at + i < counted) counts[buf[i]]++;
+            if (i < train) x->counts[buf[i]]++;
         }
     }
     free(buf);
     return rc;
+}
+
+static void identify(char text[64], int64_t tokens, const XXH64_state_t *hash) {
+    snprintf(text, 64, "%lld tokens, xxh64 %016llx", (long long)tokens,
+             (unsigned long long)XXH64_digest(hash));
 }
 
 // Shannon 1948, section 6, with natural logarithms.
@@ -86,6 +105,28 @@ static int check_vocabulary(const struct token_source *s, const struct data_opti
     return o->val_path ? vocabulary_check(&v, o->val_path, &s->val_stream) : 0;
 }
 
+static int read_all(struct token_source *s, const struct data_options *o) {
+    struct scan x = {.vocab = o->vocab,
+                     .counted = s->train_tokens,
+                     .counts = xcalloc((unsigned long)o->vocab, sizeof *x.counts),
+                     .train = XXH64_createState(),
+                     .held_out = XXH64_createState()};
+    XXH64_reset(x.train, 0);
+    XXH64_reset(x.held_out, 0);
+    int rc = scan(&s->stream, &x);
+    x.counted = 0;
+    if (rc == 0 && o->val_path) rc = scan(&s->val_stream, &x);
+    if (rc == 0) {
+        s->entropy = entropy_of(x.counts, o->vocab, s->train_tokens);
+        identify(s->identity.train, s->train_tokens, x.train);
+        identify(s->identity.held_out, s->val_tokens, x.held_out);
+    }
+    XXH64_freeState(x.train);
+    XXH64_freeState(x.held_out);
+    free(x.counts);
+    return rc;
+}
+
 static int open_all(struct token_source *s, const struct data_options *o) {
     if (o->vocab < 1) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
@@ -101,11 +142,7 @@ static int open_all(struct token_source *s, const struct data_options *o) {
         s->val_first = s->train_tokens;
     }
     if (check_vocabulary(s, o) || check_lengths(s, o)) return -1;
-    int64_t *counts = xcalloc((unsigned long)o->vocab, sizeof *counts);
-    int rc = scan(&s->stream, o->vocab, s->train_tokens, counts);
-    if (rc == 0 && o->val_path) rc = scan(&s->val_stream, o->vocab, 0, counts);
-    if (rc == 0) s->entropy = entropy_of(counts, o->vocab, s->train_tokens);
-    free(counts);
+    int rc = read_all(s, o);
     s->description = describe(&s->stream);
     return rc;
 }
@@ -128,6 +165,7 @@ void data_close(struct token_source **s) {
 int64_t data_train_tokens(const struct token_source *s) { return s->train_tokens; }
 int64_t data_val_tokens(const struct token_source *s) { return s->val_tokens; }
 const char *data_description(const struct token_source *s) { return s->description; }
+const struct data_identity *data_identity(const struct token_source *s) { return &s->identity; }
 double data_unigram_entropy(const struct token_source *s) { return s->entropy; }
 
 static void fetch(const struct token_stream *s, int64_t at, int64_t seq, int32_t *tokens, int32_t *targets) {

@@ -16,6 +16,7 @@
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"
 #include "shared/data/sidecar.h"
+#include "shared/files/regular_file.h"
 
 #define DEFAULT_VOCAB (1 << 20)
 
@@ -134,12 +135,13 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     char *part = xasprintf("%s.part", to);
     int rc = 0;
     sha256_init(&c->hash);
-    c->in = fopen(from, "rb");
+    char why[FILE_WHY_MAX];
+    c->in = file_open_stream(from, why);
     if (!c->in)
-        rc = fail("%s: %s", from, strerror(errno));
+        rc = fail("%s: %s", from, why);
     else if (is_token_file(c->in))
         rc = fail("%s is a token file of llm.c already: --data reads it as it is", from);
-    else if (!(c->out = fopen(part, "wb")) || copy(c, width))
+    else if (!(c->out = file_create_stream(part)) || copy(c, width))
         rc = errno == EOVERFLOW ? too_many(from) : fail("%s -> %s: %s", from, part, strerror(errno));
     if (c->in) fclose(c->in);
     if (c->out && fclose(c->out) && !rc) rc = fail("%s: %s", part, strerror(errno));

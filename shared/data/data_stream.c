@@ -2,13 +2,10 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
@@ -33,22 +30,10 @@ static struct segment *add_segment(struct token_stream *s, const char *path) {
 }
 
 static int map_segment(struct segment *g) {
-    int fd = open(g->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail("data %s: %s", g->path, strerror(errno));
-    struct stat st;
-    int rc = 0;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        rc = fail("data %s: not a regular file", g->path);
-    else if (st.st_size == 0)
-        rc = fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
-    else if ((g->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
-        g->map = NULL;
-        rc = fail("data %s: cannot map: %s", g->path, strerror(errno));
-    } else {
-        g->map_bytes = (size_t)st.st_size;
-    }
-    close(fd);
-    return rc;
+    char why[FILE_WHY_MAX];
+    if (mapped_file_open(&g->map, "data ", g->path, why)) return fail("data %s: %s", g->path, why);
+    if (g->map.base) return 0;
+    return fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
 }
 
 static int refuse_magic(const struct segment *g, int32_t magic) {
@@ -70,7 +55,7 @@ static int refuse_magic(const struct segment *g, int32_t magic) {
 // Finds width and tokens behind the header of a mapped llm.c file.
 static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
-    if (g->map_bytes >= sizeof head) memcpy(head, g->map, sizeof head);
+    if (g->map.bytes >= sizeof head) memcpy(head, g->map.base, sizeof head);
     const struct bin_format *f = bin_format_of(head[0]);
     if (!f) return refuse_magic(g, head[0]);
     if (head[1] != f->version)
@@ -78,14 +63,14 @@ static int read_bin_header(struct segment *g, int *width) {
             "data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
             g->path, head[1], head[0], f->version);
     *width = f->width;
-    int64_t have = (int64_t)g->map_bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
+    int64_t have = (int64_t)g->map.bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
     if (head[2] <= 0 || have != need)
         return fail(
             "data %s: its header announces %d tokens (%lld bytes), but %lld "
             "bytes follow it; the file is %s, copy or write it again",
             g->path, head[2], (long long)need, (long long)(have > 0 ? have : 0),
             have < need ? "truncated" : "damaged");
-    g->tokens = (const char *)g->map + BIN_HEADER_BYTES;
+    g->tokens = (const char *)g->map.base + BIN_HEADER_BYTES;
     g->count = head[2];
     return 0;
 }
@@ -93,7 +78,7 @@ static int read_bin_header(struct segment *g, int *width) {
 // Whether it is an llm.c file: by its first bytes, which no text has, else by `tokenizer`, else by its name.
 static bool is_bin(const struct segment *g, const char *tokenizer) {
     int32_t magic = 0;
-    if (g->map_bytes >= sizeof magic) memcpy(&magic, g->map, sizeof magic);
+    if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
     if (bin_format_of(magic)) return true;
     return tokenizer ? strcmp(tokenizer, "bin") == 0 : ends_with(g->path, ".bin");
 }
@@ -105,8 +90,8 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
     if (is_bin(g, tokenizer)) {
         if (read_bin_header(g, &width)) return -1;
     } else {
-        g->tokens = g->map;
-        g->count = (int64_t)g->map_bytes;
+        g->tokens = g->map.base;
+        g->count = (int64_t)g->map.bytes;
     }
     if (s->width && s->width != width)
         return fail("data %s: tokens of %d bytes, but those of %s have %d; one stream has one tokenizer",
@@ -195,7 +180,7 @@ int stream_open(struct token_stream *s, const char *path, const char *tokenizer)
 
 void stream_close(struct token_stream *s) {
     for (int i = 0; i < s->count; i++) {
-        if (s->segments[i].map) munmap(s->segments[i].map, s->segments[i].map_bytes);
+        mapped_file_close(&s->segments[i].map);
         free(s->segments[i].heap);
         free(s->segments[i].path);
     }

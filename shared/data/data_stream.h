@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/files/mapped_file.h"
+
 // A token file of llm.c (dev/data/data_common.py, write_datafile):
 //     | 256 int32: magic, version, count of tokens, 0.. | tokens, `width` bytes each |
 struct bin_format {
@@ -23,8 +25,7 @@ struct segment {
     const void *tokens;  // little-endian, `width` bytes each
     int64_t first;       // of the stream
     int64_t count;
-    void *map;  // or NULL
-    size_t map_bytes;
+    struct mapped_file map;
     char *heap;  // or NULL
 };
 

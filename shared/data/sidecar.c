@@ -8,8 +8,9 @@
 #include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/version.h"
+#include "shared/files/regular_file.h"
 
-#define READ_MAX (1 << 24)
+#define READ_MAX ((size_t)1 << 24)
 
 char *sidecar_path(const char *bin_path) { return xasprintf("%s.json", bin_path); }
 
@@ -20,13 +21,11 @@ int64_t sidecar_count(const cJSON *object, const char *key, int64_t low) {
 }
 
 static cJSON *read_quietly(const char *path) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    char *text = xcalloc(READ_MAX, 1);
-    size_t n = fread(text, 1, READ_MAX - 1, f);
-    cJSON *root = n ? cJSON_Parse(text) : NULL;
+    char why[FILE_WHY_MAX];
+    size_t n = 0;
+    char *text = file_read_whole(path, READ_MAX, &n, why);
+    cJSON *root = text && n ? cJSON_Parse(text) : NULL;
     free(text);
-    fclose(f);
     return root;
 }
 

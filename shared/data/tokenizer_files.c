@@ -10,6 +10,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/files/regular_file.h"
 
 // The first TEXT_TO_TOKENS say how text becomes tokens; the others are about special tokens and use.
 #define TEXT_TO_TOKENS 7
@@ -97,16 +98,13 @@ static bool entries_are_bytes(const cJSON *root) {
 }
 
 static bool file_is_bytes(const char *path) {
-    struct stat st;
-    if (stat(path, &st) != 0 || st.st_size > BYTES_FILE_MAX) return false;
-    FILE *f = fopen(path, "rb");
-    char *text = f ? xcalloc((size_t)st.st_size + 1, 1) : NULL;
-    cJSON *root =
-        text && fread(text, 1, (size_t)st.st_size, f) == (size_t)st.st_size ? cJSON_Parse(text) : NULL;
+    char why[FILE_WHY_MAX];
+    size_t n = 0;
+    char *text = file_read_whole(path, BYTES_FILE_MAX, &n, why);
+    cJSON *root = text ? cJSON_Parse(text) : NULL;
     bool yes = root && entries_are_bytes(root);
     cJSON_Delete(root);
     free(text);
-    if (f) fclose(f);
     return yes;
 }
 
@@ -139,13 +137,16 @@ static int copy_stream(FILE *in, FILE *out) {
 
 static int copy_file(const char *from, const char *to) {
     char *part = xasprintf("%s.part", to);
-    FILE *in = fopen(from, "rb"), *out = in ? fopen(part, "wb") : NULL;
+    char refused[FILE_WHY_MAX];
+    FILE *in = file_open_stream(from, refused), *out = in ? file_create_stream(part) : NULL;
     int rc = out ? copy_stream(in, out) : -1, why = errno;
     if (out && fclose(out) && !rc) rc = -1, why = errno;
     if (!rc && rename(part, to)) rc = -1, why = errno;
     if (rc && out) unlink(part);
     if (in) fclose(in);
-    if (rc) fail("%s: the tokenizer's file could not be copied to %s: %s", from, to, strerror(why));
+    if (rc)
+        fail("%s: the tokenizer's file could not be copied to %s: %s", from, to,
+             in ? strerror(why) : refused);
     free(part);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include "shared/core/error.h"
 #include "shared/core/sha256.h"
 #include "shared/core/version.h"
+#include "shared/files/regular_file.h"
 
 #define FORMAT    "starring products"
 #define VERSION   1
@@ -275,7 +276,7 @@ int product_table_write(const char *path, const struct product_table *t) {
 
 int product_table_writable(const char *path) {
     char *part = xasprintf("%s.part", path);
-    FILE *f = fopen(part, "wb");
+    FILE *f = file_create_stream(part);
     int rc = f ? 0 : fail("%s: cannot write: %s: name another file with --out", path, strerror(errno));
     if (f) {
         fclose(f);

@@ -9,6 +9,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/core/sizes.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/evaluation/evals.h"
@@ -92,8 +93,8 @@ static int open_device(struct evaluation *x) {
 static void count_windows(struct evaluation *x) {
     const struct config *c = x->c;
     x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
-    if (c->eval_batches > 0 && c->eval_batches * c->train_batch < x->windows)
-        x->windows = c->eval_batches * c->train_batch;
+    int64_t asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
+    if (c->eval_batches > 0 && asked < x->windows) x->windows = asked;
     x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
     if (x->batch > x->windows) x->batch = x->windows;
 }

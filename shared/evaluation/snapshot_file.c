@@ -114,7 +114,7 @@ static struct snapshot_file *file_at(const struct snapshot_place *p, int flags, 
     f->path = xstrdup(p->path);
     f->place.path = f->path;
     pthread_mutex_init(&f->mutex, NULL);
-    f->fd = open(p->path, flags | O_CLOEXEC, 0666);
+    f->fd = open(p->path, flags | O_CLOEXEC | O_NONBLOCK, 0666);
     if (f->fd >= 0) return f;
     *error = xasprintf("%s: %s", p->path, strerror(errno));
     snapshot_file_close(&f);

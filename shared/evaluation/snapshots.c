@@ -1,5 +1,6 @@
 #include "shared/evaluation/snapshots.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,10 +163,32 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
 }
 
 // ---------------------------------------------------------------- the loop
+// What a start of the run that was killed has left without its end. That of the step that is gone on from is taken again.
+static void remove_unfinished(const struct snapshots *s) {
+    DIR *d = opendir(s->dir);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        if (strncmp(e->d_name, "step-", 5) != 0) continue;
+        char *path = xasprintf("%s/%s", s->dir, e->d_name), *why = NULL;
+        struct snapshot_info info;
+        struct snapshot_place place = {.path = path, .layout = s->t->layout, .dtype = s->t->dtype};
+        struct snapshot_file *file = snapshot_file_open(&place, &info, &why);
+        if (!file && strtoll(e->d_name + 5, NULL, 10) != s->t->start.step) {
+            warn("snapshot %s: it was being written when the run ended, and is left out", why);
+            unlink(path);
+        }
+        snapshot_file_close(&file);
+        free(path);
+        free(why);
+    }
+    if (d) closedir(d);
+}
+
 void snapshots_begin(struct snapshots *s) {
     if (!s) return;
+    if (s->t->start.step > 0 && s->t->rank == 0) remove_unfinished(s);
     s->start_s = s->last_s = now_seconds();
-    if (s->collected && s->t->mean_per_worker && s->t->rank == 0 && s->c->eval_every > 0) ask_ahead(s, 0);
+    if (s->collected && s->t->mean_per_worker && s->t->rank == 0 && s->c->eval_every > 0)
+        ask_ahead(s, s->t->samples / own_sequences(s->c));
 }
 
 bool snapshots_wanted(const struct snapshots *s) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "shared/config/name_map.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
@@ -52,11 +53,6 @@ bool hf_has_weights(const char *dir) {
 
 static int open_shard(struct hf_reader *r, const char *name) {
     char *path = xasprintf("%s/%s", r->dir, name);
-    for (int i = 0; i < r->file_count; i++)
-        if (strcmp(st_path(r->files[i]), path) == 0) {
-            free(path);
-            return 0;
-        }
     struct st_file *f = st_open(path);
     free(path);
     if (!f) return -1;
@@ -70,25 +66,26 @@ static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
     cJSON *root = relaxed_json_load(path);
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *j;
+    struct name_map shards = {0};  // their place in r->files
+    bool is_new;
     int rc = 0;
     if (!root)
         rc = -1;
     else if (!cJSON_IsObject(map))
         rc = fail("%s: \"weight_map\" is missing; it names the shard of each tensor", path);
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next) {
-        if (!cJSON_IsString(j) || strchr(j->valuestring, '/') || !*j->valuestring)
-            rc = fail("%s: tensor %s: its shard must be the name of a file in this directory", path,
+        if (!cJSON_IsString(j) || strchr(j->valuestring, '/') || !*j->valuestring) {
+            rc = fail("%s: tensor %.200s: its shard must be the name of a file in this directory", path,
                       j->string);
-        else
-            rc = open_shard(r, j->valuestring);
+            break;
+        }
+        int64_t at = name_map_put(&shards, j->valuestring, r->file_count, &is_new);
+        if (is_new) rc = open_shard(r, j->valuestring);
+        if (rc == 0 && !st_find(r->files[at], j->string))
+            rc = fail("%s: tensor %.200s: is not in %s, where %s puts it", r->dir, j->string, j->valuestring,
+                      INDEX_NAME);
     }
-    // Shard names are few and tensors many: look each up in the shard the index named.
-    for (j = rc ? NULL : map->child; j && rc == 0; j = j->next)
-        for (int i = 0; i < r->file_count && rc == 0; i++)
-            if (strcmp(strrchr(st_path(r->files[i]), '/') + 1, j->valuestring) == 0 &&
-                !st_find(r->files[i], j->string))
-                rc = fail("%s: tensor %s: is not in %s, where %s puts it", r->dir, j->string, j->valuestring,
-                          INDEX_NAME);
+    name_map_free(&shards);
     cJSON_Delete(root);
     free(path);
     return rc;

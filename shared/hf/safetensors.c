@@ -1,25 +1,26 @@
 #include "shared/hf/safetensors.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/files/mapped_file.h"
 
 #define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
 #define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+#define HASH_BYTES       ((size_t)1 << 20)
+// What the kernel is asked to read at once, and how far ahead of the hash.
+#define SLICE_BYTES ((size_t)4 << 20)
+#define AHEAD_BYTES ((size_t)32 << 20)
 
 struct st_file {
     char *path;
-    void *map;
-    size_t map_bytes;
+    struct mapped_file map;
     struct st_tensor *tensors;  // sorted by name
     int count;
 };
@@ -138,15 +139,15 @@ static int read_tensors(struct st_file *f, const cJSON *root, const char *data, 
 }
 
 static int read_header(struct st_file *f) {
-    if (f->map_bytes < 8) return fail("%s: %zu bytes are no safetensors file", f->path, f->map_bytes);
-    const unsigned char *p = f->map;
+    if (f->map.bytes < 8) return fail("%s: %zu bytes are no safetensors file", f->path, f->map.bytes);
+    const unsigned char *p = f->map.base;
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
-    if (n > MAX_HEADER_BYTES || n > f->map_bytes - 8)
+    if (n > MAX_HEADER_BYTES || n > f->map.bytes - 8)
         return fail(
             "%s: says its header has %llu bytes, but the file has "
             "%zu; it is truncated or no safetensors file",
-            f->path, (unsigned long long)n, f->map_bytes);
+            f->path, (unsigned long long)n, f->map.bytes);
     // A NUL-terminated copy, so that the parser cannot run into the data.
     char *text = xcalloc(n + 1, 1);
     memcpy(text, p + 8, n);
@@ -158,35 +159,18 @@ static int read_header(struct st_file *f) {
         rc = fail("%s: its header is no JSON object (mistake near byte %lld)", f->path,
                   (long long)(8 + (end - text)));
     else
-        rc = read_tensors(f, root, (const char *)p + 8 + n, f->map_bytes - 8 - (size_t)n);
+        rc = read_tensors(f, root, (const char *)p + 8 + n, f->map.bytes - 8 - (size_t)n);
     cJSON_Delete(root);
     free(text);
-    return rc;
-}
-
-static int map_file(struct st_file *f) {
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail("%s: %s", f->path, strerror(errno));
-    struct stat st;
-    int rc = 0;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        rc = fail("%s: not a regular file", f->path);
-    } else if (st.st_size > 0) {
-        f->map_bytes = (size_t)st.st_size;
-        f->map = mmap(NULL, f->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (f->map == MAP_FAILED) {
-            f->map = NULL;
-            rc = fail("%s: cannot map: %s", f->path, strerror(errno));
-        }
-    }
-    close(fd);
     return rc;
 }
 
 struct st_file *st_open(const char *path) {
     struct st_file *f = xcalloc(1, sizeof *f);
     f->path = xstrdup(path);
-    if (map_file(f) || read_header(f)) st_close(&f);
+    char why[FILE_WHY_MAX];
+    int rc = mapped_file_open(&f->map, "", path, why) ? fail("%s: %s", path, why) : read_header(f);
+    if (rc) st_close(&f);
     return f;
 }
 
@@ -194,13 +178,32 @@ void st_close(struct st_file **f) {
     if (!*f) return;
     for (int i = 0; i < (*f)->count; i++) free((*f)->tensors[i].name);
     free((*f)->tensors);
-    if ((*f)->map) munmap((*f)->map, (*f)->map_bytes);
+    mapped_file_close(&(*f)->map);
     free((*f)->path);
     free(*f);
     *f = NULL;
 }
 
 const char *st_path(const struct st_file *f) { return f->path; }
+
+// The kernel reads ahead of us: page faults alone would have the disk wait for the hash, and the hash for the disk.
+uint64_t st_hash(const struct st_file *f) {
+    XXH64_state_t *h = XXH64_createState();
+    XXH64_reset(h, 0);
+    for (size_t at = 0, asked = 0; at < f->map.bytes; at += HASH_BYTES) {
+        for (; asked < f->map.bytes && asked < at + AHEAD_BYTES; asked += SLICE_BYTES) {
+            size_t left = f->map.bytes - asked;
+            madvise((char *)(uintptr_t)f->map.base + asked, left < SLICE_BYTES ? left : SLICE_BYTES,
+                    MADV_WILLNEED);
+        }
+        size_t left = f->map.bytes - at;
+        XXH64_update(h, (const char *)f->map.base + at, left < HASH_BYTES ? left : HASH_BYTES);
+    }
+    uint64_t hash = XXH64_digest(h);
+    XXH64_freeState(h);
+    return hash;
+}
+
 int st_count(const struct st_file *f) { return f->count; }
 const struct st_tensor *st_at(const struct st_file *f, int i) { return &f->tensors[i]; }
 

@@ -35,6 +35,7 @@ struct st_file;
 struct st_file *st_open(const char *path);  // NULL after naming file, tensor and what is wrong
 void st_close(struct st_file **f);
 const char *st_path(const struct st_file *f);
+uint64_t st_hash(const struct st_file *f);  // xxh64 of all its bytes
 int st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, int i);               // in the order of their names
 const struct st_tensor *st_find(const struct st_file *f, const char *name);  // NULL: no such tensor
@@ -58,5 +59,17 @@ struct st_writer *st_writer_create(const char *path, const struct st_entry *entr
 int st_writer_append(struct st_writer *w, const void *data, size_t bytes);
 int st_writer_finish(struct st_writer **w);    // 0 or -1; frees w and removes the temporary either way
 void st_writer_discard(struct st_writer **w);  // NULL is allowed
+
+// The same straight to path, hashed on the way, for who must not log: a reason goes to *error (malloc'd, an earlier one
+// is kept). Append as above (its errors are told by st_writer_end); discard removes path.
+struct st_written {
+    int64_t bytes;   // of the file
+    uint64_t xxh64;  // of all its bytes
+};
+struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count, char **error);
+const char *st_writer_error(const struct st_writer *w);  // why append says -1; NULL: it has not
+int64_t st_writer_bytes(const struct st_writer *w);      // that the whole file will have
+// On disk when it returns 0. -1: path is removed. Frees w.
+int st_writer_end(struct st_writer **w, struct st_written *out, char **error);
 
 #endif

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -10,31 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/launch/launch_state.h"
 
-#define WAKE_MS 100  // how often the clock is looked at when no signal comes
-
-struct child {
-    char name[32];  // "server 1"
-    pid_t pid;      // 0: ended
-    bool orderly;
-};
-
-struct launcher {
-    struct launch_options o;
-    struct child *children;
-    int count, running;
-    double start_s;
-    double kill_at_s;    // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;    // after an interruption: the rest is told to end then; 0: not known yet
-    int status;          // the job's, once something went wrong
-    int interrupted_by;  // SIGINT or SIGTERM, 0: neither
-    sigset_t signals, before;
-};
+#define WAKE_MS     100  // how often the clock is looked at when no signal comes
+#define STILL_LOOKS 16   // whether a child stands still is looked at so often before it is believed
 
 struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
@@ -63,6 +49,22 @@ static void become(const struct launcher *l, const struct launch_child *c, pid_t
     _exit(127);
 }
 
+// The child's place: its own where it is started again.
+static struct child *place_of(struct launcher *l, const struct launch_child *c) {
+    for (int i = 0; i < l->count; i++)
+        if (!l->children[i].pid && l->children[i].rank == c->rank && !strcmp(l->children[i].role, c->role))
+            return &l->children[i];
+    l->children = xrealloc(l->children, (unsigned long)(l->count + 1) * sizeof *l->children);
+    struct child *child = &l->children[l->count++];
+    *child = (struct child){.rank = c->rank, .orderly = c->orderly != 0, .expendable = c->expendable != 0};
+    snprintf(child->role, sizeof child->role, "%s", c->role);
+    if (c->rank < 0)
+        snprintf(child->name, sizeof child->name, "%s", c->role);
+    else
+        snprintf(child->name, sizeof child->name, "%s %d", c->role, c->rank);
+    return child;
+}
+
 int launcher_start(struct launcher *l, const struct launch_child *c) {
     int report[2];
     if (pipe2(report, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
@@ -75,34 +77,16 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     // The pipe closes by itself when exec succeeds.
     ssize_t got = pid < 0 ? 0 : read(report[0], &why, sizeof why);
     close(report[0]);
-    l->children = xrealloc(l->children, (unsigned long)(l->count + 1) * sizeof *l->children);
-    struct child *child = &l->children[l->count];
-    *child = (struct child){.pid = pid, .orderly = c->orderly != 0};
-    if (c->rank < 0)
-        snprintf(child->name, sizeof child->name, "%s", c->role);
-    else
-        snprintf(child->name, sizeof child->name, "%s %d", c->role, c->rank);
+    struct child *child = place_of(l, c);
     if (pid < 0 || got > 0) {
         if (pid > 0) waitpid(pid, NULL, 0);
         return fail("cannot start %s (%s): %s", child->name, c->program, strerror(why));
     }
-    l->count++;
+    child->pid = pid;
+    child->ended_well = child->told_to = false;
     l->running++;
     return 0;
 }
-
-static void signal_all(struct launcher *l, int number) {
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].pid) kill(l->children[i].pid, number);
-}
-
-static void end_rest(struct launcher *l) {
-    if (l->kill_at_s > 0) return;
-    l->kill_at_s = now_seconds() + l->o.grace_s;
-    signal_all(l, SIGTERM);
-}
-
-static bool has_begun(const struct launcher *l) { return l->o.last_step && l->o.last_step(l->o.ctx) > 0; }
 
 static bool any_orderly(const struct launcher *l) {
     for (int i = 0; i < l->count; i++)
@@ -118,62 +102,79 @@ static void ask_orderly(struct launcher *l) {
 // Behind the last orderly child the rest ends by itself, with its reports; not where the job had no step yet.
 static void follow_orderly(struct launcher *l) {
     if (any_orderly(l) || !l->running) return;
-    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
+    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (launcher_has_begun(l) ? l->o.grace_s : 0);
     if (now_seconds() < l->rest_at_s) return;
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
-    end_rest(l);
+    launcher_end_rest(l);
 }
 
-static void when(const struct launcher *l, char *text, size_t size) {
-    int64_t step = l->o.last_step ? l->o.last_step(l->o.ctx) : -1;
-    int n = snprintf(text, size, "%.1f s after the start", now_seconds() - l->start_s);
-    if (step > 0)
-        snprintf(text + n, size - (size_t)n, ", after step %lld", (long long)step);
-    else
-        snprintf(text + n, size - (size_t)n, ", before the first step was done");
-}
+void launcher_listen(struct launcher *l, int fd) { l->link = fd; }
 
-static void child_ended(struct launcher *l, struct child *child, int status) {
-    pid_t pid = child->pid;
-    child->pid = 0;
-    l->running--;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    if (l->interrupted_by) l->status = 128 + l->interrupted_by;
-    if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
-    // Interrupted before it had begun: the job's other processes hear of it from the launcher, at once, because
-    // another orderly child may already wait for this one.
-    if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
-        if (child->orderly && !has_begun(l)) end_rest(l);
-        return;
+static void end_lost(struct launcher *l, int pid, const char *name) {
+    for (int i = 0; i < l->count; i++) {
+        const struct child *child = &l->children[i];
+        if (child->pid && (pid ? child->pid == pid : !strcmp(child->name, name))) kill(child->pid, SIGKILL);
     }
-    char text[96];
-    when(l, text, sizeof text);
-    if (WIFSIGNALED(status)) {
-        int number = WTERMSIG(status);
-        if (!l->interrupted_by) l->status = EXIT_RUN_FAILED;
-        fail("%s (pid %d) was killed by signal %d (%s) %s: ending the other processes of the job",
-             child->name, (int)pid, number, strsignal(number), text);
-    } else {
-        if (!l->interrupted_by) l->status = WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE : EXIT_RUN_FAILED;
-        fail("%s (pid %d) ended with exit status %d %s: ending the other processes of the job", child->name,
-             (int)pid, WEXITSTATUS(status), text);
-    }
-    end_rest(l);
 }
 
-// Only children of this launcher are waited for, one by one: the program may have others. When several
-// have ended since the last look, one that was killed comes first: the others may have left because of it.
-static void reap(struct launcher *l) {
-    int *status = xcalloc((unsigned long)l->count + 1, sizeof *status);
-    bool *ended = xcalloc((unsigned long)l->count + 1, sizeof *ended);
+static void hear(struct launcher *l) {
+    char c;
+    while (l->link && recv(l->link, &c, 1, MSG_DONTWAIT) == 1) {
+        int pid = 0;
+        if (c != '\n') {
+            if (l->length < sizeof l->line - 1) l->line[l->length++] = c;
+            continue;
+        }
+        l->line[l->length] = 0;
+        l->length = 0;
+        int name = 0, fate = 0;
+        if (sscanf(l->line, "lost %d %n", &pid, &name) == 1 && name > 0) end_lost(l, pid, l->line + name);
+        if (sscanf(l->line, "alive %d", &pid) == 1) l->alive = pid, l->alive_s = now_seconds();
+        if (sscanf(l->line, "fate %d %n", &pid, &fate) == 1 && fate > 0)
+            launcher_hear_fate(l, pid, l->line + fate);
+    }
+}
+
+// A child that has fallen silent stands still: it is ended, as one that has died. Not if this launcher has stood still
+// itself, as after Ctrl-Z.
+static void watch_silence(struct launcher *l) {
+    double now = now_seconds();
+    if (now - l->watched_s > 0.5 * l->o.silent_s) l->alive_s = now;
+    l->watched_s = now;
+    if (!l->alive || l->o.silent_s <= 0 || now - l->alive_s <= l->o.silent_s) return;
     for (int i = 0; i < l->count; i++)
-        ended[i] =
-            l->children[i].pid && waitpid(l->children[i].pid, &status[i], WNOHANG) == l->children[i].pid;
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < l->count; i++)
-            if (ended[i] && WIFSIGNALED(status[i]) == (pass == 0)) child_ended(l, &l->children[i], status[i]);
-    free(status);
-    free(ended);
+        if (l->children[i].pid == l->alive)
+            warn("%s (pid %d) has been silent for %.1f s: killing it", l->children[i].name, l->alive,
+                 now - l->alive_s);
+    end_lost(l, l->alive, "");
+    l->alive = 0;
+}
+
+static bool any_ended_well(const struct launcher *l) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].ended_well) return true;
+    return false;
+}
+
+// Once the first have ended well nobody may be left who asks the others whether they live.
+static void watch_still(struct launcher *l) {
+    double now = now_seconds();
+    if (l->o.still_s <= 0 || now - l->looked_s < l->o.still_s / STILL_LOOKS || !any_ended_well(l)) return;
+    // This launcher has stood still, and they perhaps with it.
+    bool anew = now - l->looked_s > 0.5 * l->o.still_s;
+    l->looked_s = now;
+    for (int i = 0; i < l->count; i++) {
+        struct child *child = &l->children[i];
+        bool stopped;
+        if (!child->pid) continue;
+        if (anew) child->still.since_s = 0;
+        double still_s = still_look(&child->still, child->pid, now, &stopped);
+        if (still_s <= l->o.still_s) continue;
+        warn("%s (pid %d) has stood still for %.1f s%s, while others have ended: killing it", child->name,
+             (int)child->pid, still_s, stopped ? ", stopped by a signal" : "");
+        kill(child->pid, SIGKILL);
+        child->still.since_s = 0;
+    }
 }
 
 // Waits up to ms for a signal and handles it; kills children whose grace period is over.
@@ -183,18 +184,22 @@ static void watch(struct launcher *l, int ms) {
     if (number == SIGINT || number == SIGTERM) {
         if (l->interrupted_by) {
             l->kill_at_s = now_seconds() + l->o.grace_s;
-            signal_all(l, SIGKILL);  // asked twice: now
+            launcher_signal_all(l, SIGKILL);  // asked twice: now
         } else {
             l->interrupted_by = number;
             ask_orderly(l);
         }
     }
-    reap(l);
+    hear(l);
+    watch_silence(l);
+    watch_still(l);
+    launcher_reap(l);
+    launcher_decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
     if (l->interrupted_by) follow_orderly(l);
     if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].pid) warn("%s did not end in time: killing it", l->children[i].name);
-        signal_all(l, SIGKILL);
+        launcher_signal_all(l, SIGKILL);
         l->kill_at_s = now_seconds() + l->o.grace_s;
     }
 }
@@ -227,20 +232,23 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 int launcher_wait(struct launcher *l) {
-    while (l->running) watch(l, WAKE_MS);
+    do {
+        while (l->running) watch(l, WAKE_MS);
+        hear(l);  // of the last one that has died
+    } while (l->running);
     return l->status;
 }
 
 void launcher_end_all(struct launcher *l) {
     if (!l->status) l->status = EXIT_RUN_FAILED;
-    end_rest(l);
+    launcher_end_rest(l);
     launcher_wait(l);
 }
 
 void launcher_destroy(struct launcher **pl) {
     struct launcher *l = *pl;
     if (!l) return;
-    signal_all(l, SIGKILL);
+    launcher_signal_all(l, SIGKILL);
     for (int i = 0; i < l->count; i++)
         if (l->children[i].pid) waitpid(l->children[i].pid, NULL, 0);
     // A Ctrl-C that came while all was ending would fire on unblocking: it has been obeyed already.

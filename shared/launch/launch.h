@@ -1,6 +1,13 @@
 // Starts the processes of one job and watches them: none outlives the launcher, and the first that dies
 // unexpectedly is named (role, rank, how, when, after which step) before the others are ended.
 //
+// Of a child that the others may do without (launch_child.expendable) the job is asked what becomes of it: where the
+// others go on, or after Ctrl-C end in order, it is started again as long as restarts are left, and else stays away. What
+// it fails at after it was started again is its own.
+//
+// With restarts (launch_restarts) a child that is killed is started again instead, and with it those that have ended
+// well, as the job goes back to its last checkpoint; one that says itself that it has failed ends the job as ever.
+//
 //   launcher_start ... launcher_start      children are running
 //   launcher_wait                          until all have ended: SIGTERM to the rest on a failure, SIGKILL
 //                                          after the grace period
@@ -20,10 +27,27 @@
 
 struct launcher;
 
+// Deaths by a signal that do not end the job.
+struct launch_restarts {
+    int count;  // so many times; 0: none. Deaths before the next life of the job has begun count once, but of one child.
+    int64_t (*life)(void *ctx);  // of the job, the one that began last: it grows
+    // Starts that child again, with launcher_start. 0, or -1 after logging.
+    int (*again)(void *ctx, const char *role, int rank);
+    // A child has died; why: in words. Comes before `again`. NULL: nobody is told, and no child is expendable. Of one that
+    // is, the answer is expected on the link: "fate PID without" (the others go on), "fate PID anew" (the job goes back to
+    // where all begin), or "fate PID ends REASON".
+    void (*died)(void *ctx, int pid, const char *why);
+};
+
 struct launch_options {
     double grace_s;  // from SIGTERM to SIGKILL
+    double
+        silent_s;  // a child that says "alive PID" on the link (launcher_listen) is ended after so long without; 0: not
+    double
+        still_s;  // once the first has ended well: one that has computed nothing for so long is killed; 0: it is not
     // Last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
+    struct launch_restarts restarts;
     void *ctx;
 };
 
@@ -34,6 +58,7 @@ struct launch_child {
     char *const *argv;    // NULL-terminated, argv[0] included
     int keep_fd;          // a descriptor this child inherits beside the standard three; 0: none
     int orderly;          // after SIGTERM it finishes what is in hand and exits with 0, and the rest with it
+    int expendable;       // the others may go on where it is killed
 };
 
 struct launcher *launcher_create(const struct launch_options *o);
@@ -42,6 +67,10 @@ int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or 
 // One line (without its newline) from descriptor fd, which a child writes to; 0, or -1 after logging when
 // `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits.
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size);
+
+// From now on lines from fd are heard: "fate PID .." (launch_restarts.died), and "lost PID NAME": this child stands still and
+// the job has given it up (PID 0: whatever process has the name). It is killed, if it still runs.
+void launcher_listen(struct launcher *l, int fd);
 
 // The job's exit status: 0 when every child ended with 0; 2 when the first that failed ended with 2
 // (configuration); 128 + signal when they did not because of Ctrl-C or SIGTERM; else 1.

@@ -7,36 +7,63 @@
 
 #include "shared/core/error.h"
 #include "shared/evaluation/evaluate.h"
+#include "shared/launch/away.h"
+#include "shared/launch/lives.h"
+#include "shared/launch/steps_lost.h"
 #include "shared/launch/stop.h"
 #include "shared/report/closing.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"
+#include "shared/train/resume.h"
+
+// A run that goes on where it was keeps what is written down of it.
+static int begin_history(const struct run *r) {
+    const char *dir = r->config->out;
+    bool goes_on = resume_is_own(r->job.resume, dir);
+    int64_t done = metrics_last_step(dir), from = r->job.resume_step;
+    if (!goes_on) lives_forget(dir);
+    if (!goes_on) away_forget(dir);
+    struct life first = {.start = lives_last(dir).start + 1,
+                         .epoch = 1,
+                         .job = r->lives,
+                         .checkpoint = r->job.resume,
+                         .counted = goes_on,
+                         .lost = done > from ? done - from : 0};
+    return r->life && r->config->recovery.restart ? lives_add(dir, &first) : 0;
+}
 
 int run_begin(struct run *r) {
     struct config *c = r->config;
     if (!c->out && !(c->out = run_dir_make(c))) return -1;
     r->job.dir = c->out;
-    return run_dir_take(c->out, c, r->force);
+    // The directory of an earlier life is this one's own; where it was begun is in its config.json.
+    if (r->life > 1) return run_dir_continue(c->out, NULL);
+    if (resume_take_dir(c, r->job.resume, c->out, r->force)) return -1;
+    // Until now an earlier start of the run may have been at its end: it wrote checkpoints and removed them.
+    if (r->job.resume_found && job_resume(&r->job, false)) return -1;
+    return begin_history(r);
 }
 
-// The one message of an interruption. A terminal has shown ^C on the line.
-static void say_interrupted(const struct run *r, int number) {
+// The one message of an interruption. A terminal has shown ^C on the line. whole: all ranks have ended in order.
+static void say_interrupted(const struct run *r, int number, bool whole) {
     const struct job *j = &r->job;
     int64_t step = metrics_last_step(j->dir);
     error_set_label("%s", "");
     if (isatty(STDERR_FILENO)) fputc('\n', stderr);
     const char *what = number == SIGINT ? "Ctrl-C" : "SIGTERM";
-    bool kept = j->save_on_interrupt && !j->no_weights;
-    const char *has = kept                         ? "its figures and weights"
-                      : j->no_weights || j->no_bar ? "its figures"
-                                                   : "its figures; --save-on-interrupt keeps the weights";
+    bool kept = whole && j->save_on_interrupt && !j->no_weights;
+    const char *has = kept ? "its figures and weights"
+                      : !whole || j->no_weights || j->no_bar
+                          ? "its figures"
+                          : "its figures; --save-on-interrupt keeps the weights";
     if (step < 1)
         info("%s: ended before the first step was done", what);
     else
         info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
              (long long)j->config->steps, j->dir, has);
+    if (j->config->recovery.checkpoint_every > 0) steps_lost_say(j->dir, step);
     if (evaluate_waiting(j->dir))
         info("starring evaluate %s evaluates the %d snapshots that it took", j->dir,
              evaluate_waiting(j->dir));
@@ -68,7 +95,7 @@ static int merge(const struct run *r, int number) {
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
     int evaluated = 0;
-    if (interrupted) say_interrupted(r, number);
+    if (interrupted) say_interrupted(r, number, true);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
     if (!interrupted && evaluate_waiting(j->dir)) {
         evaluated = evaluate(r);
@@ -80,10 +107,32 @@ static int merge(const struct run *r, int number) {
     return !interrupted ? evaluated : number ? 128 + number : EXIT_RUN_FAILED;
 }
 
+bool run_is_over(const struct run *r) {
+    const struct config *c = r->config;
+    struct run_state s;
+    if (!resume_is_own(r->job.resume, c->out) || r->job.resume_step < c->steps) return false;
+    run_state_read(c->out, &s);
+    return s.phase == RUN_COMPLETE;
+}
+
+int run_show(struct run *r) {
+    const struct config *c = r->config;
+    int evaluated = 0;
+    if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) return 0;
+    r->job.dir = c->out;
+    info("%s: all %lld steps are done: there is nothing to go on with", c->out, (long long)c->steps);
+    if (evaluate_waiting(c->out)) evaluated = evaluate(r);
+    cJSON *summary = summary_merge(c->topologies, c->out);
+    if (!summary) return EXIT_RUN_FAILED;
+    closing_show(c, c->out, summary);
+    cJSON_Delete(summary);
+    return evaluated;
+}
+
 int run_end(struct run *r, int status, int number) {
     bool interrupted = number && status == 128 + number;
     if (!status) return merge(r, number);
-    if (interrupted) say_interrupted(r, number);
+    if (interrupted) say_interrupted(r, number, false);
     run_state_end(r->job.dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
 }

@@ -15,7 +15,14 @@ struct run {
     struct job job;
     struct rank_env env;  // how this process was started
     bool force;           // an earlier run in the directory may go
+    int life;             // of a supervisor's child, or a rank of it (supervise.h): 1, 2, ..; else 0
+    uint64_t lives;       // which job that is a life of
 };
+
+// Whether the checkpoint that the run is to go on from is the last one of a run that is complete in the same directory.
+bool run_is_over(const struct run *r);
+// Says so, evaluates what still waits, and shows the closing table. The program's exit status.
+int run_show(struct run *r);
 
 // Before any rank is started. 0, or -1 after logging.
 int run_begin(struct run *r);

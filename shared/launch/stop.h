@@ -6,6 +6,7 @@
 #ifndef STARRING_SHARED_LAUNCH_STOP_H
 #define STARRING_SHARED_LAUNCH_STOP_H
 
+#include <signal.h>
 #include <stdbool.h>
 
 // Installs handlers for SIGINT and SIGTERM; the flag becomes the signal's number. A second signal of the
@@ -21,6 +22,32 @@ void stop_supervise(void);
 const _Atomic int *stop_install_role(bool orderly);
 // Whether a launcher watches over this process.
 bool stop_supervised(void);
+
+// A supervisor (supervise.h) before it starts mpirun: its ranks will know it, and where they print (descriptors that
+// mpirun inherits). They heed its signals alone: a SIGCONT or SIGTERM of mpirun's says that mpirun has lost a rank, or is to end
+// itself, which a rank passes on (STOP_RANK_DIED); the supervisor knows more, and ends them all where it must.
+void stop_supervise_ranks(int out, int err);
+// What the ranks say to it by signals, whose values hold two numbers. Those of stop_ranks_lost: the lowest, and how many;
+// all others: which rank, and the status that it ends with.
+#define STOP_RANK_DIED   SIGUSR2   // with a value only from stop_ranks_lost
+#define STOP_RANK_ENTERS SIGRTMIN  // the lower number is taken first
+#define STOP_RANK_MET    (SIGRTMIN + 1)
+#define STOP_RANK_ENDED  (SIGRTMIN + 2)
+int stop_value_rank(int value);
+int stop_value_number(int value);
+// A rank; nothing happens in another process. What it prints no longer goes through mpirun, with which it might be lost.
+void stop_rank_streams(void);
+void stop_rank_enters(void);       // MPI_Init, where it waits for all others
+void stop_rank_met(void);          // all others, there
+void stop_rank_ended(int status);  // has only to leave; a rank that is gone and has not said so was killed
+bool stop_rank_is_watched(void);   // there is a supervisor
+// mpirun holds this process fast, or would take its end for a failure: when it has ended it waits for the supervisor to kill
+// it. Nothing happens where there is none.
+void stop_rank_stays(void);
+// A rank that has given up others, which stand still: the supervisor ends them all as if those had been killed, and says
+// which it was. lost (size): at least one of all ranks. Returns at once where there is no supervisor, and where it has other
+// plans.
+void stop_ranks_lost(const bool *lost, int size);
 
 // The exit status of what returned rc and looked at the flag (NULL: at none): 0, EXIT_RUN_FAILED, or, where a
 // signal was in the way of the end, the shell's 128 + its number.

@@ -13,11 +13,14 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
 #include "shared/launch/launch_check.h"
-#include "shared/launch/launch_mpi.h"
 #include "shared/launch/run.h"
+#include "shared/launch/stop.h"
 #include "shared/memory/dry_run.h"
 #include "shared/memory/memory_check.h"
 #include "shared/report/run_dir.h"
+#include "shared/state/checkpoint.h"
+#include "shared/supervise/launch_mpi.h"
+#include "shared/supervise/supervise.h"
 
 static bool workers_given(const struct cli_args *args, const char *path) {
     for (size_t i = 0; i < args->override_count; i++)
@@ -28,12 +31,19 @@ static bool workers_given(const struct cli_args *args, const char *path) {
     return given;
 }
 
+static int read_life(struct run *r, const struct cli_args *args) {
+    const char *life = cli_get(args, "life");
+    if (!life || !supervise_life(life, &r->life, &r->lives)) return 0;
+    return fail("--life %s: only a supervisor gives it (--restart)", life);
+}
+
 static int load(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     char size[16];
     const char *path = cli_get(args, "config");
     bool rank_of_ring = r->env.kind != RANK_ENV_NONE && r->env.mpi_ready;
     // Every rank reads the same configuration: what is wrong with it is said once.
-    error_quiet(rank_of_ring && r->env.rank > 0);
+    // What a supervisor has read without a word against it, it has also remarked on.
+    error_quiet((rank_of_ring && r->env.rank > 0) || r->life);
     snprintf(size, sizeof size, "%d", r->env.size);
     if (rank_of_ring && !workers_given(args, path))
         cli_override(args, "the number of MPI's ranks", "workers", size);
@@ -60,7 +70,7 @@ static struct memory_part part_here(const struct run *r) {
 // 1. The configuration, and whether this process is a rank of many.
 static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     const char *launch = cli_get(args, "launch");
-    if (rank_env_read(&r->env)) return -1;
+    if (rank_env_read(&r->env) || read_life(r, args)) return -1;
     // Before the configuration is read as a rank's, and again for what it says itself.
     if (launch && strcmp(launch, "auto"))
         r->env = rank_env_told(&r->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
@@ -75,10 +85,23 @@ static int configure(struct run *r, const struct topology_table *topologies, str
 static int check(const struct run *r, const struct cli_args *args, bool dry) {
     struct config *c = r->config;
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
-    if (cli_get(args, "save-on-interrupt") && (is_rank(r) || c->launch == LAUNCH_MPI))
+    if (c->recovery.restart > 0 && is_rank(r) && !r->life)
         return fail(
-            "--save-on-interrupt: mpirun kills its ranks a second after a Ctrl-C, which is "
-            "no time to write a model in; leave it out, or use --launch threads");
+            "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
+            "queued again with --resume latest --out DIR",
+            rank_env_name(r->env.kind), r->env.rank, r->env.size);
+    if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life)
+        return fail(
+            "--save-on-interrupt: %s kills its ranks soon after a Ctrl-C, which is no time to write a model in; leave it "
+            "out, or use --launch mpi or threads",
+            rank_env_name(r->env.kind));
+    if (c->recovery.resume && !strcmp(c->recovery.resume, "latest") && cli_get(args, "force"))
+        return fail(
+            "--force replaces the run in --out, and --resume latest goes on with it: give one of them");
+    if (c->recovery.restart > 0 && !c->recovery.checkpoint_every && !c->ps.replicate && !r->life)
+        warn(
+            "--restart without --checkpoint-every: when the run begins anew it goes back to %s, and all steps are done again",
+            c->recovery.resume ? "where --resume says" : "its beginning");
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (cpu_kernel_choose(c)) return -1;
@@ -87,15 +110,38 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
     return c->row->check_machine ? c->row->check_machine(c) : 0;
 }
 
-// --launch mpi outside mpirun: this process becomes mpirun. Returns only where that fails.
+// --launch mpi outside mpirun: this process, a supervisor's child, becomes mpirun. Returns only where that fails.
 static int become_mpirun(const struct run *r, int argc, char **argv) {
+    launch_mpi(&(struct launch_mpi_options){r->config->workers, argc, argv});
+    return EXIT_RUN_FAILED;
+}
+
+// This process watches over the run, which a child of it trains. The run's exit status.
+static int become_supervisor(const struct run *r, int argc, char **argv) {
     const struct config *c = r->config;
     char *name = c->out ? NULL : run_dir_make(c);
     if (!c->out && !name) return EXIT_RUN_FAILED;
-    launch_mpi(&(struct launch_mpi_options){c->workers, argc, argv, name});
-    if (name) rmdir(name);
+    int status = supervise(&(struct supervise_options){.restarts = c->recovery.restart,
+                                                       .argc = argc,
+                                                       .argv = argv,
+                                                       .dir = c->out ? c->out : name,
+                                                       .adds_out = name != NULL,
+                                                       .checkpoints = c->recovery.checkpoint_every > 0,
+                                                       .resume = c->recovery.resume,
+                                                       .mpirun = c->launch == LAUNCH_MPI ? c->workers : 0,
+                                                       .deadline_s = (double)c->deadline_ms * 1e-3});
+    if (name) rmdir(name);  // if nothing is in it
     free(name);
-    return EXIT_RUN_FAILED;
+    return status;
+}
+
+// A later life goes on from what the earlier ones have left, else from where the first began.
+static void go_on(struct run *r) {
+    char *latest = r->life > 1 ? checkpoint_latest(r->config->out) : NULL;
+    if (!latest) return;
+    free(r->config->recovery.resume);
+    r->config->recovery.resume = latest;
+    r->config->recovery.resume_weights_only = false;
 }
 
 // 3. Model and data, 4. memory, 5. the run.
@@ -118,7 +164,11 @@ static int train(struct run *r, const struct cli_args *args, bool dry) {
     struct memory_part part = part_here(r);
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
     if (speaks && memory_check_run(&r->job, &part)) return EXIT_USAGE;
-    return c->row->run(r);
+    error_quiet(!speaks);
+    opened = job_resume(&r->job, true);
+    error_quiet(0);
+    if (opened) return EXIT_USAGE;
+    return run_is_over(r) ? run_show(r) : c->row->run(r);
 }
 
 static int print_config(const struct config *c) {
@@ -128,19 +178,31 @@ static int print_config(const struct config *c) {
     return 0;
 }
 
+static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
+    const struct config *c = r->config;
+    bool dry = cli_get(args, "dry-run") != NULL, star = c->row->more_processes > 0;
+    bool to_start = c->launch == LAUNCH_MPI && !is_rank(r);
+    if (!dry && !r->life && ((c->recovery.restart > 0 && !star) || to_start))
+        return become_supervisor(r, argc, argv);
+    go_on(r);
+    if (r->life && is_rank(r)) stop_install();  // mpirun's signal concerns it in MPI_Init too
+    return !dry && to_start ? become_mpirun(r, argc, argv) : train(r, args, dry);
+}
+
 int train_command(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
     struct run r = {0};
+    stop_rank_streams();
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !configure(&r, topologies, &args)) {
-        bool dry = cli_get(&args, "dry-run") != NULL;
         if (cli_get(&args, "print-config"))
             status = print_config(r.config);
-        else if (!check(&r, &args, dry))
-            status = !dry && r.config->launch == LAUNCH_MPI && !is_rank(&r) ? become_mpirun(&r, argc, argv)
-                                                                            : train(&r, &args, dry);
+        else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
+            status = live(&r, &args, argc, argv);
     }
+    fflush(stdout);
+    if (r.life) stop_rank_ended(status);
     job_close(&r.job);
     config_destroy(&r.config);
     cli_args_free(&args);

@@ -9,10 +9,12 @@
 #include "shared/memory/memory_check.h"
 #include "shared/report/summary.h"
 
-static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank,
+// last: of the ranks from `rank` on that have the same.
+static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank, int last,
                      const struct prediction *p) {
     cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
     cJSON_AddNumberToObject(m, "rank", rank);
+    if (last > rank) cJSON_AddNumberToObject(m, "last", last);
     cJSON_AddStringToObject(m, "role", role);
     cJSON *classes = cJSON_AddObjectToObject(m, "predicted");
     for (int k = 0; k < MEM_CLASSES; k++)
@@ -28,14 +30,23 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddNumberToObject(w, "predicted_sent", (double)p->wire.sent_per_step);
     cJSON_AddNumberToObject(w, "predicted_received", (double)p->wire.received_per_step);
     cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
+    if (p->wire.replica_sent_per_step || p->wire.replica_received_per_step) {
+        cJSON *replica = cJSON_AddObjectToObject(w, "replica");
+        cJSON_AddNumberToObject(replica, "predicted_sent", (double)p->wire.replica_sent_per_step);
+        cJSON_AddNumberToObject(replica, "predicted_received", (double)p->wire.replica_received_per_step);
+        cJSON_AddStringToObject(replica, "formula", WIRE_REPLICA_FORMULA);
+    }
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
 }
 
-static int put_role(cJSON *doc, const struct job *j, const char *role, int count) {
-    for (int r = 0; r < count; r++) {
+static int put_role(cJSON *doc, const struct job *j, const char *role, int count, bool each) {
+    for (int r = 0, alike; r < count; r += alike) {
         struct prediction p;
         if (prediction_of_rank(j, role, r, &p)) return -1;
-        put_rank(doc, j->config, role, r, &p);
+        alike = prediction_alike(&p, count - r);
+        // People read a row for all of them, programs find each rank.
+        for (int i = 0; i < (each ? alike : 1); i++)
+            put_rank(doc, j->config, role, r + i, each ? r + i : r + alike - 1, &p);
     }
     return 0;
 }
@@ -72,7 +83,7 @@ static int put_textbooks(cJSON *doc, const struct job *j) {
     return 0;
 }
 
-static int build(cJSON *doc, const struct job *j) {
+static int build(cJSON *doc, const struct job *j, bool each) {
     const struct config *c = j->config;
     cJSON_AddStringToObject(doc, "topology", c->topology);
     cJSON_AddStringToObject(doc, "model", c->model);
@@ -87,7 +98,7 @@ static int build(cJSON *doc, const struct job *j) {
     cJSON_AddArrayToObject(doc, "wire");
     cJSON_AddArrayToObject(doc, "textbook");
     for (const struct topology_role *r = c->row->roles; r->name; r++)
-        if (put_role(doc, j, r->name, config_ranks(c, r->name))) return -1;
+        if (put_role(doc, j, r->name, config_ranks(c, r->name), each)) return -1;
     return put_textbooks(doc, j);
 }
 
@@ -126,7 +137,8 @@ static void print_rows(FILE *f, const cJSON *doc) {
             w2 = w2->next;
         }
         fprintf(f, "\n%s %.0f", word(m, "role"), json_number(m, "rank"));
-        if (last != m) fprintf(f, "-%.0f, each", json_number(last, "rank"));
+        double end = json_item(last, "last") ? json_number(last, "last") : json_number(last, "rank");
+        if (end > json_number(m, "rank")) fprintf(f, "-%.0f, each", end);
         fprintf(f, "\n  memory     %10s   textbook %s = %s, without activations\n",
                 format_bytes(a, json_number(m, "predicted_bytes")), word(m, "formula"),
                 format_bytes(b, json_number(m, "formula_bytes")));
@@ -134,6 +146,11 @@ static void print_rows(FILE *f, const cJSON *doc) {
         fprintf(f, "  sent       %10s per step (%s)\n  received   %10s per step\n",
                 format_bytes(a, json_number(w, "predicted_sent")), word(w, "formula"),
                 format_bytes(b, json_number(w, "predicted_received")));
+        const cJSON *replica = json_item(w, "replica");
+        if (replica)
+            fprintf(f, "  replica    %10s out, %s in per step (%s)\n",
+                    format_bytes(a, json_number(replica, "predicted_sent")),
+                    format_bytes(b, json_number(replica, "predicted_received")), WIRE_REPLICA_FORMULA);
         m = m2;
         w = w2;
     }
@@ -169,7 +186,7 @@ static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) 
 
 int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
-    int rc = build(doc, j);
+    int rc = build(doc, j, as_json);
     if (!rc) rc = memory_check_put(doc, j, part);
     if (!rc && as_json)
         json_print(f, doc);

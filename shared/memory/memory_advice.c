@@ -6,7 +6,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/text.h"
-#include "shared/model/layout.h"
+#include "shared/core/unit.h"
 
 // The most counts of workers that are tried one by one; beyond, each half of the one before.
 #define WORKERS_MAX 64
@@ -17,19 +17,36 @@ struct proposal {
     double bytes;  // on the first GPU, or without one on the host
 };
 
-static bool fits(const struct memory_question *q, struct proposal *p) {
-    struct job j = *q->job;
+// One advice being made.
+struct search {
+    const struct memory_question *of;
+    struct layout *other;  // the job's, padded for another number of workers; NULL: not needed yet
+};
+
+static struct layout *padded_for(struct search *q, int workers) {
+    const struct layout *l = q->of->job->layout;
+    if (l->world == workers) return q->of->job->layout;
+    if (!q->other) {
+        q->other = xcalloc(1, sizeof *q->other);
+        *q->other = *l;
+        q->other->units = xcalloc((unsigned long)l->count, sizeof *l->units);
+        memcpy(q->other->units, l->units, (size_t)l->count * sizeof *l->units);
+    }
+    if (q->other->world != workers) layout_finish(q->other, workers);
+    return q->other;
+}
+
+static bool fits(struct search *q, struct proposal *p) {
+    struct job j = *q->of->job;
     struct memory_need need;
     p->c.train_batch = p->c.micro_batch * p->c.accumulation * p->c.workers;
     j.config = &p->c;
-    if (!q->part->role) j.ranks_here = p->c.workers;
-    j.layout = model_layout_create(&j.spec, p->c.workers);
-    if (!j.layout) return false;
-    int rc = memory_need_of(&j, q->part, &need);
-    layout_destroy(&j.layout);
+    if (!q->of->part->role) j.ranks_here = p->c.workers;
+    j.layout = padded_for(q, p->c.workers);
+    int rc = memory_need_of(&j, q->of->part, &need);
     const struct memory_sum *of = need.gpus ? &need.gpu[0] : &need.host;
     p->bytes = of->predicted_bytes + of->allowed_bytes;
-    return !rc && !memory_compare(&need, q->room).limit;
+    return !rc && !memory_compare(&need, q->of->room).limit;
 }
 
 static void add_flag(struct proposal *p, const char *flag) {
@@ -38,10 +55,10 @@ static void add_flag(struct proposal *p, const char *flag) {
 }
 
 // Each: the mildest change of its kind that makes p fit, or the strongest one. Whether it fits.
-static bool with_workers(const struct memory_question *q, struct proposal *p) {
+static bool with_workers(struct search *q, struct proposal *p) {
     char flag[32];
     // Under mpirun, and for a role alone, how many ranks there are is decided elsewhere.
-    if (q->part->role || p->c.workers == 1) return false;
+    if (q->of->part->role || p->c.workers == 1) return false;
     struct proposal before = *p;
     bool ok = false;
     for (int n = p->c.workers; !ok && n > 1;) {
@@ -56,7 +73,7 @@ static bool with_workers(const struct memory_question *q, struct proposal *p) {
     return ok;
 }
 
-static bool with_stage(const struct memory_question *q, struct proposal *p) {
+static bool with_stage(struct search *q, struct proposal *p) {
     char flag[64];
     struct topology_variant v;
     const struct topology_row *row = p->c.row;
@@ -73,7 +90,7 @@ static bool with_stage(const struct memory_question *q, struct proposal *p) {
     return ok;
 }
 
-static bool with_batch(const struct memory_question *q, struct proposal *p) {
+static bool with_batch(struct search *q, struct proposal *p) {
     char flag[48];
     if (p->c.micro_batch == 1) return false;
     bool ok = false;
@@ -86,7 +103,7 @@ static bool with_batch(const struct memory_question *q, struct proposal *p) {
     return ok;
 }
 
-static bool with_bf16(const struct memory_question *q, struct proposal *p) {
+static bool with_bf16(struct search *q, struct proposal *p) {
     if (p->c.dtype != DT_F32) return false;
     p->c.dtype = DT_BF16;
     add_flag(p, "--dtype bf16");
@@ -94,8 +111,8 @@ static bool with_bf16(const struct memory_question *q, struct proposal *p) {
 }
 
 // Workers last: fewer of them is a different experiment.
-static bool (*const changes[])(const struct memory_question *, struct proposal *) = {with_stage, with_batch,
-                                                                                     with_bf16, with_workers};
+static bool (*const changes[])(struct search *, struct proposal *) = {with_stage, with_batch, with_bf16,
+                                                                      with_workers};
 #define CHANGES (sizeof changes / sizeof *changes)
 
 static void say(char **text, const struct proposal *p) {
@@ -107,19 +124,21 @@ static void say(char **text, const struct proposal *p) {
 
 char *memory_advice(const struct memory_question *q) {
     char *text = xstrdup("  What would fit, by prediction:\n");
+    struct search search = {.of = q};
     int found = 0;
     for (size_t i = 0; i < CHANGES; i++) {
         struct proposal p = {.c = *q->job->config};
-        if (!changes[i](q, &p)) continue;
+        if (!changes[i](&search, &p)) continue;
         say(&text, &p);
         found++;
     }
     struct proposal all = {.c = *q->job->config};
     for (size_t i = 0; i < CHANGES && !found; i++)
-        if (changes[i](q, &all)) {
+        if (changes[i](&search, &all)) {
             say(&text, &all);
             found++;
         }
+    layout_destroy(&search.other);
     if (!found) {
         free(text);
         text = xstrdup(

@@ -4,9 +4,13 @@
 #include <string.h>
 
 #include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/core/sizes.h"
 #include "shared/model/model.h"
+#include "shared/time/timeline_room.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
+#include "shared/train/saver.h"
 
 #define MIB 1048576.0
 
@@ -21,17 +25,34 @@
 #define WORKSPACE_BYTES (96 * MIB)
 #define NCCL_BYTES      (256 * MIB)
 
+// Beyond what can be counted: no machine has it.
+static int check_sizes(const struct job *j, const char *role, int rank, const struct prediction *p) {
+    const struct config *c = j->config;
+    bool fits = !size_is_too_large((size_t)p->wire.sent_per_step) &&
+                !size_is_too_large((size_t)p->wire.received_per_step);
+    for (int k = 0; k < MEM_CLASSES; k++) fits = fits && !size_is_too_large(p->memory.predicted_bytes[k]);
+    if (fits) return 0;
+    return fail(
+        "%s %d: %s with %lld parameters, --batch %lld, --seq %lld and %d workers needs more than 4 EiB, which is beyond "
+        "all machines and not counted: give smaller numbers",
+        role, rank, j->spec.name, (long long)j->layout->params, (long long)c->micro_batch, (long long)c->seq,
+        c->workers);
+}
+
 int prediction_of_rank(const struct job *j, const char *role, int rank, struct prediction *out) {
     *out = (struct prediction){0};
     if (j->config->row->predict(j->config, j->layout, role, rank, out)) return -1;
-    if (strcmp(role, "worker") != 0) return 0;
+    if (strcmp(role, "worker") != 0) return check_sizes(j, role, rank, out);
     size_t model_bytes[MEM_CLASSES];
     struct model_options m = train_model_options(j->config, &j->spec, j->layout);
     model_predict(&m, model_bytes);
     batch_feed_predict(j->config, j->config->device == DEVICE_CUDA, model_bytes);
     hinder_predict(j->config, model_bytes);
+    saver_predict(j->config, out->state_bytes, j->config->device == DEVICE_CUDA, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
-    return 0;
+    // Units are padded for the number of workers: each worker's share is as large as any other's.
+    out->alike = config_ranks(j->config, role) - rank;
+    return check_sizes(j, role, rank, out);
 }
 
 struct largest {
@@ -60,6 +81,7 @@ static double worker_allowance(const struct job *j, const struct prediction *p) 
     double element = (double)dtype_size(c->dtype);
     double loading = 4 * most.unit + element * most.unit * topology.loading_units;
     double bytes = fmax(fmax(loading, element * (most.unit + most.tensor)), topology.frame_bytes);
+    bytes += (double)timeline_bytes(j->layout, c->accumulation);
     if (c->device == DEVICE_CUDA) return bytes;  // batches are page-locked there, in the prediction
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
     return bytes + job_threads(j) *
@@ -85,44 +107,50 @@ static double process_bytes(const struct config *c, bool computes) {
     return bytes;
 }
 
-static void add_worker(const struct job *j, const struct memory_part *part, int local_rank,
-                       const struct prediction *p, struct memory_need *n) {
+// `count` workers like the one that p is of.
+static void add_workers_host(const struct job *j, const struct memory_part *part, int count,
+                             const struct prediction *p, struct memory_need *n) {
     const struct config *c = j->config;
-    double device = (double)mem_device_bytes(p->memory.predicted_bytes);
-    n->host.allowed_bytes += worker_allowance(j, p);
-    n->host.predicted_bytes += (double)p->memory.predicted_bytes[MEM_HOST];
-    if (part->processes) n->host.allowed_bytes += process_bytes(c, true);
-    if (c->device != DEVICE_CUDA) {
-        n->host.predicted_bytes += device;
-        return;
-    }
-    int gpus = part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
-    if (!gpus) return;
-    int index = local_rank % gpus;
-    struct memory_sum *gpu = &n->gpu[index];
-    if (index >= n->gpus) n->gpus = index + 1;
-    gpu->predicted_bytes += device;
-    gpu->allowed_bytes += WORKSPACE_BYTES + score_bytes(j) + (c->collective == RING_NCCL ? NCCL_BYTES : 0);
-    if (part->processes && (!part->role || local_rank > 0)) gpu->allowed_bytes += CONTEXT_BYTES;
+    n->host.allowed_bytes += count * worker_allowance(j, p);
+    n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_HOST];
+    if (part->processes) n->host.allowed_bytes += count * process_bytes(c, true);
+    if (c->device != DEVICE_CUDA)
+        n->host.predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);
+}
+
+// `count` workers on one GPU. first: the process that asks is one of them.
+static void add_workers_gpu(const struct job *j, const struct memory_part *part, int count, bool first,
+                            const struct prediction *p, struct memory_sum *gpu) {
+    const struct config *c = j->config;
+    int contexts = part->processes ? count - (part->role && first) : 0;
+    double nccl = c->collective == RING_NCCL ? NCCL_BYTES : 0;
+    gpu->predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);
+    gpu->allowed_bytes += count * (WORKSPACE_BYTES + score_bytes(j) + nccl) + contexts * CONTEXT_BYTES;
 }
 
 static int add_workers(const struct job *j, const struct memory_part *part, int first, int count,
                        struct memory_need *n) {
     struct prediction p;
-    // Units are padded for the number of workers: each worker's share is as large as any other's.
     if (prediction_of_rank(j, "worker", first, &p)) return -1;
-    for (int i = 0; i < count; i++) add_worker(j, part, i, &p, n);
+    add_workers_host(j, part, count, &p, n);
+    if (j->config->device != DEVICE_CUDA) return 0;
+    int gpus = part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
+    // Ranks take the GPUs in turn.
+    for (int g = 0; g < gpus && g < count; g++)
+        add_workers_gpu(j, part, (count - g + gpus - 1) / gpus, g == 0, &p, &n->gpu[g]);
+    n->gpus = gpus < count ? gpus : count;
     return 0;
 }
 
 // Ranks that compute nothing: each is a process on the host.
 static int add_others(const struct job *j, const char *role, int first, int count, struct memory_need *n) {
-    for (int i = first; i < first + count; i++) {
+    for (int i = first, alike; i < first + count; i += alike) {
         struct prediction p;
         if (prediction_of_rank(j, role, i, &p)) return -1;
-        n->host.predicted_bytes += (double)mem_device_bytes(p.memory.predicted_bytes);
-        n->host.allowed_bytes += topology_allowance_of(j->config, role, &p).frame_bytes;
-        n->host.allowed_bytes += process_bytes(j->config, false);
+        alike = prediction_alike(&p, first + count - i);
+        n->host.predicted_bytes += alike * (double)mem_device_bytes(p.memory.predicted_bytes);
+        n->host.allowed_bytes += alike * topology_allowance_of(j->config, role, &p).frame_bytes;
+        n->host.allowed_bytes += alike * process_bytes(j->config, false);
     }
     return 0;
 }

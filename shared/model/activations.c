@@ -1,49 +1,53 @@
 #include "shared/model/activations.h"
 
-static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+#include "shared/core/sizes.h"
 
-static void *take(struct model *m, enum mem_class c, int64_t elements, size_t bytes_each) {
-    return arena_take(&m->arena, c, (size_t)elements * bytes_each);
+static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+static void *take(struct model *m, enum mem_class c, int64_t rows, int64_t columns, size_t bytes_each) {
+    return arena_take(&m->arena, c, size_bytes(rows, columns, bytes_each));
 }
 
 static float *take_mean(struct model *m) {
-    return m->spec.traits.norm == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 4) : NULL;
+    return m->spec.traits.norm == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 1, 4) : NULL;
 }
 
 static void carve_block(struct model *m, struct block *b) {
     size_t e = dtype_size(m->dt);
-    b->norm1.x = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    b->norm1.y = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    b->qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
-    b->att = take(m, MEM_ACTIVATION, m->R * m->A, e);
-    b->norm2.x = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    b->norm2.y = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    b->up = take(m, MEM_ACTIVATION, m->R * m->U, e);
-    b->act = take(m, MEM_ACTIVATION, m->R * m->F, e);
+    b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    b->norm1.y = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
+    b->att = take(m, MEM_ACTIVATION, m->R, m->A, e);
+    b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    b->norm2.y = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    b->up = take(m, MEM_ACTIVATION, m->R, m->U, e);
+    b->act = take(m, MEM_ACTIVATION, m->R, m->F, e);
     b->norm1.mean = take_mean(m);
     b->norm2.mean = take_mean(m);
-    b->norm1.rstd = take(m, MEM_ACTIVATION, m->R, 4);
-    b->norm2.rstd = take(m, MEM_ACTIVATION, m->R, 4);
-    b->lse = take(m, MEM_ACTIVATION, m->R * m->spec.heads, 4);
+    b->norm1.rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    b->norm2.rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
 }
 
 static void carve_gradients(struct model *m) {
     size_t e = dtype_size(m->dt);
-    m->targets = take(m, MEM_ACTIVATION, m->R, 4);
-    m->loss = take(m, MEM_ACTIVATION, m->R, 4);
-    m->loss_sum = take(m, MEM_ACTIVATION, 1, sizeof(double));
-    m->carry = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->d_c = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->d_qkv = take(m, MEM_ACTIVATION, m->R * m->QKV, e);
-    m->d_att = take(m, MEM_ACTIVATION, m->R * m->A, e);
+    m->targets = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    m->loss = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    m->loss_sum = take(m, MEM_ACTIVATION, 1, 1, sizeof(double));
+    m->carry = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    m->d_c = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    m->d_qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
+    m->d_att = take(m, MEM_ACTIVATION, m->R, m->A, e);
     // The blocks' backward is the first to use it, so the head's backward may add its chunks there before.
-    m->d_mlp = take(m, MEM_ACTIVATION, m->apart ? max64(m->R * m->F, m->VP * m->C) : m->R * m->F, e);
+    int64_t of_mlp = size_times(m->R, m->F), of_head = m->apart ? size_times(m->VP, m->C) : 0;
+    m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
     if (m->apart) m->head_share = m->d_mlp;
 }
 
 static size_t scratch_bytes(const struct model *m) {
     const struct model_spec *s = &m->spec;
+    // Attention keeps a number for each head of each position.
+    if (size_is_too_large(size_bytes(m->R, s->heads, sizeof(double)))) return (size_t)SIZE_TOP;
     size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
     if (m->forward_only) return scratch;
     scratch = max_size(scratch, norm_bwd_scratch_bytes(m->C));
@@ -57,15 +61,15 @@ void activations_carve(struct model *m) {
             m->blocks[i] = m->blocks[0];
         else
             carve_block(m, &m->blocks[i]);
-    m->tokens = take(m, MEM_ACTIVATION, m->R, 4);
-    m->final.x = take(m, MEM_ACTIVATION, m->R * m->C, e);
-    m->final.y = take(m, MEM_ACTIVATION, m->R * m->C, e);
+    m->tokens = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    m->final.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    m->final.y = take(m, MEM_ACTIVATION, m->R, m->C, e);
     m->final.mean = take_mean(m);
-    m->final.rstd = take(m, MEM_ACTIVATION, m->R, 4);
-    m->pass = take(m, MEM_ACTIVATION, m->R * m->C, e);
+    m->final.rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    m->pass = take(m, MEM_ACTIVATION, m->R, m->C, e);
     if (!m->forward_only) carve_gradients(m);
-    m->logits = take(m, MEM_WORKSPACE, m->chunk * m->VS, e);
+    m->logits = take(m, MEM_WORKSPACE, m->chunk, m->VS, e);
     if (m->spec.traits.positions == POSITIONS_ROTARY)
-        m->rope = take(m, MEM_WORKSPACE, m->T * m->spec.head_size, 4);
+        m->rope = take(m, MEM_WORKSPACE, m->T, m->spec.head_size, 4);
     m->scratch = arena_take(&m->arena, MEM_WORKSPACE, scratch_bytes(m));
 }

@@ -16,6 +16,9 @@
 // Keeps the stream of initial values apart from other uses of the same seed.
 #define INIT_KEY UINT64_C(0x696e69745f773031)
 
+// With padding: exact as a number of JSON, and 512 bytes for each can still be counted.
+#define ELEMENTS_MAX ((int64_t)1 << 53)
+
 static struct tensor *add(struct unit *u, const char *name) {
     assert(u->count < UNIT_MAX_TENSORS);
     struct tensor *t = &u->tensors[u->count++];
@@ -108,6 +111,12 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
     }
 
     layout_finish(l, world);
+    if (l->padded > ELEMENTS_MAX) {
+        fail(
+            "model %s: has more than 2^53 parameters (9e15), which is more than can be counted: make it smaller",
+            s->name);
+        layout_destroy(&l);
+    }
     return l;
 }
 

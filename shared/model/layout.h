@@ -26,6 +26,7 @@ static inline int64_t model_classes_padded(int64_t vocab) {
     return (vocab + HEAD_CLASSES_ALIGN - 1) / HEAD_CLASSES_ALIGN * HEAD_CLASSES_ALIGN;
 }
 
+// Padded for `world` ranks. NULL after logging: it has more parameters than can be counted.
 struct layout *model_layout_create(const struct model_spec *s, int world);
 
 // Counter-based initial fp32 values of unit u (n_pad, zeros in gaps), keyed by (seed, logical index):

@@ -106,19 +106,25 @@ static double scaled_frequency(const struct model_spec *s, double f) {
     return (1.0 - smooth) * f / s->rope_factor + smooth * f;
 }
 
+#define ROPE_POSITIONS 4096  // whose angles are on the host at once
+
 static int fill_rope(struct model *m) {
-    int64_t half = m->spec.head_size / 2;
-    float *table = xcalloc((size_t)(m->T * half * 2), sizeof *table);
-    for (int64_t i = 0; i < half; i++) {
-        double f =
-            scaled_frequency(&m->spec, exact_pow(m->spec.rope_theta, -2.0 * (double)i / m->spec.head_size));
-        for (int64_t t = 0; t < m->T; t++) {
-            table[(t * half + i) * 2] = (float)exact_cosine((double)t * f);
-            table[(t * half + i) * 2 + 1] = (float)exact_sine((double)t * f);
+    int64_t half = m->spec.head_size / 2, piece = m->T < ROPE_POSITIONS ? m->T : ROPE_POSITIONS;
+    float *table = xcalloc((size_t)(piece * half * 2), sizeof *table);
+    int rc = 0;
+    for (int64_t begin = 0; begin < m->T && rc == 0; begin += piece) {
+        int64_t n = m->T - begin < piece ? m->T - begin : piece;
+        for (int64_t i = 0; i < half; i++) {
+            double f = scaled_frequency(&m->spec,
+                                        exact_pow(m->spec.rope_theta, -2.0 * (double)i / m->spec.head_size));
+            for (int64_t t = 0; t < n; t++) {
+                table[(t * half + i) * 2] = (float)exact_cosine((double)(begin + t) * f);
+                table[(t * half + i) * 2 + 1] = (float)exact_sine((double)(begin + t) * f);
+            }
         }
+        dev_copy(m->s, m->rope + begin * half * 2, table, (size_t)(n * half * 2) * sizeof *table);
+        rc = stream_sync(m->s);
     }
-    dev_copy(m->s, m->rope, table, (size_t)(m->T * half * 2) * sizeof *table);
-    int rc = stream_sync(m->s);
     free(table);
     return rc;
 }

@@ -8,7 +8,7 @@
 // Limits that keep every product of two sizes far from overflow; ten times beyond any published model.
 #define MAX_WIDTH  (1 << 22)
 #define MAX_VOCAB  (1 << 26)
-#define MAX_LAYERS (1 << 16)
+#define MAX_LAYERS (1 << 14)
 
 static int check_range(const struct model_spec *s, const char *what, int64_t value, int64_t max) {
     if (value >= 1 && value <= max) return 0;

@@ -12,29 +12,47 @@
 #include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
 
-#define LINE_MAX_BYTES 512
+#define LINE_MAX_BYTES  512
+#define LINE_READ_BYTES 4096  // of a line that somebody else may have written
 
 struct lines {
     int fd;  // -1: not made yet
     char *path;
-    int failed;  // errno of the first write that did not succeed
+    int failed;    // errno of the first write that did not succeed
+    int64_t step;  // whose line that was
 };
 
 struct metrics {
     struct lines steps;
 };
 
-static int lines_open(struct lines *f) {
-    f->fd = open(f->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    return f->fd >= 0 ? 0 : -1;
+// Behind the lines of the first `steps` steps.
+static int lines_open(struct lines *f, int64_t steps, double *elapsed) {
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    int copy = f->fd >= 0 && steps > 0 ? dup(f->fd) : -1;
+    FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
+    char line[LINE_MAX_BYTES];
+    off_t kept = 0;
+    while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
+        cJSON *o = cJSON_Parse(line);
+        double step = json_number(o, "step"), at = json_number(o, "elapsed");
+        cJSON_Delete(o);
+        if (!(step <= (double)steps)) break;
+        kept += (off_t)strlen(line);
+        if (isfinite(at)) *elapsed = at;
+    }
+    if (in) fclose(in);
+    return f->fd < 0 || ftruncate(f->fd, kept) || lseek(f->fd, kept, SEEK_SET) != kept ? -1 : 0;
 }
 
-struct metrics *metrics_create(const char *dir) {
+struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) {
     struct metrics *m = xcalloc(1, sizeof *m);
     m->steps.path = xasprintf("%s/metrics.jsonl", dir);
-    if (!lines_open(&m->steps)) return m;
+    *elapsed = 0;
+    if (!lines_open(&m->steps, steps, elapsed)) return m;
     fail("%s: %s", m->steps.path, strerror(errno));
     free(m->steps.path);
     free(m);
@@ -49,29 +67,72 @@ const char *metrics_number(char text[METRICS_NUMBER_MAX], double x) {
     return text;
 }
 
-static void put_line(struct lines *f, const char *line, int length) {
+// The first line that cannot be written is told at once: a run of days may still be ahead. Nothing is written behind it,
+// for a line may be torn.
+static void put_line(struct lines *f, int64_t step, const char *line, int length) {
     if (f->failed) return;
     errno = ENOSPC;  // what a short write means
-    if (write(f->fd, line, (size_t)length) != length) f->failed = errno;
+    if (write(f->fd, line, (size_t)length) == length) return;
+    f->failed = errno;
+    f->step = step;
+    fail(
+        "%s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit status %d",
+        f->path, strerror(f->failed), (long long)step, EXIT_RUN_FAILED);
+}
+
+static int format_line(char line[LINE_MAX_BYTES], const struct step_record *r) {
+    char loss[METRICS_NUMBER_MAX], norm[METRICS_NUMBER_MAX], lr[METRICS_NUMBER_MAX],
+        scale[METRICS_NUMBER_MAX], seconds[METRICS_NUMBER_MAX], elapsed[METRICS_NUMBER_MAX];
+    char workers[32] = "";
+    if (r->workers) snprintf(workers, sizeof workers, ",\"workers\":%d", r->workers);
+    return snprintf(
+        line, LINE_MAX_BYTES,
+        "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%"
+        "lld,\"samples\":%lld,\"seconds\":%s,\"elapsed\":%s,\"skipped\":%s,\"memory_bytes\":%zu%s}\n",
+        (long long)r->step, metrics_number(loss, r->loss), metrics_number(norm, r->grad_norm),
+        metrics_number(lr, r->lr), metrics_number(scale, r->loss_scale), (long long)r->tokens,
+        (long long)r->samples, metrics_number(seconds, r->seconds), metrics_number(elapsed, r->elapsed),
+        r->skipped ? "true" : "false", r->memory_bytes, workers);
 }
 
 void metrics_step(struct metrics *m, const struct step_record *r) {
-    char line[LINE_MAX_BYTES], loss[METRICS_NUMBER_MAX], norm[METRICS_NUMBER_MAX], lr[METRICS_NUMBER_MAX],
-        scale[METRICS_NUMBER_MAX], seconds[METRICS_NUMBER_MAX], elapsed[METRICS_NUMBER_MAX];
-    int n =
-        snprintf(line, sizeof line,
-                 "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%"
-                 "lld,\"samples\":%lld,\"seconds\":%s,\"elapsed\":%s,\"skipped\":%s,\"memory_bytes\":%zu}\n",
-                 (long long)r->step, metrics_number(loss, r->loss), metrics_number(norm, r->grad_norm),
-                 metrics_number(lr, r->lr), metrics_number(scale, r->loss_scale), (long long)r->tokens,
-                 (long long)r->samples, metrics_number(seconds, r->seconds),
-                 metrics_number(elapsed, r->elapsed), r->skipped ? "true" : "false", r->memory_bytes);
-    put_line(&m->steps, line, n);
+    char line[LINE_MAX_BYTES];
+    int n = format_line(line, r);
+    put_line(&m->steps, r->step, line, n);
+}
+
+void metrics_mend(const char *dir, const struct step_record *r) {
+    struct step_record mended = *r;
+    struct lines f = {.path = xasprintf("%s/metrics.jsonl", dir)};
+    char why[FILE_WHY_MAX];
+    FILE *in = file_open_stream(f.path, why);
+    char line[LINE_MAX_BYTES];
+    double last = 0;
+    while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
+        cJSON *o = cJSON_Parse(line);
+        last = json_number(o, "step");
+        mended.elapsed = json_number(o, "elapsed") + r->seconds;
+        mended.memory_bytes = (size_t)json_number(o, "memory_bytes");
+        cJSON_Delete(o);
+    }
+    if (in) fclose(in);
+    if (in && last == (double)(r->step - 1)) {
+        int n = format_line(line, &mended);
+        f.fd = open(f.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
+        if (f.fd >= 0) put_line(&f, r->step, line, n);
+        if (f.fd >= 0) close(f.fd);
+    }
+    free(f.path);
 }
 
 static int lines_close(struct lines *f) {
     if (f->fd >= 0 && close(f->fd) && !f->failed) f->failed = errno;
-    int rc = f->failed ? fail("%s: %s", f->path, strerror(f->failed)) : 0;
+    int rc = 0;
+    if (f->failed && f->step)
+        rc = fail("%s: its lines from step %lld on are missing: %s", f->path, (long long)f->step,
+                  strerror(f->failed));
+    else if (f->failed)
+        rc = fail("%s: %s", f->path, strerror(f->failed));
     free(f->path);
     return rc;
 }
@@ -90,45 +151,61 @@ static void add_eval(struct metrics_totals *t, const cJSON *o) {
     t->unigram_entropy = json_number(o, "unigram_entropy");
 }
 
+// Of every step as long as there is room, then of every second, every fourth, ..: a bound, however long the run.
+static void keep_seconds(struct metrics_totals *t, double seconds) {
+    if (t->kept == METRICS_SECONDS_MAX) {
+        for (int64_t i = 0; i < t->kept / 2; i++) t->step_seconds[i] = t->step_seconds[2 * i];
+        t->kept /= 2;
+        t->kept_every *= 2;
+    }
+    if ((t->kept & (t->kept + 1)) == 0)  // doubles the room at 0, 1, 3, 7, ..
+        t->step_seconds = xrealloc(t->step_seconds, (unsigned long)(2 * t->kept + 2) * sizeof(double));
+    t->step_seconds[t->kept++] = seconds;
+}
+
 static void add_step(struct metrics_totals *t, const cJSON *o) {
-    double tokens = json_number(o, "tokens");
+    double tokens = json_number(o, "tokens"), step = json_number(o, "step");
+    if (isfinite(step)) t->last_step = (int64_t)step;
     t->loss_last = json_number(o, "loss");
+    double workers = json_number(o, "workers");
+    if (workers > 0 && workers < INT32_MAX) t->contributions += (int64_t)workers;
     if (!t->steps) t->loss_first = t->loss_last;
     if (cJSON_IsTrue(json_item(o, "skipped"))) t->skipped++;
     if (isfinite(tokens)) t->tokens += (int64_t)tokens;
-    if ((t->steps & (t->steps + 1)) == 0)  // doubles the room at 0, 1, 3, 7, ..
-        t->step_seconds = xrealloc(t->step_seconds, (unsigned long)(2 * t->steps + 2) * sizeof(double));
-    t->step_seconds[t->steps++] = json_number(o, "seconds");
+    double seconds = json_number(o, "seconds");
+    // Behind the warm-up, which the mean leaves out.
+    if (t->steps > 0) t->later_seconds += seconds;
+    if (t->steps++ % t->kept_every == 0) keep_seconds(t, seconds);
 }
 
 // Each line of dir/name goes to add. A last line that does not end is torn and left out.
 static int read_lines(const char *dir, const char *name, struct metrics_totals *out,
                       void (*add)(struct metrics_totals *, const cJSON *)) {
-    char *text = run_file_read(dir, name, false);
-    if (!text) return -1;
-    int rc = 0, line_number = 0;
-    char *rest = text;
-    for (char *line; !rc && (line = strsep(&rest, "\n"));) {
-        line_number++;
-        if (!*line) continue;
-        if (!rest) {
+    char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX], line[LINE_READ_BYTES];
+    FILE *f = file_open_stream(path, why);
+    int rc = f ? 0 : fail("%s: %s", path, why);
+    for (int64_t number = 1; !rc && fgets(line, sizeof line, f); number++) {
+        if (*line == '\n') continue;
+        bool whole = strchr(line, '\n') != NULL;
+        if (!whole && feof(f)) {
             out->torn = true;
             break;
         }
-        cJSON *o = cJSON_Parse(line);
+        cJSON *o = whole ? cJSON_Parse(line) : NULL;
         if (!cJSON_IsObject(o))
-            rc = fail("%s/%s: line %d is no JSON object", dir, name, line_number);
+            rc = fail("%s: line %lld is no JSON object", path, (long long)number);
         else
             add(out, o);
         cJSON_Delete(o);
     }
-    free(text);
+    if (f) fclose(f);
+    free(path);
     return rc;
 }
 
 int metrics_read(const char *dir, struct metrics_totals *out) {
-    *out =
-        (struct metrics_totals){.loss_first = NAN, .loss_last = NAN, .val_loss = NAN, .unigram_entropy = NAN};
+    *out = (struct metrics_totals){
+        .kept_every = 1, .loss_first = NAN, .loss_last = NAN, .val_loss = NAN, .unigram_entropy = NAN};
     struct stat about;
     char *steps = xasprintf("%s/metrics.jsonl", dir);
     if (!stat(steps, &about))
@@ -146,8 +223,8 @@ void metrics_totals_free(struct metrics_totals *t) {
 }
 
 int64_t metrics_last_step(const char *dir) {
-    char *path = xasprintf("%s/metrics.jsonl", dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char *path = xasprintf("%s/metrics.jsonl", dir), why[FILE_WHY_MAX];
+    int fd = file_open(path, NULL, why);
     free(path);
     if (fd < 0) return -1;
     char tail[4 * LINE_MAX_BYTES + 1];

@@ -18,7 +18,8 @@ struct step_record {
     double loss;       // mean over the global batch
     double grad_norm;  // NAN: none computed
     double lr, loss_scale;
-    int64_t tokens;   // of the global batch
+    int64_t tokens;   // of the global batch, or of the workers whose gradients counted
+    int workers;      // that is how many, where workers come and go; else 0 (no key)
     int64_t samples;  // of the whole job whose gradients have been applied, this step's included
     double seconds;   // this step, host clock
     double
@@ -29,20 +30,29 @@ struct step_record {
 
 struct metrics;  // one thread
 
-// DIR/metrics.jsonl, truncated; NULL after logging.
-struct metrics *metrics_create(const char *dir);
+// DIR/metrics.jsonl behind the lines of the first `steps` steps: later ones are cut off. *elapsed: of the last line that
+// stays, 0: there is none. NULL after logging.
+struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed);
 void metrics_step(struct metrics *m, const struct step_record *r);
+// Adds the line of a step to the file of a run whose rank 0 has died before it could, if exactly that one is missing. What only
+// rank 0 knows is taken from the line before.
+void metrics_mend(const char *dir, const struct step_record *r);
 int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
 
 // A number of a line: with a point or an exponent, so that readers that guess types take every line's for a float.
 #define METRICS_NUMBER_MAX 40
 const char *metrics_number(char text[METRICS_NUMBER_MAX], double x);
 
+#define METRICS_SECONDS_MAX (1 << 18)
 // What metrics.jsonl and evals.jsonl (shared/evaluation/evals.h) hold so far.
 struct metrics_totals {
-    int64_t steps, skipped, tokens;
+    int64_t steps, skipped, tokens;  // steps: lines
+    int64_t contributions;           // workers, where lines say them, of all steps
+    int64_t last_step;  // the number in the last one; a run that went on elsewhere began with a higher one
     double loss_first, loss_last;
-    double *step_seconds;              // (steps), owned
+    double later_seconds;              // of all steps but the first, added
+    double *step_seconds;              // (kept), owned: of each kept_every-th step, the first included
+    int64_t kept, kept_every;          // kept <= METRICS_SECONDS_MAX; kept_every is 1 up to so many steps
     double val_loss, unigram_entropy;  // of the last evaluation; NAN: none
     bool torn;                         // the last line is not whole (a full disk, a copy): it is left out
     double written_s;                  // when metrics.jsonl was last written to, seconds since 1970

@@ -6,7 +6,9 @@
 #include <sys/ioctl.h>
 
 #include "shared/core/error.h"
+#include "shared/core/message_fault.h"
 #include "shared/core/text.h"
+#include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
 #include "shared/report/metrics.h"
 
@@ -46,7 +48,7 @@ static void draw(struct progress *p, int64_t step) {
     double now_s = now_seconds();
     if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
     p->drawn_s = now_s;
-    double left_s = (now_s - p->start_s) / (double)step * (double)(p->steps - step);
+    double left_s = (now_s - p->start_s) / (double)(step - p->o.first) * (double)(p->steps - step);
     char numbers[96], bar[BAR_WIDTH + 4] = "";
     int room = columns(p->o.file) - 1;
     room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %d:%02d left", (long long)step,
@@ -77,9 +79,13 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, (long long)c->seq);
-    char *trouble = trouble_text(c->straggle, c->delay);
+    if (c->row->admission) fprintf(p->o.file, "security %s\n", c->row->admission(c));
+    if (p->o.first > 0) fprintf(p->o.file, "goes on behind step %lld\n", (long long)p->o.first);
+    char *trouble = trouble_text(c->straggle, c->delay), *fault = message_fault_text(c->fault);
     if (trouble) fprintf(p->o.file, "trouble: %s\n", trouble);
+    if (fault) fprintf(p->o.file, "trouble: %s\n", fault);
     free(trouble);
+    free(fault);
     if (c->clip == 0)
         fputs("no gradient clipping\n", p->o.file);
     else if (c->clip == 1)
@@ -93,7 +99,7 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
 void progress_step(struct progress *p, const struct step_record *r) {
     p->tokens_since += r->tokens;
     p->seconds_since += r->seconds;
-    if (r->step == 1 || r->step == p->steps || r->step % p->per_print == 0) {
+    if (r->step == p->o.first + 1 || r->step == p->steps || r->step % p->per_print == 0) {
         char memory[24], rate[32], norm[16] = "-";
         wipe(p);
         if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);

@@ -12,8 +12,9 @@
 struct progress;  // one thread
 
 struct progress_options {
-    FILE *file;  // not owned
-    bool bar;    // file is a terminal
+    FILE *file;     // not owned
+    bool bar;       // file is a terminal
+    int64_t first;  // steps that were done before
 };
 
 struct progress *progress_create(const struct progress_options *o);

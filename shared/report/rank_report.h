@@ -32,6 +32,16 @@ struct server_time {
     double receive, sum, hold, wait, update, reply, total;
 };
 
+// What a rank's checkpoints cost (shared/train/saver.h).
+struct checkpoint_report {
+    int64_t written, failed;  // files of this rank; worker 0: checkpoints of the run
+    double bytes;             // of its files, all of them
+    double seconds_writing;   // from the first byte of a file until it is on disk, all of them
+    // How often the loop or the device waited for a checkpoint, and for how long.
+    int64_t slowed;
+    double slowed_seconds, slowed_most;
+};
+
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
@@ -44,14 +54,19 @@ struct rank_report {
     struct wire_prediction wire;
     double sent_per_step, received_per_step;  // payload bytes a step, measured
     double control_sent_per_step, control_received_per_step;
+    uint64_t repeats, repeated_bytes, faults[WIRE_FAULTS];  // struct wire_count's
+    double replica_sent_per_step, replica_received_per_step;
     struct time_split time;  // of all steps on this rank
     double time_check;       // its parts / what the loop's own clock says that the steps took
     int64_t clock_error_ns;  // of peers' times on this rank's clock, at most
     struct server_time server_time;
     struct rank_span span;
-    int64_t updates;             // applied: by a worker's loop, or to every key of a server
+    int64_t updates;             // applied since it started: by a worker's loop, or to every key of a server
     int64_t samples_per_update;  // of the global batch, or of one worker's share (async)
+    // Where workers come and go: samples of the job whose gradients were applied since this rank's first step; else 0.
+    int64_t samples_counted;
     struct helper_figures scheduler;
+    struct checkpoint_report checkpoints;
     struct staleness staleness;
     bool on_gpu;  // then, read after the last step and before any rank gave memory back:
     struct device_facts device;
@@ -79,6 +94,11 @@ static inline void rank_report_count(struct rank_report *r, const struct wire_co
     r->received_per_step = (double)atomic_load(&wire->payload_received) / per;
     r->control_sent_per_step = (double)atomic_load(&wire->control_sent) / per;
     r->control_received_per_step = (double)atomic_load(&wire->control_received) / per;
+    r->repeats = atomic_load(&wire->repeats);
+    r->repeated_bytes = atomic_load(&wire->repeated_bytes);
+    for (int i = 0; i < WIRE_FAULTS; i++) r->faults[i] = atomic_load(&wire->faults[i]);
+    r->replica_sent_per_step = (double)atomic_load(&wire->replica_sent) / per;
+    r->replica_received_per_step = (double)atomic_load(&wire->replica_received) / per;
 }
 
 #endif

@@ -14,9 +14,13 @@
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/data/tokenizer_files.h"
+#include "shared/evaluation/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
+#include "shared/state/checkpoint.h"
+
+#define DYING_S 3.0  // a killed run's last process, Open MPI's ranks for one, ends within that
 
 static const char *const run_files[] = {"config.json", "metrics.jsonl", "evals.jsonl", "summary.json",
                                         "trace.json",  "timeline.json", "state.json"};
@@ -109,6 +113,28 @@ static bool is_weights_file(const char *name) {
            tokenizer_file_known(name);
 }
 
+// What a writer that was killed has left: NAME.tmp, NAME.part, NAME.partPID of a NAME that a run writes.
+static bool is_unfinished(const char *name) {
+    const char *end = strrchr(name, '.');
+    bool part = end && !strncmp(end, ".part", 5) && strspn(end + 5, "0123456789") == strlen(end + 5);
+    if (!part && !(end && !strcmp(end, ".tmp"))) return false;
+    char whole[256];
+    if (snprintf(whole, sizeof whole, "%.*s", (int)(end - name), name) >= (int)sizeof whole) return false;
+    for (size_t i = 0; i < RUN_FILES; i++)
+        if (!strcmp(whole, run_files[i])) return true;
+    return is_rank_file(whole) || is_arrivals_file(whole) || is_weights_file(whole);
+}
+
+// In the directory and in those of its files that are written under another name first.
+static void remove_unfinished(const char *dir) {
+    static const char *const below[] = {"", "/ranks", "/weights"};
+    for (size_t i = 0; i < sizeof below / sizeof *below; i++) {
+        char *path = xasprintf("%s%s", dir, below[i]);
+        remove_files(path, is_unfinished);
+        free(path);
+    }
+}
+
 // The first file of a run that is there, or NULL.
 static const char *run_file_in(const char *dir) {
     const char *found = NULL;
@@ -117,17 +143,22 @@ static const char *run_file_in(const char *dir) {
     return found;
 }
 
+// By a living process of this machine: -1 after saying so.
+static int in_use(const char *dir, const struct run_state *s) {
+    if (s->phase != RUN_RUNNING || s->own || s->elsewhere) return 0;
+    return fail(
+        "%s is in use: process %lld has been writing to it since "
+        "%s; choose another --out, or end it first",
+        dir, (long long)s->pid, s->started);
+}
+
 // Whether this process may take dir. 0, or -1 after saying why not.
 static int may_take(const char *dir, bool force) {
     struct run_state s;
     int64_t step = metrics_last_step(dir);
     const char *found = run_file_in(dir);
     run_state_read(dir, &s);
-    if (s.phase == RUN_RUNNING && !s.own && !s.elsewhere)
-        return fail(
-            "%s is in use: process %lld has been writing to it since "
-            "%s; choose another --out, or end it first",
-            dir, (long long)s.pid, s.started);
+    if (in_use(dir, &s)) return -1;
     if (force || !found) return 0;
     if (s.phase == RUN_RUNNING && s.elsewhere)
         return fail(
@@ -141,12 +172,26 @@ static int may_take(const char *dir, bool force) {
         return fail(
             "%s holds %lld steps of an earlier run (%s): choose another --out, or --force to replace it", dir,
             (long long)step, run_phase_word(s.phase));
+    if (checkpoint_latest_step(dir) > 0)
+        return fail(
+            "%s holds a checkpoint of step %lld: --resume latest goes on from it; choose another --out, or --force "
+            "to replace it",
+            dir, (long long)checkpoint_latest_step(dir));
     return 0;
 }
 
 int run_dir_check(const char *dir, bool force) { return may_take(dir, force); }
 
-static int clean(const char *dir, bool weights_too) {
+static void remove_checkpoints(const char *dir) {
+    char *checkpoints = xasprintf("%s/checkpoints", dir);
+    checkpoint_drop_later(dir, -1);
+    checkpoint_sweep(dir, 0);
+    rmdir(checkpoints);
+    free(checkpoints);
+}
+
+// all: weights and checkpoints too.
+static int clean(const char *dir, bool all) {
     int rc = 0;
     for (size_t i = 0; i < RUN_FILES && !rc; i++) {
         char *path = xasprintf("%s/%s", dir, run_files[i]);
@@ -158,21 +203,30 @@ static int clean(const char *dir, bool weights_too) {
     char *snapshots = xasprintf("%s/snapshots", dir);
     remove_files(dir, is_arrivals_file);
     remove_files(ranks, is_rank_file);
+    remove_unfinished(dir);
     remove_files(snapshots, is_snapshot);
     rmdir(snapshots);
     free(snapshots);
-    if (weights_too) remove_files(weights, is_weights_file);
+    if (all) remove_files(weights, is_weights_file);
+    if (all) remove_checkpoints(dir);
     free(ranks);
     free(weights);
     return rc;
 }
 
-int run_dir_prepare(const char *dir, bool force) {
+// Makes dir where it is not there. Of several processes that come at once, one after the other. Where directories
+// cannot be locked (some network file systems) only those that come at the very same moment may miss each other.
+static int lock_dir(const char *dir, int *lock) {
+    *lock = -1;
     if (make_path(dir)) return -1;
-    // Of several processes that come at once, one after the other. Where directories cannot be locked (some
-    // network file systems) only those that come at the very same moment may miss each other.
-    int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock >= 0) flock(lock, LOCK_EX);
+    *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock >= 0) flock(*lock, LOCK_EX);
+    return 0;
+}
+
+int run_dir_prepare(const char *dir, bool force) {
+    int lock;
+    if (lock_dir(dir, &lock)) return -1;
     int rc = may_take(dir, force);
     if (!rc) rc = clean(dir, force);
     if (!rc) rc = run_dir_join(dir);
@@ -181,11 +235,101 @@ int run_dir_prepare(const char *dir, bool force) {
     return rc;
 }
 
-int run_dir_take(const char *dir, const struct config *c, bool force) {
-    if (run_dir_prepare(dir, force)) return -1;
+static int leave_config(const char *dir, const struct config *c) {
     char *text = config_to_json(c);
     int rc = run_file_write(dir, "config.json", text);
     free(text);
     if (rc) run_state_end(dir, RUN_FAILED, error_last());
     return rc;
+}
+
+int run_dir_take(const char *dir, const struct config *c, bool force) {
+    return run_dir_prepare(dir, force) ? -1 : leave_config(dir, c);
+}
+
+// ---------------------------------------------------------------- runs that go on
+// Of a process on another machine nobody here knows whether it lives. It does not, where a queue starts the job anew.
+static void say_elsewhere(const char *dir, const struct run_state *s) {
+    if (s->phase == RUN_RUNNING && s->elsewhere)
+        warn("%s was in use by process %lld on %s, which is taken to have ended", dir, (long long)s->pid,
+             s->host);
+}
+
+// Who goes on at once, after a kill, may find the last of the run before still on its way out.
+static void let_it_end(const char *dir, struct run_state *s) {
+    const struct timespec pause = {.tv_nsec = 20000000};
+    double until_s = now_seconds() + DYING_S;
+    run_state_read(dir, s);
+    while (s->phase == RUN_RUNNING && !s->own && !s->elsewhere && now_seconds() < until_s) {
+        nanosleep(&pause, NULL);
+        run_state_read(dir, s);
+    }
+}
+
+int run_dir_continue(const char *dir, const struct config *c) {
+    static const char *const over[] = {"summary.json", "trace.json", "timeline.json"};
+    struct run_state s;
+    int lock;
+    if (lock_dir(dir, &lock)) return -1;
+    let_it_end(dir, &s);
+    int rc = in_use(dir, &s);
+    if (!rc) say_elsewhere(dir, &s);
+    for (size_t i = 0; i < sizeof over / sizeof *over && !rc; i++) {
+        char *path = xasprintf("%s/%s", dir, over[i]);
+        if (unlink(path) && errno != ENOENT)
+            rc = fail("%s: an earlier start's, and cannot be removed: %s", path, strerror(errno));
+        free(path);
+    }
+    char *ranks = xasprintf("%s/ranks", dir);
+    if (!rc) remove_files(dir, is_arrivals_file);
+    if (!rc) remove_files(ranks, is_rank_file);
+    if (!rc) remove_unfinished(dir);
+    free(ranks);
+    if (!rc) rc = run_dir_join(dir);
+    if (!rc) rc = run_state_begin(dir);
+    if (!rc && c) rc = leave_config(dir, c);
+    if (lock >= 0) close(lock);
+    return rc;
+}
+
+int run_dir_begin_again(const char *dir, const struct config *c) {
+    struct run_state s;
+    let_it_end(dir, &s);
+    if (s.phase == RUN_COMPLETE)
+        return fail(
+            "%s holds a complete run without checkpoints: there is nothing to go on from; choose another --out, or "
+            "--force without --resume to replace it",
+            dir);
+    if (in_use(dir, &s)) return -1;
+    say_elsewhere(dir, &s);
+    return run_dir_take(dir, c, s.phase != RUN_UNKNOWN);
+}
+
+static void cut_snapshots(const char *dir, int64_t step) {
+    char *snapshots = xasprintf("%s/snapshots", dir);
+    DIR *d = opendir(snapshots);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        if (!is_snapshot(e->d_name) || strtoll(e->d_name + 5, NULL, 10) <= step) continue;
+        char *path = xasprintf("%s/%s", snapshots, e->d_name);
+        unlink(path);
+        free(path);
+    }
+    if (d) closedir(d);
+    free(snapshots);
+}
+
+static int cut_evals(const char *dir, int64_t step) {
+    struct evals e;
+    if (evals_read(dir, &e)) return -1;
+    int all = e.count;
+    while (e.count > 0 && e.all[e.count - 1].step > step) e.count--;
+    int rc = e.count < all ? evals_write(dir, &e) : 0;
+    evals_free(&e);
+    return rc;
+}
+
+int run_dir_cut(const char *dir, int64_t step) {
+    cut_snapshots(dir, step);
+    checkpoint_drop_later(dir, step);
+    return cut_evals(dir, step);
 }

@@ -1,11 +1,13 @@
 // A run directory (docs/files.md): config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
-// ranks/ROLE-RANK.json, trace.json, snapshots/, weights/. Files appear whole: they are written under a temporary name and
+// ranks/ROLE-RANK.json, trace.json, snapshots/,
+// checkpoints/, weights/. Files appear whole: they are written under a temporary name and
 // renamed; the .jsonl files grow by whole lines. Owned by rank 0's process or the launcher; other ranks only
 // add to ranks/.
 #ifndef STARRING_SHARED_REPORT_RUN_DIR_H
 #define STARRING_SHARED_REPORT_RUN_DIR_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "shared/config/config.h"
 
@@ -23,6 +25,13 @@ int run_dir_check(const char *dir, bool force);
 int run_dir_prepare(const char *dir, bool force);
 // The same, and leaves c in dir/config.json.
 int run_dir_take(const char *dir, const struct config *c, bool force);
+// Takes the directory of a run that goes on from one of its own checkpoints: its steps, evaluations and checkpoints stay.
+// Refused is only what a living process of this machine has taken. c: NULL leaves config.json as it is.
+int run_dir_continue(const char *dir, const struct config *c);
+// The same where there is no checkpoint to go on from: what an earlier start has left goes, unless it is a whole run.
+int run_dir_begin_again(const char *dir, const struct config *c);
+// Removes what comes after `step`: evaluations, snapshots, checkpoints. 0, or -1 after logging.
+int run_dir_cut(const char *dir, int64_t step);
 
 // Makes dir and dir/ranks where they are not there; for one of several processes that share it.
 int run_dir_join(const char *dir);

@@ -1,19 +1,21 @@
 #include "shared/report/run_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
+
+// Recorded arrivals of a long run are the largest file that is read whole.
+#define RUN_FILE_BYTES_MAX ((size_t)4 << 30)
 
 int run_file_write(const char *dir, const char *name, const char *text) {
     char *path = xasprintf("%s/%s", dir, name);
     char *part = xasprintf("%s/%s.part%d", dir, name, (int)getpid());
-    FILE *f = fopen(part, "w");
+    FILE *f = file_create_stream(part);
     int rc = 0;
     if (!f) {
         rc = fail("%s: %s", part, strerror(errno));
@@ -29,33 +31,11 @@ int run_file_write(const char *dir, const char *name, const char *text) {
     return rc;
 }
 
-// Not what would block (a pipe) or holds no bytes of its own (a directory).
-static FILE *open_file(const char *path) {
-    struct stat about;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return NULL;
-    if (!fstat(fd, &about) && S_ISREG(about.st_mode)) return fdopen(fd, "r");
-    close(fd);
-    errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
-    return NULL;
-}
-
 char *run_file_read(const char *dir, const char *name, bool quiet) {
-    char *path = xasprintf("%s/%s", dir, name);
-    FILE *f = open_file(path);
-    char *text = NULL;
-    if (f) {
-        size_t length = 0, room = 1 << 16;
-        text = xcalloc(room + 1, 1);
-        for (size_t got; (got = fread(text + length, 1, room - length, f)) > 0;) {
-            length += got;
-            if (length == room) text = xrealloc(text, (room *= 2) + 1);
-        }
-        text[length] = 0;
-        fclose(f);
-    } else if (!quiet) {
-        fail("%s: %s", path, strerror(errno));
-    }
+    char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX];
+    size_t length;
+    char *text = file_read_whole(path, RUN_FILE_BYTES_MAX, &length, why);
+    if (!text && !quiet) fail("%s: %s", path, why);
     free(path);
     return text;
 }

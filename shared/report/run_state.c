@@ -134,3 +134,11 @@ int run_state_end(const char *dir, enum run_phase phase, const char *why) {
     if (s.phase != RUN_RUNNING || !s.own) return 0;
     return write_state(dir, phase, s.started, format_utc(now, time(NULL)), why);
 }
+
+int run_state_end_for(const char *dir, int64_t pid, enum run_phase phase, const char *why) {
+    struct run_state s;
+    char now[32];
+    run_state_read(dir, &s);
+    if (s.phase != RUN_DEAD || s.pid != pid) return 0;
+    return write_state(dir, phase, s.started, format_utc(now, time(NULL)), why);
+}

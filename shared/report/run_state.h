@@ -41,5 +41,7 @@ void run_state_read(const char *dir, struct run_state *out);
 int run_state_begin(const char *dir);
 // It leaves it. why: NULL or a sentence. Nothing happens where another process has taken it meanwhile.
 int run_state_end(const char *dir, enum run_phase phase, const char *why);
+// The same for a process of this machine that has died with the directory as its own.
+int run_state_end_for(const char *dir, int64_t pid, enum run_phase phase, const char *why);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "kernels/statistics.h"
 #include "shared/core/error.h"
+#include "shared/core/message_fault.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
 #include "shared/core/version.h"
@@ -49,6 +50,7 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     json_put_text(run, "medium", f->medium);
     json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
+    json_put(run, "resumed_from", f->resumed_from > 0 ? (double)f->resumed_from : NAN);
     cJSON_AddStringToObject(run, "data", f->data);
     json_put_text(run, "revision", starring_revision);
     if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
@@ -61,6 +63,17 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
         cJSON_AddStringToObject(kernel, "product", f->cpu_kernel);
         cJSON_AddStringToObject(kernel, "built_for", cpu_kernel_vectors());
     }
+}
+
+// What was said again, and what was done to messages on their way (trouble.fault).
+static void put_messages(cJSON *o, const struct rank_report *r) {
+    static const char *const names[WIRE_FAULTS] = {"messages", "lost", "twice", "overtaken"};
+    cJSON *repeated = cJSON_AddObjectToObject(o, "repeated");
+    json_put(repeated, "messages", (double)r->repeats);
+    json_put(repeated, "bytes", (double)r->repeated_bytes);
+    if (!r->faults[FAULT_MESSAGES]) return;
+    cJSON *faults = cJSON_AddObjectToObject(o, "faults");
+    for (int i = 0; i < WIRE_FAULTS; i++) json_put(faults, names[i], (double)r->faults[i]);
 }
 
 const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]) {
@@ -87,9 +100,12 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     json_put(o, "control_sent_per_step", r->control_sent_per_step);
     json_put(o, "control_received_per_step", r->control_received_per_step);
     summary_put_rank_times(o, r);
+    summary_put_rank_checkpoints(o, &r->checkpoints);
     put_staleness(o, &r->staleness);
     summary_put_cost(o, r);
     summary_put_server_time(o, r);
+    summary_put_replica(o, r);
+    put_messages(o, r);
     summary_put_device(o, r);
     if (facts) put_facts(o, facts);
     char *text = cJSON_Print(o);
@@ -137,9 +153,8 @@ static double percentile(const double *sorted, int64_t n, double p) {
 }
 
 double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
-    double total_s = 0;
     int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
-    for (int64_t i = warm; i < m->steps; i++) total_s += m->step_seconds[i];
+    double total_s = warm ? m->later_seconds : m->steps ? m->step_seconds[0] : 0;
     return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
 }
 
@@ -155,29 +170,32 @@ static void put_speed(cJSON *s, const struct config *c, const struct metrics_tot
     json_put(s, "flops_per_token_causal", flops.causal);
     json_put(s, "flops_per_second", rate * flops.full);
     json_put(s, "flops_per_second_causal", rate * flops.causal);
-    if (m->steps) sort_ascending(m->step_seconds, (size_t)m->steps);
+    if (m->kept) sort_ascending(m->step_seconds, (size_t)m->kept);
     cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
-    json_put(step, "median", percentile(m->step_seconds, m->steps, 0.5));
-    json_put(step, "p5", percentile(m->step_seconds, m->steps, 0.05));
-    json_put(step, "p95", percentile(m->step_seconds, m->steps, 0.95));
+    json_put(step, "median", percentile(m->step_seconds, m->kept, 0.5));
+    json_put(step, "p5", percentile(m->step_seconds, m->kept, 0.05));
+    json_put(step, "p95", percentile(m->step_seconds, m->kept, 0.95));
 }
 
 // As the configuration has it; nothing where there was none.
 static void put_trouble(cJSON *s, const struct config *c) {
-    char *text = config_to_json(c), *words = trouble_text(c->straggle, c->delay);
-    cJSON *all = words ? cJSON_Parse(text) : NULL;
+    char *text = config_to_json(c), *words = trouble_text(c->straggle, c->delay),
+         *fault = message_fault_text(c->fault);
+    cJSON *all = words || fault ? cJSON_Parse(text) : NULL;
     cJSON *trouble = cJSON_DetachItemFromObjectCaseSensitive(all, "trouble");
     if (trouble) {
-        cJSON_AddStringToObject(trouble, "text", words);
+        if (words) cJSON_AddStringToObject(trouble, "text", words);
+        if (fault) cJSON_AddStringToObject(trouble, "fault_text", fault);
         cJSON_AddItemToObject(s, "trouble", trouble);
     }
     cJSON_Delete(all);
     free(words);
+    free(fault);
     free(text);
 }
 
 static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
-    enum run_phase phase = m->steps < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
+    enum run_phase phase = m->last_step < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
     cJSON_AddStringToObject(s, "state", run_phase_word(phase));
     cJSON_AddStringToObject(s, "topology", c->topology);
     if (c->row->describe) c->row->describe(c, s);
@@ -194,7 +212,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     json_put(s, "micro_batch_size", (double)c->micro_batch);
     json_put(s, "gradient_accumulation_steps", (double)c->accumulation);
     json_put(s, "seq_len", (double)c->seq);
-    json_put(s, "steps", (double)m->steps);
+    json_put(s, "steps", (double)m->last_step);
     json_put(s, "steps_planned", (double)c->steps);
     json_put(s, "skipped", (double)m->skipped);
     put_trouble(s, c);
@@ -205,8 +223,9 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
 static struct token_flops put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"launch",       "medium", "params",       "cpu_kernel", "products",
-                                       "weights_hash", "data",   "wall_seconds", "head",       "revision"};
+    static const char *const keys[] = {"launch",   "medium",       "params",      "cpu_kernel",
+                                       "products", "weights_hash", "data",        "wall_seconds",
+                                       "head",     "revision",     "resumed_from"};
     cJSON *first = cJSON_GetArrayItem(ranks, 0);
     cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -248,6 +267,7 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
                                             "predicted_received",
                                             "control_sent_per_step",
                                             "control_received_per_step",
+                                            "repeated",
                                             NULL};
     cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire");
     const cJSON *r;
@@ -261,6 +281,9 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
         cJSON_AddItemToArray(memory, m);
         copy_keys(w, r, wire_keys);
         cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
+        const cJSON *replica = json_item(r, "replica"), *faults = json_item(r, "faults");
+        if (replica) cJSON_AddItemToObject(w, "replica", cJSON_Duplicate(replica, 1));
+        if (faults) cJSON_AddItemToObject(w, "faults", cJSON_Duplicate(faults, 1));
         cJSON_AddItemToArray(wire, w);
     }
 }
@@ -404,10 +427,13 @@ static void put_learning(cJSON *s, const struct config *c, const char *dir, cons
     evals_free(&evals);
 }
 
-static cJSON *build(const char *dir, const struct config *c, const struct metrics_totals *m) {
+static cJSON *build(const char *dir, const struct config *c, struct metrics_totals *m) {
     cJSON *s = cJSON_CreateObject(), *ranks = cJSON_CreateArray(), *missing = cJSON_CreateArray();
     for (const struct topology_role *r = c->row->roles; r->name; r++)
         read_ranks(dir, r->name, config_ranks(c, r->name), ranks, missing);
+    // A run that had no step left to do has no lines of its own.
+    double before = json_number(json_item(cJSON_GetArrayItem(ranks, 0), "run"), "resumed_from");
+    if (before > (double)m->last_step) m->last_step = (int64_t)before;
     put_description(s, c, m);
     struct token_flops flops = put_run(s, ranks);
     summary_put_totals(s, c, ranks);
@@ -417,6 +443,9 @@ static cJSON *build(const char *dir, const struct config *c, const struct metric
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);
     summary_put_times(s, ranks);
+    if (c->recovery.checkpoint_every > 0) summary_put_checkpoints(s, ranks);
+    if (c->recovery.restart > 0) summary_put_lives(s, dir);
+    if (c->recovery.elastic) summary_put_away(s, dir, c->workers, m);
     summary_put_server_times(s, ranks);
     if (c->row->reports_staleness) {
         put_all_staleness(s, ranks);

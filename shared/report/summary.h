@@ -20,6 +20,7 @@ struct run_facts {
     double wall_seconds;  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;
+    int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none
     const char *data;             // description of the token stream
     struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
     const char *medium, *launch;  // struct topology's

@@ -101,7 +101,7 @@ static enum run_phase phase_of(const struct found *f) {
     const char *word = json_text(f->summary, "state", NULL);
     if (f->summary && !word) return RUN_COMPLETE;
     if (word) return !strcmp(word, run_phase_word(RUN_COMPLETE)) ? RUN_COMPLETE : RUN_INTERRUPTED;
-    bool all = f->config && f->has_metrics && f->metrics.steps >= f->config->steps &&
+    bool all = f->config && f->has_metrics && f->metrics.last_step >= f->config->steps &&
                !cJSON_GetArraySize(f->missing);
     return all ? RUN_COMPLETE : RUN_UNKNOWN;
 }

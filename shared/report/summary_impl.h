@@ -9,7 +9,20 @@
 void summary_put_rank_times(cJSON *rank, const struct rank_report *r);
 void summary_put_times(cJSON *summary, const cJSON *ranks);
 
+// Adds "checkpoints" to a rank's report that wrote or tried to; what they cost the run to the summary.
+void summary_put_rank_checkpoints(cJSON *rank, const struct checkpoint_report *r);
+void summary_put_checkpoints(cJSON *summary, const cJSON *ranks);
+void summary_print_checkpoints(FILE *f, const cJSON *summary);
+// Adds "lives": how often the job has begun anew and what that cost, as DIR/lives.jsonl says. Nothing without --restart.
+void summary_put_lives(cJSON *summary, const char *dir);
+void summary_print_lives(FILE *f, const cJSON *summary);
 struct metrics_totals;
+// Adds "away" (--elastic): which steps went without which workers, as DIR/away.jsonl says.
+void summary_put_away(cJSON *summary, const char *dir, int64_t workers, const struct metrics_totals *m);
+void summary_print_away(FILE *f, const cJSON *summary);
+// Steps that the ranks' reports tell of: those before the checkpoint that they went on from are none of them.
+double summary_own_steps(const cJSON *summary);
+
 // Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
 double summary_rate(const struct metrics_totals *m, double tokens_per_step);
 
@@ -23,6 +36,10 @@ void summary_print_totals(FILE *f, const struct cJSON *summary);
 void summary_put_server_time(struct cJSON *rank, const struct rank_report *r);
 void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks);
 void summary_print_server_times(FILE *f, const struct cJSON *summary);
+
+// Adds "replica" to the report of a server that replicates: bytes of sums, predicted beside measured.
+void summary_put_replica(struct cJSON *rank, const struct rank_report *r);
+void summary_print_replicas(FILE *f, const struct cJSON *summary);
 
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
 void summary_put_device(struct cJSON *rank, const struct rank_report *r);

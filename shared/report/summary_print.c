@@ -60,6 +60,11 @@ static void print_head(FILE *f, const cJSON *s) {
                 json_number(head, "chunk_rows"),
                 cJSON_IsTrue(json_item(head, "apart")) ? ", added apart" : "");
     fprintf(f, "data        %s\n", text(s, "data"));
+    if (isfinite(json_number(s, "resumed_from")))
+        fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
+                json_number(s, "resumed_from"));
+    summary_print_lives(f, s);
+    summary_print_away(f, s);
     fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f skipped\n", json_number(loss, "first"),
             json_number(loss, "last"), json_number(s, "steps"), json_number(s, "skipped"));
     if (isfinite(json_number(s, "val_loss")))
@@ -79,7 +84,7 @@ static void print_time(FILE *f, const cJSON *s) {
         {"data", "data"},       {"overlapped", "comm_overlapped"},
     };
     const cJSON *time = json_item(s, "time");
-    double steps = json_number(s, "steps");
+    double steps = summary_own_steps(s);
     fprintf(f, "ms per step");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         fprintf(f, " %s %.2f%s", names[i][0], json_number(time, names[i][1]) / steps * 1e3,
@@ -128,6 +133,7 @@ static void print_wire(FILE *f, const cJSON *s) {
         format_bytes(a, json_number(r, "predicted_sent")), format_bytes(b, json_number(r, "sent_per_step")),
         format_bytes(c, json_number(r, "predicted_received")),
         format_bytes(d, json_number(r, "received_per_step")), json_number(r, "control_sent_per_step"));
+    summary_print_replicas(f, s);
 }
 
 void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
@@ -138,6 +144,7 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     summary_print_devices(f, s);
     summary_print_totals(f, s);
     if (strcmp(text(json_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
+    summary_print_checkpoints(f, s);
     const cJSON *staleness = json_item(s, "staleness");
     if (staleness)
         fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", json_number(staleness, "mean"),

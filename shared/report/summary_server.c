@@ -29,7 +29,7 @@ void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks) 
 
 void summary_print_server_times(FILE *f, const struct cJSON *summary) {
     const cJSON *r;
-    double steps = json_number(summary, "steps");
+    double steps = summary_own_steps(summary);
     cJSON_ArrayForEach(r, json_item(summary, "server_time")) {
         fprintf(f, "  server %2.0f   ", json_number(r, "rank"));
         for (size_t i = 0; i + 1 < NAMES; i++)
@@ -37,5 +37,30 @@ void summary_print_server_times(FILE *f, const struct cJSON *summary) {
                     i + 2 < NAMES ? ", " : "");
         if (json_number(r, "threads") > 1) fprintf(f, " (%.0f threads added)", json_number(r, "threads"));
         fputc('\n', f);
+    }
+}
+
+// ---------------------------------------------------------------- what servers replicate
+void summary_put_replica(struct cJSON *rank, const struct rank_report *r) {
+    if (!r->wire.replica_sent_per_step && !r->wire.replica_received_per_step) return;
+    cJSON *item = cJSON_AddObjectToObject(rank, "replica");
+    json_put(item, "sent_per_step", r->replica_sent_per_step);
+    json_put(item, "received_per_step", r->replica_received_per_step);
+    json_put(item, "predicted_sent", (double)r->wire.replica_sent_per_step);
+    json_put(item, "predicted_received", (double)r->wire.replica_received_per_step);
+    cJSON_AddStringToObject(item, "formula", WIRE_REPLICA_FORMULA);
+}
+
+void summary_print_replicas(FILE *f, const struct cJSON *summary) {
+    char a[24], b[24], c[24], d[24];
+    const cJSON *w;
+    cJSON_ArrayForEach(w, json_item(summary, "wire")) {
+        const cJSON *r = json_item(w, "replica");
+        if (r)
+            fprintf(f, "  replica %2.0f %12s %12s %12s %12s\n", json_number(w, "rank"),
+                    format_bytes(a, json_number(r, "predicted_sent")),
+                    format_bytes(b, json_number(r, "sent_per_step")),
+                    format_bytes(c, json_number(r, "predicted_received")),
+                    format_bytes(d, json_number(r, "received_per_step")));
     }
 }

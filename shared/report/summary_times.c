@@ -1,7 +1,11 @@
-// Where the time went: a rank's report and the summary.
+// Where the time went, checkpoints, lives and who was away included: a rank's report and the summary.
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/text.h"
+#include "shared/report/metrics.h"
+#include "shared/report/run_file.h"
 #include "shared/report/summary_impl.h"
 
 static const char *const names[] = {
@@ -42,4 +46,207 @@ void summary_put_times(cJSON *s, const cJSON *ranks) {
     json_put(mean, "check", check);
     json_put(mean, "clock_error_s", error);
     cJSON_AddItemToObject(s, "time_per_rank", each);
+}
+
+double summary_own_steps(const cJSON *s) {
+    double before = json_number(s, "resumed_from");
+    return json_number(s, "steps") - (isfinite(before) ? before : 0);
+}
+
+// ---------------------------------------------------------------- checkpoints
+void summary_put_rank_checkpoints(cJSON *rank, const struct checkpoint_report *r) {
+    if (r->written + r->failed == 0) return;
+    cJSON *o = cJSON_AddObjectToObject(rank, "checkpoints");
+    json_put(o, "written", (double)r->written);
+    json_put(o, "failed", (double)r->failed);
+    json_put(o, "bytes", r->bytes);
+    json_put(o, "seconds_writing", r->seconds_writing);
+    json_put(o, "slowed", (double)r->slowed);
+    json_put(o, "slowed_seconds", r->slowed_seconds);
+    json_put(o, "slowed_most", r->slowed_most);
+}
+
+// Files are written at the same time: the run's bytes are those of all ranks, its seconds those of the slowest. All ranks
+// wait for the one that waits longest.
+void summary_put_checkpoints(cJSON *s, const cJSON *ranks) {
+    double bytes = 0, seconds = 0, slowed = 0, most = 0;
+    const cJSON *r, *first = json_item(cJSON_GetArrayItem(ranks, 0), "checkpoints");
+    cJSON_ArrayForEach(r, ranks) {
+        const cJSON *own = json_item(r, "checkpoints");
+        if (!own) continue;
+        bytes += json_number(own, "bytes");
+        seconds = fmax(seconds, json_number(own, "seconds_writing"));
+        slowed = fmax(slowed, json_number(own, "slowed_seconds"));
+        most = fmax(most, json_number(own, "slowed_most"));
+    }
+    double written = first ? json_number(first, "written") : 0,
+           failed = first ? json_number(first, "failed") : 0;
+    cJSON *o = cJSON_AddObjectToObject(s, "checkpoints");
+    json_put(o, "written", written);
+    json_put(o, "failed", failed);
+    json_put(o, "bytes", bytes);
+    json_put(o, "seconds_writing", seconds);
+    json_put(o, "bytes_per_second", seconds > 0 ? bytes / seconds : NAN);
+    cJSON *step = cJSON_AddObjectToObject(o, "step_slowed_seconds");
+    json_put(step, "mean", written + failed > 0 ? slowed / (written + failed) : NAN);
+    json_put(step, "max", most);
+}
+
+void summary_print_checkpoints(FILE *f, const cJSON *s) {
+    char bytes[24], rate[24];
+    const cJSON *o = json_item(s, "checkpoints");
+    if (!o) return;
+    double written = json_number(o, "written"), failed = json_number(o, "failed");
+    fprintf(f, "\ncheckpoints %.0f written", written);
+    if (failed > 0) fprintf(f, ", %.0f given up", failed);
+    if (written > 0)
+        fprintf(f, ", %s each at %s/s", format_bytes(bytes, json_number(o, "bytes") / written),
+                format_bytes(rate, json_number(o, "bytes_per_second")));
+    const cJSON *step = json_item(o, "step_slowed_seconds");
+    if (written + failed > 0)
+        fprintf(f, "; a step waited %.1f ms for one, at most %.1f ms", json_number(step, "mean") * 1e3,
+                json_number(step, "max") * 1e3);
+    fputc('\n', f);
+}
+
+// ---------------------------------------------------------------- lives
+// Of the command's last start, and of those before: steps that a death cost are done again in the same start, but those
+// after the last checkpoint of a start that was ended in the next one.
+struct lives {
+    int start, count, earlier;
+    double lost, earlier_lost;
+};
+
+static void take_life(struct lives *l, const cJSON *life) {
+    double start = json_number(life, "start"), lost = json_number(life, "steps_lost");
+    int number = start >= 1 ? (int)start : 1;
+    bool first = number != l->start;
+    if (first) {
+        l->earlier += l->count;
+        l->earlier_lost += l->lost + (l->start ? lost : 0);
+        l->count = 0;
+        l->lost = 0;
+        l->start = number;
+    } else {
+        l->lost += lost;  // NAN: nobody knows
+    }
+    l->count++;
+}
+
+void summary_put_lives(cJSON *s, const char *dir) {
+    char *text = run_file_read(dir, "lives.jsonl", true), *rest = text;
+    struct lives l = {0};
+    for (char *line; text && (line = strsep(&rest, "\n"));) {
+        cJSON *life = cJSON_Parse(line);
+        if (life) take_life(&l, life);
+        cJSON_Delete(life);
+    }
+    free(text);
+    cJSON *o = l.count ? cJSON_AddObjectToObject(s, "lives") : NULL;
+    if (!o) return;
+    json_put(o, "start", l.start);
+    json_put(o, "count", l.count);
+    json_put(o, "steps_lost", l.lost);
+    json_put(o, "earlier", l.earlier);
+    json_put(o, "earlier_steps_lost", l.earlier_lost);
+}
+
+static void print_lost(FILE *f, double lost) {
+    if (isfinite(lost)) fprintf(f, ", %.0f step%s done again", lost, lost == 1 ? "" : "s");
+}
+
+void summary_print_lives(FILE *f, const cJSON *s) {
+    const cJSON *o = json_item(s, "lives");
+    double count = json_number(o, "count"), earlier = json_number(o, "earlier");
+    if (!o || count + earlier < 2) return;
+    fprintf(f, "lives       %.0f", count);
+    if (count > 1) fprintf(f, ": processes died and the run went back");
+    print_lost(f, count > 1 ? json_number(o, "steps_lost") : NAN);
+    if (earlier > 0) fprintf(f, "; %.0f before this start of the run", earlier);
+    print_lost(f, earlier > 0 ? json_number(o, "earlier_steps_lost") : NAN);
+    fprintf(f, " (lives.jsonl)\n");
+}
+
+// ---------------------------------------------------------------- who was away
+#define AWAY_SAID_MOST 6  // in the table
+
+static cJSON *open_absence(cJSON *list, double worker) {
+    cJSON *o;
+    cJSON_ArrayForEach(
+        o, list) if (json_number(o, "worker") == worker && cJSON_IsNull(json_item(o, "to_step"))) return o;
+    return NULL;
+}
+
+static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
+    if (to < json_number(o, "from_step")) {
+        cJSON_Delete(cJSON_DetachItemViaPointer(list, o));
+        return;
+    }
+    cJSON_ReplaceItemInObject(o, "to_step", cJSON_CreateNumber(to));
+    cJSON_ReplaceItemInObject(o, "returned", cJSON_CreateBool(returned));
+}
+
+// A line of the file.
+static void take_absence(cJSON *list, const cJSON *line, double last) {
+    double step = json_number(line, "step"), worker = json_number(line, "worker");
+    bool away = cJSON_IsTrue(json_item(line, "away"));
+    cJSON *o = open_absence(list, worker);
+    if (!isfinite(step) || !isfinite(worker)) return;
+    if (o && !away) end_absence(list, o, fmin(step - 1, last), step <= last);
+    if (o || !away || step > last) return;
+    cJSON_AddItemToArray(list, o = cJSON_CreateObject());
+    json_put(o, "worker", worker);
+    json_put(o, "from_step", step);
+    cJSON_AddNullToObject(o, "to_step");
+    cJSON_AddFalseToObject(o, "returned");
+    json_put_text(o, "cause", json_text(line, "cause", NULL));
+    json_put_text(o, "why", json_text(line, "why", NULL));
+}
+
+static cJSON *read_absences(const char *dir, double last, double *missed) {
+    char *text = run_file_read(dir, "away.jsonl", true), *rest = text;
+    cJSON *list = cJSON_CreateArray(), *o, *next;
+    for (char *line; text && (line = strsep(&rest, "\n"));) {
+        cJSON *parsed = cJSON_Parse(line);
+        if (parsed) take_absence(list, parsed, last);
+        cJSON_Delete(parsed);
+    }
+    free(text);
+    for (o = list->child; o; o = next) {
+        next = o->next;
+        if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);
+    }
+    *missed = 0;
+    cJSON_ArrayForEach(o, list) *missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
+    return list;
+}
+
+// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory.
+void summary_put_away(cJSON *s, const char *dir, int64_t workers, const struct metrics_totals *m) {
+    double missed, told = (double)(m->steps * workers - m->contributions);
+    cJSON *list = read_absences(dir, (double)m->last_step, &missed);
+    bool known = !m->contributions || missed == told;
+    cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
+    if (!known) cJSON_Delete(list);
+}
+
+void summary_print_away(FILE *f, const cJSON *s) {
+    const cJSON *list = json_item(s, "away"), *o;
+    int count = cJSON_GetArraySize(list), said = 0;
+    if (!count) return;
+    fprintf(f, "away        ");
+    cJSON_ArrayForEach(o, list) {
+        double from = json_number(o, "from_step"), to = json_number(o, "to_step");
+        if (said == AWAY_SAID_MOST) break;
+        fprintf(f, "%sworker %.0f ", said++ ? ", " : "", json_number(o, "worker"));
+        if (!cJSON_IsTrue(json_item(o, "returned")))
+            fprintf(f, "from step %.0f on", from);
+        else if (from == to)
+            fprintf(f, "in step %.0f", from);
+        else
+            fprintf(f, "in steps %.0f-%.0f", from, to);
+        fprintf(f, " (%s)", json_text(o, "cause", "-"));
+    }
+    if (count > said) fprintf(f, " and %d more (away.jsonl)", count - said);
+    fputc('\n', f);
 }

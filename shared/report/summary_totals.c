@@ -34,6 +34,7 @@ void summary_put_cost(struct cJSON *rank, const struct rank_report *r) {
     machine_facts_read(&m);
     json_put(rank, "updates", (double)r->updates);
     json_put(rank, "samples_per_update", (double)r->samples_per_update);
+    json_put(rank, "samples_counted", r->samples_counted ? (double)r->samples_counted : NAN);
     cJSON *clock = cJSON_AddObjectToObject(rank, "clock");
     json_put_text(clock, "boot_id", m.boot_id);
     json_put(clock, "begin_ns", trained ? (double)s->begin_ns : NAN);
@@ -170,6 +171,15 @@ static double updates_applied(const cJSON *ranks, double *samples_per_update) {
     return json_number(first, "updates");
 }
 
+// NAN: as many as its updates say. Worker 0 was there from the first step on.
+static double samples_counted(const cJSON *ranks) {
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (is(r, "worker") && json_number(r, "rank") == 0) return json_number(r, "samples_counted");
+    }
+    return NAN;
+}
+
 // From the first worker's first step to the last worker's last one, where they share a clock; else the longest of them.
 static double training_seconds(const cJSON *ranks) {
     double begin = INFINITY, end = -INFINITY, aside = 0, longest = NAN;
@@ -195,11 +205,12 @@ static double training_seconds(const cJSON *ranks) {
 void summary_put_totals(struct cJSON *summary, const struct config *c, const struct cJSON *ranks) {
     struct totals all = {0}, busiest = {0};
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
-    double samples = updates * per_update, tokens = samples * (double)c->seq;
+    double counted = samples_counted(ranks);
+    double samples = isnan(counted) ? updates * per_update : counted, tokens = samples * (double)c->seq;
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) add_rank(&all, &busiest, r);
     add_processes(&all, &busiest, ranks);
-    add_scheduler(&all, ranks, json_number(summary, "steps"));
+    add_scheduler(&all, ranks, summary_own_steps(summary));
     json_put(summary, "updates_applied", updates);
     json_put(summary, "samples_applied", samples);
     json_put(summary, "tokens_applied", tokens);

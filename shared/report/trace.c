@@ -8,11 +8,12 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
 
 int trace_write_rank(const char *dir, int rank, struct device *dev) {
     char *path = xasprintf("%s/ranks/trace-%d.json", dir, rank);
-    FILE *f = fopen(path, "w");
+    FILE *f = file_create_stream(path);
     int rc = f ? dev_trace_write(dev, rank, f) : -1;
     if (f && fclose(f)) rc = -1;
     if (rc) fail("%s: cannot write the trace: %s", path, strerror(errno));
@@ -69,7 +70,7 @@ static int join_others(struct joined *j) {
 int trace_merge(const char *dir, int ranks) {
     char *path = xasprintf("%s/trace.json", dir);
     char *part = xasprintf("%s.part", path);
-    struct joined j = {.dir = dir, .out = fopen(part, "w")};
+    struct joined j = {.dir = dir, .out = file_create_stream(part)};
     int rc = 0;
     if (j.out) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", j.out);
     for (int r = 0; j.out && r < ranks; r++) {

@@ -8,6 +8,7 @@
 
 #include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
 
 #define LINE_MAX_BYTES 512
@@ -101,11 +102,12 @@ static struct source *earliest(struct source *all, int count) {
 int staleness_merge_logs(const char *dir, int shards) {
     char *path = xasprintf("%s/updates.jsonl", dir), *part = xasprintf("%s.part", path);
     struct source *all = xcalloc((unsigned long)shards, sizeof *all), *s;
-    FILE *out = fopen(part, "w");
+    char why[FILE_WHY_MAX];
+    FILE *out = file_create_stream(part);
     int rc = out ? 0 : -1;
     for (int i = 0; i < shards; i++) {
         char *name = xasprintf("%s/ranks/updates-%d.jsonl", dir, i);
-        all[i].file = fopen(name, "r");
+        all[i].file = file_open_stream(name, why);
         if (all[i].file) unlink(name);
         next_line(&all[i]);
         free(name);

@@ -5,12 +5,14 @@
 //     steps                  place number % STEPS
 #include "shared/time/timeline.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "shared/core/error.h"
+#include "shared/time/timeline_room.h"
 
 #define STEPS   (TIMELINE_LATE + TIMELINE_KEPT + 1)
 #define STREAMS 4      // compute and those watched
@@ -37,6 +39,11 @@ struct step {
     uint64_t spans, blocks, reads, asked;  // numbers of the first ones known, or asked for, since its begin
     uint64_t transfers;                    // of the first one that may be waited for in it
 };
+
+static_assert(3 * sizeof(struct split_span) + sizeof(struct block) + sizeof(struct split_block) +
+                      sizeof(struct record) + sizeof(int64_t) <=
+                  TIMELINE_RECORD_BYTES,
+              "a place in each of timeline's arrays");
 
 struct stamp_ring {
     int64_t *ns;  // (room)
@@ -80,9 +87,7 @@ int64_t timeline_now(void) {
 // ---------------------------------------------------------------- life
 struct timeline *timeline_create(const struct timeline_options *o) {
     struct timeline *tl = xcalloc(1, sizeof *tl);
-    int64_t micro = o->micro_batches > 0 ? o->micro_batches : 1;
-    // Of a unit at most: two gathers of weights and a reduction for each micro-batch, a gather behind them.
-    tl->room = (size_t)STEPS * ((size_t)o->layout->count * (3 * (size_t)micro + 2) + 16);
+    tl->room = timeline_room(o->layout, o->micro_batches);
     tl->layout = o->layout;
     tl->spans = xcalloc(SPANS, sizeof *tl->spans);
     tl->busy = xcalloc(SPANS, sizeof *tl->busy);

@@ -15,7 +15,7 @@ struct batch_feed {
     bool device_memory;
     struct arena arena;  // page-locked halves
     struct half half[2];
-    int64_t latest;  // step whose batch was read last; -1: none
+    int64_t latest, first;  // step whose batch was read last, -1: none; where it began
 };
 
 static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
@@ -71,15 +71,24 @@ static int half_await(struct half *h) {
     return state == 0 ? event_sync(h->sent) : state < 0 ? -1 : 0;
 }
 
-int batch_feed_read(struct batch_feed *f, int64_t step) {
+int64_t batch_feed_first(const struct batch_feed *f, int64_t step) {
+    return step * f->o.config->train_batch + f->o.rank * own_sequences(f->o.config);
+}
+
+// A batch may reach from one global batch's draw into the next one's.
+int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first) {
     const struct config *c = f->o.config;
     struct half *h = half_of(f, step);
-    int64_t own = own_sequences(c);
-    if (f->latest == step) return 0;
+    if (f->latest == step && f->first == first) return 0;
     if (half_await(h)) return -1;
-    data_batch(f->o.data, &(struct data_slice){c->seed, step, f->o.rank * own, own, c->seq}, h->tokens,
-               h->targets);
+    for (int64_t own = own_sequences(c), at = 0, n; at < own; at += n) {
+        int64_t draw = (first + at) / c->train_batch, index = (first + at) % c->train_batch;
+        n = own - at < c->train_batch - index ? own - at : c->train_batch - index;
+        data_batch(f->o.data, &(struct data_slice){c->seed, draw, index, n, c->seq}, h->tokens + at * c->seq,
+                   h->targets + at * c->seq);
+    }
     f->latest = step;
+    f->first = first;
     return 0;
 }
 

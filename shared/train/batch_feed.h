@@ -44,8 +44,12 @@ void batch_feed_set_rank(struct batch_feed *f, int rank);
 // When nothing enqueued reads the halves any more; may wait for the whole device, as freeing memory does.
 void batch_feed_destroy(struct batch_feed **f);
 
-// Reads the batch of `step` unless it is the latest one read. 0, or -1 when the device has failed.
-int batch_feed_read(struct batch_feed *f, int64_t step);
+// Where the batch of `step` begins that is slice `rank` of the step's global batch: samples are numbered over the run,
+// and sample s is index s % train_batch of the draw of step s / train_batch (shared/data/data.h).
+int64_t batch_feed_first(const struct batch_feed *f, int64_t step);
+// Reads the batch of `step`, the samples from `first` on, unless it is the latest one read. 0, or -1 when the device has
+// failed.
+int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first);
 // Micro-batch k of `step`, which has been read.
 struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t k);
 // Everything that reads `step`'s batch has been enqueued on compute.

@@ -7,6 +7,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
+#include "shared/state/checkpoint_read.h"
 
 struct buffers {
     void *grad;
@@ -158,6 +159,34 @@ static void local_part(struct topology *base, int u, struct weights_part *out) {
     *out = (struct weights_part){r->weight, 0, base->layout->units[u].n_pad};
 }
 
+static int local_state(struct topology *base, int index, struct state_range *out) {
+    const struct local *t = (const struct local *)base;
+    int kinds = 1 + t->optimizer.row->states, u = index / kinds, kind = index % kinds;
+    if (u >= base->layout->count) return -1;
+    const struct update_range *r = &t->units[u].update;
+    *out = (struct state_range){u, kind, r->begin, r->end,
+                                kind == STATE_MASTER ? r->master : r->state[kind - STATE_OPTIMIZER]};
+    return 0;
+}
+
+static int local_load(struct topology *base, struct checkpoint *c) {
+    struct local *t = (struct local *)base;
+    struct state_range r;
+    for (int i = 0; !local_state(base, i, &r); i++) {
+        size_t bytes = (size_t)(r.end - r.begin) * sizeof(float);
+        float *values = xcalloc(1, bytes);
+        int rc = checkpoint_read(c, base->layout, r.unit, r.kind, r.begin, r.end, values);
+        if (!rc && r.kind == STATE_MASTER) rc = local_load_unit(base, r.unit, values);
+        if (!rc && r.kind != STATE_MASTER) {
+            dev_copy(base->compute, t->units[r.unit].update.state[r.kind - STATE_OPTIMIZER], values, bytes);
+            rc = stream_sync(base->compute) ? fail("loading a checkpoint: %s", dev_error(base->dev)) : 0;
+        }
+        free(values);
+        if (rc) return -1;
+    }
+    return 0;
+}
+
 static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }
 
 static void local_destroy(struct topology *base) {
@@ -180,6 +209,8 @@ static const struct topology_ops local_ops = {
     .sum = local_sum,
     .finish = local_finish,
     .part = local_part,
+    .state = local_state,
+    .load = local_load,
     .load_unit = local_load_unit,
     .abort = local_abort,
     .destroy = local_destroy,
@@ -230,6 +261,7 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     (void)role, (void)rank;
+    out->state_bytes = (size_t)l->padded * optimizer_bytes(c->optimizer.row, true);
     return local_predict(&(struct local_options){.layout = l,
                                                  .dtype = c->dtype,
                                                  .optimizer = c->optimizer,

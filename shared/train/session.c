@@ -2,11 +2,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
 
 #include "shared/core/error.h"
+#include "shared/core/topology_row.h"
 #include "shared/data/tokenizer_files.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
@@ -19,9 +21,12 @@
 #include "shared/report/run_dir.h"
 #include "shared/report/summary.h"
 #include "shared/report/trace.h"
+#include "shared/state/identity_agree.h"
 #include "shared/time/timeline_file.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
+#include "shared/train/resume.h"
+#include "shared/train/saver.h"
 #include "shared/train/warm_up.h"
 
 #define NOTICEABLE_S 1.0  // of a warm-up
@@ -39,9 +44,14 @@ struct session {
     struct topology *topology;
     struct snapshots *snapshots;
     struct snapshots_gear snapshots_gear;  // GPUs
-    struct metrics *metrics;               // worker 0
-    struct progress *progress;             // worker 0, unless quiet
-    int notes_said;                        // the device's remarks; worker 0 says them
+    struct identity *identity;
+    struct checkpoint *checkpoint;  // to go on from; NULL: none
+    struct saver *saver;
+    struct saver_gear saver_gear;  // GPUs
+    double elapsed_before;         // in the run directory's records
+    struct metrics *metrics;       // worker 0
+    struct progress *progress;     // worker 0, unless quiet
+    int notes_said;                // the device's remarks; worker 0 says them
     double start_s;
 };
 
@@ -77,7 +87,32 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     return 0;
 }
 
+static struct identity_source source_of(const struct job *j) {
+    return (struct identity_source){j->config, j->layout, &j->spec, j->data};
+}
+
+void job_resume_forget(struct job *j) {
+    free(j->resume);
+    j->resume = NULL;
+    j->resume_found = false;
+}
+
+int job_resume(struct job *j, bool says) {
+    job_resume_forget(j);
+    if (resume_find(j->config, says, &j->resume)) return -1;
+    j->resume_found = true;
+    if (!j->resume) return 0;
+    struct identity_source source = source_of(j);
+    struct checkpoint *ck = resume_open(j->resume, &source, says);
+    if (!ck) return -1;
+    j->resume_step = checkpoint_train(ck)->step;
+    checkpoint_close(&ck);
+    return 0;
+}
+
 void job_close(struct job *j) {
+    free(j->resume);
+    j->resume = NULL;
     if (j->data) data_close(&j->data);
     if (j->layout) layout_destroy(&j->layout);
 }
@@ -141,39 +176,83 @@ static int prepare_model(struct session *x) {
     if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
     if (x->job->dir && c->eval_batches != 0 && snapshots_gear_create(&x->snapshots_gear, x->dev))
         return fail("no stream for snapshots: %s", dev_error(x->dev));
+    struct prediction p = {0};
+    int rank = x->o->rank > 0 ? x->o->rank : 0;
+    if (c->recovery.checkpoint_every > 0 && c->row->predict(c, x->job->layout, "worker", rank, &p)) return -1;
+    if (x->job->dir && saver_gear_create(&x->saver_gear, c, p.state_bytes, x->dev))
+        return fail("no memory or stream for checkpoints: %s", dev_error(x->dev));
     double seconds = now_seconds() - start;
     if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
         fprintf(stderr, "starring: %.1f s for a first pass of the model, before the first step\n", seconds);
     return 0;
 }
 
-// Workers that multiply differently would end in bits that no machine gives alone: refused before the first
-// step. Each process has resolved "auto" for its own machine.
-static int check_kernels(struct session *x) {
-    const struct config *c = x->job->config;
-    double count[CPU_KERNEL_COUNT] = {0};
-    if (x->topology->size < 2) return 0;
-    if (c->device == DEVICE_CPU) count[c->cpu_kernel] = 1;
-    if (topology_sum(x->topology, count, CPU_KERNEL_COUNT)) return -1;
-    if (count[CPU_KERNEL_FMA] == 0 || count[CPU_KERNEL_PAIRS] == 0) return 0;
-    char host[64] = "?";
-    gethostname(host, sizeof host - 1);
-    return fail(
-        "workers multiply matrices differently: %.0f by %s, %.0f by %s; worker %d on %s (device "
-        "%s, program built for %s) by %s; choose one for all: --set cpu.kernel=%s",
-        count[CPU_KERNEL_FMA], cpu_kernel_name(CPU_KERNEL_FMA), count[CPU_KERNEL_PAIRS],
-        cpu_kernel_name(CPU_KERNEL_PAIRS), x->topology->rank, host, c->device == DEVICE_CPU ? "cpu" : "other",
-        cpu_kernel_vectors(), cpu_kernel_name(c->cpu_kernel), cpu_kernel_name(CPU_KERNEL_FMA));
+// Before the first step: all ranks are of one run. Each process has resolved "auto" for its own machine.
+static int compare_ranks(struct session *x) {
+    if (x->checkpoint) {
+        char *from = xasprintf("step %lld, xxh64 %s", (long long)checkpoint_train(x->checkpoint)->step,
+                               checkpoint_seal(x->checkpoint));
+        identity_put(x->identity, "recovery.resumed", from);
+        free(from);
+    }
+    return identity_agree(x->topology, x->identity);
+}
+
+static void go_on(struct topology *t, const struct train_state *from, const struct config *c) {
+    t->start = *from;
+    t->beside.dealt = from->dealt - from->step * c->train_batch;
+    t->beside.samples = from->samples - from->updates * c->train_batch;
+}
+
+// The checkpoint that this rank goes on from: a star's ranks are told which.
+static int open_checkpoint(struct session *x) {
+    const struct job *j = x->job;
+    struct topology *t = x->topology;
+    struct identity_source source = source_of(j);
+    bool told = !t->ops->state && !j->config->recovery.resume_weights_only;
+    char *found = NULL;
+    x->identity = identity_make(&source);
+    if (t->joined) return 0;
+    if (!told && !j->resume_found && resume_find(j->config, false, &found)) return -1;
+    const char *path = told ? t->checkpoint : j->resume ? j->resume : found;
+    if (path && *path && !(x->checkpoint = resume_open(path, &source, false))) {
+        free(found);
+        return -1;
+    }
+    free(found);
+    if (x->checkpoint && !j->config->recovery.resume_weights_only)
+        go_on(t, checkpoint_train(x->checkpoint), j->config);
+    return 0;
+}
+
+// Of this start of the job: the star's own number of it, or one that rank 0 draws.
+static int draw_life(struct session *x) {
+    uint32_t own[2] = {0};
+    struct topology *t = x->topology;
+    if (t->job || x->job->config->recovery.checkpoint_every <= 0) {
+        t->life = t->job;
+        return 0;
+    }
+    if (t->rank == 0 && getrandom(own, sizeof own, 0) != (ssize_t)sizeof own) own[0] = (uint32_t)getpid();
+    double halves[2] = {own[0], own[1]};
+    if (topology_sum(t, halves, 2)) return -1;
+    t->life = (uint64_t)halves[0] << 32 | (uint64_t)halves[1];
+    return 0;
 }
 
 static int open_output(struct session *x) {
     const struct job *j = x->job;
     error_set_label("worker %d", x->topology->rank);
     if (x->topology->rank != 0) return 0;
-    if (j->dir && j->takes_dir && run_dir_take(j->dir, j->config, j->force)) return -1;
-    if (j->dir && !(x->metrics = metrics_create(j->dir))) return -1;
+    const char *from = x->checkpoint ? checkpoint_path(x->checkpoint) : NULL;
+    int64_t first = x->topology->start.step;
+    // In a later life of the job the directory is its own, whatever this process was told when it began its first.
+    bool takes = j->takes_dir && x->topology->epoch <= 1;
+    if (j->dir && takes && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
+    if (j->dir && run_dir_cut(j->dir, first)) return -1;
+    if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
-    struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file))};
+    struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file)), .first = first};
     if (!j->no_metrics) x->progress = progress_create(&p);
     return 0;
 }
@@ -200,6 +279,14 @@ static struct snapshots *open_snapshots(const struct session *x) {
                                     .gear = x->snapshots_gear.written ? &x->snapshots_gear : NULL});
 }
 
+static struct saver *open_saver(const struct session *x) {
+    return saver_create(&(struct saver_options){.config = x->job->config,
+                                                .dir = x->job->dir,
+                                                .topology = x->topology,
+                                                .identity = x->identity,
+                                                .gear = x->saver_gear.stream ? &x->saver_gear : NULL});
+}
+
 static int leave_report(struct session *x, const struct train_result *result) {
     const struct job *j = x->job;
     struct run_facts facts = {.params = j->layout->params,
@@ -208,6 +295,7 @@ static int leave_report(struct session *x, const struct train_result *result) {
                               .weights_hash = result->weights_hash,
                               .has_hash = result->has_hash,
                               .interrupted = result->interrupted,
+                              .resumed_from = x->topology->start.step,
                               .medium = x->topology->medium,
                               .launch = x->topology->launch,
                               .data = data_description(j->data)};
@@ -238,6 +326,9 @@ static int train(struct session *x, struct session_end *end) {
                               .stop = j->stop,
                               .keep_interrupted = j->save_on_interrupt,
                               .snapshots = x->snapshots,
+                              .saver = x->saver,
+                              .checkpoint = x->checkpoint,
+                              .elapsed_before = x->elapsed_before,
                               .weights_out = weights,
                               .weights_in = j->weights_in,
                               .tokenizer_in = tokenizer,
@@ -274,18 +365,26 @@ int session_run(const struct session_options *o, struct session_end *end) {
     int rc = open_device(&x);
     if (!rc) rc = prepare_model(&x);
     if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
-    if (!rc) rc = check_kernels(&x);
+    if (!rc && (rc = open_checkpoint(&x))) topology_abort(x.topology, error_last());
+    if (!rc) rc = compare_ranks(&x);
+    if (!rc) rc = draw_life(&x);
     if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) x.snapshots = open_snapshots(&x);
+    if (!rc) x.saver = open_saver(&x);
     if (!rc) rc = train(&x, &ended);
     if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
     snapshots_settle(x.snapshots);
+    saver_settle(x.saver);
     if (x.topology) topology_destroy(&x.topology);
     snapshots_destroy(&x.snapshots);
     snapshots_gear_destroy(&x.snapshots_gear);
+    saver_destroy(&x.saver);
+    saver_gear_destroy(&x.saver_gear);
+    checkpoint_close(&x.checkpoint);
+    identity_destroy(&x.identity);
     if (x.dev && o->end) o->end(o->ctx);
     model_destroy(&x.model);
     batch_feed_destroy(&x.feed);

@@ -17,18 +17,25 @@ struct job {
     const char *dir;            // run directory, or NULL: nothing is written
     bool takes_dir;             // worker 0 takes it (run_dir_take), as nobody has: a star by hand
     bool force;                 // an earlier run in it may go
-    const char *weights_in;     // Hugging Face directory to start from, or NULL
-    bool no_weights;            // do not write DIR/weights
-    bool save_on_interrupt;     // write DIR/weights of an interrupted run too
-    bool no_metrics;            // print no steps (--quiet)
-    bool no_bar;                // stdout only looks like a terminal (mpirun lends its ranks one)
-    bool steps_to_stderr;       // stdout is for one JSON document
-    int ranks_here;             // ranks on this machine, for cores per rank
+    char *resume;            // checkpoint to go on from, found once for all ranks of this process; NULL: none
+    bool resume_found;       // it has been looked for
+    int64_t resume_step;     // behind which it was written
+    const char *weights_in;  // Hugging Face directory to start from, or NULL
+    bool no_weights;         // do not write DIR/weights
+    bool save_on_interrupt;  // write DIR/weights of an interrupted run too
+    bool no_metrics;         // print no steps (--quiet)
+    bool no_bar;             // stdout only looks like a terminal (mpirun lends its ranks one)
+    bool steps_to_stderr;    // stdout is for one JSON document
+    int ranks_here;          // ranks on this machine, for cores per rank
     const _Atomic int *stop;
 };
 
 // Loads model, layout and (unless predict_only) data. 0, or -1 after logging; job_close either way.
 int job_open(struct job *j, const struct config *c, bool predict_only);
+// Finds the checkpoint to go on from, and refuses one that cannot be gone on from, before anything is started. 0, or -1
+// after logging. For runs of one process, their ranks over MPI, and who starts a star: a star's ranks are told.
+int job_resume(struct job *j, bool says);
+void job_resume_forget(struct job *j);  // each rank looks for itself, once its topology is there
 void job_close(struct job *j);
 // Threads an operation of one rank may use: config->threads, or cores / ranks_here, at least 1.
 int job_threads(const struct job *j);

@@ -11,10 +11,12 @@
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/report/metrics.h"
+#include "shared/state/checkpoint_read.h"
 #include "shared/state/weights_hash.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
+#include "shared/train/saver.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
 #define DIVERGED_STEPS 8
@@ -29,6 +31,7 @@ struct train {
     struct scaler scaler;
     int64_t updates;  // applied so far
     int skipped_in_a_row;
+    bool leaving;  // some rank was asked to
     struct batch_feed *feed;
     struct hinder *hinder;  // NULL: no trouble was asked for
     double steps_s;         // all steps
@@ -49,11 +52,18 @@ static double tokens_of_mean(const struct train *x) {
 
 // Samples of the job whose gradients are in the weights that this step computes on.
 static int64_t samples_before(const struct train *x) {
-    return x->t->mean_per_worker ? x->t->samples : x->updates * x->c->train_batch;
+    return x->t->mean_per_worker || x->t->deals ? x->t->samples
+                                                : x->updates * x->c->train_batch + x->t->beside.samples;
 }
 
 static int64_t samples_per_update(const struct train *x) {
     return x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
+}
+
+// Updates that weights with the gradients of so many samples hold: of each key, where every worker's push is one.
+static int64_t version_of(const struct train *x, int64_t samples) {
+    if (x->t->mean_per_worker) return samples / samples_per_update(x);
+    return x->t->deals ? x->updates : (samples - x->t->beside.samples) / samples_per_update(x);
 }
 
 static int forward(struct train *x) {
@@ -92,7 +102,9 @@ static int backward(struct train *x) {
 // reading that it outlasts costs nothing.
 static int read_batch(struct train *x, int64_t step) {
     int64_t start = timeline_now();
-    if (batch_feed_read(x->feed, step)) return -1;
+    int64_t first =
+        x->t->ops->batch ? topology_batch(x->t, step) : batch_feed_first(x->feed, step) + x->t->beside.dealt;
+    if (batch_feed_read(x->feed, step, first)) return -1;
     timeline_data(x->r->timeline, start, timeline_now());
     return 0;
 }
@@ -128,6 +140,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->stop = stopping(x);
     in->snapshot = snapshots_wanted(x->o->snapshots);
     snapshots_hold(x->o->snapshots);
+    saver_hold(x->o->saver);
     return topology_step(x->t, in, stats);
 }
 
@@ -165,6 +178,11 @@ struct told {
     double seconds, elapsed;
 };
 
+// Of the workers whose gradients counted.
+static int64_t tokens_of_step(const struct train *x) {
+    return (x->t->deals ? x->t->contributors * own_sequences(x) : x->c->train_batch) * x->c->seq;
+}
+
 static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
                       const struct told *told) {
     if (!x->o->observer) return;
@@ -173,7 +191,8 @@ static void tell_step(const struct train *x, const struct step_input *in, const 
                                  .grad_norm = stats->grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
-                                 .tokens = x->c->train_batch * x->c->seq,
+                                 .tokens = tokens_of_step(x),
+                                 .workers = x->t->deals ? x->t->contributors : 0,
                                  .samples = told->samples,
                                  .seconds = told->seconds,
                                  .elapsed = told->elapsed,
@@ -182,16 +201,27 @@ static void tell_step(const struct train *x, const struct step_input *in, const 
     x->o->observer->on_step(x->o->observer->ctx, &record);
 }
 
+// The weights of a checkpoint alone.
+static int read_masters(struct train *x, int u, float *values) {
+    return checkpoint_read(x->o->checkpoint, x->l, u, STATE_MASTER, 0, x->l->units[u].n_pad, values);
+}
+
 static int initial_weights(struct train *x) {
     struct hf_reader *reader = NULL;
     int64_t most = 0;
+    bool weights_only = x->c->recovery.resume_weights_only;
+    if (x->t->joined) return 0;
+    if (x->o->checkpoint && !weights_only) return topology_load(x->t, x->o->checkpoint);
     for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
-    if (x->o->weights_in && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
+    bool file = x->o->weights_in && !x->o->checkpoint;
+    if (file && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
     float *values = xcalloc((size_t)most, sizeof *values);
     int rc = 0;
     for (int u = 0; u < x->l->count && !rc; u++) {
         if (reader)
             rc = hf_read_unit(reader, u, values);
+        else if (x->o->checkpoint)
+            rc = read_masters(x, u, values);
         else
             model_init_unit(x->l, u, x->c->seed, values);
         if (!rc) rc = topology_load_unit(x->t, u, values);
@@ -210,8 +240,7 @@ static int final_weights(struct train *x) {
         !(writer = hf_writer_create(x->o->weights_out, x->o->spec, x->l, x->t->dtype)))
         return -1;
     struct weights_hash *hash = weights_hash_create();
-    struct snapshot_info now = {x->c->steps, samples_before(x), samples_before(x) / samples_per_update(x),
-                                x->job_s};
+    struct snapshot_info now = {x->c->steps, samples_before(x), version_of(x, samples_before(x)), x->job_s};
     int rc = 0;
     if (first && !x->r->interrupted) snapshots_last_begin(x->o->snapshots, &now);
     for (int u = 0; u < x->l->count && !rc; u++) {
@@ -256,7 +285,8 @@ static void split_time(struct train *x) {
     struct rank_report *r = &x->r->report;
     timeline_end(x->r->timeline);
     timeline_split(x->r->timeline, &r->time);
-    r->time_check = x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
+    bool any = x->r->steps > x->t->start.step;
+    r->time_check = any && x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
     r->clock_error_ns = timeline_clock(x->r->timeline).error_ns;
     uint64_t lost = timeline_lost(x->r->timeline);
     if (fabs(r->time_check - 1) > TIME_TOLERANCE)
@@ -294,12 +324,14 @@ static void report(struct train *x) {
     snprintf(r->role, sizeof r->role, "worker");
     r->rank = x->t->rank;
     r->job = x->t->job;
-    r->updates = x->updates;
+    r->updates = x->updates - x->t->start.updates;
     r->samples_per_update = samples_per_update(x);
+    r->samples_counted = x->t->deals ? x->t->samples - x->t->start.samples : 0;
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
     hinder_predict(x->c, model_bytes);
+    saver_predict(x->c, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev), model_bytes);
     r->memory = x->t->memory;
     for (int c = 0; c < MEM_CLASSES; c++) {
         r->memory.predicted_bytes[c] += model_bytes[c];
@@ -308,8 +340,9 @@ static void report(struct train *x) {
     r->rss_bytes = peak_rss_bytes();
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
     r->wire = x->t->wire_predicted;
-    rank_report_count(r, &x->t->wire, x->r->steps);
+    rank_report_count(r, &x->t->wire, x->r->steps - x->t->start.step);
     r->staleness = x->t->staleness;
+    r->checkpoints = saver_report(x->o->saver);
 }
 
 // Whether some worker has left the steps early. Asynchronous workers leave at different steps, so each of
@@ -323,26 +356,64 @@ static int meet(struct train *x) {
 
 static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
 
+static struct train_state state_behind(const struct train *x, int64_t step, int64_t samples) {
+    return (struct train_state){
+        .step = step + 1,
+        .updates = x->updates,
+        .samples = samples,
+        .dealt = x->t->deals ? x->t->dealt : (step + 1) * x->c->train_batch + x->t->beside.dealt,
+        .skipped_in_a_row = x->skipped_in_a_row,
+        .scaler = x->scaler};
+}
+
+// Whether the run ends early behind this step, because some rank was asked to leave. Where others hold the state, they
+// learn with a step's gradients that it is to be kept: then one step more is made.
+static bool leaves(struct train *x, int64_t step, bool told) {
+    bool before = x->leaving;
+    int64_t every = x->c->recovery.checkpoint_every;
+    bool kept = before || every == 0 || x->t->ops->state || (step + 1) % every == 0;
+    x->leaving |= told;
+    return x->leaving && kept && step + 1 < x->c->steps;
+}
+
+// The step before the first begin_micro, the step itself, and what follows from it.
+static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin) {
+    struct step_input in = {0};
+    struct step_stats stats = {0};
+    x->t->keep = saver_due(x->o->saver, step, x->leaving);
+    if (x->t->keep) saver_gate(x->o->saver);
+    if (attempt(x, step, &in, &stats)) return -1;
+    int64_t now = timeline_now();
+    struct told told = {samples_before(x), seconds_since(begin, now),
+                        x->o->elapsed_before + seconds_since(start, now)};
+    if (!stats.skipped && !x->t->deals) told.samples += samples_per_update(x);
+    if (judge(x, step, &stats)) return -1;
+    x->r->steps = step + 1;
+    if (step == x->t->start.step) x->allocations = allocations(x->t->dev);
+    tell_step(x, &in, &stats, &told);
+    struct snapshot_info at = {step + 1, told.samples, version_of(x, told.samples), told.elapsed};
+    snapshots_step(x->o->snapshots, &at, stats.snapshot);
+    x->r->interrupted = leaves(x, step, stats.stop);
+    struct train_state state = state_behind(x, step, told.samples);
+    if (x->t->keep || (x->r->interrupted && x->t->ops->state)) saver_keep(x->o->saver, &state);
+    return 0;
+}
+
 static int run_steps(struct train *x) {
     snapshots_begin(x->o->snapshots);  // may open a file: no part of the first step
     rank_span_begin(&x->r->report.span);
+    if (x->t->start.step > 0) {  // that one may have been under way when the run was killed
+        int64_t samples = samples_before(x);
+        struct snapshot_info at = {x->t->start.step, samples, version_of(x, samples), x->o->elapsed_before};
+        snapshots_step(x->o->snapshots, &at, false);
+    }
     int64_t start = timeline_now(), begin = start;
-    for (int64_t step = 0; step < x->c->steps && !x->r->interrupted; step++) {
-        struct step_input in = {0};
-        struct step_stats stats = {0};
+    // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
+    bool over = x->t->start.step >= x->c->steps;
+    if (over && x->t->ops->state) saver_keep(x->o->saver, &x->t->start);
+    for (int64_t step = x->t->start.step; step < x->c->steps && !x->r->interrupted; step++) {
         timeline_step_at(x->r->timeline, step, begin);
-        if (attempt(x, step, &in, &stats)) return -1;
-        int64_t now = timeline_now();
-        struct told told = {samples_before(x), seconds_since(begin, now), seconds_since(start, now)};
-        if (!stats.skipped) told.samples += samples_per_update(x);
-        if (judge(x, step, &stats)) return -1;
-        x->r->steps = step + 1;
-        if (step == 0) x->allocations = allocations(x->t->dev);
-        tell_step(x, &in, &stats, &told);
-        struct snapshot_info at = {step + 1, told.samples, told.samples / samples_per_update(x),
-                                   told.elapsed};
-        snapshots_step(x->o->snapshots, &at, stats.snapshot);
-        x->r->interrupted = stats.stop && step + 1 < x->c->steps;
+        if (one_step(x, step, start, begin)) return -1;
         begin = timeline_now();
     }
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
@@ -355,6 +426,14 @@ static int run_steps(struct train *x) {
     x->job_s =
         seconds_since(start, timeline_now());  // the weights then hold the slowest worker's gradients as well
     return rc;
+}
+
+static void go_on_from(struct train *x, const struct train_state *s) {
+    x->r->steps = s->step;
+    if (s->step == 0) return;
+    x->updates = s->updates;
+    x->skipped_in_a_row = s->skipped_in_a_row;
+    x->scaler = s->scaler;
 }
 
 static int run(struct train *x) {
@@ -370,6 +449,7 @@ static int run(struct train *x) {
     x->hinder = x->o->hinder;
     if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
     if (!x->feed || !x->model || initial_weights(x)) return -1;
+    go_on_from(x, &x->t->start);
     struct timeline_options to = {.compute = x->t->compute, .layout = x->l, .micro_batches = c->accumulation};
     if (!(x->t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
@@ -380,6 +460,7 @@ static int run(struct train *x) {
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
     if (keep && final_weights(x)) return -1;
     snapshots_end(x->o->snapshots);
+    saver_settle(x->o->saver);
     return 0;
 }
 
@@ -389,6 +470,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
     scaler_init(&x.scaler, &o->config->scaler);
     int rc = run(&x);
     if (rc) topology_abort(x.t, error_last());
+    if (rc) saver_quit(x.o->saver);
     if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
     report(&x);
     result->model = x.model;

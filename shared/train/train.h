@@ -11,13 +11,15 @@
 struct batch_feed;
 struct hinder;
 struct timeline;
+struct checkpoint;   // shared/state/checkpoint_read.h
+struct saver;        // shared/train/saver.h
 struct snapshots;    // shared/evaluation/snapshots.h
 struct step_record;  // shared/report/metrics.h
 
 // Filled by train_run on every rank.
 struct train_result {
     struct rank_report report;
-    int64_t steps;          // attempts done
+    int64_t steps;          // attempts done, those before the checkpoint it went on from included
     uint64_t weights_hash;  // rank 0 only
     bool has_hash;          // not of an interrupted run whose weights nobody wants
     bool interrupted;       // ended before its last step, because some rank was asked to leave
@@ -45,9 +47,14 @@ struct train_options {
     const _Atomic int *stop;
     bool keep_interrupted;        // an interrupted run's weights are hashed and written too
     struct snapshots *snapshots;  // or NULL: none are taken
-    const char *weights_out;      // rank 0: HF directory to write at the end, or NULL
-    const char *weights_in;       // HF directory to start from, or NULL: seeded init
-    const char *tokenizer_in;     // HF directory whose tokenizer goes with weights_out, or NULL
+    struct saver *saver;          // or NULL: this rank writes no checkpoints
+    // What to go on from, or to take the weights from (recovery.resume_weights_only); NULL: the beginning. The topology's
+    // `start` is set.
+    struct checkpoint *checkpoint;
+    double elapsed_before;     // seconds of training before it, for records
+    const char *weights_out;   // rank 0: HF directory to write at the end, or NULL
+    const char *weights_in;    // HF directory to start from, or NULL: seeded init
+    const char *tokenizer_in;  // HF directory whose tokenizer goes with weights_out, or NULL
     // Made before the topology, on GPUs; train_run takes them. NULL: it makes its own.
     struct model *model;  // of train_model_options
     struct batch_feed *feed;

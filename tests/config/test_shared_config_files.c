@@ -263,11 +263,46 @@ static void test_round_trip_random(void **state) {
     }
 }
 
+// MIN:MAX is a star's, and MAX its workers: given, or taken from it.
+static void test_elastic(void **state) {
+    (void)state;
+    struct config *c = accept("{\"topology\": \"ps:sync\", \"recovery\": {\"elastic\": \"2:5\"}}");
+    assert_true(c->workers == 5 && c->recovery.elastic_min == 2 && c->recovery.elastic_max == 5);
+    config_destroy(&c);
+    refuse("{\"topology\": \"ps:sync\", \"workers\": 3, \"recovery\": {\"elastic\": \"2:5\"}}",
+           "recovery.elastic 2:5|workers 5");
+    refuse("{\"topology\": \"ps:sync\", \"recovery\": {\"elastic\": \"5:2\"}}",
+           "recovery.elastic|MIN:MAX|5:2");
+    refuse("{\"topology\": \"ps:sync\", \"recovery\": {\"elastic\": \"2:5x\"}}", "recovery.elastic|MIN:MAX");
+    refuse("{\"topology\": \"ps:sync\", \"recovery\": {\"elastic\": \"2:65\"}}",
+           "recovery.elastic|at most 64");
+    refuse("{\"topology\": \"zero:1\", \"workers\": 2, \"recovery\": {\"elastic\": \"1:2\"}}",
+           "recovery.elastic|zero:1|ps:sync");
+    refuse(
+        "{\"topology\": \"ps:async\", \"recovery\": {\"elastic\": \"1:2\"}, \"parameter_server\": {\"record_arrivals\": true}}",
+        "recovery.elastic|record_arrivals");
+}
+
+// Who may join is a question of the star's; a directory of keys and "anybody" exclude each other.
+static void test_security(void **state) {
+    (void)state;
+    struct config *c = accept("{\"topology\": \"ps:sync\", \"security\": {\"keys\": \"k\"}}");
+    assert_string_equal(c->security.keys, "k");
+    assert_false(c->security.insecure);
+    config_destroy(&c);
+    refuse("{\"topology\": \"ps:sync\", \"security\": {\"keys\": \"k\", \"insecure\": true}}",
+           "security.keys k|security.insecure|one of them");
+    refuse("{\"topology\": \"zero:1\", \"security\": {\"keys\": \"k\"}}", "security.keys|zero:1|ps:sync");
+    refuse("{\"topology\": \"local\", \"security\": {\"insecure\": true}}",
+           "security.insecure|local|ps:sync");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ds_01_and_02),      cmocka_unit_test(test_ds_03_to_07),
-        cmocka_unit_test(test_ds_08_and_09),      cmocka_unit_test(test_round_trip_files),
-        cmocka_unit_test(test_round_trip_random),
+        cmocka_unit_test(test_elastic),          cmocka_unit_test(test_ds_01_and_02),
+        cmocka_unit_test(test_ds_03_to_07),      cmocka_unit_test(test_ds_08_and_09),
+        cmocka_unit_test(test_round_trip_files), cmocka_unit_test(test_round_trip_random),
+        cmocka_unit_test(test_security),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

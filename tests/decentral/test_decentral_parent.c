@@ -23,7 +23,7 @@ static pid_t start(bool release, int *ended, pid_t *rank) {
     pid_t parent = fork();
     if (parent == 0) {
         if (fork() == 0) {
-            struct mpi_parent *p = mpi_parent_watch();
+            struct mpi_parent *p = mpi_parent_watch(30);
             if (release) mpi_parent_release(&p);
             pid_t own = getpid();
             ssize_t n = write(pids[1], &own, sizeof own);

@@ -106,13 +106,15 @@ static void versions_that_pass_quickly(void **state) {
     remove_dir(dir);
 }
 
-static _Atomic int steps_of_1;
+static _Atomic int steps_of_0, steps_of_1;
 
-// Worker 1 is far ahead when worker 0 takes its second step: the servers have kept what was asked for before.
+// Worker 1 is far ahead when worker 0 takes its second step: the servers have kept what was asked for before. It does not
+// run ahead until they have heard what is asked, which comes to them before worker 0's first gradients.
 static int worker_1_runs_ahead(void *ctx, int rank, int64_t step) {
     (void)ctx;
-    if (rank == 1) atomic_store(&steps_of_1, (int)step);
+    atomic_store(rank ? &steps_of_1 : &steps_of_0, (int)step);
     while (rank == 0 && step == 1 && atomic_load(&steps_of_1) < 9) usleep(1000);
+    while (rank == 1 && step == 2 && atomic_load(&steps_of_0) < 1) usleep(1000);
     return 0;
 }
 
@@ -126,6 +128,7 @@ static void asked_for_ahead_of_time(void **state) {
     t.workers = 2;
     t.servers = 1;
     t.steps = 10;
+    atomic_store(&steps_of_0, 0);
     atomic_store(&steps_of_1, 0);
     struct job *j = job_create(&t);
     j->on_step = worker_1_runs_ahead;

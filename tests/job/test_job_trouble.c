@@ -88,11 +88,11 @@ static void both_passes_are_slow(void **state) {
 static void slow_is_not_dead(void **state) {
     const struct job_place *p = *state;
     static const struct {
-        const char *topology, *says;
-    } rows[] = {{"ps:sync --workers 2", "waiting for worker 1: 1 s in step 1, it is alive"},
-                {"ps:async --workers 2", "waiting for worker 1: 1 s at a barrier, it is alive"},
-                {"zero:3 --workers 2", "waiting for rank 1: 1 s in "},
-                {"zero:1 --workers 2 --medium shm", "waiting for rank 1: 1 s in "}};
+        const char *topology, *who, *where;
+    } rows[] = {{"ps:sync --workers 2", "waiting for worker 1: ", " s in step 1, it is alive"},
+                {"ps:async --workers 2", "waiting for worker 1: ", " s at a barrier, it is alive"},
+                {"zero:3 --workers 2", "waiting for rank 1: ", " s in "},
+                {"zero:1 --workers 2 --medium shm", "waiting for rank 1: ", " s in "}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct job_output out =
             job_run(p,
@@ -100,8 +100,8 @@ static void slow_is_not_dead(void **state) {
                     "--threads 1 --set parameter_server.deadline_ms=1000 --delay "
                     "1:constant:2500 --out run --force --topology %s",
                     rows[i].topology);
-        const char *first = strstr(out.err, rows[i].says);
-        if (out.status || !first || strstr(first + 1, "waiting for"))
+        const char *first = strstr(out.err, rows[i].who);
+        if (out.status || !first || !strstr(first, rows[i].where) || strstr(first + 1, "waiting for"))
             fail_msg("%s: status %d, %s", rows[i].topology, out.status, out.err);
         job_output_free(&out);
     }

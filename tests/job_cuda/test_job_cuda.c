@@ -42,9 +42,9 @@ static void read_losses(const char *curve, double *loss) {
 static struct job_output run(const struct job_place *p, const struct setting *s, const char *device) {
     return job_run(
         p,
-        "train --model %s --data data.txt --dtype %s --topology local --device %s --steps %d --seq 32 "
+        "train --model %s --data data.txt --dtype %s --topology local --device %s --steps %d --seq 16 "
         "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set eval_batches=1 --set "
-        "gradient_accumulation_steps=2 --set fp16.initial_scale_power=20 --set fp16.hysteresis=1 --set "
+        "gradient_accumulation_steps=2 --set fp16.initial_scale_power=19 --set fp16.hysteresis=1 --set "
         "fp16.loss_scale_window=2 --set memory.check=off --no-weights --quiet --out run --force",
         s->model, s->dtype, device, STEPS);
 }

@@ -18,7 +18,7 @@
 #include "shared/core/error.h"
 #include "tests/job/job.h"
 
-#define STEPS  4
+#define STEPS  3
 #define DELAYS "300"  // the longest one, in microseconds
 
 struct setting {
@@ -58,8 +58,8 @@ static void words_of(const struct setting *s, const char *topology, const char *
                      size_t bytes) {
     snprintf(
         words, bytes,
-        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --steps %d --seq 32 "
-        "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set fp16.initial_scale_power=20 "
+        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --steps %d --seq 16 "
+        "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set fp16.initial_scale_power=19 "
         "--set fp16.loss_scale_window=2 --set fp16.hysteresis=1 --set eval_batches=1 --no-weights --quiet "
         "--out run --force %s",
         s->model, s->dtype, topology, s->workers, STEPS, more);

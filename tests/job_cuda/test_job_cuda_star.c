@@ -21,6 +21,7 @@
 #include "tests/job/job.h"
 
 #define STEPS      4
+#define SEQ        16     // more rows than a chunk of the head has
 #define DELAY_US   "300"  // the longest one
 #define DEADLINE_S 20.0
 
@@ -56,12 +57,12 @@ static void options_of(char *to, size_t size, const struct setting *s, const cha
     snprintf(
         to, size,
         "train --device cuda --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d "
-        "--steps %d --seq 32 --batch 1 --lr 0.01 --threads 1 --set gradient_clipping=%s --set "
+        "--steps %d --seq %d --batch 1 --lr 0.01 --threads 1 --set gradient_clipping=%s --set "
         "gradient_accumulation_steps=%d --set fp16.initial_scale_power=18 --set fp16.loss_scale_window=2 "
         "--set fp16.hysteresis=1 --set eval_batches=1 --set eval_every=2 --set memory.logits_bytes=9000 "
         "--set "
         "parameter_server.partition_bytes=4096",
-        s->model, s->dtype, topology, s->workers, servers, STEPS, s->clip, s->accumulation);
+        s->model, s->dtype, topology, s->workers, servers, STEPS, SEQ, s->clip, s->accumulation);
     size_t used = strlen(to);
     if (s->medium && topology[0] == 'p') snprintf(to + used, size - used, " --medium %s", s->medium);
 }
@@ -78,11 +79,11 @@ static struct outcome train(const struct job_place *p, const struct setting *s, 
     job_output_free(&out);
     o.summary = job_summary(p, "run");
     o.curve = job_curve(p, "run");
-    // 32 rows of 320 classes.
+    // SEQ rows of 320 classes.
     const cJSON *head = cJSON_GetObjectItem(o.summary, "head");
     double rows = strcmp(s->dtype, "fp32") ? 14 : 7;
     assert_true(cJSON_GetObjectItem(head, "chunk_rows")->valuedouble == rows);
-    assert_true(cJSON_GetObjectItem(head, "chunks")->valuedouble == ceil(32 / rows));
+    assert_true(cJSON_GetObjectItem(head, "chunks")->valuedouble == ceil(SEQ / rows));
     assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(head, "apart")), s->accumulation > 1 && rows == 14);
     snprintf(o.hash, sizeof o.hash, "%s", cJSON_GetObjectItem(o.summary, "weights_hash")->valuestring);
     return o;
@@ -94,10 +95,10 @@ static void outcome_free(struct outcome *o) {
 }
 
 // Every class of every rank as predicted; a worker's pinned bytes are those of its weights and gradients (over shm in
-// a segment: whole pages behind a head), of two batches (tokens and targets of --seq 32 --batch 1), and of what its
+// a segment: whole pages behind a head), of two batches (tokens and targets of --seq SEQ --batch 1), and of what its
 // host reads of a step. Over shm no frame ever waits for its turn in a server, for there are none.
 static void assert_counted(const cJSON *summary, const struct setting *s) {
-    double others = (double)(2 * dev_round((size_t)s->accumulation * 32 * 2 * sizeof(int32_t)) + DEV_ALIGN);
+    double others = (double)(2 * dev_round((size_t)s->accumulation * SEQ * 2 * sizeof(int32_t)) + DEV_ALIGN);
     bool shm = !s->medium || strcmp(s->medium, "tcp") != 0;
     const cJSON *rank, *class;
     assert_string_equal(job_text(summary, "medium"), shm ? "shm" : "tcp");

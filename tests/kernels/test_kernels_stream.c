@@ -59,6 +59,7 @@ static void test_find(void **state) {
         assert_non_null(cpu_ops[op]);
     }
     assert_string_equal(mem_class_name(MEM_SERVER), "server");
+    assert_string_equal(mem_class_name(MEM_CHECKPOINT), "checkpoint");
 }
 
 // Memory is zero although the host's allocator hands out what was used before.

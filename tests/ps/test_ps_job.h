@@ -16,6 +16,7 @@
 #include "shared/time/timeline.h"
 #include "test_ps_far.h"
 #include "test_ps_toy.h"
+#include "tests/trust/trust_helper.h"
 
 // What a gradient is computed from, on the compute stream.
 struct toy_compute {
@@ -97,6 +98,11 @@ static inline int toy_load(struct topology *t, const struct layout *l) {
     return rc;
 }
 
+// Which sample of the run the worker computes on: with all workers there, its own of the step.
+static inline int64_t toy_sample(const struct toy_case *c, struct topology *t, int64_t step) {
+    return t->ops->batch ? topology_batch(t, step) : step * c->workers + t->rank;
+}
+
 // Forward and backward of one step; x holds a task a unit.
 static inline int toy_pass(const struct toy_case *c, struct topology *t, struct toy_compute *x,
                            int64_t step) {
@@ -107,7 +113,8 @@ static inline int toy_pass(const struct toy_case *c, struct topology *t, struct 
         if (topology_acquire(t, u, PASS_FORWARD, &view) || topology_release(t, u, PASS_FORWARD)) return -1;
     }
     for (int u = TOY_UNITS - 1; u >= 0; u--) {
-        x[u] = (struct toy_compute){c, t->layout, u, t->rank, step, {0}};
+        x[u] = (struct toy_compute){
+            c, t->layout, u, toy_sample(c, t, step) % c->workers, toy_sample(c, t, step) / c->workers, {0}};
         if (topology_acquire(t, u, PASS_BACKWARD, &x[u].view)) return -1;
         stream_host(t->compute, "toy", toy_compute_run, &x[u]);
         if (topology_grad_ready(t, u)) return -1;
@@ -119,6 +126,7 @@ struct toy_worker_options {
     const struct toy_case *t;
     struct ps_role_options role;
     int (*on_step)(void *ctx, int rank, int64_t step);
+    void (*on_stepped)(void *ctx, const struct topology *t, int64_t step);  // behind each; or NULL
     void *ctx;
 };
 
@@ -128,18 +136,19 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
                             struct toy_worker_result *r) {
     const struct toy_case *c = o->t;
     const struct config *config = o->role.config;
-    int64_t updates = 0;
-    if (toy_load(t, t->layout)) return -1;
+    int64_t updates = t->start.updates;
+    if (!t->joined && toy_load(t, t->layout)) return -1;
     if (c->snapshots && t->rank == 0)
         r->snapshots = snapshots_create(
             &(struct snapshots_options){.config = config, .dir = c->snapshots, .topology = t});
     snapshots_begin(r->snapshots);
-    for (int64_t step = 0; step < c->steps && !r->last.stop; step++) {
+    for (int64_t step = t->start.step; step < c->steps && !r->last.stop; step++) {
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         timeline_step(t->timeline, step);
         if (toy_pass(c, t, r->compute, step)) return -1;
-        double loss = toy_loss(c, t->rank, step);
-        int64_t samples = t->mean_per_worker ? t->samples : updates * config->train_batch;
+        int64_t sample = toy_sample(c, t, step);
+        double loss = toy_loss(c, (int)(sample % c->workers), sample / c->workers);
+        int64_t samples = t->mean_per_worker || t->deals ? t->samples : updates * config->train_batch;
         float lr = schedule_lr(&c->schedule, TOY_LR, schedule_steps(samples, config->train_batch));
         if (step < TOY_STEPS_MAX) {
             r->samples[step] = samples;
@@ -155,6 +164,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
                                 .stop = o->role.stop && *o->role.stop};
         if (topology_step(t, &in, &r->last)) return -1;
         updates += !r->last.skipped;
+        if (o->on_stepped) o->on_stepped(o->ctx, t, step);
         struct snapshot_info now = {step + 1, updates * config->train_batch, updates, 1};
         snapshots_step(r->snapshots, &now, r->last.snapshot);
     }

@@ -34,10 +34,11 @@ struct job {
 static _Atomic int stopped;
 static void on_term(int sig) { atomic_store(&stopped, sig); }
 
-static void on_bound(void *ctx, const char *address) {
+static int on_bound(void *ctx, const char *address) {
     struct shared *b = ctx;
     snprintf(b->address, sizeof b->address, "%s", address);
     atomic_store(&b->bound, 1);
+    return 0;
 }
 
 static int on_step(void *ctx, int rank, int64_t step) {
@@ -50,12 +51,16 @@ static int on_step(void *ctx, int rank, int64_t step) {
 
 // A child's whole life: role number `i`.
 static void role_run(struct job *s, int i) {
-    struct ps_role_options o = {
-        .config = &s->c, .layout = s->l, .scheduler = s->shared->address, .stop = &stopped};
+    struct ps_role_options o = {.config = &s->c,
+                                .layout = s->l,
+                                .scheduler = s->shared->address,
+                                .trust = trust_of_test(PS_WORKER),
+                                .stop = &stopped};
     signal(SIGTERM, on_term);
     error_quiet(1);
     if (i == 0) {
         o.scheduler = "tcp://127.0.0.1:*";
+        o.trust = trust_of_test(PS_SCHEDULER);
         o.on_bound = on_bound;
         o.ctx = s->shared;
         s->shared->rc[i] = ps_scheduler_run(&o);

@@ -220,6 +220,16 @@ static void test_lost_and_overdue(void **state) {
     assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost at step 7"));
     assert_int_equal(logged(&f->log, 1, WIRE_ABORT), 0);  // nobody is there
     fixture_destroy(f);
+    f = fixture_create();  // pulses alone: alive, and not answered
+    login_all(f);
+    for (int i = 1; i < 40; i++) {
+        struct wire_header pulse = {.kind = WIRE_PULSE};
+        for (int w = 0; w < 2; w++) tell(f, PS_WORKER, w, pulse, 0.5 * i);
+        assert_int_equal(f->log.count, 0);
+        tell(f, PS_SERVER, 0, pulse, 0.5 * i);
+    }
+    assert_string_equal(scheduler_core_error(f->core), "");
+    fixture_destroy(f);
     f = fixture_create();  // servers say no step
     login_all(f);
     tell(f, PS_WORKER, 0, beat, 1.5);
@@ -275,6 +285,28 @@ static void test_gathers(void **state) {
     fixture_destroy(f);
 }
 
+// A server that falls silent while the job closes is lost, as in a step; one that beats is waited for.
+static void test_silent_while_closing(void **state) {
+    (void)state;
+    for (int beats = 0; beats < 2; beats++) {
+        struct fixture *f = fixture_create();
+        struct wire_header bye = {.kind = WIRE_GOODBYE}, beat = {.kind = WIRE_HEARTBEAT};
+        login_all(f);
+        tell(f, PS_WORKER, 0, bye, 0);
+        tell(f, PS_WORKER, 1, bye, 0);
+        int rc = 0;
+        for (int i = 1; i <= 100 && rc == 0; i++) {
+            if (beats || i < 10) tell(f, PS_SERVER, 0, beat, i);
+            rc = scheduler_core_tick(f->core, i);
+            assert_false(scheduler_core_done(f->core));
+        }
+        assert_int_equal(rc, beats ? 0 : -1);
+        if (!beats)
+            assert_non_null(strstr(scheduler_core_error(f->core), "server 0 was lost while the job closed"));
+        fixture_destroy(f);
+    }
+}
+
 // A worker that comes late to a barrier but still pushes is on its way; once it no longer does, it is named.
 static void test_slow_at_a_barrier(void **state) {
     (void)state;
@@ -319,6 +351,7 @@ int main(void) {
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_lost_and_overdue),
         cmocka_unit_test(test_gathers),
+        cmocka_unit_test(test_silent_while_closing),
         cmocka_unit_test(test_slow_at_a_barrier),
         cmocka_unit_test(test_not_finite_without_round),
     };

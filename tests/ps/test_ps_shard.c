@@ -35,10 +35,11 @@ static void fixture_open(struct fixture *b, bool round) {
                                     .optimizer = b->sim->c.optimizer,
                                     .dtype = DT_BF16,
                                     .commit_round = round,
-                                    .resend_s = 1.0,
+                                    .repeat_most_s = 1.0,
                                     .job = SIM_JOB,
                                     .port = {&b->log, log_send}};
     b->core = server_core_create(&o);
+    for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, 0);
 }
 
 static void fixture_close(struct fixture *b) {
@@ -98,10 +99,21 @@ static void test_order_of_pulls(void **state) {
     give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
     assert_int_equal(logged(&b.log, 0, WIRE_PUSH_ACK), 1);
     assert_int_equal(server_core_version(b.core, 0), 1);
-    give(&b, from(0, WIRE_PULL, 0, 1), 0, 0.1);  // crossed its answer
-    assert_int_equal(b.log.count, 0);
-    give(&b, from(0, WIRE_PULL, 0, 1), 0, 5.0);  // its answer was lost
+    struct wire_header h = from(0, WIRE_PULL, 0, 1);
+    h.flags = WIRE_AGAIN;
+    h.ask = 7;
+    give(&b, h, 0, 0.1);  // is it late, or lost? It has left
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_SENT), 1);
+    assert_int_equal(b.log.count, 1);
+    assert_int_equal(b.log.sent[0].h.ask, 7);
+    h.flags = WIRE_AGAIN | WIRE_MISSING;
+    h.ask = 8;
+    give(&b, h, 0, 5.0);  // lost
     assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    assert_int_equal(b.log.sent[0].bytes, b.bytes);
+    assert_false(wire_is_payload(&b.log.sent[0].h));  // counts as repeated
+    give(&b, h, 0, 5.0);                              // that was said twice
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 0);
     fixture_close(&b);
 }
 
@@ -225,6 +237,7 @@ static void test_slow_worker(void **state) {
     assert_int_equal(b.log.count, 0);
     for (int i = 1; i <= 20; i++) {
         assert_int_equal(server_core_tick(b.core, 10.0 + 100.0 * i), 0);
+        pull.flags = WIRE_AGAIN;
         give(&b, pull, 0, 10.0 + 100.0 * i);
         assert_int_equal(logged(&b.log, 0, WIRE_PUSH_ACK), 1);
     }
@@ -341,7 +354,7 @@ static void test_credits_and_urgency(void **state) {
                                     .weights = b.sim->workers[0].weights,
                                     .grads = (const void *const *)b.sim->workers[0].grads,
                                     .credit_bytes = (int64_t)b.bytes + 1,
-                                    .resend_s = 1.0,
+                                    .repeat_most_s = 1.0,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 5.0,
                                     .port = {&b.log, log_send}};
@@ -362,9 +375,9 @@ static void test_credits_and_urgency(void **state) {
     worker_core_tick(w, 0);
     assert_int_equal(b.log.sent[1].h.key, 1);
     b.log.count = 0;
-    worker_core_tick(w, 1.5);  // unanswered: pushed and asked again
-    assert_int_equal(logged(&b.log, 0, WIRE_PUSH), 1);
-    assert_int_equal(logged(&b.log, 0, WIRE_PULL), 1);
+    worker_core_tick(w, 1.5);  // unanswered: asked about
+    assert_int_equal(logged(&b.log, 0, WIRE_PUSH), 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL), 2);
     // What a shard leaves without a word counts, however often it was asked; any word of it ends its silence.
     assert_true(worker_core_status(w)->silent_s == 1.5);
     worker_core_tick(w, 4.0);
@@ -403,7 +416,7 @@ static void test_held_keeps_no_urgent_back(void **state) {
                                     .weights = b.sim->workers[0].weights,
                                     .grads = (const void *const *)b.sim->workers[0].grads,
                                     .credit_bytes = 2 * (int64_t)b.bytes - 1,
-                                    .resend_s = 1e6,
+                                    .repeat_most_s = 1e6,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 1e6,
                                     .port = {&b.log, log_send}};

@@ -5,9 +5,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "kernels/exact_sum.h"
 #include "ps/shard_map.h"
+#include "ps/shard_sizes.h"
 #include "test_ps_toy.h"
 
 // Elements of the fullest shard over the mean; 1 is perfect.
@@ -135,12 +139,82 @@ static void test_predictions(void **state) {
     layout_destroy(&l);
 }
 
+// ---------------------------------------------------------------- sizes without keys
+static void compare_server(const struct shard_map *m, const struct shard_sizes *s, int rank) {
+    int64_t *keys = xcalloc((unsigned long)s->classes, sizeof *keys);
+    assert_int_equal(shard_sizes_of_server(s, rank, keys), shard_map_server_elements(m, rank));
+    for (int i = 0; i < s->classes; i++)
+        for (int k = 0; k < m->count; k++)
+            keys[i] -= m->parts[k].shard / m->threads == rank &&
+                       m->parts[k].end - m->parts[k].begin == s->class[i].elements;
+    for (int i = 0; i < s->classes; i++) assert_int_equal(keys[i], 0);
+    free(keys);
+}
+
+// The servers that are said to own the same do, and so do those before them.
+static void check_alike(const struct shard_map *m, const struct shard_sizes *s) {
+    for (int r = 0, n; r < m->servers; r += n) {
+        n = shard_sizes_alike(s, r);
+        assert_in_range(n, 1, m->servers - r);
+        for (int i = 1; i < n; i++) {
+            assert_int_equal(shard_map_server_elements(m, r + i), shard_map_server_elements(m, r));
+            assert_int_equal(shard_map_server_elements(m, r + i - 1),
+                             shard_map_server_elements(m, r > 0 ? r - 1 : r));
+        }
+    }
+}
+
+static void test_sizes_are_those_of_the_map(void **state) {
+    (void)state;
+    srand(7);
+    for (int i = 0; i < 400; i++) {
+        struct layout *l = toy_layout(1 + rand() % 5, 1 + rand() % 40000);
+        int servers = 1 + rand() % (i % 4 ? 12 : 700);
+        struct config o =
+            config_of(l, i % 2 ? DT_BF16 : DT_F32, 1024 << rand() % 12, servers, 1 + rand() % 4);
+        o.ps.whole_units = i % 10 == 0;
+        struct shard_map *m = shard_map_of(&o, l);
+        struct shard_sizes *s = shard_sizes_of(&o, l);
+        assert_non_null(m);
+        assert_non_null(s);
+        assert_int_equal(s->cut.keys, m->count);
+        assert_int_equal(s->cut.pages, m->pages);
+        for (int r = 0; r < servers; r++) compare_server(m, s, r);
+        check_alike(m, s);
+        shard_map_destroy(&m);
+        shard_sizes_destroy(&s);
+        layout_destroy(&l);
+    }
+}
+
+// 10^15 parameters in thousands of millions of keys: predicted at once; a map of them is refused.
+static void test_enormous(void **state) {
+    (void)state;
+    struct layout *l = toy_layout(3, 2000);
+    for (int u = 0; u < l->count; u++) l->units[u].n_pad = (int64_t)200000 << 30;
+    l->padded = l->params = l->count * l->units[0].n_pad;
+    struct config o = config_of(l, DT_F32, 1 << 20, 4096, 1);
+    clock_t begin = clock();
+    int64_t total = 0;
+    for (int r = 0; r < 4096; r++) {
+        struct shard_sizes *s = shard_sizes_of(&o, l);
+        total += shard_sizes_of_server(s, r, NULL);
+        shard_sizes_destroy(&s);
+    }
+    assert_true((double)(clock() - begin) / CLOCKS_PER_SEC < 3);
+    assert_int_equal(total, l->padded);
+    error_quiet(1);
+    assert_null(shard_map_of(&o, l));
+    assert_non_null(strstr(error_last(), "keys, at most 4194304"));
+    error_quiet(0);
+    layout_destroy(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cover_and_balance),
-        cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_hash_and_refusals),
-        cmocka_unit_test(test_predictions),
+        cmocka_unit_test(test_cover_and_balance), cmocka_unit_test(test_sizes_are_those_of_the_map),
+        cmocka_unit_test(test_enormous),          cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_hash_and_refusals), cmocka_unit_test(test_predictions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

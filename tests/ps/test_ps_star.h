@@ -17,6 +17,8 @@ struct job {
     char address[256];
     int (*on_step)(void *ctx, int rank, int64_t step);  // of each worker, or NULL
     const struct config *odd_server;                    // the last server's configuration, or NULL: the job's
+    pid_t (*attack)(const char *address);               // once the scheduler listens; NULL: nobody does
+    pid_t stranger;
     int scheduler_rc, server_rc[MAX_SERVERS];
     char scheduler_error[512], server_error[MAX_SERVERS][512];
     struct rank_report report[MAX_SERVERS];
@@ -34,21 +36,24 @@ static inline struct ps_role_options role_of(struct seat *s) {
     return (struct ps_role_options){.config = s->config ? s->config : &s->job->c,
                                     .layout = s->job->l,
                                     .scheduler = s->job->address,
+                                    .trust = trust_of_test(PS_WORKER),
                                     .rank = s->rank};
 }
 
-static inline void on_bound(void *ctx, const char *address) {
+static inline int on_bound(void *ctx, const char *address) {
     struct job *j = ctx;
     pthread_mutex_lock(&j->mutex);
     snprintf(j->address, sizeof j->address, "%s", address);
     pthread_cond_signal(&j->bound);
     pthread_mutex_unlock(&j->mutex);
+    return 0;
 }
 
 static inline void *scheduler_main(void *arg) {
     struct seat *s = arg;
     struct ps_role_options o = role_of(s);
     o.scheduler = "tcp://127.0.0.1:*";
+    o.trust = trust_of_test(PS_SCHEDULER);
     o.on_bound = on_bound;
     o.ctx = s->job;
     error_quiet(1);
@@ -100,6 +105,7 @@ static inline void job_run(struct job *j, const struct config *odd, int workers)
     pthread_mutex_lock(&j->mutex);
     while (!j->address[0]) pthread_cond_wait(&j->bound, &j->mutex);
     pthread_mutex_unlock(&j->mutex);
+    if (j->attack) j->stranger = j->attack(j->address);
     for (int i = 0; i < j->t.servers; i++) {
         server[i] =
             (struct seat){.job = j, .rank = i, .config = i == j->t.servers - 1 ? j->odd_server : NULL};

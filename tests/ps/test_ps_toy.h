@@ -53,11 +53,15 @@ struct toy_case {
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
+    bool replicate;
     enum toy_share share;
+    int elastic_min;      // 0: all workers, always
     enum medium medium;   // of real roles
     int partition_bytes;  // 0: small ones
+    int64_t rows;         // of the simulation's first matrix; 0: 80
     bool far;             // the workers' device has memory of its own (test_ps_far.h)
     bool refused;         // the last one's cannot page-lock what it shares
+    double repeat_s;      // of the simulation: between two questions, at most; 0: 0.2
     bool look;            // an evaluation is under way when finish is called
     struct schedule_config schedule;
     const char *snapshots;  // the directory of those that worker 0 takes
@@ -82,12 +86,16 @@ static inline struct config toy_config(const struct toy_case *t) {
     c.eval_batches = EVAL_ALL;
     c.device = t->far ? DEVICE_CUDA : DEVICE_CPU;
     c.scaler.enabled = t->dtype == DT_F16;
+    c.scaler.static_scale = 256;  // toy_loss_scale
+    if (t->elastic_min)
+        c.recovery = (struct recovery_config){.elastic_min = t->elastic_min, .elastic_max = t->workers};
     c.ps = (struct ps_config){.servers = t->servers,
                               .threads = t->threads,
                               .partition_bytes = t->partition_bytes ? t->partition_bytes : 2048,
                               .deadline_ms = 30000,
                               .heartbeat_ms = 100,
                               .credit_bytes = 16384,
+                              .replicate = t->replicate,
                               .bind = (char *)"tcp://127.0.0.1:*"};
     return c;
 }
@@ -141,6 +149,7 @@ struct toy_ref {
     float *master[TOY_UNITS], *m[TOY_UNITS], *v[TOY_UNITS];
     int64_t updates;
     struct step_stats last;
+    struct update_scalars scalars;  // of the last step
 };
 
 static inline struct toy_ref toy_ref_start(const struct toy_case *t, const struct layout *l) {
@@ -200,6 +209,7 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
         free(total[u]);
     }
     if (!scalars.skip) r->updates++;
+    r->scalars = scalars;
     r->last = (struct step_stats){.grad_norm = scalars.norm, .skipped = scalars.skip != 0};
     r->last.loss = toy_loss(t, 0, step);
     for (int w = 1; w < t->workers; w++) r->last.loss += toy_loss(t, w, step);

@@ -31,6 +31,8 @@ static struct wire_header sample(enum wire_kind kind) {
                             .grad_scale = 1e-5f,
                             .place = kind == WIRE_PUSH ? 1ull << 40 : 0,
                             .into = 4096,
+                            .mask = UINT64_C(1) << 63 | 5,
+                            .life = 3,
                             .loss = 3.25,
                             .norm = 0.125,
                             .ready_ns = INT64_MAX >> 2,
@@ -38,7 +40,7 @@ static struct wire_header sample(enum wire_kind kind) {
                             .clock = 0x0123456789abcdefu};
     if (kind == WIRE_SHARD_SUM) {
         h.has_sum = true;
-        for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = (1ll << 55) + i;
+        for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = (1ll << 31) + i;
         h.sum.nonfinite = 17;
     }
     return h;
@@ -46,7 +48,7 @@ static struct wire_header sample(enum wire_kind kind) {
 
 static bool carries(enum wire_kind k) {
     return k == WIRE_START || k == WIRE_INIT || k == WIRE_PUSH || k == WIRE_PULL_REPLY ||
-           k == WIRE_SNAPSHOT_REPLY;
+           k == WIRE_SNAPSHOT_REPLY || k == WIRE_REPLICATE;
 }
 
 static void test_round_trip(void **state) {
@@ -74,6 +76,7 @@ static void test_round_trip(void **state) {
         assert_int_equal(back.staleness, h.staleness);
         assert_int_equal(back.flags, h.flags);
         assert_true(back.place == h.place && back.place_bytes == h.place_bytes && back.into == h.into);
+        assert_true(back.mask == h.mask && back.life == h.life);
         assert_true(back.lr == h.lr && back.loss_scale == h.loss_scale && back.clip == h.clip);
         assert_true(back.grad_scale == h.grad_scale && back.loss == h.loss && back.norm == h.norm);
         assert_true(back.ready_ns == h.ready_ns && back.peers_ready_ns == h.peers_ready_ns);
@@ -119,7 +122,7 @@ static void test_refused(void **state) {
     h.version = -1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
-    h.flags = 64;
+    h.flags = WIRE_FLAGS + 1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
     h.ready_ns = -1;
@@ -140,6 +143,13 @@ static void test_refused(void **state) {
     h = sample((enum wire_kind)WIRE_KINDS);
     assert_int_equal(decode_of(h, 0), -1);
     h = sample(WIRE_SHARD_SUM);
+    // A digit is one of 32 bits: sums of many shards stay far from what a word holds.
+    for (int i = 0; i <= EXACT_SUM_LIMBS; i++) {
+        int64_t *word = i < EXACT_SUM_LIMBS ? &h.sum.limb[i] : &h.sum.nonfinite, was = *word;
+        *word = i < EXACT_SUM_LIMBS ? INT64_C(1) << 32 : EXACT_SUM_NONFINITE_MOST + 1;
+        assert_int_equal(decode_of(h, 0), -1);
+        *word = was;
+    }
     h.sum.limb[3] = -1;
     assert_int_equal(decode_of(h, 0), -1);
     h = sample(WIRE_SHARD_SUM);
@@ -153,6 +163,8 @@ static void test_too_large(void **state) {
     uint8_t bytes[WIRE_HEADER_MAX];
     struct wire_header h = sample(WIRE_SHARD_SUM);
     memset(h.text, 'y', sizeof h.text - 1);
+    memset(h.host, 'z', sizeof h.host - 1);
+    for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = UINT32_MAX;
     h.count = WIRE_VALUES_MAX;
     assert_int_equal(wire_encode(&h, bytes), 0);
 }

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ps/server/arrivals.h"
+#include "ps/record/arrivals.h"
 
 #define SHARDS  4
 #define WORKERS 3
@@ -44,7 +44,7 @@ static void run_open(struct run *r, uint64_t seed, const struct shard_map *map, 
         r->record[g] = arrivals_create(&o);
         if (dir) assert_non_null(r->replay[g] = arrivals_read(&o, dir));
     }
-    struct sim_order order = {r->record, dir ? r->replay : NULL};
+    struct sim_order order = {.record = r->record, .replay = dir ? r->replay : NULL};
     r->s = sim_create_ordered(&r->t, 0, &order);
 }
 
@@ -227,21 +227,28 @@ static void late_pulls_get_their_version(void **state) {
     fclose(f);
     struct arrivals *replay[SHARDS] = {arrivals_read(&o, p->other)};
     assert_non_null(replay[0]);
-    struct sim *s = sim_create_ordered(&t, 0, &(struct sim_order){NULL, replay});
+    struct sim *s = sim_create_ordered(&t, 0, &(struct sim_order){.replay = replay});
     int key = 0;
     while (s->map->parts[key].shard != 0) key++;
     size_t n = (size_t)(s->map->parts[key].end - s->map->parts[key].begin);
-    struct wire_header h = {
-        .kind = WIRE_INIT, .role = PS_WORKER, .job = SIM_JOB, .incarnation = 9, .key = key, .seq = 1};
+    struct wire_header h = {.kind = WIRE_INIT,
+                            .role = PS_WORKER,
+                            .job = SIM_JOB,
+                            .incarnation = sim_incarnation(PS_WORKER, 0),
+                            .key = key,
+                            .seq = 1};
     struct server_core *core = s->shards[0];
     server_core_message(core, &h, sim_frame(s, xcalloc(n, 4), 4 * n), 0);
-    h = (struct wire_header){
-        .kind = WIRE_PUSH, .role = PS_WORKER, .job = SIM_JOB, .incarnation = 9, .key = key};
+    h = (struct wire_header){.kind = WIRE_PUSH,
+                             .role = PS_WORKER,
+                             .job = SIM_JOB,
+                             .incarnation = sim_incarnation(PS_WORKER, 0),
+                             .key = key};
     h.lr = 0.1f;
     h.grad_scale = 1;
     struct wire_header other = h, pull = h;
     other.rank = 1;
-    other.incarnation = 10;
+    other.incarnation = sim_incarnation(PS_WORKER, 1);
     server_core_message(core, &other, sim_frame(s, xcalloc(n, 2), 2 * n), 0);
     assert_int_equal(server_core_version(core, key), 0);  // not its turn
     server_core_message(core, &h, sim_frame(s, xcalloc(n, 2), 2 * n), 0);
@@ -251,6 +258,8 @@ static void late_pulls_get_their_version(void **state) {
     pull.seq = 1;
     for (int i = 0; i < 2; i++) {
         sim_forget(s);
+        pull.flags = i ? WIRE_AGAIN | WIRE_MISSING : 0;
+        pull.ask = (uint32_t)i + 1;
         server_core_message(core, &pull, NULL, 10.0 * i);
         assert_int_equal(server_core_version(core, key), 2);
         int replies = 0;

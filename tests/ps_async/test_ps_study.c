@@ -4,7 +4,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "ps/server/study.h"
+#include "ps/record/study.h"
 #include "shared/state/staleness.h"
 #include "tests/ps/test_ps_sim.h"
 

@@ -97,7 +97,7 @@ static inline void write_run(const char *dir, const char *topology) {
         assert_int_equal(summary_write_rank(dir, &w, r == 0 ? &facts : NULL), 0);
         assert_int_equal(summary_write_rank(dir, &s, NULL), 0);
     }
-    struct metrics *m = metrics_create(dir);
+    struct metrics *m = metrics_create(dir, 0, &(double){0});
     for (int i = 0; i < 5; i++) {
         struct step_record r = record(i + 1, 5 - i, i == 0 ? 9 : 0.25 * i);
         r.skipped = i == 1;

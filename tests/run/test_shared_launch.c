@@ -27,7 +27,7 @@ static struct launcher *launcher(void) {
 
 static void start(struct launcher *l, const char *role, int rank, const char *script) {
     char *argv[] = {"sh", "-c", (char *)script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0, 0}), 0);
 }
 
 static void all_end_well(void **state) {
@@ -88,7 +88,8 @@ static void the_deaf_are_killed(void **state) {
     char script[128];
     snprintf(script, sizeof script, "trap '' TERM; echo $$ >&%d; while :; do sleep 0.05; done", ends[1]);
     char *argv[] = {"sh", "-c", script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", argv, ends[1], 0}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", argv, ends[1], 0, 0}),
+                     0);
     close(ends[1]);
     assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
     pid_t pid = (pid_t)atoi(line);
@@ -121,8 +122,8 @@ static void nobody_waits_for_who_left(void **state) {
     char *waits[] = {"sh", "-c", "trap '' TERM; exec sleep 30", NULL};
     double start_s = now_seconds();
     error_quiet(1);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", leaves, 0, 1}), 0);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 1, "/bin/sh", waits, 0, 1}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", leaves, 0, 1, 0}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 1, "/bin/sh", waits, 0, 1, 0}), 0);
     usleep(200000);  // the trap is set
     kill(getpid(), SIGTERM);
     assert_int_equal(launcher_wait(l), 128 + SIGTERM);
@@ -139,8 +140,8 @@ static void line_of_a_child(void **state) {
     struct launcher *l = launcher();
     snprintf(script, sizeof script, "echo tcp://127.0.0.1:5555 >&%d", ends[1]);
     char *argv[] = {"sh", "-c", script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){"scheduler", -1, "/bin/sh", argv, ends[1], 0}),
-                     0);
+    assert_int_equal(
+        launcher_start(l, &(struct launch_child){"scheduler", -1, "/bin/sh", argv, ends[1], 0, 0}), 0);
     close(ends[1]);
     assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
     assert_string_equal(line, "tcp://127.0.0.1:5555");
@@ -158,7 +159,7 @@ static void a_program_that_is_not_there(void **state) {
     struct launcher *l = launcher();
     char *argv[] = {"no-such-program", NULL};
     error_quiet(1);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"server", 2, "/nonexistent/x", argv, 0, 0}),
+    assert_int_equal(launcher_start(l, &(struct launch_child){"server", 2, "/nonexistent/x", argv, 0, 0, 0}),
                      -1);
     assert_non_null(strstr(error_last(), "server 2"));
     error_quiet(0);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
@@ -225,8 +227,88 @@ static void names_do_not_collide(void **state) {
     assert_int_equal(chdir(before), 0);
 }
 
+// What writers that were killed have left goes when a run takes the directory or goes on in it; other files stay.
+static void test_unfinished_files(void **state) {
+    static const char *const ours[] = {"summary.json.part77",           "metrics.jsonl.tmp",
+                                       "ranks/worker-0.json.part9",     "ranks/timeline-server-1.json.part",
+                                       "weights/model.safetensors.tmp", "weights/tokenizer.json.part"};
+    static const char *const others[] = {"notes.tmp", "weights/mine.tmp", "summary.json.partly",
+                                         "ranks/x.part"};
+    const char *base = *state;
+    char *weights = xasprintf("%s/weights", base);
+    assert_int_equal(run_dir_prepare(base, true), 0);
+    mkdir(weights, 0777);
+    for (int again = 0; again < 2; again++) {
+        for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) put(base, ours[i], "torn");
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) put(base, others[i], "mine");
+        if (again)
+            assert_int_equal(run_dir_continue(base, NULL), 0);
+        else
+            assert_int_equal(run_dir_prepare(base, false), 0);
+        for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+            if (there(base, ours[i])) fail_msg("%s is still there", ours[i]);
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_true(there(base, others[i]));
+    }
+    free(weights);
+}
+
+// The first line that cannot be written is told when it is due, once; the end tells it again.
+static void test_metrics_without_room(void **state) {
+    const char *base = *state;
+    double elapsed;
+    struct rlimit before, small;
+    struct metrics *m = metrics_create(base, 0, &elapsed);
+    assert_non_null(m);
+    struct step_record r = {.step = 1};
+    signal(SIGXFSZ, SIG_IGN);
+    metrics_step(m, &r);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = 1;  // of any file's bytes: the next line fails
+    setrlimit(RLIMIT_FSIZE, &small);
+    error_quiet(1);
+    error_clear();
+    r.step = 2;
+    metrics_step(m, &r);
+    assert_non_null(strstr(error_last(), "metrics.jsonl: cannot write"));
+    assert_non_null(strstr(error_last(), "from step 2 on"));
+    error_clear();
+    setrlimit(RLIMIT_FSIZE, &before);
+    r.step = 3;
+    metrics_step(m, &r);
+    assert_string_equal(error_last(), "");
+    assert_int_equal(metrics_destroy(&m), -1);
+    assert_non_null(strstr(error_last(), "from step 2 on are missing"));
+    error_quiet(0);
+    assert_int_equal(metrics_last_step(base), 1);
+}
+
+// As many seconds are kept as there is room for, evenly spread, however many steps there are; the totals are of all.
+static void test_seconds_are_bounded(void **state) {
+    const char *base = *state;
+    const int64_t steps = 2 * METRICS_SECONDS_MAX + 3;
+    char *path = xasprintf("%s/metrics.jsonl", base);
+    FILE *f = fopen(path, "w");
+    for (int64_t i = 0; i < steps; i++)
+        fprintf(f, "{\"step\":%lld,\"tokens\":2,\"seconds\":%lld.0}\n", (long long)i + 1, (long long)i);
+    fclose(f);
+    struct metrics_totals t;
+    assert_int_equal(metrics_read(base, &t), 0);
+    assert_int_equal(t.steps, steps);
+    assert_int_equal(t.tokens, 2 * steps);
+    assert_true(t.later_seconds == (double)steps * (double)(steps - 1) / 2);
+    assert_int_equal(t.kept_every, 4);
+    assert_in_range(t.kept, METRICS_SECONDS_MAX / 2, METRICS_SECONDS_MAX);
+    for (int64_t i = 0; i < t.kept; i++) assert_true(t.step_seconds[i] == (double)(4 * i));
+    metrics_totals_free(&t);
+    free(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_unfinished_files, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_seconds_are_bounded, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_metrics_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(earlier_runs_are_kept, make_base, remove_base),
         cmocka_unit_test_setup_teardown(no_step_no_obstacle, make_base, remove_base),
         cmocka_unit_test_setup_teardown(strangers_are_kept, make_base, remove_base),

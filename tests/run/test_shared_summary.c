@@ -12,7 +12,7 @@
 static void losses_keep_every_bit(void **state) {
     const char *dir = *state;
     const double losses[] = {0.1, 1.0 / 3, 5.5451774444795623, 1e-300};
-    struct metrics *m = metrics_create(dir);
+    struct metrics *m = metrics_create(dir, 0, &(double){0});
     assert_non_null(m);
     assert_int_equal(metrics_last_step(dir), -1);
     for (int i = 0; i < 4; i++) {
@@ -42,7 +42,7 @@ static void losses_keep_every_bit(void **state) {
 
 static void evaluations_replace_those_of_their_step(void **state) {
     const char *dir = *state;
-    struct metrics *m = metrics_create(dir);
+    struct metrics *m = metrics_create(dir, 0, &(double){0});
     struct evals e;
     struct metrics_totals t;
     assert_int_equal(metrics_destroy(&m), 0);
@@ -123,6 +123,7 @@ static void everything_is_merged(void **state) {
     assert_null(cJSON_GetObjectItem(s, "missing_reports"));
     assert_string_equal(cJSON_GetObjectItem(s, "weights_hash")->valuestring, "0123456789abcdef");
     assert_string_equal(cJSON_GetObjectItem(s, "consistency")->valuestring, "async");
+    assert_string_equal(cJSON_GetObjectItem(s, "security")->valuestring, "loopback");
     assert_true(number(s, "steps", NULL) == 5 && number(s, "skipped", NULL) == 1);
     assert_true(number(s, "loss", "first") == 5 && number(s, "loss", "last") == 1);
     double tokens = number(s, "tokens_per_step", NULL);
@@ -396,6 +397,40 @@ static void the_header_tells_the_clipping(void **state) {
     }
 }
 
+// Who may join a star stands before its first step; of others nobody asks.
+static void the_header_tells_who_may_join(void **state) {
+    (void)state;
+    static const struct {
+        const struct topology_row *row;
+        struct security_config security;
+        const char *line;
+    } cases[] = {
+        {&topology_star, {0}, "\nsecurity loopback: "},
+        {&topology_star, {.keys = (char *)"keys"}, "\nsecurity curve: "},
+        {&topology_star, {.insecure = true}, "\nsecurity insecure: ANYBODY WHO REACHES THE PORTS CAN JOIN"},
+        {&topology_local, {0}, NULL},
+        {&topology_ring, {0}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = NULL;
+        size_t bytes;
+        FILE *f = open_memstream(&text, &bytes);
+        struct progress *p = progress_create(&(struct progress_options){.file = f});
+        struct config c = {.steps = 1,
+                           .topology = "local",
+                           .row = cases[i].row,
+                           .workers = 1,
+                           .security = cases[i].security};
+        progress_start(p, &c, &(struct model_spec){.name = "tiny"}, 1);
+        progress_destroy(&p);
+        fclose(f);
+        const char *said = strstr(text, "\nsecurity ");
+        if (cases[i].line ? !said || strncmp(said, cases[i].line, strlen(cases[i].line)) : said != NULL)
+            fail_msg("case %zu: %s", i, text);
+        free(text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_DISK(losses_keep_every_bit),
@@ -410,6 +445,7 @@ int main(void) {
         ON_DISK(ring_has_a_stage),
         cmocka_unit_test(lines_fit_the_terminal),
         cmocka_unit_test(the_header_tells_the_clipping),
+        cmocka_unit_test(the_header_tells_who_may_join),
         cmocka_unit_test(people_read_numbers),
     };
     return cmocka_run_group_tests_name("summary", tests, NULL, NULL);

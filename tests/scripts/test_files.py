@@ -6,8 +6,11 @@ import glob
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,14 +20,17 @@ PAGE = os.path.join(TOP, "docs", "files.md")
 SMALL = ["--model", "tiny", "--steps", "3", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet"]
 STAR = ["--workers", "2", "--servers", "2", "--trace"]
 EVALS = ["--set", "eval_every=2", "--set", "eval_batches=1"]
+KEYS = os.path.join(tempfile.gettempdir(), f"starring-files-keys-{os.getpid()}")
 WARMUP = ["--set", "scheduler.params.warmup_num_steps=2"]
 RUNS = {
     "local": ["--topology", "local", "--dtype", "fp16", *EVALS, "--keep-snapshots", "--set", "target_loss=9"],
-    "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0", "--straggle", "1:2", "--delay", "0:constant:1"],
+    "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0", "--straggle", "1:2", "--delay", "0:constant:1",
+             "--replicate", "--restart", "1", "--fault", "dup=0.1"],
+    "elastic": ["--topology", "ps:sync", "--elastic", "1:2", "--no-weights", "--set", "eval_batches=0", "--keys", KEYS],
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--record-arrivals", "--log-updates"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],
     "zero": ["--topology", "zero:2", "--workers", "2", "--dtype", "bf16", "--trace", *EVALS,
-             "--set", "data.val_path=held.txt"],
+             "--set", "data.val_path=held.txt", "--checkpoint-every", "2"],
     "decay": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupDecayLR",
               "--set", "scheduler.params.total_num_steps=3", *WARMUP],
     "cosine": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupCosineLR",
@@ -94,8 +100,11 @@ class Files(unittest.TestCase):
         cls.chapters, cls.listed = read_page()
         with open(os.path.join(cls.folder.name, "held.txt"), "w", encoding="utf-8") as f:
             f.write("to be held out, or not to be held out\n" * 20)
+        cls.addClassCleanup(shutil.rmtree, KEYS, True)
+        subprocess.run([PROGRAM, "keygen", KEYS], timeout=60, check=True, capture_output=True)
         for name, more in RUNS.items():
             cls.train(name, more)
+        cls.lose_a_worker("away", RUNS["elastic"])
         cls.has_gpu = os.path.exists(os.path.join(EMULATED, "libstarring_cuda.so"))
         if cls.has_gpu:
             cls.train("gpu", GPU, {"STARRING_CUDA_SO": os.path.join(EMULATED, "libstarring_cuda.so"),
@@ -112,6 +121,26 @@ class Files(unittest.TestCase):
                            check=False, capture_output=True, text=True, env={**os.environ, **(env or {})})
         if p.returncode:
             raise AssertionError(f"{name}: exit status {p.returncode}\n{p.stderr}")
+
+    @classmethod
+    def lose_a_worker(cls, name, more):
+        """A run that does without worker 1 once it is killed."""
+        with subprocess.Popen([PROGRAM, "train", *SMALL, *more, "--steps", "60", "--delay", "0:constant:10", "--out", name],
+                              cwd=cls.folder.name, stderr=subprocess.DEVNULL) as p:
+            metrics, end = os.path.join(cls.folder.name, name, "metrics.jsonl"), time.monotonic() + 60
+            while p.poll() is None and time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics)):
+                time.sleep(0.005)
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+                        parent = int(f.read().rpartition(")")[2].split()[1])
+                    with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+                        words = f.read().split("\0")
+                except (OSError, ValueError):
+                    continue
+                if parent == p.pid and "worker" in words and "1" == words[words.index("--rank") + 1]:
+                    os.kill(int(pid), signal.SIGKILL)
+            assert p.wait(timeout=60) == 0
 
     def of_kind(self, kind):
         found = sorted(glob.glob(os.path.join(self.folder.name, "*", kind)))

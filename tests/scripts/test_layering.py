@@ -21,7 +21,7 @@ MODULES = {
 # header pattern: the only files that may include it
 PRIVATE = {
     r"zmq\.h": r"ps/net/.*|shared/launch/rendezvous\.[ch]",
-    r"mpi\.h": r"decentral/collective/(collective_mpi|mpi_medium|mpi_pulse)\.c",
+    r"mpi\.h": r"decentral/collective/(collective_mpi|mpi_leave|mpi_medium|mpi_pulse)\.c",
     r"nccl\.h": r"tests/.*",
     r"(cuda|cublas|cudnn|cuda_).*": r"kernels/cuda/.*",
 }

@@ -174,35 +174,65 @@ class Running(unittest.TestCase):
             os.chmod(path, 0o755)
         return [sys.executable, os.path.join(HERE, "run.py"), *options, *paths]
 
-    # Each of two waits until the other has begun: they can only pass at the same time.
+    def begin(self, body, names, *options):
+        argv = self.several(body, names, *options)
+        p = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return p.returncode, p.stdout.splitlines()[-1], p.stdout
+
+    # Each waits until so many have begun: they can only pass at the same time.
     MEET = ("touch began-$(basename $0)\nfor i in $(seq 100); do\n"
-            "  [ $(ls began-* | wc -l) -eq 2 ] && { echo '[  PASSED  ] 1 test(s).'; exit 0; }; sleep 0.05\ndone\nexit 1\n")
+            "  [ $(ls began-* | wc -l) -eq %d ] && { echo '[  PASSED  ] 1 test(s).'; exit 0; }; sleep 0.05\ndone\nexit 1\n")
 
     def test_what_only_computes_runs_together(self):
-        argv = self.several(self.MEET, ("test_kernels_a", "test_shared_b"), "--jobs", "2")
-        p = subprocess.run(argv, capture_output=True, text=True, check=False)
-        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (0, "2 passed, 0 failed"), p.stdout)
+        status, last, out = self.begin(self.MEET % 2, ("test_kernels_a", "test_shared_b"), "--jobs", "2")
+        self.assertEqual((status, last), (0, "2 passed, 0 failed"), out)
 
-    def test_everything_else_runs_alone(self):
-        count = "n=$(ls -d busy-* 2>/dev/null | wc -l)\nmkdir busy-$(basename $0)\nsleep 0.3\nrmdir busy-$(basename $0)\n"
-        alone = count + "[ $n -eq 0 ] && echo '[  PASSED  ] 1 test(s).'\n"
-        argv = self.several(alone, ("test_job_time", "test_kernels_stream", "test_ps_net", "test_kernels_a"), "--jobs", "4")
-        p = subprocess.run(argv, capture_output=True, text=True, check=False)
-        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (0, "4 passed, 0 failed"), p.stdout)
+    def test_what_waits_runs_beside_what_computes(self):
+        names = "test_kernels_a", "test_shared_b", "test_ps_c", "test_d.py.sh"
+        status, last, out = self.begin(self.MEET % 4, names, "--jobs", "2")
+        self.assertEqual((status, last), (0, "4 passed, 0 failed"), out)
 
-    def test_ctrl_c_ends_what_runs_together(self):
-        argv = self.several("echo $$ >> pids\nsleep 600\n", ("test_kernels_a", "test_kernels_b", "test_kernels_c"), "--jobs", "2")
+    COUNT = "n=$(ls -d busy-* 2>/dev/null | wc -l)\nmkdir busy-$(basename $0)\nsleep 0.3\nrmdir busy-$(basename $0)\n"
+
+    def test_what_judges_times_runs_alone(self):
+        alone = self.COUNT + "case $0 in *time | *stream | *net) [ $n -eq 0 ];; esac && echo '[  PASSED  ] 1 test(s).'\n"
+        names = "test_job_time", "test_kernels_stream", "test_ps_net", "test_kernels_a", "test_kernels_b", "test_ps_c", "test_ps_d"
+        status, last, out = self.begin(alone, names, "--jobs", "4")
+        self.assertEqual((status, last), (0, "7 passed, 0 failed"), out)
+
+    def test_one_job_is_one_program_at_a_time(self):
+        names = "test_kernels_a", "test_ps_c", "test_shared_b"
+        status, last, out = self.begin(self.COUNT + "[ $n -eq 0 ] && echo '[  PASSED  ] 1 test(s).'\n", names, "--jobs", "1")
+        self.assertEqual((status, last), (0, "3 passed, 0 failed"), out)
+
+    def test_what_computes_steps_back_for_what_waits(self):
+        nice = "case $0 in *kernels*) [ $(nice) -gt %s ];; *) [ $(nice) -eq %s ];; esac && echo '[  PASSED  ] 1 test(s).'\n"
+        own = os.nice(0)
+        status, last, out = self.begin(nice % (own, own), ("test_kernels_a", "test_ps_c", "test_job_time"), "--jobs", "2")
+        self.assertEqual((status, last), (0, "3 passed, 0 failed"), out)
+
+    def interrupted(self, names, running):
+        argv = self.several("echo $$ >> pids\nsleep 600\n", names, "--jobs", "2")
         p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(200):
-            if len(self.pids()) == 2:
+        for _ in range(400):
+            if len(self.pids()) == running:
                 break
             time.sleep(0.05)
         p.send_signal(signal.SIGINT)
-        p.communicate(timeout=10)
-        self.assertEqual(len(self.pids()), 2)
+        p.communicate(timeout=60)
+        self.assertEqual(len(self.pids()), running)
+        until = time.monotonic() + 30  # killed, and then collected by whoever inherits it
+        while any(os.path.exists(f"/proc/{pid}") for pid in self.pids()) and time.monotonic() < until:
+            time.sleep(0.02)
         for pid in self.pids():
             with self.assertRaises(ProcessLookupError):
                 os.kill(pid, 0)
+
+    def test_ctrl_c_ends_what_runs_together(self):
+        self.interrupted(("test_kernels_a", "test_kernels_b", "test_kernels_c", "test_ps_d"), 3)
+
+    def test_ctrl_c_ends_what_runs_alone(self):
+        self.interrupted(("test_a_time", "test_b_time"), 1)
 
     def pids(self):
         path = os.path.join(os.path.dirname(self.program), "pids")

@@ -11,7 +11,7 @@ MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]
 CLASS_WORDS = {"parameter": "weights", "gradient": "gradients", "master": "fp32 masters", "optimizer": "moments",
                "activation": "activations", "communication": "communication buffers", "workspace": "workspace",
-               "server": "other server state"}
+               "server": "other server state", "checkpoint": "state copied aside"}
 TIME_COLORS = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm_exposed": "m2", "wait": "m3", "host": "m6"}
 SERVER_COLORS = {"receive": "m5", "sum": "m0", "hold": "m3", "wait": "m6", "update": "m4", "reply": "m7"}
 

@@ -41,18 +41,21 @@ VEC_INLINE vecf gemm_step(bool pairs, vecf x, vecf y, vecf sum) {
 void gemm_tile(const float *a, int64_t lda, const float *b, int64_t k, float *out, int64_t ldo);
 void gemm_tile_pairs(const float *a, int64_t lda, const float *b, int64_t k, float *out, int64_t ldo);
 
+#if VEC == 16
+#define VEC_LOW  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define VEC_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#else
+#define VEC_LOW  0, 8, 1, 9, 2, 10, 3, 11
+#define VEC_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#endif
+
 // Transposes VEC vectors in place: log2(VEC) rounds of perfect shuffles.
 VEC_INLINE void vec_transpose(vecf v[VEC]) {
-#if VEC == 16
-    const veci low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, high = low + 8;
-#else
-    const veci low = {0, 8, 1, 9, 2, 10, 3, 11}, high = low + 4;
-#endif
     vecf w[VEC];
     for (int round = VEC; round > 1; round /= 2) {
         _Pragma("GCC unroll 8") for (int i = 0; i < VEC / 2; i++) {
-            w[2 * i] = __builtin_shuffle(v[i], v[i + VEC / 2], low);
-            w[2 * i + 1] = __builtin_shuffle(v[i], v[i + VEC / 2], high);
+            w[2 * i] = VEC_PICK(veci, v[i], v[i + VEC / 2], VEC_LOW);
+            w[2 * i + 1] = VEC_PICK(veci, v[i], v[i + VEC / 2], VEC_HIGH);
         }
         _Pragma("GCC unroll 16") for (int i = 0; i < VEC; i++) v[i] = w[i];
     }

@@ -4,6 +4,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
+#include "kernels/cpu/vec.h"
 
 // ---------------------------------------------------------------- sum of squares
 #define SUMSQ_LANES 8  // blocks summed side by side: the order within each is the contract's
@@ -33,14 +34,12 @@ static inline v4d add_columns(v4d sum, const float *restrict x) {
     memcpy(&b, x + SUMSQ_BLOCK, sizeof b);
     memcpy(&c, x + 2 * SUMSQ_BLOCK, sizeof c);
     memcpy(&d, x + 3 * SUMSQ_BLOCK, sizeof d);
-    v4f ab_low = __builtin_shuffle(a, b, (v4i){0, 4, 1, 5}),
-        ab_high = __builtin_shuffle(a, b, (v4i){2, 6, 3, 7});
-    v4f cd_low = __builtin_shuffle(c, d, (v4i){0, 4, 1, 5}),
-        cd_high = __builtin_shuffle(c, d, (v4i){2, 6, 3, 7});
-    sum = add_squares(sum, __builtin_shuffle(ab_low, cd_low, (v4i){0, 1, 4, 5}));
-    sum = add_squares(sum, __builtin_shuffle(ab_low, cd_low, (v4i){2, 3, 6, 7}));
-    sum = add_squares(sum, __builtin_shuffle(ab_high, cd_high, (v4i){0, 1, 4, 5}));
-    return add_squares(sum, __builtin_shuffle(ab_high, cd_high, (v4i){2, 3, 6, 7}));
+    v4f ab_low = VEC_PICK(v4i, a, b, 0, 4, 1, 5), ab_high = VEC_PICK(v4i, a, b, 2, 6, 3, 7);
+    v4f cd_low = VEC_PICK(v4i, c, d, 0, 4, 1, 5), cd_high = VEC_PICK(v4i, c, d, 2, 6, 3, 7);
+    sum = add_squares(sum, VEC_PICK(v4i, ab_low, cd_low, 0, 1, 4, 5));
+    sum = add_squares(sum, VEC_PICK(v4i, ab_low, cd_low, 2, 3, 6, 7));
+    sum = add_squares(sum, VEC_PICK(v4i, ab_high, cd_high, 0, 1, 4, 5));
+    return add_squares(sum, VEC_PICK(v4i, ab_high, cd_high, 2, 3, 6, 7));
 }
 
 // Two vectors of sums at once: one alone would wait for its own additions.

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Kills processes of small runs at random moments and checks that nothing is lost.
+
+Each exercise trains one small model with checkpoints and --restart, kills (or freezes) one or two of its processes at a
+moment drawn from the seed - at the start, in a step, in the middle of a checkpoint or of its renaming, again while the
+next life restores - and then asks: did the run end well, is the hash of the last weights that of an undisturbed run, is
+no process, no shared memory and no unfinished checkpoint left. docs/recovery.md says what is promised under which fault.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+import cli
+from drill import exercise, jobs, table
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--program", default="build/starring", help="the program to drill (%(default)s)")
+    p.add_argument("--runs", type=int, default=30, help="exercises (%(default)s)")
+    p.add_argument("--seed", type=int, default=1, help="decides who dies when (%(default)s)")
+    p.add_argument("--first", type=int, default=0, help="number of the first exercise: with --runs 1 one of them again")
+    p.add_argument("--job", action="append", default=[], metavar="NAME", help="only this job; repeatable: " + "; ".join(j.name for j in jobs.JOBS))
+    p.add_argument("--at-once", type=int, default=1, metavar="N", help="exercises at the same time (%(default)s)")
+    p.add_argument("--minutes", type=float, default=0, help="begin no exercise later than this (0: no limit)")
+    p.add_argument("--out", help="where runs that went wrong stay (a directory that is made; default: a temporary one)")
+    p.add_argument("--json", metavar="FILE", help="leave every exercise there as one JSON document")
+    args = p.parse_args()
+    if args.runs < 1 or args.at_once < 1 or args.first < 0 or args.minutes < 0:
+        p.error("--runs and --at-once are at least 1, --first and --minutes at least 0")
+    return args
+
+
+def chosen(args, config):
+    """The jobs that this machine can train, those it cannot are named."""
+    found = []
+    for job in jobs.find(args.job):
+        why = jobs.accepted(args.program, config, job)
+        if why:
+            print(f"left out: {job.name}: {why}", flush=True)
+        else:
+            found.append(job)
+    if not found:
+        raise jobs.DrillError("none of the jobs can be trained here")
+    return found
+
+
+def report(result):
+    who = "the launcher" if result.how == "launcher" else " and ".join(result.victims)
+    verdict = "; ".join(result.wrong) if result.wrong else "well" if result.hit else "well (nobody was there to die)"
+    print(f"[{result.number}] {result.job}: {who}, {result.moment}, {result.how}: {verdict}", flush=True)
+
+
+def drill(args, directory):
+    config = jobs.write_config(directory)
+    todo = chosen(args, config)
+    for job in todo:
+        exercise.undisturbed(args.program, config, job, directory)
+    began, results = time.monotonic(), []
+
+    def one(number):
+        if args.minutes and time.monotonic() - began > 60 * args.minutes:
+            return None
+        return exercise.exercise(args.program, config, todo[number % len(todo)], number, (args.seed, directory))
+    with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+        for result in pool.map(one, range(args.first, args.first + args.runs)):
+            if result:
+                report(result)
+                results.append(result)
+    print("\n" + table.markdown(results))
+    if args.json:
+        facts = {"seed": args.seed, "steps": jobs.STEPS, "checkpoint_every": jobs.EVERY, "seconds": time.monotonic() - began}
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(table.document(results, facts), f, indent=1)
+    return results
+
+
+def main():
+    args = parse()
+    args.program = os.path.abspath(args.program)
+    if args.out:
+        os.makedirs(args.out, exist_ok=True)
+    directory = os.path.abspath(args.out) if args.out else tempfile.mkdtemp(prefix="starring-drill-")
+    try:
+        results = drill(args, directory)
+    except (jobs.DrillError, OSError) as e:
+        print(f"drill.py: error: {e}", file=sys.stderr)
+        return 1
+    wrong = [r for r in results if r.wrong]
+    if wrong:
+        print(f"\n{len(wrong)} of {len(results)} went wrong; their runs are in {directory}; one of them again: "
+              f"--seed {args.seed} --first {wrong[0].number} --runs 1", file=sys.stderr)
+    elif not args.out:
+        shutil.rmtree(directory)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

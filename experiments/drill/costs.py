@@ -1,0 +1,162 @@
+"""What checkpoints and replicas cost the steps of a run, from its files; and the three tables of it."""
+import json
+import os
+from dataclasses import dataclass, field
+from statistics import median
+
+WARM = 2    # steps at the beginning that are not looked at
+WINDOW = 2  # steps that a checkpoint can slow: the one whose state is kept, and the one behind it
+WAYS = {"none": [], "direct": [], "background": ["--checkpoint-background"]}
+
+
+class CostsError(Exception):
+    """A run that was to be measured went wrong."""
+
+
+@dataclass
+class Run:
+    """One run's steps, from metrics.jsonl, and what its summary says of checkpoints."""
+    seconds: list  # of each step, the time between it and the one before included
+    every: int     # 0: no checkpoints
+    said: dict = field(default_factory=dict)  # summary.json's "checkpoints"
+
+    def windows(self):
+        """First step of each window, counted from 0, of those that are whole: the last step has none behind it."""
+        ends = range(self.every - 1, len(self.seconds) - WINDOW + 1, self.every) if self.every else []
+        return [n for n in ends if n >= WARM]
+
+    def others(self):
+        """Seconds of the steps that no checkpoint slows at once."""
+        inside = {n + i for n in self.windows() for i in range(WINDOW)}
+        last = len(self.seconds) - 1 if self.every and len(self.seconds) % self.every == 0 else None
+        return [s for n, s in enumerate(self.seconds) if n >= WARM and n not in inside and n != last]
+
+    def mean(self):
+        return sum(self.seconds[WARM:]) / len(self.seconds[WARM:])
+
+    def slowed(self):
+        """Seconds that each checkpoint adds to its window, beyond what as many other steps of this run take."""
+        usual = median(self.others())
+        return [sum(self.seconds[n:n + WINDOW]) - WINDOW * usual for n in self.windows()]
+
+
+def read_run(directory, every):
+    try:
+        with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as f:
+            elapsed = [json.loads(line)["elapsed"] for line in f]
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
+            said = json.load(f).get("checkpoints", {})
+    except (OSError, ValueError, KeyError) as e:
+        raise CostsError(f"{directory}: cannot be read: {e}") from e
+    return Run([b - a for a, b in zip([0] + elapsed, elapsed)], every, said)
+
+
+def step_row(job, way, rounds):
+    """A line of the first table. rounds: of each the {way: Run}."""
+    ratios = [median(r[way].others()) / median(r["none"].others()) for r in rounds]
+    whole = [r[way].mean() / r["none"].mean() for r in rounds]
+    row = {"job": job, "way": way, "rounds": len(rounds), "step_seconds": median([median(r[way].others()) for r in rounds]),
+           "others_over_none": median(ratios), "mean_over_none": median(whole)}
+    if way == "none":
+        return row
+    slowed = [s for r in rounds for s in r[way].slowed()]
+    said = [r[way].said for r in rounds]
+    row.update(checkpoints=sum(s["written"] for s in said), failed=sum(s["failed"] for s in said),
+               bytes=said[0]["bytes"] / max(1, said[0]["written"]), slowed_seconds=median(slowed), slowed_most=max(slowed),
+               waited_seconds=median([s["step_slowed_seconds"]["mean"] for s in said]),
+               bytes_per_second=median([s["bytes_per_second"] for s in said]))
+    row["slowed_steps"] = row["slowed_seconds"] / row["step_seconds"]
+    return row
+
+
+def death_row(job, role, deaths):
+    """A line of the second. deaths: (seconds to the next step, steps done again)."""
+    seconds, again = [d[0] for d in deaths], [d[1] for d in deaths]
+    return {"job": job, "role": role, "deaths": len(deaths), "seconds": median(seconds), "seconds_most": max(seconds),
+            "steps_again": median(again), "steps_again_most": max(again)}
+
+
+# ---------------------------------------------------------------- replicas of servers
+@dataclass
+class ReplicaRun:
+    """One run with or without --replicate."""
+    step_seconds: float   # median of its steps
+    replica_bytes: float  # a step, that servers have sent to their neighbours, all together
+    other_bytes: float    # a step, that all roles have sent beside that
+    server_bytes: float   # memory of the largest server
+
+
+def read_replica_run(directory):
+    try:
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
+            summary = json.load(f)
+        wire, memory = summary["wire"], summary["memory"]
+        own = sum(r["replica"]["sent_per_step"] for r in wire if "replica" in r)
+        return ReplicaRun(median(read_run(directory, 0).others()), own, sum(r["sent_per_step"] for r in wire),
+                          max(sum(r["peak"].values()) for r in memory if r["role"] == "server"))
+    except (OSError, ValueError, KeyError) as e:
+        raise CostsError(f"{directory}: cannot be read: {e!r}") from e
+
+
+def replica_rows(job, rounds):
+    """Lines of the third table. rounds: of each {False: ReplicaRun without, True: with}."""
+    rows = []
+    for with_it in (False, True):
+        runs = [r[with_it] for r in rounds]
+        ratios = [r[with_it].step_seconds / r[False].step_seconds for r in rounds]
+        rows.append({"job": job, "replicate": with_it, "rounds": len(rounds), "step_seconds": median([r.step_seconds for r in runs]),
+                     "step_seconds_least": min(r.step_seconds for r in runs), "step_seconds_most": max(r.step_seconds for r in runs),
+                     "beside_without": median(ratios), "beside_least": min(ratios), "beside_most": max(ratios),
+                     "replica_bytes": median([r.replica_bytes for r in runs]), "other_bytes": median([r.other_bytes for r in runs]),
+                     "server_bytes": max(r.server_bytes for r in runs)})
+    return rows
+
+
+# ---------------------------------------------------------------- tables
+def table(head, body, left):
+    """Markdown; the first `left` columns are words."""
+    wide = [max(len(line[i]) for line in [head] + body) for i in range(len(head))]
+
+    def line(words):
+        return "| " + " | ".join(w.ljust(n) if i < left else w.rjust(n) for i, (w, n) in enumerate(zip(words, wide))) + " |"
+    rule = "|" + "|".join("-" * (n + 2) if i < left else "-" * (n + 1) + ":" for i, n in enumerate(wide)) + "|"
+    return "\n".join([line(head), rule] + [line(words) for words in body])
+
+
+STEP_HEAD = ["job", "checkpoints", "other steps, ms", "beside none", "a checkpoint adds, ms", "at most", "in steps", "waits said, ms",
+             "mean step beside none", "MB each", "MB/s", "written"]
+
+
+def step_words(r):
+    first = [r["job"], r["way"], f"{r['step_seconds'] * 1e3:.1f}", f"{r['others_over_none']:.3f}"]
+    if r["way"] == "none":
+        return first + ["-"] * 4 + ["1.000", "-", "-", "-"]
+    return first + [f"{r['slowed_seconds'] * 1e3:.1f}", f"{r['slowed_most'] * 1e3:.1f}", f"{r['slowed_steps']:.2f}",
+                    f"{r['waited_seconds'] * 1e3:.1f}", f"{r['mean_over_none']:.3f}", f"{r['bytes'] * 1e-6:.1f}",
+                    f"{r['bytes_per_second'] * 1e-6:.1f}", f"{r['checkpoints']:.0f}"]
+
+
+def step_table(rows):
+    return table(STEP_HEAD, [step_words(r) for r in rows], 2)
+
+
+DEATH_HEAD = ["job", "killed", "times", "s to the next step", "at most", "steps again", "at most"]
+
+
+def death_table(rows):
+    return table(DEATH_HEAD, [[r["job"], r["role"], str(r["deaths"]), f"{r['seconds']:.2f}", f"{r['seconds_most']:.2f}",
+                               f"{r['steps_again']:.0f}", f"{r['steps_again_most']:.0f}"] for r in rows], 2)
+
+
+REPLICA_HEAD = ["job", "replicas", "step, ms", "least", "most", "beside without", "least", "most", "MB a step to neighbours",
+                "MB a step besides", "MB of a server"]
+
+
+def replica_words(r):
+    return [r["job"], "yes" if r["replicate"] else "no"] + [f"{r[k] * 1e3:.1f}" for k in ("step_seconds", "step_seconds_least", "step_seconds_most")] \
+        + [f"{r[k]:.3f}" for k in ("beside_without", "beside_least", "beside_most")] \
+        + [f"{r[k] * 1e-6:.1f}" for k in ("replica_bytes", "other_bytes", "server_bytes")]
+
+
+def replica_table(rows):
+    return table(REPLICA_HEAD, [replica_words(r) for r in rows], 2)

@@ -1,0 +1,195 @@
+"""One exercise: a run, a death or two, and everything that must be true afterwards."""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+import cli
+
+from . import jobs, moments, people
+
+RESTARTS = 6
+FROZEN_SHARE, TWO_SHARE, AGAIN_SHARE, LAUNCHER_SHARE = 0.06, 0.15, 0.15, 0.08
+SETTLE_S = 5  # for what goes by itself behind a run that was killed
+
+
+@dataclass
+class Result:
+    """What one exercise was and what became of it."""
+    number: int
+    job: str
+    victims: list
+    moment: str
+    how: str  # "killed", "frozen", "killed, and the launcher"
+    hit: bool = False  # somebody died while the run was going on
+    wrong: list = field(default_factory=list)  # sentences; none: all is well
+    to_next_s: float = None  # from the death to the next step that was done
+    steps_again: int = None  # steps that were done twice
+    seconds: float = None
+
+
+def draw_result(number, job, seed):
+    """Who dies when is a function of the seed and the exercise's number."""
+    draw = random.Random(f"{seed}/{number}")
+    star = len(job.victims) > 3
+    count = 2 if star and draw.random() < TWO_SHARE else 1
+    victims = draw.sample(job.victims, count)
+    how = "killed"
+    if job.victims != ["run"] and draw.random() < LAUNCHER_SHARE:
+        how = "launcher"
+    elif star and count == 1 and draw.random() < FROZEN_SHARE:
+        how = "frozen"
+    elif draw.random() < AGAIN_SHARE:
+        how = "killed twice"
+    return Result(number, job.name, victims, draw.choice(list(moments.MOMENTS)), how), draw
+
+
+class Exercise:
+    """A run that is being drilled."""
+    next_step_s = jobs.LIMIT_S  # no step for so long behind a death: there will be none
+
+    def __init__(self, program, config, job, result, directory):
+        self.result, self.job, self.directory = result, job, directory
+        self.out, self.mark = os.path.join(directory, "run"), f"{os.getpid()}-{result.number}"
+        self.argv = jobs.command(program, config, job, self.out, RESTARTS)
+        self.process = None
+
+    def start(self, argv):
+        environment = dict(os.environ, **{people.MARK: self.mark})
+        log = os.path.join(self.directory, "output.txt")
+        with open(log, "ab") as f:
+            f.write((" ".join(argv) + "\n").encode())
+            f.flush()
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, env=environment,
+                                            preexec_fn=cli.dies_with_us())
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def strike(self, number):
+        """The signal to all victims that live. Whether any did."""
+        there = people.roles(self.mark)
+        return any([people.send(there[v], number) for v in self.result.victims if v in there])
+
+    def await_victims(self):
+        """At a start they may not be there yet. A job that ends takes them along."""
+        until = time.monotonic() + 2
+        while self.alive() and time.monotonic() < until and not set(self.result.victims) <= set(people.roles(self.mark)):
+            time.sleep(moments.LOOK_S)
+
+    def are_back(self, before):
+        """Whether every victim has a successor."""
+        there = people.roles(self.mark)
+        return all(there.get(v) not in (None, pid) for v, pid in before.items())
+
+    def measure(self, died, step, before):
+        """From the death to the next step that is done, once the dead are back: the file was cut to the checkpoint's step
+        and grows again. before: who they were."""
+        moments.wait(lambda: self.are_back(before), self.alive)
+        path, cut_to = os.path.join(self.out, "metrics.jsonl"), None
+        while self.alive() and time.monotonic() - died < self.next_step_s:
+            try:
+                now = os.path.getsize(path)
+            except OSError:
+                now = 0
+            reached = moments.last_step(self.out) if cut_to is not None and now > cut_to else 0
+            if reached:
+                self.result.to_next_s = time.monotonic() - died
+                self.result.steps_again = max(0, step + 1 - reached)
+                return
+            cut_to = now if cut_to is None else min(cut_to, now)
+            time.sleep(moments.LOOK_S)
+
+    def deaths(self, draw):
+        r = self.result
+        if not moments.MOMENTS[r.moment](self.out, self.alive, draw):
+            return
+        if r.how != "launcher":
+            self.await_victims()
+        there = people.roles(self.mark)
+        before = {v: there[v] for v in r.victims if v in there}
+        step, died = moments.last_step(self.out), time.monotonic()
+        if r.how == "launcher":
+            r.hit = self.alive()
+            self.process.kill()
+            self.process.wait()
+            self.start(self.argv + ["--resume", "latest"])
+            self.measure(died, step, before)
+            return
+        r.hit = self.strike(signal.SIGSTOP if r.how == "frozen" else signal.SIGKILL)
+        if r.hit and r.how == "killed twice":
+            moments.in_restore(self.out, self.alive, draw)
+            self.strike(signal.SIGKILL)
+        if r.hit:
+            self.measure(died, step, before)
+
+    def finish(self, began):
+        try:
+            status = self.process.wait(timeout=max(1, jobs.LIMIT_S - (time.monotonic() - began)))
+        except subprocess.TimeoutExpired:
+            self.result.wrong.append(f"it hung: still running after {jobs.LIMIT_S} s")
+            return
+        if status != 0:
+            self.result.wrong.append(f"exit status {status}")
+
+    def check_left(self, segments):
+        """Nothing of the run may be left: no process, no shared memory, no unfinished checkpoint."""
+        until, mpi = time.monotonic() + SETTLE_S, "mpi" in self.job.flags
+        shared = {name for name in people.segments() - segments if people.is_of_a_run(name, mpi)}
+        while (people.marked(self.mark) or shared) and time.monotonic() < until:
+            time.sleep(0.05)
+            shared &= people.segments()  # other programs' come and go
+        left = people.marked(self.mark)
+        self.result.wrong += [f"left behind: process {pid}: {' '.join(argv)[:120]}" for pid, argv in left.items()]
+        people.end_all(self.mark)
+        self.result.wrong += [f"left behind: {people.SHARED}/{name}" for name in sorted(shared & people.segments())]
+        self.result.wrong += [f"left behind: {name}" for name in moments.partials(self.out)]
+
+    def check_hash(self):
+        got, steps = jobs.hash_of(self.out)
+        if steps != jobs.STEPS:
+            self.result.wrong.append(f"{steps} steps instead of {jobs.STEPS}")
+        elif self.job.equal and got != self.job.reference["weights_hash"]:
+            self.result.wrong.append(f"the last weights are {got} instead of {self.job.reference['weights_hash']}")
+
+    def run(self, draw):
+        began, segments = time.monotonic(), people.segments()
+        os.makedirs(self.directory, exist_ok=True)
+        try:
+            self.start(self.argv)
+            self.deaths(draw)
+            self.finish(began)
+        finally:
+            if self.alive():
+                self.process.kill()
+                self.process.wait()
+        self.check_left(segments)
+        if not self.result.wrong:
+            self.check_hash()
+        self.result.seconds = time.monotonic() - began
+        if not self.result.wrong:
+            shutil.rmtree(self.directory)
+        return self.result
+
+
+def exercise(program, config, job, number, place):
+    """One of them, from the draw to the verdict. place: (seed, directory of the drill)."""
+    seed, directory = place
+    result, draw = draw_result(number, job, seed)
+    return Exercise(program, config, job, result, os.path.join(directory, f"{number:04d}")).run(draw)
+
+
+def undisturbed(program, config, job, directory):
+    """What the job ends with when nobody dies: without checkpoints, replicas or losses, which must not change a bit."""
+    out = os.path.join(directory, "undisturbed-" + job.name.replace(":", "").replace(", ", "-").replace(" ", "-"))
+    argv = jobs.command(program, config, job, out, 0)
+    p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)
+    if p.returncode:
+        raise jobs.DrillError(f"{job.name}: the undisturbed run failed: {' '.join(argv)}\n{p.stderr}")
+    job.reference["weights_hash"], steps = jobs.hash_of(out)
+    if steps != jobs.STEPS or not job.reference["weights_hash"]:
+        raise jobs.DrillError(f"{job.name}: the undisturbed run left no hash in {out}")
+    shutil.rmtree(out)

@@ -1,0 +1,91 @@
+"""The jobs that are drilled: one small model through every topology that recovers, and what each must end with."""
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+
+# Small enough for hundreds of runs; long enough that a moment drawn at random lies inside of the training. The deadline is
+# what a frozen process costs.
+STEPS, EVERY = 120, 8
+CONFIG = {
+    "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}, "bf16": {"enabled": True},
+    "parameter_server": {"deadline_ms": 10000},
+}
+FLAGS = ["--seq", "64", "--threads", "1"]
+LIMIT_S = 120  # of a run: more is a hang
+
+
+@dataclass
+class Job:
+    """One way to train the job: the flags, who can be killed, and whether its bits are promised."""
+    name: str
+    flags: list
+    victims: list  # "worker 0", "server 1", "scheduler", "rank 0", "run"
+    more: list = field(default_factory=list)  # flags of the drilled run alone
+    equal: bool = True  # the final hash is that of an undisturbed run
+    reference: dict = field(default_factory=dict)
+
+
+STAR = ["--topology", "ps:sync", "--workers", "2"]
+
+
+def star(servers):
+    return ["worker 0", "worker 1"] + [f"server {s}" for s in range(servers)] + ["scheduler"]
+
+
+JOBS = [
+    Job("ps:sync", [*STAR, "--servers", "2"], star(2)),
+    Job("ps:sync, background", [*STAR, "--servers", "1"], star(1), ["--checkpoint-background"]),
+    Job("ps:sync, tcp, losses", [*STAR, "--servers", "2", "--medium", "tcp"], star(2), ["--fault", "drop=0.01,dup=0.02,reorder=0.05"]),
+    Job("ps:sync, replicas", [*STAR, "--servers", "2"], star(2), ["--replicate"]),
+    Job("ps:sync, elastic", ["--topology", "ps:sync", "--workers", "3"], [*star(1), "worker 2"], ["--elastic", "2:3"], equal=False),
+    Job("ps:async", ["--topology", "ps:async", "--workers", "2", "--servers", "2"], star(2), equal=False),
+    Job("zero:1, threads", ["--topology", "zero:1", "--workers", "2"], ["run"]),
+    Job("zero:3, threads", ["--topology", "zero:3", "--workers", "2"], ["run"], ["--checkpoint-background"]),
+    Job("zero:2, MPI", ["--topology", "zero:2", "--workers", "2", "--launch", "mpi"], ["rank 0", "rank 1", "mpirun"]),
+    Job("local", ["--topology", "local"], ["run"]),
+]
+
+
+class DrillError(Exception):
+    """The drill cannot go on."""
+
+
+def find(names):
+    """The jobs of those names, or all."""
+    known = {job.name: job for job in JOBS}
+    for name in names:
+        if name not in known:
+            raise DrillError(f"--job {name}: there is no such job; the jobs are: " + "; ".join(known))
+    return [known[name] for name in names] or list(JOBS)
+
+
+def write_config(directory):
+    path = os.path.join(directory, "drill.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(CONFIG, f, indent=1)
+    return path
+
+
+def command(program, config, job, out, restarts):
+    """A run of the job that survives so many deaths; 0: the plain one, which tells what it must end with."""
+    recovery = [*job.more, "--checkpoint-every", str(EVERY), "--restart", str(restarts)] if restarts else []
+    return [program, "train", "-c", config, "--out", out, "--no-weights", *FLAGS, *job.flags, *recovery]
+
+
+def accepted(program, config, job):
+    """Why the program does not take the job here, or None: a machine without MPI trains no ring of processes."""
+    words = command(program, config, job, "none", 3) + ["--dry-run"]
+    p = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    return None if p.returncode == 0 else p.stderr.strip().splitlines()[-1:][0] if p.stderr.strip() else "refused"
+
+
+def hash_of(directory):
+    """The hash of the last weights, and the steps done; (None, 0) where a run left none."""
+    try:
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
+            summary = json.load(f)
+    except (OSError, ValueError):
+        return None, 0
+    return summary.get("weights_hash"), summary.get("steps", 0)

@@ -1,0 +1,84 @@
+"""The processes of a run, found by a word in their environment, and what a run may leave behind."""
+import os
+import signal
+
+MARK = "STARRING_DRILL"
+SHARED = "/dev/shm"
+
+
+def read(path):
+    try:
+        with open(path, "rb") as f:
+            return f.read()
+    except OSError:
+        return b""
+
+
+def stat_of(pid):
+    """(state letter, parent) of a process, or (None, None) when it is gone."""
+    text = read(f"/proc/{pid}/stat").decode(errors="replace")
+    behind = text[text.rfind(")") + 2:].split()
+    return (behind[0], int(behind[1])) if len(behind) > 1 else (None, None)
+
+
+def marked(mark):
+    """{pid: argv} of the living processes that inherited the mark."""
+    wanted, found = f"{MARK}={mark}".encode(), {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or wanted not in read(f"/proc/{name}/environ").split(b"\0"):
+            continue
+        if stat_of(name)[0] not in (None, "Z", "X"):
+            found[int(name)] = [w.decode(errors="replace") for w in read(f"/proc/{name}/cmdline").split(b"\0")[:-1]]
+    return found
+
+
+def role_of(argv, environment):
+    """"worker 1", "scheduler", "rank 0" of MPI, "mpirun", "run" of a supervisor's child, or None."""
+    if not argv:
+        return None
+    if os.path.basename(argv[0]).startswith(("mpirun", "mpiexec", "orterun", "prterun")):
+        return "mpirun"
+    if len(argv) > 1 and argv[1] in ("worker", "server", "scheduler"):
+        rank = argv[argv.index("--rank") + 1] if "--rank" in argv else None
+        return argv[1] if rank is None else f"{argv[1]} {rank}"
+    rank = environment.get("OMPI_COMM_WORLD_RANK")
+    if rank is not None:
+        return f"rank {rank}"
+    return "run" if "--life" in argv else None
+
+
+def environment_of(pid):
+    pairs = (w.decode(errors="replace").partition("=") for w in read(f"/proc/{pid}/environ").split(b"\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def roles(mark):
+    """{role: pid} of a run's processes."""
+    return {role_of(argv, environment_of(pid)): pid for pid, argv in marked(mark).items()}
+
+
+def send(pid, number):
+    """Whether the process was there."""
+    try:
+        os.kill(pid, number)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def end_all(mark):
+    for pid in marked(mark):
+        send(pid, signal.SIGKILL)
+
+
+def is_of_a_run(name, mpi):
+    """Whether a name in shared memory is what a run's processes make, or Open MPI for them; benches make others."""
+    return mpi and name.startswith(("vader_segment", "sm_segment")) or name.startswith("starring-") and not name.startswith("starring-bench")
+
+
+def segments():
+    """Names in shared memory."""
+    try:
+        return set(os.listdir(SHARED))
+    except OSError:
+        return set()

@@ -1,0 +1,46 @@
+"""What a drill found, by who died and when."""
+from statistics import median
+
+
+def groups_of(results):
+    """{(job, victims, moment and how): results}, in the order of their names."""
+    groups = {}
+    for r in results:
+        kinds = sorted({v.split()[0] for v in r.victims})
+        who = "launcher" if r.how == "launcher" else " + ".join(kinds) if len(kinds) == len(r.victims) else f"two {kinds[0]}s"
+        when = r.moment + ("" if r.how in ("killed", "launcher") else f", {r.how}")
+        groups.setdefault((r.job, who, when), []).append(r)
+    return dict(sorted(groups.items()))
+
+
+def number(value, form):
+    return "-" if value is None else format(value, form)
+
+
+def row(key, results):
+    seconds = [r.to_next_s for r in results if r.to_next_s is not None]
+    again = [r.steps_again for r in results if r.steps_again is not None]
+    return [*key, str(len(results)), str(sum(r.hit for r in results)), str(sum(bool(r.wrong) for r in results)),
+            number(median(seconds) if seconds else None, ".2f"), number(max(seconds, default=None), ".2f"),
+            number(median(again) if again else None, ".0f"), number(max(again, default=None), ".0f")]
+
+
+HEAD = ["job", "who died", "when", "runs", "hit", "wrong", "s to next step", "at most", "steps again", "at most"]
+
+
+def rows(results):
+    return [row(key, group) for key, group in groups_of(results).items()] + [row(("all", "", ""), results)]
+
+
+def markdown(results):
+    body = rows(results)
+    wide = [max(len(line[i]) for line in [HEAD] + body) for i in range(len(HEAD))]
+
+    def line(words):
+        return "| " + " | ".join(w.ljust(n) if i < 3 else w.rjust(n) for i, (w, n) in enumerate(zip(words, wide))) + " |"
+    rule = "|" + "|".join("-" * (n + 2) if i < 3 else "-" * (n + 1) + ":" for i, n in enumerate(wide)) + "|"
+    return "\n".join([line(HEAD), rule] + [line(words) for words in body])
+
+
+def document(results, facts):
+    return dict(facts, runs=len(results), wrong=sum(bool(r.wrong) for r in results), exercises=[vars(r) for r in results])

@@ -1,0 +1,25 @@
+// A server's part of the checkpoint that a job goes on from, read by a thread of its own: shards and main thread answer
+// their peers meanwhile. Pulls that come before it has been read wait (ps/server/server_core.h).
+//
+// Threads   One thread creates and destroys it; loader_state from any.
+#ifndef STARRING_PS_CHECKPOINT_LOADER_H
+#define STARRING_PS_CHECKPOINT_LOADER_H
+
+#include "ps/checkpoint/state_file.h"
+
+enum loader_state { LOADER_READS, LOADER_DONE, LOADER_FAILED };
+
+struct loader;
+// path: absolute. seal: what the checkpoint has where the scheduler runs (start_point.h). Copies what o points to, but not
+// what that points to. NULL after logging.
+struct loader *loader_create(const struct state_read *o, const char *path, uint64_t seal);
+enum loader_state loader_state(struct loader *l);
+// Once it is done: how far all keys of the job are, and the steps behind which the checkpoint is.
+const struct key_rows *loader_rows(const struct loader *l);
+int64_t loader_step(const struct loader *l);
+// Once it has failed: why.
+const char *loader_error(const struct loader *l);
+void loader_stop(struct loader *l);  // reads no further; NULL is allowed
+void loader_destroy(struct loader **l);
+
+#endif

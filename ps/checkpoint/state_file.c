@@ -1,0 +1,137 @@
+#include "ps/checkpoint/state_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/consistency.h"
+#include "shared/core/error.h"
+
+#define SLICE (1 << 20)  // elements: whoever asks to stop waits for one
+
+struct state_file {
+    struct state_file_options o;
+    int states;
+    struct key_table *table;  // NULL: the keys are all equally far
+    struct part_file *part;
+    int ranges;  // written
+};
+
+int *state_file_keys(const struct shard_map *map, int rank, int *count) {
+    int *keys = xcalloc((unsigned long)map->count + 1, sizeof *keys);
+    *count = 0;
+    for (int key = map->count - 1; key >= 0; key--)
+        if (map->parts[key].shard / map->threads == rank) keys[(*count)++] = key;
+    return keys;
+}
+
+static struct state_range *ranges_of(const struct state_file *f, const int *keys, int count) {
+    struct state_range *r = xcalloc((unsigned long)count * (unsigned long)(1 + f->states) + 1, sizeof *r);
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        const struct partition *p = &f->o.map->parts[keys[i]];
+        for (int kind = STATE_MASTER; kind <= f->states; kind++)
+            r[n++] = (struct state_range){.unit = p->unit, .kind = kind, .begin = p->begin, .end = p->end};
+    }
+    return r;
+}
+
+static void free_file(struct state_file **at) {
+    key_table_destroy(&(*at)->table);
+    free(*at);
+    *at = NULL;
+}
+
+struct state_file *state_file_create(const struct state_file_options *o, char **error) {
+    struct state_file *f = xcalloc(1, sizeof *f);
+    struct part_extra extra[KEY_TABLE_EXTRAS];
+    char who[32];
+    int count;
+    int *keys = state_file_keys(o->map, o->rank, &count);
+    f->o = *o;
+    f->states = o->config->optimizer.row->states;
+    if (consistency_of(o->config).row->on_arrival)
+        f->table = key_table_create(o->map, count, o->config->workers);
+    if (f->table) key_table_extras(f->table, extra);
+    snprintf(who, sizeof who, "server-%d", o->rank);
+    char *dir = checkpoint_partial(o->run_dir, o->step, o->life);
+    struct state_range *ranges = ranges_of(f, keys, count);
+    f->part = part_file_create(&(struct part_options){.dir = dir,
+                                                      .participant = who,
+                                                      .layout = o->layout,
+                                                      .ranges = ranges,
+                                                      .count = count * (1 + f->states),
+                                                      .extra = f->table ? extra : NULL,
+                                                      .extras = f->table ? KEY_TABLE_EXTRAS : 0},
+                               error);
+    free(ranges);
+    free(dir);
+    free(keys);
+    if (!f->part) free_file(&f);
+    return f;
+}
+
+static int write_range(struct state_file *f, const struct partition *p, const float *data,
+                       const _Atomic int *stop) {
+    int range = f->ranges++, rc = 0;
+    for (int64_t at = p->begin; at < p->end && !rc; at += SLICE) {
+        int64_t end = p->end - at < SLICE ? p->end : at + SLICE;
+        if (stop && *stop) return -1;
+        rc = part_file_write(f->part, range, at, end, data + (at - p->begin));
+    }
+    return rc;
+}
+
+int state_file_write(struct state_file *f, const struct key_counts *k, const struct server_buffers *buf,
+                     const _Atomic int *stop) {
+    const struct partition *p = &f->o.map->parts[k->key];
+    if (f->table) key_table_add(f->table, k);
+    int rc = write_range(f, p, buf->master, stop);
+    for (int i = 0; i < f->states && !rc; i++) rc = write_range(f, p, buf->state[i], stop);
+    return rc;
+}
+
+int64_t state_file_bytes(const struct state_file *f) { return part_file_bytes(f->part); }
+
+int state_file_finish(struct state_file **f, char **error) {
+    int rc = part_file_finish(&(*f)->part, error);
+    free_file(f);
+    return rc;
+}
+
+void state_file_discard(struct state_file **f, const char *why) {
+    if (!*f) return;
+    part_file_discard(&(*f)->part, why);
+    free_file(f);
+}
+
+void state_file_refuse(const struct state_file_options *o, const char *why) {
+    char who[32], *dir = checkpoint_partial(o->run_dir, o->step, o->life);
+    snprintf(who, sizeof who, "server-%d", o->rank);
+    part_file_refuse(dir, who, why);
+    free(dir);
+}
+
+// ---------------------------------------------------------------- reading
+static int read_range(const struct state_read *r, struct checkpoint *c, const struct partition *p, int kind,
+                      float *out) {
+    for (int64_t at = p->begin; at < p->end; at += SLICE) {
+        int64_t end = p->end - at < SLICE ? p->end : at + SLICE;
+        if (r->stop && *r->stop) return fail("interrupted while it read %s", checkpoint_path(c));
+        if (checkpoint_read(c, r->layout, p->unit, kind, at, end, out + (at - p->begin))) return -1;
+    }
+    return 0;
+}
+
+int state_file_read(const struct state_read *r, struct checkpoint *c) {
+    int count, rc = 0, *keys = state_file_keys(r->map, r->rank, &count);
+    for (int i = 0; i < count && !rc; i++) {
+        const struct partition *p = &r->map->parts[keys[i]];
+        const struct server_buffers *buf = &r->buffers[keys[i]];
+        rc = read_range(r, c, p, STATE_MASTER, buf->master);
+        for (int s = 0; s < r->config->optimizer.row->states && !rc; s++)
+            rc = read_range(r, c, p, STATE_OPTIMIZER + s, buf->state[s]);
+    }
+    free(keys);
+    return rc;
+}

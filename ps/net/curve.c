@@ -1,0 +1,123 @@
+#include "ps/net/curve.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "ps/trust/trust.h"
+#include "shared/core/error.h"
+
+#define HANDSHAKE_MS 3000
+#define BACKLOG      256  // connections that wait to be accepted
+// A peer that breaks handshakes off has no such key. One that is slow, or just ends, breaks off one now and then.
+#define BROKEN_OFF_MANY  8
+#define BROKEN_OFF_GAP_S 2.0
+
+static bool set_number(void *socket, int option, int value) {
+    return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
+}
+
+static bool set_key(void *socket, int option, const uint8_t key[TRUST_KEY_BYTES]) {
+    return zmq_setsockopt(socket, option, key, TRUST_KEY_BYTES) == 0;
+}
+
+static bool set_text(void *socket, int option, const char *text) {
+    return zmq_setsockopt(socket, option, text, strlen(text)) == 0;
+}
+
+static int done(bool good) {
+    if (good) return 0;
+    return fail("this libzmq cannot keep strangers out: %s; it is to be built with CURVE (libsodium)%s",
+                zmq_strerror(errno), zmq_has("curve") ? "" : ", and is not");
+}
+
+static bool is_plain(const struct ps_trust *t, enum net_plane plane) {
+    return t->mode == TRUST_LOOPBACK && plane == NET_DATA;
+}
+
+int curve_listen(void *socket, const struct ps_trust *t, enum net_plane plane) {
+    bool good =
+        set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_number(socket, ZMQ_BACKLOG, BACKLOG);
+    if (t->mode == TRUST_INSECURE) return done(good);
+    // Were nobody there to be asked, a stranger would have no name, and net.c would hear nobody.
+    good = good && set_text(socket, ZMQ_ZAP_DOMAIN, "starring");
+    if (is_plain(t, plane)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
+    return done(good && set_number(socket, ZMQ_CURVE_SERVER, 1) &&
+                set_key(socket, ZMQ_CURVE_SECRETKEY, t->own.secret_key));
+}
+
+int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer *to) {
+    const uint8_t *key = t->scheduler;
+    bool good = set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
+    if (t->mode == TRUST_INSECURE) return done(good);
+    if (is_plain(t, to->plane)) {
+        if (!to->token || !*to->token)
+            return fail("the scheduler has named no token of server %d, which listens on %s", to->server,
+                        to->address);
+        return done(good && set_text(socket, ZMQ_PLAIN_USERNAME, TRUST_MEMBER) &&
+                    set_text(socket, ZMQ_PLAIN_PASSWORD, to->token));
+    }
+    if (to->plane == NET_DATA && !(key = trust_server_key(t, to->server)))
+        return fail("public.keys has no key of server %d, which listens on %s", to->server, to->address);
+    return done(good && set_key(socket, ZMQ_CURVE_SERVERKEY, key) &&
+                set_key(socket, ZMQ_CURVE_PUBLICKEY, t->own.public_key) &&
+                set_key(socket, ZMQ_CURVE_SECRETKEY, t->own.secret_key));
+}
+
+// ---------------------------------------------------------------- what becomes of handshakes
+struct curve_watch {
+    void *events;  // PAIR
+    enum net_refusal found;
+    int broken_off;  // one soon after the other
+    double last_s;
+};
+
+struct curve_watch *curve_watch_start(void *context, void *socket) {
+    const int linger_ms = 0, which = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                                     ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    char name[64];
+    snprintf(name, sizeof name, "inproc://handshakes-%p", socket);
+    if (zmq_socket_monitor(socket, name, which) != 0) return NULL;
+    struct curve_watch *w = xcalloc(1, sizeof *w);
+    w->events = zmq_socket(context, ZMQ_PAIR);
+    if (w->events && zmq_setsockopt(w->events, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0 &&
+        zmq_connect(w->events, name) == 0)
+        return w;
+    curve_watch_end(&w, socket);
+    return NULL;
+}
+
+static void count(struct curve_watch *w, unsigned event) {
+    double now_s = now_seconds();
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) w->found = NET_KEY_REFUSED;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) w->found = NET_OTHER_MODE;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) w->broken_off = 0;
+    if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return;
+    if (now_s - w->last_s > BROKEN_OFF_GAP_S) w->broken_off = 0;
+    w->last_s = now_s;
+    if (++w->broken_off >= BROKEN_OFF_MANY) w->found = NET_OTHER_KEY;
+}
+
+// An event is two parts: its number with a value, and an address.
+enum net_refusal curve_watch_look(struct curve_watch *w) {
+    unsigned char head[6], address[256];
+    while (w && !w->found && zmq_recv(w->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
+        uint16_t event;
+        memcpy(&event, head, sizeof event);
+        zmq_recv(w->events, address, sizeof address, ZMQ_DONTWAIT);
+        count(w, event);
+    }
+    return w ? w->found : NET_NOT_REFUSED;
+}
+
+void curve_watch_end(struct curve_watch **w, void *socket) {
+    if (!*w) return;
+    zmq_socket_monitor(socket, NULL, 0);
+    if ((*w)->events) zmq_close((*w)->events);
+    free(*w);
+    *w = NULL;
+}

@@ -1,0 +1,124 @@
+#include "ps/net/rejoin.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/launch/launch.h"
+#include "shared/launch/stop.h"
+
+#define VARIABLE \
+    "STARRING_AGAIN"  // "PROCESS INCARNATION TIMES": what the program before this one leaves to it
+#define WORDS_MAX 1024
+
+extern char **environ;
+
+struct again {
+    uint64_t was;
+    int times;
+};
+
+// Of another process, which may have handed its environment on: nothing.
+static struct again left_here(void) {
+    const char *text = getenv(VARIABLE);
+    struct again a = {0};
+    int pid = 0;
+    if (text && sscanf(text, "%d %" SCNx64 " %d", &pid, &a.was, &a.times) == 3 && pid == (int)getpid())
+        return a;
+    return (struct again){0};
+}
+
+uint64_t rejoin_was(void) { return left_here().was; }
+
+bool rejoin_asked(uint64_t job, const struct wire_header *h) {
+    return h->kind == WIRE_ROLLBACK && h->role == PS_SCHEDULER && h->job && h->job != job;
+}
+
+// The words that this process was started with. The caller does not outlive them.
+static char **own_words(void) {
+    char **words = xcalloc(WORDS_MAX + 1, sizeof *words), *text = NULL;
+    size_t size = 0;
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    for (int n = 0; f && n < WORDS_MAX && getdelim(&text, &size, 0, f) > 0; n++) words[n] = xstrdup(text);
+    if (f) fclose(f);
+    free(text);
+    return words;
+}
+
+// The environment with VARIABLE in it: setenv would move what other threads read.
+static char **own_environment(char *variable) {
+    size_t count = 0, n = 0;
+    while (environ[count]) count++;
+    char **all = xcalloc(count + 2, sizeof *all);
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], VARIABLE "=", strlen(VARIABLE) + 1) != 0) all[n++] = environ[i];
+    all[n] = variable;
+    return all;
+}
+
+// Those that somebody has left open by mistake too.
+static void keep_standard_streams_alone(void) {
+    DIR *d = opendir("/proc/self/fd");
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
+        if (atoi(e->d_name) > STDERR_FILENO) fcntl(atoi(e->d_name), F_SETFD, FD_CLOEXEC);
+    if (d) closedir(d);
+}
+
+// What a signal does until the program has installed its handlers again: the launcher's SIGTERM ends the process, and a
+// terminal's Ctrl-C concerns its launcher alone. The signal of the launcher's death belongs to a thread.
+static void reset_signals(bool supervised) {
+    sigset_t none;
+    sigemptyset(&none);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, supervised ? SIG_IGN : SIG_DFL);
+    if (supervised) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (supervised && !stop_supervised()) _exit(EXIT_RUN_FAILED);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+}
+
+static void become_myself(uint64_t incarnation, int times) {
+    char *program = launch_self(), **words = own_words();
+    char *variable = xasprintf(VARIABLE "=%d %" PRIx64 " %d", (int)getpid(), incarnation, times);
+    char **environment = own_environment(variable);
+    // Whoever holds the stream may be stuck with it: what it has not written is lost, as where a process is killed.
+    if (ftrylockfile(stdout) == 0) {
+        fflush(stdout);
+        funlockfile(stdout);
+    }
+    keep_standard_streams_alone();
+    if (program && access(program, X_OK) == 0) execve(program, words, environment);
+    execve("/proc/self/exe", words, environment);  // its file has been replaced or removed
+}
+
+int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char *why) {
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // never unlocked by who begins anew
+    const struct again before = left_here();
+    int restarts = o->config->recovery.restart;
+    if (!restarts)
+        return fail(
+            "%s: the job begins anew, and this role knows no restarts: give every role the same --restart N",
+            why);
+    if (before.times >= restarts) return fail("%s; all restarts are used up (--restart %d)", why, restarts);
+    pthread_mutex_lock(&one);
+    bool supervised = stop_supervised();
+    if (o->say_waiting) info("%s: logging in again at %s", why, o->scheduler);
+    reset_signals(supervised);
+    if (o->stop && *o->stop) {
+        pthread_mutex_unlock(&one);
+        error_quiet(supervised);  // the launcher says it
+        return fail("interrupted");
+    }
+    become_myself(incarnation, before.times + 1);
+    int error = errno;
+    pthread_mutex_unlock(&one);
+    return fail("%s; and the program cannot be started again: %s", why, strerror(error));
+}

@@ -1,0 +1,233 @@
+#include "ps/record/arrivals.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/report/run_file.h"
+
+struct key_arrivals {
+    struct arrival *all;  // (count)
+    int64_t count, room;
+    uint32_t *places;  // (workers, steps) of what was read: where in all
+};
+
+struct arrivals {
+    struct arrivals_options o;
+    struct key_arrivals *keys;  // (map->count); those of other shards stay empty
+};
+
+struct arrivals *arrivals_create(const struct arrivals_options *o) {
+    struct arrivals *a = xcalloc(1, sizeof *a);
+    a->o = *o;
+    a->keys = xcalloc((unsigned long)o->map->count, sizeof *a->keys);
+    return a;
+}
+
+void arrivals_destroy(struct arrivals **at) {
+    struct arrivals *a = *at;
+    if (!a) return;
+    for (int key = 0; key < a->o.map->count; key++) {
+        free(a->keys[key].all);
+        free(a->keys[key].places);
+    }
+    free(a->keys);
+    free(a);
+    *at = NULL;
+}
+
+void arrivals_note(struct arrivals *a, int key, const struct arrival *x) {
+    struct key_arrivals *k = &a->keys[key];
+    if (k->count == k->room) {
+        k->room = k->room ? 2 * k->room : 64;
+        k->all = xrealloc(k->all, (unsigned long)k->room * sizeof *k->all);
+    }
+    k->all[k->count++] = *x;
+}
+
+const struct arrival *arrivals_at(const struct arrivals *a, int key, int64_t i) {
+    const struct key_arrivals *k = &a->keys[key];
+    return i < k->count ? &k->all[i] : NULL;
+}
+
+const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker, int64_t step) {
+    const struct key_arrivals *k = &a->keys[key];
+    if (step < 0 || step >= a->o.steps || worker >= a->o.workers) return NULL;
+    return &k->all[k->places[worker * a->o.steps + step]];
+}
+
+// ---------------------------------------------------------------- writing
+static void write_head(FILE *f, const struct arrivals_options *o) {
+    fprintf(f, "starring arrivals 1 shard %d workers %d steps %lld manifest %016llx (%s)\n", o->shard,
+            o->workers, (long long)o->steps, (unsigned long long)o->manifest->hash, o->manifest->text);
+}
+
+int arrivals_write(const struct arrivals *a, const char *dir) {
+    char *text = NULL, *name = xasprintf("arrivals.%d", a->o.shard);
+    size_t size = 0;
+    int keys = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (!f) {
+        free(name);
+        return fail("%s/arrivals.%d: out of memory", dir, a->o.shard);
+    }
+    write_head(f, &a->o);
+    for (int key = 0; key < a->o.map->count; key++) {
+        const struct key_arrivals *k = &a->keys[key];
+        if (a->o.map->parts[key].shard != a->o.shard) continue;
+        fprintf(f, "key %d:", key);
+        for (int64_t i = 0; i < k->count; i++) {
+            fprintf(f, " %d@%u", k->all[i].worker, k->all[i].version);
+            if (k->all[i].staleness) fprintf(f, "+%u", k->all[i].staleness);
+        }
+        fputc('\n', f);
+        keys++;
+    }
+    fprintf(f, "end %d\n", keys);
+    int rc = fclose(f) ? fail("%s/%s: out of memory", dir, name) : run_file_write(dir, name, text);
+    free(text);
+    free(name);
+    return rc;
+}
+
+// ---------------------------------------------------------------- reading
+struct reading {
+    struct arrivals *a;
+    const char *path;
+    int line;
+};
+
+static int refuse(const struct reading *r, const char *why) {
+    return fail("%s, line %d: %s; --replay-arrivals needs what --record-arrivals left of the same run",
+                r->path, r->line, why);
+}
+
+// WORKER@VERSION[+STALENESS], digits alone. NULL: it is none; else behind it.
+static const char *read_arrival(const char *at, struct arrival *x) {
+    uint64_t number[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        int digits = 0;
+        for (; isdigit((unsigned char)*at) && digits < 10; digits++)
+            number[i] = number[i] * 10 + (uint64_t)(*at++ - '0');
+        if (!digits || number[i] > UINT32_MAX / 2) return NULL;
+        if (i < 2 && *at != "@+"[i]) break;
+        if (i < 2) at++;
+        if (i == 0 && !isdigit((unsigned char)*at)) return NULL;
+    }
+    *x = (struct arrival){(int32_t)number[0], (uint32_t)number[1], (uint32_t)number[2]};
+    return *at == ' ' || !*at ? at : NULL;
+}
+
+// What any run does: versions grow by one or, where a push was skipped, not at all; a worker computes on weights
+// that hold its own last push.
+static int check_arrival(const struct reading *r, struct key_arrivals *k, const struct arrival *x,
+                         uint32_t *done, uint32_t *own) {
+    const struct arrival *before = k->count ? &k->all[k->count - 1] : NULL;
+    uint32_t now = x->version + x->staleness, last = before ? before->version + before->staleness : 0;
+    if (x->worker >= r->a->o.workers) return refuse(r, "names a worker that the run does not have");
+    if (done[x->worker] >= r->a->o.steps)
+        return refuse(r, "has more pushes of a worker than the run has steps");
+    if (now < last || now > last + (before != NULL))
+        return refuse(r, "has versions that do not follow each other");
+    if (x->version < own[x->worker]) return refuse(r, "has a push on weights older than its worker's last");
+    return 0;
+}
+
+static int read_key(const struct reading *r, const char *text, int wanted) {
+    struct arrivals *a = r->a;
+    int key = -1, used = 0, rc = 0;
+    if (sscanf(text, "key %d:%n", &key, &used) != 1 || !used)
+        return refuse(r, "is torn: a line \"key K: ..\" was expected");
+    if (key != wanted) return refuse(r, "is of another key than the shard's next one");
+    struct key_arrivals *k = &a->keys[key];
+    unsigned long workers = (unsigned long)a->o.workers;
+    uint32_t *done = xcalloc(workers, sizeof *done), *own = xcalloc(workers, sizeof *own);
+    k->places = xcalloc(workers * (unsigned long)a->o.steps, sizeof *k->places);
+    for (const char *at = text + used; *at == ' ' && !rc;) {
+        struct arrival x;
+        if (!(at = read_arrival(at + 1, &x))) {
+            rc = refuse(r, "is torn: WORKER@VERSION+STALENESS was expected");
+            break;
+        }
+        if ((rc = check_arrival(r, k, &x, done, own))) break;
+        k->places[x.worker * a->o.steps + done[x.worker]++] = (uint32_t)k->count;
+        own[x.worker] = x.version + x.staleness;  // one more unless it was skipped, which the next one tells
+        arrivals_note(a, key, &x);
+    }
+    for (int w = 0; w < a->o.workers && !rc; w++)
+        if (done[w] < a->o.steps)
+            rc = refuse(r, "has fewer pushes of a worker than the run has steps: torn, or interrupted");
+    free(done);
+    free(own);
+    return rc;
+}
+
+static int read_head(const struct reading *r, const char *text) {
+    const struct arrivals_options *o = &r->a->o;
+    char *wanted = NULL;
+    size_t size = 0;
+    if (strncmp(text, "starring arrivals 1 ", 20) != 0) return refuse(r, "is no head of recorded arrivals");
+    FILE *f = open_memstream(&wanted, &size);
+    if (!f) return fail("%s: out of memory", r->path);
+    write_head(f, o);
+    fclose(f);
+    wanted[strcspn(wanted, "\n")] = 0;
+    bool same = !strcmp(text, wanted);
+    if (!same)
+        fail(
+            "%s, line 1: is of another run: it has \"%.300s\", this one \"%.300s\"; --replay-arrivals needs the same "
+            "model, workers, servers, steps and settings",
+            r->path, text + 20, wanted + 20);
+    free(wanted);
+    return same ? 0 : -1;
+}
+
+// The next line, cut at its end; NULL: there is none, or it has no end.
+static char *next_line(char **rest, struct reading *r) {
+    char *line = *rest, *end = strchr(line, '\n');
+    r->line++;
+    if (!end) return NULL;
+    *end = 0;
+    *rest = end + 1;
+    return line;
+}
+
+static int read_all(struct reading *r, char *text) {
+    struct arrivals *a = r->a;
+    int keys = 0, count = -1, used = 0;
+    char *line = next_line(&text, r);
+    if (!line) return refuse(r, "is torn");
+    if (read_head(r, line)) return -1;
+    for (int key = 0; key < a->o.map->count; key++) {
+        if (a->o.map->parts[key].shard != a->o.shard) continue;
+        if (!(line = next_line(&text, r))) return refuse(r, "is torn or missing");
+        if (read_key(r, line, key)) return -1;
+        keys++;
+    }
+    if (!(line = next_line(&text, r))) return refuse(r, "is torn or missing: \"end\" was expected");
+    if (sscanf(line, "end %d%n", &count, &used) != 1 || line[used] || count != keys)
+        return refuse(r, "is not the \"end\" of this shard's keys");
+    return *text ? refuse(r, "is followed by more") : 0;
+}
+
+struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir) {
+    char *name = xasprintf("arrivals.%d", o->shard), *path = xasprintf("%s/%s", dir, name);
+    char *text = run_file_read(dir, name, true);
+    struct arrivals *a = arrivals_create(o);
+    struct reading r = {.a = a, .path = path};
+    int rc =
+        text
+            ? read_all(&r, text)
+            : fail(
+                  "--replay-arrivals: %s cannot be read: %s; a run with --record-arrivals leaves one for each "
+                  "thread of its servers",
+                  path, strerror(errno));
+    if (rc) arrivals_destroy(&a);
+    free(text);
+    free(path);
+    free(name);
+    return a;
+}

@@ -1,0 +1,41 @@
+// The order in which a shard applied the pushes of an asynchronous run, kept to be repeated: for each key the worker
+// of each push, the version that it computed on, and its staleness. That is all that such a run depends on.
+//
+//     DIR/arrivals.SHARD, text    starring arrivals 1 shard 0 workers 2 steps 3 manifest 0123456789abcdef (words)
+//                                 key 4: 0@0 1@0+1 0@1+1 1@2+1 0@3 1@4+1
+//                                 end 1
+//
+// WORKER@VERSION+STALENESS, +0 left out. A worker's pushes of a key come in the order of its steps.
+//
+// Ownership   One of a shard's, used by its thread; read and written by the server's main thread.
+// Errors      A file that does not fit the run, or is not whole, is refused: its name, the line and why.
+#ifndef STARRING_PS_RECORD_ARRIVALS_H
+#define STARRING_PS_RECORD_ARRIVALS_H
+
+#include "ps/manifest.h"
+
+struct arrival {
+    int32_t worker;
+    uint32_t version;    // computed on
+    uint32_t staleness;  // updates between that one and this push
+};
+
+struct arrivals_options {
+    const struct shard_map *map;  // outlives it
+    const struct manifest *manifest;
+    int shard, workers;
+    int64_t steps;
+};
+
+struct arrivals;
+struct arrivals *arrivals_create(const struct arrivals_options *o);
+struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir);  // NULL after logging
+int arrivals_write(const struct arrivals *a, const char *dir);                      // 0, or -1 after logging
+void arrivals_destroy(struct arrivals **a);
+
+void arrivals_note(struct arrivals *a, int key, const struct arrival *x);
+// The i-th push of a key; a worker's push of a step (of what was read). NULL: there is none.
+const struct arrival *arrivals_at(const struct arrivals *a, int key, int64_t i);
+const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker, int64_t step);
+
+#endif

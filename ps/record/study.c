@@ -1,0 +1,146 @@
+#include "ps/record/study.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "kernels/operations.h"
+#include "kernels/queue/clock.h"
+#include "shared/core/error.h"
+#include "shared/files/regular_file.h"
+#include "shared/report/run_file.h"
+
+struct tally {
+    uint64_t count, max;
+    double sum;      // of tau
+    double updates;  // of the pushes' numbers, 1, 2, ..
+};
+
+struct study {
+    struct study_options o;
+    struct tally *units;  // (units)
+    struct tally points[STUDY_POINTS];
+    int64_t *pushed;  // (map->count)
+    FILE *log;
+    char *path;
+    bool failed;
+};
+
+struct study *study_create(const struct study_options *o) {
+    struct study *s = xcalloc(1, sizeof *s);
+    s->o = *o;
+    s->units = xcalloc((unsigned long)o->layout->count, sizeof *s->units);
+    s->pushed = xcalloc((unsigned long)o->map->count, sizeof *s->pushed);
+    if (!o->dir) return s;
+    s->path = xasprintf("%s/ranks/updates-%d.jsonl", o->dir, o->shard);
+    s->log = file_create_stream(s->path);
+    if (s->log) return s;
+    fail("--log-updates: %s cannot be written: %s", s->path, strerror(errno));
+    study_destroy(&s);
+    return NULL;
+}
+
+void study_destroy(struct study **at) {
+    struct study *s = *at;
+    if (!s) return;
+    if (s->log) fclose(s->log);
+    free(s->path);
+    free(s->units);
+    free(s->pushed);
+    free(s);
+    *at = NULL;
+}
+
+static void count(struct tally *t, uint64_t tau, int64_t number) {
+    t->count++;
+    t->sum += (double)tau;
+    t->updates += (double)number;
+    if (tau > t->max) t->max = tau;
+}
+
+// Of the gradient as it is applied: clipped and without the loss scale where its worker decides that alone.
+static double norm_of(const struct study *s, const struct wire_header *h, const void *grad, int64_t n) {
+    struct exact_sum sum;
+    const struct sumsq_args a = {.out = &sum, .x = grad, .n = n, .zero_out = true, .dt = s->o.dtype};
+    const char *why;
+    if (cpu_ops[OP_SUMSQ](1, &a, &why) != 0 || sum.nonfinite) return NAN;
+    return sqrt(exact_sum_value(&sum)) * (double)h->grad_scale;
+}
+
+static void log_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau) {
+    const struct partition *p = &s->o.map->parts[h->key];
+    double norm = norm_of(s, h, grad, p->end - p->begin);
+    char text[32] = "null";
+    if (isfinite(norm)) snprintf(text, sizeof text, "%.9g", norm);
+    int rc = fprintf(s->log,
+                     "{\"worker\":%d,\"unit\":\"%s\",\"key\":%d,\"step\":%lld,\"version\":%lld,\"tau\":%llu,"
+                     "\"norm\":%s,\"time_ns\":%lld}\n",
+                     h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1,
+                     (long long)h->version, (unsigned long long)tau, text, (long long)queue_now_ns());
+    if (rc < 0) s->failed = true;
+}
+
+void study_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau) {
+    int64_t number = s->pushed[h->key]++,
+            point = s->o.pushes > STUDY_POINTS ? number * STUDY_POINTS / s->o.pushes : number;
+    if (point >= STUDY_POINTS) point = STUDY_POINTS - 1;
+    count(&s->units[s->o.map->parts[h->key].unit], tau, number + 1);
+    count(&s->points[point], tau, number + 1);
+    if (s->log) log_push(s, h, grad, tau);
+}
+
+void study_begin(struct study *s, int key, int64_t pushes) { s->pushed[key] = pushes; }
+
+// ---------------------------------------------------------------- the file
+static void merge(struct tally *into, const struct tally *t) {
+    into->count += t->count;
+    into->sum += t->sum;
+    into->updates += t->updates;
+    if (t->max > into->max) into->max = t->max;
+}
+
+static cJSON *tally_json(const struct tally *t, const char *unit) {
+    cJSON *o = cJSON_CreateObject();
+    if (unit) cJSON_AddStringToObject(o, "unit", unit);
+    cJSON_AddNumberToObject(o, "count", (double)t->count);
+    cJSON_AddNumberToObject(o, "sum", t->sum);
+    cJSON_AddNumberToObject(o, "max", (double)t->max);
+    if (!unit) cJSON_AddNumberToObject(o, "updates", t->updates);
+    return o;
+}
+
+static int end_log(struct study *s) {
+    if (!s->log) return 0;
+    bool failed = (fclose(s->log) != 0) | s->failed;
+    s->log = NULL;
+    return failed ? fail("--log-updates: %s cannot be written: %s", s->path, strerror(errno)) : 0;
+}
+
+int study_write(struct study *const *all, int shards, const char *dir, int rank) {
+    const struct layout *l = all[0]->o.layout;
+    cJSON *o = cJSON_CreateObject(), *units = cJSON_AddArrayToObject(o, "units"),
+          *points = cJSON_AddArrayToObject(o, "points");
+    int rc = 0;
+    for (int i = 0; i < shards; i++)
+        if (end_log(all[i]) != 0) rc = -1;
+    for (int u = 0; u < l->count; u++) {
+        struct tally sum = {0};
+        for (int i = 0; i < shards; i++) merge(&sum, &all[i]->units[u]);
+        cJSON_AddItemToArray(units, tally_json(&sum, l->units[u].name));
+    }
+    for (int p = 0; p < STUDY_POINTS; p++) {
+        struct tally sum = {0};
+        for (int i = 0; i < shards; i++) merge(&sum, &all[i]->points[p]);
+        cJSON_AddItemToArray(points, tally_json(&sum, NULL));
+    }
+    char *text = cJSON_PrintUnformatted(o), *name = xasprintf("ranks/staleness-%d.json", rank);
+    if (run_file_write(dir, name, text) != 0) rc = -1;
+    free(name);
+    free(text);
+    cJSON_Delete(o);
+    return rc;
+}

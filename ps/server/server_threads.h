@@ -1,0 +1,89 @@
+// What a server's threads share. Its main thread logs in, keeps alive and watches (server.c); each shard thread owns one
+// ROUTER, its own DEALER to the scheduler, one core and the core's keys (shard.c). They share nothing but the flags
+// below. For these two files alone.
+#ifndef STARRING_PS_SERVER_SERVER_THREADS_H
+#define STARRING_PS_SERVER_SERVER_THREADS_H
+
+#include <pthread.h>
+
+#include "ps/checkpoint/keeper.h"
+#include "ps/checkpoint/loader.h"
+#include "ps/net/login.h"
+#include "ps/net/net.h"
+#include "ps/record/arrivals.h"
+#include "ps/record/study.h"
+#include "ps/replica/link.h"
+#include "ps/replica/rescue_part.h"
+#include "ps/server/server_core.h"
+#include "ps/server/server_sharing.h"
+#include "ps/server/server_time.h"
+
+struct pulse;
+struct server;
+
+// The last question of a worker about what can be shared.
+struct shard_met {
+    uint64_t incarnation, seq;
+};
+
+struct shard {
+    struct server *server;
+    int thread;
+    struct net_socket *router, *scheduler;
+    struct server_core *core;
+    struct link link;
+    struct diary *diary;
+    struct arrivals *record, *replay;  // NULL: none
+    struct study *study;
+    struct net_route *routes;  // (workers)
+    bool acquainted;           // its core knows who is in the job
+    struct shard_met *met;     // (workers)
+    struct ps_identity id;
+    pthread_t tid;
+    bool started, loaded;    // its keys have what the loader has read
+    _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
+    uint64_t seen_turns;     // the main thread's
+    double seen_s;
+    _Atomic int failed;  // error is complete before this is set
+    char error[WIRE_TEXT_MAX];
+};
+
+struct server {
+    const struct ps_role_options *o;
+    const struct config *c;
+    struct shard_map *map;
+    struct manifest manifest, order;
+    struct net *net;
+    struct net_socket *scheduler;
+    struct pulse *pulse;
+    struct wire_count wire;
+    struct ps_identity id;
+    char *endpoints;
+    struct device *dev;
+    struct arena arena;
+    struct server_buffers *buffers;
+    struct replica_buffers *replicas;
+    struct server_buffers *twins;  // the same, as the buffers of the server whose they are
+    struct server_sharing sharing;
+    struct shard *shards;             // (threads)
+    bool started;                     // the main thread has heard START, which names the checkpoint
+    _Atomic(struct roster *) roster;  // who is in the job; NULL: it has not started
+    char token[TRUST_TOKEN_MAX];      // that its shards ask for
+    struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are made
+    struct keeper *keeper;            // NULL: there are no checkpoints
+    _Atomic(struct loader *) loader;  // NULL: the job begins at its beginning, or it is not known yet
+    _Atomic(struct loader *) twin_loader;  // of the replica; NULL: there is none, or nothing is loaded
+    struct rescue_part *rescue;            // NULL: nobody has died
+    _Atomic int quit;
+    // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
+    _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
+    struct helper_figures scheduler_cost;  // as it said when it ended the job
+};
+
+// A shard's thread, from its login to the end; arg: struct shard. How its core sends.
+void *shard_main(void *arg);
+void shard_send(void *shard, int peer, const struct ps_message *message);
+// The payload of START: once is enough, and the scheduler may repeat itself. Any thread. 0, or -1 after logging.
+int server_meet(struct server *s, const struct ps_frame *start);
+
+#endif

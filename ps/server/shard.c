@@ -1,0 +1,193 @@
+// A shard's thread (server_threads.h).
+#include <stdio.h>
+
+#include "ps/server/server_threads.h"
+#include "ps/timing.h"
+#include "shared/core/error.h"
+
+static void training_begins(struct server *s) {
+    int64_t none = 0;
+    if (atomic_load(&s->begin_ns)) return;
+    atomic_compare_exchange_strong(&s->cpu_begin_ns, &none, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
+    none = 0;
+    atomic_compare_exchange_strong(&s->begin_ns, &none, clock_now_ns(CLOCK_MONOTONIC));
+}
+
+static void training_goes_on(struct server *s) {
+    atomic_store(&s->end_ns, clock_now_ns(CLOCK_MONOTONIC));
+    atomic_store(&s->cpu_end_ns, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
+}
+
+void shard_send(void *ctx, int peer, const struct ps_message *message) {
+    struct shard *s = ctx;
+    struct ps_message m = *message;
+    ps_stamp(&s->id, &m.header);
+    if (link_sent(&s->link, s->router, peer, &m)) return;
+    if (peer == PEER_SCHEDULER)
+        net_send(s->scheduler, NULL, &m);
+    else
+        net_send(s->router, &s->routes[peer], &m);
+}
+
+// The next message; false: *rc is 0, there is none, or -1. The time goes to who it is for.
+static bool shard_receive(struct shard *s, struct net_socket *from, struct net_message *m, int *rc) {
+    diary_enter(s->diary, SERVER_RECEIVE, &DIARY_NOTHING);
+    *rc = net_recv(from, m);
+    const struct wire_header *h = &m->header;
+    if (*rc != 1 || from != s->router || h->role != PS_WORKER) return *rc == 1;
+    int64_t step = h->kind == WIRE_PULL ? h->step - 1 : h->step;
+    diary_label(s->diary, &(struct diary_of){h->key, h->rank, 1, h->kind == WIRE_INIT ? -1 : step});
+    return true;
+}
+
+// A worker asks what it and this shard can share.
+static void shard_attach(struct shard *s, const struct wire_header *h) {
+    struct server_segment segment;
+    struct wire_header answer;
+    if (!server_core_knows(s->core, h)) return;
+    struct shard_met *met = &s->met[h->rank];
+    // A worker's later question stands; an earlier one may come behind it, or once more.
+    if (met->incarnation == h->incarnation && h->seq < met->seq) return;
+    *met = (struct shard_met){h->incarnation, h->seq};
+    server_sharing_answer(&s->server->sharing, s->thread, h, &segment, &answer);
+    server_core_attach(s->core, h->rank, &segment);
+    shard_send(s, h->rank, &(struct ps_message){.header = answer});
+}
+
+static int shard_from_worker(struct shard *s) {
+    struct net_message m;
+    int rc = 0;
+    for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
+        if (link_took(&s->link, &m, &rc)) {
+            if (rc != 0) return -1;
+            continue;
+        }
+        if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
+        if (m.header.kind == WIRE_ATTACH) {
+            shard_attach(s, &m.header);
+            continue;
+        }
+        bool trains = m.header.kind == WIRE_PUSH;
+        if (trains) training_begins(s->server);
+        if (trains) diary_start(s->diary);
+        if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
+        if (trains) training_goes_on(s->server);
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+int server_meet(struct server *s, const struct ps_frame *start) {
+    struct roster *none = NULL, *r;
+    if (atomic_load(&s->roster)) return 0;
+    if (!(r = ps_read_start(s->o, s->map->shards, start))) return -1;
+    if (!atomic_compare_exchange_strong(&s->roster, &none, r)) roster_destroy(&r);
+    return 0;
+}
+
+static int shard_from_scheduler(struct shard *s) {
+    struct net_message m;
+    int rc = 0;
+    while (shard_receive(s, s->scheduler, &m, &rc)) {
+        int met = m.header.kind == WIRE_START && m.frame ? server_meet(s->server, m.frame) : 0;
+        ps_frame_release(m.frame);
+        if (met != 0) return -1;
+        bool set = m.header.kind == WIRE_SET, member = m.header.kind == WIRE_MEMBER;
+        if (m.header.kind != WIRE_DECISION && !set && !member) continue;
+        if (server_core_decision(s->core, &m.header) != 0) return -1;
+        if (member) continue;
+        training_goes_on(s->server);
+        if (set) continue;
+        diary_enter(s->diary, SERVER_UPDATE, &DIARY_NOTHING);
+        if (link_decided(&s->link, &m.header) != 0) return -1;
+    }
+    return rc;
+}
+
+static int shard_from_holder(struct shard *s) {
+    struct net_message m;
+    int rc = 0;
+    while (shard_receive(s, s->link.to_holder, &m, &rc)) {
+        ps_frame_release(m.frame);
+        if (!link_is_holder(&s->link, &m.header)) continue;
+        if (server_core_replicated(s->core, &m.header, now_seconds()) != 0) return -1;
+    }
+    return rc;
+}
+
+// The checkpoint that the job goes on from has been read: this shard's keys have their state.
+static int shard_load(struct shard *s) {
+    struct loader *l = atomic_load(&s->server->loader);
+    if (s->loaded || !l || loader_state(l) != LOADER_DONE) return 0;
+    const struct key_rows *rows = loader_rows(l);
+    const struct shard_map *map = s->server->map;
+    int shard = s->id.rank * map->threads + s->thread;
+    s->loaded = true;
+    server_core_begin(s->core, loader_step(l));
+    for (int key = 0; key < map->count; key++) {
+        if (map->parts[key].shard != shard) continue;
+        if (server_core_loaded(s->core, &rows->keys[key]) != 0) return -1;
+        int64_t pushes = 0;
+        for (int w = 0; w < rows->workers; w++) pushes += rows->keys[key].pushed[w];
+        study_begin(s->study, key, pushes);
+    }
+    return 0;
+}
+
+static void shard_load_replica(struct shard *s) {
+    struct loader *l = atomic_load(&s->server->twin_loader);
+    if (s->link.loaded || !l || loader_state(l) != LOADER_DONE) return;
+    link_loaded(&s->link, s->server->map, loader_rows(l));
+}
+
+// Who is in the job, once the scheduler has said it.
+static int shard_meet(struct shard *s) {
+    const struct roster *r = atomic_load(&s->server->roster);
+    if (s->acquainted || !r) return 0;
+    for (int w = 0; w < r->workers; w++)
+        server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
+    s->acquainted = true;
+    if (link_meet(&s->link, r) != 0) return -1;
+    server_core_meets(s->core);
+    return 0;
+}
+
+// What comes before START waits in the socket: nobody is known yet.
+static int shard_loop(struct shard *s) {
+    while (!atomic_load(&s->server->quit)) {
+        atomic_fetch_add(&s->turns, 1);
+        struct net_poll_item items[3] = {
+            {.socket = s->scheduler}, {.socket = s->router}, {.socket = s->link.to_holder}};
+        int polled = !s->acquainted ? 1 : s->link.to_holder ? 3 : 2;
+        diary_enter(s->diary, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, &DIARY_NOTHING);
+        if (net_poll(items, polled, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
+        if (items[1].ready && shard_from_worker(s) != 0) return -1;
+        if (items[0].ready && shard_from_scheduler(s) != 0) return -1;
+        if (items[2].ready && shard_from_holder(s) != 0) return -1;
+        if (shard_meet(s) != 0) return -1;
+        shard_load_replica(s);
+        if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
+    }
+    return 0;
+}
+
+void *shard_main(void *arg) {
+    struct shard *s = arg;
+    struct server *sv = s->server;
+    error_set_label("server %d shard %d", s->id.rank, s->thread);
+    error_quiet(1);  // the main thread speaks for the server
+    struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
+    int rc = ps_login(&l, &s->id);
+    if (rc == 0) {
+        server_core_set_job(s->core, s->id.job);
+        link_set_job(&s->link, s->id.job);
+        rc = shard_loop(s);
+        diary_end(s->diary);
+    }
+    if (rc != 0) {
+        const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
+        if (link_error(&s->link)[0]) why = link_error(&s->link);
+        snprintf(s->error, sizeof s->error, "%s", why);
+        atomic_store(&s->failed, 1);
+    }
+    return NULL;
+}

@@ -1,0 +1,246 @@
+#include "ps/trust/key_files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ps/trust/z85.h"
+#include "shared/core/disk.h"
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+
+#define FILE_MAX      512  // bytes of a key file: four short lines
+#define OPENING       "starring key "
+#define OPENING_OF_US OPENING "1\n"
+#define OTHERS        0077u
+
+// ---------------------------------------------------------------- whose
+bool trust_owner_same(struct trust_owner a, struct trust_owner b) {
+    return a.role == b.role && a.rank == b.rank;
+}
+
+const char *trust_owner_name(struct trust_owner o, char text[TRUST_NAME_MAX]) {
+    if (o.role == PS_SCHEDULER)
+        snprintf(text, TRUST_NAME_MAX, "%s", ps_role_name(o.role));
+    else
+        snprintf(text, TRUST_NAME_MAX, "%s %d", ps_role_name(o.role), o.rank);
+    return text;
+}
+
+// Digits alone, without a zero before others: a rank has one name.
+static int read_rank(const char *text, int *rank) {
+    size_t n = strspn(text, "0123456789");
+    if (!n || n > 5 || text[n] || (n > 1 && text[0] == '0')) return -1;
+    *rank = atoi(text);
+    return *rank < TRUST_RANKS_MAX ? 0 : -1;
+}
+
+int trust_owner_read(const char *text, struct trust_owner *out) {
+    static const enum ps_role ranked[] = {PS_SERVER, PS_WORKER};
+    *out = (struct trust_owner){PS_SCHEDULER, 0};
+    if (!strcmp(text, ps_role_name(PS_SCHEDULER))) return 0;
+    for (size_t i = 0; i < sizeof ranked / sizeof *ranked; i++) {
+        size_t n = strlen(ps_role_name(ranked[i]));
+        out->role = ranked[i];
+        if (!strncmp(text, ps_role_name(ranked[i]), n) && text[n] == ' ')
+            return read_rank(text + n + 1, &out->rank);
+    }
+    return -1;
+}
+
+// "worker-3.key"
+static void file_name(struct trust_owner o, char name[TRUST_NAME_MAX + 4]) {
+    char words[TRUST_NAME_MAX];
+    trust_owner_name(o, words);
+    char *space = strchr(words, ' ');
+    if (space) *space = '-';
+    snprintf(name, TRUST_NAME_MAX + 4, "%s.key", words);
+}
+
+char *trust_key_path(const char *dir, struct trust_owner o) {
+    char name[TRUST_NAME_MAX + 4];
+    file_name(o, name);
+    return xasprintf("%s/%s", dir, name);
+}
+
+// ---------------------------------------------------------------- a pair
+int trust_pair_make(struct trust_pair *out) {
+    if (sodium_init() < 0) return fail("libsodium does not start: no keys can be made");
+    crypto_box_keypair(out->public_key, out->secret_key);
+    return 0;
+}
+
+void trust_pair_forget(struct trust_pair *p) { sodium_memzero(p, sizeof *p); }
+
+// ---------------------------------------------------------------- small files
+// What lies at the path is read by nobody it is not meant for, and comes from nobody else.
+static int check_file(const struct trust_file *f, int fd, size_t *bytes) {
+    struct stat about;
+    if (fstat(fd, &about)) return fail("%s: %s", f->path, strerror(errno));
+    if (!S_ISREG(about.st_mode)) return fail("%s: not a plain file", f->path);
+    if (about.st_uid != geteuid() && about.st_uid)
+        return fail("%s: it is the file of another user (%u): copy it, or run as that user", f->path,
+                    (unsigned)about.st_uid);
+    if (about.st_mode & f->forbidden)
+        return fail("%s: %s (mode %04o): chmod %s '%s'", f->path, f->words, (unsigned)about.st_mode & 07777u,
+                    f->forbidden == OTHERS ? "600" : "go-w", f->path);
+    if (about.st_size > (off_t)f->bytes_max)
+        return fail("%s: %lld bytes: too long for what starring keygen writes", f->path,
+                    (long long)about.st_size);
+    *bytes = (size_t)about.st_size;
+    return 0;
+}
+
+// Up to `room` bytes; how many there are. -1 and errno.
+static ssize_t read_all(int fd, char *text, size_t room) {
+    size_t n = 0;
+    while (n < room) {
+        ssize_t got = read(fd, text + n, room - n);
+        if (got < 0 && errno != EINTR) return -1;
+        if (got == 0) break;
+        if (got > 0) n += (size_t)got;
+    }
+    return (ssize_t)n;
+}
+
+char *trust_file_read(const struct trust_file *f, size_t *bytes) {
+    // A FIFO must not hold the run up.
+    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        fail("%s: %s%s", f->path, strerror(errno),
+             errno == ENOENT ? ": starring keygen makes a directory of keys (docs/security.md)" : "");
+        return NULL;
+    }
+    char *text = NULL;
+    ssize_t got = -1;
+    if (!check_file(f, fd, bytes)) {
+        text = xcalloc(1, *bytes + 1);
+        got = read_all(fd, text, *bytes);
+        if (got < 0) fail("%s: %s", f->path, strerror(errno));
+    }
+    close(fd);
+    *bytes = got < 0 ? 0 : (size_t)got;
+    if (got >= 0) return text;
+    free(text);
+    return NULL;
+}
+
+int trust_file_write(const char *path, const char *text, unsigned mode) {
+    char *error = NULL;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd < 0 && errno == EEXIST)
+        return fail(
+            "%s is there already: starring keygen replaces no key; choose another directory, or remove this one",
+            path);
+    if (fd < 0) return fail("%s: %s", path, strerror(errno));
+    int rc = disk_write(fd, path, text, strlen(text), &error);
+    if (!rc && fsync(fd)) rc = disk_error(&error, "%s: %s", path, strerror(errno));
+    close(fd);
+    if (rc) {
+        unlink(path);
+        fail("%s", error);
+    }
+    free(error);
+    return rc;
+}
+
+// ---------------------------------------------------------------- a role's file
+int trust_key_write(const char *dir, struct trust_owner o, const struct trust_pair *p) {
+    char name[TRUST_NAME_MAX], public_text[Z85_KEY_CHARS + 1], secret_text[Z85_KEY_CHARS + 1], text[FILE_MAX];
+    char *path = trust_key_path(dir, o);
+    z85_key_text(p->public_key, public_text);
+    z85_key_text(p->secret_key, secret_text);
+    snprintf(text, sizeof text, OPENING_OF_US "role %s\npublic %s\nsecret %s\n", trust_owner_name(o, name),
+             public_text, secret_text);
+    int rc = trust_file_write(path, text, 0600);
+    sodium_memzero(text, sizeof text);
+    sodium_memzero(secret_text, sizeof secret_text);
+    free(path);
+    return rc;
+}
+
+// What follows `word` on the next line, cut out of the text; NULL: the line is another one or not whole.
+static char *line_of(char **rest, const char *word) {
+    char *line = *rest, *end = strchr(line, '\n');
+    size_t n = strlen(word);
+    if (!end || strncmp(line, word, n)) return NULL;
+    *end = 0;
+    *rest = end + 1;
+    return line + n;
+}
+
+// A file that was cut short, or edited, is not taken for what is left of it.
+static int parse_pair(const char *path, char *text, size_t bytes, struct trust_owner o,
+                      struct trust_pair *out) {
+    char name[TRUST_NAME_MAX];
+    struct trust_owner said;
+    uint8_t derived[TRUST_KEY_BYTES];
+    if (!strncmp(text, OPENING, strlen(OPENING)) && strncmp(text, OPENING_OF_US, strlen(OPENING_OF_US)))
+        return fail("%s: \"%.*s\": this program reads version 1 of key files", path, (int)strcspn(text, "\n"),
+                    text);
+    bool ours = strlen(text) == bytes && line_of(&text, OPENING "1");
+    const char *role = ours ? line_of(&text, "role ") : NULL;
+    const char *public_text = role ? line_of(&text, "public ") : NULL;
+    const char *secret_text = public_text ? line_of(&text, "secret ") : NULL;
+    if (!secret_text || *text || trust_owner_read(role, &said) ||
+        z85_key_read(public_text, out->public_key) || z85_key_read(secret_text, out->secret_key))
+        return fail("%s: damaged, or no key file: copy it again from the directory that starring keygen made",
+                    path);
+    if (!trust_owner_same(said, o))
+        return fail("%s: this is the key of %s, not of %s", path, role, trust_owner_name(o, name));
+    if (sodium_init() < 0 || crypto_scalarmult_base(derived, out->secret_key) ||
+        sodium_memcmp(derived, out->public_key, sizeof derived))
+        return fail("%s: its secret and its public key do not belong together: copy it again", path);
+    return 0;
+}
+
+int trust_key_read(const char *dir, struct trust_owner o, struct trust_pair *out) {
+    size_t bytes = 0;
+    char *path = trust_key_path(dir, o);
+    const struct trust_file f = {path, FILE_MAX, OTHERS, "others than its owner can read a secret key"};
+    char *text = trust_file_read(&f, &bytes);
+    int rc = text ? parse_pair(path, text, bytes, o, out) : -1;
+    if (rc) trust_pair_forget(out);
+    if (text) sodium_memzero(text, bytes);
+    free(text);
+    free(path);
+    return rc;
+}
+
+// ---------------------------------------------------------------- which one is here
+// The rank in "worker-3.key"; -1: another file's name.
+static int rank_in_name(const char *name, enum ps_role role) {
+    size_t n = strlen(ps_role_name(role)), all = strlen(name);
+    char digits[TRUST_NAME_MAX];
+    int rank;
+    if (strncmp(name, ps_role_name(role), n) || name[n] != '-' || !ends_with(name, ".key")) return -1;
+    snprintf(digits, sizeof digits, "%.*s", (int)(all - n - 1 - strlen(".key")), name + n + 1);
+    return read_rank(digits, &rank) ? -1 : rank;
+}
+
+int trust_key_only(const char *dir, enum ps_role role) {
+    DIR *d = opendir(dir);
+    int found = -1, count = 0;
+    if (!d)
+        return fail("%s: %s: starring keygen makes a directory of keys (docs/security.md)", dir,
+                    strerror(errno));
+    for (const struct dirent *e = readdir(d); e; e = readdir(d)) {
+        int rank = rank_in_name(e->d_name, role);
+        if (rank < 0) continue;
+        found = rank;
+        count++;
+    }
+    closedir(d);
+    const char *name = ps_role_name(role);
+    if (!count)
+        return fail("%s: no key of a %s is in it: copy %s-R.key and " TRUST_PUBLIC " here", dir, name, name);
+    if (count > 1)
+        return fail("%s has the keys of %d %ss: say with --rank R which one this is", dir, count, name);
+    return found;
+}

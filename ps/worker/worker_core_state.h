@@ -1,0 +1,76 @@
+// What a worker's core knows: its keys, what is being sent, what it has asked. For the files of the core alone:
+// worker_core.c takes requests and messages, worker_repeat.c asks again, worker_core_state.c tells how far things are.
+#ifndef STARRING_PS_WORKER_WORKER_CORE_STATE_H
+#define STARRING_PS_WORKER_WORKER_CORE_STATE_H
+
+#include "ps/net/rto.h"
+#include "ps/worker/credits.h"
+#include "ps/worker/worker_core.h"
+
+enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
+
+struct worker_key {
+    const struct partition *part;
+    size_t bytes;       // of weights or gradient
+    bool shared, told;  // through this worker's segment; its push has been sent
+    uint64_t grad_at, weight_at;
+    enum sending sending;
+    bool init;  // what is being sent: initial values, else a gradient
+    struct push_info push;
+    const void *payload;
+    size_t payload_bytes;
+    uint64_t init_round;
+    double asked_s;        // when all of this began
+    _Atomic int inflight;  // payloads the transport still reads
+    bool pulling, pull_final;
+    int64_t pull_want;
+    uint64_t pull_seq;
+    int64_t landed, version;
+    uint64_t fills;  // answered pulls
+    // Questions. The last message about this key that the shard has to answer:
+    uint32_t ask;  // its number
+    double ask_s;  // when it was sent
+    int asked;     // questions since the shard last said something new
+    bool arrived;  // the shard has the push, and the answer waits for others
+    // The payload itself:
+    uint32_t sent_ask;  // its number when it was sent last
+    double sent_s;
+    uint32_t want_ask;     // the number of the last request for an answer that is lost
+    uint32_t sampled_ask;  // the last answer that gave a round trip
+};
+
+struct worker_unit {
+    struct unit_times times;
+    int unacknowledged, unlanded;  // keys of its last push
+};
+
+// A request to the scheduler that is repeated until answered.
+struct request {
+    bool open;
+    int repeats;
+    double sent_s;
+    struct wire_header h;
+};
+
+struct worker_core {
+    struct worker_core_options o;
+    struct worker_key *keys;    // (map->count)
+    struct worker_unit *units;  // (units)
+    struct ps_clock clock;
+    int queued, sending;  // keys
+    struct credits credits;
+    uint64_t pull_seq;
+    struct request report, gather, goodbye;
+    struct worker_status status;
+    int64_t begin, step;
+    bool stop;          // this worker was asked to leave
+    uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
+    double beat_s, heard_s, tick_s;
+    double stood_s;         // for so long this process stood still, once
+    double *shard_s;        // (shards) when each was heard last
+    struct rto *shard_rto;  // (shards)
+    struct rto rto;         // of the scheduler
+    char error[WIRE_TEXT_MAX];
+};
+
+#endif

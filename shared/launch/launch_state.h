@@ -1,0 +1,66 @@
+// What launch.c, which starts and watches, and launch_deaths.c, which says what follows from a death, both know. Nobody
+// else includes it.
+#ifndef STARRING_SHARED_LAUNCH_LAUNCH_STATE_H
+#define STARRING_SHARED_LAUNCH_LAUNCH_STATE_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "shared/launch/launch.h"
+#include "shared/launch/still.h"
+
+struct child {
+    char role[16], name[32];  // "server", "server 1"
+    int rank;
+    pid_t pid;  // 0: ended
+    bool orderly, expendable;
+    bool ended_well;
+    bool replaced;  // it was started again while the others went on
+    int incident;   // the last one that it died in; 0: none
+    struct still still;
+    // The job has been asked what becomes of it without this process, that has died; 0: no.
+    pid_t asked;
+    double asked_s;
+    char why[128], when[96];
+    bool told_to;  // to die: nobody is surprised
+};
+
+// Of the job, without a process that has died.
+enum fate { FATE_WITHOUT, FATE_ANEW, FATE_ENDS };
+
+struct launcher {
+    struct launch_options o;
+    struct child *children;
+    int count, running;
+    double start_s;
+    double kill_at_s;    // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;    // after an interruption: the rest is told to end then; 0: not known yet
+    int status;          // the job's, once something went wrong
+    int interrupted_by;  // SIGINT or SIGTERM, 0: neither
+    int incidents;  // deaths that children were started again after, those of one life of the job together
+    int replaced;   // children that were started again while the others went on
+    int64_t life;   // of the job, in which the last one was
+    int link;       // "lost PID .." lines; 0: none
+    int alive;      // a child that says there that it lives, and says so again and again; 0: none
+    double alive_s, watched_s;  // when it did last; when this launcher looked last
+    double looked_s;            // when it looked last whether children stand still
+    char line[320];             // of them, what has come of the next one
+    size_t length;
+    sigset_t signals, before;
+};
+
+void launcher_signal_all(struct launcher *l, int number);
+// SIGTERM to all that run, and SIGKILL after the grace period; once.
+void launcher_end_rest(struct launcher *l);
+bool launcher_has_begun(const struct launcher *l);  // a step is known to be done
+
+// ---------------------------------------------------------------- launch_deaths.c
+// Takes the children that have ended, and does what follows.
+void launcher_reap(struct launcher *l);
+// "without", "anew" or "ends REASON", of the child that was process pid.
+void launcher_hear_fate(struct launcher *l, int pid, const char *words);
+// Of deaths before that moment the job has said nothing, and will not.
+void launcher_decide_unanswered(struct launcher *l, double asked_before_s);
+
+#endif

@@ -1,0 +1,10 @@
+// What an interruption could not keep: somebody was killed just before, or while the last checkpoint was written.
+#ifndef STARRING_SHARED_LAUNCH_STEPS_LOST_H
+#define STARRING_SHARED_LAUNCH_STEPS_LOST_H
+
+#include <stdint.h>
+
+// Says which checkpoint of the run directory is the newest, if steps were done after it; else nothing.
+void steps_lost_say(const char *dir, int64_t done);
+
+#endif

@@ -1,0 +1,332 @@
+#include "shared/state/identity.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "shared/config/json.h"
+#include "shared/core/error.h"
+#include "shared/core/text.h"
+#include "shared/core/topology_row.h"
+#include "shared/core/version.h"
+#include "shared/data/data.h"
+#include "shared/hf/hf_files.h"
+
+#define NAMED_MAX 3   // differences that a message names
+#define VALUE_MAX 64  // characters of a value in a message
+
+struct entry {
+    char *key, *value;
+};
+struct identity {
+    int count;
+    struct entry *entries;  // in the order in which they were put
+};
+
+// ---------------------------------------------------------------- the list
+static struct entry *find(const struct identity *i, const char *key) {
+    for (int e = 0; e < i->count; e++)
+        if (!strcmp(i->entries[e].key, key)) return &i->entries[e];
+    return NULL;
+}
+
+void identity_put(struct identity *i, const char *key, const char *value) {
+    struct entry *e = find(i, key);
+    if (e) {
+        free(e->value);
+        e->value = xstrdup(value);
+        return;
+    }
+    i->entries = xrealloc(i->entries, sizeof *i->entries * (unsigned long)(i->count + 1));
+    i->entries[i->count++] = (struct entry){xstrdup(key), xstrdup(value)};
+}
+
+const char *identity_get(const struct identity *i, const char *key) {
+    const struct entry *e = find(i, key);
+    return e ? e->value : NULL;
+}
+
+void identity_destroy(struct identity **i) {
+    if (!*i) return;
+    for (int e = 0; e < (*i)->count; e++) {
+        free((*i)->entries[e].key);
+        free((*i)->entries[e].value);
+    }
+    free((*i)->entries);
+    free(*i);
+    *i = NULL;
+}
+
+static void put_integer(struct identity *i, const char *key, int64_t n) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)n);
+    identity_put(i, key, text);
+}
+
+static void put_real(struct identity *i, const char *key, float x) {
+    char text[32];
+    shortest_f32(text, x);
+    identity_put(i, key, text);
+}
+
+// ---------------------------------------------------------------- what it is made from
+static void put_program(struct identity *i) {
+    char *text = xasprintf("starring " STARRING_VERSION "%s%s", starring_revision ? ", " : "",
+                           starring_revision ? starring_revision : "");
+    identity_put(i, "program", text);
+    free(text);
+}
+
+// Tensors in logical order, whatever number of ranks they are padded for.
+static void put_tensors(struct identity *i, const struct layout *l) {
+    XXH64_state_t *h = XXH64_createState();
+    char text[96];
+    int count = 0;
+    XXH64_reset(h, 0);
+    for (int u = 0; u < l->count; u++) {
+        const struct unit *unit = &l->units[u];
+        XXH64_update(h, unit->name, strlen(unit->name) + 1);
+        for (int k = 0; k < unit->count; k++, count++) {
+            const struct tensor *t = &unit->tensors[k];
+            int64_t facts[4] = {t->shape[0], t->shape[1], t->dims, t->decay};
+            XXH64_update(h, t->name, strlen(t->name) + 1);
+            XXH64_update(h, facts, sizeof facts);
+        }
+    }
+    snprintf(text, sizeof text, "%d, %lld parameters, xxh64 %016llx", count, (long long)l->params,
+             (unsigned long long)XXH64_digest(h));
+    XXH64_freeState(h);
+    identity_put(i, "model.tensors", text);
+}
+
+static void put_rope(struct identity *i, const struct model_spec *s) {
+    static const char *const scalings[] = {"plain", "linear", "llama3"};
+    const float values[] = {s->rope_theta, s->rope_factor, s->rope_low_freq_factor, s->rope_high_freq_factor};
+    char number[4][32];
+    if (s->traits.positions != POSITIONS_ROTARY) return;
+    for (int k = 0; k < 4; k++) shortest_f32(number[k], values[k]);
+    bool scaled = s->rope_scaling != ROPE_PLAIN, llama3 = s->rope_scaling == ROPE_LLAMA3;
+    char *text = xasprintf("%s, theta %s%s%s", scalings[s->rope_scaling], number[0],
+                           scaled ? ", factor " : "", scaled ? number[1] : "");
+    if (llama3) {
+        char *longer = xasprintf("%s, frequencies %s to %s of %d positions", text, number[2], number[3],
+                                 s->rope_original_positions);
+        free(text);
+        text = longer;
+    }
+    identity_put(i, "model.rope", text);
+    free(text);
+}
+
+// Not its name, nor where it lies. The longest sequences it was trained for decide nothing but what is refused.
+static void put_model(struct identity *i, const struct model_spec *s) {
+    const struct model_traits *t = &s->traits;
+    char biases[32];
+    put_integer(i, "model.vocab", s->vocab);
+    put_integer(i, "model.channels", s->channels);
+    put_integer(i, "model.layers", s->layers);
+    put_integer(i, "model.heads", s->heads);
+    put_integer(i, "model.kv_heads", s->kv_heads);
+    put_integer(i, "model.head_size", s->head_size);
+    put_integer(i, "model.ffn", s->ffn);
+    identity_put(i, "model.tied", s->tied ? "true" : "false");
+    identity_put(i, "model.norm", t->norm == NORM_RMS ? "RMSNorm" : "LayerNorm");
+    put_real(i, "model.norm_eps", s->norm_eps);
+    identity_put(i, "model.positions", t->positions == POSITIONS_ROTARY ? "rotary" : "learned");
+    put_rope(i, s);
+    identity_put(i, "model.mlp", t->mlp == MLP_SWIGLU ? "SwiGLU" : "GELU");
+    bool any = t->qkv_bias || t->out_bias || t->mlp_bias;
+    snprintf(biases, sizeof biases, "%s%s%s%s", any ? "" : "none", t->qkv_bias ? "qkv " : "",
+             t->out_bias ? "out " : "", t->mlp_bias ? "mlp " : "");
+    identity_put(i, "model.biases", biases);
+    put_real(i, "model.init_std", s->init_std);
+}
+
+// Which weights a run begins with: each worker reads its own.
+static void put_weights(struct identity *i, const char *model) {
+    char *files = model ? hf_files_identity(model) : NULL;
+    identity_put(i, "model.weights", files ? files : "from the seed");
+    free(files);
+}
+
+static bool starts(const char *key, const char *with) { return !strncmp(key, with, strlen(with)); }
+
+// Whether a key that somebody compares says anything in this configuration.
+static bool says(const struct identity_source *s, const struct identity_key *k) {
+    const struct config *c = s->config;
+    if (k->uses & IDENTITY_LOCAL && !s->data) return false;
+    if (starts(k->key, "fp16.")) return c->scaler.enabled;
+    if (starts(k->key, "cpu.")) return c->device == DEVICE_CPU;
+    if (starts(k->key, "cuda.")) return c->device == DEVICE_CUDA;
+    // What one side does not offer the other does not take: tcp and auto go together. Who demands shm does not.
+    if (!strcmp(k->key, "medium")) return c->medium == MEDIUM_SHM;
+    return true;
+}
+
+static void put_config(struct identity *i, const struct identity_source *s) {
+    char *text = config_to_json(s->config);
+    cJSON *root = cJSON_Parse(text);
+    const struct identity_key *k;
+    for (int n = 0; (k = identity_key_at(n)); n++) {
+        char path[128];
+        const cJSON *at = root;
+        if (!k->configured || !k->uses || !says(s, k)) continue;
+        snprintf(path, sizeof path, "%s", k->key);
+        char *rest = NULL;
+        for (char *name = strtok_r(path, ".", &rest); name && at; name = strtok_r(NULL, ".", &rest))
+            at = cJSON_GetObjectItemCaseSensitive(at, name);
+        if (!at) continue;
+        char *value = cJSON_IsString(at) ? xstrdup(at->valuestring) : cJSON_PrintUnformatted(at);
+        identity_put(i, k->key, value);
+        free(value);
+    }
+    cJSON_Delete(root);
+    free(text);
+}
+
+// The ring's stages, a star in step and a run without peers promise the same bits, so all are "sync".
+static void put_consistency(struct identity *i, const struct config *c) {
+    cJSON *about = cJSON_CreateObject();
+    if (c->row->describe) c->row->describe(c, about);
+    const char *name = json_text(about, "consistency", "sync");
+    char *text = c->bound ? xasprintf("%s:%d", name, c->bound) : xstrdup(strcmp(name, "ssp") ? name : "sync");
+    identity_put(i, "consistency", text);
+    free(text);
+    cJSON_Delete(about);
+}
+
+// One micro-batch a step: all that are "sync" sum alike. With more, a ring's stages 2 and 3 sum each micro-batch over the
+// ranks, the others each step: two orders of the same sum.
+static void put_sums(struct identity *i, const struct config *c) {
+    bool each = c->row->takes_stage && c->variant >= 2;
+    if (c->accumulation > 1) identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
+}
+
+struct identity *identity_make(const struct identity_source *s) {
+    struct identity *i = xcalloc(1, sizeof *i);
+    put_program(i);
+    if (s->spec) put_model(i, s->spec);
+    if (s->layout) put_tensors(i, s->layout);
+    if (s->data) {
+        const struct data_identity *d = data_identity(s->data);
+        identity_put(i, "data", d->train);
+        identity_put(i, "data.held_out", d->held_out);
+        put_weights(i, s->config->model);
+    }
+    put_config(i, s);
+    put_consistency(i, s->config);
+    put_sums(i, s->config);
+    return i;
+}
+
+// ---------------------------------------------------------------- as JSON
+struct identity *identity_from_json(const cJSON *o) {
+    struct identity *i = xcalloc(1, sizeof *i);
+    for (const cJSON *item = o ? o->child : NULL; item; item = item->next)
+        if (item->string && cJSON_IsString(item)) identity_put(i, item->string, item->valuestring);
+    return i;
+}
+
+struct identity *identity_parse(const char *text) {
+    cJSON *o = cJSON_Parse(text);
+    struct identity *i = cJSON_IsObject(o) ? identity_from_json(o) : NULL;
+    cJSON_Delete(o);
+    return i;
+}
+
+cJSON *identity_json(const struct identity *i) {
+    cJSON *o = cJSON_CreateObject();
+    for (int e = 0; e < i->count; e++) cJSON_AddStringToObject(o, i->entries[e].key, i->entries[e].value);
+    return o;
+}
+
+char *identity_text(const struct identity *i) {
+    cJSON *o = identity_json(i);
+    char *text = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    return text;
+}
+
+// ---------------------------------------------------------------- comparing
+// Whether a comparison for these uses is about the key.
+static bool concerns(const struct identity_key *k, unsigned uses) {
+    const unsigned when = IDENTITY_TRAJECTORY | IDENTITY_RUN | IDENTITY_BITS;
+    return k->uses & uses & when;
+}
+
+uint64_t identity_hash(const struct identity *i, unsigned uses) {
+    XXH64_state_t *h = XXH64_createState();
+    XXH64_reset(h, 0);
+    for (int e = 0; e < i->count; e++) {
+        const struct entry *at = &i->entries[e];
+        const struct identity_key *k = identity_key(at->key);
+        if (!concerns(k, uses) || (k->uses & IDENTITY_LOCAL & ~uses)) continue;
+        XXH64_update(h, at->key, strlen(at->key) + 1);
+        XXH64_update(h, at->value, strlen(at->value) + 1);
+    }
+    uint64_t out = XXH64_digest(h);
+    XXH64_freeState(h);
+    return out;
+}
+
+static void append(char **text, const char *more) {
+    char *longer = xasprintf("%s%s%s", *text ? *text : "", *text ? "; " : "", more);
+    free(*text);
+    *text = longer;
+}
+
+static void name_difference(char **text, const char *key, const struct identity_side *a,
+                            const struct identity_side *b) {
+    const char *va = identity_get(a->identity, key), *vb = identity_get(b->identity, key);
+    char *one = va && vb ? xasprintf("%s has %s = %.*s, %s has %.*s", a->name, key, VALUE_MAX, va, b->name,
+                                     VALUE_MAX, vb)
+                : va     ? xasprintf("%s has %s = %.*s, %s has none", a->name, key, VALUE_MAX, va, b->name)
+                         : xasprintf("%s has no %s, %s has %.*s", a->name, key, b->name, VALUE_MAX, vb);
+    append(text, one);
+    free(one);
+}
+
+struct found {
+    char *text;         // NULL: nothing yet
+    const char *first;  // key
+    int count;
+};
+
+static void look(struct found *f, const char *key, const struct identity_side *a,
+                 const struct identity_side *b, unsigned uses) {
+    const struct identity_key *k = identity_key(key);
+    const char *va = identity_get(a->identity, key), *vb = identity_get(b->identity, key);
+    if (!concerns(k, uses) || (va && vb && !strcmp(va, vb))) return;
+    if ((!va || !vb) && k->uses & IDENTITY_LOCAL) return;
+    if (!f->count++) f->first = key;
+    if (f->count <= NAMED_MAX) name_difference(&f->text, key, a, b);
+}
+
+static struct found differences(const struct identity_side *a, const struct identity_side *b, unsigned uses) {
+    struct found f = {.count = 0};
+    for (int e = 0; e < a->identity->count; e++) look(&f, a->identity->entries[e].key, a, b, uses);
+    for (int e = 0; e < b->identity->count; e++)
+        if (!find(a->identity, b->identity->entries[e].key))
+            look(&f, b->identity->entries[e].key, a, b, uses);
+    if (f.count > NAMED_MAX) {
+        char more[48];
+        snprintf(more, sizeof more, "%d more differ", f.count - NAMED_MAX);
+        append(&f.text, more);
+    }
+    return f;
+}
+
+char *identity_difference(struct identity_side a, struct identity_side b, unsigned uses) {
+    return differences(&a, &b, uses).text;
+}
+
+char *identity_disagreement(struct identity_side a, struct identity_side b) {
+    struct found f = differences(&a, &b, IDENTITY_TRAJECTORY | IDENTITY_RUN);
+    if (!f.count) return NULL;
+    const char *advice = identity_key(f.first)->advice;
+    char *text = xasprintf("%s: %s", f.text, advice ? advice : "use one configuration");
+    free(f.text);
+    return text;
+}

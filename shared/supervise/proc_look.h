@@ -1,0 +1,30 @@
+// What /proc says of other processes of this machine.
+#ifndef STARRING_SHARED_SUPERVISE_PROC_LOOK_H
+#define STARRING_SHARED_SUPERVISE_PROC_LOOK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct proc_look {
+    pid_t parent;
+    char state;     // 'R', 'S', 'D', 'T', ..; 'Z': it has ended, and its parent has not asked how
+    char name[32];  // what it is called, which it may choose
+};
+
+// 0, or -1: there is no such process.
+int proc_look(pid_t pid, struct proc_look *out);
+
+// How often any thread of it has run: it has done something in between when two answers differ. waits: out, whether one of
+// them waits for a processor or for a disk, and so does nothing without being dead. 0 where nothing is known.
+uint64_t proc_runs(pid_t pid, bool *waits);
+
+// Whether a variable was in its environment when its program began; out: its value, cut to size. False too where the
+// process is another user's.
+bool proc_variable(pid_t pid, const char *name, char *out, size_t size);
+
+// All processes, in no order, until visit returns false.
+void proc_each(bool (*visit)(void *ctx, pid_t pid), void *ctx);
+
+#endif

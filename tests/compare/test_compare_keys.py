@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""compare.py and stars with keys: who gets --keys and --insecure, and which runs may stand beside each other."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from test_compare import Case, FakeProgram, make_run
+from comparison import equality, likeness, machine
+from comparison.runs import load
+
+
+class Keys(FakeProgram):
+    def test_they_are_given_to_stars_alone(self):
+        for words in (["--keys", "k"], ["--insecure"]):
+            p = self.run_it("--program", self.program, "--topologies", "local,ps:sync,zero:3", "--repeat", "1", "--medium", "tcp", *words)
+            self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
+            given = {line.split()[2]: " ".join(words) in line for line in self.order()[-3:]}
+            self.assertEqual(given, {"local": False, "ps:sync": True, "zero:3": False})
+        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--keys", "k", "--insecure")
+        self.assertEqual(p.returncode, 2)
+        self.assertIn("give one of them", p.stderr)
+
+
+class Likeness(Case):
+    def runs(self, **second):
+        return [load(d, d) for d in (make_run(self.at("a"), "ps:sync", security="curve"), make_run(self.at("b"), "ps:sync", **second),
+                                     make_run(self.at("c"), "zero:2"))]
+
+    def test_encrypted_stars_stand_apart_from_plain_ones(self):
+        star, other, ring = self.runs(security="loopback")
+        self.assertEqual(list(likeness.unlike([[star], [other]])), ["encryption"])
+        for one in (star, other):
+            self.assertEqual(likeness.unlike([[one], [ring]]), {})
+        star.summary["security"] = "insecure"
+        self.assertEqual(likeness.unlike([[star], [other]]), {})
+
+    def test_the_table_says_that_a_ring_is_not_encrypted(self):
+        star, other, ring = self.runs(security="loopback")
+        self.assertIn("not a ring's", dict(machine.shared([star, ring]))["encrypted"][0])
+        self.assertEqual(dict(machine.shared([other, ring]))["encrypted"], [])
+
+    def test_they_move_no_bit(self):
+        star, other, _ = self.runs(security="loopback")
+        star.config = lambda: {"seed": 1, "security": {"keys": "k", "insecure": False}}
+        other.config = lambda: {"seed": 1, "security": {"insecure": True}}
+        self.assertEqual(equality.promise(star), equality.promise(other))
+
+
+if __name__ == "__main__":
+    unittest.main()

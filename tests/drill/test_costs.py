@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""experiments/checkpoint_costs.py: what it makes of made-up steps, and a whole small measurement. No speed is looked at."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "experiments"))
+from drill import costs  # noqa: E402
+
+PROGRAM = os.environ.get("STARRING", os.path.join(ROOT, "build", "starring"))
+SCRIPT = os.path.join(ROOT, "experiments", "checkpoint_costs.py")
+SAID = {"written": 3, "failed": 0, "bytes": 300.0, "seconds_writing": 0.1, "bytes_per_second": 3000.0,
+        "step_slowed_seconds": {"mean": 0.25, "max": 0.5}}
+
+
+def steps(count, slow):
+    """Steps of 1 s, but 9 s of warming up, and what `slow` says: {index: seconds}."""
+    return [9.0] * costs.WARM + [slow.get(n, 1.0) for n in range(costs.WARM, count)]
+
+
+class MadeUp(unittest.TestCase):
+    def test_windows(self):
+        # Kept are the states behind steps 5, 10, 15 (from 0: 4, 9, 14); none of 20 has a step behind it.
+        run = costs.Run(steps(20, {}), 5)
+        self.assertEqual(run.windows(), [4, 9, 14])
+        self.assertEqual(len(run.others()), 20 - costs.WARM - 3 * costs.WINDOW - 1)
+        self.assertEqual(costs.Run(steps(20, {}), 0).others(), [1.0] * (20 - costs.WARM))
+        self.assertEqual(costs.Run(steps(21, {}), 5).windows(), [4, 9, 14, 19])
+
+    def test_what_a_checkpoint_adds(self):
+        # Either of the window's steps may be the slow one; what is slow elsewhere is not the checkpoint's.
+        run = costs.Run(steps(20, {4: 1.5, 10: 1.25, 14: 2.0, 15: 2.0, 7: 50.0}), 5)
+        self.assertEqual(run.slowed(), [0.5, 0.25, 2.0])
+
+    def test_rows(self):
+        none = costs.Run(steps(20, {}), 0)
+        slow = costs.Run([2 * s for s in steps(20, {4: 1.5, 9: 2.5, 14: 3.5})], 5, SAID)
+        row = costs.step_row("local", "direct", [{"none": none, "direct": slow}] * 2)
+        self.assertEqual((row["step_seconds"], row["others_over_none"], row["slowed_seconds"], row["slowed_most"]), (2.0, 2.0, 3.0, 5.0))
+        self.assertEqual((row["slowed_steps"], row["checkpoints"], row["bytes"], row["waited_seconds"]), (1.5, 6, 100, 0.25))
+        self.assertAlmostEqual(row["mean_over_none"], (2 * (18 + 0.5 + 1.5 + 2.5)) / 18)
+        plain = costs.step_row("local", "none", [{"none": none}])
+        self.assertNotIn("slowed_seconds", plain)
+        lines = costs.step_table([plain, row]).splitlines()
+        self.assertEqual({line.count("|") for line in lines}, {len(costs.STEP_HEAD) + 1})
+        self.assertIn(" 3000.0 |", lines[3])
+        dead = costs.death_row("local", "run", [(1.0, 3), (4.0, 7), (2.0, 5)])
+        self.assertEqual((dead["seconds"], dead["seconds_most"], dead["steps_again"], dead["steps_again_most"]), (2.0, 4.0, 5, 7))
+        self.assertIn("|     3 |", costs.death_table([dead]))
+
+
+    def test_replicas(self):
+        def rounds(*pairs):
+            return [{w: costs.ReplicaRun(s, 100.0 * w, 900.0, 50.0 + 50 * w) for w, s in enumerate(pair)} for pair in pairs]
+        without, with_it = costs.replica_rows("ps:sync", rounds((1.0, 1.5), (2.0, 2.5), (4.0, 8.0)))
+        self.assertEqual((without["replicate"], with_it["replicate"]), (False, True))
+        self.assertEqual([with_it[k] for k in ("step_seconds", "step_seconds_least", "step_seconds_most")], [2.5, 1.5, 8.0])
+        self.assertEqual([with_it[k] for k in ("beside_without", "beside_least", "beside_most")], [1.5, 1.25, 2.0])
+        self.assertEqual((without["beside_most"], without["replica_bytes"], with_it["replica_bytes"]), (1.0, 0, 100))
+        lines = costs.replica_table([without, with_it]).splitlines()
+        self.assertEqual({line.count("|") for line in lines}, {len(costs.REPLICA_HEAD) + 1})
+
+
+def measure(directory, *words):
+    path = os.path.join(directory, "costs.json")
+    argv = [sys.executable, SCRIPT, "--program", PROGRAM, "--model", "tiny", "--seq", "64", "--out", os.path.join(directory, "runs"),
+            "--json", path, *words]
+    p = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+    if p.returncode:
+        return p, None
+    with open(path, encoding="utf-8") as f:
+        return p, json.load(f)
+
+
+class Whole(unittest.TestCase):
+    def test_small_runs(self):
+        with tempfile.TemporaryDirectory() as d:
+            p, got = measure(d, "--job", "local", "--steps", "17", "--every", "8", "--rounds", "1", "--kills", "1")
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual([r["way"] for r in got["steps"]], ["none", "direct", "background"])
+            for row in got["steps"][1:]:
+                self.assertEqual((row["checkpoints"], row["failed"]), (3, 0))  # of steps 8, 16 and 17
+                self.assertGreater(row["bytes"], 3 * 4 * 125248)
+                self.assertGreater(row["step_seconds"], 0)
+            death, = got["deaths"]
+            self.assertEqual((death["role"], death["deaths"]), ("run", 1))
+            self.assertGreater(death["seconds"], 0)
+            # Behind the first checkpoint or a later one: never more than two intervals and what was under way.
+            self.assertLessEqual(death["steps_again"], 3 * 8)
+            self.assertIn("| local | run ", p.stdout)
+            self.assertEqual(os.listdir(os.path.join(d, "runs")), [])
+
+    def test_small_replicas(self):
+        with tempfile.TemporaryDirectory() as d:
+            p, got = measure(d, "--steps", "8", "--every", "4", "--rounds", "0", "--kills", "0", "--replicas", "1", "--dtype", "fp32")
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual((got["steps"], got["deaths"]), ([], []))
+            without, with_it = got["replicas"]
+            # Every gradient's sum once, in the run's dtype, padding included; nothing else grows.
+            self.assertEqual(without["replica_bytes"], 0)
+            self.assertTrue(4 * 125248 <= with_it["replica_bytes"] < 1.02 * 4 * 125248, with_it)
+            self.assertEqual(without["other_bytes"], with_it["other_bytes"])
+            self.assertGreater(with_it["server_bytes"], without["server_bytes"])
+            self.assertGreater(with_it["step_seconds"], 0)
+            self.assertIn("| ps:sync | yes ", p.stdout)
+            self.assertEqual(os.listdir(os.path.join(d, "runs")), [])
+
+    def test_a_run_that_fails_is_named(self):
+        with tempfile.TemporaryDirectory() as d:
+            p, _ = measure(d, "--job", "local", "--rounds", "1", "--kills", "0", "--model", "nothing")
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("local, checkpoints none: exit status 2", p.stderr)
+            self.assertIn("--model nothing", p.stderr)
+            p, _ = measure(d, "--job", "local", "--rounds", "0", "--kills", "1", "--model", "nothing")
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("local: run could not be killed, the run had ended", p.stderr)
+            self.assertEqual(os.listdir(os.path.join(d, "runs")), [])
+
+    def test_refusals(self):
+        with tempfile.TemporaryDirectory() as d:
+            for words in (["--every", "3"], ["--every", "10", "--steps", "19"], ["--batch", "0"], ["--job", "zero:7"], ["--replicas", "-1"]):
+                p, _ = measure(d, *words)
+                self.assertEqual(p.returncode, 2, words)
+                self.assertIn(words[0], p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

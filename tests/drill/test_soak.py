@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""The soak: a short one, and that it sees what it is there to see: memory, descriptors and threads that pile up."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+SCRIPT = os.path.join(TOP, "experiments", "soak.py")
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from drill import soaking  # noqa: E402
+
+# A program that makes 40 steps in 2.4 s, and with each of them does what a test wants.
+BODY = """
+import json, os, sys, threading, time
+out = sys.argv[sys.argv.index("--out") + 1]
+os.makedirs(out, exist_ok=True)
+kept = []
+with open(out + "/metrics.jsonl", "w") as f:
+    for step in range(1, 41):
+        time.sleep(0.06)
+        {}
+        print(json.dumps({{"step": step}}), file=f, flush=True)
+"""
+
+
+class Short(unittest.TestCase):
+    def test_a_star_and_a_ring(self):
+        with tempfile.TemporaryDirectory() as d:
+            out = os.path.join(d, "soak.json")
+            # So short that what is touched for the first time still counts: growth is judged by the long ones alone.
+            p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--steps", "1000", "--every", "0.05", "--slack", str(8 << 20),
+                                "--job", "ps:sync", "--job", "zero:2", "--json", out], capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+            with open(out, encoding="utf-8") as f:
+                star, ring = json.load(f)["runs"]
+        self.assertEqual(set(star["processes"]), {"run", "scheduler", "server 0", "server 1", "worker 0", "worker 1"})
+        self.assertEqual(set(ring["processes"]), {"run"})
+        self.assertEqual((star["steps"], ring["steps"]), (1000, 1000))
+
+    def test_unknown_job(self):
+        p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--job", "zero:9"], capture_output=True, text=True, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("there is no such job; the jobs are: local; ", p.stderr)
+
+
+class Sees(unittest.TestCase):
+    def wrong(self, body):
+        args = argparse.Namespace(steps=40, every=0.02, limit=20, slack=1 << 20)
+        with tempfile.TemporaryDirectory() as d:
+            args.program = os.path.join(d, "program")
+            with open(args.program, "w", encoding="utf-8") as f:
+                f.write(f"#!{sys.executable}\n" + BODY.format(body))
+            os.chmod(args.program, 0o755)
+            return "; ".join(soaking.soak(args, "none", soaking.Job("local", []), d).wrong)
+
+    def test_flat(self):
+        self.assertEqual(self.wrong("pass"), "")
+
+    def test_memory(self):
+        self.assertRegex(self.wrong("kept.append(bytearray(1 << 17))"), r"^run: memory grew from \d+ to \d+$")
+
+    def test_descriptors(self):
+        self.assertRegex(self.wrong("kept.append(open(os.devnull))"), r"^run: descriptors grew from \d+ to \d+$")
+
+    def test_threads(self):
+        self.assertRegex(self.wrong("threading.Thread(target=time.sleep, args=(2,), daemon=True).start()"), r"run: threads grew from \d+ to \d+")
+
+    def test_status(self):
+        self.assertIn("it ended with status 3: no luck", self.wrong("step < 40 or sys.exit(sys.stderr.write('no luck\\n') and 3)"))
+
+
+if __name__ == "__main__":
+    unittest.main()

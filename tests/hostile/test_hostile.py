@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Jobs under attack by another user of the host: every bit stays, no job ends, nothing is told, no memory grows.
+
+The attacker is attacker.py, another user where these tests may become one (root), else this one: what is read of files
+is then left out. That it can do harm where it is let in is shown by a job with --insecure.
+"""
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from drill import people  # noqa: E402
+
+STEPS = 40
+CONFIG = {
+    "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}, "bf16": {"enabled": True},
+}
+FLAGS = ["--seq", "64", "--threads", "1", "--no-weights"]
+STAR = ["--topology", "ps:sync", "--workers", "2", "--servers", "2"]
+RING = ["--topology", "zero:2", "--workers", "2", "--launch", "mpi"]
+GROWTH_BYTES = 96 << 20  # of a process, beside what it has without an attacker; one flood alone is 256 MiB
+LIMIT_S = 120
+
+
+def nobody():
+    """Whom the attacker becomes, or None where nobody else can be become."""
+    try:
+        return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
+    except KeyError:
+        return None
+
+
+def ports_of(pids):
+    """The TCP ports that these processes listen on."""
+    sockets = set()
+    for pid in pids:
+        try:
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+                if target.startswith("socket:["):
+                    sockets.add(target[8:-1])
+        except OSError:
+            continue
+    ports = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in people.read(path).decode().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in sockets:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+    return ports
+
+
+def peak_of(pid):
+    for line in people.read(f"/proc/{pid}/status").decode(errors="replace").splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+class Attacker:
+    def __init__(self, directory, *more):
+        self.path = os.path.join(directory, "attacker.py")
+        shutil.copy(os.path.join(HERE, "attacker.py"), self.path)
+        os.chmod(directory, 0o755)
+        os.chmod(self.path, 0o755)
+        user = nobody()
+        who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        self.process = subprocess.Popen([shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable, "-I", self.path,
+                                         str(os.geteuid()), str(LIMIT_S), *more], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, cwd="/", **who)
+        self.process.stdout.readline()
+
+    def targets(self, ports):
+        self.process.stdin.write(" ".join(map(str, sorted(ports))) + "\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        out, _ = self.process.communicate(timeout=30)
+        return json.loads(out)
+
+
+class Watch(threading.Thread):
+    """Tells the attacker the ports of a job's processes, and notes their memory."""
+
+    def __init__(self, mark, attacker):
+        super().__init__(daemon=True)
+        self.mark, self.attacker, self.peak, self.ending = mark, attacker, {}, threading.Event()
+        self.ports = set()
+
+    def run(self):
+        while not self.ending.is_set():
+            pids = people.marked(self.mark)
+            for pid, argv in pids.items():
+                role = people.role_of(argv, people.environment_of(pid)) or "launcher"
+                self.peak[role] = max(self.peak.get(role, 0), peak_of(pid))
+            ports = ports_of(pids)
+            if ports != self.ports and self.attacker:
+                self.ports = ports
+                self.attacker.targets(ports)
+            self.ending.wait(0.02)
+
+    def stop(self):
+        self.ending.set()
+        self.join()
+        return self.peak
+
+
+class Relay:
+    """Between a member and its scheduler: what the member says is kept, as somebody on the wire would."""
+
+    def __init__(self, port):
+        self.port, self.said = port, []
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self.server.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.server.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self.port))
+            except OSError:
+                return
+            kept = bytearray()
+            self.said.append(kept)
+            threading.Thread(target=self.pass_on, args=(near, far, kept), daemon=True).start()
+            threading.Thread(target=self.pass_on, args=(far, near, None), daemon=True).start()
+
+    @staticmethod
+    def pass_on(source, sink, kept):
+        try:
+            while data := source.recv(65536):
+                if kept is not None:
+                    kept += data
+                sink.sendall(data)
+        except OSError:
+            pass
+        sink.close()
+
+
+class Hostile(unittest.TestCase):
+    def setUp(self):
+        # Not below a directory that only its owner enters: another user is to start the attacker.
+        self.directory = tempfile.mkdtemp(prefix="hostile-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.config = os.path.join(self.directory, "job.json")
+        with open(self.config, "w", encoding="utf-8") as f:
+            json.dump(CONFIG, f)
+        self.mark = f"hostile-{os.getpid()}-{self._testMethodName}"
+        self.addCleanup(people.end_all, self.mark)
+
+    def train(self, name, *flags, attacker=None):
+        """(exit status, what it said, its summary, {role: most bytes})"""
+        out = os.path.join(self.directory, name)
+        watch = Watch(self.mark, attacker)
+        watch.start()
+        try:
+            p = subprocess.run([PROGRAM, "train", "-c", self.config, "--out", out, *FLAGS, *flags], stdin=subprocess.DEVNULL,
+                               capture_output=True, text=True, timeout=LIMIT_S, check=False, env={**os.environ, people.MARK: self.mark})
+        finally:
+            peak = watch.stop()
+        summary = {}
+        if os.path.exists(os.path.join(out, "summary.json")):
+            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
+                summary = json.load(f)
+        return p.returncode, p.stdout + p.stderr, summary, peak
+
+    def attacked(self, *flags):
+        """Trains alone, then under attack; returns what the attacker counted."""
+        status, said, alone, before = self.train("alone", *flags, "--force")
+        self.assertEqual(status, 0, said)
+        attacker = Attacker(self.directory)
+        try:
+            status, said, summary, peak = self.train("attacked", *flags, "--force", attacker=attacker)
+        finally:
+            seen = attacker.end()
+        self.assertEqual(status, 0, f"{said}\n{seen}")
+        self.assertEqual((summary["weights_hash"], summary["steps"]), (alone["weights_hash"], STEPS), seen)
+        for role, bytes_ in peak.items():
+            self.assertLess(bytes_, before.get(role, 0) + GROWTH_BYTES, f"{role}: {seen}")
+        counts = seen["counts"]
+        for secret in ("secrets on command lines", *(("secrets in environments", "files read") if nobody() is not None else ())):
+            self.assertEqual(counts.get(secret, 0), 0, seen)
+        return seen
+
+    def check_nothing_told(self, seen):
+        counts = seen["counts"]
+        self.assertGreater(counts["connected"], 50, seen)
+        self.assertEqual(counts.get("answers heard", 0) + counts.get("told at a taken port", 0), 0, seen)
+        self.assertEqual([name for name in counts if name.startswith("admitted as ")], [], seen)
+
+    def test_star(self):
+        for medium in ("shm", "tcp"):
+            with self.subTest(medium):
+                seen = self.attacked(*STAR, "--medium", medium)
+                self.assertGreaterEqual(seen["counts"]["ports"], 3, seen)  # the scheduler's, and each server's
+                self.check_nothing_told(seen)
+
+    # ---------------------------------------------------------------- by hand, with somebody on the wire
+    def role(self, *words):
+        p = subprocess.Popen([PROGRAM, words[0], "-c", self.config, *FLAGS[:2], *STAR, "--out", os.path.join(self.directory, "by-hand"), *words[1:]],
+                             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+                             env={**os.environ, people.MARK: self.mark, "STARRING_JOB_SECRET": "not a secret that is good for anything else"})
+        self.addCleanup(p.stderr.close)
+        self.addCleanup(p.wait)
+        self.addCleanup(p.kill)
+        return p
+
+    def test_replays(self):
+        """What two members have said to the scheduler is said again, by others: while the job runs, and to the next one of
+        the same secret at the same port."""
+        status, said, alone, _ = self.train("alone", *STAR)
+        self.assertEqual(status, 0, said)
+        recorded, bind = [], "tcp://127.0.0.1:*"
+        for number in range(2):
+            scheduler = self.role("scheduler", "--bind", bind)
+            line = scheduler.stderr.readline()
+            bind = line.split()[-1]
+            self.assertRegex(bind, r"^tcp://127.0.0.1:\d+$", line)
+            relays = [Relay(int(bind.rpartition(":")[2])) for _ in range(2)]
+            attacker = Attacker(self.directory, *(word for path in recorded for word in ("--replay", path)))
+            watch = Watch(self.mark, attacker)
+            watch.start()
+            roles = [self.role("server", "--scheduler", relays[0].address, "--rank", "0"), self.role("server", "--scheduler", bind, "--rank", "1"),
+                     self.role("worker", "--scheduler", relays[1].address, "--rank", "0", "--no-weights", "--force"),
+                     self.role("worker", "--scheduler", bind, "--rank", "1", "--no-weights")]
+            said = [p.communicate(timeout=LIMIT_S)[1] for p in [*roles, scheduler]]
+            watch.stop()
+            seen = attacker.end()
+            self.assertEqual([p.returncode for p in [*roles, scheduler]], [0] * 5, f"{said}\n{seen}")
+            with open(os.path.join(self.directory, "by-hand", "summary.json"), encoding="utf-8") as f:
+                self.assertEqual(json.load(f)["weights_hash"], alone["weights_hash"], seen)
+            self.check_nothing_told(seen)
+            self.assertEqual(seen["counts"].get("recordings replayed", 0) > 0, number == 1, seen)
+            for i, data in enumerate(bytes(kept) for relay in relays for kept in relay.said):
+                recorded.append(os.path.join(self.directory, f"recording-{i}"))
+                with open(recorded[-1], "wb") as f:
+                    f.write(data)
+                os.chmod(recorded[-1], 0o644)
+                self.assertGreater(len(data), 400)  # a handshake at least
+                self.assertNotIn(b"worker", data.replace(b"worker 0", b"", 1))  # nothing is said in the open
+
+    # ---------------------------------------------------------------- others
+    def test_ring(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("no mpirun")
+        self.attacked(*RING)
+
+    def test_who_is_let_in_does_harm(self):
+        """Without this the tests above might pass because the attacker cannot do anything at all."""
+        attacker = Attacker(self.directory)
+        try:
+            self.train("open", *STAR, "--insecure", attacker=attacker)
+        finally:
+            seen = attacker.end()
+        self.assertGreater(seen["counts"].get("admitted as NULL", 0), 0, seen)
+        self.assertGreater(seen["counts"].get("messages said", 0), 0, seen)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,340 @@
+// Simulated jobs whose workers die and come back (--elastic), and the plain trainer that is told who belonged to each step
+// and whose gradients counted.
+#ifndef STARRING_TESTS_PS_ELASTIC_ELASTIC_SIM_H
+#define STARRING_TESTS_PS_ELASTIC_ELASTIC_SIM_H
+
+#include "tests/ps/test_ps_sim.h"
+
+// What becomes of the workers, and what the scheduler made of it.
+struct fate {
+    struct sim *sim;
+    uint64_t members[SIM_STEPS + 1], set[SIM_STEPS];  // of each step
+    int kills, joins;                                 // that are left to happen, at random; joins done
+    bool told;  // the scheduler hears of a death from a launcher; else from the process that takes the rank
+    double dead_s[SIM_WORKERS];
+    bool dead[SIM_WORKERS], hears[SIM_WORKERS];  // dead; its successor logs in and waits
+    double said_s[SIM_WORKERS];
+    bool welcome[SIM_WORKERS], started[SIM_WORKERS];
+    struct step_deal deal[SIM_WORKERS];
+    bool dealt[SIM_WORKERS];
+    char *old[64];  // segments of dead processes: mapped as long as a server may look
+    int olds;
+    uint64_t incarnations;
+};
+static struct fate *fate;  // one simulation at a time
+
+static inline bool is_async(const struct sim *s) { return consistency_of(&s->c).row->on_arrival; }
+
+static inline int process_of(const struct sim_worker *x) {
+    return (int)(x->end.incarnation ? x->end.incarnation : 100 + (uint64_t)x->end.index);
+}
+
+// ---------------------------------------------------------------- death
+static inline void kill_worker(struct sim *s, int w) {
+    struct sim_worker *x = &s->workers[w];
+    for (int i = 0; i < s->count; i++)
+        if (s->packets[i].from.role == PS_WORKER && s->packets[i].from.index == w)
+            s->packets[i].inflight = NULL;  // what has left goes on its way
+    worker_core_destroy(&x->core);
+    fate->dead[w] = true;
+    fate->hears[w] = fate->welcome[w] = fate->started[w] = fate->dealt[w] = false;
+    fate->dead_s[w] = s->now;
+}
+
+// Another process is started for the rank.
+static inline void replace_worker(struct sim *s, int w) {
+    struct sim_worker *x = &s->workers[w];
+    fate->old[fate->olds++] = x->segment;
+    for (int u = 0; u < s->l->count; u++) free(x->seen[u]);
+    sim_place(s, x);
+    x->end = (struct sim_end){
+        .sim = s, .role = PS_WORKER, .index = w, .incarnation = 70000 + ++fate->incarnations};
+    fate->hears[w] = true;
+    fate->said_s[w] = -1;
+}
+
+// What such a process says until it is in: HELLO, then heartbeats, then JOIN.
+static inline void say(struct sim *s, int w) {
+    struct sim_worker *x = &s->workers[w];
+    struct wire_header h = {.kind = WIRE_HELLO, .manifest = 5, .key = process_of(x)};
+    if (s->now - fate->said_s[w] < 0.05) return;
+    fate->said_s[w] = s->now;
+    if (fate->welcome[w]) h = (struct wire_header){.kind = WIRE_HEARTBEAT};
+    if (fate->welcome[w]) port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
+    if (fate->started[w]) h.kind = WIRE_JOIN;
+    port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
+}
+
+// It meets the servers: each has heard of the new life from the scheduler, or is asked again, and hears of its memory.
+static inline bool meet(struct sim *s, int w) {
+    struct sim_worker *x = &s->workers[w];
+    struct server_segment segment = {x->segment, x->segment_bytes};
+    for (int g = 0; g < s->map->shards; g++) {
+        struct wire_header h = {.role = PS_WORKER,
+                                .rank = w,
+                                .job = SIM_JOB,
+                                .incarnation = x->end.incarnation,
+                                .life = x->end.life};
+        if (!x->shared[g]) continue;
+        if (!server_core_knows(s->shards[g], &h)) return false;
+        server_core_attach(s->shards[g], w, &segment);
+    }
+    return true;
+}
+
+static inline void enter(struct sim *s, int w, const struct wire_header *h) {
+    struct sim_worker *x = &s->workers[w];
+    assert_int_equal(deal_read(h, &fate->deal[w]), 0);
+    fate->dead[w] = fate->hears[w] = false;
+    fate->dealt[w] = true;
+    fate->joins++;
+    sim_start_worker(s, x);
+    worker_core_gathers(x->core, h->seq);
+    sim_resume(s, w, fate->deal[w].state.step);
+    x->updates = fate->deal[w].state.updates;
+    if (!is_async(s)) assert_true(fate->deal[w].members & elastic_bit(w));
+}
+
+// Packets for the dead, and for processes that log in.
+static inline bool takes(struct sim *s, const struct sim_packet *p, const struct wire_header *h,
+                         struct ps_frame *frame) {
+    int w = p->to.index;
+    if (p->to.role == PS_SHARD && h->kind == WIRE_SET) {
+        assert_true(fate->set[h->step] == 0 || fate->set[h->step] == h->mask);  // ONE for all keys
+        fate->set[h->step] = h->mask;
+    }
+    if (p->to.role != PS_WORKER) return false;
+    struct sim_worker *x = &s->workers[w];
+    bool other = p->to.incarnation != x->end.incarnation;
+    if (!other && !fate->dead[w]) return false;
+    if (!other && fate->hears[w] && h->kind == WIRE_WELCOME) {
+        fate->welcome[w] = true;
+        x->end.life = h->life;
+    }
+    if (!other && fate->welcome[w] && h->kind == WIRE_START) {
+        assert_true(h->flags & WIRE_AGAIN);
+        fate->started[w] = fate->started[w] || meet(s, w);
+    }
+    if (!other && fate->started[w] && h->kind == WIRE_JOINED) enter(s, w, h);
+    ps_frame_release(frame);
+    return true;
+}
+
+// ---------------------------------------------------------------- life
+// Where worker w's samples of its step begin; what it says of the step goes by their numbers.
+static inline int64_t first_of(const struct sim *s, int w) {
+    const struct sim_worker *x = &s->workers[w];
+    if (is_async(s)) return x->step * s->t.workers + w;
+    if (!fate->dealt[w]) return w;  // of the first step
+    assert_int_equal(fate->deal[w].state.step, x->step);
+    return deal_first(&fate->deal[w], w, 1);
+}
+
+static inline void report(struct sim *s, struct sim_worker *x, int64_t first) {
+    struct step_report r = {
+        .in = {.step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)},
+        .loss = toy_loss(&s->t, (int)(first % s->t.workers), first / s->t.workers)};
+    if (!is_async(s)) worker_core_report(x->core, &r, s->now);
+}
+
+// As sim_work, with the samples that the worker was dealt.
+static inline void work(struct sim *s, struct sim_worker *x) {
+    int w = x->end.index;
+    if (x->phase != SIM_COMPUTE && x->phase != SIM_CLOSING && x->phase != SIM_PUSHING) {
+        sim_work(s, x);
+        return;
+    }
+    const struct worker_status *now = worker_core_status(x->core);
+    int64_t first = x->phase == SIM_CLOSING ? 0 : first_of(s, w);
+    bool ready = true;
+    for (int u = 0; u < s->l->count; u++)
+        ready = ready && !worker_core_busy(x->core, u) && worker_core_landed(x->core, u) >= x->step;
+    if (x->phase == SIM_COMPUTE && ready && x->step < s->t.steps) {
+        for (int u = 0; u < s->l->count; u++) {
+            toy_grad(&s->t, s->l, u, (int)(first % s->t.workers), first / s->t.workers, x->weights[u],
+                     x->grads[u]);
+            memcpy(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
+        }
+        x->pushed = 0;
+        x->phase = SIM_PUSHING;
+    } else if (x->phase == SIM_PUSHING && x->pushed == s->l->count) {
+        report(s, x, first);
+        x->phase = SIM_CLOSING;
+    } else if (x->phase == SIM_CLOSING && !is_async(s)) {
+        if (now->steps_done <= x->step) return;
+        if (!now->stats.skipped) x->updates++;
+        x->last = now->stats;
+        x->step++;
+        x->phase = SIM_COMPUTE;
+        fate->deal[w] = now->deal;
+        fate->dealt[w] = true;
+        fate->members[x->step] = now->deal.members;
+        assert_int_equal(now->deal.state.updates, x->updates);
+    } else {
+        sim_work(s, x);
+    }
+}
+
+static inline bool over(const struct sim *s) {
+    for (int w = 0; w < s->t.workers; w++)
+        if (!fate->dead[w] && s->workers[w].phase != SIM_OVER) return false;
+    return true;
+}
+
+static inline int alive(const struct sim *s) {
+    int n = 0;
+    for (int w = 0; w < s->t.workers; w++) n += !fate->dead[w];
+    return n;
+}
+
+static inline void something_happens(struct sim *s) {
+    int w = 1 + (int)sim_draw(s, (uint64_t)s->t.workers - 1);
+    uint64_t dice = sim_draw(s, 900);
+    bool loaded = s->workers[0].step > 0;
+    if (fate->kills && !fate->dead[w] && dice == 0 && loaded && alive(s) > s->t.elastic_min) {
+        kill_worker(s, w);
+        fate->kills--;
+    } else if (fate->dead[w] && !fate->hears[w] && s->now - fate->dead_s[w] > 0.3 && dice < 9) {
+        if (fate->told)
+            scheduler_core_dead(s->scheduler, process_of(&s->workers[w]), "it was killed", s->now);
+        replace_worker(s, w);
+    } else if (fate->told && fate->dead[w] && !fate->hears[w] && dice < 3) {
+        scheduler_core_dead(s->scheduler, process_of(&s->workers[w]), "it was killed", s->now);
+    }
+}
+
+static inline void run(struct sim *s, struct fate *f) {
+    fate = f;
+    f->sim = s;
+    s->takes = takes;
+    f->members[0] = elastic_all(s->t.workers);
+    for (int u = 0; u < s->l->count; u++)
+        worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
+    for (int64_t i = 0; !over(s); i++) {
+        if (i >= 4000000) fail_msg("seed %d hangs", (int)s->t.seed);
+        s->now += 0.001;
+        something_happens(s);
+        if (s->count > 0) assert_int_equal(sim_deliver(s), 0);
+        int w = (int)sim_draw(s, (uint64_t)s->t.workers);
+        struct sim_worker *x = &s->workers[w];
+        if (!f->dead[w]) {
+            work(s, x);
+            assert_int_equal(worker_core_tick(x->core, s->now), 0);
+        } else if (f->hears[w]) {
+            say(s, w);
+        }
+        assert_int_equal(server_core_tick(s->shards[sim_draw(s, (uint64_t)s->map->shards)], s->now), 0);
+        assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
+    }
+}
+
+static inline void end(struct sim *s, struct fate *f) {
+    for (int w = 0; w < s->t.workers; w++)  // what a shard may still hold of the dead
+        if (f->dead[w]) s->workers[w].core = NULL;
+    sim_destroy(s);
+    for (int i = 0; i < f->olds; i++) free(f->old[i]);
+}
+
+// ---------------------------------------------------------------- the plain trainer, told who belonged to each step
+struct told_step {
+    int64_t step, dealt;
+    uint64_t members, set;
+};
+
+static inline void ref_sum(const struct sim *s, const struct toy_ref *r, int u, const struct told_step *x,
+                           void *out) {
+    size_t n = (size_t)s->l->units[u].n_pad;
+    int workers = s->t.workers, contributors = elastic_count(x->set);
+    float *sum = xcalloc(n, sizeof *sum), scale = (float)((double)workers / contributors);
+    void *grad = xcalloc(n, dtype_size(s->t.dtype));
+    bool first = true;
+    for (int w = 0; w < workers; w++) {
+        if (!(x->set & elastic_bit(w))) continue;
+        int64_t sample = x->dealt + elastic_place(x->members, w);
+        toy_grad(&s->t, s->l, u, (int)(sample % workers), sample / workers, r->weight[u], grad);
+        for (size_t i = 0; i < n; i++) {
+            float g = dtype_load(s->t.dtype, grad, i);
+            sum[i] = first ? g : sum[i] + g;
+        }
+        first = false;
+    }
+    for (size_t i = 0; i < n; i++)
+        dtype_store(s->t.dtype, out, i, contributors == workers ? sum[i] : sum[i] * scale);
+    free(grad);
+    free(sum);
+}
+
+static inline void ref_step(const struct sim *s, struct toy_ref *r, const struct told_step *x) {
+    struct exact_sum sum = {{0}, 0};
+    void *total[TOY_UNITS];
+    const char *why = "";
+    for (int u = 0; u < s->l->count; u++) {
+        int64_t n = s->l->units[u].n_pad;
+        total[u] = xcalloc((unsigned long)n, dtype_size(s->t.dtype));
+        ref_sum(s, r, u, x, total[u]);
+        struct sumsq_args a = {.out = &sum, .x = total[u], .n = n, .dt = s->t.dtype};
+        cpu_ops[OP_SUMSQ](1, &a, &why);
+    }
+    struct update_scalars scalars = update_decide(&sum, toy_loss_scale(&s->t), s->t.clip);
+    for (int u = 0; u < s->l->count; u++) {
+        struct update_range range = {.unit = &s->l->units[u],
+                                     .end = s->l->units[u].n_pad,
+                                     .master = r->master[u],
+                                     .state = {r->m[u], r->v[u]},
+                                     .weight = r->weight[u],
+                                     .grad = total[u],
+                                     .dtype = s->t.dtype};
+        const struct update_step update = {TOY_LR, r->updates + 1, &scalars};
+        if (!scalars.skip) optimizer_apply(&s->c.optimizer, &range, &update, 1);
+        free(total[u]);
+    }
+    if (!scalars.skip) r->updates++;
+    int n = elastic_count(x->set);
+    r->last = (struct step_stats){.grad_norm = scalars.norm, .skipped = scalars.skip != 0};
+    for (int w = 0; w < s->t.workers; w++) {
+        int64_t sample = x->dealt + elastic_place(x->members, w);
+        if (x->set & elastic_bit(w))
+            r->last.loss += toy_loss(&s->t, (int)(sample % s->t.workers), sample / s->t.workers);
+    }
+    if (n < s->t.workers) r->last.loss = r->last.loss * s->t.workers / n;
+}
+
+static inline void compare(const struct sim *s, const struct fate *f) {
+    struct toy_ref r = toy_ref_start(&s->t, s->l);
+    struct told_step x = {0};
+    int64_t samples = 0;
+    for (; x.step < s->t.steps; x.step++) {
+        x.members = f->members[x.step];
+        x.set = f->set[x.step];
+        assert_true(x.set && !(x.set & ~x.members) && (x.set & 1));
+        int64_t before = r.updates;
+        ref_step(s, &r, &x);
+        x.dealt += elastic_count(x.members);
+        samples += r.updates > before ? elastic_count(x.set) : 0;
+    }
+    for (int w = 0; w < s->t.workers; w++) {
+        if (f->dead[w]) continue;
+        const struct sim_worker *v = &s->workers[w];
+        for (int u = 0; u < s->l->count; u++)
+            assert_memory_equal(v->weights[u], r.weight[u],
+                                (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
+        assert_true(v->last.loss == r.last.loss && v->last.grad_norm == r.last.grad_norm);
+        assert_int_equal(v->updates, r.updates);
+        assert_int_equal(f->deal[w].state.dealt, x.dealt);
+        assert_int_equal(f->deal[w].state.samples, samples);
+    }
+    for (int k = 0; k < s->map->count; k++) {
+        const struct partition *p = &s->map->parts[k];
+        assert_memory_equal(s->buffers[k].master, r.master[p->unit] + p->begin,
+                            (size_t)(p->end - p->begin) * sizeof(float));
+        assert_int_equal(server_core_version(s->shards[p->shard], k), r.updates);
+    }
+    for (int g = 0; g < s->map->shards; g++) {
+        struct server_totals totals;
+        server_core_totals(s->shards[g], &totals);
+        assert_int_equal(totals.held_bytes, 0);  // of the dead neither
+    }
+    toy_ref_free(&r);
+}
+
+#endif

@@ -1,0 +1,252 @@
+// The simulated star's state, and the network between its cores: it shuffles, drops, repeats and delays messages as a
+// counter-based generator says, or passes them in order at a rate.
+#ifndef STARRING_TESTS_PS_LOSS_SIM_NETWORK_H
+#define STARRING_TESTS_PS_LOSS_SIM_NETWORK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ps/replica/replica.h"
+#include "ps/scheduler/scheduler_core.h"
+#include "ps/server/server_core.h"
+#include "ps/worker/worker_core.h"
+#include "shared/core/rng.h"
+#include "tests/ps/test_ps_toy.h"
+
+#define SIM_JOB     4711
+#define SIM_STEPS   8
+#define SIM_WORKERS 4
+
+struct sim_end {  // one port
+    struct sim *sim;
+    enum ps_role role;
+    int index;             // worker rank, shard number
+    uint64_t incarnation;  // 0: sim_incarnation's
+    uint32_t life;
+};
+
+struct sim_packet {
+    struct sim_end from, to;
+    struct wire_header header;
+    void *payload;
+    size_t bytes;
+    _Atomic int *inflight;
+    double due;  // with a rate: when its last byte arrives
+};
+
+// Payloads of one kind that were sent behind headers, and those of them that were lost.
+struct sim_payloads {
+    uint64_t sent, lost;
+};
+
+enum sim_phase { SIM_LOADING, SIM_RESUMING, SIM_BARRIER, SIM_COMPUTE, SIM_PUSHING, SIM_CLOSING, SIM_OVER };
+
+struct sim_worker {
+    struct sim_end end;
+    struct worker_core *core;
+    char *segment;  // holds the grads, and the weights unless they are in place
+    size_t segment_bytes;
+    uint64_t grad_at[TOY_UNITS], weight_at[TOY_UNITS];
+    bool *shared;                                                   // (shards)
+    void *weights[TOY_UNITS], *grads[TOY_UNITS], *seen[TOY_UNITS];  // seen: what the step computes on
+    float *init[TOY_UNITS];
+    enum sim_phase phase;
+    int64_t step, updates;
+    int pushed;
+    struct step_stats last;
+};
+
+struct sim;
+struct sim {
+    struct toy_case t;
+    struct layout *l;
+    struct config c;
+    struct shard_map *map;
+    struct server_buffers *buffers;
+    void *published[TOY_UNITS];  // (n_pad) each: the servers' weights, which workers may read in place
+    struct sim_worker *workers;
+    struct server_core **shards;
+    struct replica **replicas;  // (shards): that each holds of its neighbour; NULL: none
+    struct replica_buffers *replica_buffers;
+    struct sim_end *shard_ends;
+    struct sim_end scheduler_end, sender;
+    struct scheduler_core *scheduler;
+    struct sim_packet *packets;
+    int count, capacity;
+    double now;
+    int drop_percent, repeat_percent;
+    bool in_order;
+    bool
+        report_first;  // a device's gradients may still be on their way to the host when its step is reported
+    uint64_t draws;
+    // Where chances come from: below n. NULL: numbers that the case's seed makes.
+    uint64_t (*draw)(struct sim *s, uint64_t n);
+    int frames;   // alive
+    double skew;  // worker w's clock is (w + 1) * skew seconds ahead of the scheduler's
+    int looks;    // for on_landed
+    // Moments of the scheduler's clock, nanoseconds.
+    int64_t handed[SIM_STEPS][TOY_UNITS][SIM_WORKERS], reported[SIM_STEPS][SIM_WORKERS];
+    double repeat_s, peers_s;  // of all cores
+    double rate;               // bytes a second that leave one end, in order; 0: no time passes
+    double free[PS_ROLES][8];  // with a rate: when an end has sent all
+    int asleep;  // this worker neither computes nor speaks in its second step before wake; -1: none
+    double wake;
+    uint64_t sent;  // messages
+    struct sim_payloads payloads[WIRE_KINDS];
+    // May take a packet for itself: the frame is then its own to release. NULL: all go where they go.
+    bool (*takes)(struct sim *s, const struct sim_packet *p, const struct wire_header *h,
+                  struct ps_frame *frame);
+    void (*on_landed)(struct sim *s,
+                      struct sim_worker *x);  // x->step's weights have, its own next one begins
+    int keep_every;                           // steps; 0: worker 0 marks none
+    void (*on_turn)(struct sim *s);
+    void *ctx;  // of on_turn
+};
+
+static inline uint64_t sim_incarnation(enum ps_role role, int index) {
+    return 1000 + 100 * (uint64_t)role + (uint64_t)index;
+}
+
+static inline uint64_t sim_draw(struct sim *s, uint64_t n) {
+    return s->draw ? s->draw(s, n) : rng_below(s->t.seed, s->draws++, 99, n);
+}
+
+static inline void sim_queue(struct sim *s, const struct sim_packet *p) {
+    if (s->count == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 256;
+        s->packets = xrealloc(s->packets, (unsigned long)s->capacity * sizeof *s->packets);
+    }
+    s->packets[s->count++] = *p;
+}
+
+// Numbers of the scheduler's members, the other way round.
+static inline struct sim_end sim_member(const struct sim *s, int i) {
+    if (i < s->t.workers) return s->workers[i].end;
+    i -= s->t.workers;
+    if (i < s->t.servers) return (struct sim_end){.sim = (struct sim *)s, .role = PS_SERVER, .index = i};
+    return s->shard_ends[i - s->t.servers];
+}
+
+// When a message that its end sends now has arrived.
+static inline void sim_time(struct sim *s, struct sim_packet *p) {
+    double *end = &s->free[p->from.role][p->from.index];
+    if (s->rate == 0) return;
+    *end = fmax(*end, s->now) + (double)(p->bytes + 100) / s->rate;
+    p->due = *end;
+}
+
+static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
+    struct sim_end *from = ctx;
+    struct sim *s = from->sim;
+    struct sim_packet p = {.from = *from, .header = m->header, .bytes = m->bytes};
+    if (from->role == PS_SCHEDULER)
+        p.to = peer == PEER_SENDER ? s->sender : sim_member(s, peer);
+    else if (peer == PEER_SCHEDULER)
+        p.to = s->scheduler_end;
+    else if (peer == PEER_NEIGHBOUR)
+        p.to = s->shard_ends[replica_holder_shard(s->map, from->index)];
+    else if (peer == PEER_PRIMARY)
+        p.to = s->shard_ends[replica_primary_shard(s->map, from->index)];
+    else
+        p.to = from->role == PS_WORKER ? s->shard_ends[peer] : s->workers[peer].end;
+    if (p.to.role == PS_SERVER) return;  // a server's main thread is not part of the simulation
+    p.header.role = from->role;
+    p.header.rank = from->role == PS_SHARD ? from->index / s->t.threads : from->index;
+    p.header.thread = from->role == PS_SHARD ? from->index % s->t.threads : 0;
+    p.header.job = SIM_JOB;
+    p.header.incarnation = from->incarnation ? from->incarnation : sim_incarnation(from->role, from->index);
+    if (from->role == PS_WORKER) p.header.life = from->life;
+    for (int copies = sim_draw(s, 100) < (uint64_t)s->repeat_percent ? 2 : 1; copies > 0; copies--) {
+        p.payload = NULL;
+        if (m->bytes) {
+            p.payload = xcalloc(m->bytes, 1);
+            memcpy(p.payload, m->payload, m->bytes);
+        }
+        s->sent++;
+        if (m->bytes) s->payloads[m->header.kind].sent++;
+        sim_time(s, &p);
+        // On a slow link the kernel has taken what nobody has got yet.
+        p.inflight = copies == 1 && s->rate == 0 ? m->inflight : NULL;
+        if (p.inflight) atomic_fetch_add(p.inflight, 1);
+        sim_queue(s, &p);
+    }
+}
+
+struct sim_frame {
+    struct ps_frame frame;
+    struct sim *sim;
+};
+
+static inline void sim_frame_release(struct ps_frame *f) {
+    ((struct sim_frame *)f)->sim->frames--;
+    free((void *)f->data);
+    free(f);
+}
+
+static inline struct ps_frame *sim_frame(struct sim *s, void *data, size_t bytes) {
+    if (!bytes) return NULL;
+    struct sim_frame *f = xcalloc(1, sizeof *f);
+    f->frame = (struct ps_frame){data, bytes, sim_frame_release};
+    f->sim = s;
+    s->frames++;
+    return &f->frame;
+}
+
+static inline double sim_clock(const struct sim *s, const struct sim_worker *x) {
+    return s->now + s->skew * (x->end.index + 1);
+}
+
+// The packet that is next: the oldest, or any; with a rate the first to arrive, -1 before it has.
+static inline int sim_next(struct sim *s) {
+    int first = 0;
+    if (s->rate == 0) return s->in_order ? 0 : (int)sim_draw(s, (uint64_t)s->count);
+    for (int i = 1; i < s->count; i++)
+        if (s->packets[i].due < s->packets[first].due) first = i;
+    return s->packets[first].due <= s->now ? first : -1;
+}
+
+// Takes one packet off the network. Every header passes the codec on its way.
+static inline int sim_deliver(struct sim *s) {
+    int i = sim_next(s);
+    if (i < 0) return 0;
+    struct sim_packet p = s->packets[i];
+    uint8_t bytes[WIRE_HEADER_MAX];
+    memmove(&s->packets[i], &s->packets[i + 1], (size_t)(s->count - i - 1) * sizeof p);
+    s->count--;
+    if (p.inflight) atomic_fetch_sub(p.inflight, 1);
+    if (sim_draw(s, 100) < (uint64_t)s->drop_percent) {
+        if (p.bytes) s->payloads[p.header.kind].lost++;
+        free(p.payload);
+        return 0;
+    }
+    struct wire_header h;
+    size_t n = wire_encode(&p.header, bytes);
+    assert_int_equal(wire_decode(bytes, n, p.bytes, &h), 0);
+    struct ps_frame *f = sim_frame(s, p.payload, p.bytes);
+    if (s->takes && s->takes(s, &p, &h, f)) return 0;
+    if (p.to.role == PS_SCHEDULER) {
+        s->sender = p.from;
+        scheduler_core_message(s->scheduler, &h, f, s->now);
+        return scheduler_core_error(s->scheduler)[0] ? -1 : 0;
+    }
+    if (p.to.role == PS_WORKER) {
+        int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
+        struct sim_worker *x = &s->workers[p.to.index];
+        return worker_core_message(x->core, peer, &h, f, sim_clock(s, x));
+    }
+    if (p.from.role == PS_SCHEDULER) {
+        ps_frame_release(f);
+        if (h.kind != WIRE_DECISION && h.kind != WIRE_SET && h.kind != WIRE_MEMBER) return 0;
+        if (server_core_decision(s->shards[p.to.index], &h) != 0) return -1;
+        return s->t.replicate ? replica_decision(s->replicas[p.to.index], &h) : 0;
+    }
+    if (h.kind == WIRE_REPLICATE) return replica_message(s->replicas[p.to.index], &h, f);
+    if (h.kind == WIRE_REPLICATE_ACK) return server_core_replicated(s->shards[p.to.index], &h, s->now);
+    return server_core_message(s->shards[p.to.index], &h, f, s->now);
+}
+
+#endif

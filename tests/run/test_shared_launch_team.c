@@ -1,0 +1,152 @@
+// The launcher and children that the others may do without: the job is asked what becomes of it.
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "shared/launch/launch.h"
+
+struct team {
+    const char *fate;  // what the job answers; NULL: nothing
+    struct launcher *l;
+    int link[2];
+    int again, died, pid;
+    int64_t step, life;
+};
+
+static int64_t step_of_team(void *ctx) { return ((struct team *)ctx)->step; }
+static int64_t life_of_team(void *ctx) { return ((struct team *)ctx)->life; }
+static void note_death(void *ctx, int pid, const char *why) {
+    struct team *t = ctx;
+    char line[64];
+    assert_true(pid > 0 && strstr(why, "worker 1 (pid"));
+    t->died++;
+    int n = snprintf(line, sizeof line, "fate %d %s\n", pid, t->fate ? t->fate : "");
+    if (t->fate) assert_int_equal(write(t->link[1], line, (size_t)n), n);
+}
+
+static int launch(struct team *t, int rank, const char *script) {
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
+    return launcher_start(t->l, &(struct launch_child){.role = "worker",
+                                                       .rank = rank,
+                                                       .program = "/bin/sh",
+                                                       .argv = argv,
+                                                       .orderly = 1,
+                                                       .expendable = rank > 0});
+}
+
+static int launch_again(void *ctx, const char *role, int rank) {
+    struct team *t = ctx;
+    assert_string_equal(role, "worker");
+    t->again++;
+    return launch(t, rank, "exit 1");  // what it fails at now is its own
+}
+
+// Worker 0 stays so many tenths of a second, or until it is asked to leave. The victim does nothing before it is there.
+// What the launcher says comes to lie in `said`.
+static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
+    struct launch_options o = {.grace_s = 0.2,
+                               .last_step = step_of_team,
+                               .restarts = {restarts, life_of_team, launch_again, note_death},
+                               .ctx = t};
+    char path[] = "/tmp/starring-said-XXXXXX";
+    int file = mkstemp(path), before = dup(STDERR_FILENO);
+    assert_true(file >= 0 && before >= 0 && !unlink(path));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, t->link), 0);
+    t->l = launcher_create(&o);
+    launcher_listen(t->l, t->link[0]);
+    dup2(file, STDERR_FILENO);
+    char *stay =
+        xasprintf("trap 'exit 0' TERM; : > %s; i=0; while [ $i -lt %d ]; do sleep 0.1; i=$((i + 1)); done",
+                  path, tenths);
+    char *dies = xasprintf("until [ -e %s ]; do sleep 0.01; done; %s", path, victim);
+    int rc = launch(t, 0, stay);
+    rc |= launch(t, 1, dies);
+    int status = launcher_wait(t->l);
+    launcher_destroy(&t->l);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    ssize_t got = pread(file, said, 4095, 0);
+    said[got > 0 ? got : 0] = 0;
+    close(file);
+    unlink(path);
+    free(stay);
+    free(dies);
+    close(t->link[0]);
+    close(t->link[1]);
+    assert_int_equal(rc, 0);
+    return status;
+}
+
+static void others_go_on(void **state) {
+    (void)state;
+    static const char *const dies = "kill -9 $$";
+    static const struct {
+        const char *fate;
+        int restarts, status, died, again;
+        const char *says;
+    } rows[] = {
+        {"without", 0, 0, 1, 0, "before the first step was done: the others go on without it\n"},
+        {"without", 2, 0, 1, 1, "the others go on; starting it again; 1 of 2 restarts is left\n"},
+        // Started again with the job, it fails by itself: as any other.
+        {"anew", 2, EXIT_RUN_FAILED, 2, 1, "done: starting it again; 1 of 2 restarts is left\n"},
+        {"anew", 0, EXIT_RUN_FAILED, 1, 0, "ending the other processes of the job\n"},
+        {"ends fewer than 2 are left", 2, EXIT_RUN_FAILED, 1, 0,
+         "done: fewer than 2 are left: ending the other processes of the job\n"},
+        {NULL, 0, EXIT_RUN_FAILED, 1, 0, "done: ending the other processes of the job\n"},  // nobody answers
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct team t = {.fate = rows[i].fate};
+        char said[4096];
+        int status = status_of_team(&t, rows[i].restarts, rows[i].status ? 300 : 4, dies, said);
+        if (status != rows[i].status || t.died != rows[i].died || t.again != rows[i].again ||
+            !strstr(said, rows[i].says))
+            fail_msg("row %zu: status %d, died %d, again %d: %s", i, status, t.died, t.again, said);
+    }
+}
+
+// Ctrl-C, and in the same moment, or while it is told to leave, a child is killed that the others can do without: they
+// end in order. Of another child it is the end.
+static void interrupted_without_it(void **state) {
+    (void)state;
+    static const struct {
+        const char *victim, *fate;
+        int status;
+        const char *says;
+    } rows[] = {
+        {"trap '' TERM; kill -INT $PPID; kill -9 $$", "without", 0, "the others end without it\n"},
+        {"trap 'kill -9 $$' TERM; kill -INT $PPID; while :; do sleep 0.02; done", "without", 0,
+         "the others end without it\n"},
+        {"trap 'exit 143' TERM; kill -INT $PPID; while :; do sleep 0.02; done", "without", 0, ""},
+        {"trap '' TERM; kill -INT $PPID; kill -9 $$", "anew", 130, "ending the other processes of the job\n"},
+        {"trap '' TERM; kill -INT $PPID; kill -9 $$", "ends x", 130,
+         "x: ending the other processes of the job\n"},
+        {"trap 'exit 143' TERM; kill -INT $PPID; while :; do sleep 0.02; done", "anew", 130, ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct team t = {.fate = rows[i].fate, .step = 5};
+        char said[4096];
+        int status = status_of_team(&t, 3, 300, rows[i].victim, said);
+        if (status != rows[i].status || t.died != 1 || t.again || !strstr(said, rows[i].says) ||
+            (!*rows[i].says && *said))
+            fail_msg("row %zu: status %d, died %d, again %d: %s", i, status, t.died, t.again, said);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_go_on),
+        cmocka_unit_test(interrupted_without_it),
+    };
+    return cmocka_run_group_tests_name("launch_team", tests, NULL, NULL);
+}

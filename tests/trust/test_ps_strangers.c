@@ -1,0 +1,320 @@
+// Strangers at the ports of a job: connections that say nothing, messages that never end, messages in a member's name.
+// Who is let in is decided before a part of a message is read; what a key may say, by whose it is.
+#include <arpa/inet.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "ps/net/net.h"
+#include "tests/ps/test_ps_star.h"
+
+#define FLOOD_BYTES ((size_t)96 << 20)
+#define MAY_GROW    ((size_t)24 << 20)
+#define PART_BYTES  65536
+#define GREETING    64
+#define HOLDS       345
+#define HANDSHAKE_S 3.0  // of ps/net/curve.c
+#define LATE_S      8.0  // on a busy machine
+
+// ---------------------------------------------------------------- a stranger of bare sockets
+static int connect_to(const char *address) {
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    char host[64];
+    int port = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (sscanf(address, "tcp://%63[0-9.]:%d", host, &port) != 2 ||
+        inet_pton(AF_INET, host, &to.sin_addr) != 1)
+        return -1;
+    to.sin_port = htons((uint16_t)port);
+    return connect(fd, (struct sockaddr *)&to, sizeof to) == 0 ? fd : -1;
+}
+
+static bool put(int fd, const void *bytes, size_t count) {
+    const char *at = bytes;
+    while (count > 0) {
+        ssize_t n = send(fd, at, count, MSG_NOSIGNAL);
+        if (n <= 0) return false;
+        at += n;
+        count -= (size_t)n;
+    }
+    return true;
+}
+
+// ZMTP 3.0's greeting, as a peer with that mechanism.
+static bool greet(int fd, const char *mechanism) {
+    unsigned char g[GREETING] = {0xff, [9] = 0x7f, [10] = 3, [11] = 0};
+    memcpy(g + 12, mechanism, strlen(mechanism));
+    return put(fd, g, sizeof g);
+}
+
+// READY of NULL behind the other side's greeting, and behind its READY parts of a message that never ends. Bytes that
+// were taken.
+static size_t flood(int fd) {
+    static const char ready[] =
+        "\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06"
+        "DEALER\x08Identity\x00\x00\x00\x00";
+    static unsigned char part[9 + PART_BYTES] = {3, 0, 0, 0, 0, 0, 1, 0, 0};  // MORE and LONG, 65536 bytes
+    char theirs[GREETING];
+    size_t sent = 0;
+    if (recv(fd, theirs, sizeof theirs, MSG_WAITALL) != sizeof theirs || !put(fd, ready, sizeof ready - 1) ||
+        recv(fd, theirs, sizeof theirs, 0) <= 0)
+        return 0;
+    while (sent < FLOOD_BYTES && put(fd, part, sizeof part)) sent += PART_BYTES;
+    return sent;
+}
+
+struct door {
+    struct wire_count wire;
+    struct net *net;
+    struct net_socket *socket;
+    char address[NET_ADDRESS_MAX];
+};
+
+static void door_open(struct door *d, const struct ps_trust *trust, enum net_plane plane, const char *token) {
+    memset(d, 0, sizeof *d);
+    d->net = net_create(&(struct net_options){.wire = &d->wire,
+                                              .max_payload_bytes = 1 << 20,
+                                              .queue_messages = 1000,
+                                              .trust = trust,
+                                              .token = token});
+    d->socket = net_router(d->net, plane, "tcp://127.0.0.1:*", d->address);
+    assert_non_null(d->socket);
+}
+
+static void door_close(struct door *d) { net_destroy(&d->net, 0); }
+
+// What is heard within so many seconds; stops at the first message.
+static bool heard(struct door *d, double seconds, struct net_message *m) {
+    for (double end = now_seconds() + seconds; now_seconds() < end;) {
+        struct net_poll_item item = {.socket = d->socket};
+        assert_int_equal(net_poll(&item, 1, 10), 0);
+        if (item.ready && net_recv(d->socket, m) == 1) return true;
+    }
+    return false;
+}
+
+// In a process of its own, whose memory is not ours.
+// The door is polled meanwhile, and nothing is heard.
+static size_t flood_from_elsewhere(struct door *d, const char *mechanism) {
+    int ends[2];
+    size_t sent = 0;
+    struct net_message m;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = connect_to(d->address);
+        struct timeval patience = {.tv_sec = 5};
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        if (fd >= 0 && greet(fd, mechanism)) sent = flood(fd);
+        ssize_t n = write(ends[1], &sent, sizeof sent);
+        _exit(n == sizeof sent ? 0 : 1);
+    }
+    while (waitpid(pid, NULL, WNOHANG) == 0) assert_false(heard(d, 0.02, &m));
+    assert_int_equal(read(ends[0], &sent, sizeof sent), sizeof sent);
+    close(ends[0]);
+    close(ends[1]);
+    return sent;
+}
+
+static size_t resident(void) {
+    FILE *f = fopen("/proc/self/statm", "re");
+    size_t pages = 0;
+    assert_int_equal(fscanf(f, "%*u %zu", &pages), 1);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+// A message that never ends grew a scheduler and a server by what was sent, without a login.
+static void test_flood(void **state) {
+    (void)state;
+    static const char *const mechanisms[] = {"NULL", "PLAIN", "CURVE", "NONSENSE"};
+    for (int plane = 0; plane < 2; plane++)
+        for (int i = 0; i < 4; i++) {
+            struct door d;
+            struct net_message m;
+            door_open(&d, trust_of_test(PS_SCHEDULER), (enum net_plane)plane, "a token");
+            size_t before = resident();
+            flood_from_elsewhere(&d, mechanisms[i]);
+            assert_false(heard(&d, 0.2, &m));
+            if (resident() > before + MAY_GROW)
+                fail_msg("%s: grew by %zu MiB", mechanisms[i], (resident() - before) >> 20);
+            door_close(&d);
+        }
+    // Where everybody is let in the same stranger is let in: it is the mode that keeps him out.
+    struct ps_trust open = {.mode = TRUST_INSECURE};
+    struct door d;
+    door_open(&d, &open, NET_CONTROL, NULL);
+    size_t before = resident();
+    size_t sent = flood_from_elsewhere(&d, "NULL");
+    if (sent < FLOOD_BYTES) fail_msg("a message in parts was taken for %zu bytes alone", sent);
+    usleep(200000);
+    assert_true(resident() > before + MAY_GROW);
+    door_close(&d);
+}
+
+// ---------------------------------------------------------------- who may say what
+static struct ps_trust trust_with(const struct allow_list *list, const struct trust_pair *own,
+                                  const struct trust_pair *scheduler) {
+    struct ps_trust t = {.mode = TRUST_CURVE, .own = *own, .list = (struct allow_list *)list};
+    memcpy(t.scheduler, scheduler->public_key, TRUST_KEY_BYTES);
+    return t;
+}
+
+// Says so as that role and rank; whether it is heard.
+static bool is_heard(struct door *d, const struct ps_trust *who, const struct net_peer *to, enum ps_role role,
+                     int rank, double seconds) {
+    struct wire_count wire = {0};
+    struct net_message m;
+    struct net *n = net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .trust = who});
+    struct net_socket *s = net_dealer(n, to);
+    struct ps_message say = {
+        .header = {
+            .kind = WIRE_ABORT, .role = role, .rank = rank, .job = 7, .incarnation = 9, .text = "forged"}};
+    assert_non_null(s);
+    net_send(s, NULL, &say);
+    bool yes = heard(d, seconds, &m);
+    if (yes) ps_frame_release(m.frame);
+    net_destroy(&n, 0);
+    return yes;
+}
+
+// A key speaks for its own role and rank. Control and data of the mode `curve`.
+static void test_keys(void **state) {
+    (void)state;
+    struct trust_pair scheduler, worker, server, other;
+    struct allow_list *list = allow_list_create();
+    trust_pair_make(&scheduler);
+    trust_pair_make(&worker);
+    trust_pair_make(&server);
+    trust_pair_make(&other);
+    allow_list_add(list, (struct trust_owner){PS_SCHEDULER, 0}, scheduler.public_key);
+    allow_list_add(list, (struct trust_owner){PS_WORKER, 1}, worker.public_key);
+    allow_list_add(list, (struct trust_owner){PS_SERVER, 0}, server.public_key);
+    struct ps_trust of_scheduler = trust_with(list, &scheduler, &scheduler);
+    struct ps_trust of_worker = trust_with(list, &worker, &scheduler);
+    struct ps_trust of_server = trust_with(list, &server, &scheduler);
+    struct ps_trust of_other = trust_with(list, &other, &scheduler), open = {.mode = TRUST_INSECURE};
+    const struct {
+        const struct ps_trust *who;
+        enum ps_role role;
+        int rank;
+        bool may;
+    } cases[] = {{&of_worker, PS_WORKER, 1, true},     {&of_worker, PS_WORKER, 0, false},
+                 {&of_worker, PS_WORKER, -1, false},   {&of_worker, PS_SERVER, 1, false},
+                 {&of_worker, PS_SHARD, 1, false},     {&of_worker, PS_SCHEDULER, 1, false},
+                 {&of_server, PS_SERVER, 0, true},     {&of_server, PS_SHARD, 0, true},
+                 {&of_server, PS_SHARD, 1, false},     {&of_server, PS_WORKER, 0, false},
+                 {&of_other, PS_WORKER, 1, false},     {&of_scheduler, PS_SCHEDULER, 0, false},
+                 {&of_scheduler, PS_WORKER, 1, false}, {&open, PS_WORKER, 1, false}};
+    for (int plane = 0; plane < 2; plane++) {
+        struct door d;
+        door_open(&d, plane ? &of_server : &of_scheduler, (enum net_plane)plane, NULL);
+        const struct net_peer to = {d.address, (enum net_plane)plane, 0, NULL};
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            if (is_heard(&d, cases[i].who, &to, cases[i].role, cases[i].rank, cases[i].may ? 10 : 0.4) !=
+                cases[i].may)
+                fail_msg("plane %d, case %zu", plane, i);
+        door_close(&d);
+    }
+    allow_list_destroy(&list);
+}
+
+// The mode `loopback`: control asks for the secret's key, data for the server's token.
+static void test_secret_and_token(void **state) {
+    (void)state;
+    struct ps_trust stranger = *trust_of_test(PS_WORKER), open = {.mode = TRUST_INSECURE};
+    struct door d;
+    trust_pair_make(&stranger.own);
+    door_open(&d, trust_of_test(PS_SCHEDULER), NET_CONTROL, NULL);
+    struct net_peer to = {.address = d.address};
+    assert_true(is_heard(&d, trust_of_test(PS_WORKER), &to, PS_WORKER, 0, 10));
+    assert_false(is_heard(&d, &stranger, &to, PS_WORKER, 0, 0.5));
+    assert_false(is_heard(&d, &open, &to, PS_WORKER, 0, 0.5));
+    assert_false(is_heard(&d, trust_of_test(PS_WORKER), &to, PS_SCHEDULER, 0, 0.5));
+    door_close(&d);
+    door_open(&d, trust_of_test(PS_SERVER), NET_DATA, "the right token");
+    to = (struct net_peer){d.address, NET_DATA, 0, "the right token"};
+    assert_true(is_heard(&d, trust_of_test(PS_WORKER), &to, PS_WORKER, 0, 10));
+    static const char *const wrong[] = {"the right toke", "the right tokem", "the right token ", "x"};
+    for (int i = 0; i < 4; i++) {
+        to.token = wrong[i];
+        assert_false(is_heard(&d, trust_of_test(PS_WORKER), &to, PS_WORKER, 0, 0.5));
+    }
+    assert_false(is_heard(&d, &open, &to, PS_WORKER, 0, 0.5));
+    door_close(&d);
+}
+
+// ---------------------------------------------------------------- connections that are held
+// Opens connections to the address until it is told to end, says nothing, or the greeting alone; and counts those that
+// the other side has ended.
+static pid_t hold(const char *address) {
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    struct rlimit l = {4096, 4096};
+    static int fd[HOLDS];
+    setrlimit(RLIMIT_NOFILE, &l);
+    for (;;) {
+        for (int i = 0; i < HOLDS; i++) {
+            char byte;
+            bool ended = fd[i] > 0 && recv(fd[i], &byte, 1, MSG_DONTWAIT) == 0;
+            if (fd[i] > 0 && !ended) continue;
+            if (fd[i] > 0) close(fd[i]);
+            fd[i] = connect_to(address);
+            if (fd[i] > 0 && i % 2) greet(fd[i], i % 4 == 1 ? "CURVE" : "NULL");
+        }
+        usleep(1000);
+    }
+}
+
+// The scheduler's port is held from before anybody else connects to the end, by more connections than the process may
+// open before it raises its limit.
+static void test_held_connections(void **state) {
+    (void)state;
+    struct rlimit was, few;
+    getrlimit(RLIMIT_NOFILE, &was);
+    few = was;
+    few.rlim_cur = 256;
+    setrlimit(RLIMIT_NOFILE, &few);
+    struct toy_case t = base_case();
+    struct job *j = job_create(&t);
+    j->c.ps.deadline_ms = 20000;
+    j->attack = hold;
+    job_run(j, NULL, t.workers);
+    kill(j->stranger, SIGKILL);
+    waitpid(j->stranger, NULL, 0);
+    check_all_done(j);
+    job_destroy(j);
+    setrlimit(RLIMIT_NOFILE, &was);
+}
+
+// A handshake has a deadline.
+static void test_silent_connections_end(void **state) {
+    (void)state;
+    struct door d;
+    char byte;
+    door_open(&d, trust_of_test(PS_SCHEDULER), NET_CONTROL, NULL);
+    int silent = connect_to(d.address), greets = connect_to(d.address);
+    struct timeval patience = {.tv_sec = (time_t)LATE_S};
+    setsockopt(silent, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(greets, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    assert_true(greet(greets, "CURVE"));
+    double begin = now_seconds();
+    while (recv(silent, &byte, 1, 0) > 0) continue;
+    while (recv(greets, &byte, 1, 0) > 0) continue;
+    assert_true(now_seconds() - begin < LATE_S && now_seconds() - begin > 0.5 * HANDSHAKE_S);
+    close(silent);
+    close(greets);
+    door_close(&d);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_secret_and_token),
+        cmocka_unit_test(test_held_connections),
+        cmocka_unit_test(test_silent_connections_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

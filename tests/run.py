@@ -10,6 +10,10 @@ counts as one failed test more. Exit status 1 when anything failed.
 Programs that only compute (COMPUTE) run as many at once as the machine has cores, and beside them as many of those that
 start processes and mostly wait for them, for whose deadlines the computing ones step back. At the end, one after the other,
 those that want the machine for themselves (ALONE): they judge times, or look at all that is there.
+
+A test that failed may have met a busy machine: its program is asked once more when all others have ended. It counts then by
+what it says the second time, but both outputs are printed and the closing lines name it as unsteady, which is a defect that
+waits to be found. A crash, a hang, a sanitizer's finding or more than AGAIN programs that failed get no second time.
 """
 import argparse
 import concurrent.futures
@@ -40,6 +44,8 @@ ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "tes
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_overlap.py", "test_medium.py", "test_soak.py",
          "test_job_arrivals", "test_ps_net", "test_ps_bench", "test_shared_trouble")
 STEP_BACK = "5"  # `nice` of what computes
+AGAIN = 3  # programs that may be asked a second time
+CRASH = re.compile(r"Test failed with exception|AddressSanitizer|ThreadSanitizer|runtime error:")
 
 
 class Running:
@@ -151,7 +157,7 @@ class Outcome:
     """What a program's run came to: the counts, and the lines to print."""
 
     def __init__(self, program, args, env, steps_back=False):
-        self.name = os.path.basename(program)
+        self.program, self.name = program, os.path.basename(program)
         began = time.monotonic()
         output, status = "", 0
         if os.path.exists(program):
@@ -159,6 +165,7 @@ class Outcome:
         self.passed, self.failed = count(output)
         self.skipped = skipped(output)
         trouble = self._judge(os.path.exists(program), status, args.limit)
+        self.only_tests_failed = bool(self.failed and not trouble and not args.san and not CRASH.search(output))
         seconds = time.monotonic() - began
         self.lines = [f"{'FAIL' if self.failed else 'ok  '} {self.name}  ({seconds:.1f} s){'  ' + trouble if trouble else ''}"]
         if self.failed:
@@ -184,6 +191,15 @@ class Outcome:
             self.failed = 1
             return "ran no test"
         return ""
+
+
+def ask_again(ended, args, env):
+    """Those of `ended` that failed and may be asked once more, as pairs with what they came to then."""
+    bad = [one for one in ended if one.failed]
+    if len(bad) <= AGAIN:
+        for one in bad:
+            if one.only_tests_failed:
+                yield one, Outcome(one.program, args, env)
 
 
 def place(program, patterns):
@@ -234,15 +250,21 @@ def main():
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    passed = failed = left_out = 0
-    bad = []
+    ended = []
     for one in outcomes(args, env):
         print("\n".join(one.lines), flush=True)
-        if one.failed:
-            bad.append(one.name)
-        passed, failed, left_out = passed + one.passed, failed + one.failed, left_out + one.skipped
-    if bad:
-        print("failed: " + " ".join(bad))
+        ended.append(one)
+    unsteady = []
+    for one, again in ask_again(ended, args, env):
+        print("\n".join(["asked once more:", *again.lines]), flush=True)
+        ended[ended.index(one)] = again
+        if not again.failed:
+            unsteady.append(again.name)
+    passed, failed, left_out = (sum(getattr(one, count) for one in ended) for count in ("passed", "failed", "skipped"))
+    if failed:
+        print("failed: " + " ".join(one.name for one in ended if one.failed))
+    if unsteady:
+        print("UNSTEADY, failed once and passed when asked again: " + " ".join(unsteady))
     if left_out:
         print(f"{left_out} skipped, for the reasons printed above")
     if not args.programs:

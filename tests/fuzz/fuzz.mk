@@ -1,4 +1,4 @@
-# `make fuzz`: each target of tests/fuzz for SECONDS seconds, two at once, with clang's libFuzzer and its address and
+# `make fuzz`: each target of tests/fuzz for SECONDS seconds, FUZZ_JOBS (2) at once, with clang's libFuzzer and its address and
 # undefined-behaviour sanitizers. A build of its own in $(BUILD)/fuzz; what is found, and the inputs that reach more than
 # corpus/ does, lie in $(BUILD)/fuzz/found. TARGETS="wire star": these alone. `make test` runs the corpus without clang.
 FUZZ_SRC     := $(wildcard tests/fuzz/*/*.c)
@@ -12,6 +12,7 @@ fuzz:
 	@.ci/deps fuzz
 	@$(MAKE) --no-print-directory $(JOBS) BUILD=$(BUILD)/fuzz CC="$(FUZZ_CC)" SAN=$(FUZZ_SAN) FUZZING=1 fuzz-programs
 	@python3 tests/fuzz/run.py --programs $(BUILD)/fuzz/programs --found $(BUILD)/fuzz/found --seconds $(or $(SECONDS),30) \
+	    --jobs $(or $(FUZZ_JOBS),2) \
 	    $(TARGETS)
 
 ifdef FUZZING

@@ -158,6 +158,45 @@ class Running(unittest.TestCase):
     def test_silence_is_no_success(self):
         self.assertEqual(self.result("exit 0\n")[:2], (1, "0 passed, 1 failed"))
 
+    def fails_once(self, rest="exit 1\n"):
+        """A program's body: the first time one test fails, then `rest`; from then on both pass."""
+        return (f"cd '{os.path.dirname(self.program)}'\nif [ -e once ]; then echo '[  PASSED  ] 2 test(s).'; exit 0; fi\n"
+                "touch once\necho '[  PASSED  ] 1 test(s).'\necho '[  FAILED  ] 1 test(s), listed below:'\n" + rest)
+
+    def test_who_passes_when_asked_again_is_unsteady(self):
+        status, last, out = self.result(self.fails_once())
+        self.assertEqual((status, last), (0, "2 passed, 0 failed"))
+        self.assertIn("FAIL test_program", out)
+        self.assertEqual(out.splitlines()[-2], "UNSTEADY, failed once and passed when asked again: test_program")
+
+    def test_who_fails_twice_has_failed(self):
+        body = "echo '[  PASSED  ] 1 test(s).'\necho '[  FAILED  ] 1 test(s), listed below:'\nexit 1\n"
+        status, last, out = self.result(body)
+        self.assertEqual((status, last), (1, "1 passed, 1 failed"))
+        self.assertEqual(out.count("FAIL test_program"), 2)
+        self.assertNotIn("UNSTEADY", out)
+
+    def test_no_second_time_for_a_crash_or_a_hang_or_a_sanitizer(self):
+        crash = "echo '[  ERROR   ] --- Test failed with exception: Segmentation fault(11)'\nexit 1\n"
+        for rest, *options in ((crash,), ("kill -SEGV $$\n",), ("sleep 600\n", "--limit", "0.5"),
+                               ("exit 1\n", "--san", "undefined"), ("echo 'a.c:3:4: runtime error: overflow'\nexit 1\n",)):
+            once = os.path.join(os.path.dirname(self.program), "once")
+            if os.path.exists(once):
+                os.remove(once)
+            status, last, out = self.result(self.fails_once(rest), *options)
+            self.assertEqual((status, last.split()[0], out.count("FAIL test_program")), (1, "1", 1), out)
+            self.assertNotIn("asked once more", out)
+
+    def test_no_second_time_where_much_has_failed(self):
+        programs = [self.program + str(i) for i in range(runner.AGAIN + 1)]
+        for path in programs:
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("#!/bin/sh\necho '[  FAILED  ] 1 test(s), listed below:'\nexit 1\n")
+            os.chmod(path, 0o755)
+        p = subprocess.run([sys.executable, os.path.join(HERE, "run.py"), *programs], capture_output=True, text=True, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertNotIn("asked once more", p.stdout)
+
     def test_a_program_that_was_not_built(self):
         p = subprocess.run([sys.executable, os.path.join(HERE, "run.py"), self.program], capture_output=True, text=True,
                            check=False)

@@ -6,6 +6,7 @@
 
 #include "ps/consistency.h"
 #include "ps/net/clock.h"
+#include "ps/standstill.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -316,6 +317,10 @@ static void closing_tick(struct membership *c, double now) {
 }
 
 void membership_hold(struct membership *c) { c->held = true; }
+
+void membership_excuse(struct membership *c, double excused_s, double now) {
+    for (int i = 0; i < c->count; i++) c->m[i].seen_s = standstill_moved(c->m[i].seen_s, excused_s, now);
+}
 
 int membership_tick(struct membership *c, int64_t step, double now) {
     if (!c->started && login_tick(c, now) != 0) return -1;

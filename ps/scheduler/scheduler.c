@@ -13,6 +13,7 @@
 #include "ps/scheduler/launcher_link.h"
 #include "ps/scheduler/rescue_files.h"
 #include "ps/scheduler/scheduler_core.h"
+#include "ps/standstill.h"
 #include "ps/timing.h"
 #include "ps/trust/descriptors.h"
 #include "ps/waiting.h"
@@ -37,6 +38,7 @@ struct scheduler {
     struct rescue_files *rescue;
     struct launcher_link link;
     double alive_s;  // when the launcher was told last
+    struct standstill still;
     struct waiting waiting;
     struct diary *diary;   // NULL: no trace
     int64_t cpu_begin_ns;  // when the job started
@@ -150,6 +152,9 @@ static int scheduler_loop(struct scheduler *s) {
         diary_enter(s->diary, WIRE_NONE, &DIARY_NOTHING);
         if (net_poll(items, s->link.fd ? 2 : 1, POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
+        // Before what has come meanwhile is heard: each message is followed by a look at who is silent.
+        double now = now_seconds(), excused_s = standstill_turn(&s->still, ps_lost_s(s->o->config), now);
+        if (excused_s > 0) scheduler_core_excuse(s->core, excused_s, now);
         if (items[1].ready) hear_launcher(s);
         while (items[0].ready && (rc = net_recv(s->router, &m)) == 1) {
             s->sender = m.from;

@@ -318,6 +318,10 @@ static int none_came(struct scheduler_core *c, double now) {
     return death(c, -1, m->error, now);
 }
 
+void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now) {
+    membership_excuse(&c->members, excused_s, now);
+}
+
 int scheduler_core_tick(struct scheduler_core *c, double now) {
     const struct membership *m = &c->members;
     if (c->error[0]) return -1;

@@ -12,6 +12,7 @@
 #include "ps/net/rejoin.h"
 #include "ps/ps.h"
 #include "ps/server/server_threads.h"
+#include "ps/standstill.h"
 #include "ps/timing.h"
 #include "ps/trust/descriptors.h"
 #include "ps/trust/trust.h"
@@ -241,12 +242,11 @@ static void server_beat(struct server *s, double now) {
 }
 
 // Another one may be started in its place.
-static int lost_scheduler(const struct server *s, double silent_s, double stood_s) {
-    char why[WIRE_TEXT_MAX], stood[96] = "";
-    if (stood_s > 0)
-        snprintf(stood, sizeof stood,
-                 ", after this process had stood still for %.1f s: the job does without it", stood_s);
-    snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s", silent_s, stood);
+static int lost_scheduler(const struct server *s, const struct standstill *still, double heard_s,
+                          double now) {
+    char why[WIRE_TEXT_MAX], stood[STANDSTILL_WORDS];
+    snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s", now - heard_s,
+             standstill_words(still, ps_lost_s(s->c), heard_s, stood));
     return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, why) : fail("%s", why);
 }
 
@@ -265,7 +265,8 @@ static const char *server_trouble(struct server *s, char text[WIRE_TEXT_MAX]) {
 }
 
 static int server_watch(struct server *s, const struct ps_login *l) {
-    double heard_s = now_seconds(), beat_s = 0, hello_s = heard_s, turn_s = heard_s, stood_s = 0;
+    double heard_s = now_seconds(), beat_s = 0, hello_s = heard_s;
+    struct standstill still = {.turn_s = heard_s};
     for (;;) {
         struct net_poll_item item = {.socket = s->scheduler};
         char text[WIRE_TEXT_MAX];
@@ -281,9 +282,8 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         }
         double now = now_seconds();
         // This process stood still: what the scheduler has said since is yet to be heard.
-        if (now - turn_s > ps_lost_s(s->c)) stood_s = now - turn_s, heard_s = now;
-        turn_s = now;
-        if (now - heard_s > ps_lost_s(s->c)) return lost_scheduler(s, now - heard_s, stood_s);
+        heard_s = standstill_moved(heard_s, standstill_turn(&still, ps_lost_s(s->c), now), now);
+        if (now - heard_s > ps_lost_s(s->c)) return lost_scheduler(s, &still, heard_s, now);
         if (!s->started && now - hello_s > ps_hello_s(s->c)) ps_hello(l, &s->id), hello_s = now;
         bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {

@@ -92,8 +92,10 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     c->waited_step = step;
     while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        // Who answers is alive, and waited for: the scheduler says who is slow, and notices who is lost.
-        if (late && c->now.status.silent_s <= ps_lost_s(c->c)) {
+        // Who answers is alive, and waited for: the scheduler says who is slow, and notices who is lost. Where it is
+        // silent as well, the communication thread soon says that.
+        const struct worker_status *now = &c->now.status;
+        if (late && (now->silent_s <= ps_lost_s(c->c) || now->scheduler_silent_s > 0.5 * ps_lost_s(c->c))) {
             end = moment_in(ps_repeat_most_s(c->c));
             late = 0;
         }

@@ -311,13 +311,11 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 // ---------------------------------------------------------------- time
 // This process was frozen, or slept: its peers were not silent, and what they have said since is yet to be heard.
 static void note_standstill(struct worker_core *c, double now) {
-    double stood_s = now - c->tick_s;
-    bool stood = c->tick_s > 0 && stood_s > c->o.lost_s;
-    c->tick_s = now;
-    if (!stood) return;
-    c->stood_s = stood_s;
-    c->heard_s = now;
-    for (int g = 0; g < c->o.map->shards; g++) c->shard_s[g] = now;
+    double excused_s = standstill_turn(&c->still, c->o.lost_s, now);
+    if (excused_s <= 0) return;
+    c->heard_s = standstill_moved(c->heard_s, excused_s, now);
+    for (int g = 0; g < c->o.map->shards; g++)
+        c->shard_s[g] = standstill_moved(c->shard_s[g], excused_s, now);
 }
 
 int worker_core_tick(struct worker_core *c, double now) {
@@ -337,14 +335,13 @@ int worker_core_tick(struct worker_core *c, double now) {
         c->beat_s = now;
         port_tell(&c->o.port, PEER_SCHEDULER, &h);
     }
+    c->status.scheduler_silent_s = now - c->heard_s;
     c->status.lost_scheduler = now - c->heard_s > c->o.lost_s && !c->status.parted;
-    char stood[96] = "";
-    if (c->stood_s > 0)
-        snprintf(stood, sizeof stood,
-                 ", after this process had stood still for %.1f s: the job does without it", c->stood_s);
+    char stood[STANDSTILL_WORDS];
     if (c->status.lost_scheduler)
         return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s",
-                         (long long)c->step, now - c->heard_s, stood);
+                         (long long)c->step, now - c->heard_s,
+                         standstill_words(&c->still, c->o.lost_s, c->heard_s, stood));
     return 0;
 }
 

@@ -78,6 +78,7 @@ struct worker_status {
     // The longest that a shard has left what this worker asked without any word, repetitions included. A shard
     // that lives answers each repetition, also where the answer is that others have not come.
     double silent_s;
+    double scheduler_silent_s;   // the scheduler
     bool told;                   // what worker_core_error says comes from the scheduler
     bool lost_scheduler;         // what worker_core_error says
     uint64_t questions, resent;  // headers and payloads said again

@@ -4,6 +4,7 @@
 #define STARRING_PS_WORKER_WORKER_CORE_STATE_H
 
 #include "ps/net/rto.h"
+#include "ps/standstill.h"
 #include "ps/worker/credits.h"
 #include "ps/worker/worker_core.h"
 
@@ -65,8 +66,8 @@ struct worker_core {
     int64_t begin, step;
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
-    double beat_s, heard_s, tick_s;
-    double stood_s;         // for so long this process stood still, once
+    double beat_s, heard_s;
+    struct standstill still;
     double *shard_s;        // (shards) when each was heard last
     struct rto *shard_rto;  // (shards)
     struct rto rto;         // of the scheduler

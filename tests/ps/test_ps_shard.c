@@ -380,7 +380,8 @@ static void test_credits_and_urgency(void **state) {
     assert_int_equal(logged(&b.log, 0, WIRE_PULL), 2);
     // What a shard leaves without a word counts, however often it was asked; any word of it ends its silence.
     assert_true(worker_core_status(w)->silent_s == 1.5);
-    worker_core_tick(w, 4.0);
+    for (double now = 2.0; now <= 4.0; now += 0.5)
+        worker_core_tick(w, now);  // a longer turn would be a standstill
     assert_true(worker_core_status(w)->silent_s == 4.0);
     worker_core_message(w, 0, &ack, NULL, 4.5);  // a repetition
     worker_core_tick(w, 4.75);

@@ -1,0 +1,178 @@
+// A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
+// when the job turns out to be over, and is still sure of whom it has lost.
+#include "ps/standstill.h"
+#include "tests/ps/test_ps_log.h"
+
+#define LOST_S 2.0
+#define TURN_S 0.02
+
+struct pair {
+    struct toy_case t;
+    struct sim *sim;
+    struct log log;
+    struct worker_core *core;
+    double now;
+};
+
+static void pair_open(struct pair *p) {
+    *p = (struct pair){.t = {.dtype = DT_BF16,
+                             .consistency = "sync",
+                             .workers = 2,
+                             .servers = 1,
+                             .threads = 1,
+                             .steps = 1,
+                             .overflow_step = -1},
+                       .now = 100};
+    p->sim = sim_create(&p->t);
+    struct worker_core_options o = {.layout = p->sim->l,
+                                    .map = p->sim->map,
+                                    .dtype = DT_BF16,
+                                    .weights = p->sim->workers[0].weights,
+                                    .grads = (const void *const *)p->sim->workers[0].grads,
+                                    .credit_bytes = 1,
+                                    .repeat_most_s = 0.25,
+                                    .heartbeat_s = 0.1,
+                                    .lost_s = LOST_S,
+                                    .start_s = p->now,
+                                    .port = {&p->log, log_send}};
+    p->core = worker_core_create(&o);
+}
+
+static void pair_close(struct pair *p) {
+    worker_core_destroy(&p->core);
+    sim_destroy(p->sim);
+}
+
+static int turn(struct pair *p, double seconds) {
+    p->now += seconds;
+    p->log.count = 0;
+    return worker_core_tick(p->core, p->now);
+}
+
+static void heard(struct pair *p) {
+    struct wire_header h = {.kind = WIRE_HEARTBEAT_ACK};
+    assert_int_equal(worker_core_message(p->core, PEER_SCHEDULER, &h, NULL, p->now), 0);
+}
+
+// Turns until the scheduler counts as lost; after how long it does.
+static double turns_to_the_end(struct pair *p, double seconds) {
+    double begin = p->now;
+    while (turn(p, seconds) == 0) assert_true(p->now - begin < 100);
+    assert_true(worker_core_status(p->core)->lost_scheduler);
+    return p->now - begin;
+}
+
+// Frozen for somewhat less than what makes a member lost, the time before counted by the others: it says so, too.
+static void frozen_for_any_time(void **state) {
+    (void)state;
+    static const double stood[] = {0.6, 1.5, 1.9, 1.999, 2.0, 2.001, 3, 60};
+    for (size_t i = 0; i < sizeof stood / sizeof *stood; i++)
+        for (int backlog = 0; backlog < 2; backlog++) {
+            struct pair p;
+            char words[96];
+            pair_open(&p);
+            for (int k = 0; k < 10; k++) {
+                heard(&p);
+                assert_int_equal(turn(&p, TURN_S), 0);
+            }
+            for (int k = 0; k < 4; k++) assert_int_equal(turn(&p, TURN_S), 0);  // between two beats
+            p.now += stood[i];
+            if (backlog) heard(&p);  // said before, heard now
+            assert_int_equal(turn(&p, TURN_S), 0);
+            double lasted = turns_to_the_end(&p, TURN_S);
+            assert_true(lasted > 0.7 * LOST_S && lasted < LOST_S + 0.1);
+            snprintf(words, sizeof words, "after this process had stood still for %.1f s", stood[i] + TURN_S);
+            if (!strstr(worker_core_error(p.core), words))
+                fail_msg("%s: %s", words, worker_core_error(p.core));
+            pair_close(&p);
+        }
+}
+
+// What was long ago does not explain anything, nor does a process that never stood still claim it.
+static void an_old_one_is_no_reason(void **state) {
+    (void)state;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        struct pair p;
+        pair_open(&p);
+        heard(&p);
+        assert_int_equal(turn(&p, TURN_S), 0);
+        if (frozen) assert_int_equal(turn(&p, 30), 0);
+        for (int k = 0; k < 300; k++) {
+            heard(&p);
+            assert_int_equal(turn(&p, TURN_S), 0);
+        }
+        turns_to_the_end(&p, TURN_S);
+        assert_null(strstr(worker_core_error(p.core), "stood still"));
+        pair_close(&p);
+    }
+}
+
+// However slow the turns are, a scheduler that says nothing is lost.
+static void slow_turns_end(void **state) {
+    (void)state;
+    static const double turns[] = {0.3, 0.51, 1, 1.99, 5};
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        struct pair p;
+        pair_open(&p);
+        heard(&p);
+        assert_int_equal(turn(&p, TURN_S), 0);
+        assert_true(turns_to_the_end(&p, turns[i]) < 8 * turns[i] + 0.01);
+        pair_close(&p);
+    }
+    struct standstill s = {0};
+    char text[STANDSTILL_WORDS];
+    assert_true(standstill_turn(&s, LOST_S, 50) == 0);
+    assert_true(standstill_turn(&s, LOST_S, 51) == 0.5 && standstill_turn(&s, LOST_S, 51.5) == 0);
+    assert_true(standstill_turn(&s, LOST_S, 53) == 1);  // with one turn between them they are one
+    assert_string_equal(standstill_words(&s, LOST_S, 50, text),
+                        ", after this process had stood still for 2.5 s: the job may do without it");
+    assert_string_equal(standstill_words(&s, LOST_S, 55, text), "");
+    assert_true(standstill_moved(50, 1, 53) == 51 && standstill_moved(52.5, 1, 53) == 53);
+}
+
+// The same for the scheduler: it names nobody lost for the time in which it did not listen itself.
+static void a_scheduler_too(void **state) {
+    (void)state;
+    for (int excused = 0; excused < 2; excused++) {
+        struct toy_case t = {.dtype = DT_BF16,
+                             .consistency = "sync",
+                             .workers = 1,
+                             .servers = 1,
+                             .threads = 1,
+                             .steps = 1,
+                             .overflow_step = -1};
+        struct sim *sim = sim_create(&t);
+        struct log log = {0};
+        sim->c.ps.deadline_ms = 4000;
+        struct scheduler_options o = {
+            .config = &sim->c, .map = sim->map, .job = SIM_JOB, .port = {&log, log_send}};
+        struct scheduler_core *core = scheduler_core_create(&o);
+        static const enum ps_role roles[] = {PS_WORKER, PS_SERVER, PS_SHARD};
+        struct standstill still = {0};
+        for (int i = 0; i < 3; i++) {
+            struct ps_frame *frame =
+                roles[i] == PS_SERVER ? sim_frame(sim, xstrdup("tcp://y:1\n"), 10) : NULL;
+            struct wire_header h = {
+                .kind = WIRE_HELLO, .role = roles[i], .incarnation = 50 + (uint64_t)i, .job = SIM_JOB};
+            scheduler_core_message(core, &h, frame, 1);
+        }
+        assert_int_equal(scheduler_core_tick(core, 1), 0);
+        standstill_turn(&still, LOST_S, 1);
+        double now = 1 + 2.5;  // longer than LOST_S, which is half the deadline
+        double seconds = standstill_turn(&still, LOST_S, now);
+        assert_true(seconds == 2.0);
+        if (excused) scheduler_core_excuse(core, seconds, now);
+        assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
+        if (excused) assert_int_equal(scheduler_core_tick(core, now + LOST_S), -1);
+        assert_non_null(strstr(scheduler_core_error(core), "worker 0 was lost at step"));
+        scheduler_core_destroy(&core);
+        sim_destroy(sim);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(frozen_for_any_time),
+                                       cmocka_unit_test(an_old_one_is_no_reason),
+                                       cmocka_unit_test(slow_turns_end), cmocka_unit_test(a_scheduler_too)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

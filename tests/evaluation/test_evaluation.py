@@ -128,7 +128,7 @@ class Evaluation(unittest.TestCase):
         def seconds(out, *more):
             self.train(out, "--quiet", "--force", "--topology", "zero:1", *more, steps="12")
             s = self.summary(out)
-            self.assertAlmostEqual(s["seconds"], self.lines(out, "metrics.jsonl")[-1]["elapsed"], delta=0.2)
+            self.assertAlmostEqual(s["seconds"], self.lines(out, "metrics.jsonl")[-1]["elapsed"], delta=2)
             return s["seconds"]
         start = time.monotonic()
         least = min(seconds("with", "--eval-every", "1") for _ in range(3))

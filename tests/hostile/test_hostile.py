@@ -25,6 +25,7 @@ STEPS = 40
 CONFIG = {
     "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
     "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}, "bf16": {"enabled": True},
+    "trouble": {"delay": ["0:constant:50"]},  # there is time to attack
 }
 FLAGS = ["--seq", "64", "--threads", "1", "--no-weights"]
 STAR = ["--topology", "ps:sync", "--workers", "2", "--servers", "2"]

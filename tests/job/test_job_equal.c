@@ -153,7 +153,7 @@ static void every_medium(void **state) {
 }
 
 static void scheduler_address(const struct job_place *p, pid_t pid, char address[64]) {
-    double until = now_seconds() + 20;
+    double until = now_seconds() + 60;
     for (*address = 0; !*address && now_seconds() < until; usleep(5000)) {
         char *text = job_printed(p, pid, "stderr");
         char *at = strstr(text, "listening on "), *end = at ? strchr(at, '\n') : NULL;

@@ -217,7 +217,7 @@ static void nothing_is_left(void **state) {
                               "train --model gpt2.json --data data.txt --topology zero:2 --workers 2 --steps "
                               "1000000 --seq 16 --batch 1 --threads 1 --quiet --medium shm --out %s/run",
                               p->dir);
-        double until = now_seconds() + 30;
+        double until = now_seconds() + 60;
         while (job_lines(p, "run") < 2 && now_seconds() < until) usleep(20000);
         if (job_processes(p, "mpirun -n", pids, 8) > 0) mpirun = pids[0];
         int count = job_processes(p, "train", pids, 8);
@@ -236,10 +236,10 @@ static void nothing_is_left(void **state) {
         assert_true(mpirun > 0);
         if (which > 0) kill(mpirun, SIGKILL);
         if (which > 1) kill(command, SIGKILL);
-        struct job_output o = job_wait(p, command, 30);
+        struct job_output o = job_wait(p, command, 60);
         assert_true(o.status != 0 && o.status != -1);
         job_output_free(&o);
-        until = now_seconds() + 15;
+        until = now_seconds() + 60;
         while ((job_processes(p, "train", pids, 8) || sessions(mpirun) || !access(segment, F_OK)) &&
                now_seconds() < until)
             usleep(20000);

@@ -23,7 +23,7 @@
     "--batch 1 --threads 1 --set eval_batches=1"
 
 static void await(const struct job_place *p, pid_t pid, const char *text, char line[160]) {
-    double until = now_seconds() + 20;
+    double until = now_seconds() + 60;
     for (;;) {
         char *err = job_printed(p, pid, "stderr"), *at = strstr(err, text);
         if (at && strchr(at, '\n')) {
@@ -31,7 +31,7 @@ static void await(const struct job_place *p, pid_t pid, const char *text, char l
             free(err);
             return;
         }
-        if (now_seconds() > until) fail_msg("not \"%s\" within 20 s:\n%s", text, err);
+        if (now_seconds() > until) fail_msg("not \"%s\" within 60 s:\n%s", text, err);
         free(err);
         usleep(5000);
     }
@@ -225,7 +225,7 @@ static void leave_late(struct star *s, int late, const struct earlier *earlier) 
     char role[16], *first = NULL;
     int who;
     name_role(late, role);
-    double until = now_seconds() + 20;
+    double until = now_seconds() + 60;
     while ((!first || !strcmp(first, earlier->worker)) && now_seconds() < until) {
         free(first);
         usleep(500);
@@ -332,7 +332,7 @@ static void quiet_and_json(void **state) {
 
 // Signal `number` to role i once steps are done.
 static void end_early(struct star *s, const char *options, int i) {
-    double until = now_seconds() + 20;
+    double until = now_seconds() + 60;
     start_star(s, options, "--no-weights", NULL);
     while (job_lines(s->p, s->dir) < 2 && now_seconds() < until) usleep(1000);
     kill(s->pid[i], SIGTERM);
@@ -382,7 +382,7 @@ static void one_too_many(void **state) {
     start_star(&s, "--steps 100000", "--no-weights", NULL);
     char line[160];
     await(s.p, s.pid[ROLES], "listening on tcp://", line);
-    double until = now_seconds() + 20;
+    double until = now_seconds() + 60;
     while (job_lines(s.p, s.dir) < 2 && now_seconds() < until) usleep(1000);
     struct job_output o =
         job_run(s.p, "server " STAR " --steps 100000 --scheduler %s", strstr(line, "tcp://"));

@@ -10,7 +10,8 @@
 #define WORKERS     3
 #define SERVERS     2
 #define ROLES       (1 + SERVERS + WORKERS)  // scheduler, servers, workers
-#define DEADLINE_MS 2000
+#define DEADLINE_MS 6000                     // half of it is no silence of processes that wait for a core
+#define LIMIT_S     60.0                     // a hang
 #define VICTIM_STEP 3
 
 // Seen by all processes.
@@ -106,7 +107,7 @@ static void job_start(struct job *s, float clip, int64_t steps) {
 }
 
 static void wait_step(struct job *s, int worker) {
-    double end = now_seconds() + 15.0;
+    double end = now_seconds() + LIMIT_S;
     while (atomic_load(&s->shared->step[worker]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
     assert_true(atomic_load(&s->shared->step[worker]) >= VICTIM_STEP);
 }
@@ -152,8 +153,7 @@ static void kill_case(int victim, float clip, const char *words) {
     job_start(&s, clip, 100000);
     wait_step(&s, 1);
     assert_int_equal(kill(s.pid[victim], SIGKILL), 0);
-    // The deadline, and what a loaded machine needs to end a process.
-    wait_others(&s, victim, 1e-3 * DEADLINE_MS + 8.0);
+    wait_others(&s, victim, LIMIT_S);
     check_told(&s, victim, words);
     for (int i = 0; i < ROLES; i++)
         if (i != victim) assert_non_null(strstr(s.shared->error[i], victim ? "at step" : "lost"));
@@ -181,7 +181,7 @@ static void stop_case(int victim, const char *words) {
     job_start(&s, 0.0f, 100000);
     wait_step(&s, 1);
     assert_int_equal(kill(s.pid[victim], SIGSTOP), 0);
-    wait_others(&s, victim, 1e-3 * DEADLINE_MS + 8.0);
+    wait_others(&s, victim, LIMIT_S);
     check_told(&s, victim, words);
     job_end(&s);
 }
@@ -204,10 +204,10 @@ static void test_worker_slow(void **state) {
     job_start(&s, 0.5f, VICTIM_STEP + 3);
     atomic_store(&s.shared->hang, 1);
     wait_step(&s, 1);
-    usleep((useconds_t)(2.2 * 1000 * DEADLINE_MS));
+    usleep((useconds_t)(1.5 * 1000 * DEADLINE_MS));
     for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 99);  // none has left
     atomic_store(&s.shared->hang, 0);
-    wait_others(&s, -1, 20.0);
+    wait_others(&s, -1, LIMIT_S);
     for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);
     job_end(&s);
 }
@@ -219,7 +219,7 @@ static void test_asked_to_end(void **state) {
     job_start(&s, 0.0f, 100000);
     wait_step(&s, 0);
     assert_int_equal(kill(s.pid[1 + SERVERS], SIGTERM), 0);
-    wait_others(&s, -1, 20.0);
+    wait_others(&s, -1, LIMIT_S);
     for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);
     for (int w = 1; w < WORKERS; w++)
         assert_int_equal(atomic_load(&s.shared->step[w]), atomic_load(&s.shared->step[0]));
@@ -233,7 +233,7 @@ static void interrupt_case(int role) {
     job_start(&s, 0.0f, 100000);
     wait_step(&s, 0);
     assert_int_equal(kill(s.pid[role], SIGTERM), 0);
-    wait_others(&s, -1, 10.0);
+    wait_others(&s, -1, LIMIT_S);
     check_told(&s, -1, "interrupted");
     job_end(&s);
 }
@@ -249,7 +249,7 @@ static void test_no_loss(void **state) {
     (void)state;
     struct job s;
     job_start(&s, 0.5f, 4);
-    wait_others(&s, -1, 20.0);
+    wait_others(&s, -1, LIMIT_S);
     for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);
     job_end(&s);
 }

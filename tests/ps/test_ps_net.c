@@ -118,7 +118,7 @@ static void test_manifest(void **state) {
     (void)state;
     struct toy_case t = base_case();
     struct job *j = job_create(&t);
-    j->c.ps.deadline_ms = 1500;
+    j->c.ps.deadline_ms = 6000;
     struct config odd = j->c;
     odd.optimizer.beta2 = 0.5f;
     job_run(j, &odd, t.workers);
@@ -138,9 +138,9 @@ static void test_missing(void **state) {
     (void)state;
     struct toy_case t = base_case();
     struct job *j = job_create(&t);
-    j->c.ps.deadline_ms = 1000;
+    j->c.ps.deadline_ms = 5000;
     job_run(j, NULL, 1);
-    assert_non_null(strstr(j->scheduler_error, "worker 1, worker 2 did not come within 1000 ms"));
+    assert_non_null(strstr(j->scheduler_error, "worker 1, worker 2 did not come within 5000 ms"));
     assert_int_equal(j->worker[0].rc, -1);
     assert_int_equal(j->server_rc[0], -1);
     job_destroy(j);

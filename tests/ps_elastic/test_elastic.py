@@ -121,7 +121,8 @@ class Interrupted(Case):
             self.assertEqual(self.summary()["state"], "interrupted")
 
     def test_while_it_is_started_again(self):
-        p = self.start(FOREVER, "--checkpoint-every", "4", *STAR, "--elastic", "2:3", "--restart", "2")
+        p = self.start(FOREVER, "--checkpoint-every", "4", *STAR, "--set", "parameter_server.deadline_ms=100000", "--elastic", "2:3",
+                       "--restart", "2")
         self.behind(p, 6)
         dead = self.processes("starring worker", "--rank 1 ")
         self.kill("starring worker", "--rank 1 ")
@@ -129,7 +130,7 @@ class Interrupted(Case):
         begin = time.monotonic()
         p.send_signal(signal.SIGINT)
         said = self.ends(p, status=130)
-        self.assertLess(time.monotonic() - begin, 8, said)  # nobody waits until it counts as lost, half a deadline later
+        self.assertLess(time.monotonic() - begin, 45, said)  # nobody waits until it counts as lost, half a deadline later
         steps = self.records()[-1]["step"]
         self.assertTrue(os.path.isdir(os.path.join(self.out, "checkpoints", f"step-{steps}")), said)
         self.assertEqual(self.summary()["state"], "interrupted")
@@ -213,7 +214,7 @@ class Away(Case):
         self.assertIn(f", worker 2 from step {second['from_step']} on (died)\n", table)
 
     def test_silent(self):
-        p = self.start(10000, *STAR, "--elastic", "1:3", "--set", "parameter_server.deadline_ms=3000", "--set",
+        p = self.start(10000, *STAR, "--elastic", "1:3", "--set", "parameter_server.deadline_ms=8000", "--set",
                        "parameter_server.heartbeat_ms=200")
         self.behind(p, 6)
         os.kill(self.processes("starring worker", "--rank 1 ")[-1], signal.SIGSTOP)

@@ -208,7 +208,7 @@ static void test_last_words(void **state) {
         j->on_step = fails_at;
         double begin = now_seconds();
         job_run(j, NULL, t.workers);
-        assert_true(now_seconds() - begin < 25);
+        assert_true(now_seconds() - begin < 60);
         assert_non_null(strstr(j->scheduler_error, "worker 1: its machine was sold"));
         for (int w = 0; w < t.workers; w++)
             assert_non_null(strstr(j->worker[w].error, "its machine was sold"));
@@ -231,6 +231,14 @@ static int pulses(struct net_socket *s, double seconds) {
     return n;
 }
 
+// Whether pulses come, while the thread turns.
+static bool turning(struct net_socket *s, _Atomic uint64_t *turns) {
+    int n = 0;
+    for (double end = now_seconds() + 60; n < 5 && now_seconds() < end; n += pulses(s, 0.1))
+        if (turns) atomic_fetch_add(turns, 1);
+    return n >= 5;
+}
+
 // A process lives as long as its pulse, whatever its other threads do; unless the one that must turn is stuck for longer
 // than the deadline.
 static void test_pulse(void **state) {
@@ -249,13 +257,13 @@ static void test_pulse(void **state) {
                               .turns = &turns};
     struct pulse *p = pulse_start(&o);
     assert_non_null(p);
-    assert_true(pulses(s, 2.0) > 10);  // it has not begun to turn: no matter for how long
-    atomic_fetch_add(&turns, 1);
-    assert_true(pulses(s, 0.5) > 3);
     pulses(s, 2.0);
-    assert_int_equal(pulses(s, 0.3), 0);
-    atomic_fetch_add(&turns, 1);
-    assert_true(pulses(s, 0.5) > 3);
+    assert_true(turning(s, NULL));  // it has not begun to turn: no matter for how long
+    assert_true(turning(s, &turns));
+    pulses(s, 2.0);
+    double end = now_seconds() + 60;
+    while (pulses(s, 0.5) > 0) assert_true(now_seconds() < end);
+    assert_true(turning(s, &turns));
     pulse_stop(&p);
     assert_null(p);
     net_destroy(&net, 0);

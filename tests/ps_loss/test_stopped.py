@@ -17,13 +17,14 @@ PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from drill import people  # noqa: E402
 
-STEPS, DEADLINE_S = 30, 5
+STEPS, DEADLINE_S = 30, 12  # nobody is silent for half of it who only waits for a core
 LIMIT_S = 100  # of a run: far more than its deadlines, on a machine that does much else
 CONFIG = {
     "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
     "bf16": {"enabled": True}, "parameter_server": {"deadline_ms": 1000 * DEADLINE_S, "heartbeat_ms": 200},
 }
-FLAGS = ["--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--threads", "1"]
+FLAGS = ["--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--threads", "1",
+         "--delay", "0:constant:100"]  # there is time to find somebody
 ROLES = ("scheduler", "server 0", "server 1", "worker 0", "worker 1")
 AT_ONCE = 5
 

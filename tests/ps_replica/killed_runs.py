@@ -15,7 +15,7 @@ LIMIT_S = 120
 STEPS = 120
 SMALL = ["--model", "tiny", "--seq", "16", "--batch", "2", "--threads", "1", "--steps", str(STEPS), "--data", "text.txt",
          "--set", "eval_batches=0", "--no-weights", "--quiet"]
-REPLICATE = ["--replicate", "--restart", "2", "--delay", "0:constant:5"]  # there is time to kill somebody
+REPLICATE = ["--replicate", "--restart", "2", "--delay", "0:constant:25"]  # there is time to kill somebody
 
 
 def processes():

@@ -23,7 +23,7 @@ SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--lr", "0.01", "--
          "--set", "fp16.initial_scale_power=20", "--set", "fp16.loss_scale_window=2", "--set", "fp16.hysteresis=1"]
 LOCAL = ["--topology", "local", "--batch", "4"]
 NO_EVALS = ["--set", "eval_batches=0"]
-SLOW = ["--delay", "0:constant:15"]  # there is time for a signal
+SLOW = ["--delay", "0:constant:100"]  # there is time for a signal
 KEEP_ALL = ["--checkpoint-every", "3", "--checkpoint-keep", "0"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_rmaps_base_oversubscribe": "1"}

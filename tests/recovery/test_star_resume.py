@@ -65,7 +65,7 @@ class Equal(test_resume.Resume):
         """Samples go on behind those that were handed out, and the learning rate behind those applied, elastic or not."""
         elastic, slope = ["--elastic", "1:2"], ["--set", "scheduler.type=WarmupLR", "--set", "scheduler.params.warmup_num_steps=40",
                                                "--set", "scheduler.params.warmup_max_lr=0.01"]
-        self.kill_worker("short", 1, *star(), *elastic, *slope, *KEEP_ALL, "--delay", "0:constant:60", steps=12)
+        self.kill_worker("short", 1, *star(), *elastic, *slope, *KEEP_ALL, "--delay", "0:constant:400", steps=12)
         with open(self.at("short", "checkpoints", "step-12", "manifest.json"), encoding="utf-8") as f:
             behind = json.load(f)["train"]
         self.assertLess(behind["samples"], 48)

@@ -125,7 +125,7 @@ class Files(unittest.TestCase):
     @classmethod
     def lose_a_worker(cls, name, more):
         """A run that does without worker 1 once it is killed."""
-        with subprocess.Popen([PROGRAM, "train", *SMALL, *more, "--steps", "60", "--delay", "0:constant:10", "--out", name],
+        with subprocess.Popen([PROGRAM, "train", *SMALL, *more, "--steps", "60", "--delay", "0:constant:60", "--out", name],
                               cwd=cls.folder.name, stderr=subprocess.DEVNULL) as p:
             metrics, end = os.path.join(cls.folder.name, name, "metrics.jsonl"), time.monotonic() + 60
             while p.poll() is None and time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics)):

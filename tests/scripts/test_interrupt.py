@@ -135,7 +135,7 @@ class Interrupted(Case):
         for topology in ("ps:sync", "ps:async"):
             out = topology.replace(":", "-")
             p = self.start(*self.argv(out, "--topology", topology, "--workers", "2", "--set",
-                                      "parameter_server.deadline_ms=5000"))
+                                      "parameter_server.deadline_ms=20000"))
             self.wait_for_steps(p, out)
             os.kill(p.pid, signal.SIGTERM)  # the launcher alone; it asks the workers
             _, err = p.communicate(timeout=LIMIT_S)
@@ -171,12 +171,12 @@ class Interrupted(Case):
         return found
 
     def test_a_second_one_ends_at_once(self):
-        p = self.start(*self.argv("cut", "--topology", "ps:sync", "--workers", "2"))
+        p = self.start(*self.argv("cut", "--topology", "ps:sync", "--workers", "2", "--set", "parameter_server.deadline_ms=300000"))
         self.wait_for_steps(p, "cut")
         workers = self.workers_of(p.pid)
         self.assertEqual(len(workers), 2)
         os.kill(workers[0], signal.SIGSTOP)  # its step would not end before the star's deadline
-        until = time.monotonic() + 10  # the deadline is 30 s
+        until = time.monotonic() + LIMIT_S  # half the deadline is more
         while p.poll() is None and time.monotonic() < until:
             p.send_signal(signal.SIGINT)
             time.sleep(0.05)

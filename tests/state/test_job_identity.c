@@ -22,7 +22,7 @@
 
 // The line of what the scheduler says that holds the text (malloc'd).
 static char *await(const struct job_place *p, pid_t scheduler, const char *text) {
-    double until = now_seconds() + 30;
+    double until = now_seconds() + 60;
     for (;;) {
         char *err = job_printed(p, scheduler, "stderr"), *at = strstr(err, text);
         char *line = at && strchr(at, '\n') ? xasprintf("%.*s", (int)strcspn(at, "\n"), at) : NULL;

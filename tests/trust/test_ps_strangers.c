@@ -14,8 +14,8 @@
 #define PART_BYTES  65536
 #define GREETING    64
 #define HOLDS       345
-#define HANDSHAKE_S 3.0  // of ps/net/curve.c
-#define LATE_S      8.0  // on a busy machine
+#define HANDSHAKE_S 3.0   // of ps/net/curve.c
+#define LATE_S      30.0  // on a busy machine
 
 // ---------------------------------------------------------------- a stranger of bare sockets
 static int connect_to(const char *address) {

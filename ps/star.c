@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/key_records.h"
 #include "ps/launch_star.h"
 #include "ps/ps.h"
+#include "ps/record/arrivals.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
+#include "shared/core/sizes.h"
 #include "shared/launch/run.h"
 
 #define FRAME_OVERHEAD 1.125  // of what the transport holds, by libzmq
@@ -68,6 +71,12 @@ static int check(const struct config *c) {
     if (!consistency_row(c->variant)->on_arrival)
         return fail("%s: the results of --topology %s do not depend on who comes first: use ps:async", flag,
                     c->topology);
+    if (size_times(c->workers, c->steps) > ARRIVALS_PUSHES_MAX)
+        return fail(
+            "%s: %d workers push %lld times in %lld steps, at most %lld pushes of a key can be recorded: give fewer "
+            "--steps",
+            flag, c->workers, (long long)size_times(c->workers, c->steps), (long long)c->steps,
+            (long long)ARRIVALS_PUSHES_MAX);
     if (replay && c->out && !strcmp(c->out, c->ps.replay_arrivals))
         return fail(
             "--replay-arrivals %s: --out is the same directory, whose files the run replaces: choose another",
@@ -88,6 +97,8 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
+    out->record_bytes = is_server(role) ? key_records_of_server(c, l, rank) : key_records_of_worker(c, l);
+    if (out->record_bytes < 0) return -1;
     if (is_server(role)) out->alike = ps_server_alike(c, l, rank);
     if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
     return ps_worker_predict(c, l, &out->memory, &out->wire);
@@ -110,6 +121,8 @@ static struct topology_allowance allowance(const struct config *c, const char *r
         all = FRAME_OVERHEAD * c->workers;
         // Where workers come and go a server keeps frames until the set of the step is fixed, credits or not.
         if (ps_elastic(c)) credit = of_one;
+        // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
+        if (c->ps.replay_arrivals) credit = of_one = 2 * of_one;
     }
     double sums = (double)(p->wire.replica_sent_per_step + p->wire.replica_received_per_step);
     return (struct topology_allowance){.frame_bytes =

@@ -10,6 +10,7 @@
 #include "ps/bench/bench_team.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/memory/memory_limits.h"
 
 #define RANKS_MOST   4
@@ -69,16 +70,12 @@ struct bench {
 // "2" or "1-4".
 static int read_range(const struct cli_args *a, const char *name, struct range *out) {
     const char *text = cli_get(a, name);
-    int used = 0;
     *out = (struct range){1, 1};
     if (!text) return 0;
-    bool good = sscanf(text, "%d%n", &out->low, &used) == 1;
+    const char *behind = text_count(text, &out->low);
     out->high = out->low;
-    if (good && text[used] == '-') {
-        text += used + 1;
-        good = *text >= '0' && *text <= '9' && sscanf(text, "%d%n", &out->high, &used) == 1;
-    }
-    good = good && !text[used] && out->low >= 1 && out->low <= out->high && out->high <= RANKS_MOST;
+    if (behind && *behind == '-') behind = text_count(behind + 1, &out->high);
+    bool good = behind && !*behind && out->low >= 1 && out->low <= out->high && out->high <= RANKS_MOST;
     return good ? 0
                 : fail("--%s %s: expected a number from 1 to %d, or a range of them as 1-%d", name,
                        cli_get(a, name), RANKS_MOST, RANKS_MOST);

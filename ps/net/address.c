@@ -8,9 +8,9 @@
 
 void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]) {
     const char *colon = strrchr(base, ':');
-    int port = colon ? atoi(colon + 1) : 0;
-    if (port > 0)
-        snprintf(out, NET_ADDRESS_MAX, "%.*s:%d", (int)(colon - base), base, port + thread);
+    long port = colon ? strtol(colon + 1, NULL, 10) : 0;
+    if (port > 0 && port <= 65535)  // another one is refused as it stands: address_check_port
+        snprintf(out, NET_ADDRESS_MAX, "%.*s:%ld", (int)(colon - base), base, port + thread);
     else
         snprintf(out, NET_ADDRESS_MAX, "%s", base);
 }

@@ -1,5 +1,6 @@
 #include "ps/record/arrivals.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/sizes.h"
 #include "shared/report/run_file.h"
 
 struct key_arrivals {
@@ -19,6 +21,17 @@ struct arrivals {
     struct arrivals_options o;
     struct key_arrivals *keys;  // (map->count); those of other shards stay empty
 };
+
+#define WORDS_BYTES 16  // of an arrival, as a rule; at most 31
+static_assert(sizeof(struct key_arrivals) <= ARRIVALS_KEY_BYTES, "counted before the run");
+
+int64_t arrivals_bytes(int64_t pushes, bool replay) {
+    const struct key_arrivals *k = NULL;
+    // Recorded: the room doubles, and so does that of the words. Read: the words, all of them, and their places.
+    int64_t each = replay ? WORDS_BYTES + (int64_t)(sizeof *k->all + sizeof *k->places)
+                          : 2 * (int64_t)sizeof *k->all + 2 * WORDS_BYTES;
+    return size_times(pushes, each);
+}
 
 struct arrivals *arrivals_create(const struct arrivals_options *o) {
     struct arrivals *a = xcalloc(1, sizeof *a);
@@ -145,7 +158,10 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
     struct key_arrivals *k = &a->keys[key];
     unsigned long workers = (unsigned long)a->o.workers;
     uint32_t *done = xcalloc(workers, sizeof *done), *own = xcalloc(workers, sizeof *own);
-    k->places = xcalloc(workers * (unsigned long)a->o.steps, sizeof *k->places);
+    // Exactly so many: whoever has fewer or more is refused.
+    k->room = (int64_t)workers * a->o.steps;
+    k->places = xcalloc((unsigned long)k->room, sizeof *k->places);
+    k->all = xcalloc((unsigned long)k->room, sizeof *k->all);
     for (const char *at = text + used; *at == ' ' && !rc;) {
         struct arrival x;
         if (!(at = read_arrival(at + 1, &x))) {
@@ -213,9 +229,15 @@ static int read_all(struct reading *r, char *text) {
     return *text ? refuse(r, "is followed by more") : 0;
 }
 
+// A longer file is of another run.
+static size_t words_at_most(const struct arrivals_options *o) {
+    int64_t keys = o->map->shard_keys[o->shard], pushes = size_times(o->workers, o->steps);
+    return (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, 31), 32)), 8192);
+}
+
 struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir) {
     char *name = xasprintf("arrivals.%d", o->shard), *path = xasprintf("%s/%s", dir, name);
-    char *text = run_file_read(dir, name, true);
+    char why[FILE_WHY_MAX], *text = run_file_read_up_to(dir, name, words_at_most(o), why);
     struct arrivals *a = arrivals_create(o);
     struct reading r = {.a = a, .path = path};
     int rc =
@@ -224,7 +246,7 @@ struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir
             : fail(
                   "--replay-arrivals: %s cannot be read: %s; a run with --record-arrivals leaves one for each "
                   "thread of its servers",
-                  path, strerror(errno));
+                  path, why);
     if (rc) arrivals_destroy(&a);
     free(text);
     free(path);

@@ -27,6 +27,11 @@ struct arrivals_options {
     int64_t steps;
 };
 
+#define ARRIVALS_PUSHES_MAX INT32_MAX  // of a key: what the numbers of a file go to
+#define ARRIVALS_KEY_BYTES  32         // of any key of the job, beside its pushes
+// Host memory of so many pushes of one key, at its peak: recorded and put into words, or read and found again.
+int64_t arrivals_bytes(int64_t pushes, bool replay);
+
 struct arrivals;
 struct arrivals *arrivals_create(const struct arrivals_options *o);
 struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir);  // NULL after logging

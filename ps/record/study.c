@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,10 @@ struct study {
     int64_t *pushed;  // (map->count)
     FILE *log;
     char *path;
-    bool failed;
+    // The first line that could not be written, which may be torn: nothing is written behind it.
+    int64_t lost_step;   // whose it was
+    _Atomic int failed;  // its errno, set behind lost_step
+    bool told;           // the main thread's
 };
 
 struct study *study_create(const struct study_options *o) {
@@ -76,12 +80,25 @@ static void log_push(struct study *s, const struct wire_header *h, const void *g
     double norm = norm_of(s, h, grad, p->end - p->begin);
     char text[32] = "null";
     if (isfinite(norm)) snprintf(text, sizeof text, "%.9g", norm);
+    errno = ENOSPC;  // what a short write means
     int rc = fprintf(s->log,
                      "{\"worker\":%d,\"unit\":\"%s\",\"key\":%d,\"step\":%lld,\"version\":%lld,\"tau\":%llu,"
                      "\"norm\":%s,\"time_ns\":%lld}\n",
                      h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1,
                      (long long)h->version, (unsigned long long)tau, text, (long long)queue_now_ns());
-    if (rc < 0) s->failed = true;
+    if (rc > 0) return;
+    s->lost_step = h->step + 1;
+    atomic_store(&s->failed, errno);
+}
+
+void study_tell(struct study *s) {
+    int error = s ? atomic_load(&s->failed) : 0;
+    if (!error || s->told) return;
+    s->told = true;
+    fail(
+        "--log-updates: %s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit "
+        "status %d",
+        s->path, strerror(error), (long long)s->lost_step, EXIT_RUN_FAILED);
 }
 
 void study_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau) {
@@ -90,7 +107,7 @@ void study_push(struct study *s, const struct wire_header *h, const void *grad, 
     if (point >= STUDY_POINTS) point = STUDY_POINTS - 1;
     count(&s->units[s->o.map->parts[h->key].unit], tau, number + 1);
     count(&s->points[point], tau, number + 1);
-    if (s->log) log_push(s, h, grad, tau);
+    if (s->log && !atomic_load(&s->failed)) log_push(s, h, grad, tau);
 }
 
 void study_begin(struct study *s, int key, int64_t pushes) { s->pushed[key] = pushes; }
@@ -115,9 +132,14 @@ static cJSON *tally_json(const struct tally *t, const char *unit) {
 
 static int end_log(struct study *s) {
     if (!s->log) return 0;
-    bool failed = (fclose(s->log) != 0) | s->failed;
+    study_tell(s);
+    bool closed = fclose(s->log) == 0;
     s->log = NULL;
-    return failed ? fail("--log-updates: %s cannot be written: %s", s->path, strerror(errno)) : 0;
+    int error = atomic_load(&s->failed);
+    if (error)
+        return fail("--log-updates: %s: its lines from step %lld on are missing: %s", s->path,
+                    (long long)s->lost_step, strerror(error));
+    return closed ? 0 : fail("--log-updates: %s: cannot write: %s", s->path, strerror(errno));
 }
 
 int study_write(struct study *const *all, int shards, const char *dir, int rank) {

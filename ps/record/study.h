@@ -27,6 +27,8 @@ struct study *study_create(const struct study_options *o);  // NULL after loggin
 void study_begin(struct study *s, int key, int64_t pushes);
 // A push of key h->key, of this gradient (n elements of dtype), that is tau updates old.
 void study_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau);
+// Says at once, and once, that lines of the log are lost: a run of days may still be ahead. The server's main thread asks.
+void study_tell(struct study *s);
 // Adds up all shards of server `rank` in DIR/ranks/staleness-RANK.json, and ends the logs. 0, or -1 after logging.
 int study_write(struct study *const *all, int count, const char *dir, int rank);
 void study_destroy(struct study **s);

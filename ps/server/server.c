@@ -17,6 +17,7 @@
 #include "ps/trust/descriptors.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
+#include "shared/core/sizes.h"
 
 static int server_listen(struct server *s) {
     size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + TRUST_TOKEN_MAX + 1) + 1;
@@ -89,7 +90,7 @@ static int server_open_order(const struct server *s, int t) {
                                .map = s->map,
                                .dtype = s->c->dtype,
                                .shard = o.shard,
-                               .pushes = s->c->workers * s->c->steps,
+                               .pushes = size_times(s->c->workers, s->c->steps),
                                .dir = s->c->ps.log_updates ? s->o->dir : NULL};
     if (!(shard->study = study_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
@@ -273,6 +274,7 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
+        for (int t = 0; t < s->map->threads; t++) study_tell(s->shards[t].study);
         const char *why = server_trouble(s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);

@@ -5,12 +5,13 @@
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 #include "shared/core/message_fault.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 
 int config_elastic(const char *text, int *min, int *max) {
-    char more;
-    bool good = sscanf(text, "%d:%d%c", min, max, &more) == 2 && *min >= 1 && *max >= *min;
-    return good ? 0 : -1;
+    const char *behind = text_count(text, min);
+    behind = behind && *behind == ':' ? text_count(behind + 1, max) : NULL;
+    return behind && !*behind && *min >= 1 && *max >= *min ? 0 : -1;
 }
 
 // Where workers come and go, what is written of all of them together would be torn, and a replica's sums would be those

@@ -3,6 +3,8 @@
 #define STARRING_SHARED_CONFIG_JSON_H
 
 #include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 // A member of o, or NULL. o may be NULL, here and below.
@@ -12,6 +14,13 @@ const char *json_text(const cJSON *o, const char *key, const char *otherwise);  
 
 void json_put(cJSON *o, const char *key, double x);               // null where x is not finite
 void json_put_text(cJSON *o, const char *key, const char *text);  // null where there is none, or it is ""
+
+// The tree of a text, or NULL: it is no JSON, or has more than JSON_VALUES_MAX values, each of which takes 80 bytes and more
+// whatever it takes in the text. Linear, and bounded by 170 MB beside the texts in it.
+#define JSON_VALUES_MAX (2 << 20)
+cJSON *json_parse(const char *text, size_t bytes);
+// How many values the text has at most: seen before a tree is made of it.
+int64_t json_values_at_most(const char *text, size_t bytes);
 
 // The document, indented, and a line end.
 void json_print(FILE *f, const cJSON *root);

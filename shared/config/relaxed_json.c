@@ -20,6 +20,7 @@ struct scanner {
     const char *line_start;
     int line;  // 1-based
     int depth;
+    int values;  // so far
     bool quiet;
 };
 
@@ -274,6 +275,7 @@ static bool take_word(struct scanner *s, const char *word) {
 }
 
 static cJSON *read_value(struct scanner *s) {
+    if (++s->values > RELAXED_JSON_VALUES_MAX) return refuse(s, "no more: at most 524288 values are read");
     if (*s->p == '{' || *s->p == '[') return read_container(s);
     if (*s->p == '"') {
         char *text = read_string(s);

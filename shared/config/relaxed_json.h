@@ -18,6 +18,8 @@
 cJSON *relaxed_json_parse(const char *name, const char *text);
 #define RELAXED_JSON_BYTES_MAX \
     ((size_t)16 << 20)  // of a file: the index of a model with 90,000 tensors has 9 MB
+#define RELAXED_JSON_VALUES_MAX \
+    (1 << 19)  // each takes up to 250 bytes, whatever it takes in the text; that index has 90,000
 // Reads and parses the file at path; also fails when it cannot be read, is no regular file, or holds a NUL byte.
 cJSON *relaxed_json_load(const char *path);
 // Like relaxed_json_parse, but silent: NULL when text is no JSON. For "--set key=value" values, which

@@ -96,3 +96,10 @@ char *shell_word(const char *text) {
     *p = '\'';
     return out;
 }
+
+const char *text_count(const char *text, int *out) {
+    size_t digits = strspn(text, "0123456789");
+    if (digits < 1 || digits > 9) return NULL;
+    *out = atoi(text);
+    return text + digits;
+}

@@ -17,6 +17,10 @@ const char *format_count(char text[32], int64_t n);
 // "2024-01-31T23:59:59Z". Returns text.
 const char *format_utc(char text[32], time_t t);
 
+// The digits that the text begins with, without sign or blank, at most nine of them: nothing wraps. What stands behind
+// them; NULL: there are none, or more.
+const char *text_count(const char *text, int *out);
+
 // The shortest decimal text that reads back as exactly the same number.
 void shortest_f32(char text[32], float x);
 void shortest_f64(char text[32], double x);

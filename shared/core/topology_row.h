@@ -31,7 +31,9 @@ struct prediction {
     struct wire_prediction wire;
     size_t
         state_bytes;  // of the fp32 values that the rank writes into a checkpoint (struct topology_ops' state)
-    int alike;        // so many ranks of the role, from this one on, have the same; 0: unknown
+    int64_t
+        record_bytes;  // host memory that grows with parts of the model, ranks or steps, beside the ledger
+    int alike;         // so many ranks of the role, from this one on, have the same; 0: unknown
 };
 
 // How many of the next `most` ranks p speaks for, the first included.

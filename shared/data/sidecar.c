@@ -24,7 +24,7 @@ static cJSON *read_quietly(const char *path) {
     char why[FILE_WHY_MAX];
     size_t n = 0;
     char *text = file_read_whole(path, READ_MAX, &n, why);
-    cJSON *root = text && n ? cJSON_Parse(text) : NULL;
+    cJSON *root = text && n ? json_parse(text, n) : NULL;
     free(text);
     return root;
 }

@@ -1,6 +1,5 @@
 #include "shared/data/tokenizer_files.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/files/regular_file.h"
@@ -101,7 +101,7 @@ static bool file_is_bytes(const char *path) {
     char why[FILE_WHY_MAX];
     size_t n = 0;
     char *text = file_read_whole(path, BYTES_FILE_MAX, &n, why);
-    cJSON *root = text ? cJSON_Parse(text) : NULL;
+    cJSON *root = text ? json_parse(text, n) : NULL;
     bool yes = root && entries_are_bytes(root);
     cJSON_Delete(root);
     free(text);

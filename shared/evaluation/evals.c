@@ -45,8 +45,8 @@ int evals_read(const char *dir, struct evals *out) {
 }
 
 void evals_add(struct evals *e, const struct eval_record *r) {
-    int at = 0;
-    while (at < e->count && e->all[at].step < r->step) at++;
+    int at = e->count;  // files are in order, or nearly so
+    while (at > 0 && e->all[at - 1].step >= r->step) at--;
     bool there = at < e->count && e->all[at].step == r->step;
     if (!there) {
         e->all = xrealloc(e->all, (unsigned long)(e->count + 1) * sizeof *e->all);

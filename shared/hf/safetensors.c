@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/files/mapped_file.h"
 
@@ -148,6 +149,10 @@ static int read_header(struct st_file *f) {
             "%s: says its header has %llu bytes, but the file has "
             "%zu; it is truncated or no safetensors file",
             f->path, (unsigned long long)n, f->map.bytes);
+    int64_t values = json_values_at_most((const char *)p + 8, (size_t)n);
+    if (values > JSON_VALUES_MAX)
+        return fail("%s: its header has about %lld values, at most %d are read: no model has so many tensors",
+                    f->path, (long long)values, JSON_VALUES_MAX);
     // A NUL-terminated copy, so that the parser cannot run into the data.
     char *text = xcalloc(n + 1, 1);
     memcpy(text, p + 8, n);

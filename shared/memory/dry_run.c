@@ -1,5 +1,6 @@
 #include "shared/memory/dry_run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "shared/config/json.h"
@@ -39,14 +40,12 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
 }
 
-static int put_role(cJSON *doc, const struct job *j, const char *role, int count, bool each) {
+static int put_role(cJSON *doc, const struct job *j, const char *role, int count) {
     for (int r = 0, alike; r < count; r += alike) {
         struct prediction p;
         if (prediction_of_rank(j, role, r, &p)) return -1;
         alike = prediction_alike(&p, count - r);
-        // People read a row for all of them, programs find each rank.
-        for (int i = 0; i < (each ? alike : 1); i++)
-            put_rank(doc, j->config, role, r + i, each ? r + i : r + alike - 1, &p);
+        put_rank(doc, j->config, role, r, r + alike - 1, &p);
     }
     return 0;
 }
@@ -83,7 +82,7 @@ static int put_textbooks(cJSON *doc, const struct job *j) {
     return 0;
 }
 
-static int build(cJSON *doc, const struct job *j, bool each) {
+static int build(cJSON *doc, const struct job *j) {
     const struct config *c = j->config;
     cJSON_AddStringToObject(doc, "topology", c->topology);
     cJSON_AddStringToObject(doc, "model", c->model);
@@ -98,7 +97,7 @@ static int build(cJSON *doc, const struct job *j, bool each) {
     cJSON_AddArrayToObject(doc, "wire");
     cJSON_AddArrayToObject(doc, "textbook");
     for (const struct topology_role *r = c->row->roles; r->name; r++)
-        if (put_role(doc, j, r->name, config_ranks(c, r->name), each)) return -1;
+        if (put_role(doc, j, r->name, config_ranks(c, r->name))) return -1;
     return put_textbooks(doc, j);
 }
 
@@ -184,12 +183,55 @@ static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) 
                 format_bytes(b, json_number(row, "predicted_sent")));
 }
 
+// ---------------------------------------------------------------- as JSON
+// An entry for each rank, of rows that stand for several: rows[i] for those that ranks[i] names.
+static void print_each(FILE *f, const cJSON *rows, const cJSON *ranks) {
+    const char *comma = "";
+    const cJSON *row = rows->child, *of = ranks->child;
+    for (; row; row = row->next, of = of->next) {
+        int first = (int)json_number(of, "rank"),
+            last = json_item(of, "last") ? (int)json_number(of, "last") : first;
+        cJSON *rest = cJSON_Duplicate(row, 1);
+        cJSON_DeleteItemFromObject(rest, "rank");
+        cJSON_DeleteItemFromObject(rest, "last");
+        char *text = cJSON_PrintUnformatted(rest);
+        for (int rank = first; rank <= last; rank++, comma = ",")
+            fprintf(f, "%s\n\t\t{\"rank\":%d,%s", comma, rank, text + 1);
+        free(text);
+        cJSON_Delete(rest);
+    }
+    fputs("]", f);
+}
+
+// People read a row for all ranks that are alike, programs find each: as it is printed, for a job may have 65,536.
+static void print_json(FILE *f, cJSON *doc) {
+    static const char *const names[] = {"memory", "wire"};
+    cJSON *rows[2];
+    for (int i = 0; i < 2; i++) {
+        rows[i] = cJSON_DetachItemFromObject(doc, names[i]);
+        cJSON_AddArrayToObject(doc, names[i]);
+    }
+    char *text = cJSON_Print(doc), *at = text;
+    for (int i = 0; i < 2; i++) {
+        char *mark = xasprintf("\"%s\":\t[", names[i]), *found = strstr(at, mark);
+        char *behind = found + strlen(mark);
+        fwrite(at, 1, (size_t)(behind - at), f);
+        print_each(f, rows[i], rows[0]);
+        at = behind + 1;
+        free(mark);
+    }
+    fprintf(f, "%s\n", at);
+    free(text);
+    cJSON_Delete(rows[0]);
+    cJSON_Delete(rows[1]);
+}
+
 int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
-    int rc = build(doc, j, as_json);
+    int rc = build(doc, j);
     if (!rc) rc = memory_check_put(doc, j, part);
     if (!rc && as_json)
-        json_print(f, doc);
+        print_json(f, doc);
     else if (!rc)
         print(f, doc, j->config->optimizer.row);
     cJSON_Delete(doc);

@@ -18,7 +18,7 @@ static char *figures(const struct memory_short *s, const char *what) {
     format_bytes(left, s->limit->free_bytes);
     return xasprintf(
         "%s needs %s here (%s predicted, %s allowed for program, "
-        "libraries, loading and frames), and %s are left (%s)",
+        "libraries, loading, frames and records), and %s are left (%s)",
         what, all, predicted, allowed, left, s->limit->name);
 }
 

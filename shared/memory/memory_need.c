@@ -81,7 +81,7 @@ static double worker_allowance(const struct job *j, const struct prediction *p) 
     double element = (double)dtype_size(c->dtype);
     double loading = 4 * most.unit + element * most.unit * topology.loading_units;
     double bytes = fmax(fmax(loading, element * (most.unit + most.tensor)), topology.frame_bytes);
-    bytes += (double)timeline_bytes(j->layout, c->accumulation);
+    bytes += (double)timeline_bytes(j->layout, c->accumulation) + (double)p->record_bytes;
     if (c->device == DEVICE_CUDA) return bytes;  // batches are page-locked there, in the prediction
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
     return bytes + job_threads(j) *
@@ -150,6 +150,7 @@ static int add_others(const struct job *j, const char *role, int first, int coun
         alike = prediction_alike(&p, first + count - i);
         n->host.predicted_bytes += alike * (double)mem_device_bytes(p.memory.predicted_bytes);
         n->host.allowed_bytes += alike * topology_allowance_of(j->config, role, &p).frame_bytes;
+        n->host.allowed_bytes += alike * (double)p.record_bytes;
         n->host.allowed_bytes += alike * process_bytes(j->config, false);
     }
     return 0;

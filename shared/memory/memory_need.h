@@ -17,6 +17,8 @@
 //                attention's backward                      44 MiB for 8 threads, T 8192, D 32
 //   per server   9/8 of the frames its workers' credits let into the transport: min(credit_bytes, what one
 //                worker sends it per step) * N             151 MiB for 144 + 16 (gpt2-124m, N 2, bf16)
+//   both         in a star what they know of each key and, of a server's own keys, of each worker; with
+//                --record-arrivals or --replay-arrivals of each push (ps/key_records.h)
 //   page tables  1/512 of the prediction: 8 bytes per page of 4 KiB
 //
 // Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up

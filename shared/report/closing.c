@@ -19,9 +19,14 @@ struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *ranks = timeline_ranks();
     for (const struct topology_role *o = c->row->roles; o->name; o++)
         timeline_add(ranks, dir, o->name, config_ranks(c, o->name));
-    if (timeline_merge(ranks, dir) || (c->trace && trace_merge(dir, c->workers))) return NULL;
-    if (c->ps.log_updates && staleness_merge_logs(dir, c->ps.servers * c->ps.threads)) return NULL;
-    return summary_merge(c->topologies, dir);
+    // What one file lacks is no reason to go without the others.
+    bool whole = timeline_merge(ranks, dir) == 0;
+    if (c->trace && trace_merge(dir, c->workers)) whole = false;
+    if (c->ps.log_updates && staleness_merge_logs(dir, c->ps.servers * c->ps.threads)) whole = false;
+    cJSON *summary = summary_merge(c->topologies, dir);
+    if (whole) return summary;
+    cJSON_Delete(summary);
+    return NULL;
 }
 
 void closing_show(const struct config *c, const char *dir, const struct cJSON *summary) {
@@ -35,7 +40,7 @@ void closing_show(const struct config *c, const char *dir, const struct cJSON *s
 static bool has_report(const struct closing_rank *r, const char *role, int rank) {
     char job[SUMMARY_JOB_MAX];
     char *name = xasprintf("ranks/%s-%d.json", role, rank), *text = run_file_read(r->dir, name, true);
-    cJSON *report = text ? cJSON_Parse(text) : NULL;
+    cJSON *report = text ? json_parse(text, strlen(text)) : NULL;
     bool there = !strcmp(json_text(report, "job", ""), summary_job_name(r->job, job));
     cJSON_Delete(report);
     free(text);

@@ -7,10 +7,9 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/files/regular_file.h"
 
-// Recorded arrivals of a long run are the largest file that is read whole.
-#define RUN_FILE_BYTES_MAX ((size_t)4 << 30)
+// A million evaluations, or the report of a rank of any model.
+#define RUN_FILE_BYTES_MAX ((size_t)256 << 20)
 
 int run_file_write(const char *dir, const char *name, const char *text) {
     char *path = xasprintf("%s/%s", dir, name);
@@ -32,10 +31,15 @@ int run_file_write(const char *dir, const char *name, const char *text) {
 }
 
 char *run_file_read(const char *dir, const char *name, bool quiet) {
-    char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX];
+    char why[FILE_WHY_MAX], *text = run_file_read_up_to(dir, name, RUN_FILE_BYTES_MAX, why);
+    if (!text && !quiet) fail("%s/%s: %s", dir, name, why);
+    return text;
+}
+
+char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]) {
+    char *path = xasprintf("%s/%s", dir, name);
     size_t length;
-    char *text = file_read_whole(path, RUN_FILE_BYTES_MAX, &length, why);
-    if (!text && !quiet) fail("%s: %s", path, why);
+    char *text = file_read_whole(path, limit, &length, why);
     free(path);
     return text;
 }

@@ -4,9 +4,13 @@
 
 #include <stdbool.h>
 
+#include "shared/files/regular_file.h"
+
 // dir/name = text, whole or not at all. 0, or -1 after naming the file.
 int run_file_write(const char *dir, const char *name, const char *text);
-// The whole of dir/name (malloc'd, NUL-terminated), or NULL; says why unless quiet.
+// The whole of dir/name (malloc'd, NUL-terminated), or NULL; says why unless quiet. At most 256 MiB are read.
 char *run_file_read(const char *dir, const char *name, bool quiet);
+// The same with another limit, in bytes; never logs.
+char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]);
 
 #endif

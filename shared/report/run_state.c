@@ -83,7 +83,7 @@ void run_state_read(const char *dir, struct run_state *out) {
     char word[32];
     *out = (struct run_state){.phase = RUN_UNKNOWN, .pid = -1};
     char *text = run_file_read(dir, STATE_FILE, true);
-    cJSON *o = text ? cJSON_Parse(text) : NULL;
+    cJSON *o = text ? json_parse(text, strlen(text)) : NULL;
     free(text);
     if (!o) return;
     struct process p = {.pid = integer_of(o, "pid"), .start_ticks = integer_of(o, "start_ticks")};

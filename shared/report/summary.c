@@ -120,7 +120,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
 static cJSON *read_json(const char *dir, const char *name, bool quiet) {
     char *text = run_file_read(dir, name, quiet);
     if (!text) return NULL;
-    cJSON *o = cJSON_Parse(text);
+    cJSON *o = json_parse(text, strlen(text));
     free(text);
     if (!o) fail("%s/%s is no JSON document", dir, name);
     return o;

@@ -76,7 +76,7 @@ static void look(struct found *f) {
     if (f->has_metrics && f->metrics.torn)
         warn("%s: the last line of a .jsonl file is not whole: it is left out", f->dir);
     char *text = run_file_read(f->dir, "summary.json", true);
-    if (text && !is_summary(f->summary = cJSON_Parse(text))) {
+    if (text && !is_summary(f->summary = json_parse(text, strlen(text)))) {
         warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
         cJSON_Delete(f->summary);
         f->summary = NULL;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
 
@@ -35,36 +36,56 @@ struct joined {
     bool any;
 };
 
-// Appends DIR/ranks/NAME and removes it. 0, or -1 when it cannot be read.
+// Appends DIR/ranks/NAME. 0, or -1 when it cannot be read.
 static int join(struct joined *j, const char *name) {
-    char *file = xasprintf("ranks/%s", name), *path = xasprintf("%s/%s", j->dir, file);
+    char *file = xasprintf("ranks/%s", name);
     char *text = run_file_read(j->dir, file, false);
     char *events = text ? trimmed(text) : "";
     fprintf(j->out, "%s%s", *events && j->any ? ",\n" : "", events);
     if (*events) j->any = true;
     int rc = text ? 0 : -1;
     free(text);
-    unlink(path);
-    free(path);
     free(file);
     return rc;
 }
 
-static int is_trace(const struct dirent *e) { return !strncmp(e->d_name, "trace-", 6); }
+static bool is_rank(const char *name, int ranks) {
+    char *end;
+    long rank = strtol(name + 6, &end, 10);
+    return end > name + 6 && !strcmp(end, ".json") && rank >= 0 && rank < ranks;
+}
+
+static int is_trace(const struct dirent *e) {
+    return !strncmp(e->d_name, "trace-", 6) && ends_with(e->d_name, ".json");
+}
 
 // What else has left a trace, in order of names: communication threads, servers, a scheduler.
-static int join_others(struct joined *j) {
-    char *ranks = xasprintf("%s/ranks", j->dir);
+static int join_others(struct joined *j, int ranks) {
+    char *dir = xasprintf("%s/ranks", j->dir);
     struct dirent **names = NULL;
-    int count = scandir(ranks, &names, is_trace, alphasort), rc = 0;
+    int count = scandir(dir, &names, is_trace, alphasort), rc = 0;
     for (int i = 0; i < count; i++) {
-        size_t end = strlen(names[i]->d_name);
-        if (end > 5 && !strcmp(names[i]->d_name + end - 5, ".json") && join(j, names[i]->d_name)) rc = -1;
+        if (!is_rank(names[i]->d_name, ranks) && join(j, names[i]->d_name)) rc = -1;
+        free(names[i]);
+    }
+    free(names);
+    free(dir);
+    return rc;
+}
+
+// Only when all of them are in the one file are they no longer needed.
+static void remove_parts(const char *dir) {
+    char *ranks = xasprintf("%s/ranks", dir);
+    struct dirent **names = NULL;
+    int count = scandir(ranks, &names, is_trace, alphasort);
+    for (int i = 0; i < count; i++) {
+        char *path = xasprintf("%s/%s", ranks, names[i]->d_name);
+        unlink(path);
+        free(path);
         free(names[i]);
     }
     free(names);
     free(ranks);
-    return rc;
 }
 
 int trace_merge(const char *dir, int ranks) {
@@ -78,10 +99,16 @@ int trace_merge(const char *dir, int ranks) {
         if (join(&j, name)) rc = -1;
         free(name);
     }
-    if (j.out && join_others(&j)) rc = -1;
+    if (j.out && join_others(&j, ranks)) rc = -1;
     if (j.out) fputs("\n]}\n", j.out);
-    if (!j.out || fclose(j.out) || (!rc && rename(part, path)))
-        rc = fail("%s: cannot write: %s", path, strerror(errno));
+    bool written = j.out && !ferror(j.out);
+    if (j.out && fclose(j.out)) written = false;
+    if (!written || (!rc && rename(part, path)))
+        rc = fail("%s: cannot write: %s: %s/ranks/trace-*.json hold its parts", path, strerror(errno), dir);
+    if (!rc)
+        remove_parts(dir);
+    else if (j.out)
+        unlink(part);
     free(part);
     free(path);
     return rc;

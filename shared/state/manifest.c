@@ -145,7 +145,7 @@ static int read_members(const char *path, const cJSON *root, struct manifest *ou
 }
 
 static int parse(const char *path, char *text, size_t n, struct manifest *out) {
-    const cJSON *root = out->document = cJSON_ParseWithLength(text, n);
+    const cJSON *root = out->document = json_parse(text, n);
     if (!cJSON_IsObject(root)) return fail("%s: is no JSON object: cut short or damaged", path);
     double format = json_number(root, "format");
     if (format > MANIFEST_FORMAT)

@@ -57,7 +57,7 @@ void staleness_merge_studies(struct cJSON *staleness, const char *dir, int serve
     cJSON *all = NULL;
     for (int r = 0; r < servers; r++) {
         char *name = xasprintf("ranks/staleness-%d.json", r), *text = run_file_read(dir, name, true);
-        cJSON *one = text ? cJSON_Parse(text) : NULL;
+        cJSON *one = text ? json_parse(text, strlen(text)) : NULL;
         free(text);
         free(name);
         if (all && one) {
@@ -84,7 +84,7 @@ struct source {
 static void next_line(struct source *s) {
     const char *at =
         s->file && fgets(s->line, sizeof s->line, s->file) ? strstr(s->line, "\"time_ns\":") : NULL;
-    if (at) {
+    if (at && strchr(at, '\n')) {  // a last line may be torn
         s->time_ns = atoll(at + strlen("\"time_ns\":"));
         return;
     }
@@ -99,25 +99,52 @@ static struct source *earliest(struct source *all, int count) {
     return first;
 }
 
+// The log of a shard; none where its server is on another machine, whose files are elsewhere. 0, or -1 after logging.
+static int open_source(struct source *s, const char *name) {
+    char why[FILE_WHY_MAX];
+    s->file = file_open_stream(name, why);
+    if (!s->file && errno != ENOENT) return fail("--log-updates: %s: %s", name, why);
+    next_line(s);
+    return 0;
+}
+
+static char *log_of(const char *dir, int shard) { return xasprintf("%s/ranks/updates-%d.jsonl", dir, shard); }
+
+// Only when all of them are in the one file are they no longer needed.
+static void remove_sources(const char *dir, int shards) {
+    for (int i = 0; i < shards; i++) {
+        char *name = log_of(dir, i);
+        unlink(name);
+        free(name);
+    }
+}
+
 int staleness_merge_logs(const char *dir, int shards) {
     char *path = xasprintf("%s/updates.jsonl", dir), *part = xasprintf("%s.part", path);
     struct source *all = xcalloc((unsigned long)shards, sizeof *all), *s;
-    char why[FILE_WHY_MAX];
-    FILE *out = file_create_stream(part);
-    int rc = out ? 0 : -1;
-    for (int i = 0; i < shards; i++) {
-        char *name = xasprintf("%s/ranks/updates-%d.jsonl", dir, i);
-        all[i].file = file_open_stream(name, why);
-        if (all[i].file) unlink(name);
-        next_line(&all[i]);
+    FILE *out = NULL;
+    int rc = 0;
+    for (int i = 0; i < shards && !rc; i++) {
+        char *name = log_of(dir, i);
+        rc = open_source(&all[i], name);
         free(name);
     }
-    while ((s = earliest(all, shards))) {
-        if (out && fputs(s->line, out) < 0) rc = -1;
+    bool opened = !rc, good = opened && (out = file_create_stream(part));
+    while (good && (s = earliest(all, shards))) {
+        good = fputs(s->line, out) >= 0;
         next_line(s);
     }
-    if (out && fclose(out)) rc = -1;
-    if (rc || rename(part, path)) rc = fail("%s: cannot be written: %s", path, strerror(errno));
+    if (out && fclose(out)) good = false;
+    good = good && rename(part, path) == 0;
+    if (opened && !good)
+        rc = fail("%s: cannot be written: %s: %s/ranks/updates-*.jsonl hold its lines", path, strerror(errno),
+                  dir);
+    if (good)
+        remove_sources(dir, shards);
+    else if (out)
+        unlink(part);
+    for (int i = 0; i < shards; i++)
+        if (all[i].file) fclose(all[i].file);
     free(all);
     free(part);
     free(path);

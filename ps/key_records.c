@@ -1,0 +1,70 @@
+#include "ps/key_records.h"
+
+#include <stdlib.h>
+
+#include "ps/consistency.h"
+#include "ps/record/arrivals.h"
+#include "ps/replica/replica_memory.h"
+#include "ps/server/replay_pulls.h"
+#include "ps/shard_sizes.h"
+#include "ps/worker/worker_core_state.h"
+#include "shared/core/error.h"
+#include "shared/core/sizes.h"
+
+#define MALLOC_BYTES 16  // of the C library, beside each piece of memory
+
+// Of a key that the server owns: its record, and what it knows of each worker.
+static int64_t of_own_key(const struct config *c) {
+    const struct server_key *k = NULL;
+    int64_t each =
+        sizeof *k->held + sizeof *k->pushed + sizeof *k->staleness + sizeof *k->ready_ns + sizeof *k->pulls;
+    bool alone = consistency_of(c).row->on_arrival;
+    if (alone && c->recovery.checkpoint_every > 0) each += sizeof *k->late;
+    if (c->ps.replay_arrivals)
+        each += sizeof(struct replay_worker) + sizeof(struct wire_header) + MALLOC_BYTES;
+    int64_t bytes = (int64_t)sizeof *k + 7 * MALLOC_BYTES + each * c->workers;
+    int64_t pushes = size_times(c->workers, c->steps);
+    if (c->ps.record_arrivals) bytes = size_plus(bytes, arrivals_bytes(pushes, false));
+    if (c->ps.replay_arrivals) bytes = size_plus(bytes, arrivals_bytes(pushes, true));
+    return bytes;
+}
+
+// Of every key of the job, its own and others'.
+static int64_t of_any_key(const struct config *c) {
+    const struct server_core *core = NULL;
+    int64_t each_thread =
+        sizeof *core->index + sizeof(int64_t);  // where it is; how many pushes (ps/record/study.h)
+    if (c->ps.record_arrivals) each_thread += ARRIVALS_KEY_BYTES;
+    if (c->ps.replay_arrivals) each_thread += ARRIVALS_KEY_BYTES;
+    int64_t bytes = (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers) +
+                              sizeof(struct replica_buffers)) +
+                    each_thread * c->ps.threads;
+    // What is written of it, and what was read (ps/checkpoint): pushes of each worker.
+    if (c->recovery.checkpoint_every > 0)
+        bytes +=
+            (int64_t)(sizeof(struct key_counts) + sizeof(struct server_buffers)) + 8 * (int64_t)c->workers;
+    if (c->recovery.resume || c->recovery.restart > 0)
+        bytes += (int64_t)sizeof(struct key_counts) + 8 * (int64_t)c->workers;
+    return bytes;
+}
+
+int64_t key_records_of_server(const struct config *c, const struct layout *l, int rank) {
+    struct shard_sizes *s = shard_sizes_of(c, l);
+    if (!s) return -1;
+    int64_t *of_size = xcalloc((unsigned long)s->classes, sizeof *of_size), own = 0;
+    shard_sizes_of_server(s, rank, of_size);
+    for (int i = 0; i < s->classes; i++) own += of_size[i];
+    int64_t bytes = size_plus(size_times(of_own_key(c), own), size_times(of_any_key(c), s->cut.keys));
+    free(of_size);
+    shard_sizes_destroy(&s);
+    return bytes;
+}
+
+int64_t key_records_of_worker(const struct config *c, const struct layout *l) {
+    struct shard_cut cut;
+    if (shard_cut_of(c, l, &cut) != 0) return -1;
+    // Its state, where it belongs and lies, and which parts of a snapshot have come.
+    return size_times(sizeof(struct partition) + sizeof(struct worker_key) + sizeof(size_t) + sizeof(bool) +
+                          sizeof(uint32_t),
+                      cut.keys);
+}

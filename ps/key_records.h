@@ -1,0 +1,14 @@
+// What a star's processes keep of each key beside the ledger: host memory that grows with keys, workers and, where an order
+// of arrivals is recorded or repeated, with steps. It is counted before anything is given (shared/memory/memory_need.h).
+#ifndef STARRING_PS_KEY_RECORDS_H
+#define STARRING_PS_KEY_RECORDS_H
+
+#include "shared/config/config.h"
+#include "shared/core/unit.h"
+
+// Bytes of server `rank`, and of each worker; SIZE_TOP (shared/core/sizes.h) where they cannot be counted. -1 after logging
+// what is impossible, as shard_cut_of (ps/shard_map.h).
+int64_t key_records_of_server(const struct config *c, const struct layout *l, int rank);
+int64_t key_records_of_worker(const struct config *c, const struct layout *l);
+
+#endif

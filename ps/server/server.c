@@ -374,10 +374,11 @@ static int server_leave_files(const struct server *s) {
     free(diaries);
     struct study **studies = xcalloc((unsigned long)s->map->threads, sizeof(struct study *));
     for (int t = 0; t < s->map->threads; t++) studies[t] = s->shards[t].study;
-    if (!rc && s->o->dir) rc = study_write(studies, s->map->threads, s->o->dir, s->id.rank);
+    // What one file lacks is no reason to go without the others.
+    if (s->o->dir && study_write(studies, s->map->threads, s->o->dir, s->id.rank) != 0) rc = -1;
     free(studies);
-    for (int t = 0; t < s->map->threads && !rc; t++)
-        if (s->shards[t].record) rc = arrivals_write(s->shards[t].record, s->o->dir);
+    for (int t = 0; t < s->map->threads; t++)
+        if (s->shards[t].record && arrivals_write(s->shards[t].record, s->o->dir) != 0) rc = -1;
     return rc;
 }
 

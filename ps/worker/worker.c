@@ -136,6 +136,9 @@ static int worker_finish(struct topology *t) {
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step,
                   "the last snapshot was not ended, or the trace not written") != 0)
         return -1;
+    char why[WIRE_TEXT_MAX];
+    t->lacks_file = comm_trace_lost(w->comm, why);  // no reason to go without the weights
+    if (t->lacks_file) fail("%s", why);
     worker_refresh(w);
     return 0;
 }

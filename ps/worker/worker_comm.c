@@ -54,6 +54,13 @@ struct published comm_published(struct comm *c) {
     return p;
 }
 
+bool comm_trace_lost(struct comm *c, char why[WIRE_TEXT_MAX]) {
+    pthread_mutex_lock(&c->mutex);
+    snprintf(why, WIRE_TEXT_MAX, "%s", c->trace_lost);
+    pthread_mutex_unlock(&c->mutex);
+    return why[0] != 0;
+}
+
 // ---------------------------------------------------------------- waiting (main thread)
 static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step) {
     const struct worker_status *now = &c->now.status;
@@ -134,7 +141,11 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
 
 static void leave_trace(struct comm *c) {
     struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, worker_core_clock(c->core), c->diary};
-    if (c->diary && worker_trace_write(&t) != 0) comm_give_up(c, error_last());
+    if (c->diary && worker_trace_write(&t) != 0) {
+        pthread_mutex_lock(&c->mutex);
+        snprintf(c->trace_lost, sizeof c->trace_lost, "%s", error_last());
+        pthread_mutex_unlock(&c->mutex);
+    }
     diary_destroy(&c->diary);
 }
 

@@ -99,5 +99,7 @@ struct published {
     double waited_s;  // comm_wait stood still
 };
 struct published comm_published(struct comm *c);
+// Whether this thread's part of the trace could not be written, and why. After COMMAND_TRACE has been obeyed.
+bool comm_trace_lost(struct comm *c, char why[WIRE_TEXT_MAX]);
 
 #endif

@@ -48,7 +48,8 @@ struct comm {
     int64_t waited_step;
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
-    char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
+    char lost[WIRE_TEXT_MAX];        // what has not come although restarts are left, to be said; "": nothing
+    char trace_lost[WIRE_TEXT_MAX];  // why its part of the trace could not be written; "": it was, or none is
     char error[WIRE_TEXT_MAX];
     bool error_logged;
 };

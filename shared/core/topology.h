@@ -172,6 +172,8 @@ struct topology {
         *checkpoint;  // star: what its ranks were told to start from, the topology's; NULL: nothing was said
     uint32_t
         epoch;  // star: which life of the job, 1, 2, ..; from 2 on the run directory is its own, and gone on with
+    bool
+        lacks_file;  // finish could not leave a file of this rank, and has said so: the run ends with exit status 1
     struct wire_count wire;
     struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
     struct topology_memory memory;

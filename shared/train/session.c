@@ -303,10 +303,12 @@ static int leave_report(struct session *x, const struct train_result *result) {
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
     dev_trace_shift(x->dev, timeline_clock(result->timeline).offset_ns);
-    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) return -1;
-    if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) return -1;
+    // What one file lacks is no reason to go without the others.
+    int rc = x->topology->lacks_file ? -1 : 0;
+    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) rc = -1;
+    if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) rc = -1;
     facts.products = products_json(x->dev, &x->products);
-    int rc = summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL);
+    if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
     cJSON_Delete(facts.products);
     return rc;
 }
@@ -340,11 +342,13 @@ static int train(struct session *x, struct session_end *end) {
     x->hinder = NULL;
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
-    if (!rc && j->dir) rc = leave_report(x, &result);
     if (rc) topology_abort(x->topology, error_last());
-    // A sum that nobody needs is a barrier: afterwards every worker's report is on disk.
+    int left = !rc && j->dir ? leave_report(x, &result) : 0;
+    // A sum that nobody needs is a barrier: afterwards every worker's report is on disk, and so are the weights, which
+    // the failure of a report does not stop.
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
+    if (!rc) rc = left;
     x->model = result.model;  // its memory goes after the communicators, see prepare_model
     result.model = NULL;
     x->feed = result.feed;

@@ -139,6 +139,20 @@ class Records(unittest.TestCase):
             with open(self.at("run", name), encoding="utf-8") as f:
                 json.load(f)
 
+    def test_a_file_that_cannot_be_written_costs_no_other(self):
+        for topology, name in (("ps:sync", "trace-worker-1.json"), ("ps:async", "trace-worker-0.json"),
+                               ("ps:sync", "timeline-worker-1.json"), ("zero:1", "trace-1.json")):
+            with self.subTest(topology=topology, name=name):
+                out = self.at(topology.replace(":", "-") + name)
+                os.makedirs(os.path.join(out, "ranks", name, "in the way"))
+                status, _, said, _ = self.run_it("train", "--model", "tiny", "--seq", "8", "--batch", "1", "--threads", "1",
+                                                 "--quiet", "--topology", topology, "--workers", "2", "--steps", "5",
+                                                 "--trace", "--force", "--out", out)
+                self.assertEqual(status, 1, said)
+                self.assertIn(name + ": cannot write", said)
+                for left in ("weights/model.safetensors", "ranks/worker-0.json", "ranks/worker-1.json"):
+                    self.assertTrue(os.path.exists(os.path.join(out, left)), left + " is missing: " + said)
+
 
 if __name__ == "__main__":
     unittest.main()

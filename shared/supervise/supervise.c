@@ -367,9 +367,10 @@ int supervise(const struct supervise_options *o) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     take_signals(&s);
     int status = o->mpirun ? run_mpi(&s) : run_all(&s);
-    // A Ctrl-C that came while all was ending would end this process in its own way: it has been obeyed already.
+    // A Ctrl-C that came while all was ending would end this process in its own way: it has been obeyed already, or the
+    // run had ended before it, and that has been said.
     struct timespec now = {0};
-    while (s.interrupted_by && sigtimedwait(&s.signals, NULL, &now) > 0) continue;
+    while (sigtimedwait(&s.signals, NULL, &now) > 0) continue;
     pthread_sigmask(SIG_SETMASK, &s.before, NULL);
     return status;
 }

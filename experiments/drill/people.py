@@ -72,8 +72,10 @@ def end_all(mark):
 
 
 def is_of_a_run(name, mpi):
-    """Whether a name in shared memory is what a run's processes make, or Open MPI for them; benches make others."""
-    return mpi and name.startswith(("vader_segment", "sm_segment")) or name.startswith("starring-") and not name.startswith("starring-bench")
+    """Whether a name in shared memory is what a run's processes make, or Open MPI for them; benches and fuzzers make others."""
+    if name.startswith(("vader_segment", "sm_segment")):
+        return mpi
+    return name.startswith("starring-") and not name.startswith(("starring-bench", "starring-fuzz"))
 
 
 def segments():

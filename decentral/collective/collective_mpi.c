@@ -44,7 +44,7 @@ struct mpi_world {
 struct collective_mpi {
     struct exchanger x;
     struct mpi_world *world;
-    MPI_Comm comm;
+    MPI_Comm comm, coming;  // MPI_COMM_NULL until all ranks have it; what it will be
     int channel;
     struct stream *stream;  // of the call under way
     MPI_Request *requests;  // (2*size): receive from i, send to i
@@ -398,7 +398,7 @@ static void mpi_abort(struct collective *c, const char *why) {
     if (atomic_flag_test_and_set(&m->abort_begun)) return;
     atomic_store(&m->world->broken, true);
     snprintf(m->abort_out_text, sizeof m->abort_out_text, "%s", why);
-    for (int i = 0; i < c->size; i++)
+    for (int i = 0; i < c->size && m->comm != MPI_COMM_NULL; i++)
         if (i != c->rank)
             MPI_Isend(m->abort_out_text, ABORT_BYTES, MPI_CHAR, i, TAG_ABORT, m->comm, &m->abort_out[i]);
     atomic_store(&m->abort_sent, true);
@@ -442,12 +442,10 @@ static const struct collective_ops mpi_ops = {
 // Duplicates the world; every rank must do so at the same place. 0 or -1 after keeping the error.
 static int open_communicator(struct collective_mpi *m) {
     for (int i = 0; i < 2 * m->x.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
-    int rc = MPI_Comm_idup(MPI_COMM_WORLD, &m->comm, &m->requests[0]);
+    int rc = MPI_Comm_idup(MPI_COMM_WORLD, &m->coming, &m->requests[0]);
     if (rc != MPI_SUCCESS) return fail_mpi(m, "duplicating the communicator", rc);
-    if (wait_all(m, "duplicating the communicator", NULL) != 0) {
-        m->comm = MPI_COMM_NULL;
-        return -1;
-    }
+    if (wait_all(m, "duplicating the communicator", NULL) != 0) return -1;
+    m->comm = m->coming;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     rc = MPI_Irecv(m->abort_in_text, ABORT_BYTES, MPI_CHAR, MPI_ANY_SOURCE, TAG_ABORT, m->comm, &m->abort_in);
     return rc == MPI_SUCCESS ? 0 : fail_mpi(m, "posting the receive of aborts", rc);

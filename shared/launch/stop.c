@@ -23,8 +23,19 @@ static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
 static _Atomic int stop_supervisor;
 static _Atomic bool stop_stays;
+static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
 
 static void on_signal(int number) { stop_signal = number; }
+
+static void on_signal_alone(int number) {
+    _Atomic double *first = number == SIGINT ? &stop_first_int_s : &stop_first_term_s;
+    double now = now_seconds();
+    stop_signal = number;
+    if (*first == 0) *first = now;
+    if (now - *first < STOP_AGAIN_S) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
 
 static void on_launcher_signal(int number, siginfo_t *info, void *context) {
     (void)context;
@@ -110,7 +121,7 @@ void stop_ranks_lost(const bool *lost, int size) {
     int supervisor = supervisor_of_rank(NULL), first = -1, count = 0;
     for (int i = size - 1; i >= 0; i--)
         if (lost[i]) first = i, count++;
-    if (!supervisor || stop_signal) return;
+    if (!supervisor) return;
     sigqueue(supervisor, STOP_RANK_DIED, (union sigval){.sival_int = count << VALUE_SHIFT | first});
     // The rank that failed for this would tell the others, and they that they have failed: final, which this is not.
     usleep(LOST_WAIT_US);
@@ -133,8 +144,9 @@ static const _Atomic int *install_rank(int supervisor) {
 const _Atomic int *stop_install(void) {
     int supervisor = supervisor_of_rank(NULL);
     if (supervisor) return install_rank(supervisor);
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+    struct sigaction action = {.sa_handler = on_signal_alone, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
+    stop_first_int_s = stop_first_term_s = 0;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     return &stop_signal;

@@ -9,8 +9,11 @@
 #include <signal.h>
 #include <stdbool.h>
 
+// A signal that comes again so soon is the same one: `timeout` sends it to the command and to the command's group.
+#define STOP_AGAIN_S 0.5
+
 // Installs handlers for SIGINT and SIGTERM; the flag becomes the signal's number. A second signal of the
-// same kind ends the process at once. May be called again.
+// same kind, STOP_AGAIN_S later, ends the process at once. May be called again.
 const _Atomic int *stop_install(void);
 
 // The launcher, before it starts children: they will know it.
@@ -45,8 +48,8 @@ bool stop_rank_is_watched(void);   // there is a supervisor
 // it. Nothing happens where there is none.
 void stop_rank_stays(void);
 // A rank that has given up others, which stand still: the supervisor ends them all as if those had been killed, and says
-// which it was. lost (size): at least one of all ranks. Returns at once where there is no supervisor, and where it has other
-// plans.
+// which it was, also when they have been asked to end. lost (size): at least one of all ranks. Returns at once where there is
+// no supervisor.
 void stop_ranks_lost(const bool *lost, int size);
 
 // The exit status of what returned rc and looked at the flag (NULL: at none): 0, EXIT_RUN_FAILED, or, where a

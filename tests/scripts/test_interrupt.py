@@ -186,6 +186,20 @@ class Interrupted(Case):
             self.assertFalse(os.path.exists(f"/proc/{worker}"))
         self.assertEqual(self.state("cut", 1)["state"], "interrupted")
 
+    def test_two_at_once_are_one(self):
+        """`timeout` sends its signal to the command, and again to the group that both are in."""
+        for topology, workers in (("local", "1"), ("zero:1", "2"), ("ps:sync", "2")):
+            out = "timeout-" + topology.replace(":", "-")
+            p = self.start(*self.argv(out, "--topology", topology, "--workers", workers, "--delay", "0:constant:200"))
+            self.wait_for_steps(p, out)
+            p.terminate()
+            time.sleep(0.02)
+            p.terminate()  # in the same step
+            _, err = p.communicate(timeout=LIMIT_S)
+            self.assertEqual(p.returncode, 143, err)
+            self.assertEqual(len([line for line in err.splitlines() if "SIGTERM: ended after step" in line]), 1, err)
+            self.assertEqual(self.state(out, 1)["state"], "interrupted")
+
     def test_a_killed_role_is_named_once(self):
         for topology in ("ps:sync", "ps:async"):
             out = topology.replace(":", "-")

@@ -18,6 +18,7 @@
 
 #include "shared/core/error.h"
 #include "shared/launch/launch_state.h"
+#include "shared/launch/stop.h"
 
 #define WAKE_MS     100  // how often the clock is looked at when no signal comes
 #define STILL_LOOKS 16   // whether a child stands still is looked at so often before it is believed
@@ -177,19 +178,23 @@ static void watch_still(struct launcher *l) {
     }
 }
 
+static void interrupt(struct launcher *l, int number) {
+    double now = now_seconds();
+    if (!l->interrupted_by) {
+        l->interrupted_by = number;
+        l->interrupted_s = now;
+        ask_orderly(l);
+    } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
+        l->kill_at_s = now + l->o.grace_s;
+        launcher_signal_all(l, SIGKILL);  // asked twice: now
+    }
+}
+
 // Waits up to ms for a signal and handles it; kills children whose grace period is over.
 static void watch(struct launcher *l, int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     int number = sigtimedwait(&l->signals, NULL, &t);
-    if (number == SIGINT || number == SIGTERM) {
-        if (l->interrupted_by) {
-            l->kill_at_s = now_seconds() + l->o.grace_s;
-            launcher_signal_all(l, SIGKILL);  // asked twice: now
-        } else {
-            l->interrupted_by = number;
-            ask_orderly(l);
-        }
-    }
+    if (number == SIGINT || number == SIGTERM) interrupt(l, number);
     hear(l);
     watch_silence(l);
     watch_still(l);
@@ -202,6 +207,18 @@ static void watch(struct launcher *l, int ms) {
         launcher_signal_all(l, SIGKILL);
         l->kill_at_s = now_seconds() + l->o.grace_s;
     }
+}
+
+// Who does not answer counts as dead where it may be started again. 0, or -1 after logging.
+static int give_up_silent(struct launcher *l, double deadline_s) {
+    struct child *only = NULL;
+    for (int i = 0; i < l->count && l->running == 1; i++)
+        if (l->children[i].pid) only = &l->children[i];
+    if (!only || !l->o.restarts.count)
+        return fail("%s did not answer within %.1f s", only ? only->name : "a process", deadline_s);
+    warn("%s (pid %d) did not answer within %.1f s: killing it", only->name, (int)only->pid, deadline_s);
+    kill(only->pid, SIGKILL);
+    return 0;
 }
 
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size) {
@@ -224,7 +241,10 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             continue;
         }
         watch(l, 1);
-        if (now_seconds() > until_s) return fail("a process did not answer within %.1f s", deadline_s);
+        if (now_seconds() <= until_s) continue;
+        if (give_up_silent(l, deadline_s)) return -1;
+        until_s = now_seconds() + deadline_s;
+        length = 0;
     }
     return -1;
 }
@@ -236,6 +256,7 @@ int launcher_wait(struct launcher *l) {
         while (l->running) watch(l, WAKE_MS);
         hear(l);  // of the last one that has died
     } while (l->running);
+    launcher_forget_unanswered(l);
     return l->status;
 }
 

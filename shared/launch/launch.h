@@ -65,7 +65,8 @@ struct launcher *launcher_create(const struct launch_options *o);
 int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or -1 after logging
 
 // One line (without its newline) from descriptor fd, which a child writes to; 0, or -1 after logging when
-// `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits.
+// `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits. With restarts the only
+// child, silent for that long, is killed, and the next one asked instead.
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size);
 
 // From now on lines from fd are heard: "fate PID .." (launch_restarts.died), and "lost PID NAME": this child stands still and

@@ -121,6 +121,15 @@ void launcher_decide_unanswered(struct launcher *l, double asked_before_s) {
             decide(l, &l->children[i], FATE_ANEW, "");
 }
 
+void launcher_forget_unanswered(struct launcher *l) {
+    for (int i = 0; i < l->count; i++) {
+        struct child *child = &l->children[i];
+        if (child->asked && !child->told_to && !l->kill_at_s)
+            warn("%s %s: the others have ended without it", child->why, child->when);
+        child->asked = 0;
+    }
+}
+
 void launcher_hear_fate(struct launcher *l, int pid, const char *words) {
     static const char *const names[] = {"without", "anew", "ends"};
     int fate = 0;

@@ -34,10 +34,11 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;    // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;    // after an interruption: the rest is told to end then; 0: not known yet
-    int status;          // the job's, once something went wrong
-    int interrupted_by;  // SIGINT or SIGTERM, 0: neither
+    double kill_at_s;      // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;      // after an interruption: the rest is told to end then; 0: not known yet
+    int status;            // the job's, once something went wrong
+    int interrupted_by;    // SIGINT or SIGTERM, 0: neither
+    double interrupted_s;  // when the first came
     int incidents;  // deaths that children were started again after, those of one life of the job together
     int replaced;   // children that were started again while the others went on
     int64_t life;   // of the job, in which the last one was
@@ -62,5 +63,7 @@ void launcher_reap(struct launcher *l);
 void launcher_hear_fate(struct launcher *l, int pid, const char *words);
 // Of deaths before that moment the job has said nothing, and will not.
 void launcher_decide_unanswered(struct launcher *l, double asked_before_s);
+// All have ended: the deaths that nobody has answered are told.
+void launcher_forget_unanswered(struct launcher *l);
 
 #endif

@@ -113,7 +113,7 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
 // --launch mpi outside mpirun: this process, a supervisor's child, becomes mpirun. Returns only where that fails.
 static int become_mpirun(const struct run *r, int argc, char **argv) {
     launch_mpi(&(struct launch_mpi_options){r->config->workers, argc, argv});
-    return EXIT_RUN_FAILED;
+    return EXIT_NO_MPIRUN;
 }
 
 // This process watches over the run, which a child of it trains. The run's exit status.

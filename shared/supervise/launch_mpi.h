@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#define EXIT_NO_MPIRUN 127  // as shells say that a program cannot be started; why has been logged
+
 struct launch_mpi_options {
     int ranks;
     int argc;

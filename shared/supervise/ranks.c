@@ -43,11 +43,13 @@ struct rank {
 struct ranks {
     int count, seen;
     double deadline_s;
+    bool here;  // all of them
     pid_t mpirun;
     struct life mpirun_life;
     bool strangers;  // mpirun has other children: it may have ranks elsewhere
     struct rank *rank;
     double looked_s, lived_s, told_s;
+    double came_s;               // when the last one that is new was seen, or heard
     int entered;                 // MPI_Init
     double entered_s;            // when the last one did
     int lost_first, lost_count;  // as a rank has said
@@ -56,10 +58,11 @@ struct ranks {
     char why[160];  // of a loss
 };
 
-struct ranks *ranks_create(int count, double deadline_s) {
+struct ranks *ranks_create(int count, double deadline_s, bool here) {
     struct ranks *r = xcalloc(1, sizeof *r);
     r->count = count;
     r->deadline_s = deadline_s;
+    r->here = here;
     r->rank = xcalloc((size_t)count, sizeof *r->rank);
     return r;
 }
@@ -84,10 +87,12 @@ void ranks_begin(struct ranks *r, pid_t mpirun) {
     forget(r);
     *r = (struct ranks){.count = r->count,
                         .deadline_s = r->deadline_s,
+                        .here = r->here,
                         .mpirun = mpirun,
                         .mpirun_life.at_s = now,
                         .rank = r->rank,
-                        .looked_s = now};
+                        .looked_s = now,
+                        .came_s = now};
 }
 
 // ---------------------------------------------------------------- what they say
@@ -99,6 +104,7 @@ void ranks_hear(struct ranks *r, int number, const siginfo_t *info) {
     if (number == STOP_RANK_DIED && !value && !r->told_s) r->told_s = now_seconds();
     if (i >= r->count || number == STOP_RANK_DIED) return;
     struct rank *rank = &r->rank[i];
+    r->came_s = now_seconds();
     rank->enters |= number == STOP_RANK_ENTERS;
     rank->met |= number == STOP_RANK_MET;
     if (number == STOP_RANK_ENTERS && ++r->entered == r->count) r->entered_s = now_seconds();
@@ -124,7 +130,7 @@ static bool see(void *ctx, pid_t pid) {
     struct rank *rank = &r->rank[i];
     if (rank->pid) return true;
     rank->pid = pid;
-    rank->life.at_s = now_seconds();
+    rank->life.at_s = r->came_s = now_seconds();
     long fd = syscall(SYS_pidfd_open, pid, 0);
     rank->pidfd = fd > 0 ? (int)fd : 0;
     r->seen++;
@@ -183,6 +189,7 @@ void ranks_look(struct ranks *r, bool excused) {
         if (r->rank[i].pid && !r->rank[i].gone && is_gone(&r->rank[i])) note_gone(&r->rank[i]);
     if (now - r->lived_s < LIFE_EVERY_S && !excused) return;
     if (excused && r->entered_s) r->entered_s = now;
+    if (excused) r->came_s = now;
     r->lived_s = now;
     for (int i = 0; i < r->count; i++)
         if (r->rank[i].pid && !r->rank[i].gone) look_alive(&r->rank[i].life, r->rank[i].pid, excused);
@@ -262,6 +269,23 @@ static bool find_unmet(struct ranks *r) {
     return true;
 }
 
+static int begun(const struct ranks *r) {
+    int count = 0;
+    for (int i = 0; i < r->count; i++) count += r->rank[i].pid || r->rank[i].enters || r->rank[i].ended;
+    return count;
+}
+
+// It lives, and starts nobody any more: it may have failed to, and wait for them all the same.
+static bool find_mpirun_useless(struct ranks *r) {
+    int count = begun(r);
+    if (!r->here || count == r->count || now_seconds() - r->came_s <= MEET_DEADLINES * r->deadline_s)
+        return false;
+    snprintf(r->why, sizeof r->why,
+             "mpirun (pid %d) has started %d of %d ranks, no more for %.1f s, and was killed", (int)r->mpirun,
+             count, r->count, now_seconds() - r->came_s);
+    return true;
+}
+
 static bool find_mpirun_still(struct ranks *r) {
     bool stopped = is_stopped(r->mpirun);
     if (now_seconds() - r->mpirun_life.at_s <= r->deadline_s * (stopped ? 1 : MEET_DEADLINES)) return false;
@@ -281,7 +305,8 @@ static bool is_lost(struct ranks *r) {
         return true;
     }
     // mpirun first: what waits for it is as still.
-    if (find_killed(r) || find_mpirun_still(r) || find_still(r) || find_unmet(r)) return true;
+    if (find_killed(r) || find_mpirun_still(r) || find_mpirun_useless(r) || find_still(r) || find_unmet(r))
+        return true;
     if (!r->told_s || now_seconds() - r->told_s < TOLD_S) return false;
     snprintf(r->why, sizeof r->why, "mpirun ended the ranks");
     return true;

@@ -19,8 +19,8 @@ enum ranks_are {
 
 struct ranks;
 
-// deadline_s: how long a process may show no sign of life.
-struct ranks *ranks_create(int count, double deadline_s);
+// deadline_s: how long a process may show no sign of life. here: all are to run on this machine.
+struct ranks *ranks_create(int count, double deadline_s, bool here);
 void ranks_destroy(struct ranks **r);
 
 void ranks_begin(struct ranks *r, pid_t mpirun);  // of a life of the job

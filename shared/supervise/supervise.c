@@ -43,8 +43,9 @@ struct supervisor {
     int life;    // 1, 2, ..; 1 again where the first one died before it had taken the run directory
     int deaths;  // so far
     pid_t child;
-    int interrupted_by;   // SIGINT or SIGTERM, 0: neither
-    struct ranks *ranks;  // NULL: the child is the run itself
+    int interrupted_by;    // SIGINT or SIGTERM, 0: neither
+    double interrupted_s;  // when the first came
+    struct ranks *ranks;   // NULL: the child is the run itself
     struct relay *relay;
     bool alone;          // mpirun has no other host to talk to
     enum ranks_are are;  // in this life
@@ -132,6 +133,8 @@ static void end_all(const struct supervisor *s) {
 // Ranks get it from here: mpirun would give them a few seconds. Asked twice, or before there are any: now.
 static void interrupt(struct supervisor *s, int number) {
     bool again = s->interrupted_by != 0;
+    if (again && now_seconds() - s->interrupted_s < STOP_AGAIN_S) return;
+    if (!again) s->interrupted_s = now_seconds();
     s->interrupted_by = number;
     if (!s->ranks)
         kill(s->child, number);
@@ -191,13 +194,13 @@ struct children {
     int ranks, guards;
 };
 
-// Kills what the child has left, but those that clean up behind mpirun.
+// Kills what the child has left, but those that clean up behind mpirun: they go on, should somebody have stopped them.
 static bool kill_orphan(void *ctx, pid_t pid) {
     struct children *c = ctx;
     struct proc_look p;
     if (proc_look(pid, &p) || p.parent != getpid() || p.state == 'Z') return true;
     bool guard = !strcmp(p.name, MPI_GUARD_NAME);
-    if (!guard) kill(pid, SIGKILL);
+    kill(pid, guard ? SIGCONT : SIGKILL);
     c->guards += guard;
     c->ranks += !guard;
     return true;
@@ -307,8 +310,13 @@ static void say_interrupted(const struct supervisor *s, int status) {
 
 // mpirun ended by itself, of ranks that have not all said how: they run elsewhere, or there never were any.
 static int mpirun_ended(const struct supervisor *s, int status) {
-    if (status && !ranks_all_seen(s->ranks))
-        fail("mpirun ended with status %d before its ranks had begun", status);
+    bool begun = ranks_all_seen(s->ranks);
+    if (status == EXIT_NO_MPIRUN) return EXIT_RUN_FAILED;
+    if (!status && s->alone)
+        return fail("mpirun ended with status 0 before its ranks had %s: is it Open MPI's?",
+                    begun ? "ended" : "begun"),
+               EXIT_RUN_FAILED;
+    if (status && !begun) fail("mpirun ended with status %d before its ranks had begun", status);
     return status == EXIT_USAGE || !status ? status : EXIT_RUN_FAILED;
 }
 
@@ -352,8 +360,8 @@ static void take_signals(struct supervisor *s) {
 static int run_mpi(struct supervisor *s) {
     s->relay = relay_start();
     if (!s->relay) return EXIT_RUN_FAILED;
-    s->ranks = ranks_create(s->o->mpirun, s->o->deadline_s);
     s->alone = launch_mpi_is_here();
+    s->ranks = ranks_create(s->o->mpirun, s->o->deadline_s, s->alone);
     stop_supervise_ranks(relay_end_of(s->relay, RELAY_OUT), relay_end_of(s->relay, RELAY_ERR));
     int status = run_all(s);
     ranks_destroy(&s->ranks);

@@ -154,6 +154,57 @@ static void line_of_a_child(void **state) {
     launcher_destroy(&l);
 }
 
+// ---------------------------------------------------------------- one that does not answer
+struct answering {
+    struct launcher *launcher;
+    int to;       // where children answer
+    int answers;  // the start whose child does: 1, 2, ..; others stand still
+    int starts;
+};
+
+static int start_answering(void *ctx, const char *role, int rank) {
+    struct answering *a = ctx;
+    char script[64];
+    snprintf(script, sizeof script, "echo here >&%d; exec sleep 0.2", a->to);
+    bool answers = ++a->starts == a->answers;
+    char *argv[] = {"sh", "-c", answers ? script : "kill -STOP $$", NULL};
+    return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0});
+}
+
+static int64_t life_of(void *ctx) { return ((const struct answering *)ctx)->starts; }
+static void nobody_is_told(void *ctx, int pid, const char *why) { (void)ctx, (void)pid, (void)why; }
+
+static int line_with_restarts(int restarts, int answers, double deadline_s) {
+    int ends[2];
+    char line[32] = "";
+    struct answering a = {.answers = answers};
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    a.to = ends[1];
+    a.launcher = launcher_create(&(struct launch_options){
+        .grace_s = 0.2, .restarts = {restarts, life_of, start_answering, nobody_is_told}, .ctx = &a});
+    error_quiet(1);
+    assert_int_equal(start_answering(&a, "scheduler", -1), 0);
+    int rc = launcher_read_line(a.launcher, ends[0], deadline_s, line, sizeof line);
+    error_quiet(0);
+    if (rc) launcher_end_all(a.launcher);
+    if (!rc) assert_string_equal(line, "here");
+    assert_int_equal(launcher_wait(a.launcher), rc ? 1 : 0);
+    close(ends[0]);
+    close(ends[1]);
+    launcher_destroy(&a.launcher);
+    return rc;
+}
+
+// It stands still before it has said anything: with restarts another takes its place.
+static void who_does_not_answer_is_replaced(void **state) {
+    (void)state;
+    assert_int_equal(line_with_restarts(0, 2, 0.3), -1);
+    assert_non_null(strstr(error_last(), "scheduler did not answer within 0.3 s"));
+    assert_int_equal(line_with_restarts(1, 2, 3), 0);
+    assert_int_equal(line_with_restarts(1, 3, 0.3), -1);
+    assert_non_null(strstr(error_last(), "all restarts are used up"));
+}
+
 static void a_program_that_is_not_there(void **state) {
     (void)state;
     struct launcher *l = launcher();
@@ -340,6 +391,7 @@ int main(void) {
         cmocka_unit_test(interrupt_ends_all),
         cmocka_unit_test(nobody_waits_for_who_left),
         cmocka_unit_test(line_of_a_child),
+        cmocka_unit_test(who_does_not_answer_is_replaced),
         cmocka_unit_test(a_program_that_is_not_there),
         cmocka_unit_test(options_become_overrides),
         cmocka_unit_test(wrong_options_are_named),

@@ -211,6 +211,22 @@ class StandsStill(Case):
         mpirun = self.mpirun()
         self.stop(p, mpirun, rf"mpirun \(pid {mpirun}\) gave no sign of life", recorded=False)
 
+    def test_the_guard(self):
+        """It has nothing to say, and goes on when it is needed."""
+        p = self.start(steps="30")
+        self.in_a_step(p)
+        guards = [pid for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()) if self.is_guard_of(p, pid)]
+        self.assertEqual(len(guards), 1)
+        os.kill(guards[0], signal.SIGSTOP)
+        self.ends(p, 0)
+
+    def is_guard_of(self, p, pid):
+        with contextlib.suppress(OSError, IndexError):
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+                name, _, rest = f.read().partition("(")[2].rpartition(")")
+            return name == "starring-guard" and int(rest.split()[1]) == p.pid
+        return False
+
     def test_evaluating(self):
         """All steps are done, rank 1 has left, rank 0 evaluates."""
         p = self.start("--data", "long.txt", "--set", "eval_every=1", steps="60", deadline_s=DEADLINE_S, evaluation=FOREVER)
@@ -255,13 +271,66 @@ class Interrupted(Case):
     def test_twice(self):
         p = self.start()
         os.kill(self.in_a_step(p)[1], signal.SIGSTOP)
-        p.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        p.send_signal(signal.SIGINT)
+        until = time.monotonic() + LIMIT_S
+        while p.poll() is None and time.monotonic() < until:
+            p.send_signal(signal.SIGINT)
+            time.sleep(0.05)
         self.one_message(self.ends(p, 130), "Ctrl-C")
+
+    def test_beside_a_rank_that_stands_still(self):
+        """The step in hand ends with the deadline: that is no failure of the ranks that waited."""
+        for rank in (0, 1):
+            shutil.rmtree(self.out, ignore_errors=True)
+            p = self.start(deadline_s=DEADLINE_S)
+            os.kill(self.in_a_step(p)[rank], signal.SIGSTOP)
+            p.send_signal(signal.SIGINT)
+            self.assertIn(f"rank {rank} gave no sign of life", self.one_message(self.ends(p, 130), "Ctrl-C"))
+            self.assertEqual(self.state()["state"], "interrupted")
+
+
+class OtherMpiruns(Case):
+    """What is called mpirun, and starts nobody."""
+
+    def start_with(self, script, **how):
+        folder = self.at("other")
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, "mpirun")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(script)
+        os.chmod(path, 0o755)
+        self.environment = {**self.environment, "PATH": folder + os.pathsep + os.environ["PATH"]}
+        return self.start(**how)
+
+    def test_that_waits(self):
+        p = self.start_with("#!/bin/sh\nsleep 1000\n", deadline_s=1)
+        self.names(p, r"mpirun \(pid \d+\) has started 0 of 2 ranks, no more for \d+\.\d s, and was killed", recorded=False)
+
+    def test_that_waits_for_a_rank(self):
+        """Its second rank never comes; the first is in MPI_Init. It lives all the while."""
+        one = f'n=$2; shift 5; [ "$1" = none ] && shift; OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=$n sleep 1000 & ' \
+              'while :; do sleep 0.05; done'
+        p = self.start_with(f"#!/bin/sh\n{one}\n", deadline_s=1)
+        self.names(p, "gave no sign of life|has started 1 of 2 ranks", recorded=False)
+
+    def test_that_ends(self):
+        self.names(self.start_with("#!/bin/sh\nexit 0\n"), "mpirun ended with status 0 before its ranks had begun", recorded=False)
+        self.names(self.start_with("#!/bin/sh\nexit 3\n"), "mpirun ended with status 3 before its ranks had begun", recorded=False)
+
+    def test_that_is_not_there(self):
+        self.environment = {**self.environment, "PATH": "/nowhere"}
+        self.names(self.start(), "mpirun: No such file or directory; run `make deps`", recorded=False)
 
 
 class Fails(Case):
+    def test_a_run_directory_that_cannot_be(self):
+        """One rank fails while the other makes its channels, which have no way yet to tell anybody that it gives up."""
+        with open(self.at("file"), "w", encoding="utf-8"):
+            pass
+        self.out = self.at("file", "run")
+        said = self.ends(self.start(steps="3", deadline_s=DEADLINE_S), 2)
+        self.assertIn("file/run: cannot make the directory: Not a directory", said)
+        self.assertNotIn("egmentation", said)
+
     def test_a_refused_configuration(self):
         """mpirun alone would take ten seconds to end it, and describe at length that it does."""
         p = self.start("--data", "nothing.txt", steps="3")

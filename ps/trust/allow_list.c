@@ -112,8 +112,7 @@ static int parse(const char *path, char *text, size_t bytes, struct allow_list *
     if (strncmp(text, OPENING, strlen(OPENING)) || strlen(text) != bytes)
         return fail("%s: not the public keys that starring keygen writes", path);
     if (strncmp(text, OPENING_OF_US, strlen(OPENING_OF_US)))
-        return fail("%s: \"%.*s\": this program reads version 1 of public keys", path,
-                    (int)strcspn(text, "\n"), text);
+        return trust_file_other(path, text, "version 1 of public keys");
     int number = 2;
     for (char *line = text + strlen(OPENING_OF_US), *end; *line; line = end + 1, number++) {
         end = strchr(line, '\n');
@@ -128,6 +127,7 @@ static int parse(const char *path, char *text, size_t bytes, struct allow_list *
 
 struct allow_list *allow_list_read(const char *dir) {
     size_t bytes = 0;
+    if (trust_dir_check(dir)) return NULL;
     char *path = xasprintf("%s/" TRUST_PUBLIC, dir);
     const struct trust_file f = {path, FILE_MAX, OTHERS_WRITE,
                                  "others than its owner can change who may join"};

@@ -19,6 +19,7 @@
 #define OPENING       "starring key "
 #define OPENING_OF_US OPENING "1\n"
 #define OTHERS        0077u
+#define OTHERS_WRITE  0022u
 
 // ---------------------------------------------------------------- whose
 bool trust_owner_same(struct trust_owner a, struct trust_owner b) {
@@ -109,6 +110,27 @@ static ssize_t read_all(int fd, char *text, size_t room) {
     return (ssize_t)n;
 }
 
+// Who may write there puts another of this user's files, of an earlier job say, in the place of one. Where the sticky bit
+// is set others cannot.
+int trust_dir_check(const char *dir) {
+    struct stat about;
+    if (stat(dir, &about)) return 0;  // who opens a file in it says so
+    if (about.st_uid != geteuid() && about.st_uid)
+        return fail("%s: the directory of another user (%u), who can change who may join: copy it", dir,
+                    (unsigned)about.st_uid);
+    if (about.st_mode & OTHERS_WRITE && !(about.st_mode & S_ISVTX))
+        return fail(
+            "%s: others than its owner can write in it (mode %04o), and replace a key: chmod go-w '%s'", dir,
+            (unsigned)about.st_mode & 07777u, dir);
+    return 0;
+}
+
+int trust_file_other(const char *path, const char *text, const char *ours) {
+    size_t n = strcspn(text, "\r\n");
+    if (text[n] == '\r') return fail("%s: its lines end as on Windows (CRLF): copy it again, as it is", path);
+    return fail("%s: \"%.*s\": this program reads %s", path, n < 64 ? (int)n : 64, text, ours);
+}
+
 char *trust_file_read(const struct trust_file *f, size_t *bytes) {
     // A FIFO must not hold the run up.
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -182,8 +204,7 @@ static int parse_pair(const char *path, char *text, size_t bytes, struct trust_o
     struct trust_owner said;
     uint8_t derived[TRUST_KEY_BYTES];
     if (!strncmp(text, OPENING, strlen(OPENING)) && strncmp(text, OPENING_OF_US, strlen(OPENING_OF_US)))
-        return fail("%s: \"%.*s\": this program reads version 1 of key files", path, (int)strcspn(text, "\n"),
-                    text);
+        return trust_file_other(path, text, "version 1 of key files");
     bool ours = strlen(text) == bytes && line_of(&text, OPENING "1");
     const char *role = ours ? line_of(&text, "role ") : NULL;
     const char *public_text = role ? line_of(&text, "public ") : NULL;

@@ -67,6 +67,11 @@ struct trust_file {
     unsigned forbidden;
     const char *words;
 };
+// Whether a directory of keys is this user's or root's, and nobody else replaces files in it. 0, or -1 after logging; one that
+// is not there: 0.
+int trust_dir_check(const char *dir);
+// Of a file whose first line is not the one that `ours` has. -1 after logging.
+int trust_file_other(const char *path, const char *text, const char *ours);
 char *trust_file_read(const struct trust_file *f, size_t *bytes);
 // The whole text as a new file of that mode: one that is there is an error. 0, or -1 after logging.
 int trust_file_write(const char *path, const char *text, unsigned mode);

@@ -13,8 +13,7 @@
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 
-#define OTHERS_WRITE 0022u
-#define SERVERS_MAX  4096  // as parameter_server.servers
+#define SERVERS_MAX 4096  // as parameter_server.servers
 
 struct making {
     const char *dir;
@@ -25,20 +24,13 @@ struct making {
 
 // The directory is there, is this user's, and has no keys yet.
 static int open_dir(const char *dir) {
-    struct stat about;
     if (mkdir(dir, 0700) == 0) return 0;
     if (errno != EEXIST) return fail("%s: %s", dir, strerror(errno));
+    if (trust_dir_check(dir)) return -1;
     DIR *d = opendir(dir);
-    if (!d || fstat(dirfd(d), &about)) {
-        fail("%s: %s", dir, strerror(errno));
-        if (d) closedir(d);
-        return -1;
-    }
     int rc = 0;
-    if (about.st_mode & OTHERS_WRITE)
-        rc = fail("%s: others than its owner can write in it (mode %04o), and replace a key: chmod go-w '%s'",
-                  dir, (unsigned)about.st_mode & 07777u, dir);
-    for (const struct dirent *e = rc ? NULL : readdir(d); e && !rc; e = readdir(d))
+    if (!d) return fail("%s: %s", dir, strerror(errno));
+    for (const struct dirent *e = readdir(d); e && !rc; e = readdir(d))
         if (ends_with(e->d_name, ".key") || !strcmp(e->d_name, TRUST_PUBLIC))
             rc = fail(
                 "%s has %s already: starring keygen replaces no key; choose another directory, or remove this one",

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/trust/descriptors.h"
 #include "shared/core/error.h"
 
 enum { NO_STEP = -1 };
@@ -171,6 +172,7 @@ static void write_checkpoint(struct keeper *k) {
 
 static void *keeper_main(void *arg) {
     struct keeper *k = arg;
+    descriptors_apart();
     error_set_label("server %d", k->o.file.rank);
     pthread_mutex_lock(&k->mutex);
     while (!k->ending || k->step != NO_STEP) {

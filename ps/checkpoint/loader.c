@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ps/checkpoint/start_point.h"
+#include "ps/trust/descriptors.h"
 #include "shared/core/error.h"
 
 struct loader {
@@ -31,6 +32,7 @@ static int load(struct loader *l) {
 
 static void *loader_main(void *arg) {
     struct loader *l = arg;
+    descriptors_apart();
     error_set_label("server %d", l->o.rank);
     error_quiet(1);  // the main thread speaks for the server
     int rc = load(l);

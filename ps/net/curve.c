@@ -34,7 +34,7 @@ static int done(bool good) {
                 zmq_strerror(errno), zmq_has("curve") ? "" : ", and is not");
 }
 
-static bool is_plain(const struct ps_trust *t, enum net_plane plane) {
+bool curve_is_plain(const struct ps_trust *t, enum net_plane plane) {
     return t->mode == TRUST_LOOPBACK && plane == NET_DATA;
 }
 
@@ -44,7 +44,7 @@ int curve_listen(void *socket, const struct ps_trust *t, enum net_plane plane) {
     if (t->mode == TRUST_INSECURE) return done(good);
     // Were nobody there to be asked, a stranger would have no name, and net.c would hear nobody.
     good = good && set_text(socket, ZMQ_ZAP_DOMAIN, "starring");
-    if (is_plain(t, plane)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
+    if (curve_is_plain(t, plane)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
     return done(good && set_number(socket, ZMQ_CURVE_SERVER, 1) &&
                 set_key(socket, ZMQ_CURVE_SECRETKEY, t->own.secret_key));
 }
@@ -53,10 +53,12 @@ int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer 
     const uint8_t *key = t->scheduler;
     bool good = set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
     if (t->mode == TRUST_INSECURE) return done(good);
-    if (is_plain(t, to->plane)) {
+    if (curve_is_plain(t, to->plane)) {
         if (!to->token || !*to->token)
             return fail("the scheduler has named no token of server %d, which listens on %s", to->server,
                         to->address);
+        // Whoever took the port after the server's death would be shown the token, and sent what is queued.
+        good = good && set_number(socket, ZMQ_RECONNECT_IVL, -1);
         return done(good && set_text(socket, ZMQ_PLAIN_USERNAME, TRUST_MEMBER) &&
                     set_text(socket, ZMQ_PLAIN_PASSWORD, to->token));
     }
@@ -112,6 +114,12 @@ enum net_refusal curve_watch_look(struct curve_watch *w) {
         count(w, event);
     }
     return w ? w->found : NET_NOT_REFUSED;
+}
+
+void curve_watch_anew(struct curve_watch *w) {
+    if (!w) return;
+    w->found = NET_NOT_REFUSED;
+    w->broken_off = 0;
 }
 
 void curve_watch_end(struct curve_watch **w, void *socket) {

@@ -3,6 +3,8 @@
 #ifndef STARRING_PS_NET_CURVE_H
 #define STARRING_PS_NET_CURVE_H
 
+#include <stdbool.h>
+
 struct ps_trust;
 
 // Control: to and from the scheduler. Data: to and from a server's shards.
@@ -28,11 +30,15 @@ enum net_refusal {
 int curve_listen(void *socket, const struct ps_trust *t, enum net_plane plane);
 int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer *to);
 
+// Whether a client of that plane shows a token, and cannot tell who listens.
+bool curve_is_plain(const struct ps_trust *t, enum net_plane plane);
+
 // What becomes of a socket's handshakes, watched from before it connects. NULL where that cannot be watched. The
 // socket's own thread alone.
 struct curve_watch;
 struct curve_watch *curve_watch_start(void *context, void *socket);
 enum net_refusal curve_watch_look(struct curve_watch *w);
+void curve_watch_anew(struct curve_watch *w);  // forgets what it has found; NULL: nothing is done
 void curve_watch_end(struct curve_watch **w, void *socket);
 
 #endif

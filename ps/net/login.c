@@ -128,6 +128,7 @@ static int fail_refused(const struct ps_login *l, enum net_refusal why) {
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
     double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
+    enum net_refusal refused = NET_NOT_REFUSED;
     int repeats = -1;
     while (now_seconds() - start < deadline_s) {
         struct net_message m;
@@ -140,7 +141,12 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         int rc = next(l, id, &m);
         enum net_refusal why = rc == 0 ? net_refusal(l->socket) : NET_NOT_REFUSED;
         if (rc < 0) return -1;
-        if (why) return fail_refused(l, why);
+        // The job goes on after a death: who refuses may be somebody who has taken the dead scheduler's port.
+        if (why && !rejoin_was()) return fail_refused(l, why);
+        if (why) {
+            refused = why;
+            net_ask_again(l->socket);
+        }
         if (rc == 0) continue;
         ps_frame_release(m.frame);
         // It lives, and has something else to do first (ps/scheduler/rescue.h).
@@ -157,6 +163,7 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         net_welcome(l->socket);
         return 0;
     }
+    if (refused) return fail_refused(l, refused);
     char *mine = trust_own_words(l->role->trust);
     fail(
         "login: no scheduler answered at %s within %.1f s; is it running, is the address right, and has it %s?",

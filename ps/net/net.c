@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <malloc.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "ps/net/curve.h"
@@ -22,6 +24,11 @@
 #define KEEP_BLOCK_BYTES (32 << 20)
 #define KEEP_TOP_BYTES   (256 << 20)
 
+// A connection that libzmq has given up is made anew, and no more often than so.
+#define REDIAL_S 0.25
+
+#define BIND_AGAIN_US 20000
+
 struct net {
     void *context;
     struct net_options o;
@@ -36,6 +43,10 @@ struct net_socket {
     bool router;
     struct fault_line *faults;  // NULL: messages arrive as they come
     struct curve_watch *watch;  // of a handshake that matters; NULL: none
+    char *peer;                 // whom a dealer has connected to; NULL: nobody yet
+    bool once;                  // it is not asked again after it has been heard
+    bool heard;
+    double dialled_s;
     struct net_socket *next;
 };
 
@@ -64,6 +75,7 @@ static void socket_shut(struct net_socket *s, int linger_ms) {
     curve_watch_end(&s->watch, s->socket);
     zmq_close(s->socket);
     fault_line_destroy(&s->faults);
+    free(s->peer);
     free(s);
 }
 
@@ -99,7 +111,8 @@ static struct net_socket *socket_open(struct net *n, int type) {
         return NULL;
     }
     int one = 1, hwm = n->o.queue_messages, linger_ms = LINGER_MS;
-    int64_t most = (int64_t)n->o.max_payload_bytes;
+    bool listens = type == ZMQ_ROUTER && n->o.max_heard_bytes;
+    int64_t most = (int64_t)(listens ? n->o.max_heard_bytes : n->o.max_payload_bytes);
     if (most < WIRE_HEADER_MAX) most = WIRE_HEADER_MAX;
     zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
     zmq_setsockopt(s->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
@@ -120,15 +133,24 @@ static int guard(struct net *n) {
     return n->zap ? 0 : -1;
 }
 
+// Somebody may have taken the address of a process that has died, and lets go of it.
+static bool bind_again(const struct net *n, double until_s) {
+    if (errno == EINTR) return true;
+    if (errno != EADDRINUSE || now_seconds() > until_s || (n->o.stop && *n->o.stop)) return false;
+    usleep(BIND_AGAIN_US);
+    return true;
+}
+
 struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
                               char bound[NET_ADDRESS_MAX]) {
     if (address_check_port(address) != 0 || guard(n) != 0) return NULL;
     struct net_socket *s = socket_open(n, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
+    double until_s = now_seconds() + n->o.patience_s;
     int rc;
     if (!s) return NULL;
     if (curve_listen(s->socket, n->o.trust, plane) != 0) return socket_discard(s);
-    while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
+    while ((rc = zmq_bind(s->socket, address)) != 0 && bind_again(n, until_s)) continue;
     if (rc != 0 || zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
         fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
              zmq_strerror(errno));
@@ -143,17 +165,36 @@ struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
     return net_connect(s, to) ? socket_discard(s) : s;
 }
 
-int net_connect(struct net_socket *s, const struct net_peer *to) {
+static int dial(struct net_socket *s) {
     int rc;
+    s->dialled_s = now_seconds();
+    while ((rc = zmq_connect(s->socket, s->peer)) != 0 && errno == EINTR) continue;
+    return rc;
+}
+
+int net_connect(struct net_socket *s, const struct net_peer *to) {
     if (curve_connect(s->socket, s->net->o.trust, to) != 0) return -1;
     if (to->plane == NET_CONTROL) s->watch = curve_watch_start(s->net->context, s->socket);
-    while ((rc = zmq_connect(s->socket, to->address)) != 0 && errno == EINTR) continue;
-    if (rc == 0) return 0;
+    s->peer = xstrdup(to->address);
+    s->once = curve_is_plain(s->net->o.trust, to->plane);
+    if (dial(s) == 0) return 0;
     return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", to->address,
                 zmq_strerror(errno));
 }
 
+// libzmq gives a peer up that breaks the protocol, as whoever has taken a dead process's port may; and one that ends the
+// connection where it was told to ask once. What was queued is gone, and is said again.
+static void redial(struct net_socket *s) {
+    if (s->router || !s->peer || (s->once && s->heard) || now_seconds() - s->dialled_s < REDIAL_S) return;
+    zmq_disconnect(s->socket, s->peer);
+    dial(s);
+}
+
 enum net_refusal net_refusal(struct net_socket *s) { return curve_watch_look(s->watch); }
+void net_ask_again(struct net_socket *s) {
+    curve_watch_anew(s->watch);
+    redial(s);
+}
 void net_welcome(struct net_socket *s) { curve_watch_end(&s->watch, s->socket); }
 
 // ---------------------------------------------------------------- receiving
@@ -193,11 +234,30 @@ static void count_received(struct wire_count *wire, const struct wire_header *h,
     if (copies) atomic_fetch_add(&wire->replica_received, payload);
 }
 
+// Who logs in with a key of the job, and as somebody else, is told so: it would wait for an answer until its deadline.
+static void tell_whose(struct net_socket *s, const zmq_msg_t *route, const struct wire_header *h,
+                       const char *name) {
+    char said[TRUST_NAME_MAX];
+    struct net_route to = {.bytes = zmq_msg_size(route)};
+    struct ps_message m = {.header = {.kind = WIRE_REFUSED, .role = PS_SCHEDULER}};
+    if (h->kind != WIRE_HELLO || to.bytes > NET_ROUTE_MAX) return;
+    memcpy(to.id, zmq_msg_data((zmq_msg_t *)route), to.bytes);
+    trust_owner_name((struct trust_owner){h->role == PS_SHARD ? PS_SERVER : h->role, h->rank}, said);
+    snprintf(
+        m.header.text, sizeof m.header.text,
+        "login: who says that it is %s shows the key of %s: give each role its own .key file, as starring "
+        "keygen has named it",
+        said, name);
+    net_send(s, &to, &m);
+}
+
 // Whether the connection's key is for whom the message says that it is of.
-static bool may_speak(const struct net_socket *s, const zmq_msg_t *part, const struct wire_header *h) {
+static bool may_speak(struct net_socket *s, zmq_msg_t *parts, const struct wire_header *h) {
     if (s->net->o.trust->mode == TRUST_INSECURE) return true;
-    const char *name = zmq_msg_gets(part, "User-Id");
-    return name && trust_may_speak(name, h->role, h->rank);
+    const char *name = zmq_msg_gets(&parts[1], "User-Id");
+    bool may = name && trust_may_speak(name, h->role, h->rank);
+    if (name && !may) tell_whose(s, &parts[0], h, name);
+    return may;
 }
 
 // Parts of one message: [route] header [payload]. Returns false when it is not one.
@@ -206,12 +266,13 @@ static bool assemble(struct net_socket *s, zmq_msg_t parts[3], int count, struct
     if (count <= at || count > at + 2) return false;
     size_t size = zmq_msg_size(&parts[at]), payload = count == at + 2 ? zmq_msg_size(&parts[at + 1]) : 0;
     if (wire_decode(zmq_msg_data(&parts[at]), size, payload, &m->header) != 0) return false;
-    if (s->router && !may_speak(s, &parts[at], &m->header)) return false;
+    if (s->router && !may_speak(s, parts, &m->header)) return false;
     if (s->router) {
         m->from.bytes = zmq_msg_size(&parts[0]);
         if (m->from.bytes > NET_ROUTE_MAX) return false;
         memcpy(m->from.id, zmq_msg_data(&parts[0]), m->from.bytes);
     }
+    s->heard = true;
     m->frame = payload ? frame_take(&parts[at + 1]) : NULL;
     count_received(s->net->o.wire, &m->header, size, payload);
     return true;
@@ -271,7 +332,10 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
         return false;
     // The peer took the first part, so the queue takes the rest of the same message.
     int flags = ZMQ_DONTWAIT | (m->bytes ? ZMQ_SNDMORE : 0);
-    if (zmq_send(s->socket, header, size, flags) < 0) return false;
+    if (zmq_send(s->socket, header, size, flags) < 0) {
+        redial(s);
+        return false;
+    }
     bool pays = wire_is_payload(&m->header), copies = wire_is_replica(&m->header);
     if (m->bytes) {
         zmq_msg_t msg;

@@ -22,6 +22,7 @@
 #include "shared/report/metrics.h"
 
 #define QUEUE_MESSAGES 65536  // control messages of all members
+#define PATIENCE       0.75   // of the time in which the launcher counts a silent scheduler as lost
 
 struct scheduler {
     const struct ps_role_options *o;
@@ -192,7 +193,9 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
                              .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
-                             .trust = s->o->trust};
+                             .trust = s->o->trust,
+                             .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
+                             .stop = s->o->stop};
     if (start_point_find(&s->first, c, s->o->dir) != 0) return -1;
     if (descriptors_claim(descriptors_of_scheduler(c, map->threads), DESCRIPTORS_SPARE) != 0) return -1;
     s->net = net_create(&no);

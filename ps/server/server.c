@@ -414,16 +414,27 @@ static void server_free(struct server *s) {
     shard_map_destroy(&s->map);
 }
 
+// A frame of weights or gradients, of the largest key, in fp32.
+static size_t largest_heard(const struct shard_map *m) {
+    int64_t most = 0;
+    for (const struct partition *p = m->parts; p < m->parts + m->count; p++)
+        if (p->end - p->begin > most) most = p->end - p->begin;
+    return (size_t)most * sizeof(float) + WIRE_HEADER_MAX;
+}
+
 static int server_run(struct server *s) {
     if (s->o->trust->mode == TRUST_LOOPBACK && trust_token_make(s->token) != 0) return -1;
+    size_t heard = largest_heard(s->map);
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
+                             .max_heard_bytes = heard,
                              .io_threads = ps_io_threads(s->c, s->map->threads),
                              .queue_messages = 4 * s->map->count + 1024,
                              .faults = fault_plan_of(s->c, PS_SERVER, s->o->rank),
                              .trust = s->o->trust,
                              .token = s->token};
-    if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), DESCRIPTORS_SPARE) != 0) return -1;
+    if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), descriptors_spare(heard)) != 0)
+        return -1;
     s->net = net_create(&no);
     if (!s->net || server_listen(s) != 0) return -1;
     struct ps_login l = {.socket = s->scheduler,

@@ -1,8 +1,11 @@
 #include "ps/trust/descriptors.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "ps/medium.h"
 #include "shared/core/error.h"
@@ -14,6 +17,9 @@
 #define OF_WORKER    36
 
 #define OF_IO_THREAD 2
+
+#define HELD_BY_STRANGERS_MAX ((size_t)128 << 20)  // bytes, where frames are large
+#define SPARE_LEAST           64
 
 int descriptors_of_scheduler(const struct config *c, int threads) {
     return OF_SCHEDULER + 2 * c->workers + c->ps.servers * (2 + threads);
@@ -40,4 +46,17 @@ int descriptors_claim(int needed, int spare) {
         "this process may have %llu files and connections open, and takes about %d for this job: raise the "
         "limit (ulimit -n %d)",
         (unsigned long long)l.rlim_cur, needed, needed);
+}
+
+// Of the sockets nothing may stay: a connection ends where its last descriptor does.
+void descriptors_apart(void) {
+    struct rlimit l;
+    if (unshare(CLONE_FILES) || syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return;
+    if (getrlimit(RLIMIT_NOFILE, &l)) return;
+    for (int fd = STDERR_FILENO + 1; fd < (int)l.rlim_cur; fd++) close(fd);
+}
+
+int descriptors_spare(size_t heard_bytes) {
+    size_t spare = HELD_BY_STRANGERS_MAX / (heard_bytes + 1);
+    return spare > DESCRIPTORS_SPARE ? DESCRIPTORS_SPARE : spare < SPARE_LEAST ? SPARE_LEAST : (int)spare;
 }

@@ -3,6 +3,8 @@
 #ifndef STARRING_PS_TRUST_DESCRIPTORS_H
 #define STARRING_PS_TRUST_DESCRIPTORS_H
 
+#include <stddef.h>
+
 #include "shared/config/config.h"
 
 // Of a job of so many shard threads a server: what a role holds with all members connected, generously.
@@ -14,6 +16,12 @@ int descriptors_of_worker(const struct config *c, int shards);
 // sends before a handshake is over lies in memory, for each of his connections. 0, or -1 after logging that there are too
 // few, and how many are needed.
 #define DESCRIPTORS_SPARE 256
+// The same, of a process that hears frames of so many bytes.
+int descriptors_spare(size_t heard_bytes);
 int descriptors_claim(int needed, int spare);
+
+// Gives the calling thread, which writes or reads files, a table of descriptors of its own: connections of strangers may use
+// up the process's. Only standard streams are in it. Where the kernel or a container forbids that, the process's stays.
+void descriptors_apart(void);
 
 #endif

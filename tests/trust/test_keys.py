@@ -194,6 +194,30 @@ class Refusals(Case):
         self.assertFalse(os.path.exists(self.at("r")))
 
 
+    def test_a_directory_that_others_write_in(self):
+        # Who may replace public.keys by that of another job says who may join, though he writes no file of it.
+        self.keygen()
+        for mode in (0o777, 0o770):
+            os.chmod(self.at("keys"), mode)
+            self.refused(self.train("--keys", "keys"), f"keys: others than its owner can write in it (mode {mode:04o})", "chmod go-w 'keys'")
+        os.chmod(self.at("keys"), 0o700)
+        if os.geteuid() == 0:
+            os.chown(self.at("keys"), 65534, -1)
+            self.refused(self.train("--keys", "keys"), "keys: the directory of another user (65534)")
+            os.mkdir(self.at("theirs"))
+            os.chown(self.at("theirs"), 65534, -1)
+            self.refused(["keygen", "theirs"], "theirs: the directory of another user (65534)", status=1)
+
+    def test_lines_of_windows(self):
+        self.keygen()
+        for name in ("worker-0.key", "public.keys"):
+            with open(self.at("keys", name), "rb+") as f:
+                text = f.read().replace(b"\n", b"\r\n")
+                f.seek(0)
+                f.write(text)
+            self.refused(self.train("--keys", "keys"), f"keys/{name}: its lines end as on Windows (CRLF): copy it again")
+
+
 def own_address():
     """An address of this machine that other machines could reach; None where it has none."""
     try:
@@ -339,10 +363,9 @@ class Impostors(Hand):
     def test_keys_that_are_not_the_jobs(self):
         self.swap("stranger", "worker 0", "other", "worker 0")
         self.swap("colleague", "worker 0", "keys", "worker 1")
-        short = ["--set", "parameter_server.deadline_ms=4000"]
         self.beside(["--keys", "keys"], [
             (["--keys", "stranger"], {}, ["refuses the key stranger/worker-0.key of worker 0", "its public.keys does not have it"]),
-            (["--keys", "colleague", *short], {}, ["no scheduler answered", "has it the key colleague/worker-0.key of worker 0?"]),
+            (["--keys", "colleague"], {}, ["who says that it is worker 0 shows the key of worker 1", "its own .key file"]),
             (["--keys", "other"], {}, ["is not the scheduler of other/public.keys"]),
             (["--insecure"], {}, ["does not speak as this role does", "all roles with --keys"]),
             ([], {"STARRING_JOB_SECRET": 32 * "x"}, ["is not the scheduler of this job's secret"]),

@@ -308,6 +308,146 @@ static void test_silent_connections_end(void **state) {
     door_close(&d);
 }
 
+// ---------------------------------------------------------------- frames before a handshake
+#define FRAME_BYTES    (1 << 20)
+#define FRAMES_AT_ONCE 64
+
+// Of each connection libzmq keeps one frame before it has asked for a key. A server of 1 MiB partitions kept 4 MiB of each:
+// 1.1 GiB were seen.
+static void test_frames_before_a_handshake(void **state) {
+    (void)state;
+    static unsigned char frame[9 + FRAME_BYTES - 1] = {6, 0, 0, 0, 0, 0, 0x10, 0, 0};  // LONG and COMMAND
+    struct door d = {.net = NULL};
+    struct net_message m;
+    int fd[FRAMES_AT_ONCE];
+    d.net = net_create(&(struct net_options){.wire = &d.wire,
+                                             .max_payload_bytes = 4 << 20,
+                                             .max_heard_bytes = 1 << 16,
+                                             .queue_messages = 1000,
+                                             .trust = trust_of_test(PS_SERVER),
+                                             .token = "a token"});
+    d.socket = net_router(d.net, NET_DATA, "tcp://127.0.0.1:*", d.address);
+    assert_non_null(d.socket);
+    memset(frame + 9, 0xa5, sizeof frame - 9);
+    size_t before = resident();
+    for (int i = 0; i < FRAMES_AT_ONCE; i++) {
+        struct timeval patience = {.tv_sec = 1};
+        fd[i] = connect_to(d.address);
+        assert_true(fd[i] > 0);
+        setsockopt(fd[i], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        if (greet(fd[i], "PLAIN")) put(fd[i], frame, sizeof frame);
+    }
+    assert_false(heard(&d, 0.2, &m));
+    if (resident() > before + MAY_GROW) fail_msg("grew by %zu MiB", (resident() - before) >> 20);
+    for (int i = 0; i < FRAMES_AT_ONCE; i++) close(fd[i]);
+    door_close(&d);
+}
+
+// ---------------------------------------------------------------- the port of one who has died
+// Somebody else listens where `address` was: a descriptor.
+static int take_port(const char *address) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, rc;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    for (double end = now_seconds() + 10;
+         (rc = bind(fd, (struct sockaddr *)&at, sizeof at)) && now_seconds() < end;)
+        usleep(10000);
+    assert_int_equal(rc, 0);
+    assert_int_equal(listen(fd, 16), 0);
+    return fd;
+}
+
+// Whether somebody comes within so many seconds; he is sent away. The dealer goes on saying what it has to say.
+static bool somebody_comes(int listener, struct net_socket *dealer, double seconds) {
+    const struct ps_message say = {
+        .header = {.kind = WIRE_PULL, .role = PS_WORKER, .job = 7, .incarnation = 9}};
+    for (double end = now_seconds() + seconds; now_seconds() < end; usleep(10000)) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        net_send(dealer, NULL, &say);
+        if (fd < 0) continue;
+        close(fd);
+        return true;
+    }
+    return false;
+}
+
+// The token says who asks, and nothing says who answers: a client that has been answered shows its token to nobody else.
+// Before, whoever took a dead server's port was sent the workers' gradients. One that has not been answered asks again.
+static void test_port_of_a_dead_server(void **state) {
+    (void)state;
+    struct wire_count wire = {0};
+    struct net_message m;
+    struct door d;
+    door_open(&d, trust_of_test(PS_SERVER), NET_DATA, "the right token");
+    struct net *n = net_create(
+        &(struct net_options){.wire = &wire, .queue_messages = 10, .trust = trust_of_test(PS_WORKER)});
+    char address[NET_ADDRESS_MAX];
+    memcpy(address, d.address, sizeof address);
+    const struct net_peer to = {address, NET_DATA, 0, "the right token"};
+    struct net_socket *s = net_dealer(n, &to);
+    const struct ps_message say = {
+        .header = {.kind = WIRE_PULL, .role = PS_WORKER, .job = 7, .incarnation = 9}};
+    struct ps_message answer = say;
+    answer.header.role = PS_SHARD;
+    assert_non_null(s);
+    assert_true(net_send(s, NULL, &say));
+    assert_true(heard(&d, 10, &m));
+    assert_true(net_send(d.socket, &m.from, &answer));
+    struct net_poll_item item = {.socket = s};
+    assert_int_equal(net_poll(&item, 1, 10000), 0);
+    assert_int_equal(net_recv(s, &m), 1);
+    struct net *n2 = net_create(
+        &(struct net_options){.wire = &wire, .queue_messages = 10, .trust = trust_of_test(PS_WORKER)});
+    struct net_socket *unheard = net_dealer(n2, &to);
+    assert_non_null(unheard);
+    assert_true(net_send(unheard, NULL, &say));
+    assert_true(heard(&d, 10, &m));
+    door_close(&d);
+    int listener = take_port(address);
+    assert_true(somebody_comes(listener, unheard, 20));
+    net_destroy(&n2, 0);
+    for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) close(fd);
+    assert_false(somebody_comes(listener, s, 1));
+    close(listener);
+    net_destroy(&n, 0);
+}
+
+// Who shows another rank's key is told so, where he waited until his deadline for an answer.
+static void test_told_whose_key_it_is(void **state) {
+    (void)state;
+    struct trust_pair scheduler, worker;
+    struct allow_list *list = allow_list_create();
+    struct wire_count wire = {0};
+    struct net_message m;
+    struct door d;
+    trust_pair_make(&scheduler);
+    trust_pair_make(&worker);
+    allow_list_add(list, (struct trust_owner){PS_SCHEDULER, 0}, scheduler.public_key);
+    allow_list_add(list, (struct trust_owner){PS_WORKER, 1}, worker.public_key);
+    struct ps_trust of_scheduler = trust_with(list, &scheduler, &scheduler);
+    struct ps_trust of_worker = trust_with(list, &worker, &scheduler);
+    door_open(&d, &of_scheduler, NET_CONTROL, NULL);
+    struct net *n =
+        net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .trust = &of_worker});
+    struct net_socket *s = net_dealer(n, &(struct net_peer){.address = d.address});
+    const struct ps_message say = {.header = {.kind = WIRE_HELLO, .role = PS_WORKER, .incarnation = 9}};
+    assert_non_null(s);
+    assert_true(net_send(s, NULL, &say));
+    bool told = false;
+    for (double end = now_seconds() + 20; !told && now_seconds() < end;) {
+        assert_false(heard(&d, 0.02, &m));
+        told = net_recv(s, &m) == 1;
+    }
+    assert_true(told);
+    assert_int_equal(m.header.kind, WIRE_REFUSED);
+    assert_int_equal(m.header.job, 0);
+    assert_non_null(strstr(m.header.text, "that it is worker 0 shows the key of worker 1"));
+    net_destroy(&n, 0);
+    door_close(&d);
+    allow_list_destroy(&list);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flood),
@@ -315,6 +455,9 @@ int main(void) {
         cmocka_unit_test(test_secret_and_token),
         cmocka_unit_test(test_held_connections),
         cmocka_unit_test(test_silent_connections_end),
+        cmocka_unit_test(test_frames_before_a_handshake),
+        cmocka_unit_test(test_port_of_a_dead_server),
+        cmocka_unit_test(test_told_whose_key_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,11 @@ def main(argv=None):
     csvfile.write_csv(csv_path, runs)
     spoken, status = hear(args, runs)
     about = report.About(args.title, "experiments/compare.py " + shlex.join(words), args.out, trained=not args.runs, target=target)
-    report.write(html_path, groups, about, sample.as_html(spoken))
+    try:
+        report.write(html_path, groups, about, sample.as_html(spoken))
+    except RunError as e:
+        print(f"compare.py: no report: {e}", file=sys.stderr)
+        status = e.status
     say(args, groups, target, spoken)
     print(f"\n{csv_path}\n{html_path}")
     return check(args, runs) or status

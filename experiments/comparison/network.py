@@ -15,8 +15,11 @@ class Link:
 
 
 def link_of(run):
-    """The Link of a run that was across a lab, None of others."""
+    """The Link of a run that was across a lab and says so, None of others."""
     if not os.path.exists(os.path.join(run.directory, formula.LEFT)):
         return None
-    found = formula.Measured(run.directory)
-    return Link(rate.say(found.lab["bits_per_second"]), found.formula() * found.serial(), found.seconds)
+    try:
+        found = formula.Measured(run.directory)
+        return Link(rate.say(found.lab["bits_per_second"]), found.formula() * found.serial(), found.seconds)
+    except (OSError, ValueError, KeyError, TypeError):  # as runs.link_rate
+        return None

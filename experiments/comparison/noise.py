@@ -9,6 +9,8 @@ import resource
 import statistics
 import time
 
+import regular
+
 FILE = "load.json"
 SPREAD_BOUND = 0.25   # (p95 - p5) / median of the step times; a quiet machine stays below 0.1
 OTHERS_BOUND = 0.10   # of the cores' time, taken by other programs
@@ -84,7 +86,7 @@ def write(directory, result):
 def read(directory):
     """The run's load, {} where none was measured."""
     try:
-        with open(os.path.join(directory, FILE), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(directory, FILE), limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
         return found if isinstance(found, dict) else {}
     except (OSError, ValueError):

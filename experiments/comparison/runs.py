@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 
+import regular
 from netlab import rate
 
 from . import noise
@@ -81,7 +82,7 @@ class Run:
     def config(self):
         """The resolved configuration; {} when the run left none."""
         try:
-            with open(os.path.join(self.directory, "config.json"), encoding="utf-8") as f:
+            with regular.open_file(os.path.join(self.directory, "config.json"), limit=regular.WHOLE, encoding="utf-8") as f:
                 found = json.load(f)
         except (OSError, ValueError):
             return {}
@@ -127,13 +128,20 @@ def exact_json(text):
     return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
 
 
+def opened(path, limit=None):
+    try:
+        return regular.open_file(path, limit=limit, encoding="utf-8")
+    except OSError as e:
+        raise RunError(f"{path}: {e.strerror}") from None
+
+
 def load_evals(path, run):
     """[Evaluation] of an evals.jsonl, which is not there when nothing was evaluated. Files from before the job's samples
     were counted say the step alone: what a synchronous run had done and taken by then follows from its steps."""
     evals, elapsed, batch = [], run.elapsed(), run.train_batch_size or 0
     if not os.path.exists(path):
         return evals
-    with open(path, encoding="utf-8") as f:
+    with opened(path) as f:
         for number, line in enumerate(f, 1):
             try:
                 record = json.loads(line)
@@ -151,7 +159,7 @@ def load_evals(path, run):
 def link_rate(directory):
     """What limited each rank's link, in words (netlab.json of experiments/netlab); None: nothing did."""
     try:
-        with open(os.path.join(directory, "netlab.json"), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(directory, "netlab.json"), limit=regular.WHOLE, encoding="utf-8") as f:
             return rate.say(json.load(f)["bits_per_second"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -166,13 +174,13 @@ def load(name, directory):
         if not os.path.exists(path):
             raise RunError(f"{path}: not there: the run did not finish, or this is no run directory")
     try:
-        with open(summary, encoding="utf-8") as f:
+        with opened(summary, limit=regular.WHOLE) as f:
             run.summary = json.load(f)
     except ValueError as e:
         raise RunError(f"{summary}: no JSON: {e}") from None
     if not isinstance(run.summary, dict):
         raise RunError(f"{summary}: holds no JSON object: is it a run's summary?")
-    with open(metrics, encoding="utf-8") as f:
+    with opened(metrics) as f:
         for number, line in enumerate(f, 1):
             if not line.strip():
                 continue

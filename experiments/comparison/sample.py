@@ -6,6 +6,7 @@ import subprocess
 from html import escape
 
 import cli
+import regular
 
 from .runs import RunError
 
@@ -33,7 +34,7 @@ def can_speak(run):
     """The run has weights, and its tokens are bytes of text (as `starring generate` sees it)."""
     weights = os.path.join(run.directory, "weights")
     try:
-        with open(os.path.join(weights, "config.json"), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(weights, "config.json"), limit=regular.WHOLE, encoding="utf-8") as f:
             vocabulary = json.load(f).get("vocab_size")
     except (OSError, ValueError, AttributeError):
         return False

@@ -15,6 +15,8 @@ import json
 import os
 import statistics
 
+import regular
+
 from . import rate as rates
 
 LEFT = "netlab.json"
@@ -24,13 +26,13 @@ class Measured:
     """One run over a lab, read back from its directory."""
 
     def __init__(self, directory):
-        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(directory, "summary.json"), limit=regular.WHOLE, encoding="utf-8") as f:
             self.summary = json.load(f)
-        with open(os.path.join(directory, "config.json"), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(directory, "config.json"), limit=regular.WHOLE, encoding="utf-8") as f:
             self.config = json.load(f)
-        with open(os.path.join(directory, LEFT), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(directory, LEFT), limit=regular.WHOLE, encoding="utf-8") as f:
             self.lab = json.load(f)
-        with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as f:
+        with regular.open_file(os.path.join(directory, "metrics.jsonl"), limit=regular.WHOLE, encoding="utf-8") as f:
             seconds = [json.loads(line)["seconds"] for line in f]
         self.seconds = statistics.median(seconds[1:] or seconds)  # the first step waits for connections
 

@@ -11,6 +11,8 @@ import os
 import re
 import unicodedata
 
+import regular
+
 from . import RunError, UsageError
 from .text import printable
 
@@ -153,7 +155,7 @@ def find_start(named, token_to_id, empty, configs):
 # ------------------------------------------------------------------- files
 def fingerprint(path):
     try:
-        with open(path, "rb") as f:
+        with regular.open_file(path, "rb", limit=regular.WHOLE) as f:
             data = f.read()
     except OSError as e:
         raise UsageError(f"{path}: {e.strerror}") from None
@@ -162,7 +164,7 @@ def fingerprint(path):
 
 def read_json(path):
     try:
-        with open(path, encoding="utf-8") as f:
+        with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
     except OSError as e:
         raise UsageError(f"{path}: {e.strerror}") from None

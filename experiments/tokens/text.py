@@ -8,6 +8,8 @@ import codecs
 import hashlib
 import os
 
+import regular
+
 from . import RunError, UsageError
 
 PIECE_CHARS = 1 << 16  # wanted; a piece ends at the first place after it
@@ -28,7 +30,10 @@ class Source:
         self.hash = hashlib.sha256()
 
     def open(self):
-        self.file = open(self.path, "rb")
+        try:
+            self.file = regular.open_file(self.path, "rb")
+        except OSError as e:
+            raise RunError(f"{self.path}: {e.strerror}") from None
         self.pending, self.base = b"", 0  # bytes of a character that is not whole yet, and their place in the file
         return self
 

@@ -153,6 +153,28 @@ class Records(unittest.TestCase):
                 for left in ("weights/model.safetensors", "ranks/worker-0.json", "ranks/worker-1.json"):
                     self.assertTrue(os.path.exists(os.path.join(out, left)), left + " is missing: " + said)
 
+    def test_scripts_wait_for_no_pipe(self):
+        out = self.at("run")
+        status, _, said, _ = self.run_it("train", *TINY, "--topology", "zero:1", "--workers", "2", "--steps", "2", "--out", out)
+        self.assertEqual(status, 0, said)
+        compare = [sys.executable, os.path.join(TOP, "experiments", "compare.py"), "--runs", out, out, "--out", self.at("compared")]
+        for name in ("config.json", "load.json", "netlab.json", "timeline.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
+            with self.subTest(name=name):
+                if os.path.exists(os.path.join(out, name)):
+                    os.unlink(os.path.join(out, name))
+                os.mkfifo(os.path.join(out, name))
+                r = subprocess.run([*compare, "--force"], capture_output=True, text=True, timeout=60, check=False)
+                self.assertNotIn("Traceback", r.stderr)
+                if name in ("timeline.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
+                    self.assertIn(r.returncode, (1, 2), r.stderr)
+                    self.assertIn(name + ": is a pipe", r.stderr)
+        texts = self.at("texts")
+        os.mkfifo(texts)
+        r = subprocess.run([sys.executable, os.path.join(TOP, "experiments", "tokenize.py"), "--tokenizer", texts, "--out",
+                            self.at("t.bin"), texts], capture_output=True, text=True, timeout=60, check=False)
+        self.assertIn(r.returncode, (1, 2), r.stderr)
+        self.assertNotIn("Traceback", r.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,6 +3,8 @@ import json
 import os
 from html import escape
 
+import regular
+
 from ..draw import svg
 from ..draw.lanes import SHARD, THIN, Lane, draw, margin
 from ..runs import RunError
@@ -25,11 +27,13 @@ def load(run):
     if not os.path.exists(path):
         return None
     try:
-        with open(path, encoding="utf-8") as f:
+        with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
         return found if isinstance(found, dict) and found.get("ranks") else None
     except ValueError as e:
         raise RunError(f"{path}: no JSON: {e}") from None
+    except OSError as e:
+        raise RunError(f"{path}: {e.strerror}") from None
 
 
 def workers_of(timeline):

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""SIGSTOP of every role of a star, at its login, in a step, and about its end: the job ends by its deadlines, says whom it
-waited for, and leaves nothing - or it had ended well already."""
+"""SIGSTOP of every role of a star, at its login, in a step, while a checkpoint is written, and about its end: the job ends by
+its deadlines, says whom it waited for, and leaves nothing - or it had ended well already. With --elastic it goes on without a
+worker, with --restart and --replicate with another process in the place of the stopped one, to the same bits."""
+import collections
 import concurrent.futures
+import glob
 import json
 import os
 import shutil
@@ -27,6 +30,11 @@ FLAGS = ["--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "
          "--delay", "0:constant:100"]  # there is time to find somebody
 ROLES = ("scheduler", "server 0", "server 1", "worker 0", "worker 1")
 AT_ONCE = 5
+OFTEN = ["--steps", "400", "--checkpoint-every", "1"]  # there is a checkpoint under way at some look
+ELASTIC = ["--workers", "3", "--elastic", "2:3"]
+REPLICATE = ["--servers", "3", "--replicate", "--restart", "2"]
+WRITING = "writing"
+Ended = collections.namedtuple("Ended", "stopped status said steps hash")
 
 
 class Stopped(unittest.TestCase):
@@ -44,41 +52,62 @@ class Stopped(unittest.TestCase):
         except OSError:
             return 0
 
-    def one(self, role, at_step):
-        """Stops the role once so many steps are done (0: as soon as it is there). (pid or None, status, words, what is left)"""
-        name = f"{role.replace(' ', '-')}-{at_step}"
-        out, mark = os.path.join(self.directory, name), f"stopped-{os.getpid()}-{name}"
-        with subprocess.Popen([PROGRAM, "train", "-c", self.config, "--out", out, *FLAGS], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, env={**os.environ, people.MARK: mark}) as p:
-            pid = None
-            while p.poll() is None:
-                pid = people.roles(mark).get(role) if self.steps(out) >= at_step else None
-                if pid and people.send(pid, signal.SIGSTOP):
-                    break
-                pid = None
+    def reached(self, out, at_step):
+        if at_step == WRITING:
+            return bool(glob.glob(os.path.join(glob.escape(out), "checkpoints", ".*.partial")))
+        return self.steps(out) >= at_step
+
+    def one(self, victims, at_step, more=()):
+        """Stops the roles once so many steps are done (0: as soon as they are there), or once a checkpoint is being written. What
+        became of it."""
+        out = os.path.join(self.directory, "-".join([*victims, str(at_step)]).replace(" ", "-"))
+        mark = f"stopped-{os.getpid()}-{os.path.basename(out)}"
+        with subprocess.Popen([PROGRAM, "train", "-c", self.config, "--out", out, *FLAGS, *more], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, people.MARK: mark}) as p:
+            stopped = set()
+            while p.poll() is None and len(stopped) < len(victims):
+                roles = people.roles(mark) if stopped or self.reached(out, at_step) else {}
+                stopped |= {role for role in victims if role in roles and people.send(roles[role], signal.SIGSTOP)}
                 time.sleep(0.001)
             try:
                 said = p.communicate(timeout=LIMIT_S)[0]
             except subprocess.TimeoutExpired:
                 people.end_all(mark)
-                return pid, None, p.communicate()[0], "everything: it hung"
+                self.fail("it hangs: " + p.communicate()[0])
             left = people.marked(mark)
             people.end_all(mark)
-        return pid, p.returncode, said, ", ".join(" ".join(words[:2]) for words in left.values())
+        self.assertEqual(left, {}, said)
+        return Ended(len(stopped) == len(victims), p.returncode, said, self.steps(out), self.hash_of(out))
 
-    def all_roles(self, at_step):
+    def hash_of(self, out):
+        try:
+            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
+                return json.load(f).get("weights_hash")
+        except OSError:
+            return None
+
+    def all(self, jobs):
+        """Each (roles, at_step, more): the same with what became of it."""
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            return zip(ROLES, list(pool.map(lambda role: self.one(role, at_step), ROLES)))
+            return zip(jobs, list(pool.map(lambda job: self.one(*job), jobs)))
 
-    def check(self, at_step, always):
-        for role, (pid, status, said, left) in self.all_roles(at_step):
+    def failed(self, role, e, always):
+        """The job failed because of it; unless always: or the role had done all that it was needed for."""
+        self.assertIn(e.status, (1,) if always else (0, 1), e.said)
+        if always:
+            self.assertTrue(e.stopped, e.said)
+        if e.status:
+            self.assertIn(role, e.said)
+
+    def went_on(self, victims, e, words):
+        self.assertEqual((e.status, e.steps), (0, STEPS), e.said)
+        for role in victims if e.stopped else ():
+            self.assertRegex(e.said, rf"{role} \(pid \d+\) was killed by signal 9 .*: {words}")
+
+    def check(self, at_step, always, more=()):
+        for ((role,), _, _), e in self.all([((role,), at_step, more) for role in ROLES]):
             with self.subTest(role):
-                self.assertEqual(left, "", said)
-                if always:
-                    self.assertIsNotNone(pid, said)
-                self.assertIn(status, (1,) if always else (0, 1), said)
-                if status:
-                    self.assertIn(role, said)
+                self.failed(role, e, always)
 
     def test_login(self):
         self.check(0, always=True)
@@ -88,6 +117,29 @@ class Stopped(unittest.TestCase):
 
     def test_end(self):
         self.check(STEPS, always=False)
+
+    def test_writing(self):
+        self.check(WRITING, always=True, more=OFTEN)
+
+    def test_elastic(self):
+        roles = ("worker 1", "worker 2", "scheduler", "server 1", "worker 0")
+        for ((role,), _, _), e in self.all([((role,), STEPS // 3, ELASTIC) for role in roles]):
+            with self.subTest(role):
+                if role in roles[:2]:
+                    self.went_on([role], e, "the others go on without it")
+                else:
+                    self.failed(role, e, always=False)
+
+    def test_replicate(self):
+        """Also two neighbours at once, and before the scheduler has said where it listens."""
+        jobs = [((role,), STEPS // 3, REPLICATE) for role in ("server 1", "worker 1", "scheduler")]
+        jobs += [(("server 0", "server 1"), STEPS // 3, REPLICATE), (("scheduler",), 0, REPLICATE)]
+        hashes = set()
+        for (victims, at_step, _), e in self.all(jobs):
+            with self.subTest(victims, at_step=at_step):
+                self.went_on(victims, e, "starting it again")
+                hashes.add(e.hash)
+        self.assertEqual(len(hashes - {None}), 1, hashes)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@
 static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
 static _Atomic int stop_supervisor;
+static _Atomic int stop_rank;
 static _Atomic bool stop_stays;
 static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
 
@@ -45,7 +46,11 @@ static void on_launcher_signal(int number, siginfo_t *info, void *context) {
 static void on_rank_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     if (info->si_pid == stop_supervisor) stop_signal = number;
-    if (!stop_signal) kill(stop_supervisor, STOP_RANK_DIED);
+    if (stop_signal) return;
+    if (info->si_pid == getppid())
+        kill(stop_supervisor, STOP_RANK_DIED);
+    else  // nobody is lost: this rank is asked
+        sigqueue(stop_supervisor, STOP_RANK_DIED, (union sigval){.sival_int = stop_rank});
 }
 
 // mpirun wakes all ranks of a job that has lost one, seconds before it tells them to end.
@@ -133,6 +138,7 @@ int stop_value_number(int value) { return value >> VALUE_SHIFT; }
 static const _Atomic int *install_rank(int supervisor) {
     struct sigaction action = {.sa_sigaction = on_rank_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     stop_supervisor = supervisor;
+    stop_rank = own_rank();
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);

@@ -30,9 +30,10 @@ bool stop_supervised(void);
 // mpirun inherits). They heed its signals alone: a SIGCONT or SIGTERM of mpirun's says that mpirun has lost a rank, or is to end
 // itself, which a rank passes on (STOP_RANK_DIED); the supervisor knows more, and ends them all where it must.
 void stop_supervise_ranks(int out, int err);
-// What the ranks say to it by signals, whose values hold two numbers. Those of stop_ranks_lost: the lowest, and how many;
+// What the ranks say to it by signals, whose values hold two numbers. Those of stop_ranks_lost: the lowest, and how many; how
+// many is 0 where that rank was sent a signal by neither mpirun nor the supervisor;
 // all others: which rank, and the status that it ends with.
-#define STOP_RANK_DIED   SIGUSR2   // with a value only from stop_ranks_lost
+#define STOP_RANK_DIED   SIGUSR2   // without a value: mpirun has told this rank to end
 #define STOP_RANK_ENTERS SIGRTMIN  // the lower number is taken first
 #define STOP_RANK_MET    (SIGRTMIN + 1)
 #define STOP_RANK_ENDED  (SIGRTMIN + 2)

@@ -49,6 +49,7 @@ struct ranks {
     bool strangers;  // mpirun has other children: it may have ranks elsewhere
     struct rank *rank;
     double looked_s, lived_s, told_s;
+    int told;                    // that rank, by somebody else; -1: all, by mpirun
     double came_s;               // when the last one that is new was seen, or heard
     int entered;                 // MPI_Init
     double entered_s;            // when the last one did
@@ -100,8 +101,8 @@ void ranks_hear(struct ranks *r, int number, const siginfo_t *info) {
     bool value = info->si_code == SI_QUEUE;
     int i = value ? stop_value_rank(info->si_value.sival_int) : r->count;
     int said = value ? stop_value_number(info->si_value.sival_int) : 0;
-    if (number == STOP_RANK_DIED && value && !r->lost_count) r->lost_first = i, r->lost_count = said;
-    if (number == STOP_RANK_DIED && !value && !r->told_s) r->told_s = now_seconds();
+    if (number == STOP_RANK_DIED && value && said && !r->lost_count) r->lost_first = i, r->lost_count = said;
+    if (number == STOP_RANK_DIED && !said && !r->told_s) r->told_s = now_seconds(), r->told = value ? i : -1;
     if (i >= r->count || number == STOP_RANK_DIED) return;
     struct rank *rank = &r->rank[i];
     r->came_s = now_seconds();
@@ -308,7 +309,10 @@ static bool is_lost(struct ranks *r) {
     if (find_killed(r) || find_mpirun_still(r) || find_mpirun_useless(r) || find_still(r) || find_unmet(r))
         return true;
     if (!r->told_s || now_seconds() - r->told_s < TOLD_S) return false;
-    snprintf(r->why, sizeof r->why, "mpirun ended the ranks");
+    if (r->told < 0)
+        snprintf(r->why, sizeof r->why, "mpirun ended the ranks");
+    else
+        snprintf(r->why, sizeof r->why, "rank %d was told to end by a signal of another process", r->told);
     return true;
 }
 
@@ -346,6 +350,7 @@ bool ranks_first_has_ended(const struct ranks *r) { return r->rank[0].ended; }
 int ranks_signal(struct ranks *r, int number) {
     int count = 0;
     if (r->seen < r->count) proc_each(see, r);
+    r->told_s = 0;  // they are told by this process now
     for (int i = 0; i < r->count; i++) {
         const struct rank *rank = &r->rank[i];
         if (!rank->pid || rank->gone || rank->ended) continue;

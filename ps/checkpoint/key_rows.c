@@ -7,6 +7,8 @@
 #include "shared/core/error.h"
 
 #define KEY_WORDS 3
+// The most that any count can be: sums over workers, and products with how many there are, stay in range.
+#define COUNT_MOST (INT64_C(1) << 40)
 
 struct key_table {
     const struct shard_map *map;
@@ -63,7 +65,36 @@ void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE
 }
 
 // ---------------------------------------------------------------- reading
-// What one server wrote: 0, 1 where it wrote none or there is no such server, -1 after logging.
+// One array of a server's table. to NULL: only whether it is there with so many numbers.
+static int read_array(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
+    int rc = checkpoint_extra(c, who, name, to, (int)count);
+    return rc == 1
+               ? fail("%s: %s does not say how far its keys are: it has no %s", checkpoint_path(c), who, name)
+               : rc;
+}
+
+// The same, of counts.
+static int read_counts(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
+    if (read_array(c, who, name, to, count)) return -1;
+    for (int64_t i = 0; to && i < count; i++)
+        if (to[i] < 0 || to[i] > COUNT_MOST)
+            return fail("%s: %s: %s holds %lld, which is no count of a run", checkpoint_path(c), who, name,
+                        (long long)to[i]);
+    return 0;
+}
+
+static int read_arrays(struct checkpoint *c, const char *who, const struct key_table *t) {
+    int64_t keys = t->shape[0], pushes = keys * t->shape[1];
+    return read_array(c, who, "star/keys", t->keys, KEY_WORDS * keys) ||
+                   read_counts(c, who, "star/version", t->version, keys) ||
+                   read_counts(c, who, "star/updates", t->updates, keys) ||
+                   read_counts(c, who, "star/pushed", t->pushed, pushes)
+               ? -1
+               : 0;
+}
+
+// What one server wrote: 0, 1 where it wrote none or there is no such server, -1 after logging. Memory is taken for what
+// is there, whatever the shape says.
 static int read_table(struct checkpoint *c, int server, struct key_table *t) {
     char who[32];
     snprintf(who, sizeof who, "server-%d", server);
@@ -73,14 +104,10 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
         t->shape[0] * t->shape[1] > INT32_MAX)
         return fail("%s: %s has %lld keys of %lld workers", checkpoint_path(c), who, (long long)t->shape[0],
                     (long long)t->shape[1]);
+    if (read_arrays(c, who, t)) return -1;
     t->count = (int)t->shape[0];
     table_make(t);
-    if (checkpoint_extra(c, who, "star/keys", t->keys, KEY_WORDS * t->count) == 0 &&
-        checkpoint_extra(c, who, "star/version", t->version, t->count) == 0 &&
-        checkpoint_extra(c, who, "star/updates", t->updates, t->count) == 0 &&
-        checkpoint_extra(c, who, "star/pushed", t->pushed, t->count * (int)t->shape[1]) == 0)
-        return 0;
-    return fail("%s: %s does not say how far its keys are", checkpoint_path(c), who);
+    return read_arrays(c, who, t);
 }
 
 // Every worker has pushed every step; updates are counted in samples where pushes are applied on arrival.

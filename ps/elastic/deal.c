@@ -1,5 +1,7 @@
 #include "ps/elastic/deal.h"
 
+#include <math.h>
+
 enum {
     DEALT,
     SAMPLES,
@@ -30,11 +32,17 @@ void deal_write(const struct step_deal *d, struct wire_header *h) {
     v[HYSTERESIS] = x->scaler.hysteresis_left;
 }
 
+// Whether value i can be what deal_write makes of a deal: a whole number, below 2^31 where an int holds it.
+static bool is_value(int i, double x) {
+    bool is_int = i == CONTRIBUTORS || i == SKIPPED || i == HYSTERESIS;
+    return x >= -1 && x < (is_int ? 0x1p31 : 0x1p53) && (i == SCALE || x == floor(x));
+}
+
 int deal_read(const struct wire_header *h, struct step_deal *d) {
     const double *v = h->values;
     if (h->count != DEAL_VALUES) return -1;
     for (int i = 0; i < DEAL_VALUES; i++)
-        if (!(v[i] >= -1 && v[i] < 0x1p53)) return -1;
+        if (!is_value(i, v[i])) return -1;
     *d = (struct step_deal){.members = h->mask,
                             .contributors = (int)v[CONTRIBUTORS],
                             .state = {.step = h->step,

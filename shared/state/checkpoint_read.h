@@ -41,7 +41,8 @@ int checkpoint_fits(struct checkpoint *c, const struct layout *l);
 int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int kind, int64_t begin,
                     int64_t end, float *out);
 // The numbers that a participant (NULL: any; the first in the order of the files) wrote under this name. 0; 1 and
-// nothing logged: it is not there; -1: the file is not what was written, or the array has another count.
+// nothing logged: it is not there; -1: the file is not what was written, or the array has another count. out NULL: the same,
+// without them.
 int checkpoint_extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
                      int count);
 

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/hf/safetensors.h"
 #include "shared/model/layout.h"
 #include "shared/state/checkpoint_read.h"
 #include "shared/state/manifest.h"
@@ -28,6 +29,42 @@ static struct layout *tiny_layout(void) {
     return l;
 }
 
+// The file holds each element of this kind once, as F32, and `out` is what it holds.
+static void check_values(const struct layout *l, const char *kind, const float *out) {
+    const struct tensor *t = &l->units[0].tensors[0];
+    char *path = fuzz_path(PART), *begin = xasprintf("%s/%s@", kind, t->name);
+    struct st_file *f = st_open(path);
+    int64_t found = 0;
+    for (int i = 0; f && i < st_count(f); i++) {
+        const struct st_tensor *piece = st_at(f, i);
+        if (strncmp(piece->name, begin, strlen(begin)) != 0) continue;
+        int64_t at = atoll(piece->name + strlen(begin));
+        FUZZ_CHECK(piece->dtype == DT_F32 && at >= 0 && at + piece->numel <= t->numel, "%s fits",
+                   piece->name);
+        FUZZ_CHECK(memcmp(out + t->offset + at, piece->data, (size_t)piece->numel * sizeof *out) == 0,
+                   "%s is read as other numbers", piece->name);
+        found += piece->numel;
+    }
+    FUZZ_CHECK(found == t->numel, "%s has %lld elements of %lld, and fits", kind, (long long)found,
+               (long long)t->numel);
+    st_close(&f);
+    free(begin);
+    free(path);
+}
+
+static void check_names(void) {
+    struct manifest m;
+    if (manifest_read(fuzz_dir(), &m) != 0) return;
+    for (int i = 0; i < m.count; i++) {
+        const char *name = m.files[i].name, *end = strstr(name, PART_ENDING);
+        char *who = xasprintf("%.*s", end ? (int)(end - name) : 0, name);
+        FUZZ_CHECK(end && participant_name(who), "a file called \"%s\"", name);
+        for (int k = 0; k < i; k++) FUZZ_CHECK(strcmp(m.files[k].name, name) != 0, "%s twice", name);
+        free(who);
+    }
+    manifest_free(&m);
+}
+
 static void read_all(const struct layout *l) {
     error_clear();
     struct checkpoint *c = checkpoint_open(fuzz_dir());
@@ -40,6 +77,7 @@ static void read_all(const struct layout *l) {
     if (checkpoint_fits(c, l) == 0) {
         FUZZ_CHECK(checkpoint_read(c, l, 0, STATE_MASTER, 0, l->units[0].n_pad, out) == 0,
                    "it fits and is not read: %s", error_last());
+        check_values(l, "master", out);
         checkpoint_read(c, l, 0, STATE_MASTER, 3, 5, out);
     }
     free(out);
@@ -113,5 +151,6 @@ FUZZ_TARGET(checkpoint) {
         put_manifest(in.left ? (const void *)in.p : "", in.left);
     else
         put_part(in.left ? (const void *)in.p : "", in.left);
+    check_names();
     read_all(layout);
 }

@@ -1,7 +1,7 @@
 // The scheduler's state machine under any history of processes: they log in, speak, die, come again, and speak on after
 // they have been replaced. Of what it says this is checked: a step has one decision, made after each worker has reported
 // it and each shard has sent its sum in this epoch; steps come one after the other; epochs do not go back. A message counts
-// only if its sender is the process that logged in for its rank, in this epoch.
+// if its sender is the process that logged in for its rank, in this epoch, and only then.
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
 
@@ -132,12 +132,23 @@ static int hear(struct life *x, struct wire_header h, size_t bytes, void *payloa
     return i;
 }
 
+static int number_of(const struct life *x, const struct process *p) {
+    int servers = x->s->t.workers, shards = servers + x->s->t.servers;
+    return p->role == PS_WORKER   ? p->rank
+           : p->role == PS_SERVER ? servers + p->rank
+                                  : shards + p->rank * x->s->t.threads + p->thread;
+}
+
+// Whether it is the process that logged in last for its rank, in this epoch.
+static bool belongs(const struct life *x, const struct process *p) {
+    int i = number_of(x, p);
+    return i >= 0 && i < 16 && x->of[i] == p->incarnation && p->job == scheduler_core_epochs(x->core)->job;
+}
+
 // What follows an accepted message is known before the scheduler speaks of it.
 static void note(struct life *x, const struct process *p, const struct wire_header *h) {
-    int base = x->s->t.workers + x->s->t.servers;
-    int i = p->role == PS_WORKER ? p->rank : base + p->rank * x->s->t.threads + p->thread;
-    if (i < 0 || i >= 16 || x->of[i] != p->incarnation || p->job != scheduler_core_epochs(x->core)->job)
-        return;
+    int i = number_of(x, p);
+    if (!belongs(x, p)) return;
     bool says = (p->role == PS_WORKER && h->kind == WIRE_REPORT) ||
                 (p->role == PS_SHARD && h->kind == WIRE_SHARD_SUM);
     if (says && h->step > x->reported[i]) x->reported[i] = h->step;
@@ -153,7 +164,10 @@ static void say(struct life *x, const struct process *p, struct wire_header h) {
     if (h.kind == WIRE_PUSH || h.kind == WIRE_PULL_REPLY || h.kind == WIRE_SNAPSHOT_REPLY) return;
     h.has_sum = h.kind == WIRE_SHARD_SUM;
     note(x, p, &h);
-    hear(x, h, 0, NULL);
+    // Shards leave with their server, which may have begun anew.
+    bool heard = belongs(x, p) && p->role != PS_SHARD && p->role != PS_SCHEDULER;
+    int i = hear(x, h, 0, NULL);
+    FUZZ_CHECK(i >= 0 || i == -2 || !heard, "a %s of a member is not heard", wire_kind_name(h.kind));
 }
 
 static int hello(struct life *x, struct process *p, uint64_t was) {

@@ -1,17 +1,40 @@
 // One worker's state machine, and peers that say anything: shards and a scheduler whose answers are of any kind, for any
-// key and step, with weights of any size. A worker's steps never go back, weights change only where they were asked for,
-// and what it holds does not grow with what it hears.
+// key and step, with weights of any size. A worker's steps never go back; weights change, and land, by the answer of their
+// own shard to what was asked last, once; what the worker holds does not grow with what it hears.
+#include <xxhash.h>
+
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_sim.h"
+
+#define KEYS_MAX 64
 
 struct life {
     struct sim *s;
     struct sim_worker *x;
     struct fuzz_bytes in;
     int64_t landed[TOY_UNITS], done;
+    // Of each key: the weights that were asked for last, and not answered yet.
+    struct {
+        uint64_t seq;
+        int64_t want;
+        bool open;
+    } asked[KEYS_MAX];
 };
 
-static void forget(struct sim *s) {
+static void note_asked(struct life *l) {
+    for (int i = 0; i < l->s->count; i++) {
+        const struct wire_header *h = &l->s->packets[i].header;
+        bool asks = h->kind == WIRE_PULL || (h->kind == WIRE_PUSH && h->flags & WIRE_PULLS);
+        if (l->s->packets[i].from.role != PS_WORKER || !asks || h->seq <= l->asked[h->key].seq) continue;
+        l->asked[h->key].seq = h->seq;
+        l->asked[h->key].want = h->step + (h->kind == WIRE_PUSH);
+        l->asked[h->key].open = true;
+    }
+}
+
+static void forget(struct life *l) {
+    struct sim *s = l->s;
+    note_asked(l);
     for (int i = 0; i < s->count; i++)
         if (s->packets[i].inflight) atomic_fetch_sub(s->packets[i].inflight, 1);
     sim_forget(s);
@@ -28,6 +51,36 @@ static struct wire_header answer(struct life *l) {
     if (likely & 32) h.seq = 1 + fuzz_below(&l->in, 32);
     h.has_sum = h.kind == WIRE_SHARD_SUM;
     return h;
+}
+
+static void hash_weights(const struct life *l, uint64_t out[KEYS_MAX]) {
+    const struct shard_map *m = l->s->map;
+    size_t size = dtype_size(l->s->t.dtype);
+    for (int k = 0; k < m->count; k++) {
+        const struct partition *p = &m->parts[k];
+        const char *unit = l->x->weights[p->unit];
+        out[k] = XXH64(unit + (size_t)p->begin * size, (size_t)(p->end - p->begin) * size, 0);
+    }
+}
+
+// The worker hears it. Only the answer to what was asked last of a key changes its weights.
+static void take(struct life *l, int peer, const struct wire_header *h, struct ps_frame *f) {
+    const struct shard_map *m = l->s->map;
+    uint64_t before[KEYS_MAX], after[KEYS_MAX];
+    note_asked(l);
+    bool answer = h->kind == WIRE_PULL_REPLY && h->key < m->count && peer == m->parts[h->key].shard &&
+                  l->asked[h->key].open && h->seq == l->asked[h->key].seq && h->step == l->asked[h->key].want;
+    hash_weights(l, before);
+    worker_core_message(l->x->core, peer, h, f, l->s->now);
+    hash_weights(l, after);
+    for (int k = 0; k < m->count; k++)
+        FUZZ_CHECK(before[k] == after[k] || (answer && k == h->key),
+                   "the weights of key %d change with a %s of key %d", k, wire_kind_name(h->kind), h->key);
+    for (int u = 0; u < l->s->l->count; u++)
+        FUZZ_CHECK(
+            worker_core_landed(l->x->core, u) == l->landed[u] || (answer && m->parts[h->key].unit == u),
+            "unit %d lands with a %s", u, wire_kind_name(h->kind));
+    if (answer) l->asked[h->key].open = false;
 }
 
 // Passes the codec as all that comes from a socket.
@@ -47,7 +100,7 @@ static void hear(struct life *l) {
     if (!n || wire_decode(bytes, n, payload, &h) != 0) return;
     struct ps_frame *f = payload ? sim_frame(s, xcalloc(payload, 1), payload) : NULL;
     if (f) memset((void *)f->data, from, payload);
-    worker_core_message(l->x->core, peer, &h, f, s->now);
+    take(l, peer, &h, f);
 }
 
 static void check(struct life *l) {
@@ -82,7 +135,7 @@ static void turn(struct life *l) {
             if (!worker_core_error(l->x->core)[0]) sim_work(s, l->x);
             break;
         case 5:
-            forget(s);
+            forget(l);
             break;
         case 6:
             worker_core_describe(l->x->core, (what >> 3) % s->l->count, text, sizeof text);
@@ -91,7 +144,7 @@ static void turn(struct life *l) {
             for (int i = what >> 3; i > 0 && !worker_core_error(l->x->core)[0]; i--) sim_work(s, l->x);
     }
     worker_core_tick(l->x->core, s->now);
-    if (s->count > 512) forget(s);
+    if (s->count > 512) forget(l);
     check(l);
 }
 
@@ -100,11 +153,11 @@ FUZZ_TARGET(worker) {
     struct toy_case t = star_case(&l.in);
     l.s = sim_create(&t);
     l.x = &l.s->workers[0];
-    forget(l.s);
+    forget(&l);
     size_t before = fuzz_allocated();
     for (int u = 0; u < l.s->l->count; u++) worker_core_init_unit(l.x->core, u, l.x->init[u], 1);
     while (l.in.left) turn(&l);
-    forget(l.s);
+    forget(&l);
     size_t now = fuzz_allocated() - (size_t)l.s->capacity * sizeof *l.s->packets;
     FUZZ_CHECK(now < before + 65536, "%zu bytes more than at the beginning", now - before);
     sim_destroy(l.s);

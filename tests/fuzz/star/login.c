@@ -1,0 +1,81 @@
+// What is said in words when a role logs in: START's roster, the lines of a server's HELLO, the identity with which a role
+// comes. The first byte says which the rest is. What is accepted is written and read again as the same.
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/manifest.h"
+#include "ps/trust/roster.h"
+#include "shared/core/error.h"
+#include "tests/fuzz/fuzz.h"
+
+#define SHARDS  2
+#define WORKERS 2
+#define ROOM    2048
+
+static bool same_shard(const struct roster_shard *a, const struct roster_shard *b) {
+    return a->incarnation == b->incarnation && !strcmp(a->address, b->address) && !strcmp(a->token, b->token);
+}
+
+static void check_ends(const struct roster_shard *s) {
+    FUZZ_CHECK(
+        s->address[0] && memchr(s->address, 0, sizeof s->address) && memchr(s->token, 0, sizeof s->token),
+        "no address, or a text without end");
+}
+
+static void read_roster(const char *text, size_t n) {
+    struct roster *r = roster_read(text, n, SHARDS, WORKERS);
+    if (!r) return;
+    size_t bytes;
+    char *written = roster_text(r, &bytes);
+    struct roster *again = roster_read(written, bytes, SHARDS, WORKERS);
+    FUZZ_CHECK(again, "as written it is refused:\n%s", written);
+    for (int g = 0; g < SHARDS; g++) {
+        check_ends(&r->shard[g]);
+        FUZZ_CHECK(same_shard(&r->shard[g], &again->shard[g]), "another shard %d:\n%s", g, written);
+    }
+    FUZZ_CHECK(memcmp(r->worker, again->worker, WORKERS * sizeof *r->worker) == 0, "other workers:\n%s",
+               written);
+    free(written);
+    roster_destroy(&again);
+    roster_destroy(&r);
+}
+
+static void read_shards(const char *text, size_t n) {
+    struct roster_shard *all = roster_read_shards(text, n, SHARDS), *again;
+    char written[ROOM];
+    size_t at = 0;
+    if (!all) return;
+    for (int i = 0; i < SHARDS; i++)
+        roster_say_shard(written, sizeof written, &at, all[i].address, all[i].token);
+    again = roster_read_shards(written, at, SHARDS);
+    FUZZ_CHECK(again, "as written it is refused:\n%s", written);
+    for (int i = 0; i < SHARDS; i++) {
+        check_ends(&all[i]);
+        FUZZ_CHECK(same_shard(&all[i], &again[i]), "another shard %d:\n%s", i, written);
+    }
+    free(again);
+    free(all);
+}
+
+// Of two: the text that came and ours, each on either side.
+static void compare(const char *text) {
+    static const char ours[] =
+        "{\"program\": \"starring\", \"model.layers\": \"2\", \"train.steps\": \"30\"}";
+    const struct manifest_side it = {"worker 1", text}, own = {"the scheduler", ours};
+    free(manifest_difference(it, own));
+    free(manifest_difference(own, it));
+    char *none = manifest_difference(it, it);
+    FUZZ_CHECK(!none, "it differs from itself: %s", none);
+}
+
+FUZZ_TARGET(login) {
+    struct fuzz_bytes in = {data, size};
+    uint64_t what = fuzz_below(&in, 3);
+    const char *text = in.left ? (const char *)in.p : "";
+    if (what == 0) read_roster(text, in.left);
+    if (what == 1) read_shards(text, in.left);
+    if (what < 2) return;
+    char *whole = fuzz_text(&in);
+    compare(whole);
+    free(whole);
+}

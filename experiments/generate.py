@@ -18,6 +18,7 @@ import sys
 import cli
 from compare import built
 
+PROMPT_MOST = 16 << 20  # bytes, as the program takes
 UNFINISHED = "\ufffd"  # what decoding gives for the first bytes of a character whose last ones are still to come
 
 
@@ -54,7 +55,9 @@ def read_prompt(word):
     elif sys.stdin is None:
         raise UsageProblem("--prompt -: standard input is closed")
     else:
-        data, source = sys.stdin.buffer.read(), "--prompt -"
+        data, source = sys.stdin.buffer.read(PROMPT_MOST + 1), "--prompt -"
+        if len(data) > PROMPT_MOST:
+            raise Problem(f"--prompt -: standard input has more than {PROMPT_MOST} bytes: give its end alone, as by tail -c 4096")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as e:

@@ -8,6 +8,7 @@
 #include "shared/core/error.h"
 
 #define SEPARATORS ", \t\r\n"
+#define BYTES_MAX  ((size_t)16 << 20)  // more than any model sees at once
 
 // The words of a flag: its value, or all of standard input. NUL-terminated; *bytes without that NUL.
 static char *value_of(const char *flag, const char *value, size_t *bytes) {
@@ -18,13 +19,17 @@ static char *value_of(const char *flag, const char *value, size_t *bytes) {
     size_t room = 4096, got;
     char *text = xcalloc(room + 1, 1);
     *bytes = 0;
-    while ((got = fread(text + *bytes, 1, room - *bytes, stdin)) > 0) {
+    while (*bytes <= BYTES_MAX && (got = fread(text + *bytes, 1, room - *bytes, stdin)) > 0) {
         *bytes += got;
         if (*bytes == room) text = xrealloc(text, (room *= 2) + 1);
     }
     text[*bytes] = 0;
-    if (!ferror(stdin)) return text;
-    fail("%s -: standard input could not be read: %s", flag, strerror(errno));
+    if (!ferror(stdin) && *bytes <= BYTES_MAX) return text;
+    if (ferror(stdin))
+        fail("%s -: standard input could not be read: %s", flag, strerror(errno));
+    else
+        fail("%s -: standard input has more than %zu bytes: give its end alone, as by tail -c 4096", flag,
+             BYTES_MAX);
     free(text);
     return NULL;
 }

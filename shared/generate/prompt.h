@@ -11,7 +11,7 @@ struct prompt {
     int64_t count;  // >= 1 once read
 };
 
-// text, or ids as text (separated by commas or white space), "-": standard input to its end. One of both is
+// text, or ids as text (separated by commas or white space), "-": standard input to its end, at most 16 MiB. One of both is
 // NULL. Every id is below vocab. 0, or -1 after naming the flag and what is wrong; prompt_free either way.
 int prompt_read(struct prompt *p, const char *text, const char *ids, int32_t vocab);
 void prompt_free(struct prompt *p);

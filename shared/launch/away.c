@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/config/config.h"
 #include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/report/run_file.h"
@@ -48,49 +49,49 @@ void away_forget(const char *dir) {
     free(path);
 }
 
-static void append(char **all, char *line) {
-    char *longer = xasprintf("%s%s\n", *all, line);
-    free(*all);
-    *all = longer;
-}
+// Which line named a worker last, 1, 2, ..; 0: none did. away: what it said.
+struct last_seen {
+    int64_t line;
+    bool away;
+};
 
-// Where the last line of the worker that stays says that it is away, another one says that it is back.
-static void bring_back(char **all, const int64_t *worker_of, const bool *away, int count, int64_t step) {
-    for (int i = 0; i < count; i++) {
-        bool last = true;
-        for (int k = i + 1; k < count; k++) last = last && worker_of[k] != worker_of[i];
-        if (!last || !away[i]) continue;
-        char *line = line_of(&(struct away){.step = step, .worker = (int)worker_of[i]});
-        line[strlen(line) - 1] = 0;
-        append(all, line);
+// Where the last line of the worker that stays says that it is away, another one says that it is back, in the order of those.
+static void bring_back(FILE *out, struct last_seen all[CONFIG_ELASTIC_MAX], int64_t step) {
+    for (;;) {
+        int next = -1;
+        for (int w = 0; w < CONFIG_ELASTIC_MAX; w++)
+            if (all[w].away && (next < 0 || all[w].line < all[next].line)) next = w;
+        if (next < 0) return;
+        char *line = line_of(&(struct away){.step = step, .worker = next});
+        if (line) fputs(line, out);
         free(line);
+        all[next].away = false;
     }
 }
 
 int away_cut(const char *dir, int64_t steps) {
-    char *text = run_file_read(dir, FILE_NAME, true), *rest = text, *kept = xstrdup("");
-    int count = 0;
-    if (!text) {
-        free(kept);
-        return 0;
+    char *text = run_file_read(dir, FILE_NAME, true), *rest = text, *kept = NULL;
+    struct last_seen seen[CONFIG_ELASTIC_MAX] = {0};
+    size_t size = 0;
+    if (!text) return 0;
+    FILE *out = open_memstream(&kept, &size);
+    if (!out) {
+        free(text);
+        return fail("%s/" FILE_NAME ": out of memory", dir);
     }
-    int64_t *worker_of = xcalloc(strlen(text) + 1, sizeof *worker_of);
-    bool *away = xcalloc(strlen(text) + 1, sizeof *away);
+    int64_t count = 0;
     for (char *line; (line = strsep(&rest, "\n"));) {
         cJSON *o = cJSON_Parse(line);
         double step = json_number(o, "step"), worker = json_number(o, "worker");
-        bool stays = isfinite(step) && isfinite(worker) && step <= (double)steps;
-        if (stays) {
-            worker_of[count] = (int64_t)worker;
-            away[count++] = cJSON_IsTrue(json_item(o, "away"));
-            append(&kept, line);
+        if (isfinite(step) && step <= (double)steps && worker >= 0 && worker < CONFIG_ELASTIC_MAX) {
+            seen[(int)worker] = (struct last_seen){++count, cJSON_IsTrue(json_item(o, "away"))};
+            fprintf(out, "%s\n", line);
         }
         cJSON_Delete(o);
     }
-    bring_back(&kept, worker_of, away, count, steps + 1);
-    int rc = run_file_write(dir, FILE_NAME, kept);
-    free(worker_of);
-    free(away);
+    bring_back(out, seen, steps + 1);
+    int rc =
+        fclose(out) ? fail("%s/" FILE_NAME ": out of memory", dir) : run_file_write(dir, FILE_NAME, kept);
     free(kept);
     free(text);
     return rc;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@ static const char *const run_files[] = {"config.json", "metrics.jsonl", "evals.j
 #define RUN_FILES (sizeof run_files / sizeof run_files[0])
 
 static int make_path(const char *dir) {
+    // Before half of it is made.
+    if (strlen(dir) >= PATH_MAX) return fail("--out %.100s..: %s", dir, strerror(ENAMETOOLONG));
     char *path = xstrdup(dir);
     for (char *p = path + 1;; p++) {
         if (*p && *p != '/') continue;

@@ -153,6 +153,25 @@ class Records(unittest.TestCase):
                 for left in ("weights/model.safetensors", "ranks/worker-0.json", "ranks/worker-1.json"):
                     self.assertTrue(os.path.exists(os.path.join(out, left)), left + " is missing: " + said)
 
+    def test_a_prompt_without_an_end(self):
+        out = self.at("run")
+        status, _, said, _ = self.run_it("train", "--model", "tiny", "--seq", "8", "--batch", "1", "--quiet", "--steps", "1",
+                                         "--topology", "local", "--out", out)
+        self.assertEqual(status, 0, said)
+        for flag in ("--prompt", "--prompt-ids"):
+            with open("/dev/zero", "rb") as zeros, open(self.at("errors"), "wb") as errors:
+                r = subprocess.run([sys.executable, "-c", MEASURE, PROGRAM, "generate", "--model", out, flag, "-"], cwd=self.dir,
+                                   stdin=zeros, stdout=subprocess.DEVNULL, stderr=errors, timeout=60, check=False)
+            self.assertIn(r.returncode, (1, 2))
+            with open(self.at("errors"), encoding="utf-8") as errors, open(self.at("kib"), encoding="utf-8") as kib:
+                self.assertIn(flag + " -: standard input has more than 16777216 bytes", errors.read())
+                self.assertLess(int(kib.read()), 150 * 1000)
+
+    def test_a_path_that_is_too_long(self):
+        out = "/".join(["x"] * 4000)
+        self.refused("train", *TINY, "--topology", "local", "--steps", "1", "--out", self.at(out), words=["File name too long"])
+        self.assertFalse(os.path.exists(self.at("x")), "nothing of it was made")
+
     def test_scripts_wait_for_no_pipe(self):
         out = self.at("run")
         status, _, said, _ = self.run_it("train", *TINY, "--topology", "zero:1", "--workers", "2", "--steps", "2", "--out", out)

@@ -430,7 +430,8 @@ static int run_steps(struct train *x) {
 
 static void go_on_from(struct train *x, const struct train_state *s) {
     x->r->steps = s->step;
-    if (s->step == 0) return;
+    // Of an asynchronous job's checkpoint: this worker had done no step yet, the others had.
+    if (s->step == 0 && s->updates == 0) return;
     x->updates = s->updates;
     x->skipped_in_a_row = s->skipped_in_a_row;
     x->scaler = s->scaler;

@@ -165,6 +165,14 @@ class Async(test_resume.Resume):
                 self.assertEqual([line["step"] for line in curve], list(range(11, 16)))
                 self.assertGreaterEqual(curve[0]["samples"], min(versions))  # a batch of one each
 
+    def test_one_that_had_not_begun(self):
+        """Its own first step lies behind the others' checkpoint; what it reports counts from there."""
+        argv = [*star(1, 2, "async"), "--dtype", "bf16"]
+        self.train("kept", *argv, "--checkpoint-every", "1", "--checkpoint-keep", "0", "--delay", "1:constant:3000", steps=3)
+        self.assertEqual([pushed[1] for _, pushed in self.rows("kept", 2)][0], 0)
+        self.train("again", *argv, "--resume", "kept/checkpoints/step-2", steps=3)
+        self.assertEqual([self.rank("again", w)["updates"] for w in range(2)], [1, 3])
+
     def test_to_and_from(self):
         lr = ["--set", "scheduler.type=WarmupLR", "--set", "scheduler.params.warmup_num_steps=50",
               "--set", "scheduler.params.warmup_max_lr=0.01", "--dtype", "bf16"]

@@ -88,10 +88,26 @@ static void say_slow(struct scheduler *s, double now) {
     if (scheduler_core_news(s->core, news) && !s->o->config->quiet) info("%s", news);
 }
 
+// Records and checkpoints are looked at and written while strangers may hold all connections that there can be.
+struct beginning {
+    const struct scheduler *s;
+    const struct epochs *e;
+    struct epoch_start *out;
+    char *error;
+    int rc;
+};
+
+static void begins(void *arg) {
+    struct beginning *b = arg;
+    b->rc = epoch_starts((void *)b->s->o, b->e, b->out, b->error);
+}
+
 static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
     const struct scheduler *s = ctx;
+    struct beginning b = {.s = s, .e = e, .out = out, .error = error};
     rescue_files_tidy(s->rescue);
-    return epoch_starts((void *)s->o, e, out, error);
+    descriptors_call_apart(begins, &b);
+    return b.rc;
 }
 
 static uint64_t next_job(void *ctx) {
@@ -111,16 +127,26 @@ static int64_t step_of_absence(const struct scheduler *s, const struct absence *
     return (done > 0 ? done : 0) + (a->away ? 1 : 2);
 }
 
+struct noting {
+    const struct scheduler *s;
+    const struct absence *a;
+};
+
 // What cannot be written down is said, and changes nothing else.
-static void note_absence(void *ctx, const struct absence *a) {
-    const struct scheduler *s = ctx;
-    if (!s->o->dir) return;
-    const struct away line = {.step = step_of_absence(s, a),
+static void note(void *arg) {
+    const struct noting *n = arg;
+    const struct absence *a = n->a;
+    const struct away line = {.step = step_of_absence(n->s, a),
                               .worker = a->worker,
                               .away = a->away,
                               .cause = a->loss.cause,
                               .why = a->loss.why};
-    away_add(s->o->dir, &line);
+    away_add(n->s->o->dir, &line);
+}
+
+static void note_absence(void *ctx, const struct absence *a) {
+    struct noting n = {ctx, a};
+    if (n.s->o->dir) descriptors_call_apart(note, &n);
 }
 
 static void hear_launcher(struct scheduler *s) {
@@ -172,12 +198,22 @@ static int scheduler_loop(struct scheduler *s) {
     return 0;
 }
 
+struct first_epoch {
+    const struct scheduler *s;
+    struct epoch_options *out;
+};
+
+static void read_first(void *arg) {
+    const struct first_epoch *f = arg;
+    epoch_first(f->s->o, f->s->first.checkpoint, f->out);
+}
+
 // Of a scheduler that follows one that has died, its launcher has said why.
 static int scheduler_first_epoch(struct scheduler *s, struct epoch_options *out, char why[WIRE_TEXT_MAX]) {
     char said[WIRE_TEXT_MAX];
     int pid;
     *out = (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->link.fd > 0};
-    epoch_first(s->o, s->first.checkpoint, out);
+    descriptors_call_apart(read_first, &(struct first_epoch){s, out});
     while (launcher_link_dead(&s->link, &pid, said))
         if (out->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
             out->why = memcpy(why, said, sizeof said);

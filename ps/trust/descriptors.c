@@ -1,6 +1,7 @@
 #include "ps/trust/descriptors.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -54,6 +55,29 @@ void descriptors_apart(void) {
     if (unshare(CLONE_FILES) || syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return;
     if (getrlimit(RLIMIT_NOFILE, &l)) return;
     for (int fd = STDERR_FILENO + 1; fd < (int)l.rlim_cur; fd++) close(fd);
+}
+
+struct call {
+    void (*what)(void *);
+    void *arg;
+    const char *label;
+};
+
+static void *call_main(void *arg) {
+    const struct call *c = arg;
+    descriptors_apart();
+    error_set_label("%s", c->label);
+    c->what(c->arg);
+    return NULL;
+}
+
+void descriptors_call_apart(void (*what)(void *), void *arg) {
+    struct call c = {what, arg, error_label()};
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, call_main, &c))
+        what(arg);
+    else
+        pthread_join(thread, NULL);
 }
 
 int descriptors_spare(size_t heard_bytes) {

@@ -23,5 +23,7 @@ int descriptors_claim(int needed, int spare);
 // Gives the calling thread, which writes or reads files, a table of descriptors of its own: connections of strangers may use
 // up the process's. Only standard streams are in it. Where the kernel or a container forbids that, the process's stays.
 void descriptors_apart(void);
+// Calls what(arg) on such a thread, and waits for it. What it logs has the caller's label; error_last() stays behind.
+void descriptors_call_apart(void (*what)(void *), void *arg);
 
 #endif

@@ -138,19 +138,36 @@ class Ports(unittest.TestCase):
             except OSError:
                 self.ending.wait(0.01)
 
-    @unittest.skipUnless(own_table_is_allowed(), "no thread may have its own descriptors here")
-    def test_checkpoints_while_all_connections_are_held(self):
-        self.start()
-        pid = self.role("server 0")
+    def hold_all(self, role):
+        """Until the process has as many descriptors as it may."""
+        pid = self.role(role)
         port = listening(pid)[0]
         with open(f"/proc/{pid}/limits", encoding="ascii") as f:
             most = next(int(line.split()[3]) for line in f if line.startswith("Max open files"))
         for _ in range(HOLDERS):
             threading.Thread(target=self.hold, args=(port,), daemon=True).start()
         self.wait_for(lambda: len(os.listdir(f"/proc/{pid}/fd")) >= most)
+
+    @unittest.skipUnless(own_table_is_allowed(), "no thread may have its own descriptors here")
+    def test_checkpoints_while_all_connections_are_held(self):
+        self.start()
+        self.hold_all("server 0")
         before = self.checkpoint()
         self.wait_for(lambda: self.checkpoint() >= before + 25)
         self.assertNotIn("given up", self.said())
+
+    @unittest.skipUnless(own_table_is_allowed(), "no thread may have its own descriptors here")
+    def test_a_death_while_all_connections_are_held(self):
+        # Members that log in again have to get through: they have the login's deadline.
+        self.start("--restart", "3", "--set", "parameter_server.deadline_ms=60000")
+        self.hold_all("scheduler")
+        os.kill(self.role("worker 1"), signal.SIGKILL)
+        self.wait_for(lambda: "epoch 2 " in self.said())
+        self.assertNotIn("Too many open files", self.said())
+        self.ending.set()
+        before = self.checkpoint()
+        self.wait_for(lambda: self.checkpoint() > before + 10)
+        self.assertIn("epoch 2 goes on behind step", self.said())
 
 
 if __name__ == "__main__":

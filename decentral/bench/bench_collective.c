@@ -14,6 +14,7 @@
 #include "shared/core/error.h"
 #include "shared/device/device_facts.h"
 #include "shared/launch/rank_env.h"
+#include "shared/memory/memory_limits.h"
 
 #define DEADLINE_S 120.0  // beyond what checking the largest buffers takes
 
@@ -145,6 +146,17 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     return 0;
 }
 
+// Each rank of this machine sends from, receives into and stages in buffers of the largest size. On a host no allocation
+// would fail in time.
+static int check_room(const struct bench *b) {
+    int here = b->env.mpi_ready ? b->env.local_size : b->ranks;
+    double need = 3 * (double)b->o.max_bytes * (here > 0 ? here : 1);
+    struct memory_limit limit;
+    if (!b->backend->host_memory || memory_limit_read("", &limit) || need <= limit.free_bytes) return 0;
+    return fail("--max-bytes %zu: %d ranks take %.1f GiB of memory here, %.1f GiB are left (%s): give less",
+                b->o.max_bytes, here > 0 ? here : 1, need / 0x1p30, limit.free_bytes / 0x1p30, limit.name);
+}
+
 static int read_options(struct bench *b, const struct cli_args *a) {
     static const char *const types[] = {"fp32", "bf16", "fp16", "fp64", "int64", "uint8"};
     static const enum dtype type_of[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64, DT_U8};
@@ -172,7 +184,7 @@ static int read_options(struct bench *b, const struct cli_args *a) {
         return -1;
     if (b->o.max_bytes < b->o.min_bytes)
         return fail("--max-bytes %zu is below --min-bytes %zu", b->o.max_bytes, b->o.min_bytes);
-    return read_device(b, a) || read_kind(b, a) ? -1 : 0;
+    return read_device(b, a) || read_kind(b, a) || check_room(b) ? -1 : 0;
 }
 
 // ---------------------------------------------------------------- what is printed; by rank 0

@@ -199,21 +199,21 @@ static int read_sizes(const struct bench_device *d, const struct cli_args *args,
     return 0;
 }
 
-// A model's buffers can exceed the memory there is, and on a host no allocation would fail in time.
-static int check_room(const struct bench_device *d, const struct bench_sizes *n) {
+// Buffers can exceed the memory there is, and on a host no allocation would fail in time.
+static int check_room(const struct bench_device *d, const char *bench, double need, const char *advice) {
     struct memory_limit limit = {.free_bytes = (double)d->facts.free_bytes, .name = "free on the GPU"};
-    double need = (double)bench_table_bytes(d->dt, n);
     if ((!d->gpu && memory_limit_read("", &limit)) || need <= limit.free_bytes) return 0;
-    return fail("bench kernels at these sizes takes %.1f GiB of memory, %.1f GiB are left (%s): try %s",
-                need / 0x1p30, limit.free_bytes / 0x1p30, limit.name,
-                n->linears ? "a smaller --batch or --seq, or a smaller model" : "smaller --elements");
+    return fail("bench %s at these sizes takes %.1f GiB of memory, %.1f GiB are left (%s): try %s", bench,
+                need / 0x1p30, limit.free_bytes / 0x1p30, limit.name, advice);
 }
 
 static int run_kernels(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
     struct bench_sizes sizes;
     const char *model = cli_get(args, "model");
     if (read_sizes(d, args, &sizes)) return EXIT_USAGE;
-    if (check_room(d, &sizes)) return EXIT_RUN_FAILED;
+    if (check_room(d, "kernels", (double)bench_table_bytes(d->dt, &sizes),
+                   sizes.linears ? "a smaller --batch or --seq, or a smaller model" : "smaller --elements"))
+        return EXIT_RUN_FAILED;
     if (bench_operations_fill(t, d, &sizes)) return EXIT_RUN_FAILED;
     for (int i = 0; i < t->count; i++)
         if (bench_measure(d, &t->work[i])) return EXIT_RUN_FAILED;
@@ -276,6 +276,10 @@ static int run_adam(struct bench_device *d, struct bench_table *t, const struct 
     struct bench_work *w = &t->work[0];
     long n;
     if (cli_integer(args, "elements", 1, 1L << 32, d->gpu ? 1L << 27 : 1L << 24, &n)) return EXIT_USAGE;
+    // Masters and moments, gradients and weights; then the arrays of the copy, of as many bytes as are read and written.
+    double of_one = 12 + 2 * (double)dtype_size(d->dt);
+    if (check_room(d, "adam", (double)n * (of_one + 12 + of_one), "smaller --elements"))
+        return EXIT_RUN_FAILED;
     if (set_adam(d, w, n) || bench_measure(d, w)) return EXIT_RUN_FAILED;
     if (!cli_get(args, "json")) {
         print_adam(d, w, n);

@@ -153,6 +153,14 @@ class Records(unittest.TestCase):
                 for left in ("weights/model.safetensors", "ranks/worker-0.json", "ranks/worker-1.json"):
                     self.assertTrue(os.path.exists(os.path.join(out, left)), left + " is missing: " + said)
 
+    def test_benches_are_refused_what_there_is_no_room_for(self):
+        self.refused("bench", "collective", "--ranks", "16", "--max-bytes", "1024G",
+                     words=["--max-bytes 1099511627776", "GiB are left"])
+        if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > (44 << 32):
+            self.skipTest("this machine has room for the largest bench adam")
+        self.refused("bench", "adam", "--device", "cpu", "--elements", str(1 << 32),
+                     words=["bench adam at these sizes takes", "GiB are left", "smaller --elements"])
+
     def test_a_prompt_without_an_end(self):
         out = self.at("run")
         status, _, said, _ = self.run_it("train", "--model", "tiny", "--seq", "8", "--batch", "1", "--quiet", "--steps", "1",

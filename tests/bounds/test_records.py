@@ -67,6 +67,17 @@ class Records(unittest.TestCase):
             self.assertEqual([r["rank"] for r in rows], [*range(65536), 0, 1, 2])
             self.assertEqual({r["role"] for r in rows[:65536]}, {"worker"})
 
+    def test_a_prediction_for_many_ranks_of_many_layers(self):
+        with open(self.at("deep.json"), "w", encoding="utf-8") as f:
+            json.dump({**CONFIG, "num_hidden_layers": 16384}, f)
+        for topology in (["zero:2"], ["ps:sync", "--servers", "4096"]):
+            with self.subTest(topology=topology[0]):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                doc = self.dry("--model", self.at("deep.json"), "--topology", *topology, "--workers", "65536")
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                self.assertGreater(len(doc["memory"]), 65535)
+                self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 3)
+
     def test_arrivals_are_counted(self):
         few, many = (self.allowed(*ASYNC, "--record-arrivals", "--steps", n) for n in ("1000", "1000001000"))
         self.assertGreater(many - few, 1000000000 * 2 * 12)

@@ -35,6 +35,7 @@ PARTS_MOST = 4096  # 256 MiB: enough to see memory grow, few enough to spare the
 counts = collections.Counter()
 told = []  # what was said to us behind a handshake
 lock = threading.Lock()
+taken = set()  # ports at which we have listened ourselves: what we are told there are our own words
 
 
 def count(name, by=1):
@@ -102,6 +103,9 @@ def connect(port, seconds=1.0):
         s = socket.create_connection(("127.0.0.1", port), seconds)
     except OSError:
         count("not connected")
+        return None
+    if port in taken:
+        s.close()
         return None
     s.settimeout(seconds)
     count("connected")
@@ -245,6 +249,7 @@ def squat(port, until):
             s.bind(("127.0.0.1", port))
         except OSError:
             return
+        taken.add(port)  # before anybody can connect
         s.listen()
         s.settimeout(0.2)
         count("ports taken")

@@ -18,6 +18,9 @@
 // is already ending, and with ZeroMQ's default the end of the context waits for that one without limit.
 #define LINGER_MS 500
 
+// A worker has one for each of up to 4096 shard threads, a server two for each of its own. libzmq's own limit is 1023.
+#define SOCKETS_MAX 8448
+
 // Received payloads are memory that libzmq takes from the C library. That gives blocks of this size back to the
 // kernel and asks for them anew, and every new page costs a fault and is zeroed: as much as the copy. Kept, the next
 // payload finds them.
@@ -65,6 +68,7 @@ struct net *net_create(const struct net_options *o) {
         return NULL;
     }
     if (o->io_threads > 1) zmq_ctx_set(n->context, ZMQ_IO_THREADS, o->io_threads);
+    zmq_ctx_set(n->context, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
     mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
     return n;

@@ -172,6 +172,15 @@ class Records(unittest.TestCase):
         self.refused("bench", "adam", "--device", "cpu", "--elements", str(1 << 32),
                      words=["bench adam at these sizes takes", "GiB are left", "smaller --elements"])
 
+    def test_a_server_of_many_threads(self):
+        """libzmq itself stops at 1023 sockets of a process, two for each thread, and says "Too many open files"."""
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 8192:
+            self.skipTest("few descriptors here")
+        status, _, said, _ = self.run_it("train", *TINY, "--topology", "ps:sync", "--workers", "1", "--steps", "1", "--set",
+                                         "parameter_server.threads=520", "--set", "parameter_server.deadline_ms=100000",
+                                         "--out", self.at("run"))
+        self.assertEqual(status, 0, said)
+
     def test_a_prompt_without_an_end(self):
         out = self.at("run")
         status, _, said, _ = self.run_it("train", "--model", "tiny", "--seq", "8", "--batch", "1", "--quiet", "--steps", "1",

@@ -63,6 +63,17 @@ static void hash_weights(const struct life *l, uint64_t out[KEYS_MAX]) {
     }
 }
 
+// What it shares beside the weights of `key` (-1: beside nothing).
+static uint64_t hash_rest(const struct life *l, int key) {
+    const struct partition *p = key < 0 ? NULL : &l->s->map->parts[key];
+    size_t size = dtype_size(l->s->t.dtype), all = l->x->segment_bytes, at = all, end = all;
+    if (p && l->s->t.share != SHARE_IN_PLACE) {
+        at = (size_t)l->x->weight_at[p->unit] + (size_t)p->begin * size;
+        end = at + (size_t)(p->end - p->begin) * size;
+    }
+    return XXH64(l->x->segment, at, XXH64(l->x->segment + end, all - end, 0));
+}
+
 // The worker hears it. Only the answer to what was asked last of a key changes its weights.
 static void take(struct life *l, int peer, const struct wire_header *h, struct ps_frame *f) {
     const struct shard_map *m = l->s->map;
@@ -70,9 +81,12 @@ static void take(struct life *l, int peer, const struct wire_header *h, struct p
     note_asked(l);
     bool answer = h->kind == WIRE_PULL_REPLY && h->key < m->count && peer == m->parts[h->key].shard &&
                   l->asked[h->key].open && h->seq == l->asked[h->key].seq && h->step == l->asked[h->key].want;
+    uint64_t rest = hash_rest(l, answer ? h->key : -1);
     hash_weights(l, before);
     worker_core_message(l->x->core, peer, h, f, l->s->now);
     hash_weights(l, after);
+    FUZZ_CHECK(rest == hash_rest(l, answer ? h->key : -1), "a %s of key %d changes something else",
+               wire_kind_name(h->kind), h->key);
     for (int k = 0; k < m->count; k++)
         FUZZ_CHECK(before[k] == after[k] || (answer && k == h->key),
                    "the weights of key %d change with a %s of key %d", k, wire_kind_name(h->kind), h->key);

@@ -1,13 +1,16 @@
 // The replica of a neighbour's keys (ps/replica/replica.h), and messages of any kind, size and order: of the primary, of
 // its earlier process, of strangers; the scheduler's decisions between them. What is said twice changes nothing the second
-// time, a stranger changes and hears nothing, a key makes one update at a time, and after an error all stays as it is.
+// time, a stranger changes and hears nothing, a key makes one update at a time, of a sum that is here, and after an error all
+// stays as it is.
 #include <xxhash.h>
 
 #include "ps/replica/replica.h"
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
 
-#define PRIMARY 77
+#define PRIMARY   77
+#define KEYS_MAX  64
+#define STEPS_MAX 6  // of decisions
 
 struct life {
     struct sim *s;  // lends layout and map
@@ -15,6 +18,7 @@ struct life {
     struct replica *r;
     struct replica_buffers *buf;
     struct fuzz_bytes in;
+    bool kept[KEYS_MAX][STEPS_MAX];  // that a sum is here, as the replica has said
 };
 
 static int64_t elements(const struct life *x, int key) {
@@ -76,6 +80,11 @@ static bool say(struct life *x, struct wire_header h, size_t bytes, uint8_t fill
     // Zeros and small numbers in any dtype.
     for (size_t i = 0; i < bytes; i += 2) ((uint8_t *)(uintptr_t)f->data)[i] = fill;
     replica_message(x->r, &h, f);
+    for (int i = 0; i < x->log.count; i++) {
+        const struct wire_header *a = &x->log.sent[i].h;
+        if (a->kind == WIRE_REPLICATE_ACK && !a->seq && !(a->flags & WIRE_MISSING) && a->step < STEPS_MAX)
+            x->kept[a->key][a->step] = true;
+    }
     return true;
 }
 
@@ -83,7 +92,7 @@ static void message(struct life *x) {
     struct wire_header h = star_header(&x->in, x->s->map->count);
     uint8_t who = fuzz_u8(&x->in), how = fuzz_u8(&x->in);
     bool failed = replica_error(x->r)[0];
-    int64_t before[64];
+    int64_t before[KEYS_MAX];
     int keys = x->s->map->count;
     h.kind = how & 1 || h.kind == WIRE_SHARD_SUM ? WIRE_REPLICATE : h.kind;
     h.has_sum = false;
@@ -95,16 +104,16 @@ static void message(struct life *x) {
     h.incarnation = who & 16 ? PRIMARY - 1 : PRIMARY;
     h.place_bytes = 0;
     size_t n = (size_t)elements(x, h.key < keys ? h.key : 0), size = h.seq ? 4 : dtype_size(x->s->t.dtype);
-    size_t bytes = how & 4 ? 0 : how & 8 ? fuzz_below(&x->in, 64) * 8 : n * size;
+    size_t bytes = how & 4 ? 0 : how & 8 ? fuzz_below(&x->in, 256) * 8 : n * size;
     uint64_t was = hash(x);
-    for (int k = 0; k < keys && k < 64; k++) before[k] = replica_version(x->r, k);
+    for (int k = 0; k < keys; k++) before[k] = replica_version(x->r, k);
     if (!say(x, h, bytes, (uint8_t)(how >> 4))) return;
     bool knows = !(who & 31);
     FUZZ_CHECK(knows || (hash(x) == was && !x->log.count && failed == (replica_error(x->r)[0] != 0)),
                "a stranger's %s is heard", wire_kind_name(h.kind));
     FUZZ_CHECK(!failed || hash(x) == was, "a replica that has failed goes on");
     FUZZ_CHECK(x->log.count <= 1, "%d answers", x->log.count);
-    for (int k = 0; k < keys && k < 64; k++) {
+    for (int k = 0; k < keys; k++) {
         int64_t now = replica_version(x->r, k);
         FUZZ_CHECK(now == before[k] || (k == h.key && now == before[k] + 1),
                    "key %d goes from version %lld to %lld", k, (long long)before[k], (long long)now);
@@ -137,12 +146,18 @@ static void step(struct life *x, uint8_t what) {
 
 static void decide(struct life *x, uint8_t what) {
     struct wire_header h = {.kind = WIRE_DECISION,
-                            .step = (int64_t)fuzz_below(&x->in, 6),
+                            .step = (int64_t)fuzz_below(&x->in, STEPS_MAX),
                             .grad_scale = 1,
                             .flags = what & 16 ? WIRE_SKIP : 0};
     bool failed = replica_error(x->r)[0];
     uint64_t was = hash(x);
+    int64_t before[KEYS_MAX];
+    int keys = x->s->map->count;
+    for (int k = 0; k < keys; k++) before[k] = replica_version(x->r, k);
     replica_decision(x->r, &h);
+    for (int k = 0; k < keys; k++)
+        FUZZ_CHECK(replica_version(x->r, k) == before[k] || x->kept[k][h.step],
+                   "key %d makes the update of step %lld without its sum", k, (long long)h.step);
     FUZZ_CHECK(!failed || hash(x) == was, "a replica that has failed goes on");
     was = hash(x);
     replica_decision(x->r, &h);

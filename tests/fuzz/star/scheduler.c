@@ -289,7 +289,10 @@ static void turn(struct life *x) {
         case 11:
             if (p) {
                 struct process liar = *p;
-                liar.incarnation ^= 1 << (what >> 6);
+                if (what & 16)
+                    liar.job ^= UINT64_C(1) << (what >> 6);
+                else
+                    liar.incarnation ^= UINT64_C(1) << (what >> 6);
                 say(x, &liar, star_header(&x->in, x->s->map->count));
             }
             break;

@@ -99,8 +99,9 @@ static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
 static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     if (p->kind == WIRE_NONE || p->kind >= WIRE_KINDS || p->role >= PS_ROLES) return -1;
     if (p->rank < -1 || p->rank > 1 << 20 || p->thread > 1 << 16 || p->key > INT32_MAX) return -1;
-    if (p->step < 0 || p->version < 0 || p->staleness < 0) return -1;
-    // Differences and sums of two moments stay in range.
+    // What follows a step or a version, and differences and sums of two moments, stay in range.
+    if (p->step < 0 || p->step > INT64_MAX >> 2 || p->version < 0 || p->version > INT64_MAX >> 2) return -1;
+    if (p->staleness < 0 || p->staleness > INT64_MAX >> 2) return -1;
     if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
     if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;
     if (p->epoch > INT32_MAX || p->flags & ~(uint32_t)WIRE_FLAGS) return -1;

@@ -122,6 +122,15 @@ static void test_refused(void **state) {
     h.version = -1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
+    h.step = INT64_MAX;  // step + 1 is what a shard computes with
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.version = (INT64_MAX >> 2) + 1;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
+    h.staleness = INT64_MAX;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PUSH);
     h.flags = WIRE_FLAGS + 1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);

@@ -8,7 +8,8 @@
 #include "ps/elastic/deal.h"
 #include "tests/fuzz/fuzz.h"
 
-#define SHARDS_MAX 4096
+#define SHARDS_MAX  4096
+#define COUNTED_MAX (INT64_MAX >> 2)  // steps, versions, moments: their sums stay in range
 
 // A zero loses its sign on the wire where it is a field of its own.
 static bool same_number(double a, double b) { return memcmp(&a, &b, sizeof a) == 0 || (a == 0 && b == 0); }
@@ -17,8 +18,9 @@ static void check_limits(const struct wire_header *h) {
     FUZZ_CHECK(h->kind > WIRE_NONE && h->kind < WIRE_KINDS && (unsigned)h->role < PS_ROLES, "kind or role");
     FUZZ_CHECK(h->rank >= -1 && h->rank <= 1 << 20 && h->thread >= 0 && h->thread <= 1 << 16,
                "rank or thread");
-    FUZZ_CHECK(h->key >= 0 && h->step >= 0 && h->version >= 0 && h->staleness >= 0, "a negative number");
-    FUZZ_CHECK(h->ready_ns >= 0 && h->peers_ready_ns >= 0, "a negative moment");
+    const int64_t counted[] = {h->key, h->step, h->version, h->staleness, h->ready_ns, h->peers_ready_ns};
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
+        FUZZ_CHECK(counted[i] >= 0 && counted[i] <= COUNTED_MAX, "number %zu is out of range", i);
     FUZZ_CHECK(h->count >= 0 && h->count <= WIRE_VALUES_MAX, "values");
     FUZZ_CHECK(memchr(h->text, 0, sizeof h->text) && memchr(h->host, 0, sizeof h->host),
                "a text without end");
@@ -81,9 +83,9 @@ static struct wire_header make_header(struct fuzz_bytes *in, size_t payload) {
     h.key = (int32_t)(fuzz_number(in) & INT32_MAX);
     h.job = fuzz_word(in, 8), h.incarnation = fuzz_word(in, 8), h.manifest = fuzz_word(in, 8);
     h.clock = fuzz_word(in, 8), h.mask = fuzz_word(in, 8), h.seq = (uint64_t)fuzz_number(in);
-    h.step = fuzz_number(in) & INT64_MAX, h.version = fuzz_number(in) & INT64_MAX;
-    h.staleness = fuzz_number(in) & INT64_MAX;
-    h.ready_ns = fuzz_number(in) & INT64_MAX >> 2, h.peers_ready_ns = fuzz_number(in) & INT64_MAX >> 2;
+    h.step = fuzz_number(in) & COUNTED_MAX, h.version = fuzz_number(in) & COUNTED_MAX;
+    h.staleness = fuzz_number(in) & COUNTED_MAX;
+    h.ready_ns = fuzz_number(in) & COUNTED_MAX, h.peers_ready_ns = fuzz_number(in) & COUNTED_MAX;
     h.flags = (uint32_t)fuzz_word(in, 2) & WIRE_FLAGS;
     h.place = (uint64_t)fuzz_number(in), h.into = (uint64_t)fuzz_number(in);
     h.epoch = (uint32_t)fuzz_number(in) & INT32_MAX;

@@ -142,10 +142,24 @@ int threads_hub_run(int size, const char *flag, int (*work)(void *ctx, struct th
 }
 
 // ---------------------------------------------------------------- waiting and giving up
-// Sleeps until the channel moves; ETIMEDOUT at the deadline. deadline_s <= 0: none.
-static int channel_sleep(struct collective_threads *t, const struct timespec *until) {
+// A deadline in quarters. A process that stood still (Ctrl-Z, a computer that slept) wakes behind the end of one
+// quarter and not of all: its ranks have the others yet to come in.
+struct patience {
+    struct timespec until;
+    int quarters;
+};
+
+static struct patience patience_of(const struct collective_threads *t, int quarters) {
+    return (struct patience){moment_in(0.25 * t->impl.head.deadline_s), quarters};
+}
+
+// Sleeps until the channel moves, or a quarter has gone by; ETIMEDOUT behind the last one. deadline_s <= 0: none.
+static int channel_sleep(struct collective_threads *t, struct patience *p) {
     if (t->impl.head.deadline_s <= 0) return pthread_cond_wait(&t->channel->moved, &t->channel->lock);
-    return pthread_cond_timedwait(&t->channel->moved, &t->channel->lock, until);
+    int rc = pthread_cond_timedwait(&t->channel->moved, &t->channel->lock, &p->until);
+    if (rc != ETIMEDOUT || p->quarters <= 1) return rc;
+    *p = patience_of(t, p->quarters - 1);
+    return 0;
 }
 
 int threads_fail_aborted(struct collective_threads *t, enum collective_primitive p) {
@@ -214,7 +228,7 @@ static void let_everyone_through(struct threads_channel *ch, int size) {
 static int meet_first(struct collective_threads *t, const struct collective_call *call) {
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->impl.head.rank];
-    struct timespec until = moment_in(t->impl.head.deadline_s);
+    struct patience patience = patience_of(t, 4);
     double start = now_seconds();
     t->sequence++;
     pthread_mutex_lock(&ch->lock);
@@ -235,11 +249,11 @@ static int meet_first(struct collective_threads *t, const struct collective_call
             pthread_mutex_unlock(&ch->lock);
             return threads_fail_aborted(t, call->primitive);
         }
-        if (channel_sleep(t, &until) != ETIMEDOUT || ch->generation != generation ||
+        if (channel_sleep(t, &patience) != ETIMEDOUT || ch->generation != generation ||
             atomic_load(&t->hub->aborted))
             continue;
         if (!somebody_is_slow(t, call, now_seconds() - start)) return meet_timed_out(t, call);
-        until = moment_in(0.25 * t->impl.head.deadline_s);
+        patience = patience_of(t, 1);
     }
     pthread_mutex_unlock(&ch->lock);
     mine->passed++;
@@ -276,7 +290,7 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 // memory.
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call) {
-    struct timespec until = moment_in(t->impl.head.deadline_s);
+    struct patience patience = patience_of(t, 4);
     bool late = false;
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
@@ -292,7 +306,7 @@ int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum
         if (busy)
             pthread_cond_wait(&t->channel->moved, &t->channel->lock);
         else
-            late = channel_sleep(t, &until) == ETIMEDOUT;
+            late = channel_sleep(t, &patience) == ETIMEDOUT;
     }
     return 0;
 }

@@ -2,9 +2,12 @@
 // and what happens when ranks disagree, do not come, or give up.
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
 // clang-format off
 #include <cmocka.h>
 // clang-format on
@@ -228,6 +231,42 @@ static void test_a_missing_rank_is_named_by_the_deadline(void **state) {
     assert_mentions(t[2].error, "rank 0 did not come");
 }
 
+// Rank 1 comes after 0.6 s that it sleeps in small pieces, so that it has not come when a process wakes that stood still.
+static int body_late(struct rank_thread *t) {
+    float x = 1, y = 0;
+    for (int i = 0; i < 60 && t->rank == 1; i++) usleep(10000);
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    return stream_sync(t->s[0]) == 0 && y == 2 ? 0 : -1;
+}
+
+static void *stand_still(void *arg) {
+    (void)arg;
+    usleep(200000);
+    kill(getpid(), SIGSTOP);
+    return NULL;
+}
+
+// Ctrl-Z for longer than the deadline while a rank waits.
+static void test_a_process_that_stood_still_goes_on(void **state) {
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        struct rank_thread t[2];
+        pthread_t stop;
+        if (pthread_create(&stop, NULL, stand_still, NULL)) _exit(2);
+        run_ranks(t, 2, 4, body_late);
+        _exit(t[0].rc || t[1].rc);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
+    sleep(5);
+    kill(child, SIGCONT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 // Rank 0 gives up while the others wait without a deadline, some of them on the other channel.
 static int body_abort(struct rank_thread *t) {
     float x = 0, y;
@@ -330,6 +369,7 @@ int main(void) {
         cmocka_unit_test(test_many_in_flight_on_two_channels),
         cmocka_unit_test(test_differing_calls_are_named),
         cmocka_unit_test(test_a_missing_rank_is_named_by_the_deadline),
+        cmocka_unit_test(test_a_process_that_stood_still_goes_on),
         cmocka_unit_test(test_abort_ends_every_wait),
         cmocka_unit_test(test_sums_without_arithmetic_are_refused),
         cmocka_unit_test(test_impossible_hubs_are_refused),

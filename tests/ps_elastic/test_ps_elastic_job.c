@@ -27,6 +27,7 @@ struct shared {
     int contributors[STEPS + 1];    // of the step before
     int64_t joined_at;              // step; -1: nobody has joined
     _Atomic int left;               // worker 0 waits in its last steps until the other has come
+    _Atomic int killed;             // the victim is; who takes its rank may begin with the same step
     struct step_stats last;
     int rc[ROLES];
     char error[ROLES][512];
@@ -55,7 +56,8 @@ static int on_step(void *ctx, int rank, int64_t step) {
     atomic_store(&b->step[rank], step);
     usleep(5000);
     // Neither side runs away from what the test waits for.
-    while (rank == VICTIM && step == VICTIM_STEP && now_seconds() < end) usleep(1000);
+    bool victim = rank == VICTIM && step == VICTIM_STEP;
+    while (victim && !atomic_load(&b->killed) && now_seconds() < end) usleep(1000);
     while (rank == 0 && step == STEPS / 2 && atomic_load(&b->left) && now_seconds() < end) usleep(1000);
     return 0;
 }
@@ -164,6 +166,7 @@ static void job_run(struct job *j, bool comes_back) {
     while (atomic_load(&j->shared->step[VICTIM]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
     assert_int_equal(kill(j->pid[victim], SIGKILL), 0);
     waitpid(j->pid[victim], NULL, 0);
+    atomic_store(&j->shared->killed, 1);
     if (comes_back) start(j, LATER);
     for (int i = 0; i < (comes_back ? ROLES : LATER); i++)
         if (i != victim) end_of(j, i, end);

@@ -42,7 +42,7 @@ WAIT = ("test_job_launch", "test_drill.py", "test_restart.py", "test_compare_com
 ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "test_*_time", "test_*_time.py",
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_overlap.py", "test_medium.py", "test_soak.py",
-         "test_job_arrivals", "test_ps_elastic_job", "test_ps_net", "test_ps_bench", "test_shared_trouble")
+         "test_job_arrivals", "test_ps_net", "test_ps_bench", "test_shared_trouble")
 STEP_BACK = "5"  # `nice` of what computes
 AGAIN = 3  # programs that may be asked a second time
 CRASH = re.compile(r"Test failed with exception|AddressSanitizer|ThreadSanitizer|runtime error:")

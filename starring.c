@@ -20,6 +20,7 @@
 #include "shared/generate/command.h"
 #include "shared/launch/stop.h"
 #include "shared/launch/train_command.h"
+#include "shared/plan/plan_command.h"
 #include "shared/report/summary_command.h"
 #include "shared/train/local.h"
 #include "starring_revision.h"
@@ -77,7 +78,8 @@ int main(int argc, char **argv) {
                     {"server", role_server, true},         {"worker", role_worker, true},
                     {"bench", cmd_bench, false},           {"data", data_command, false},
                     {"summary", summary_command, false},   {"evaluate", evaluate_command, false},
-                    {"generate", generate_command, false}, {"keygen", keygen_command, false}};
+                    {"generate", generate_command, false}, {"keygen", keygen_command, false},
+                    {"plan", plan_command, false}};
     const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
     output_open_streams();

@@ -287,6 +287,38 @@ const struct cli_command command_keygen = {
     .max_words = 1,
 };
 
+// The rates stand in shared/plan/plan_rates.c.
+static const struct cli_option plan_options[] = {
+    {"device-memory", NULL, "SIZE", "what one worker's device has, as 6G: nothing above it is proposed", 0},
+    {"host-memory", NULL, "SIZE",
+     "what one worker may take of its host, beside a GPU's memory or with it (any)", 0},
+    {"disk", NULL, "SIZE", "what one worker may put on disk (any)", 0},
+    {"most-batch", NULL, "B", "the largest micro-batch tried (64)", 0},
+    {"all", NULL, NULL, "every plan that fits, not the fastest twelve", 0},
+    {"tflops", NULL, "X", "Tflop/s that products reach on one worker (0.1; --device cuda: 400)", 0},
+    {"wire-rate", NULL, "GB/S", "of a rank's link, each way (2; cuda: 50)", 0},
+    {"device-memory-rate", NULL, "GB/S", "bandwidth of a device's memory (10; cuda: 3000)", 0},
+    {"host-memory-rate", NULL, "GB/S", "bandwidth of a host's memory per worker (10; cuda: 200)", 0},
+    {"host-link-rate", NULL, "GB/S", "between host and device (10; cuda: 50)", 0},
+    {"disk-rate", NULL, "GB/S", "of the disk that is offloaded to (1; cuda: 5)", 0},
+    {"json", NULL, NULL, "print every plan that fits as one document", 0},
+};
+
+const struct cli_command command_plan = {
+    .name = "plan",
+    .usage = "--device-memory SIZE [--model M] [--workers N] [OPTIONS]",
+    .summary =
+        "Names what fits: topology, offload, recomputation and micro-batch, fastest first. Memory and bytes are\n"
+        "those that train --dry-run predicts; times follow from rates, and only put the plans in order. With\n"
+        "--topology T, plans of that one alone. Exit status: 0 something fits, 1 nothing does, 2 wrong options.",
+    .examples =
+        "  starring plan --model gpt2-1558m --device-memory 6G --workers 1\n"
+        "  starring plan --model llama-2-7b --device cuda --device-memory 80G --workers 8 --seq 4096 --dtype bf16\n",
+    CLI_OPTIONS(plan_options),
+    CLI_COMMON(common),
+    .common_words = "What the plans have in common, as train takes it:",
+};
+
 void commands_overview(FILE *f) {
     fputs(
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
@@ -296,6 +328,7 @@ void commands_overview(FILE *f) {
         "  starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint\n"
         "                                                                     how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
+        "  starring plan --device-memory SIZE                                 what fits, fastest first\n"
         "  starring summary DIR                                               a run's table again\n"
         "  starring evaluate DIR                                              held-out loss of its snapshots\n"
         "  starring generate --model RUN --prompt TEXT                        text from a run's weights\n"

@@ -1,0 +1,221 @@
+#include "shared/plan/plan_search.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/command/cli.h"
+#include "shared/core/error.h"
+#include "shared/core/text.h"
+#include "shared/device/device_choice.h"
+#include "shared/launch/launch_check.h"
+#include "shared/memory/memory_need.h"
+#include "shared/model/spec.h"
+
+const struct plan_knob plan_knobs[PLAN_KNOBS] = {
+    {"recompute", "activation_checkpointing.recompute", {NULL, "cheap", "block", ""}},
+    {"offload_optimizer", "zero_optimization.offload_optimizer.device", {NULL, "cpu", "nvme", ""}},
+    {"offload_param", "zero_optimization.offload_param.device", {NULL, "cpu", "nvme", ""}},
+};
+enum { KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM };
+
+// ---------------------------------------------------------------- one candidate
+static double of_state(const struct config *c, const struct job *j) {
+    double ranks = c->variant == 0 && c->row->takes_stage ? 1 : c->workers;
+    return (double)j->layout->params * (double)optimizer_bytes(c->optimizer.row, true) / ranks;
+}
+
+static double largest_server(const struct job *j) {
+    struct prediction p = {0};
+    if (config_ranks(j->config, "server") < 1 || prediction_of_rank(j, "server", 0, &p)) return 0;
+    return (double)mem_device_bytes(p.memory.predicted_bytes);
+}
+
+static double busiest(const struct job *j) {
+    double most = 0;
+    for (const struct topology_role *r = j->config->row->roles; r->name; r++) {
+        struct prediction p = {0};
+        if (config_ranks(j->config, r->name) < 1 || prediction_of_rank(j, r->name, 0, &p)) continue;
+        double sent = (double)p.wire.sent_per_step, received = (double)p.wire.received_per_step;
+        if (sent > most) most = sent;
+        if (received > most) most = received;
+    }
+    return most;
+}
+
+// What a rank has to do in a step, from the prediction of the same run.
+static struct plan_work work_of(const struct job *j, const struct plan_candidate *c) {
+    const struct config *cfg = j->config;
+    const char *optimizer = c->knob[KNOB_OPTIMIZER], *param = c->knob[KNOB_PARAM];
+    double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
+    double state = of_state(cfg, j), moved = (double)j->layout->params * (double)dtype_size(cfg->dtype);
+    struct plan_work w = {.flops = tokens * model_flops_per_token(&j->spec, cfg->seq).causal,
+                          .wire_bytes = c->wire_bytes,
+                          .update_bytes = 2 * state,
+                          .states_on_host = optimizer != NULL};
+    if (optimizer) w.host_link_bytes += moved / cfg->workers;
+    if (optimizer && !strcmp(optimizer, "nvme")) w.disk_bytes += 2 * state;
+    // The own shard comes up for each gather: forward and backward.
+    if (param) w.host_link_bytes += 2 * (double)cfg->accumulation * moved / cfg->workers;
+    if (param && !strcmp(param, "nvme"))
+        w.disk_bytes += (2 * (double)cfg->accumulation + 1) * moved / cfg->workers;
+    return w;
+}
+
+static double disk_of(const struct job *j, const struct plan_candidate *c) {
+    const char *optimizer = c->knob[KNOB_OPTIMIZER], *param = c->knob[KNOB_PARAM];
+    double bytes = optimizer && !strcmp(optimizer, "nvme") ? of_state(j->config, j) : 0;
+    if (param && !strcmp(param, "nvme"))
+        bytes += (double)j->layout->params * (double)dtype_size(j->config->dtype) / j->config->workers;
+    return bytes;
+}
+
+static int measure(const struct plan_question *q, const struct job *j, struct plan_candidate *c) {
+    const struct config *cfg = j->config;
+    const struct memory_part part = {"worker", 0, 1, .processes = true, .gpus = 1};
+    struct memory_need need;
+    struct prediction p = {0};
+    if (prediction_of_rank(j, "worker", 0, &p) || memory_need_of(j, &part, &need)) return -1;
+    c->device_bytes = (double)mem_device_bytes(p.memory.predicted_bytes);
+    if (need.gpus) c->device_bytes += need.gpu[0].allowed_bytes;
+    c->host_bytes = need.host.predicted_bytes + need.host.allowed_bytes;
+    c->disk_bytes = disk_of(j, c);
+    c->server_bytes = largest_server(j);
+    c->wire_bytes = busiest(j);
+    c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
+    struct plan_work w = work_of(j, c);
+    c->step = plan_step_of(&w, &q->rates);
+    c->tokens_per_s = (double)c->tokens / c->step.total_s;
+    c->fits = (q->device_bytes <= 0 || c->device_bytes <= q->device_bytes) &&
+              (q->host_bytes <= 0 || c->host_bytes <= q->host_bytes) &&
+              (q->disk_bytes <= 0 || c->disk_bytes <= q->disk_bytes);
+    return 0;
+}
+
+// The configuration of a candidate: what the caller gave, and its own keys behind. NULL: refused.
+static struct config *config_of(const struct plan_question *q, const struct plan_candidate *c) {
+    struct cli_args args = *q->args;
+    char batch[24];
+    args.owned = NULL;
+    args.owned_count = 0;
+    args.overrides = xcalloc(args.override_count + 2 + PLAN_KNOBS, sizeof *args.overrides);
+    size_t n = q->args->override_count;
+    memcpy(args.overrides, q->args->overrides, n * sizeof *args.overrides);
+    snprintf(batch, sizeof batch, "%lld", (long long)c->batch);
+    args.overrides[n++] = (struct config_override){.path = "topology", .value = c->topology};
+    args.overrides[n++] = (struct config_override){.path = "train_micro_batch_size_per_gpu", .value = batch};
+    for (int k = 0; k < PLAN_KNOBS; k++)
+        if (c->knob[k])
+            args.overrides[n++] = (struct config_override){.path = plan_knobs[k].path, .value = c->knob[k]};
+    struct config *config = config_load(q->topologies, cli_get(q->args, "config"), args.overrides, n);
+    free(args.overrides);
+    if (!config) return NULL;
+    device_resolve(config);
+    if (config->row->resolve) config->row->resolve(config, &(struct rank_env){0});
+    if (launch_check(config)) config_destroy(&config);
+    return config;
+}
+
+// Whether there is such a run; then c has been predicted.
+static bool try(const struct plan_question *q, struct plan_candidate *c) {
+    struct config *config = config_of(q, c);
+    struct job j = {.ranks_here = 1};
+    bool ok = config && !job_open(&j, config, true) && !measure(q, &j, c);
+    job_close(&j);
+    config_destroy(&config);
+    return ok;
+}
+
+// ---------------------------------------------------------------- all of them
+static bool same_cost(const struct plan_candidate *a, const struct plan_candidate *b) {
+    return !strcmp(a->topology, b->topology) && a->batch == b->batch && a->device_bytes == b->device_bytes &&
+           a->host_bytes == b->host_bytes && a->disk_bytes == b->disk_bytes && a->wire_bytes == b->wire_bytes;
+}
+
+// Of one topology and one setting of the knobs the batch with the most tokens a second.
+static void add_best(const struct plan_question *q, struct plan_candidate c, struct plan *out) {
+    struct plan_candidate best = {0};
+    for (c.batch = 1; c.batch <= q->most_batch; c.batch *= 2) {
+        if (!try(q, &c)) break;
+        if (!out->tried || c.device_bytes < out->least.device_bytes) out->least = c;
+        out->tried = true;
+        if (!c.fits) break;
+        if (c.tokens_per_s > best.tokens_per_s) best = c;
+    }
+    if (!best.fits) return;
+    for (int i = 0; i < out->count; i++)
+        if (same_cost(&out->all[i], &best)) return;
+    out->all = xrealloc(out->all, (size_t)(out->count + 1) * sizeof *out->all);
+    out->all[out->count++] = best;
+}
+
+static void with_knobs(const struct plan_question *q, struct plan_candidate c, int knob, struct plan *out) {
+    if (knob == PLAN_KNOBS) {
+        add_best(q, c, out);
+        return;
+    }
+    for (int v = 0; !plan_knobs[knob].values[v] || *plan_knobs[knob].values[v]; v++) {
+        c.knob[knob] = plan_knobs[knob].values[v];
+        with_knobs(q, c, knob + 1, out);
+    }
+}
+
+static int faster(const void *a, const void *b) {
+    const struct plan_candidate *x = a, *y = b;
+    if (x->tokens_per_s != y->tokens_per_s) return x->tokens_per_s < y->tokens_per_s ? 1 : -1;
+    return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
+}
+
+// The variants that have formulas of their own: those that keep something else where.
+static void with_topologies(const struct plan_question *q, struct plan *out) {
+    for (int r = 0; q->topologies->row[r]; r++) {
+        const struct topology_row *row = q->topologies->row[r];
+        for (int v = 0; v < (row->textbook > 0 ? row->textbook : 1); v++) {
+            struct topology_variant name;
+            struct plan_candidate c = {0};
+            row->variant(v, &name);
+            if (q->topology && strcmp(q->topology, name.name)) continue;
+            if (row->max_workers && out->config->workers > row->max_workers) continue;
+            snprintf(c.topology, sizeof c.topology, "%s", name.name);
+            with_knobs(q, c, 0, out);
+        }
+    }
+}
+
+int plan_search(const struct plan_question *q, struct plan *out) {
+    struct job j = {.ranks_here = 1};
+    *out = (struct plan){0};
+    out->config =
+        config_load(q->topologies, cli_get(q->args, "config"), q->args->overrides, q->args->override_count);
+    if (!out->config) return -1;
+    device_resolve(out->config);
+    int rc = job_open(&j, out->config, true);
+    out->params = rc ? 0 : j.layout->params;
+    job_close(&j);
+    if (rc) return -1;
+    error_quiet(1);
+    with_topologies(q, out);
+    error_quiet(0);
+    error_clear();
+    if (out->count) qsort(out->all, (size_t)out->count, sizeof *out->all, faster);
+    if (!out->tried)
+        return fail("plan: no topology can be planned with these options; --dry-run of one says why");
+    return 0;
+}
+
+void plan_free(struct plan *p) {
+    free(p->all);
+    config_destroy(&p->config);
+    *p = (struct plan){0};
+}
+
+char *plan_flags(const struct plan_candidate *c) {
+    char *text = xasprintf("--topology %s --batch %lld", c->topology, (long long)c->batch);
+    for (int k = 0; k < PLAN_KNOBS; k++) {
+        if (!c->knob[k]) continue;
+        char *more = xasprintf("%s --set %s=%s", text, plan_knobs[k].path, c->knob[k]);
+        free(text);
+        text = more;
+    }
+    return text;
+}

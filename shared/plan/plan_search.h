@@ -1,0 +1,63 @@
+// Every way of training a model that the program knows and that fits: topologies, knobs (what is offloaded, what is
+// computed again) and micro-batches, each predicted as --dry-run predicts it, fastest first.
+//
+// A candidate is the caller's options and a few configuration keys behind them, so that what is printed can be typed.
+// What the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out.
+#ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
+#define STARRING_SHARED_PLAN_PLAN_SEARCH_H
+
+#include "shared/command/cli.h"
+#include "shared/config/config.h"
+#include "shared/plan/plan_rates.h"
+
+#define PLAN_KNOBS 3  // rows of plan_knobs
+
+// A configuration key and its values, from the fastest to the one that saves most. A value that is NULL leaves the key out.
+struct plan_knob {
+    const char *name, *path;
+    const char *values[4];  // ends with ""
+};
+extern const struct plan_knob plan_knobs[PLAN_KNOBS];
+
+struct plan_question {
+    const struct topology_table *topologies;
+    const struct cli_args *args;      // the caller's options
+    const char *topology;             // the only one to be tried; NULL: all
+    double device_bytes, host_bytes;  // limits per rank; 0: none
+    double disk_bytes;                // likewise
+    int64_t most_batch;               // largest micro-batch tried
+    struct plan_rates rates;
+};
+
+struct plan_candidate {
+    char topology[24];
+    const char *knob[PLAN_KNOBS];  // the value of each, or NULL
+    int64_t batch;                 // sequences of a micro-batch
+    int64_t tokens;                // of a step, of all workers
+    double device_bytes;           // of a worker: the ledger, on a GPU with the allowance of memory_need.h
+    double host_bytes;             // of a worker beside it, with the allowance
+    double disk_bytes;             // of a worker
+    double server_bytes;           // of the largest server; 0: there is none
+    double wire_bytes;             // of a step: the larger way of the busiest rank
+    struct plan_step step;
+    double tokens_per_s;
+    bool fits;
+};
+
+struct plan {
+    struct plan_candidate *all;  // those that fit, fastest first; owned
+    int count;
+    struct plan_candidate least;  // the one that needs the least of the device, where none fits
+    bool tried;                   // there was any
+    struct config *config;        // the question's own, for the head of a table; owned
+    int64_t params;
+};
+
+// 0, or -1 after logging: the options are wrong, or the model is not there.
+int plan_search(const struct plan_question *q, struct plan *out);
+void plan_free(struct plan *p);
+
+// The options of a candidate as they are typed behind those that were given (malloc'd).
+char *plan_flags(const struct plan_candidate *c);
+
+#endif

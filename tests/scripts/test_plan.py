@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""starring plan: what it names fits by --dry-run's own figures, in the order that the rates make, and can be typed."""
+import json
+import os
+import shlex
+import subprocess
+import unittest
+
+STARRING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "starring")
+MIB = 1 << 20
+
+
+def run(*args):
+    return subprocess.run([STARRING, *args], capture_output=True, text=True, timeout=120)
+
+
+def plan(*args):
+    done = run("plan", "--json", *args)
+    return json.loads(done.stdout), done
+
+
+def dry(common, options):
+    done = run("train", "--dry-run", "--json", *common, *shlex.split(options))
+    assert done.returncode == 0, done.stderr
+    doc = json.loads(done.stdout)
+    worker = [m for m in doc["memory"] if m["role"] == "worker"][0]
+    wire = max(max(w["predicted_sent"], w["predicted_received"]) for w in doc["wire"])
+    return worker["predicted_bytes"], wire
+
+
+class Plan(unittest.TestCase):
+    common = ["--model", "gpt2-124m", "--workers", "2", "--dtype", "bf16", "--device", "cpu"]
+
+    def test_each_plan_is_what_dry_run_predicts(self):
+        doc, done = plan("--device-memory", "2G", *self.common)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(len(doc["plans"]), 3)
+        self.assertGreater(len({p["topology"] for p in doc["plans"]}), 3)
+        for p in doc["plans"]:
+            device, wire = dry(self.common, p["options"])
+            self.assertEqual((p["device_bytes"], p["wire_bytes_per_step"]), (device, wire), p)
+            self.assertLessEqual(device, 2048 * MIB)
+
+    def test_fastest_first(self):
+        doc, _ = plan("--device-memory", "4G", *self.common)
+        speeds = [p["tokens_per_second"] for p in doc["plans"]]
+        self.assertEqual(speeds, sorted(speeds, reverse=True))
+        for p in doc["plans"]:
+            beside = max(p["compute_seconds"] + p["recompute_seconds"], p["wire_seconds"])
+            self.assertAlmostEqual(p["step_seconds"], beside + p["update_seconds"], places=9)
+            self.assertAlmostEqual(p["tokens_per_second"], p["tokens_per_step"] / p["step_seconds"], places=6)
+
+    def test_a_slow_wire_puts_what_moves_least_first(self):
+        doc, _ = plan("--device-memory", "4G", "--wire-rate", "0.0001", "--most-batch", "1", *self.common)
+        moved = [p["wire_bytes_per_step"] for p in doc["plans"]]
+        self.assertEqual(moved[0], min(moved))
+        self.assertEqual(doc["plans"][0]["bound"], "wire")
+        self.assertGreater(max(moved), min(moved))
+
+    def test_one_topology_alone(self):
+        doc, _ = plan("--device-memory", "4G", "--topology", "zero:3", *self.common)
+        self.assertEqual({p["topology"] for p in doc["plans"]}, {"zero:3"})
+
+    def test_less_memory_leaves_fewer_plans(self):
+        wide, _ = plan("--device-memory", "4G", *self.common)
+        tight, _ = plan("--device-memory", "1900M", *self.common)
+        names = lambda doc: {p["topology"] for p in doc["plans"]}
+        self.assertLess(names(tight), names(wide))
+
+    def test_nothing_fits(self):
+        doc, done = plan("--device-memory", "20M", *self.common)
+        self.assertEqual((done.returncode, doc["plans"]), (1, []))
+        self.assertGreater(doc["least"]["device_bytes"], 20 * MIB)
+        self.assertIn("nothing fits 20.0 MiB of device memory", done.stderr)
+        self.assertIn(doc["least"]["options"], done.stderr)
+
+    def test_limits_of_host_and_batch(self):
+        _, done = plan("--device-memory", "4G", "--host-memory", "1M", *self.common)
+        self.assertEqual(done.returncode, 1)
+        doc, _ = plan("--device-memory", "4G", "--most-batch", "2", *self.common)
+        self.assertEqual(max(p["micro_batch_size"] for p in doc["plans"]), 2)
+
+    def test_wrong_options(self):
+        for args, word in ((["--model", "demo"], "--device-memory SIZE is missing"),
+                           (["--device-memory", "1G", "--model", "nosuch"], "nosuch"),
+                           (["--device-memory", "x"], "device-memory"),
+                           (["--device-memory", "1G", "--wire-rate", "0"], "wire-rate"),
+                           (["--device-memory", "1G", "--topology", "zero:9"], "zero:9")):
+            done = run("plan", *args)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(word, done.stderr)
+
+    def test_the_table_says_what_to_type(self):
+        done = run("plan", "--device-memory", "4G", *self.common)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--tflops 0.1 Tflop/s", done.stdout)
+        self.assertIn("The first: starring train .. --topology", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

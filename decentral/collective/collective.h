@@ -9,10 +9,11 @@
 // Errors      A failure, an abort or a peer that does not come within deadline_ms fails the stream;
 //             collective_error has the text, which names the operation and the rank missing.
 // Reduction   ordered (the default): 16-bit pieces are added in fp32 in rank order and rounded once
-//             (ARCHITECTURE.md, Numerics 1); fp64 in rank order; int64 exactly. native: the library's own
-//             order.
+//             (ARCHITECTURE.md, Numerics 1); fp64 in rank order; int64 exactly, by the library where the engine
+//             has one: any order gives the same bits. native: the library's own order.
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
-//             buffer out and in; all_reduce both. A control communicator counts as control bytes. A barrier
+//             buffer out and in; all_reduce both, 2(N-1)/N of it. What a library sums itself is counted by this
+//             formula, however it moves the bytes. A control communicator counts as control bytes. A barrier
 //             moves no payload.
 // Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
 //             tell what device they compute on, a wait goes on beyond the deadline while all who have not come

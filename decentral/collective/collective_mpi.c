@@ -1,7 +1,7 @@
 // Collectives between processes, over Open MPI. What it moves messages through is mpi_medium.h's.
 //
-// The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages, and in native
-// mode the library's nonblocking reductions: only nonblocking calls allow a deadline. Waiting is a loop that
+// The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages; of int64, and in native
+// mode, reductions are the library's nonblocking ones: only nonblocking calls allow a deadline. Waiting is a loop that
 // tests, yields, then sleeps a few microseconds, so that ranks sharing a core do not starve each other. Open
 // MPI makes progress only while somebody tests.
 //
@@ -374,10 +374,16 @@ static int run_native(struct collective_mpi *m, const struct collective_call *c)
 }
 
 // ---------------------------------------------------------------- the table
+// The library's own all_reduce and reduce need none.
+static bool needs_staging(const struct collective_mpi *m, const struct collective_call *c) {
+    bool reduces = collective_reduces(c->primitive) && m->x.impl.head.size > 1;
+    return reduces &&
+           (c->primitive == COLLECTIVE_REDUCE_SCATTER || !collective_by_library(c, m->x.impl.head.mode));
+}
+
 // On host memory.
 static int run_here(struct exchanger *x, const struct collective_call *call) {
-    bool native =
-        collective_reduces(call->primitive) && x->impl.head.mode == REDUCE_NATIVE && x->impl.head.size > 1;
+    bool native = collective_by_library(call, x->impl.head.mode) && x->impl.head.size > 1;
     return native ? run_native((struct collective_mpi *)x, call) : exchange_run(x, call);
 }
 
@@ -386,7 +392,7 @@ static int mpi_run(struct collective_impl *impl, const struct collective_call *c
     bool staged = !dev_host_memory(stream_device(call->stream));
     m->stream = call->stream;
     if (staged && m->x.host) return exchange_staged(&m->x, call, run_here);
-    if (staged || (collective_reduces(call->primitive) && !m->x.staging && impl->head.size > 1))
+    if (staged || (needs_staging(m, call) && !m->x.staging))
         return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
                                     collective_name(call->primitive), m->channel, staged ? "host " : "");
     return run_here(&m->x, call);

@@ -1,7 +1,8 @@
 // Collectives between processes over Open MPI: MPI_Init_thread(MULTIPLE) once, then one duplicate of
 // MPI_COMM_WORLD a channel; every rank creates its channels in the same order.
 //
-// Staging     Reductions need it: a channel created without any refuses them. Where device memory is not the
+// Staging     Reductions need it, but for all_reduce and reduce by the library: a channel created without any refuses
+//             them. Where device memory is not the
 //             host's, every operation, reductions too, passes through host staging instead, which the
 //             channels of one stream may share.
 // Failure     After one, mpi_world_close leaves MPI without MPI_Finalize, which would wait for the lost: end

@@ -45,6 +45,11 @@ static inline bool collective_reduces(enum collective_primitive p) {
 static inline bool collective_rooted(enum collective_primitive p) {
     return collective_rows[p].senders == HOLDER_ROOT || collective_rows[p].receivers == HOLDER_ROOT;
 }
+// Whether an engine's library adds up, where the engine has one: when it is asked to, and int64 always. Integers wrap
+// around, so that their sum is the same in any order.
+static inline bool collective_by_library(const struct collective_call *c, enum reduce_mode mode) {
+    return collective_reduces(c->primitive) && (mode == REDUCE_NATIVE || c->dt == DT_I64);
+}
 // The root sends from the buffer that the others receive into.
 static inline bool collective_in_one_buffer(enum collective_primitive p) {
     const struct collective_row *r = &collective_rows[p];

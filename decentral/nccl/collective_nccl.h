@@ -1,6 +1,6 @@
 // Collectives between GPUs over NCCL. Results are those of collective.h; ordered reductions exchange pieces
 // by grouped sends and receives into staging and add them with OP_REDUCE, so they give the bits of the other
-// engines.
+// engines. Sums of int64 are NCCL's own: any order gives the same bits.
 //
 // Threads     Collectives enqueue from the rank's thread; NCCL is called on the streams' threads and, to
 //             abort, on a watching thread of each collective.

@@ -88,7 +88,8 @@ void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
     struct stream *s = call->stream;
     bool library = nccl_has(call->primitive);
-    bool ordered = collective_reduces(call->primitive) && (head->mode == REDUCE_ORDERED || !library);
+    bool ordered =
+        collective_reduces(call->primitive) && !(library && collective_by_library(call, head->mode));
     if (atomic_load(&c->impl.failed)) {
         c->world->so->fail(s, c->impl.error);
         return;

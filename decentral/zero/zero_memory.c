@@ -63,11 +63,9 @@ static void carve_control(struct zero *z) {
     gather->host_staging = arena_take(&z->arena, MEM_HOST, block);
     reduce->host_staging_bytes = block > values ? block : values;
     reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
-    z->control_memory = *reduce;  // the channels of one stream share the host's
+    z->control_memory = *reduce;  // the channels of one stream share the host's; it sums int64 alone
     reduce->staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
     reduce->staging = arena_take(&z->arena, MEM_COMM, reduce->staging_bytes);
-    z->control_memory.staging_bytes = collective_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
-    z->control_memory.staging = arena_take(&z->arena, MEM_COMM, z->control_memory.staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
     z->scalars = arena_take(&z->arena, MEM_WORKSPACE, zero_words_bytes(z));
     z->shares = zero_shares_behind(z->scalars);

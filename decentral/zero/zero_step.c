@@ -51,6 +51,11 @@ static void launch_norm(struct zero *z) {
                                                       .dt = z->opt.dtype});
 }
 
+// What an all_reduce of the norm's words sends of them: the formula's 2(N-1)/N.
+static uint64_t norm_bytes(int size) {
+    return 2 * (uint64_t)(size - 1) * EXACT_SUM_WORDS * sizeof(int64_t) / (uint64_t)size;
+}
+
 static void launch_decision(struct zero *z, const struct step_input *in) {
     int words = zero_step_words(z), at = words * z->base.rank;
     struct stream *reduce = z->reduce_stream;
@@ -63,7 +68,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     event_record(z->norm_done, z->opt.compute);
     struct zero_move m = {TRANSFER_CONTROL, -1, 0, {timeline_moment(z->base.timeline)}};
     stream_wait_event(reduce, z->norm_done);
-    m.bytes = EXACT_SUM_WORDS * sizeof(int64_t);
+    m.bytes = norm_bytes(z->base.size);
     uint64_t id = zero_move_begin(z, reduce, &m);
     collective_all_reduce(z->control, reduce, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
     zero_move_end(z, reduce, id);

@@ -118,6 +118,30 @@ static int job_native_16bit_is_refused(struct mpi_rank *r) {
     return refused(r, o, "no bf16 natively");
 }
 
+// What the norm needs: an ordered channel without staging sums int64, counted by the formula of a ring, also where the
+// sum wraps around.
+static int job_exact(struct mpi_rank *r) {
+    int64_t x[EXACT_SUM_WORDS], size = r->size;
+    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 60, .control = true});
+    for (int i = 0; i < EXACT_SUM_WORDS; i++) x[i] = i ? INT64_C(1) << (i + 20) : INT64_MAX / 2;
+    collective_all_reduce(c, r->s, x, x, EXACT_SUM_WORDS, DT_I64);
+    int rc = stream_sync(r->s);
+    for (int i = 0; i < EXACT_SUM_WORDS; i++) {
+        uint64_t one = i ? UINT64_C(1) << (i + 20) : INT64_MAX / 2;
+        if ((uint64_t)x[i] != one * (uint64_t)size) rc = -1;
+    }
+    size_t formula = 2 * (size_t)(size - 1) * sizeof x / (size_t)size;
+    if (atomic_load(&r->wire.control_sent) != formula || atomic_load(&r->wire.control_received) != formula ||
+        atomic_load(&r->wire.payload_sent))
+        rc = -1;
+    float y = 0;  // whose order matters
+    collective_all_reduce(c, r->s, &y, &y, 1, DT_F32);
+    if (!rc) rc = expect_failure(c, r->s, "without staging");
+    stream_destroy(&r->s);
+    collective_destroy(&c);
+    return rc;
+}
+
 static int job_no_staging_is_refused(struct mpi_rank *r) {
     return refused(r, (struct collective_options){0}, "without staging");
 }
@@ -274,6 +298,7 @@ static const struct job {
     {"staged", job_staged, false, 3, true},
     {"native_16bit_is_refused", job_native_16bit_is_refused, false, 3, false},
     {"no_staging_is_refused", job_no_staging_is_refused, false, 3, false},
+    {"exact", job_exact, false, 3, false},
     {"zero", job_zero, false, 3, false},
     {"time", job_time, false, 3, false},
     {"missing", job_missing, true, 3, false},

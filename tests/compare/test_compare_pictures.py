@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 import unittest
 import xml.etree.ElementTree as etree
@@ -306,6 +307,45 @@ class Others(Case):
             self.assertLessEqual(int(width), 360)
         for drawing in drawings(html):
             self.assertEqual(collisions(drawing), [])
+
+
+class StepPlot(Case):
+    def draw(self, *names):
+        return subprocess.run([sys.executable, os.path.join(TOP, "experiments", "step_plot.py"), *(self.at(n) for n in names), "--out",
+                               self.at("x.svg")], capture_output=True, text=True, check=False)
+
+    def make(self, name, topology, how):
+        how(make_run(self.at(name), topology, step_seconds={"median": 0.1, "p5": 0.1, "p95": 0.1}))
+
+    def test_runs_below_each_other_on_one_scale(self):
+        self.make("a", "zero:1", ring)
+        self.make("b", "zero:2", lambda d: ring(d, length=200))
+        p = self.draw("a", "b")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        root = etree.parse(self.at("x.svg")).getroot()
+        texts = ["".join(e.itertext()) for e in root.iter(SVG + "text")]
+        self.assertIn("zero:1, step 3: 100.0 ms", texts)
+        self.assertIn("zero:2, step 3: 200.0 ms", texts)
+        self.assertIn("backward", texts)                      # the key says nothing of servers
+        below = [e for e in root.iter(SVG + "svg")][1:]
+        widths = [max(float(e.get("width")) for e in d.iter(SVG + "rect") if e.get("class") == "idle") for d in below]
+        self.assertAlmostEqual(widths[1] / widths[0], 2.0, 2)
+        ends = [float(d.get("y")) + float(d.get("height")) for d in below]
+        self.assertGreater(float(below[1].get("y")), ends[0])
+        self.assertLessEqual(ends[1], float(root.get("viewBox").split()[3]))
+
+    def test_a_star_names_its_servers_in_the_key(self):
+        self.make("s", "ps:sync", star)
+        self.assertEqual(self.draw("s").returncode, 0)
+        self.assertIn("backward; a server's sum", ["".join(e.itertext()) for e in etree.parse(self.at("x.svg")).getroot().iter(SVG + "text")])
+
+    def test_a_run_without_spans_is_named(self):
+        self.make("a", "zero:1", ring)
+        self.make("b", "zero:2", lambda d: None)
+        p = self.draw("a", "b")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(self.at("b"), p.stderr)
+        self.assertFalse(os.path.exists(self.at("x.svg")))
 
 
 if __name__ == "__main__":

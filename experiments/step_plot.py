@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Draws one step of several runs as it happened, below each other on one scale of time.
+
+    experiments/step_plot.py runs/demo/zero-0 runs/demo/zero-3 --out steps.svg
+
+Each run is drawn from the spans that its ranks recorded (timeline.json): the upper row of a rank is its computing, with the
+gaps in it coloured by what it stood still for; its thin rows are transfers. Of each run the recorded step is taken whose
+length is nearest to the run's median. One SVG file with its own colours for light and dark pages. Exit status: 0 done; 1 a
+run is missing or recorded nothing; 2 the command line is wrong.
+"""
+import argparse
+import os
+import sys
+from html import escape
+
+import cli
+from comparison.draw import svg
+from comparison.draw.lanes import draw, margin
+from comparison.draw.style import PALETTE, PLOTS
+from comparison.pages import timeline
+from comparison.runs import RunError, load
+
+WIDTH, HEAD, ROW, GAP = 880, 22, 18, 14
+COLUMNS = 4   # of the key
+
+
+def key(entries, y):
+    """Coloured marks with words."""
+    out = []
+    for i, (css, words) in enumerate(entries):
+        x, at = i % COLUMNS * (WIDTH // COLUMNS), y + i // COLUMNS * ROW
+        out.append(f'<rect class="fill {css}" x="{x}" y="{at}" width="12" height="12" rx="2"/>'
+                   + svg.text_at("tick", x + 18, at + 10, svg.elide(words, WIDTH // COLUMNS - 24)))
+    return "".join(out)
+
+
+def picture(runs):
+    """The SVG; RunError where a run recorded no step."""
+    found = timeline.pictures([[run] for run in runs])
+    if len(found) < len(runs):
+        seen = {label for label, *_ in found}
+        missing = next(run for run in runs if run.label not in seen)
+        raise RunError(f"{missing.directory}: no step was recorded: {timeline.FILE} is not there, or empty")
+    scale = max(margin(lanes) for *_, lanes, _ in found), max(window[1] - window[0] for _, _, window, _, _ in found)
+    kinds = {css.split()[0] for *_, lanes, _ in found for lane in lanes for css, *_ in lane.spans + lane.transfers}
+    servers = any(lane.name.startswith("server") for *_, lanes, _ in found for lane in lanes)
+    used = [(css, words if servers else words.split(";")[0]) for css, words in timeline.KEY if css in kinds or css == "idle"]
+    parts, y = [key(used, 4)], 4 + (len(used) + COLUMNS - 1) // COLUMNS * ROW + GAP
+    for label, step, window, lanes, _ in found:
+        words = f"{label}, step {step}: {(window[1] - window[0]) / 1e6:,.1f} ms"
+        drawing = draw(lanes, window, scale, WIDTH, words)
+        width, height = drawing.split('viewBox="0 0 ')[1].split('"')[0].split()
+        parts.append(svg.text_at("group", 0, y + 12, escape(words)))
+        parts.append(drawing.replace("<svg ", f'<svg x="0" y="{y + HEAD}" width="{width}" height="{height}" ', 1))
+        y += HEAD + float(height) + GAP
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" role="img" '
+            'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
+            f"<title>One step of {escape(', '.join(label for label, *_ in found))}</title><style>{PALETTE}{PLOTS}</style>"
+            + "".join(parts) + "</svg>\n")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("runs", metavar="RUN", nargs="+", help="run directories")
+    ap.add_argument("--out", metavar="FILE", required=True, help="the SVG to write")
+    args = ap.parse_args()
+    try:
+        text = picture([load(os.path.basename(os.path.normpath(d)), d) for d in args.runs])
+    except RunError as e:
+        print(f"step_plot.py: {e}", file=sys.stderr)
+        return 1
+    with open(args.out, "w", encoding="utf-8") as f:
+        f.write(text)
+    print(args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

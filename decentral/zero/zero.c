@@ -1,13 +1,4 @@
-// ZeRO's hooks during a step: who gathers what when, and where gradients go.
-//
-// Stage 3, forward, two slots by parity (backward the same downwards):
-//
-//     gather    | u0 -> even | u1 -> odd |      | u2 -> even |        | u3 -> odd | ..
-//     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
-//                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
-//
-// A pass gathers each unit once: a slot's contents are valid for (unit, pass). The last units of the forward
-// pass are gathered again for the backward pass; the formula's 3U counts them twice.
+// ZeRO's hooks during a step, the topology's life, and its prediction.
 #include "decentral/zero/zero.h"
 
 #include <stdlib.h>
@@ -17,149 +8,17 @@
 
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
 
-// ---------------------------------------------------------------- weights
-// Starts the all-gather of u into its slot, which nobody holds.
-static void start_gather(struct zero *z, int u, enum pass pass) {
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
-    stream_wait_event(z->gather_stream, s->idle);
-    stream_wait_event(z->gather_stream, z->units[u].updated);
-    struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
-    struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {s->idle_at, z->units[u].updated_at}};
-    if (pass == PASS_EVAL) zero_turn_begin(z, z->gather_stream, 0);
-    s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
-    collective_all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
-                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
-    zero_move_end(z, z->gather_stream, s->move);
-    event_record(s->ready, z->gather_stream);
-    s->unit = u;
-    s->pass = pass;
-}
-
-static void zero_prefetch(struct topology *t, int u, enum pass pass) {
-    struct zero *z = zero_of(t);
-    if (z->policy->weights != RESIDENT_SHARD || z->opt.in_turn || u < 0 || u >= z->opt.layout->count) return;
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
-    bool there = s->unit == u && s->pass == pass;
-    if (!there && !s->held) start_gather(z, u, pass);
-}
-
-static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
-    struct zero_unit *zu = &z->units[u];
-    if (z->policy->weights == RESIDENT_FULL) {
-        timeline_wait(z->base.timeline, z->opt.compute, zu->gathered, zu->gather);
-        view->weights = zu->weights;
-        return 0;
-    }
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
-    if (s->unit != u || s->pass != pass) {
-        if (s->held)
-            return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
-                        z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
-                        z->opt.layout->units[s->unit].name);
-        start_gather(z, u, pass);
-    }
-    timeline_wait(z->base.timeline, z->opt.compute, s->ready, s->move);
-    s->held = true;
-    view->weights = s->buf;
-    return 0;
-}
-
-// at: the moment, if the compute stream has noted it already.
-static void release_weights(struct zero *z, int u, uint64_t at) {
-    if (z->policy->weights == RESIDENT_FULL) return;
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
-    event_record(s->idle, z->opt.compute);
-    s->idle_at = at ? at : timeline_moment(z->base.timeline);
-    s->held = false;
-}
-
-// ---------------------------------------------------------------- gradients
-// The model writes only tensors, but a slot's gaps hold what another unit's tensors left there.
-static void zero_gaps(struct zero *z, int u, void *grad) {
-    const struct unit *unit = &z->opt.layout->units[u];
-    int64_t at = 0;
-    for (int i = 0; i <= unit->count; i++) {
-        int64_t next = i < unit->count ? unit->tensors[i].offset : unit->n_pad;
-        int64_t bytes = (next - at) * (int64_t)dtype_size(z->opt.dtype);
-        if (bytes > 0)
-            op_fill_zero(z->opt.compute,
-                         &(struct fill_zero_args){.out = zero_at(z, grad, at), .bytes = bytes});
-        if (i < unit->count) at = next + unit->tensors[i].numel;
-    }
-}
-
-static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
-    struct zero_unit *zu = &z->units[u];
-    if (z->policy->grads == RESIDENT_FULL) {
-        view->grad = zu->grad;
-        view->accumulate = z->micro_index > 0;
-        return 0;
-    }
-    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
-    if (s->held && s->unit != u)
-        return fail(
-            "rank %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
-            z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
-            z->opt.layout->units[s->unit].name);
-    if (!s->held) {
-        timeline_wait(z->base.timeline, z->opt.compute, s->idle, s->move);
-        if (s->shape != zu->shape) zero_gaps(z, u, s->buf);
-        s->shape = zu->shape;
-        s->unit = u;
-        s->held = true;
-    }
-    view->grad = s->buf;
-    return 0;
-}
-
-// The whole gradient stays: it is reduced in place once it is complete.
-static void reduce_full(struct zero *z, int u, uint64_t done_at) {
-    struct zero_unit *zu = &z->units[u];
-    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
-    size_t shard = (size_t)unit_shard(z->opt.layout, u);
-    if (z->micro_index != z->micro_count - 1) return;
-    stream_wait_event(z->reduce_stream, zu->grad_done);
-    uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
-    collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
-    zero_move_end(z, z->reduce_stream, id);
-    if (!z->policy->gather_grads) return;
-    id = zero_move_begin(z, z->reduce_stream, &m);
-    collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
-    zero_move_end(z, z->reduce_stream, id);
-}
-
-// The slot is reduced after every micro-batch: after the first into the shard, after later ones into this
-// rank's part of the slot, which is then added to the shard.
-static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
-    struct zero_unit *zu = &z->units[u];
-    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
-    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
-    int64_t shard = unit_shard(z->opt.layout, u);
-    bool first = z->micro_index == 0;
-    void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
-    stream_wait_event(z->reduce_stream, zu->grad_done);
-    s->move = zero_move_begin(z, z->reduce_stream, &m);
-    collective_reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
-    if (!first)
-        op_add(z->reduce_stream,
-               &(struct add_args){
-                   .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
-    zero_move_end(z, z->reduce_stream, s->move);
-    event_record(s->idle, z->reduce_stream);
-    s->held = false;
-}
-
 // ---------------------------------------------------------------- hooks
 static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct zero *z = zero_of(t);
     *view = (struct unit_view){0};
-    if (acquire_weights(z, u, pass, view) != 0) return -1;
-    return pass == PASS_BACKWARD ? acquire_grad(z, u, view) : 0;
+    if (zero_acquire_weights(z, u, pass, view) != 0) return -1;
+    return pass == PASS_BACKWARD ? zero_acquire_grad(z, u, view) : 0;
 }
 
 static int zero_release(struct topology *t, int u, enum pass pass) {
     (void)pass;
-    release_weights(zero_of(t), u, 0);
+    zero_release_weights(zero_of(t), u, 0);
     return 0;
 }
 
@@ -177,11 +36,8 @@ static int zero_grad_ready(struct topology *t, int u) {
     struct zero *z = zero_of(t);
     event_record(z->units[u].grad_done, z->opt.compute);
     uint64_t at = timeline_moment(t->timeline);
-    release_weights(z, u, at);
-    if (z->policy->grads == RESIDENT_FULL)
-        reduce_full(z, u, at);
-    else
-        reduce_slot(z, u, at);
+    zero_release_weights(z, u, at);
+    zero_reduce_grad(z, u, at);
     return 0;
 }
 

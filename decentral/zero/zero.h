@@ -4,6 +4,8 @@
 //     zero_memory   the buffers
 //     zero_state    what a rank holds, and which stream waits for which
 //     zero_step     the end of a step, and what else all ranks do together
+//     zero_weights  who gathers what weights when
+//     zero_grads    where gradients are written and how they are reduced
 //     zero          the hooks during a step, the topology's life, and its prediction
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_H
 #define STARRING_DECENTRAL_ZERO_ZERO_H

@@ -112,6 +112,19 @@ static inline double *zero_shares_behind(struct update_scalars *s) { return s ? 
 // Takes every buffer through z->arena, which measures or allocates.
 void zero_carve(struct zero *z);
 
+// ---- zero_weights.c
+void zero_prefetch(struct topology *t, int u, enum pass pass);
+// Compute waits until u's weights are there: view->weights. 0, or -1 after logging.
+int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view);
+// at: the moment, if the compute stream has noted it already; else 0.
+void zero_release_weights(struct zero *z, int u, uint64_t at);
+
+// ---- zero_grads.c
+// Where the backward pass writes u's gradient: view->grad, view->accumulate. 0, or -1 after logging.
+int zero_acquire_grad(struct zero *z, int u, struct unit_view *view);
+// u's gradient is written, which units[u].grad_done and the moment done_at say. Starts its reduction.
+void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
+
 // ---- zero_time.c
 void zero_time_open(struct zero *z);
 void zero_time_close(struct zero *z);

@@ -1,0 +1,85 @@
+// Where a unit's gradient is written, and how it is reduced once it is complete.
+#include "decentral/zero/zero_state.h"
+#include "shared/core/error.h"
+
+// The model writes only tensors, but a slot's gaps hold what another unit's tensors left there.
+static void zero_gaps(struct zero *z, int u, void *grad) {
+    const struct unit *unit = &z->opt.layout->units[u];
+    int64_t at = 0;
+    for (int i = 0; i <= unit->count; i++) {
+        int64_t next = i < unit->count ? unit->tensors[i].offset : unit->n_pad;
+        int64_t bytes = (next - at) * (int64_t)dtype_size(z->opt.dtype);
+        if (bytes > 0)
+            op_fill_zero(z->opt.compute,
+                         &(struct fill_zero_args){.out = zero_at(z, grad, at), .bytes = bytes});
+        if (i < unit->count) at = next + unit->tensors[i].numel;
+    }
+}
+
+int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    if (z->policy->grads == RESIDENT_FULL) {
+        view->grad = zu->grad;
+        view->accumulate = z->micro_index > 0;
+        return 0;
+    }
+    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
+    if (s->held && s->unit != u)
+        return fail(
+            "rank %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
+            z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
+            z->opt.layout->units[s->unit].name);
+    if (!s->held) {
+        timeline_wait(z->base.timeline, z->opt.compute, s->idle, s->move);
+        if (s->shape != zu->shape) zero_gaps(z, u, s->buf);
+        s->shape = zu->shape;
+        s->unit = u;
+        s->held = true;
+    }
+    view->grad = s->buf;
+    return 0;
+}
+
+// The whole gradient stays: it is reduced in place once it is complete.
+static void reduce_full(struct zero *z, int u, uint64_t done_at) {
+    struct zero_unit *zu = &z->units[u];
+    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
+    size_t shard = (size_t)unit_shard(z->opt.layout, u);
+    if (z->micro_index != z->micro_count - 1) return;
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
+    collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
+    zero_move_end(z, z->reduce_stream, id);
+    if (!z->policy->gather_grads) return;
+    id = zero_move_begin(z, z->reduce_stream, &m);
+    collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
+    zero_move_end(z, z->reduce_stream, id);
+}
+
+// The slot is reduced after every micro-batch: after the first into the shard, after later ones into this
+// rank's part of the slot, which is then added to the shard.
+static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
+    struct zero_unit *zu = &z->units[u];
+    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
+    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
+    int64_t shard = unit_shard(z->opt.layout, u);
+    bool first = z->micro_index == 0;
+    void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    s->move = zero_move_begin(z, z->reduce_stream, &m);
+    collective_reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
+    if (!first)
+        op_add(z->reduce_stream,
+               &(struct add_args){
+                   .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
+    zero_move_end(z, z->reduce_stream, s->move);
+    event_record(s->idle, z->reduce_stream);
+    s->held = false;
+}
+
+void zero_reduce_grad(struct zero *z, int u, uint64_t done_at) {
+    if (z->policy->grads == RESIDENT_FULL)
+        reduce_full(z, u, done_at);
+    else
+        reduce_slot(z, u, done_at);
+}

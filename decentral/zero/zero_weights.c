@@ -1,0 +1,66 @@
+// Who gathers what weights when.
+//
+// Stage 3, forward, two slots by parity (backward the same downwards):
+//
+//     gather    | u0 -> even | u1 -> odd |      | u2 -> even |        | u3 -> odd | ..
+//     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
+//                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
+//
+// A pass gathers each unit once: a slot's contents are valid for (unit, pass). The last units of the forward
+// pass are gathered again for the backward pass; the formula's 3U counts them twice.
+#include "decentral/zero/zero_state.h"
+#include "shared/core/error.h"
+
+// Starts the all-gather of u into its slot, which nobody holds.
+static void start_gather(struct zero *z, int u, enum pass pass) {
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    stream_wait_event(z->gather_stream, s->idle);
+    stream_wait_event(z->gather_stream, z->units[u].updated);
+    struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
+    struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {s->idle_at, z->units[u].updated_at}};
+    if (pass == PASS_EVAL) zero_turn_begin(z, z->gather_stream, 0);
+    s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
+    collective_all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
+                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    zero_move_end(z, z->gather_stream, s->move);
+    event_record(s->ready, z->gather_stream);
+    s->unit = u;
+    s->pass = pass;
+}
+
+void zero_prefetch(struct topology *t, int u, enum pass pass) {
+    struct zero *z = (struct zero *)t;
+    if (z->policy->weights != RESIDENT_SHARD || z->opt.in_turn || u < 0 || u >= z->opt.layout->count) return;
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    bool there = s->unit == u && s->pass == pass;
+    if (!there && !s->held) start_gather(z, u, pass);
+}
+
+int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    if (z->policy->weights == RESIDENT_FULL) {
+        timeline_wait(z->base.timeline, z->opt.compute, zu->gathered, zu->gather);
+        view->weights = zu->weights;
+        return 0;
+    }
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    if (s->unit != u || s->pass != pass) {
+        if (s->held)
+            return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
+                        z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
+                        z->opt.layout->units[s->unit].name);
+        start_gather(z, u, pass);
+    }
+    timeline_wait(z->base.timeline, z->opt.compute, s->ready, s->move);
+    s->held = true;
+    view->weights = s->buf;
+    return 0;
+}
+
+void zero_release_weights(struct zero *z, int u, uint64_t at) {
+    if (z->policy->weights == RESIDENT_FULL) return;
+    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    event_record(s->idle, z->opt.compute);
+    s->idle_at = at ? at : timeline_moment(z->base.timeline);
+    s->held = false;
+}

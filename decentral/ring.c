@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/collective/collective_mpi.h"
 #include "decentral/collective/threads_hub.h"
+#include "decentral/mpi/collective_mpi.h"
 #include "decentral/nccl/nccl_world.h"
 #include "decentral/ring_source.h"
 #include "decentral/zero/zero.h"

@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#include "decentral/collective/collective_mpi.h"
 #include "decentral/collective/threads_hub.h"
+#include "decentral/mpi/collective_mpi.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "shared/core/error.h"
 

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "decentral/bench/bench_rank.h"
-#include "decentral/collective/collective_mpi.h"
 #include "decentral/collective/threads_hub.h"
+#include "decentral/mpi/collective_mpi.h"
 #include "decentral/ring_source.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"

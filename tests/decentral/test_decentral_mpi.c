@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "decentral/collective/collective_mpi.h"
+#include "decentral/mpi/collective_mpi.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
 #include "tests/decentral/time_cases.h"

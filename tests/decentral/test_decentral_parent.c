@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "decentral/collective/mpi_parent.h"
+#include "decentral/mpi/mpi_parent.h"
 #include "shared/core/error.h"
 
 // A child that starts a rank and waits: the pipe's other end closes when the rank has ended. *rank: its pid.

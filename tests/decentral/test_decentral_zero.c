@@ -8,8 +8,8 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/collective_mpi.h"
 #include "decentral/collective/threads_hub.h"
+#include "decentral/mpi/collective_mpi.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 

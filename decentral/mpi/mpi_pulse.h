@@ -9,8 +9,8 @@
 // calls differ or a rank is stuck.
 //
 // Threads   mpi_pulse_start, _stop: the main thread, between MPI_Init and MPI_Finalize. The rest: any.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_MPI_PULSE_H
-#define STARRING_DECENTRAL_COLLECTIVE_MPI_PULSE_H
+#ifndef STARRING_DECENTRAL_MPI_MPI_PULSE_H
+#define STARRING_DECENTRAL_MPI_MPI_PULSE_H
 
 #include <stdbool.h>
 

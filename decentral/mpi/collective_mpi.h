@@ -7,11 +7,11 @@
 //             channels of one stream may share.
 // Failure     After one, mpi_world_close leaves MPI without MPI_Finalize, which would wait for the lost: end
 //             the process with an error and mpirun ends the job.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_MPI_H
-#define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_MPI_H
+#ifndef STARRING_DECENTRAL_MPI_COLLECTIVE_MPI_H
+#define STARRING_DECENTRAL_MPI_COLLECTIVE_MPI_H
 
 #include "decentral/collective/collective.h"
-#include "decentral/collective/mpi_medium.h"
+#include "decentral/mpi/mpi_medium.h"
 
 struct mpi_world;
 // medium: what is asked for; it becomes what is taken. 0, or -1 after logging; MPI is then finalized or never was.

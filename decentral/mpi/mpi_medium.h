@@ -10,8 +10,8 @@
 // A variable that the user has set stays. One that contradicts what is asked for is refused by name.
 //
 // Threads   The main thread, once a process.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_MPI_MEDIUM_H
-#define STARRING_DECENTRAL_COLLECTIVE_MPI_MEDIUM_H
+#ifndef STARRING_DECENTRAL_MPI_MPI_MEDIUM_H
+#define STARRING_DECENTRAL_MPI_MPI_MEDIUM_H
 
 #include <stdbool.h>
 

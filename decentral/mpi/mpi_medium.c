@@ -1,4 +1,4 @@
-#include "decentral/collective/mpi_medium.h"
+#include "decentral/mpi/mpi_medium.h"
 
 #include <errno.h>
 #include <fcntl.h>

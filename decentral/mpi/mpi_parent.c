@@ -1,4 +1,4 @@
-#include "decentral/collective/mpi_parent.h"
+#include "decentral/mpi/mpi_parent.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "decentral/collective/mpi_leave.h"
+#include "decentral/mpi/mpi_leave.h"
 
 #include <mpi.h>
 #include <pthread.h>

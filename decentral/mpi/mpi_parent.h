@@ -1,7 +1,7 @@
 // A rank on its way into MPI_Init, where Open MPI's client may wait for ever: for an mpirun that has died, which only later it
 // notices by itself, and for a rank that never comes. A thread of ours looks meanwhile, and ends the process.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_MPI_PARENT_H
-#define STARRING_DECENTRAL_COLLECTIVE_MPI_PARENT_H
+#ifndef STARRING_DECENTRAL_MPI_MPI_PARENT_H
+#define STARRING_DECENTRAL_MPI_MPI_PARENT_H
 
 struct mpi_parent;
 

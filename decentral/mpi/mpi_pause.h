@@ -1,6 +1,6 @@
 // What a wait over MPI does between two tests: Open MPI has no call that sleeps until a message comes, in time.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_MPI_PAUSE_H
-#define STARRING_DECENTRAL_COLLECTIVE_MPI_PAUSE_H
+#ifndef STARRING_DECENTRAL_MPI_MPI_PAUSE_H
+#define STARRING_DECENTRAL_MPI_MPI_PAUSE_H
 
 #include <sched.h>
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-#include "decentral/collective/mpi_pulse.h"
+#include "decentral/mpi/mpi_pulse.h"
 
 #include <mpi.h>
 #include <pthread.h>

@@ -1,0 +1,58 @@
+// Inside of decentral/mpi: the world, one communicator, and what its parts call of each other. Only files that may see
+// mpi.h include this.
+//
+//     collective_mpi   world, communicators, exchanges, the table
+//     mpi_wait         waits: deadline, abort, slow and silent peers
+//     mpi_native       the library's own reductions
+#ifndef STARRING_DECENTRAL_MPI_MPI_IMPL_H
+#define STARRING_DECENTRAL_MPI_MPI_IMPL_H
+
+#include <mpi.h>
+
+#include "decentral/collective/collective_exchange.h"
+#include "decentral/mpi/mpi_medium.h"
+#include "decentral/mpi/mpi_pulse.h"
+
+#define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
+#define ABORT_BYTES   256
+#define TAG_ABORT     COLLECTIVE_PRIMITIVES
+
+struct mpi_world {
+    int rank, size;
+    struct mpi_medium medium;
+    struct mpi_pulse *pulse;
+    atomic_bool broken;
+};
+
+struct collective_mpi {
+    struct exchanger x;
+    struct mpi_world *world;
+    MPI_Comm comm, coming;  // MPI_COMM_NULL until all ranks have it; what it will be
+    int channel;
+    struct stream *stream;  // of the call under way
+    MPI_Request *requests;  // (2*size): receive from i, send to i
+    MPI_Request abort_in;   // the posted receive
+    char abort_in_text[ABORT_BYTES];
+    MPI_Request *abort_out;  // (size)
+    char abort_out_text[ABORT_BYTES];
+    pthread_mutex_t abort_lock;  // guards abort_in: one thread at a time asks
+    atomic_flag abort_begun;
+    atomic_bool abort_sent;  // abort_out and its text are complete
+};
+
+// ---- mpi_wait.c: on the stream's thread, but for mpi_check_abort
+// Keep the error, mark the world as broken. -1.
+int mpi_fail(struct collective_mpi *m, const char *what, int mpi_code);
+int mpi_fail_broken(struct collective_mpi *m, const char *what, const char *why);
+// -1 once somebody has aborted this communicator. Any thread.
+int mpi_check_abort(struct collective_mpi *m, const char *what);
+// Waits for all of m->requests; the deadline and an abort end it. expected[i]: bytes from rank i, or 0; NULL: not
+// compared, and the requests are the library's own. 0, or -1 after keeping the error.
+int mpi_wait_all(struct collective_mpi *m, const char *what, const size_t *expected);
+void mpi_give_up_requests(struct collective_mpi *m);
+
+// ---- mpi_native.c
+// A reduction by the library. 0, or -1 after keeping the error.
+int mpi_run_native(struct collective_mpi *m, const struct collective_call *c);
+
+#endif

@@ -1,0 +1,134 @@
+// How a rank over Open MPI waits for what it has posted: it tests, and between the tests asks whether somebody has aborted,
+// whether the deadline has come, and who lives.
+#include <stdio.h>
+#include <string.h>
+
+#include "decentral/mpi/mpi_impl.h"
+#include "decentral/mpi/mpi_pause.h"
+#include "kernels/work.h"
+#include "shared/core/error.h"
+#include "shared/launch/stop.h"
+
+int mpi_fail_broken(struct collective_mpi *m, const char *what, const char *why) {
+    atomic_store(&m->world->broken, true);
+    return collective_impl_fail(&m->x.impl, "%s on channel %d: %s", what, m->channel, why);
+}
+
+int mpi_fail(struct collective_mpi *m, const char *what, int code) {
+    char text[MPI_MAX_ERROR_STRING] = "unknown error";
+    int n;
+    MPI_Error_string(code, text, &n);
+    return mpi_fail_broken(m, what, text);
+}
+
+// -1 once somebody has aborted this communicator.
+int mpi_check_abort(struct collective_mpi *m, const char *what) {
+    char why[ABORT_BYTES + 64];
+    int done = 0;
+    MPI_Status status;
+    if (atomic_load(&m->abort_sent)) {
+        snprintf(why, sizeof why, "aborted: %.*s", ABORT_BYTES, m->abort_out_text);
+        return mpi_fail_broken(m, what, why);
+    }
+    pthread_mutex_lock(&m->abort_lock);
+    if (m->abort_in != MPI_REQUEST_NULL && MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS) done = 0;
+    pthread_mutex_unlock(&m->abort_lock);
+    if (!done) return 0;
+    snprintf(why, sizeof why, "aborted by rank %d: %.*s", status.MPI_SOURCE, ABORT_BYTES - 1,
+             m->abort_in_text);
+    return mpi_fail_broken(m, what, why);
+}
+
+// The peers whose messages are not done; of the library's own collectives all: only the library knows.
+static void find_missing(struct collective_mpi *m, bool messages, bool *missing) {
+    int size = m->x.impl.head.size;
+    for (int i = 0; i < size; i++) missing[i] = !messages && i != m->x.impl.head.rank;
+    for (int i = 0; i < 2 * size && messages; i++) {
+        int done = 1;
+        if (m->requests[i] != MPI_REQUEST_NULL)
+            MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
+        if (!done) missing[i % size] = true;
+    }
+}
+
+// silent: those that give no sign of life; NULL: none.
+static int give_up(struct collective_mpi *m, const char *what, const bool *named, const bool *silent) {
+    char ranks[128], text[256];
+    snprintf(text, sizeof text, "rank %s did not come within %g s%s",
+             named ? collective_rank_list(ranks, sizeof ranks, named, m->x.impl.head.size) : "(some other)",
+             m->x.impl.head.deadline_s, silent ? " and gives no sign of life" : "");
+    mpi_fail_broken(m, what, text);
+    if (silent) stop_ranks_lost(silent, m->x.impl.head.size);
+    collective_abort(&m->x.impl.head, m->x.impl.error);
+    return -1;
+}
+
+// -1 when the wait has come to its deadline and nobody is slow.
+static int check_deadline(struct collective_mpi *m, const char *what, double start, bool messages) {
+    double waited_s = now_seconds() - start, deadline_s = m->x.impl.head.deadline_s;
+    bool missing[REDUCE_MAX], silent[REDUCE_MAX], any = false;
+    if (deadline_s <= 0 || waited_s <= deadline_s / 2) return 0;
+    mpi_pulse_ask(m->world->pulse, deadline_s);
+    if (waited_s <= deadline_s) return 0;
+    find_missing(m, messages, missing);
+    struct pulse_wait w = {what, waited_s, deadline_s, missing};
+    if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
+    for (int i = 0; i < m->x.impl.head.size; i++) any = any || silent[i];
+    return give_up(m, what, any ? silent : messages ? missing : NULL, any ? silent : NULL);
+}
+
+void mpi_give_up_requests(struct collective_mpi *m) {
+    for (int i = 0; i < 2 * m->x.impl.head.size; i++) {
+        if (m->requests[i] == MPI_REQUEST_NULL) continue;
+        if (i < m->x.impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
+        MPI_Request_free(&m->requests[i]);
+    }
+}
+
+// Compares what came from each peer with what was asked for.
+static int check_lengths(struct collective_mpi *m, const char *what, const size_t *expected,
+                         MPI_Status *statuses) {
+    for (int i = 0; i < m->x.impl.head.size; i++) {
+        int got = 0;
+        if (expected[i] == 0) continue;
+        MPI_Get_count(&statuses[i], MPI_BYTE, &got);
+        if ((size_t)got == expected[i]) continue;
+        char text[192];
+        snprintf(text, sizeof text, "rank %d sent %d bytes where rank %d expects %zu: their calls differ", i,
+                 got, m->x.impl.head.rank, expected[i]);
+        return mpi_fail_broken(m, what, text);
+    }
+    return 0;
+}
+
+// expected[i]: bytes from rank i, or 0; NULL: not compared.
+static int test_until_done(struct collective_mpi *m, const char *what, const size_t *expected) {
+    MPI_Status statuses[2 * REDUCE_MAX];
+    double start = now_seconds();
+    pause_begin();
+    for (;;) {
+        int done = 0, rc = MPI_Testall(2 * m->x.impl.head.size, m->requests, &done, statuses);
+        if (rc == MPI_ERR_IN_STATUS) {
+            for (int i = 0; i < 2 * m->x.impl.head.size; i++)
+                if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+                    rc = statuses[i].MPI_ERROR;
+        }
+        if (rc != MPI_SUCCESS) {
+            mpi_fail(m, what, rc);
+            break;
+        }
+        if (done) return expected ? check_lengths(m, what, expected, statuses) : 0;
+        if (mpi_check_abort(m, what) != 0) break;
+        if (check_deadline(m, what, start, expected != NULL) != 0) break;
+        pause_between_tests(start);
+    }
+    return -1;
+}
+
+// Waits for all of m->requests.
+int mpi_wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
+    if (m->stream) stream_waits(m->stream, true);
+    int rc = test_until_done(m, what, expected);
+    if (m->stream) stream_waits(m->stream, false);
+    return rc;
+}

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Features of the ring in pairs: every two settings meet in some run, which has the bits of the plain run, and memory and
+bytes as predicted.
+
+A factor that must not change the arithmetic is compared with the run without it; one that does (dtype, groups, ..) is part of
+both. Runs take some hundredths of a second each.
+"""
+import itertools
+import json
+import os
+import random
+import subprocess
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+
+# GPT-2's traits: a tied embedding, biases, learned positions.
+GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 3, "n_positions": 64, "vocab_size": 256}
+
+# name: {setting: options}. The first setting is the plain one.
+BITS = {  # part of the arithmetic: the plain run has them too
+    "model": {"tiny": ["--model", "tiny"], "gpt2": ["--model", "GPT2"]},
+    "workers": {"2": ["--workers", "2"], "3": ["--workers", "3"], "4": ["--workers", "4"]},
+    "dtype": {"bf16": ["--dtype", "bf16"], "fp32": ["--dtype", "fp32"], "fp16": ["--dtype", "fp16"]},
+}
+SAME = {  # none of these may change a bit
+    "topology": {t: ["--topology", t] for t in ("zero:0", "zero:1", "zero:2", "zero:3", "ps:sync")},
+    "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
+}
+FACTORS = {**BITS, **SAME}
+
+
+def possible(case):
+    """Whether the settings go together: what the program refuses, and what only the ring has."""
+    if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
+        return False
+    return True
+
+
+def pairs_of(case):
+    return {frozenset(p) for p in itertools.combinations(sorted(case.items()), 2)}
+
+
+def all_pairs():
+    out = set()
+    for a, b in itertools.combinations(FACTORS, 2):
+        for x, y in itertools.product(FACTORS[a], FACTORS[b]):
+            if possible({a: x, b: y}):
+                out.add(frozenset({(a, x), (b, y)}))
+    return out
+
+
+def covering():
+    """Cases that contain every possible pair: each begins with a pair that is missing, and is filled up with what adds most."""
+    rng, missing, cases = random.Random(1), all_pairs(), []
+    while missing:
+        case = dict(min(missing, key=sorted))
+        for name in FACTORS:
+            if name in case:
+                continue
+            settings = [s for s in FACTORS[name] if possible({**case, name: s})]
+            rng.shuffle(settings)
+            case[name] = max(settings, key=lambda s: len(missing & pairs_of({**case, name: s})))
+        found = missing & pairs_of(case)
+        assert found, f"{case} cannot be filled up: a setting that goes with nothing"
+        missing -= found
+        cases.append(case)
+    return cases
+
+
+def plain(case):
+    """The same arithmetic with nothing else."""
+    return {name: case[name] if name in BITS else next(iter(FACTORS[name])) for name in FACTORS}
+
+
+class Pairs(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir, self.known = temporary.name, {}
+        self.gpt2 = os.path.join(self.dir, "config.json")
+        with open(self.gpt2, "w", encoding="utf-8") as f:
+            json.dump(GPT2, f)
+
+    def options(self, case):
+        words = [w for name in FACTORS for w in FACTORS[name][case[name]]]
+        return [{"GPT2": self.gpt2, "DISK": self.dir}.get(w, w.replace("DISK", self.dir)) for w in words]
+
+    def summary(self, case):
+        key = tuple(sorted(case.items()))
+        if key not in self.known:
+            done = subprocess.run([STARRING, "train", "--data", "demo", "--steps", "4", "--seq", "24", "--batch", "2", "--threads", "1",
+                                   "--quiet", "--json", "--no-weights", "--force", "--out", os.path.join(self.dir, "run"),
+                                   "--set", "eval_batches=none", *self.options(case)], capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(done.returncode, 0, f"{case}\n{done.stderr}")
+            self.known[key] = json.loads(done.stdout)
+        return self.known[key]
+
+    def check(self, case):
+        found, expected = self.summary(case), self.summary(plain(case))
+        self.assertEqual(found["weights_hash"], expected["weights_hash"], f"other bits: {case}")
+        self.assertEqual(found["loss"], expected["loss"], f"other losses: {case}")
+        for rank in found["memory"]:
+            self.assertEqual(rank["predicted"], rank["peak"], f"memory of {rank['role']} {rank['rank']}: {case}")
+        for rank in found["wire"]:
+            self.assertEqual((rank["sent_per_step"], rank["received_per_step"]), (rank["predicted_sent"], rank["predicted_received"]),
+                             f"bytes of {rank['role']} {rank['rank']}: {case}")
+
+    def test_every_two_settings_meet(self):
+        met = set().union(*(pairs_of(c) for c in covering()))
+        self.assertEqual(all_pairs() - met, set())
+
+    def test_bits_memory_and_bytes(self):
+        for case in covering():
+            with self.subTest(**case):
+                self.check(case)
+
+    def test_what_is_compared_differs_where_it_should(self):
+        base = {name: next(iter(FACTORS[name])) for name in FACTORS}
+        other = {name: list(FACTORS[name])[1] for name in BITS}
+        hashes = {self.summary({**base, name: setting})["weights_hash"] for name, setting in other.items()}
+        self.assertEqual(len(hashes | {self.summary(base)["weights_hash"]}), len(BITS) + 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

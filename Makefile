@@ -23,7 +23,7 @@ ARCH    ?=
 CPU_ARCH = $(or $(filter-out sm_%,$(ARCH)),native)
 MAKEFLAGS += --no-builtin-rules
 
-PKGS     = libzmq libprotobuf-c libcjson libxxhash libsodium
+PKGS     = libzmq libprotobuf-c libcjson libxxhash libsodium liburing
 MPI_CFLAGS := $(shell pkg-config --cflags ompi-c 2>/dev/null)
 MPI_LIBS   := $(shell pkg-config --libs ompi-c 2>/dev/null)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)

@@ -33,7 +33,7 @@ class Bundle(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertRegex(p.stdout, r"needs glibc 2\.\d+ or newer")
         libraries = os.listdir(os.path.join(self.out, "lib"))
-        for name in ("libzmq.so.5", "libmpi.so.40", "libopen-rte.so.40", "libcjson.so.1", "libcmocka.so.0", "libsodium.so.23"):
+        for name in ("libzmq.so.5", "libmpi.so.40", "libopen-rte.so.40", "libcjson.so.1", "libcmocka.so.0", "libsodium.so.23", "liburing.so.2"):
             self.assertIn(name, libraries)
         for name in libraries:
             self.assertFalse(name.startswith(("libc.so", "libm.so", "ld-linux", "libcuda", "libcublas", "libstdc++")), name)

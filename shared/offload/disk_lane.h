@@ -1,0 +1,50 @@
+// How bytes get between memory and a file: one transfer at a time, cut into pieces of which several are under way.
+// Two ways as rows of one table: io_uring, and threads that call pread and pwrite.
+//
+// Threads    One thread uses a lane at a time.
+// Blocking   disk_way.run, until every piece is done: nobody touches the buffer afterwards, also after an error.
+#ifndef STARRING_SHARED_OFFLOAD_DISK_LANE_H
+#define STARRING_SHARED_OFFLOAD_DISK_LANE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// What offsets, sizes and addresses are multiples of: a block of any disk.
+#define DISK_ALIGN ((size_t)4096)
+static inline size_t disk_round(size_t bytes) { return (bytes + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN; }
+
+struct disk_transfer {
+    int fd;
+    bool write;   // buf -> file, else file -> buf
+    bool direct;  // fd is O_DIRECT: a count that is no multiple of DISK_ALIGN is the end of the file
+    char *buf;
+    size_t offset, bytes;
+};
+
+// Why a transfer failed.
+struct disk_trouble {
+    size_t offset;  // in the file
+    int error;      // errno; 0: the file ends here
+};
+
+struct disk_lane;  // opaque; each way has its own
+
+struct disk_way {
+    const char *name;
+    // NULL with errno: it cannot be had here.
+    struct disk_lane *(*open)(size_t block_bytes, int depth);
+    void (*close)(struct disk_lane *lane);
+    int (*run)(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why);  // 0, or -1
+};
+extern const struct disk_way disk_way_uring, disk_way_threads;
+
+// A piece, on its way.
+struct disk_piece {
+    size_t at, bytes;  // of the transfer, still to be moved
+};
+// What a system call's answer (a count, or -errno) means for a piece: it moves on. 1: there is more of it to do, 0: it is
+// done, -1: *why, unless it is of an earlier byte already.
+int disk_piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
+                    struct disk_trouble *why);
+
+#endif

@@ -1,0 +1,263 @@
+#include "shared/offload/disk_store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/offload/disk_file.h"
+#include "shared/offload/disk_lane.h"
+
+// Transfers at the same time: a stream that reads and one that writes, of masters and of weights. More wait.
+#define LANES 4
+
+// A call on its way through a stream. They are kept and used again: after the first step none is made.
+struct request {
+    struct request *next_free, *next;
+    struct disk_store *owner;
+    void *buf;
+    size_t offset, bytes;
+    bool write;
+    char name[96];
+};
+
+struct disk_store {
+    int fd;
+    size_t bytes;
+    bool direct;
+    char *dir, *key, *label, *remark;
+    const struct disk_way *way;
+    pthread_mutex_t lock;  // of what follows
+    pthread_cond_t freed;
+    struct disk_lane *lanes[LANES];  // the first `spare` are at rest
+    int lane_count, spare;
+    struct request *all, *free;
+    atomic_uint_fast64_t read_bytes, written_bytes;
+};
+
+// ---------------------------------------------------------------- lanes
+static struct disk_lane *lane_take(struct disk_store *s) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->spare) pthread_cond_wait(&s->freed, &s->lock);
+    struct disk_lane *lane = s->lanes[--s->spare];
+    pthread_mutex_unlock(&s->lock);
+    return lane;
+}
+
+static void lane_give(struct disk_store *s, struct disk_lane *lane) {
+    pthread_mutex_lock(&s->lock);
+    s->lanes[s->spare++] = lane;
+    pthread_cond_signal(&s->freed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void lanes_close(struct disk_store *s) {
+    assert(s->spare == s->lane_count && "a disk_store is destroyed while a stream uses it");
+    while (s->lane_count) s->way->close(s->lanes[--s->lane_count]);
+    s->spare = 0;
+}
+
+// All lanes of one way. 0, or -1 with errno.
+static int lanes_open(struct disk_store *s, const struct disk_way *way, const struct disk_store_options *o) {
+    s->way = way;
+    while (s->lane_count < LANES) {
+        struct disk_lane *lane =
+            way->open(o->block_bytes ? o->block_bytes : DISK_BLOCK_BYTES, o->depth ? o->depth : DISK_DEPTH);
+        if (!lane) {
+            int error = errno;
+            lanes_close(s);
+            errno = error;
+            return -1;
+        }
+        s->lanes[s->lane_count++] = lane;
+        s->spare = s->lane_count;
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- a transfer
+static int say_failed(const struct disk_store *s, const struct request *r, const struct disk_trouble *why) {
+    const char *doing = r->write ? "writing" : "reading";
+    error_set_label("%s", s->label);
+    if (!why->error)
+        return fail(
+            "offload to disk: %s: %s %zu bytes at %zu of the file in %s: it ends at %zu, somebody has cut it: leave it "
+            "alone and go on from the last checkpoint (--resume latest)",
+            r->name, doing, r->bytes, r->offset, s->dir, why->offset);
+    if (why->error == ENOSPC || why->error == EDQUOT)
+        return fail(
+            "offload to disk: %s: %s %zu bytes at %zu of the file in %s: %s: make room there or name another directory%s%s, "
+            "and go on from the last checkpoint (--resume latest)",
+            r->name, doing, r->bytes, r->offset, s->dir, strerror(why->error), *s->key ? " with " : "",
+            s->key);
+    return fail(
+        "offload to disk: %s: %s %zu bytes at %zu of the file in %s fails at %zu: %s: the kernel's log (dmesg) says more "
+        "of the disk; name another directory%s%s and go on from the last checkpoint (--resume latest)",
+        r->name, doing, r->bytes, r->offset, s->dir, why->offset, strerror(why->error),
+        *s->key ? " with " : "", s->key);
+}
+
+static int transfer(const struct request *r) {
+    struct disk_store *s = r->owner;
+    struct disk_transfer t = {s->fd, r->write, s->direct, r->buf, r->offset, r->bytes};
+    struct disk_trouble why = {0};
+    struct disk_lane *lane = lane_take(s);
+    int rc = s->way->run(lane, &t, &why);
+    lane_give(s, lane);
+    if (rc) return say_failed(s, r, &why);
+    atomic_fetch_add(r->write ? &s->written_bytes : &s->read_bytes, r->bytes);
+    return 0;
+}
+
+static void request_fill(struct request *r, struct disk_store *s, void *buf, const struct disk_range *range) {
+    assert((uintptr_t)buf % DISK_ALIGN == 0 && range->offset % DISK_ALIGN == 0 &&
+           range->bytes % DISK_ALIGN == 0);
+    assert(range->offset <= s->bytes && range->bytes <= s->bytes - range->offset);
+    r->owner = s;
+    r->buf = buf;
+    r->offset = range->offset;
+    r->bytes = range->bytes;
+    snprintf(r->name, sizeof r->name, "%s", range->name ? range->name : "a range");
+}
+
+static int request_run(void *arg) {
+    struct request *r = arg;
+    struct disk_store *s = r->owner;
+    int rc = transfer(r);
+    pthread_mutex_lock(&s->lock);
+    r->next_free = s->free;
+    s->free = r;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+// A failed stream does not run what is left in it: those requests stay away until the store goes.
+static struct request *request_take(struct disk_store *s) {
+    pthread_mutex_lock(&s->lock);
+    struct request *r = s->free;
+    if (r) {
+        s->free = r->next_free;
+    } else {
+        r = xcalloc(1, sizeof *r);
+        r->next = s->all;
+        s->all = r;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+static void enqueue(struct disk_store *s, struct stream *stream, bool write, void *buf,
+                    const struct disk_range *range) {
+    if (!range->bytes) return;
+    struct request *r = request_take(s);
+    request_fill(r, s, buf, range);
+    r->write = write;
+    stream_host(stream, write ? "disk write" : "disk read", request_run, r);
+}
+
+void disk_store_read(struct disk_store *s, struct stream *stream, void *to, struct disk_range range) {
+    enqueue(s, stream, false, to, &range);
+}
+
+void disk_store_write(struct disk_store *s, struct stream *stream, const void *from,
+                      struct disk_range range) {
+    enqueue(s, stream, true, (void *)from, &range);
+}
+
+int disk_store_load(struct disk_store *s, void *to, struct disk_range range) {
+    struct request r = {.write = false};
+    if (!range.bytes) return 0;
+    request_fill(&r, s, to, &range);
+    return transfer(&r);
+}
+
+int disk_store_save(struct disk_store *s, const void *from, struct disk_range range) {
+    struct request r = {.write = true};
+    if (!range.bytes) return 0;
+    request_fill(&r, s, (void *)from, &range);
+    return transfer(&r);
+}
+
+// ---------------------------------------------------------------- life
+static void remark(struct disk_store *s, const char *why_cached, const char *why_threads) {
+    char *a =
+        why_cached
+            ? xasprintf(
+                  "%s takes no O_DIRECT (%s): bytes go through the kernel's cache, and take memory there",
+                  s->dir, why_cached)
+            : NULL;
+    char *b = why_threads ? xasprintf("io_uring is not to be had (%s): threads call pread and pwrite instead",
+                                      why_threads)
+                          : NULL;
+    if (a && b) s->remark = xasprintf("%s; %s", a, b);
+    if (a && b) free(a), free(b);
+    if (!(a && b)) s->remark = a ? a : b;
+}
+
+int disk_store_create(struct disk_store **out, const struct disk_store_options *o) {
+    const char *why_cached, *why_threads = NULL;
+    assert(o->bytes && o->bytes <= SIZE_MAX / 2 && o->block_bytes % DISK_ALIGN == 0 &&
+           o->block_bytes <= INT_MAX && o->depth >= 0 && o->depth <= DISK_DEPTH_MAX);
+    *out = NULL;
+    int fd = disk_file_create(o, &why_cached);
+    if (fd < 0) return -1;
+    struct disk_store *s = xcalloc(1, sizeof *s);
+    s->fd = fd;
+    s->bytes = disk_round(o->bytes);
+    s->direct = !why_cached;
+    s->dir = xstrdup(o->dir);
+    s->key = xstrdup(o->key ? o->key : "");
+    s->label = xstrdup(o->label ? o->label : "");
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->freed, NULL);
+    int rc = o->engine == DISK_ENGINE_THREADS ? -1 : lanes_open(s, &disk_way_uring, o);
+    if (rc && o->engine == DISK_ENGINE_AUTO) why_threads = strerror(errno);
+    if (rc && o->engine != DISK_ENGINE_URING) rc = lanes_open(s, &disk_way_threads, o);
+    if (rc) {
+        fail(
+            "offload to disk: neither io_uring nor threads are to be had: %s; raise the limits of memory and threads "
+            "(ulimit -l, ulimit -u)",
+            strerror(errno));
+        disk_store_destroy(&s);
+        return -1;
+    }
+    remark(s, why_cached, why_threads);
+    *out = s;
+    return 0;
+}
+
+void disk_store_destroy(struct disk_store **store) {
+    struct disk_store *s = *store;
+    if (!s) return;
+    lanes_close(s);
+    close(s->fd);
+    for (struct request *r = s->all, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    pthread_cond_destroy(&s->freed);
+    pthread_mutex_destroy(&s->lock);
+    free(s->dir);
+    free(s->key);
+    free(s->label);
+    free(s->remark);
+    free(s);
+    *store = NULL;
+}
+
+void disk_store_count(const struct disk_store *s, struct disk_count *out) {
+    out->read_bytes = atomic_load(&s->read_bytes);
+    out->written_bytes = atomic_load(&s->written_bytes);
+}
+
+const char *disk_store_remark(const struct disk_store *s) { return s->remark; }
+bool disk_store_direct(const struct disk_store *s) { return s->direct; }
+enum disk_engine disk_store_engine(const struct disk_store *s) {
+    return s->way == &disk_way_uring ? DISK_ENGINE_URING : DISK_ENGINE_THREADS;
+}

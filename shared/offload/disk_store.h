@@ -1,0 +1,73 @@
+// disk_store: what a rank keeps on disk instead of in memory, in one file of its own. Ranges of the file are read and
+// written in stream order, so that a caller overlaps reading, computing and writing with three streams and events.
+//
+//     read stream      | read u0 | read u1 | read u2 | ..
+//     compute stream             | upd u0  | upd u1  | ..
+//     write stream                         | wr u0   | wr u1 ..
+//
+// File       One a store, in options.dir. It has no name (O_TMPFILE; where the file system cannot, a unique name that is
+//            removed at once), so nobody else opens it and nothing is left of it when the process ends, however it ends.
+//            All of its room is taken when it is made. What was never written reads as zeros.
+// Bytes      Offsets, sizes and addresses of buffers are multiples of DISK_ALIGN. They go past the kernel's cache (O_DIRECT)
+//            through io_uring, in pieces of block_bytes, up to `depth` of them at a time. Where the file system refuses
+//            O_DIRECT they go through the cache, where the kernel forbids io_uring threads call pread and pwrite:
+//            disk_store_remark says so.
+// Ownership  The caller owns buffers and keeps them until the stream is through with the call. A range must not be read and
+//            written at once: events order the streams.
+// Threads    Any. Two calls of two streams run at the same time; of one stream in order.
+// Blocking   disk_store_read and disk_store_write only enqueue. disk_store_load and disk_store_save block.
+// Errors     Of a stream's call: an error that names label, range, directory and what to do; the stream has failed. What is
+//            out of contract (alignment, bounds) asserts.
+#ifndef STARRING_SHARED_OFFLOAD_DISK_STORE_H
+#define STARRING_SHARED_OFFLOAD_DISK_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "shared/offload/disk_file.h"
+#include "shared/offload/disk_lane.h"
+
+struct disk_store;  // opaque
+
+// A part of the file. name: what it is, for people ("unit 3, masters"); copied.
+struct disk_range {
+    size_t offset, bytes;
+    const char *name;
+};
+
+// The first aligned address of a buffer of bytes + DISK_ALIGN - DEV_ALIGN that dev_alloc or an arena gave.
+static inline void *disk_aligned(void *p) { return (void *)disk_round((uintptr_t)p); }
+// The next `bytes` of a file of which *used are taken: their offset. The same calls plan a file and use it.
+static inline size_t disk_take(size_t *used, size_t bytes) {
+    size_t offset = *used;
+    *used += disk_round(bytes);
+    return offset;
+}
+
+// 0, or -1 after logging: the directory, the bytes wanted and free, and what to do.
+int disk_store_create(struct disk_store **out, const struct disk_store_options *o);
+// Once the streams that use it are idle or gone. The file is gone then.
+void disk_store_destroy(struct disk_store **s);
+
+// Enqueued: range of the file -> to, from -> range of the file. Host memory.
+void disk_store_read(struct disk_store *s, struct stream *stream, void *to, struct disk_range range);
+void disk_store_write(struct disk_store *s, struct stream *stream, const void *from, struct disk_range range);
+
+// The same at once, for loading and saving a state. 0, or -1 after logging.
+int disk_store_load(struct disk_store *s, void *to, struct disk_range range);
+int disk_store_save(struct disk_store *s, const void *from, struct disk_range range);
+
+// Bytes moved since the store was made.
+struct disk_count {
+    uint64_t read_bytes, written_bytes;
+};
+void disk_store_count(const struct disk_store *s, struct disk_count *out);
+
+// What is not as it should be (no O_DIRECT, no io_uring) and why, or NULL; owned by the store.
+const char *disk_store_remark(const struct disk_store *s);
+bool disk_store_direct(const struct disk_store *s);
+enum disk_engine disk_store_engine(const struct disk_store *s);  // the one in use
+
+#endif

@@ -5,10 +5,13 @@
 //             and an aborted hub completes no first meeting any more. The later meetings do not end early:
 //             all ranks are in the operation by then, and copying memory, or enqueuing copies, ends by
 //             itself. Hence, whatever went wrong, no rank returns while a peer may still read its buffers.
+// Waiting     A wait begins by asking again and again, and gives the core away in between: waking a thread that sleeps
+//             takes longer than a small message. It sleeps once a wait has taken longer than waking would.
 // Lock order  channel, then hub.
 #include "decentral/collective/threads_hub.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +145,20 @@ int threads_hub_run(int size, const char *flag, int (*work)(void *ctx, struct th
 }
 
 // ---------------------------------------------------------------- waiting and giving up
+#define SPIN_S \
+    50e-6  // about what a sleep and waking up take: longer waits would cost others more than they save
+
+// Without the lock: whether the meeting has ended while others could still be expected to come at once. What the others
+// have written before it is visible then.
+static bool meeting_ends_soon(const struct threads_channel *ch, uint64_t generation) {
+    double until = now_seconds() + SPIN_S;
+    do {
+        if (atomic_load_explicit(&ch->generation, memory_order_acquire) != generation) return true;
+        sched_yield();
+    } while (now_seconds() < until);
+    return false;
+}
+
 // A deadline in quarters. A process that stood still (Ctrl-Z, a computer that slept) wakes behind the end of one
 // quarter and not of all: its ranks have the others yet to come in.
 struct patience {
@@ -221,15 +238,14 @@ static int meet_timed_out(struct collective_threads *t, const struct collective_
 static void let_everyone_through(struct threads_channel *ch, int size) {
     ch->arrived = 0;
     for (int i = 0; i < size; i++) ch->slots[i].present = false;
-    ch->generation++;
+    atomic_fetch_add(&ch->generation, 1);
     pthread_cond_broadcast(&ch->moved);
 }
 
-static int meet_first(struct collective_threads *t, const struct collective_call *call) {
+// Publishes the call. *meeting: the one under way. -1 after an abort.
+static int come_first(struct collective_threads *t, const struct collective_call *call, uint64_t *meeting) {
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->impl.head.rank];
-    struct patience patience = patience_of(t, 4);
-    double start = now_seconds();
     t->sequence++;
     pthread_mutex_lock(&ch->lock);
     if (atomic_load(&t->hub->aborted)) {
@@ -240,8 +256,19 @@ static int meet_first(struct collective_threads *t, const struct collective_call
     mine->sequence = t->sequence;
     if (mine->owner != t) mine->owner = t;  // once: peers that leave the previous operation still read it
     mine->present = true;
-    uint64_t generation = ch->generation;
+    *meeting = ch->generation;
     if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
+    pthread_mutex_unlock(&ch->lock);
+    return 0;
+}
+
+static int sleep_first(struct collective_threads *t, const struct collective_call *call,
+                       uint64_t generation) {
+    struct threads_channel *ch = t->channel;
+    struct threads_slot *mine = &ch->slots[t->impl.head.rank];
+    struct patience patience = patience_of(t, 4);
+    double start = now_seconds();
+    pthread_mutex_lock(&ch->lock);
     while (ch->generation == generation) {
         if (atomic_load(&t->hub->aborted)) {
             ch->arrived--;
@@ -256,14 +283,18 @@ static int meet_first(struct collective_threads *t, const struct collective_call
         patience = patience_of(t, 1);
     }
     pthread_mutex_unlock(&ch->lock);
-    mine->passed++;
     return 0;
 }
 
 int threads_meet_begin(struct collective_threads *t, const struct collective_call *call) {
-    stream_waits(call->stream, true);
-    int rc = meet_first(t, call);
-    stream_waits(call->stream, false);
+    uint64_t meeting = 0;
+    int rc = come_first(t, call, &meeting);
+    if (rc == 0 && !meeting_ends_soon(t->channel, meeting)) {
+        stream_waits(call->stream, true);
+        rc = sleep_first(t, call, meeting);
+        stream_waits(call->stream, false);
+    }
+    if (rc == 0) t->channel->slots[t->impl.head.rank].passed++;
     return rc;
 }
 
@@ -273,25 +304,40 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
         threads_hub_mark(t->hub, t->impl.error);
         atomic_store(&ch->slots[t->impl.head.rank].failed, true);
     }
-    stream_waits(call->stream, true);
     pthread_mutex_lock(&ch->lock);
     uint64_t generation = ch->generation;
     if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
-    while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
     pthread_mutex_unlock(&ch->lock);
-    stream_waits(call->stream, false);
+    if (!meeting_ends_soon(ch, generation)) {
+        stream_waits(call->stream, true);
+        pthread_mutex_lock(&ch->lock);
+        while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
+        pthread_mutex_unlock(&ch->lock);
+        stream_waits(call->stream, false);
+    }
     for (int i = 0; i < t->hub->size && rc == 0; i++)
         if (atomic_load(&ch->slots[i].failed)) rc = threads_fail_aborted(t, call->primitive);
     return rc;
 }
 
 // ---------------------------------------------------------------- mail
+// With the channel locked, and so at the end; not in between.
+static void mail_comes_soon(struct collective_threads *t, const struct threads_mail *m,
+                            enum mail_state want) {
+    double until = now_seconds() + SPIN_S;
+    pthread_mutex_unlock(&t->channel->lock);
+    while (atomic_load_explicit(&m->state, memory_order_relaxed) != want && now_seconds() < until)
+        sched_yield();
+    pthread_mutex_lock(&t->channel->lock);
+}
+
 // Neither the deadline nor an abort ends the wait for a mail that is being read: the reader only copies
 // memory.
 int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                       const struct collective_call *call) {
     struct patience patience = patience_of(t, 4);
     bool late = false;
+    if (m->state != want) mail_comes_soon(t, m, want);
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
         if (!busy && (late || atomic_load(&t->hub->aborted))) {

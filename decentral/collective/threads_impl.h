@@ -42,7 +42,7 @@ enum mail_state { MAIL_EMPTY, MAIL_FULL, MAIL_READING, MAIL_TAKEN };
 
 // send/recv from one rank to another: the receiver loads from the sender's buffer.
 struct threads_mail {
-    enum mail_state state;
+    _Atomic enum mail_state state;  // written with the channel's lock held
     struct collective_call call;
     struct collective_threads *sender, *receiver;
     bool failed;  // by the receiver, while reading
@@ -52,10 +52,10 @@ struct threads_channel {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     int arrived;
-    uint64_t generation;
-    _Atomic uint64_t left;       // how often a rank has followed the last points of an operation
-    struct threads_slot *slots;  // (size)
-    struct threads_mail *mail;   // (size,size): from, to
+    _Atomic uint64_t generation;  // meetings that are over; written with the lock held
+    _Atomic uint64_t left;        // how often a rank has followed the last points of an operation
+    struct threads_slot *slots;   // (size)
+    struct threads_mail *mail;    // (size,size): from, to
 };
 
 struct threads_hub {

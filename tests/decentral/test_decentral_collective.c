@@ -255,6 +255,7 @@ static void test_a_process_that_stood_still_goes_on(void **state) {
         pthread_t stop;
         if (pthread_create(&stop, NULL, stand_still, NULL)) _exit(2);
         run_ranks(t, 2, 4, body_late);
+        pthread_join(stop, NULL);
         _exit(t[0].rc || t[1].rc);
     }
     int status = 0;

@@ -40,6 +40,8 @@
     OPERATION(OP_SUMSQ,      sumsq,      sumsq_args)     \
     OPERATION(OP_DECIDE,     decide,     decide_args)    \
     OPERATION(OP_ADAMW,      adamw,      adamw_args)     \
+    OPERATION(OP_SGD,        sgd,        sgd_args)       \
+    OPERATION(OP_LION,       lion,       lion_args)      \
     OPERATION(OP_REDUCE,     reduce,     reduce_args)    \
     OPERATION(OP_CAST,       cast,       cast_args)      \
     OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args) \
@@ -296,18 +298,58 @@ struct update_scalars update_decide(const struct exact_sum *sum, float loss_scal
 // where 1-beta is computed in fp32, inv_bc1 = 1/(1-beta1^t), inv_sqrt_bc2 = 1/sqrt(1-beta2^t) in
 // double, then rounded. scalars->skip: nothing is written. Parameter groups are runs of elements: group g is
 // [ends[g-1], ends[g]), the first begins at 0; one launch covers them all.
-#define ADAMW_GROUPS_MAX 24
+#define UPDATE_GROUPS_MAX 24
 struct adamw_args {
     float *master, *m, *v;  // (n)
     void *weight;           // (n) of type dt; may equal master in fp32; NULL: not written
     const void *grad;       // (n) of type dt
     const struct update_scalars *scalars;
     int64_t n;
-    int64_t ends[ADAMW_GROUPS_MAX];        // (groups) rising; the last is n
-    float weight_decay[ADAMW_GROUPS_MAX];  // (groups)
-    int32_t groups;                        // at least 1
+    int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
+    float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
+    int32_t groups;                         // at least 1
     float lr, beta1, beta2, eps, inv_bc1, inv_sqrt_bc2;
     bool l2_mode;
+    enum dtype dt;
+};
+
+// Stochastic gradient descent as torch.optim.SGD computes it (Sutskever et al. 2013 for the two kinds of momentum),
+// over n elements, in this order:
+//     g = (float)grad * grad_scale              g = fma(weight_decay, p, g)
+//     with m: m = fma(momentum, m, rest * g)    nesterov: g = fma(momentum, m, g); else g = m
+//     p = fma(-lr, g, p)                        weight = round(p)
+// rest is 1 - dampening; at the first update, where m holds zeros, 1, since torch's momentum begins as the gradient.
+// scalars->skip, groups: as in adamw.
+struct sgd_args {
+    float *master, *m;  // (n); m NULL: no momentum
+    void *weight;       // (n) of type dt; may equal master in fp32; NULL: not written
+    const void *grad;   // (n) of type dt
+    const struct update_scalars *scalars;
+    int64_t n;
+    int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
+    float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
+    int32_t groups;                         // at least 1
+    float lr, momentum, rest;
+    bool nesterov;
+    enum dtype dt;
+};
+
+// Lion (Chen et al. 2023, algorithm 2) over n elements, in this order:
+//     g = (float)grad * grad_scale
+//     c = fma(beta1, m, (1-beta1)*g)            u = 1, 0 or -1 as c is above, at or below 0
+//     p = fma(-lr, fma(weight_decay, p, u), p)  weight = round(p)
+//     m = fma(beta2, m, (1-beta2)*g)
+// The sign of 0 is 0, as in the paper: what holds zeros (gaps, pads) keeps them. scalars->skip, groups: as in adamw.
+struct lion_args {
+    float *master, *m;  // (n)
+    void *weight;       // (n) of type dt; may equal master in fp32; NULL: not written
+    const void *grad;   // (n) of type dt
+    const struct update_scalars *scalars;
+    int64_t n;
+    int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
+    float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
+    int32_t groups;                         // at least 1
+    float lr, beta1, beta2;
     enum dtype dt;
 };
 

@@ -16,12 +16,34 @@ struct manifest manifest_of_order(const struct config *c, const struct layout *l
     const struct schedule_config *s = &c->schedule;
     uint64_t h = layout_hash(l, (int)c->dtype);
     h = mix_int(h, (int64_t)shard_map_hash(m));
-    const int64_t ints[] = {
-        c->variant,        c->bound,         c->workers,      m->servers,     m->threads,
-        s->type,           s->warmup,        s->warmup_steps, s->total_steps, c->scaler.enabled,
-        (int64_t)c->dtype, (int64_t)c->seed, c->train_batch,  c->seq,         c->steps};
+    const int64_t ints[] = {s->cycle_first,
+                            s->cycle_second,
+                            s->first_stairs,
+                            s->second_stairs,
+                            s->decay_step,
+                            s->range_step,
+                            s->range_staircase,
+                            s->cycle_momentum,
+                            c->variant,
+                            c->bound,
+                            c->workers,
+                            m->servers,
+                            m->threads,
+                            s->type,
+                            s->warmup,
+                            s->warmup_steps,
+                            s->total_steps,
+                            c->scaler.enabled,
+                            (int64_t)c->dtype,
+                            (int64_t)c->seed,
+                            c->train_batch,
+                            c->seq,
+                            c->steps};
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);
-    const double reals[] = {c->clip, s->min_lr, s->max_lr, s->warmup_min_ratio, s->cos_min_ratio};
+    const double reals[] = {c->clip,          s->min_lr,       s->max_lr,       s->warmup_min_ratio,
+                            s->cos_min_ratio, s->cycle_min_lr, s->cycle_max_lr, s->range_min_lr,
+                            s->decay_lr_rate, s->min_mom,      s->max_mom,      s->decay_mom_rate,
+                            s->range_rate};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) h = mix_real(h, reals[i]);
     // tcp and auto go together: what one side does not offer the other does not take. Who demands shm does not.
     if (c->medium == MEDIUM_SHM) h = mix_int(h, MEDIUM_SHM);

@@ -63,6 +63,11 @@ static int check(const struct config *c) {
     if (check_replicas(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
+    if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
+        return fail(
+            "scheduler.params.cycle_momentum moves beta1 with the applied updates, and with --topology %s each push is "
+            "one: set it to false, or use ps:sync",
+            c->topology);
     const char *flag = record ? "--record-arrivals" : "--replay-arrivals";
     if (!record && !replay) return 0;
     if (c->recovery.resume || c->recovery.restart > 0)

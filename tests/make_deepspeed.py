@@ -14,6 +14,7 @@ and of schedules.txt (absent parameters keep DeepSpeed's defaults; the optimizer
 
     case LR TYPE KEY=VALUE ...
     lr VALUE ...                                    of the update that follows 0, 1, 2, .. applied ones
+    betas VALUE VALUE ...                           the same of the optimizer's betas; one pair: they stand
 """
 
 import importlib.util
@@ -27,13 +28,16 @@ import types
 SCALER = "deepspeed/runtime/fp16/loss_scaler.py"
 SCHEDULES = "deepspeed/runtime/lr_schedules.py"
 BASE_LR = 0.5
+BETAS = (0.9, 0.999)
+FLAGS = {"true": True, "false": False}  # as the configuration writes them
 
 
 class Optimizer:
     """What a scheduler asks of torch.optim.Optimizer: parameter groups."""
 
     def __init__(self, lr):
-        self.param_groups = [{"lr": lr}]
+        self.defaults = {"lr": lr, "betas": BETAS}
+        self.param_groups = [dict(self.defaults)]
 
 
 def stand_in(name, **members):
@@ -116,20 +120,40 @@ def schedule_cases():
                 "warmup_num_steps": warmup,
                 "warmup_type": kind,
             }
+    for first, second, stairs in ((10, 6, (0, None)), (7, None, (0, None)), (9, 12, (3, 4)), (10, 0, (5, None)), (1, 1, (0, None))):
+        cycle = {"cycle_min_lr": 1e-4, "cycle_max_lr": 2e-2, "cycle_first_step_size": first}
+        if second is not None:
+            cycle["cycle_second_step_size"] = second
+        if stairs[0]:
+            cycle["cycle_first_stair_count"] = stairs[0]
+        if stairs[1]:
+            cycle["cycle_second_stair_count"] = stairs[1]
+        yield "OneCycle", cycle
+        cycle = dict(cycle, cycle_min_mom=0.7, cycle_max_mom=0.95, decay_step_size=5, decay_lr_rate=0.5)
+        yield "OneCycle", dict(cycle, decay_mom_rate=0.001)
+        yield "OneCycle", dict(cycle, cycle_momentum="false")
+    for stairs in ("false", "true"):
+        test = {"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 7, "lr_range_test_step_rate": 3.5}
+        yield "LRRangeTest", dict(test, lr_range_test_staircase=stairs)
+    yield "LRRangeTest", {}
     yield "WarmupLR", {}
     yield "WarmupDecayLR", {"total_num_steps": 20, "warmup_num_steps": 3}  # warmup_max_lr's default is no one's lr
     yield "WarmupCosineLR", {"total_num_steps": 20, "warmup_num_steps": 3}
 
 
 def learning_rates(schedules, kind, parameters, count=45):
-    """As the engine uses it: one scheduler step after each update."""
+    """As the engine uses it, one scheduler step after each update: learning rates, and beta1s where they move."""
     optimizer = Optimizer(BASE_LR)
+    parameters = {key: FLAGS.get(value, value) for key, value in parameters.items()}
     scheduler = getattr(schedules, kind)(optimizer, **parameters)
-    out = []
+    rates, betas = [], []
     for _ in range(count):
-        out.append("%.10g" % optimizer.param_groups[0]["lr"])
+        group = optimizer.param_groups[0]
+        rates.append("%.10g" % group["lr"])
+        betas.append("%.10g %.10g" % group["betas"])
         scheduler.step()
-    return out
+    moves = getattr(scheduler, "cycle_momentum", False)
+    return rates, betas if moves else ["%g %g" % BETAS]
 
 
 def main():
@@ -153,7 +177,8 @@ def main():
         for kind, parameters in schedule_cases():
             given = " ".join("%s=%s" % item for item in parameters.items())
             file.write(("case %g %s %s" % (BASE_LR, kind, given)).rstrip() + "\n")
-            file.write("lr %s\n" % " ".join(learning_rates(schedules, kind, parameters)))
+            rates, betas = learning_rates(schedules, kind, parameters)
+            file.write("lr %s\nbetas %s\n" % (" ".join(rates), " ".join(betas)))
 
 
 if __name__ == "__main__":

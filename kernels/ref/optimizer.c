@@ -36,7 +36,7 @@ int ref_op_adamw(int threads, const void *args, const char **why) {
     const struct adamw_args *a = args;
     (void)threads;
     (void)why;
-    assert(a->groups >= 1 && a->groups <= ADAMW_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     if (a->scalars->skip) return 0;
     for (int64_t i = 0, group = 0; i < a->n; i++) {
         while (a->ends[group] <= i) group++;
@@ -53,6 +53,47 @@ int ref_op_adamw(int threads, const void *args, const char **why) {
         a->master[i] = p;
         a->m[i] = m;
         a->v[i] = v;
+        if (a->weight) dtype_store(a->dt, a->weight, i, p);
+    }
+    return 0;
+}
+
+int ref_op_sgd(int threads, const void *args, const char **why) {
+    const struct sgd_args *a = args;
+    (void)threads;
+    (void)why;
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    if (a->scalars->skip) return 0;
+    for (int64_t i = 0, group = 0; i < a->n; i++) {
+        while (a->ends[group] <= i) group++;
+        float p = a->master[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
+        g = fmaf(a->weight_decay[group], p, g);
+        if (a->m) {
+            float m = fmaf(a->momentum, a->m[i], a->rest * g);
+            g = a->nesterov ? fmaf(a->momentum, m, g) : m;
+            a->m[i] = m;
+        }
+        p = fmaf(-a->lr, g, p);
+        a->master[i] = p;
+        if (a->weight) dtype_store(a->dt, a->weight, i, p);
+    }
+    return 0;
+}
+
+int ref_op_lion(int threads, const void *args, const char **why) {
+    const struct lion_args *a = args;
+    (void)threads;
+    (void)why;
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    if (a->scalars->skip) return 0;
+    for (int64_t i = 0, group = 0; i < a->n; i++) {
+        while (a->ends[group] <= i) group++;
+        float p = a->master[i], m = a->m[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
+        float c = fmaf(a->beta1, m, (1.0f - a->beta1) * g);
+        float u = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+        p = fmaf(-a->lr, fmaf(a->weight_decay[group], p, u), p);
+        a->master[i] = p;
+        a->m[i] = fmaf(a->beta2, m, (1.0f - a->beta2) * g);
         if (a->weight) dtype_store(a->dt, a->weight, i, p);
     }
     return 0;

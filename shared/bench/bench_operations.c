@@ -135,6 +135,13 @@ static void add_optimizer(struct bench_table *t) {
               .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
               .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f,
               .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f, .dt = dt);
+    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld, momentum", LL(unit)), sgd, sgd_args,
+              .master = t->master, .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
+              .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .momentum = 0.9f,
+              .rest = 1.0f, .dt = dt);
+    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld", LL(unit)), lion, lion_args, .master = t->master,
+              .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit, .ends = {unit},
+              .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.99f, .dt = dt);
     BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce,
               reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
     BENCH_SET(bench_add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), cast, cast_args, .out = t->z,

@@ -50,10 +50,13 @@
 // DeepSpeed's keys that are read:
 //
 //     train_batch_size, train_micro_batch_size_per_gpu (4), gradient_accumulation_steps (1)
-//     optimizer    {type: AdamW|Adam, params: {lr 1e-3, betas, eps, weight_decay 0, adam_w_mode,
+//     optimizer    {type: AdamW|Adam|SGD|Lion, params: {lr 1e-3, betas, eps, weight_decay 0, adam_w_mode,
 //                  bias_correction}}; Adam decouples the decay too unless adam_w_mode is false, as FusedAdam
-//     scheduler    {type: WarmupLR|WarmupDecayLR|WarmupCosineLR, params}; an absent warmup_max_lr is the
-//                  optimizer's lr in WarmupLR and 0.001 in WarmupDecayLR
+//                  SGD: {lr 1e-3, momentum 0, dampening 0, nesterov, weight_decay 0}; Lion: {lr 1e-3, betas
+//                  0.9 0.999, weight_decay 0}
+//     scheduler    {type: WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest, params}; an absent
+//                  warmup_max_lr is the optimizer's lr in WarmupLR and 0.001 in WarmupDecayLR; OneCycle moves beta1
+//                  too unless cycle_momentum is false
 //     fp16, bf16
 //     gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none), steps_per_print (10)
 //     zero_optimization.stage

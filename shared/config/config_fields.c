@@ -16,7 +16,8 @@ static const char *const launch_names[] = {"auto", "threads", "processes", "mpi"
 static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
-static const char *const schedule_names[] = {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", NULL};
+static const char *const schedule_names[] = {
+    "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
@@ -54,6 +55,12 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define W (1u << SCHEDULE_WARMUP)
 #define D (1u << SCHEDULE_WARMUP_DECAY)
 #define C (1u << SCHEDULE_WARMUP_COSINE)
+#define O (1u << SCHEDULE_ONE_CYCLE)
+#define L (1u << SCHEDULE_RANGE_TEST)
+#define SCHEDULE_INTEGER(name, member, least, ...) \
+    NUMBER("scheduler.params." name, FIELD_I64, c.schedule.member, least, EXACT_MAX, __VA_ARGS__)
+#define SCHEDULE_REAL(name, member, most, ...) \
+    NUMBER("scheduler.params." name, FIELD_F64, c.schedule.member, 0, most, __VA_ARGS__)
 
 // In the order in which config_to_json writes them.
 static const struct field fields[] = {
@@ -102,10 +109,13 @@ static const struct field fields[] = {
     NUMBER("optimizer.params.betas", FIELD_PAIR, c.optimizer.beta1, 0, 0.9999999, AUTO("[0.9,0.999]")),
     NUMBER("optimizer.params.eps", FIELD_F32, c.optimizer.eps, 1e-38, 1, AUTO("1e-08")),
     NUMBER("optimizer.params.weight_decay", FIELD_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, AUTO("0")),
+    NUMBER("optimizer.params.momentum", FIELD_F32, c.optimizer.momentum, 0, 0.9999999),
+    NUMBER("optimizer.params.dampening", FIELD_F32, c.optimizer.dampening, 0, 1),
+    BOOL("optimizer.params.nesterov", c.optimizer.nesterov),
     FIELD("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode),
     BOOL("optimizer.params.torch_adam", torch_adam),
     FIELD("optimizer.params.bias_correction", FIELD_NOT, c.optimizer.no_bias_correction),
-    ENUM("scheduler.type", c.schedule.type, schedule_names, OF(W | D | C)),
+    ENUM("scheduler.type", c.schedule.type, schedule_names, OF(W | D | C | O | L)),
     NUMBER("scheduler.params.warmup_min_lr", FIELD_F64, c.schedule.min_lr, 0, FLOAT_MAX, AUTO("0"),
            OF(W | D)),
     NUMBER("scheduler.params.warmup_max_lr", FIELD_F64, c.schedule.max_lr, 0, FLOAT_MAX, LATER, OF(W | D)),
@@ -118,7 +128,23 @@ static const struct field fields[] = {
     NUMBER("scheduler.params.cos_min_ratio", FIELD_F64, c.schedule.cos_min_ratio, 0, 1, DEFAULT("1e-4"),
            OF(C)),
     NUMBER("scheduler.params.last_batch_iteration", FIELD_I64, last_iteration, -1, -1, DEFAULT("-1"),
-           OF(W | D | C)),
+           OF(W | D | C | O | L)),
+    SCHEDULE_REAL("cycle_min_lr", cycle_min_lr, FLOAT_MAX, OF(O)),
+    SCHEDULE_REAL("cycle_max_lr", cycle_max_lr, FLOAT_MAX, OF(O)),
+    SCHEDULE_REAL("decay_lr_rate", decay_lr_rate, FLOAT_MAX, OF(O)),
+    SCHEDULE_INTEGER("cycle_first_step_size", cycle_first, 1, DEFAULT("2000"), OF(O)),
+    SCHEDULE_INTEGER("cycle_second_step_size", cycle_second, 0, OF(O)),
+    SCHEDULE_INTEGER("cycle_first_stair_count", first_stairs, 0, OF(O)),
+    SCHEDULE_INTEGER("cycle_second_stair_count", second_stairs, 0, OF(O)),
+    SCHEDULE_INTEGER("decay_step_size", decay_step, 0, OF(O)),
+    BOOL("scheduler.params.cycle_momentum", c.schedule.cycle_momentum, DEFAULT("true"), OF(O)),
+    SCHEDULE_REAL("cycle_min_mom", min_mom, 0.9999999, DEFAULT("0.8"), OF(O)),
+    SCHEDULE_REAL("cycle_max_mom", max_mom, 0.9999999, DEFAULT("0.9"), OF(O)),
+    SCHEDULE_REAL("decay_mom_rate", decay_mom_rate, FLOAT_MAX, OF(O)),
+    SCHEDULE_REAL("lr_range_test_min_lr", range_min_lr, FLOAT_MAX, DEFAULT("1e-3"), OF(L)),
+    SCHEDULE_INTEGER("lr_range_test_step_size", range_step, 1, DEFAULT("2000"), OF(L)),
+    SCHEDULE_REAL("lr_range_test_step_rate", range_rate, FLOAT_MAX, DEFAULT("1"), OF(L)),
+    BOOL("scheduler.params.lr_range_test_staircase", c.schedule.range_staircase, OF(L)),
     BOOL("fp16.enabled", fp16, LATER),
     NUMBER("fp16.loss_scale", FIELD_F64, c.scaler.static_scale, 0, FLOAT_MAX),
     NUMBER("fp16.initial_scale_power", FIELD_INT, c.scaler.initial_power, 0, 120, DEFAULT("16")),

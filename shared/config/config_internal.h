@@ -56,7 +56,7 @@ struct field {
 
 enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
 
-#define FIELDS_MAX 112
+#define FIELDS_MAX 192
 size_t field_count(void);
 const struct field *field_at(size_t i);
 const struct field *field_find(const char *path);  // NULL: none

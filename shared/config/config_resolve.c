@@ -27,20 +27,16 @@ static const char *type_in(const cJSON *root, const char *section) {
 }
 
 int config_read_types(const struct reading *r, const cJSON *root) {
-    static const char *const refused[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb",
-                                          "Lion",       "Muon",        "MuAdam",     "MuAdamW",  "MuSGD",
-                                          "Adagrad",    "SGD",         "RMSprop",    "Adadelta", "Adamax",
-                                          "NAdam",      "RAdam",       "Adafactor",  "CPUAdam"};
-    static const char *const schedules[] = {"OneCycle", "LRRangeTest"};
-    const char *type = type_in(root, "optimizer"), *schedule = type_in(root, "scheduler");
+    static const char *const refused[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",  "FusedLamb",
+                                          "Muon",       "MuAdam",      "MuAdamW",    "MuSGD", "Adagrad",
+                                          "RMSprop",    "Adadelta",    "Adamax",     "NAdam", "RAdam",
+                                          "Adafactor",  "CPUAdam"};
+    const char *type = type_in(root, "optimizer");
     const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);
     char from[128], names[128];
     for (size_t i = 0; !row && i < sizeof refused / sizeof *refused; i++)
         if (!strcasecmp(type, refused[i]))
             return refuse_type(r, "optimizer.type", type, optimizer_names(names));
-    for (size_t i = 0; schedule && i < 2; i++)
-        if (!strcmp(schedule, schedules[i]))
-            return refuse_type(r, "scheduler.type", schedule, "WarmupLR, WarmupDecayLR, WarmupCosineLR");
     if (!row)
         return fail("%s: optimizer.type: unknown optimizer \"%.60s\": possible are %s",
                     config_origin(r, "optimizer.type", from), type, optimizer_names(names));
@@ -132,12 +128,20 @@ static int check_parameters(struct reading *r) {
     return 0;
 }
 
-static void resolve_optimizer(struct reading *r) {
+static int resolve_sgd(struct reading *r) {
+    struct optimizer_config *o = &r->d->c.optimizer;
+    char from[128];
+    if (o->row->moving && o->momentum > 0) o->row = o->row->moving;
+    if (!o->nesterov || (o->momentum > 0 && o->dampening == 0)) return 0;
+    return fail(
+        "%s: optimizer.params.nesterov needs a momentum above 0 and a dampening of 0, as in torch: set them",
+        config_origin(r, "optimizer.params.nesterov", from));
+}
+
+static void resolve_adam(struct reading *r) {
     struct config *c = &r->d->c;
     const struct optimizer *row = c->optimizer.row;
     char from[128];
-    free(c->optimizer_type);
-    c->optimizer_type = xstrdup(row->name);
     // torch.optim.AdamW's default, where FusedAdam's is 0.
     if (r->d->torch_adam && (row->decoupled || !c->optimizer.l2_mode) &&
         config_state(r, "optimizer.params.weight_decay") == FIELD_ABSENT) {
@@ -154,6 +158,38 @@ static void resolve_optimizer(struct reading *r) {
         "decay: adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
         config_origin(r, "optimizer.params.adam_w_mode", from), row->name);
     c->optimizer.l2_mode = false;
+}
+
+// What DeepSpeed's OneCycle makes of absent parameters, and whose momentum it moves.
+static int resolve_cycle(struct reading *r) {
+    struct config *c = &r->d->c;
+    struct schedule_config *s = &c->schedule;
+    static const char *const needed[] = {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"};
+    static const char momentum_key[] = "scheduler.params.cycle_momentum";
+    char from[128];
+    for (int i = 0; i < 2; i++)
+        if (config_state(r, needed[i]) == FIELD_ABSENT)
+            return fail("%s: %s is missing: OneCycle has no default for it",
+                        config_origin(r, "scheduler.type", from), needed[i]);
+    if (config_state(r, "scheduler.params.cycle_second_step_size") == FIELD_ABSENT)
+        s->cycle_second = s->cycle_first;
+    if (config_state(r, "scheduler.params.cycle_second_stair_count") == FIELD_ABSENT)
+        s->second_stairs = s->first_stairs;
+    if (!s->cycle_momentum) return 0;
+    if (!optimizer_default(c->optimizer.row, "betas")) {
+        s->cycle_momentum = false;
+        warn("%s: cycle_momentum is off: %s has no betas that it could move, in DeepSpeed as here",
+             config_origin(r, momentum_key, from), c->optimizer.row->name);
+        return 0;
+    }
+    float last = schedule_beta1(s, c->steps);
+    if (last >= 1)
+        return fail(
+            "%s: scheduler.params.decay_mom_rate %g lets beta1 grow to %g by step %lld, and from 1 on nothing "
+            "converges: lower it, or set cycle_momentum to false",
+            config_origin(r, momentum_key, from), s->decay_mom_rate, (double)last, (long long)c->steps);
+    c->optimizer.cycle = *s;
+    return 0;
 }
 
 // warmup_max_lr: "auto" is the optimizer's lr; absent, it is the optimizer's lr in WarmupLR and 0.001 in
@@ -202,6 +238,7 @@ static int resolve_schedule(struct reading *r) {
         s->warmup_steps = 2;
         config_say_auto(r, warmup_key, "2", "DeepSpeed's least");
     }
+    if (s->type == SCHEDULE_ONE_CYCLE && resolve_cycle(r)) return -1;
     return resolve_max_and_total(r);
 }
 
@@ -275,7 +312,9 @@ static int check_rest(struct reading *r) {
 
 int config_resolve(struct reading *r) {
     if (resolve_dtype(r) || config_resolve_topology(r) || resolve_batch(r)) return -1;
-    resolve_optimizer(r);
-    if (check_parameters(r) || resolve_schedule(r)) return -1;
+    free(r->d->c.optimizer_type);
+    r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
+    resolve_adam(r);
+    if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r)) return -1;
     return check_rest(r);
 }

@@ -12,9 +12,11 @@
 
 union update_args {
     struct adamw_args adamw;
+    struct sgd_args sgd;
+    struct lion_args lion;
 };
 static_assert(sizeof(union update_args) <= OP_ARGS_MAX_BYTES, "a queue's slot holds any row's arguments");
-static_assert(UNIT_MAX_TENSORS <= ADAMW_GROUPS_MAX, "a unit's tensors may all be groups of their own");
+static_assert(UNIT_MAX_TENSORS <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
 // Does the element at `at` decay? *end = where the answer may change: the start of the next tensor of
 // the other group. A gap has the answer of the tensor before it.
@@ -41,6 +43,14 @@ static int32_t find_groups(const struct optimizer_config *c, const struct update
     return groups;
 }
 
+// The betas of the update: the configured ones, or OneCycle's.
+static float beta1_of(const struct optimizer_config *c, const struct update_step *step) {
+    return c->cycle.type == SCHEDULE_NONE ? c->beta1 : schedule_beta1(&c->cycle, step->t - 1);
+}
+static float beta2_of(const struct optimizer_config *c) {
+    return c->cycle.type == SCHEDULE_NONE ? c->beta2 : SCHEDULE_CYCLE_BETA2;
+}
+
 static void set_adamw(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
                       const struct update_step *step) {
     struct adamw_args *a = &args->adamw;
@@ -53,8 +63,8 @@ static void set_adamw(union update_args *args, const struct optimizer_config *c,
         .scalars = step->scalars,
         .n = r->end - r->begin,
         .lr = step->lr,
-        .beta1 = c->beta1,
-        .beta2 = c->beta2,
+        .beta1 = beta1_of(c, step),
+        .beta2 = beta2_of(c),
         .eps = c->eps,
         .inv_bc1 = 1,
         .inv_sqrt_bc2 = 1,
@@ -62,8 +72,8 @@ static void set_adamw(union update_args *args, const struct optimizer_config *c,
         .dt = r->dtype,
     };
     if (!c->no_bias_correction) {
-        a->inv_bc1 = (float)(1 / (1 - exact_pow(c->beta1, (double)step->t)));
-        a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(c->beta2, (double)step->t)));
+        a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
+        a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));
     }
     a->groups = find_groups(c, r, a->ends, a->weight_decay);
 }
@@ -73,6 +83,54 @@ static void describe_adamw(char *text, size_t size, const struct optimizer_confi
              (double)c->beta2, (double)c->eps, (double)c->weight_decay);
 }
 
+static void set_sgd(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
+                    const struct update_step *step) {
+    struct sgd_args *a = &args->sgd;
+    *a = (struct sgd_args){
+        .master = r->master,
+        .m = c->row->states ? r->state[0] : NULL,
+        .weight = r->weight,
+        .grad = r->grad,
+        .scalars = step->scalars,
+        .n = r->end - r->begin,
+        .lr = step->lr,
+        .momentum = c->momentum,
+        .rest = step->t == 1 ? 1 : 1 - c->dampening,
+        .nesterov = c->nesterov,
+        .dt = r->dtype,
+    };
+    a->groups = find_groups(c, r, a->ends, a->weight_decay);
+}
+
+static void describe_sgd(char *text, size_t size, const struct optimizer_config *c) {
+    snprintf(text, size, "lr %g, %smomentum %g, dampening %g, decay %g", (double)c->lr,
+             c->nesterov ? "Nesterov's " : "", (double)c->momentum, (double)c->dampening,
+             (double)c->weight_decay);
+}
+
+static void set_lion(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
+                     const struct update_step *step) {
+    struct lion_args *a = &args->lion;
+    *a = (struct lion_args){
+        .master = r->master,
+        .m = r->state[0],
+        .weight = r->weight,
+        .grad = r->grad,
+        .scalars = step->scalars,
+        .n = r->end - r->begin,
+        .lr = step->lr,
+        .beta1 = beta1_of(c, step),
+        .beta2 = beta2_of(c),
+        .dt = r->dtype,
+    };
+    a->groups = find_groups(c, r, a->ends, a->weight_decay);
+}
+
+static void describe_lion(char *text, size_t size, const struct optimizer_config *c) {
+    snprintf(text, size, "lr %g, betas %g %g, decay %g", (double)c->lr, (double)c->beta1, (double)c->beta2,
+             (double)c->weight_decay);
+}
+
 // Keys and defaults of DeepSpeed's FusedAdam.
 // clang-format off
 #define ADAM                                                                                        \
@@ -80,11 +138,26 @@ static void describe_adamw(char *text, size_t size, const struct optimizer_confi
     .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"eps", "1e-8"}, {"weight_decay", "0"},    \
                {"adam_w_mode", "true"}, {"bias_correction", "true"}, {"torch_adam", "false"}},      \
     .op = OP_ADAMW, .set_args = set_adamw, .describe = describe_adamw
+// Those of torch.optim.SGD, which DeepSpeed takes; without momentum it has no state.
+#define SGD                                                                                         \
+    .name = "SGD", .textbook = "SGD",                                                               \
+    .params = {{"lr", "1e-3"}, {"momentum", "0"}, {"dampening", "0"}, {"weight_decay", "0"},        \
+               {"nesterov", "false"}},                                                              \
+    .op = OP_SGD, .set_args = set_sgd, .describe = describe_sgd
+// Those of DeepSpeed's FusedLion.
+#define LION                                                                                        \
+    .name = "Lion", .textbook = "Lion", .states = 1,                                                \
+    .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"weight_decay", "0"}},                    \
+    .op = OP_LION, .set_args = set_lion, .describe = describe_lion
 // clang-format on
+
+static const struct optimizer sgd_with_momentum = {SGD, .states = 1};
 
 const struct optimizer optimizers[] = {
     {.name = "Adam", ADAM},
     {.name = "AdamW", ADAM, .decoupled = true},
+    {SGD, .moving = &sgd_with_momentum},
+    {LION},
     {.name = NULL},
 };
 
@@ -108,8 +181,8 @@ const char *optimizer_default(const struct optimizer *o, const char *key) {
 }
 
 uint64_t optimizer_hash(const struct optimizer_config *c, uint64_t seed) {
-    const float settings[] = {
-        c->lr, c->beta1, c->beta2, c->eps, c->weight_decay, c->l2_mode, c->no_bias_correction};
+    const float settings[] = {c->lr,      c->beta1,    c->beta2,     c->eps,      c->weight_decay,
+                              c->l2_mode, c->momentum, c->dampening, c->nesterov, c->no_bias_correction};
     return XXH64(settings, sizeof settings, XXH64(&c->row->op, sizeof c->row->op, seed));
 }
 

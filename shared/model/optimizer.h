@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "shared/core/arena.h"
 #include "shared/core/unit.h"
+#include "shared/model/schedule.h"
 
 #define OPTIMIZER_STATES_MAX 2
 #define OPTIMIZER_PARAMS_MAX 8
@@ -27,6 +28,10 @@ struct optimizer_config {
     float lr, beta1, beta2, eps, weight_decay;
     bool l2_mode;             // "adam_w_mode": false
     bool no_bias_correction;  // "bias_correction": false
+    float momentum, dampening;
+    bool nesterov;
+    struct schedule_config
+        cycle;  // OneCycle with cycle_momentum: the betas of each update; type NONE: they stand
 };
 
 // Range [begin, end) of a unit, with buffers that hold only that range (element 0 = begin).
@@ -56,6 +61,7 @@ struct optimizer {
         const char *key, *value;
     } params[OPTIMIZER_PARAMS_MAX];  // its keys below "optimizer.params", and their defaults as JSON
     bool decoupled;                  // "adam_w_mode" is always true
+    const struct optimizer *moving;  // the row that it becomes with a momentum above 0; NULL: stays
     enum op op;                      // the update
     void (*set_args)(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
                      const struct update_step *step);

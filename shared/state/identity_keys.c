@@ -100,6 +100,9 @@ static const struct identity_key keys[] = {
     CONFIG("optimizer.params.betas", T),
     CONFIG("optimizer.params.eps", T),
     CONFIG("optimizer.params.weight_decay", T),
+    CONFIG("optimizer.params.momentum", T),
+    CONFIG("optimizer.params.dampening", T),
+    CONFIG("optimizer.params.nesterov", T),
     CONFIG("optimizer.params.adam_w_mode", T),
     CONFIG("optimizer.params.torch_adam", 0),  // it only chose a default
     CONFIG("optimizer.params.bias_correction", T),
@@ -111,6 +114,22 @@ static const struct identity_key keys[] = {
     CONFIG("scheduler.params.warmup_type", T),
     CONFIG("scheduler.params.warmup_min_ratio", T),
     CONFIG("scheduler.params.cos_min_ratio", T),
+    CONFIG("scheduler.params.cycle_min_lr", T),
+    CONFIG("scheduler.params.cycle_max_lr", T),
+    CONFIG("scheduler.params.decay_lr_rate", T),
+    CONFIG("scheduler.params.cycle_first_step_size", T),
+    CONFIG("scheduler.params.cycle_second_step_size", T),
+    CONFIG("scheduler.params.cycle_first_stair_count", T),
+    CONFIG("scheduler.params.cycle_second_stair_count", T),
+    CONFIG("scheduler.params.decay_step_size", T),
+    CONFIG("scheduler.params.cycle_momentum", T),
+    CONFIG("scheduler.params.cycle_min_mom", T),
+    CONFIG("scheduler.params.cycle_max_mom", T),
+    CONFIG("scheduler.params.decay_mom_rate", T),
+    CONFIG("scheduler.params.lr_range_test_min_lr", T),
+    CONFIG("scheduler.params.lr_range_test_step_size", T),
+    CONFIG("scheduler.params.lr_range_test_step_rate", T),
+    CONFIG("scheduler.params.lr_range_test_staircase", T),
     CONFIG("scheduler.params.last_batch_iteration", 0),  // it has one value
     CONFIG("fp16.enabled", 0),                           // dtype says so
     CONFIG("fp16.loss_scale", T),                        // these where dtype is fp16: identity.c

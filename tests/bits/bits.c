@@ -236,6 +236,16 @@ static void updates(struct buffers *t, const struct how *h) {
     a.inv_bc1 = 2.5f;
     a.inv_sqrt_bc2 = 1.7f;
     call(h, OP_ADAMW, &a);
+    struct sgd_args g = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
+    g.master = a.master, g.m = a.m;
+    g.ends[0] = N, g.weight_decay[0] = 0.1f, g.groups = 1;
+    g.lr = 1e-3f, g.momentum = 0.9f, g.rest = 0.75f, g.nesterov = true;
+    call(h, OP_SGD, &g);
+    struct lion_args l = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
+    l.master = a.master, l.m = a.m;
+    l.ends[0] = N, l.weight_decay[0] = 0.1f, l.groups = 1;
+    l.lr = 1e-3f, l.beta1 = 0.9f, l.beta2 = 0.99f;
+    call(h, OP_LION, &l);
     call(h, OP_CAST, &(struct cast_args){.out = weight, .in = a.master, .n = N, .to = t->dt});
     call(h, OP_FILL_ZERO, &(struct fill_zero_args){.out = grad, .bytes = N});
     int64_t clock[2] = {0};  // not hashed: what time it is

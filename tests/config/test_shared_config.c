@@ -185,109 +185,6 @@ static void test_dtype(void **state) {
            "bf16.enabled|fp16.enabled|both");
 }
 
-static void test_optimizer_section(void **state) {
-    (void)state;
-    struct config *c = accept(
-        "{\"optimizer\": {\"type\": \"adam\", \"params\": {\"adam_w_mode\": false,"
-        "\"bias_correction\": false, \"torch_adam\": true, \"lr\": 1}}}");
-    assert_string_equal(c->optimizer_type, "Adam");
-    assert_true(c->optimizer.l2_mode && c->optimizer.no_bias_correction && c->optimizer.lr == 1);
-    assert_string_equal(said, "");
-    assert_true(c->optimizer.weight_decay == 0);
-    config_destroy(&c);
-    // torch.optim.AdamW decays by 0.01 unless told; FusedAdam and torch.optim.Adam by 0.
-    c = accept("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"torch_adam\": true}}}");
-    assert_true(c->optimizer.weight_decay == 0.01f);
-    assert_words(said, "warning|weight_decay is absent: 0.01|torch.optim.AdamW", "torch_adam");
-    config_destroy(&c);
-    c = accept("{\"optimizer\": {\"params\": {\"torch_adam\": true, \"weight_decay\": 0.1}}}");
-    assert_true(c->optimizer.weight_decay == 0.1f);
-    assert_string_equal(said, "");
-    config_destroy(&c);
-    c = accept("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}}");
-    assert_false(c->optimizer.l2_mode);
-    assert_words(said, "warning|adam_w_mode|AdamW|\"Adam\"", "adam_w_mode");
-    config_destroy(&c);
-    refuse("{\"optimizer\": {\"type\": \"Lamb\"}}", "optimizer.type|Lamb|not supported yet|Adam, AdamW");
-    refuse("{\"optimizer\": {\"type\": \"sgd\"}}", "optimizer.type|sgd|not supported yet");
-    refuse("{\"optimizer\": {\"type\": \"Adamm\"}}", "unknown optimizer|Adamm|AdamW");
-    refuse("{\"optimizer\": {\"params\": {\"amsgrad\": true}}}",
-           "optimizer.params.amsgrad|not supported yet");
-    refuse("{\"optimizer\": {\"params\": {\"max_grad_norm\": 1.0}}}", "max_grad_norm|gradient_clipping");
-}
-
-// Every optimizer takes its own keys, with the defaults that its row says, and no others'.
-static void test_every_optimizer(void **state) {
-    (void)state;
-    for (const struct optimizer *o = optimizers; o->name; o++) {
-        char text[256];
-        snprintf(text, sizeof text, "{\"optimizer\": {\"type\": \"%s\"}}", o->name);
-        struct config *c = accept(text), *given;
-        assert_ptr_equal(c->optimizer.row, o);
-        for (const struct optimizer *of = optimizers; of->name; of++)
-            for (int i = 0; i < OPTIMIZER_PARAMS_MAX && of->params[i].key; i++) {
-                snprintf(text, sizeof text, "{\"optimizer\": {\"type\": \"%s\", \"params\": {\"%s\": %s}}}",
-                         o->name, of->params[i].key, of->params[i].value);
-                if (!optimizer_default(o, of->params[i].key)) {
-                    refuse(text, "is no parameter of|remove it");
-                    continue;
-                }
-                given = accept(text);
-                assert_true(of != o ||
-                            optimizer_hash(&given->optimizer, 1) == optimizer_hash(&c->optimizer, 1));
-                config_destroy(&given);
-            }
-        config_destroy(&c);
-    }
-}
-
-static void test_scheduler_section(void **state) {
-    (void)state;
-    struct config *c =
-        accept("{\"scheduler\": {\"type\": \"WarmupLR\"}, \"optimizer\": {\"params\": {\"lr\": 0.25}}}");
-    assert_true(c->schedule.max_lr == 0.25 && c->schedule.min_lr == 0 && c->schedule.warmup_steps == 1000);
-    config_destroy(&c);
-    c = accept(
-        "{\"steps\": 70, \"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": "
-        "\"auto\","
-        "\"warmup_min_ratio\": 0.1, \"cos_min_ratio\": 0.01, \"warmup_type\": \"linear\","
-        "\"warmup_num_steps\": 7, \"last_batch_iteration\": -1}}}");
-    assert_int_equal(c->schedule.type, SCHEDULE_WARMUP_COSINE);
-    assert_int_equal(c->schedule.warmup, WARMUP_LINEAR);
-    assert_true(c->schedule.total_steps == 70 && c->schedule.warmup_min_ratio == 0.1);
-    assert_true(c->schedule.cos_min_ratio == 0.01 && c->schedule.warmup_steps == 7);
-    config_destroy(&c);
-    c = accept("{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 10}}}");
-    assert_words(said, "warning|total_num_steps 10|warmup_num_steps 1000|within the warm-up", "short decay");
-    config_destroy(&c);
-    // DeepSpeed's WarmupDecayLR has a default of its own where WarmupLR takes the optimizer's lr.
-    static const char decay[] =
-        "{\"optimizer\": {\"params\": {\"lr\": 0.25}}, \"scheduler\": {\"type\": \"WarmupDecayLR\", "
-        "\"params\": "
-        "{\"total_num_steps\": 2000%s}}}";
-    char text[256];
-    snprintf(text, sizeof text, decay, "");
-    c = accept(text);
-    assert_true(c->schedule.max_lr == 0.001);
-    assert_words(said, "warning|warmup_max_lr is absent: 0.001|WarmupDecayLR|lr 0.25 is not used", "decay");
-    config_destroy(&c);
-    snprintf(text, sizeof text, decay, ", \"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\"");
-    c = accept(text);
-    assert_true(c->schedule.max_lr == 0.25 && c->schedule.warmup_steps == 2);
-    assert_words(said, "warmup_max_lr 0.25 = lr|warmup_num_steps 2 = DeepSpeed's least", "decay");
-    config_destroy(&c);
-    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}}",
-           "warmup_num_steps|at least 1|number 0");
-    refuse("{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}", "total_num_steps is missing|auto");
-    refuse("{\"scheduler\": {\"type\": \"OneCycle\"}}", "scheduler.type|OneCycle|not supported yet|WarmupLR");
-    refuse("{\"scheduler\": {\"type\": \"Warmup\"}}", "scheduler.type|one of|WarmupDecayLR|Warmup");
-    refuse("{\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}}", "scheduler.type is missing");
-    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cos_min_ratio\": 0.1}}}",
-           "cos_min_ratio|no parameter");
-    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"last_batch_iteration\": 4}}}",
-           "last_batch_iteration|-1|number 4");
-}
-
 static void test_wrong_types(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -490,10 +387,9 @@ int main(void) {
         cmocka_unit_test(test_defaults),           cmocka_unit_test(test_batch_triangle),
         cmocka_unit_test(test_topologies),         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_topology_and_stage), cmocka_unit_test(test_dtype),
-        cmocka_unit_test(test_optimizer_section),  cmocka_unit_test(test_every_optimizer),
-        cmocka_unit_test(test_scheduler_section),  cmocka_unit_test(test_wrong_types),
-        cmocka_unit_test(test_unknown_keys),       cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_overrides),          cmocka_unit_test(test_cuda_section),
+        cmocka_unit_test(test_wrong_types),        cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_collectives),        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_cuda_section),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

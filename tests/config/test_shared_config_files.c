@@ -139,6 +139,7 @@ static void assert_same(const struct config *a, const struct config *b) {
     SAME(optimizer.weight_decay), SAME(optimizer.l2_mode), SAME(optimizer.no_bias_correction);
     SAME(schedule.type), SAME(schedule.min_lr), SAME(schedule.max_lr), SAME(schedule.warmup_steps);
     SAME(schedule.total_steps), SAME(schedule.warmup), SAME(schedule.warmup_min_ratio);
+    assert_memory_equal(&a->schedule, &b->schedule, sizeof a->schedule);
     SAME(schedule.cos_min_ratio), SAME(scaler.enabled), SAME(scaler.static_scale), SAME(scaler.initial_power);
     SAME(scaler.window), SAME(scaler.hysteresis), SAME(scaler.consecutive_hysteresis), SAME(scaler.min_scale);
     SAME(clip), SAME(steps_per_print), SAME(reduce_native), SAME(deadline_ms), SAME(ps.servers),

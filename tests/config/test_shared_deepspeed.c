@@ -87,11 +87,27 @@ static struct config *configured(char *words) {
         char *value = strchr(word, '=');
         *value++ = 0;
         bool number = strspn(value, "0123456789.e-") == strlen(value);
-        p += sprintf(p, number ? "%s\"%s\": %s" : "%s\"%s\": \"%s\"", separator, word, value);
+        bool flag = !strcmp(value, "true") || !strcmp(value, "false");
+        p += sprintf(p, number || flag ? "%s\"%s\": %s" : "%s\"%s\": \"%s\"", separator, word, value);
         separator = ", ";
     }
     strcpy(p, "}}}");
     return accept(text);
+}
+
+// The betas of each update; one pair stands for all.
+static void check_betas(const struct optimizer_config *c, const char *at, const char *about) {
+    bool moves = c->cycle.type != SCHEDULE_NONE;
+    int64_t updates = 0;
+    for (char *end; *at; at = end, updates++) {
+        double first = strtod(at, &end), second = strtod(end, &end);
+        double got1 = moves ? schedule_beta1(&c->cycle, updates) : c->beta1;
+        double got2 = moves ? SCHEDULE_CYCLE_BETA2 : c->beta2;
+        if (!(fabs(got1 - first) <= 2e-7) || !(fabs(got2 - second) <= 2e-7))
+            fail_msg("%s: %lld updates: betas %.9g %.9g, DeepSpeed has %.9g %.9g", about, (long long)updates,
+                     got1, got2, first, second);
+    }
+    assert_int_equal(updates, moves ? 45 : 1);
 }
 
 // Through the configuration, so that the defaults of absent parameters are DeepSpeed's, too.
@@ -99,7 +115,7 @@ static void test_schedules(void **state) {
     (void)state;
     FILE *f = open_data("schedules.txt");
     char line[LINE_ROOM], about[LINE_ROOM], values[LINE_ROOM];
-    int cases = 0;
+    int cases = 0, moving = 0;
     for (char *p; (p = next(f, "case", line)); cases++) {
         snprintf(about, sizeof about, "%s", p);
         struct config *c = configured(p);
@@ -113,10 +129,12 @@ static void test_schedules(void **state) {
         }
         // Beyond the end of the longest schedule, where a cosine that is not held climbs again.
         assert_int_equal(updates, 45);
+        check_betas(&c->optimizer, next(f, "betas", values), about);
+        moving += c->optimizer.cycle.type != SCHEDULE_NONE;
         config_destroy(&c);
     }
     fclose(f);
-    assert_true(cases >= 20);
+    assert_true(cases >= 35 && moving >= 10);
 }
 
 int main(void) {

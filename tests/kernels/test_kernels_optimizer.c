@@ -1,4 +1,4 @@
-// The exact sum, the sum of squares, the step's decision, AdamW: to the bit.
+// The exact sum, the sum of squares, the step's decision, AdamW, SGD, Lion: to the bit.
 #include "tests/kernels/kernel_test.h"
 
 // ---------------------------------------------------------------- exact_sum.h
@@ -238,7 +238,8 @@ static void adamw_takes_groups(void **state) {
     static const struct {
         int64_t n, step;  // of ends: 4 and its multiples take the wide path of GPUs
         int groups;
-    } cases[] = {{1031, 4, 3}, {1031, 1, 5}, {30011, 128, ADAMW_GROUPS_MAX}, {30011, 333, 24}, {700, 700, 1}};
+    } cases[] = {
+        {1031, 4, 3}, {1031, 1, 5}, {30011, 128, UPDATE_GROUPS_MAX}, {30011, 333, 24}, {700, 700, 1}};
     (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof *cases * 2 * KT_DTYPES; k++) {
         size_t c = k / (2 * KT_DTYPES);
@@ -345,6 +346,136 @@ static void a_skipped_step_writes_nothing(void **state) {
     adamw_fini(&b);
 }
 
+// ---------------------------------------------------------------- SGD and Lion
+// The same buffers for both: a case of either has the members of the other at the same values.
+struct momentum_case {
+    struct sgd_args sgd;
+    struct lion_args lion;
+    struct update_scalars *scalars;
+};
+
+static void momentum_init(struct momentum_case *t, enum dtype dt, int64_t n) {
+    t->scalars = kt_alloc(DT_U8, sizeof *t->scalars);
+    *t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
+    struct sgd_args *g = &t->sgd;
+    struct lion_args *l = &t->lion;
+    *g = (struct sgd_args){.grad = kt_random(dt, n, 4, 1.0f), .scalars = t->scalars, .n = n, .dt = dt};
+    *l = (struct lion_args){.grad = g->grad, .scalars = t->scalars, .n = n, .dt = dt};
+    g->master = l->master = kt_random(DT_F32, n, 1, 1.0f);
+    g->m = l->m = kt_random(DT_F32, n, 2, 0.1f);
+    g->weight = l->weight = kt_poisoned(dt, n);
+    g->groups = l->groups = 1;
+    g->ends[0] = l->ends[0] = n;
+    g->weight_decay[0] = l->weight_decay[0] = 0.1f;
+    g->lr = l->lr = 1e-2f;
+    g->momentum = l->beta1 = 0.9f;
+    g->rest = 0.8f, l->beta2 = 0.99f;
+}
+
+static void momentum_fini(struct momentum_case *t) {
+    KT_FREE(t->sgd.master, t->sgd.m, t->sgd.weight, (void *)t->sgd.grad, t->scalars);
+}
+
+// Two groups from the second size on, whose boundary no vector of a GPU keeps to.
+static void sgd_and_lion_match_ref(void **state) {
+    static const int64_t sizes[] = {1, 15, 1031, 30011, 4096};
+    (void)state;
+    for (size_t k = 0; k < KT_DTYPES * (sizeof sizes / sizeof *sizes); k++) {
+        enum dtype dt = kt_dtypes[k % KT_DTYPES];
+        int64_t n = sizes[k / KT_DTYPES], cut = n > 4000 ? 1024 : n > 1 ? n / 2 : n;
+        struct momentum_case t;
+        momentum_init(&t, dt, n);
+        if (n > 1) {
+            t.sgd.groups = t.lion.groups = 2;
+            t.sgd.ends[0] = t.lion.ends[0] = cut;
+            t.sgd.ends[1] = t.lion.ends[1] = n;
+        }
+        const struct kt_out outs[] = {
+            {t.sgd.master, n, DT_F32, 0, 0}, {t.sgd.weight, n, dt, 0, 0}, {t.sgd.m, n, DT_F32, 0, 0}};
+        kt_check(OP_LION, &t.lion, outs, 3);
+        for (int nesterov = 0; nesterov < 2; nesterov++) {
+            t.sgd.nesterov = nesterov;
+            kt_check(OP_SGD, &t.sgd, outs, 3);
+        }
+        struct sgd_args plain = t.sgd;
+        plain.m = NULL;
+        plain.nesterov = false;
+        kt_check(OP_SGD, &plain, outs, 2);
+        plain.weight = NULL;
+        kt_check(OP_SGD, &plain, outs, 1);
+        t.scalars->skip = 1;
+        float before = t.sgd.master[0], m = t.sgd.m[0];
+        kt_run(KT_OPS, OP_SGD, 2, &t.sgd);
+        kt_run(KT_OPS, OP_LION, 2, &t.lion);
+        assert_true(t.sgd.master[0] == before && t.sgd.m[0] == m);
+        momentum_fini(&t);
+    }
+}
+
+// torch.optim.SGD's documented algorithm, in double: (momentum, dampening, Nesterov's).
+static void sgd_follows_torch(void **state) {
+    static const double cases[][3] = {{0, 0, 0}, {0.9, 0, 0}, {0.9, 0.3, 0}, {0.9, 0, 1}};
+    enum { N = 50 };
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        double momentum = cases[k][0], dampening = cases[k][1], p[N], buffer[N];
+        struct momentum_case t;
+        momentum_init(&t, DT_F32, N);
+        t.scalars->grad_scale = 1;
+        t.sgd.momentum = (float)momentum;
+        t.sgd.nesterov = cases[k][2] > 0;
+        for (int i = 0; i < N; i++) p[i] = (double)t.sgd.master[i], t.sgd.m[i] = 0;
+        float *m = t.sgd.m;
+        if (momentum == 0) t.sgd.m = NULL;
+        for (int step = 1; step <= 10; step++) {
+            float *grad = (void *)t.sgd.grad;
+            for (int i = 0; i < N; i++) {
+                grad[i] = kt_uniform((uint64_t)step, (uint64_t)i);
+                double g = (double)grad[i] + 0.1 * p[i];
+                if (momentum != 0) {
+                    buffer[i] = step == 1 ? g : momentum * buffer[i] + (1 - dampening) * g;
+                    g = t.sgd.nesterov ? g + momentum * buffer[i] : buffer[i];
+                }
+                p[i] -= 0.01 * g;
+            }
+            t.sgd.rest = step == 1 ? 1 : (float)(1 - dampening);
+            kt_run(KT_OPS, OP_SGD, 2, &t.sgd);
+        }
+        for (int i = 0; i < N; i++) assert_true(fabs((double)t.sgd.master[i] - p[i]) < 5e-6);
+        t.sgd.m = m;
+        momentum_fini(&t);
+    }
+}
+
+// Algorithm 2 of Chen et al., in double; the signs of its updates are far from 0 here. What is 0 stays 0.
+static void lion_follows_the_paper(void **state) {
+    enum { N = 50 };
+    (void)state;
+    double p[N], m[N] = {0};
+    struct momentum_case t;
+    momentum_init(&t, DT_F32, N);
+    t.scalars->grad_scale = 1;
+    for (int i = 0; i < N; i++) t.lion.m[i] = 0;
+    t.lion.master[7] = 0;
+    for (int i = 0; i < N; i++) p[i] = (double)t.lion.master[i];
+    for (int step = 1; step <= 10; step++) {
+        float *grad = (void *)t.lion.grad;
+        for (int i = 0; i < N; i++) {
+            grad[i] = i == 7 ? 0 : kt_uniform((uint64_t)step, (uint64_t)i);
+            double c = 0.9 * m[i] + 0.1 * (double)grad[i];
+            p[i] -= 0.01 * ((c > 0) - (c < 0) + 0.1 * p[i]);
+            m[i] = 0.99 * m[i] + 0.01 * (double)grad[i];
+        }
+        kt_run(KT_OPS, OP_LION, 2, &t.lion);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_true(fabs((double)t.lion.master[i] - p[i]) < 5e-6);
+        assert_true(fabs((double)t.lion.m[i] - m[i]) < 1e-6);
+    }
+    assert_true(t.lion.master[7] == 0);
+    momentum_fini(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(partitions_give_the_same_sum),
@@ -361,6 +492,9 @@ int main(void) {
         cmocka_unit_test(adamw_follows_the_paper),
         cmocka_unit_test(adamw_in_fp32_may_update_the_weight_in_place),
         cmocka_unit_test(a_skipped_step_writes_nothing),
+        cmocka_unit_test(sgd_and_lion_match_ref),
+        cmocka_unit_test(sgd_follows_torch),
+        cmocka_unit_test(lion_follows_the_paper),
     };
     return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

@@ -172,6 +172,58 @@ static void test_every_optimizer_over_ranges(void **unused) {
     free(pieces);
 }
 
+// SGD with momentum is a row that configurations choose; without it nothing is held.
+static void test_momentum_is_a_state(void **unused) {
+    (void)unused;
+    struct unit u = make_unit();
+    const struct optimizer *sgd = optimizer_find("sgd");
+    assert_int_equal(sgd->states, 0);
+    assert_int_equal(sgd->moving->states, 1);
+    assert_string_equal(sgd->moving->name, sgd->name);
+    struct state *s = xcalloc(1, sizeof *s);
+    const struct optimizer_config c = {sgd->moving, .momentum = 0.5f, .dampening = 0.25f};
+    const struct update_scalars scalars = {.grad_scale = 1};
+    fill(s, &u, DT_F32);
+    memset(s->m, 0, sizeof s->m);
+    float p = s->master[0], g = s->grad[0];
+    struct update_range r = range_of(&u, s, 0, N, DT_F32);
+    for (int64_t t = 1; t <= 2; t++)
+        assert_int_equal(optimizer_apply(&c, &r, &(struct update_step){0.125f, t, &scalars}, 1), 0);
+    float second = 0.5f * g + 0.75f * g;  // the first momentum is the gradient itself, undampened
+    assert_float_equal(s->master[0], p - 0.125f * g - 0.125f * second, 1e-6);
+    free(s);
+}
+
+// OneCycle's betas are those of the update behind t - 1 applied ones.
+static void test_cycled_betas(void **unused) {
+    (void)unused;
+    struct unit u = make_unit();
+    struct state *want = xcalloc(1, sizeof *want), *got = xcalloc(1, sizeof *got);
+    const struct update_scalars scalars = {.grad_scale = 1};
+    for (int lion = 0; lion < 2; lion++) {
+        struct optimizer_config cycled = configs[0], fixed = configs[0];
+        if (lion) cycled.row = fixed.row = optimizer_find("Lion");
+        cycled.cycle = (struct schedule_config){
+            .type = SCHEDULE_ONE_CYCLE, .cycle_first = 4, .cycle_second = 4, .min_mom = 0.6, .max_mom = 0.9};
+        fixed.beta2 = SCHEDULE_CYCLE_BETA2;
+        for (int64_t t = 1; t <= 6; t++) {
+            const struct update_step step = {0.01f, t, &scalars};
+            static const double moved[] = {0.6, 0.825, 0.75, 0.675, 0.6, 0.675};
+            fill(want, &u, DT_F32);
+            fill(got, &u, DT_F32);
+            fixed.beta1 = (float)moved[t - 1];
+            struct update_range r = range_of(&u, got, 0, N, DT_F32);
+            assert_int_equal(optimizer_apply(&cycled, &r, &step, 1), 0);
+            r = range_of(&u, want, 0, N, DT_F32);
+            assert_int_equal(optimizer_apply(&fixed, &r, &step, 1), 0);
+            for (int i = 0; i < N; i++) assert_float_equal(got->master[i], want->master[i], 1e-6);
+            for (int i = 0; i < N; i++) assert_float_equal(got->m[i], want->m[i], 1e-6);
+        }
+    }
+    free(want);
+    free(got);
+}
+
 // What is carved and what the formulas count follow from the row's number of states.
 static void test_every_optimizer_in_memory(void **unused) {
     (void)unused;
@@ -351,6 +403,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_every_optimizer_over_ranges),
+        cmocka_unit_test(test_momentum_is_a_state),
+        cmocka_unit_test(test_cycled_betas),
         cmocka_unit_test(test_every_optimizer_in_memory),
         cmocka_unit_test(test_settings_are_told_apart),
         cmocka_unit_test(test_first_step),

@@ -1,4 +1,4 @@
-// The optimizer's operations: exact sum of squares, the step's decision, AdamW.
+// The optimizer's operations: exact sum of squares, the step's decision, AdamW, SGD, Lion.
 #include <math.h>
 
 #include "kernels/cpu/convert.h"
@@ -137,7 +137,87 @@ static void adamw_span(const void *args, int64_t begin, int64_t end) {
 int cpu_op_adamw(int threads, const void *args, const char **why) {
     const struct adamw_args *a = args;
     (void)why;
-    assert(a->groups >= 1 && a->groups <= ADAMW_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, adamw_span, a);
+    return 0;
+}
+
+// ---------------------------------------------------------------- SGD
+enum sgd_kind { SGD_PLAIN, SGD_MOMENTUM, SGD_NESTEROV };
+
+// As adamw_block.
+static inline __attribute__((always_inline)) void sgd_block(const struct sgd_args *a, const float *grad,
+                                                            int64_t at, int64_t n, int g,
+                                                            const enum sgd_kind kind) {
+    const float scale = a->scalars->grad_scale, decay = a->weight_decay[g], minus_lr = -a->lr;
+    const float momentum = a->momentum, rest = a->rest;
+    float *restrict p = a->master + at, *restrict m = kind == SGD_PLAIN ? NULL : a->m + at;
+    for (int64_t i = 0; i < n; i++) {
+        float x = __builtin_fmaf(decay, p[i], grad[i] * scale);
+        if (kind != SGD_PLAIN) {
+            m[i] = __builtin_fmaf(momentum, m[i], rest * x);
+            x = kind == SGD_NESTEROV ? __builtin_fmaf(momentum, m[i], x) : m[i];
+        }
+        p[i] = __builtin_fmaf(minus_lr, x, p[i]);
+    }
+}
+
+static void sgd_span(const void *args, int64_t begin, int64_t end) {
+    const struct sgd_args *a = args;
+    float grad[CHUNK];
+    int g = 0;
+    for (int64_t i = begin, n; i < end; i += n) {
+        while (a->ends[g] <= i) g++;
+        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
+        load_f32(a->dt, grad, a->grad, i, n);
+        if (!a->m)
+            sgd_block(a, grad, i, n, g, SGD_PLAIN);
+        else if (a->nesterov)
+            sgd_block(a, grad, i, n, g, SGD_NESTEROV);
+        else
+            sgd_block(a, grad, i, n, g, SGD_MOMENTUM);
+        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
+    }
+}
+
+int cpu_op_sgd(int threads, const void *args, const char **why) {
+    const struct sgd_args *a = args;
+    (void)why;
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, sgd_span, a);
+    return 0;
+}
+
+// ---------------------------------------------------------------- Lion
+static void lion_block(const struct lion_args *a, const float *grad, int64_t at, int64_t n, int g) {
+    const float scale = a->scalars->grad_scale, decay = a->weight_decay[g], minus_lr = -a->lr;
+    const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
+    float *restrict p = a->master + at, *restrict m = a->m + at;
+    for (int64_t i = 0; i < n; i++) {
+        float x = grad[i] * scale, c = __builtin_fmaf(beta1, m[i], rest1 * x);
+        float u = (float)(c > 0) - (float)(c < 0);
+        p[i] = __builtin_fmaf(minus_lr, __builtin_fmaf(decay, p[i], u), p[i]);
+        m[i] = __builtin_fmaf(beta2, m[i], rest2 * x);
+    }
+}
+
+static void lion_span(const void *args, int64_t begin, int64_t end) {
+    const struct lion_args *a = args;
+    float grad[CHUNK];
+    int g = 0;
+    for (int64_t i = begin, n; i < end; i += n) {
+        while (a->ends[g] <= i) g++;
+        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
+        load_f32(a->dt, grad, a->grad, i, n);
+        lion_block(a, grad, i, n, g);
+        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
+    }
+}
+
+int cpu_op_lion(int threads, const void *args, const char **why) {
+    const struct lion_args *a = args;
+    (void)why;
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, lion_span, a);
     return 0;
 }

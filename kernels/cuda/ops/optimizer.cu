@@ -1,4 +1,4 @@
-// The optimizer's operations: exact sum of squares, the step's decision, AdamW. Every operation is
+// The optimizer's operations: exact sum of squares, the step's decision, AdamW, SGD, Lion. Every operation is
 // written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and
 // kernels/operations.c (update_decide).
 #include "kernels/cuda/common/platform.h"
@@ -175,17 +175,18 @@ int cuda_op_decide(struct cuda_ctx *ctx, const void *args) {
 }
 
 // ---------------------------------------------------------------- AdamW
-#define ADAMW_THREADS 256
-#define ADAMW_VECTOR  4
+#define UPDATE_THREADS 256
+#define UPDATE_VECTOR  4
 
 // What differs between elements: the group's decay, the gradient's scale.
-struct adamw_factors {
+struct update_factors {
     float decay, scale;
 };
 
 // Groups are few and their ends lie in the kernel's parameters, which a warp reads at once: a search costs a
 // fraction of the time in which a warp's loads, issued before it, come from memory.
-__device__ static inline float group_decay(const struct adamw_args &a, int64_t i) {
+template <typename A>
+__device__ static inline float group_decay(const A &a, int64_t i) {
     int g = 0;
     while (a.ends[g] <= i) g++;
     return a.weight_decay[g];
@@ -193,7 +194,7 @@ __device__ static inline float group_decay(const struct adamw_args &a, int64_t i
 
 // One element, in operations.h's order of operations.
 template <bool L2>
-__device__ static inline void adamw_element(const struct adamw_args &a, struct adamw_factors f, float grad,
+__device__ static inline void adamw_element(const struct adamw_args &a, struct update_factors f, float grad,
                                             float *p, float *m, float *v) {
     float g = __fmul_rn(grad, f.scale);
     if (L2) g = __fmaf_rn(f.decay, *p, g);
@@ -207,13 +208,13 @@ __device__ static inline void adamw_element(const struct adamw_args &a, struct a
 
 // V elements a thread, all of one group: 16 bytes of each fp32 array.
 template <typename T, int V, bool L2>
-__global__ void __launch_bounds__(ADAMW_THREADS) adamw_kernel(struct adamw_args a) {
+__global__ void __launch_bounds__(UPDATE_THREADS) adamw_kernel(struct adamw_args a) {
     if (a.scalars->skip) return;
-    struct adamw_factors f = {0.0f, a.scalars->grad_scale};
+    struct update_factors f = {0.0f, a.scalars->grad_scale};
     const T *grad = static_cast<const T *>(a.grad);
     T *weight = static_cast<T *>(a.weight);
     bool store_weight = weight && a.weight != a.master;
-    int64_t i = ((int64_t)blockIdx.x * ADAMW_THREADS + threadIdx.x) * V;
+    int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * V;
     if (i + V <= a.n) {
         float g[V], p[V], m[V], v[V];
         load_f32<T, V>(grad + i, g);
@@ -238,29 +239,113 @@ __global__ void __launch_bounds__(ADAMW_THREADS) adamw_kernel(struct adamw_args 
 
 template <typename T, int V>
 static int adamw_launch(struct cuda_ctx *ctx, const struct adamw_args *a) {
-    int64_t blocks = divide_up(a->n, (int64_t)ADAMW_THREADS * V);
+    int64_t blocks = divide_up(a->n, (int64_t)UPDATE_THREADS * V);
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "adamw: more elements than one launch covers");
-    struct launch_shape shape = flat_shape(blocks, ADAMW_THREADS);
+    struct launch_shape shape = flat_shape(blocks, UPDATE_THREADS);
     return a->l2_mode ? launch<adamw_kernel<T, V, true>>(ctx, shape, *a)
                       : launch<adamw_kernel<T, V, false>>(ctx, shape, *a);
 }
 
 // Whether no group ends within a vector; tensors begin at multiples of 128 elements, so a model's do not.
-static bool groups_aligned(const struct adamw_args *a) {
+template <typename A>
+static bool groups_aligned(const A *a) {
     for (int g = 0; g + 1 < a->groups; g++)
-        if (a->ends[g] % ADAMW_VECTOR) return false;
+        if (a->ends[g] % UPDATE_VECTOR) return false;
     return true;
 }
 
 int cuda_op_adamw(struct cuda_ctx *ctx, const void *args) {
     const struct adamw_args *a = static_cast<const struct adamw_args *>(args);
-    if (a->groups < 1 || a->groups > ADAMW_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
+    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
         return cuda_refused(ctx, "adamw: 1 to 24 groups, the last of which ends with the elements");
     if (a->n == 0) return 0;
     bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&
                 aligned16(a->grad) && groups_aligned(a);
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        return wide ? adamw_launch<T, ADAMW_VECTOR>(ctx, a) : adamw_launch<T, 1>(ctx, a);
+        return wide ? adamw_launch<T, UPDATE_VECTOR>(ctx, a) : adamw_launch<T, 1>(ctx, a);
     });
+}
+
+// ---------------------------------------------------------------- SGD and Lion: one state at most
+// One element each, in operations.h's order of operations; m is NULL where SGD has no momentum.
+__device__ static inline void one_state_element(const struct sgd_args &a, struct update_factors f, float grad,
+                                                float *p, float *m) {
+    float g = __fmaf_rn(f.decay, *p, __fmul_rn(grad, f.scale));
+    if (m) {
+        *m = __fmaf_rn(a.momentum, *m, __fmul_rn(a.rest, g));
+        g = a.nesterov ? __fmaf_rn(a.momentum, *m, g) : *m;
+    }
+    *p = __fmaf_rn(-a.lr, g, *p);
+}
+
+__device__ static inline void one_state_element(const struct lion_args &a, struct update_factors f, float grad,
+                                                float *p, float *m) {
+    float g = __fmul_rn(grad, f.scale);
+    float c = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
+    float u = c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : 0.0f;
+    *p = __fmaf_rn(-a.lr, __fmaf_rn(f.decay, *p, u), *p);
+    *m = __fmaf_rn(a.beta2, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta2), g));
+}
+
+// As adamw_kernel.
+template <typename A, typename T, int V, bool STATE>
+__global__ void __launch_bounds__(UPDATE_THREADS) one_state_kernel(A a) {
+    if (a.scalars->skip) return;
+    struct update_factors f = {0.0f, a.scalars->grad_scale};
+    const T *grad = static_cast<const T *>(a.grad);
+    T *weight = static_cast<T *>(a.weight);
+    bool store_weight = weight && a.weight != a.master;
+    int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * V;
+    if (i + V <= a.n) {
+        float g[V], p[V], m[V];
+        load_f32<T, V>(grad + i, g);
+        load_f32<float, V>(a.master + i, p);
+        if (STATE) load_f32<float, V>(a.m + i, m);
+        f.decay = group_decay(a, i);
+#pragma unroll
+        for (int j = 0; j < V; j++) one_state_element(a, f, g[j], &p[j], STATE ? &m[j] : nullptr);
+        store_f32<float, V>(a.master + i, p);
+        if (STATE) store_f32<float, V>(a.m + i, m);
+        if (store_weight) store_f32<T, V>(weight + i, p);
+        return;
+    }
+    for (; i < a.n; i++) {
+        f.decay = group_decay(a, i);
+        one_state_element(a, f, to_f32(grad[i]), &a.master[i], STATE ? &a.m[i] : nullptr);
+        if (store_weight) from_f32(a.master[i], &weight[i]);
+    }
+}
+
+template <typename A, typename T, int V>
+static int one_state_launch(struct cuda_ctx *ctx, const A *a) {
+    int64_t blocks = divide_up(a->n, (int64_t)UPDATE_THREADS * V);
+    if (blocks >= LARGEST_GRID)
+        return cuda_refused(ctx, "an optimizer: more elements than one launch covers");
+    struct launch_shape shape = flat_shape(blocks, UPDATE_THREADS);
+    return a->m ? launch<one_state_kernel<A, T, V, true>>(ctx, shape, *a)
+                : launch<one_state_kernel<A, T, V, false>>(ctx, shape, *a);
+}
+
+template <typename A>
+static int one_state(struct cuda_ctx *ctx, const A *a) {
+    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
+        return cuda_refused(ctx, "an optimizer: 1 to 24 groups, the last of which ends with the elements");
+    if (a->n == 0) return 0;
+    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->weight) && aligned16(a->grad) &&
+                groups_aligned(a);
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        return wide ? one_state_launch<A, T, UPDATE_VECTOR>(ctx, a) : one_state_launch<A, T, 1>(ctx, a);
+    });
+}
+
+int cuda_op_sgd(struct cuda_ctx *ctx, const void *args) {
+    return one_state(ctx, static_cast<const struct sgd_args *>(args));
+}
+
+int cuda_op_lion(struct cuda_ctx *ctx, const void *args) {
+    const struct lion_args *a = static_cast<const struct lion_args *>(args);
+    if (!a->m) return cuda_refused(ctx, "lion: its momentum is missing");
+    return one_state(ctx, a);
 }

@@ -8,7 +8,7 @@
 #include "shared/core/error.h"
 #include "tests/fuzz/fuzz.h"
 
-#define BUFFERS_MAX 12
+#define BUFFERS_MAX 20
 
 struct buffer {
     void *p[2];  // for the reference, for the CPU
@@ -249,10 +249,39 @@ static int update(struct run *r, const struct shape *s, const op_fn *ops, int th
     a.master = floats(r, n), a.m = floats(r, n), a.v = floats(r, n), a.weight = some(r, n);
     for (int64_t i = 0; i < n; i++) a.v[i] = fabsf(a.v[i]);
     a.grad = inputs[0];
+    struct sgd_args g = {.master = floats(r, n),
+                         .m = floats(r, n),
+                         .weight = some(r, n),
+                         .grad = inputs[0],
+                         .scalars = &scalars,
+                         .n = a.n,
+                         .ends = {a.n},
+                         .weight_decay = {0.1f},
+                         .groups = 1,
+                         .lr = 0.01f,
+                         .momentum = 0.9f,
+                         .rest = 0.8f,
+                         .nesterov = s->flags & 8,
+                         .dt = r->dt};
+    struct lion_args l = {.master = floats(r, n),
+                          .m = floats(r, n),
+                          .weight = some(r, n),
+                          .grad = inputs[0],
+                          .scalars = &scalars,
+                          .n = a.n,
+                          .ends = {a.n},
+                          .weight_decay = {0.1f},
+                          .groups = 1,
+                          .lr = 0.01f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.99f,
+                          .dt = r->dt};
+    if (s->flags & 16) g.m = NULL, g.nesterov = false;
     struct exact_sum *sum = (struct exact_sum *)fill(r, DT_I64, EXACT_SUM_WORDS, 0);
     struct sumsq_args q = {.out = sum, .x = inputs[0], .n = n, .zero_out = true, .dt = r->dt};
     r->slack = 0;
     return ops[OP_REDUCE](threads, &e, &why) || ops[OP_ADAMW](threads, &a, &why) ||
+           ops[OP_SGD](threads, &g, &why) || ops[OP_LION](threads, &l, &why) ||
            ops[OP_SUMSQ](threads, &q, &why);
 }
 

@@ -1,22 +1,28 @@
 // Each rank loads straight from its peers' buffers:
 //
-//     publish the call | meet | load from peers' buffers | meet | next operation
+//     show the call | meet | load from peers' buffers | meet | next operation
+//     small:
+//     show a copy   | meet | load from peers' copies         | next operation
+//
+// An all_reduce meets once more before it loads the others' sums.
 //
 // Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load
 //             the other pieces. That is safe: only rank r reads piece r of any buffer before the second
 //             meeting.
-// Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer.
+// Counting    The reader of a peer's bytes counts them as received for itself and as sent for the peer. Of what is
+//             small each rank counts its own, the same: its peers may still be reading when it has gone on.
 // Devices     In device memory the same operations are enqueued, ordered by events (threads_impl.h). The
 //             deadline is that of the meetings; it does not notice a device that hangs.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "decentral/collective/threads_hub.h"
 #include "decentral/collective/threads_impl.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- whether all mean the same
-static void describe(char *buf, size_t bytes, int rank, const struct threads_slot *s) {
+static void describe(char *buf, size_t bytes, int rank, const struct threads_show *s) {
     const struct collective_call *c = &s->call;
     int n =
         snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
@@ -27,16 +33,17 @@ static void describe(char *buf, size_t bytes, int rank, const struct threads_slo
 
 // After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
 static int check_signatures(struct collective_threads *t) {
-    const struct threads_slot *s = t->channel->slots;
+    const struct threads_show *first = threads_shown(t, 0);
     for (int i = 1; i < t->hub->size; i++) {
-        if (s[i].call.primitive == s[0].call.primitive && s[i].call.count == s[0].call.count &&
-            s[i].call.dt == s[0].call.dt && s[i].call.root == s[0].call.root &&
-            s[i].sequence == s[0].sequence && s[i].owner->enqueues == s[0].owner->enqueues)
+        const struct threads_show *s = threads_shown(t, i);
+        if (s->call.primitive == first->call.primitive && s->call.count == first->call.count &&
+            s->call.dt == first->call.dt && s->call.root == first->call.root &&
+            s->sequence == first->sequence && s->owner->enqueues == first->owner->enqueues)
             continue;
-        char first[200], other[200], text[COLLECTIVE_ERROR_BYTES];
-        describe(first, sizeof first, 0, &s[0]);
-        describe(other, sizeof other, i, &s[i]);
-        snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, first, other);
+        char one[200], other[200], text[COLLECTIVE_ERROR_BYTES];
+        describe(one, sizeof one, 0, first);
+        describe(other, sizeof other, i, s);
+        snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, one, other);
         return collective_impl_fail(&t->impl, "%s", text);
     }
     return 0;
@@ -44,11 +51,11 @@ static int check_signatures(struct collective_threads *t) {
 
 // ---------------------------------------------------------------- what a rank does once all are there
 static struct collective_threads *peer_of(const struct collective_threads *t, int rank) {
-    return t->channel->slots[rank].owner;
+    return threads_shown(t, rank)->owner;
 }
 
 static void count_load(struct collective_threads *t, int from, size_t bytes) {
-    if (from == t->impl.head.rank) return;
+    if (from == t->impl.head.rank || t->small) return;
     collective_count(t->impl.head.wire, t->impl.head.control, 0, bytes);
     collective_count(peer_of(t, from)->impl.head.wire, t->impl.head.control, bytes, 0);
 }
@@ -69,7 +76,7 @@ static int load_sum(struct collective_threads *t, const struct collective_plan *
     size_t e = dtype_size(p->call->dt);
     for (int i = 0; i < p->size; i++) {
         follow(t, i, THREADS_READY);
-        t->inputs[i] = (const char *)t->channel->slots[i].call.send + mine.at * e;
+        t->inputs[i] = (const char *)threads_shown(t, i)->call.send + mine.at * e;
         count_load(t, i, mine.count * e);
     }
     return threads_sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
@@ -78,6 +85,10 @@ static int load_sum(struct collective_threads *t, const struct collective_plan *
 // Loads the others' pieces once they are summed. rc: of the own sum.
 static int load_summed(struct collective_threads *t, const struct collective_plan *p, int rc) {
     size_t e = dtype_size(p->call->dt);
+    struct collective_span mine = collective_piece(p, p->rank);
+    if (rc == 0 && t->small && mine.count)
+        memcpy((char *)threads_shown(t, p->rank)->call.recv + mine.at * e,
+               (const char *)p->call->recv + mine.at * e, mine.count * e);
     if (rc == 0) rc = threads_mark(t, p->call, THREADS_SUMMED);
     if (threads_meet_again(t, p->call, rc) != 0) return -1;
     for (int i = 0; i < p->size; i++) {
@@ -85,7 +96,7 @@ static int load_summed(struct collective_threads *t, const struct collective_pla
         struct collective_span theirs = collective_piece(p, i);
         follow(t, i, THREADS_SUMMED);
         load(t, (char *)p->call->recv + theirs.at * e,
-             (const char *)t->channel->slots[i].call.recv + theirs.at * e, theirs.count * e, i);
+             (const char *)threads_shown(t, i)->call.recv + theirs.at * e, theirs.count * e, i);
     }
     return 0;
 }
@@ -101,7 +112,7 @@ static int load_pieces(struct collective_threads *t, const struct collective_cal
         if (!collective_sends(&p, i)) continue;
         follow(t, i, THREADS_READY);
         load(t, (char *)c->recv + collective_place(&p, i) * e,
-             (const char *)t->channel->slots[i].call.send + mine.at * e, mine.count * e, i);
+             (const char *)threads_shown(t, i)->call.send + mine.at * e, mine.count * e, i);
     }
     return 0;
 }
@@ -192,6 +203,22 @@ static int run_recv(struct collective_threads *t, const struct collective_call *
     return take_mail(t, m, call);
 }
 
+// ---------------------------------------------------------------- small
+static bool is_small(const struct collective_threads *t, const struct collective_call *c) {
+    size_t blocks = collective_rows[c->primitive].n_sent ? (size_t)t->hub->size : 1;
+    size_t most = t->channel->small_bytes / dtype_size(c->dt) / blocks;
+    return !t->enqueues && c->count <= most;
+}
+
+// Nobody needs this rank any more: peers load from its copies.
+static int leave_small(struct collective_threads *t, const struct collective_call *call, int rc) {
+    struct collective_plan p = collective_plan_of(call, t->impl.head.rank, t->hub->size);
+    struct collective_volume v = collective_volume(&p);
+    if (rc == 0) collective_count(t->impl.head.wire, t->impl.head.control, v.sent, v.received);
+    atomic_fetch_add(&t->channel->left, 1);
+    return rc;
+}
+
 // ---------------------------------------------------------------- the table
 static int threads_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_threads *t = (struct collective_threads *)impl;
@@ -199,13 +226,15 @@ static int threads_run(struct collective_impl *impl, const struct collective_cal
     if (call->primitive == COLLECTIVE_SEND) return run_send(t, call);
     if (call->primitive == COLLECTIVE_RECV) return run_recv(t, call);
     if (threads_mark(t, call, THREADS_READY) != 0) return threads_fail_and_abort(t, impl->error);
+    t->small = is_small(t, call);
     if (threads_meet_begin(t, call) != 0) return -1;
     int rc = check_signatures(t);
-    if (rc == 0) {
+    bool agreed = rc == 0;
+    if (agreed) {
         threads_greet(t);
         rc = load_pieces(t, call);
     }
-    rc = leave(t, call, rc);
+    rc = agreed && t->small ? leave_small(t, call, rc) : leave(t, call, rc);
     if (rc != 0) threads_hub_abort(t->hub, impl->error);
     return rc;
 }
@@ -250,6 +279,8 @@ static struct collective *create(void *world, int rank, int channel, const struc
     t->channel = &h->channels[channel];
     t->index = channel;
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
+    char **copies = &t->channel->slots[rank].copies;
+    if (!*copies) *copies = xcalloc(3, t->channel->small_bytes);
     if (o->dev) threads_hub_computes(h, rank, o->dev);
     return &t->impl.head;
 }

@@ -21,6 +21,9 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- life
+#define SMALL_MOST  ((size_t)64 << 10)   // of a rank's copies
+#define SMALL_BYTES ((size_t)512 << 10)  // and of all ranks'
+
 struct threads_hub *threads_hub_create(int size) {
     if (size < 1 || size > REDUCE_MAX) {
         fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
@@ -37,6 +40,7 @@ struct threads_hub *threads_hub_create(int size) {
         pthread_mutex_init(&ch->lock, NULL);
         cond_init(&ch->moved);
         ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
+        ch->small_bytes = SMALL_BYTES / (size_t)size < SMALL_MOST ? SMALL_BYTES / (size_t)size : SMALL_MOST;
         ch->mail = xcalloc((unsigned long)size * (unsigned long)size, sizeof *ch->mail);
     }
     return h;
@@ -48,6 +52,7 @@ void threads_hub_destroy(struct threads_hub **hub) {
     for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
         pthread_mutex_destroy(&h->channels[i].lock);
         pthread_cond_destroy(&h->channels[i].moved);
+        for (int r = 0; r < h->size; r++) free(h->channels[i].slots[r].copies);
         free(h->channels[i].slots);
         free(h->channels[i].mail);
     }
@@ -242,19 +247,31 @@ static void let_everyone_through(struct threads_channel *ch, int size) {
     pthread_cond_broadcast(&ch->moved);
 }
 
-// Publishes the call. *meeting: the one under way. -1 after an abort.
+// What the rank shows of a call. Its turn's copy is free: who loaded from it has come to the meeting before this one.
+static void show(struct collective_threads *t, const struct collective_call *call) {
+    struct threads_slot *mine = &t->channel->slots[t->impl.head.rank];
+    struct threads_show *s = &mine->show[t->turn];
+    struct collective_plan p = collective_plan_of(call, t->impl.head.rank, t->hub->size);
+    size_t room = t->channel->small_bytes, bytes = p.send_blocks * call->count * dtype_size(call->dt);
+    *s = (struct threads_show){.call = *call, .sequence = t->sequence, .owner = t};
+    if (!t->small) return;
+    s->call.send = mine->copies + (size_t)t->turn * room;
+    s->call.recv = mine->copies + 2 * room;
+    if (bytes) memcpy((char *)(uintptr_t)s->call.send, call->send, bytes);
+}
+
+// *meeting: the one under way. -1 after an abort.
 static int come_first(struct collective_threads *t, const struct collective_call *call, uint64_t *meeting) {
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->impl.head.rank];
     t->sequence++;
+    t->turn = (int)(mine->passed & 1);
+    show(t, call);
     pthread_mutex_lock(&ch->lock);
     if (atomic_load(&t->hub->aborted)) {
         pthread_mutex_unlock(&ch->lock);
         return threads_fail_aborted(t, call->primitive);
     }
-    mine->call = *call;
-    mine->sequence = t->sequence;
-    if (mine->owner != t) mine->owner = t;  // once: peers that leave the previous operation still read it
     mine->present = true;
     *meeting = ch->generation;
     if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);

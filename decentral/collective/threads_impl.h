@@ -13,6 +13,9 @@
 //                later work of a rank overwrites what a peer still reads. SUMMED lies between the two
 //                halves of an all_reduce and has a meeting of its own. A rank marks a point again only
 //                after a meeting to which every rank comes once it has followed the earlier mark.
+// Small          What a call sends in host memory, up to the channel's small_bytes, is shown as a copy. Then nobody
+//                waits for who still loads: the rank goes on to the next operation, and only the first meeting of that
+//                lets anybody on to the one after it. So of copies and of what ranks show there are two, in turn.
 // Failure        A rank that fails after the first meeting still comes to the later ones. Its device has then
 //                ended what it had been given, the rank is marked as failed, and nobody follows its points;
 //                it waits on the host for the DONE of its peers. Hence, whatever went wrong, memory is free
@@ -29,13 +32,18 @@ enum threads_point { THREADS_READY, THREADS_SUMMED, THREADS_DONE, THREADS_POINTS
 struct collective_threads;
 
 // What a rank shows its peers during one operation.
-struct threads_slot {
-    struct collective_call call;
-    uint64_t sequence;  // operations of this rank on this channel
+struct threads_show {
+    struct collective_call call;  // its buffers, or copies
+    uint64_t sequence;            // operations of this rank on this channel
     struct collective_threads *owner;
-    bool present;        // arrived at the meeting under way
-    atomic_bool failed;  // for good
-    uint64_t passed;     // operations whose first meeting is behind this rank, of all its collectives here
+};
+
+struct threads_slot {
+    struct threads_show show[2];  // of every other operation
+    char *copies;                 // (3, small_bytes): of what is sent, in turn, and of an all_reduce's sum
+    bool present;                 // arrived at the meeting under way
+    atomic_bool failed;           // for good
+    uint64_t passed;  // operations whose first meeting is behind this rank, of all its collectives here
 };
 
 enum mail_state { MAIL_EMPTY, MAIL_FULL, MAIL_READING, MAIL_TAKEN };
@@ -55,6 +63,7 @@ struct threads_channel {
     _Atomic uint64_t generation;  // meetings that are over; written with the lock held
     _Atomic uint64_t left;        // how often a rank has followed the last points of an operation
     struct threads_slot *slots;   // (size)
+    size_t small_bytes;           // the largest buffer that is copied
     struct threads_mail *mail;    // (size,size): from, to
 };
 
@@ -74,6 +83,8 @@ struct collective_threads {
     struct threads_channel *channel;
     int index;  // of the channel
     uint64_t sequence;
+    int turn;  // of the operation under way: which show and copy
+    bool small;
     const void **inputs;    // (size) of the sum under way
     struct stream *stream;  // of the operation under way
     struct device *dev;     // of the first operation's stream
@@ -83,6 +94,10 @@ struct collective_threads {
     bool greeted;
     int unreachable;  // the first rank whose memory kernels of this one cannot read; -1: none
 };
+
+static inline struct threads_show *threads_shown(const struct collective_threads *t, int rank) {
+    return &t->channel->slots[rank].show[t->turn];
+}
 
 // ---- threads_moves.c: called by the stream's thread. On host memory points are no more than names.
 // Learns the stream's device. 0, or -1 after keeping the error.
@@ -103,7 +118,7 @@ void threads_drain(struct collective_threads *t);
 void threads_await(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
 
 // ---- threads_hub.c
-// The first meeting publishes the call and waits for all peers. The deadline and an abort end it. 0, or -1
+// The first meeting shows the call and waits for all peers. The deadline and an abort end it. 0, or -1
 // after keeping the error.
 int threads_meet_begin(struct collective_threads *t, const struct collective_call *call);
 // A later meeting, which only ends when every rank has come. rc: this rank's. -1 when any rank has failed,

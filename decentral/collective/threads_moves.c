@@ -27,7 +27,7 @@ void threads_moves_close(struct collective_threads *t) {
 // Sums need the direct way to the peers' memory; copies use it where it is open.
 void threads_greet(struct collective_threads *t) {
     for (int i = t->hub->size - 1; i >= 0 && t->enqueues && !t->greeted; i--)
-        if (dev_reach(t->dev, t->channel->slots[i].owner->dev) != 0) t->unreachable = i;
+        if (dev_reach(t->dev, threads_shown(t, i)->owner->dev) != 0) t->unreachable = i;
     t->greeted = true;
 }
 

@@ -31,6 +31,7 @@ void dev_close(struct device **d) {
 
 const struct backend *dev_backend(const struct device *d) { return d->backend; }
 const char *dev_label(const struct device *d) { return d->label; }
+size_t dev_memory_limit(const struct device *d) { return d->memory_bytes; }
 bool dev_host_memory(const struct device *d) { return d->backend->host_memory; }
 
 int dev_reach(struct device *d, struct device *peer) {
@@ -62,10 +63,23 @@ int stream_tune_product(struct stream *s, const struct product_key *key, int rou
 
 // ---------------------------------------------------------------- memory
 
+// Whether the limit of the device's options leaves room. Two threads that ask at once may both be told so: what a rank
+// takes it takes from one thread.
+static bool within_limit(struct device *d, enum mem_class c, size_t bytes) {
+    size_t taken = 0;
+    if (!d->memory_bytes || mem_class_beside(c)) return true;
+    pthread_mutex_lock(&d->lock);
+    for (int k = 0; k < MEM_CLASSES; k++)
+        if (!mem_class_beside((enum mem_class)k)) taken += d->usage.current_bytes[k];
+    pthread_mutex_unlock(&d->lock);
+    return taken <= d->memory_bytes && bytes <= d->memory_bytes - taken;
+}
+
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
     assert(c >= 0 && c < MEM_CLASSES);
     if (!bytes || bytes > SIZE_MAX - DEV_ALIGN) return NULL;
     size_t rounded = dev_round(bytes);
+    if (!within_limit(d, c, rounded)) return NULL;
     void *p = (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
     if (p) dev_count(d, c, bytes);
     return p;

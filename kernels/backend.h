@@ -47,6 +47,8 @@ enum mem_class {
     MEM_CLASSES
 };
 const char *mem_class_name(enum mem_class c);  // "parameter", "gradient", ...
+// Whether it is memory of the host beside the device's, in no total of the device's, even where both are one.
+static inline bool mem_class_beside(enum mem_class c) { return c == MEM_HOST; }
 
 struct mem_usage {
     size_t current_bytes[MEM_CLASSES];
@@ -65,7 +67,8 @@ struct device_options {
     const char *label;       // "rank 1": named in errors and traces; copied
     enum cpu_kernel kernel;  // CPU: how matrices are multiplied
     struct cuda_choices cuda;
-    bool trace;  // keep spans of every operation for dev_trace_write
+    bool trace;           // keep spans of every operation for dev_trace_write
+    size_t memory_bytes;  // dev_alloc refuses what goes beyond, MEM_HOST aside; 0: all that the device has
 };
 
 // Phases of a step, for the split of its time. A stream accounts to the phase it was last given.
@@ -139,6 +142,7 @@ int dev_open(const struct backend *b, const struct device_options *opt, struct d
 void dev_close(struct device **d);
 const struct backend *dev_backend(const struct device *d);
 const char *dev_label(const struct device *d);
+size_t dev_memory_limit(const struct device *d);  // of its options: 0: none
 // Whether the host may touch the device's memory; if not, bytes go through dev_copy alone.
 bool dev_host_memory(const struct device *d);
 // Lets operations of d read and write peer's memory directly. 0, also when they are one device; -1 with
@@ -158,7 +162,8 @@ void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes);  // sa
 int dev_host_register(struct device *d, void *p, size_t bytes, const char **why);
 // Before it is unmapped and before the device is closed: waits for copies of it that are under way. Same p and bytes.
 void dev_host_unregister(struct device *d, void *p, size_t bytes);
-// Counts memory that the caller has got elsewhere, shared with other processes, under its class, rounded likewise;
+// Counts memory that the caller has got elsewhere, shared with other processes, under its class, rounded likewise, beyond
+// the limit of the device's options too, for it is there already;
 // dev_uncount: it has been given back.
 void dev_count(struct device *d, enum mem_class c, size_t bytes);
 void dev_uncount(struct device *d, enum mem_class c, size_t bytes);

@@ -16,6 +16,7 @@ struct device {
     char label[64];
     int threads;  // an operation may use; >= 1
     bool trace;
+    size_t memory_bytes;  // 0: no limit of our own
     int64_t trace_shift_ns;
     pthread_mutex_t lock;    // guards usage, notes and the writing of error
     struct mem_usage usage;  // counted by dev_alloc and dev_free

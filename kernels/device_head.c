@@ -15,6 +15,7 @@ void device_init(struct device *d, const struct backend *b, const struct device_
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     d->threads = opt && opt->threads > 0 ? opt->threads : cores > 0 ? (int)cores : 1;
     d->trace = opt && opt->trace;
+    d->memory_bytes = opt ? opt->memory_bytes : 0;
     pthread_mutex_init(&d->lock, NULL);
     memset(&d->usage, 0, sizeof d->usage);
     atomic_init(&d->failed, false);

@@ -202,19 +202,13 @@ int cli_integer(const struct cli_args *a, const char *name, long low, long high,
 }
 
 int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out) {
-    static const char units[] = "KMG";
     const char *text = cli_get(a, name);
-    char *end;
+    int64_t bytes;
     *out = fallback;
     if (!text) return 0;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    bool number = !errno && end != text && *text != '-' && value > 0;
-    if (!number || (*end && (!unit || end[1])) || value > (1ULL << 40) >> shift)
-        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 16M or 1G", name, text);
-    *out = (size_t)value << shift;
+    if (text_bytes(text, &bytes) || bytes > (int64_t)1 << 40)
+        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 16M or 1GiB", name, text);
+    *out = (size_t)bytes;
     return 0;
 }
 

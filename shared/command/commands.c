@@ -93,6 +93,8 @@ static const struct cli_option train_options[] = {
     {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
     {"life", NULL, "K", NULL, 0},
+    {"device-memory", "memory.device_bytes", "SIZE",
+     "what a worker may take of its device's memory, as 6GiB, on a CPU too (all)", 0},
     {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
     {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},
 };

@@ -33,7 +33,7 @@
 //     recovery          {"checkpoint_every": 0, "checkpoint_background": false, "checkpoint_keep": 2,
 //                        "checkpoint_keep_every": 0, "resume": none, "resume_weights_only": false, "restart": 0,
 //                        "elastic": none}                                          docs/recovery.md
-//     memory            {"check": "auto"|"off", "logits_bytes": "auto"|BYTES}
+//     memory            {"check": "auto"|"off", "logits_bytes": "auto"|BYTES, "device_bytes": "all"|BYTES}
 //     cpu               {"kernel": "auto"|"fma"|"bf16-pairs"}                       kernels/cpu_kernel.h
 //     cuda              {"attention": "auto"|"cudnn"|"own",                         kernels/cuda_choices.h
 //                        "attention_slice": "auto"|"whole"|BYTES,
@@ -175,7 +175,8 @@ struct config {
     char *fault;             // of messages: what is lost, repeated, late; NULL: none
     char *straggle, *delay;  // lists of shared/core/trouble.h, right for the run's workers; NULL: none
     enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)
-    int64_t logits_bytes;                 // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
+    int64_t device_bytes;  // what a worker's device gives (shared/memory/memory_check.h); 0: all it has
+    int64_t logits_bytes;  // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
 
     // DeepSpeed's triangle, resolved: train = micro * accumulation * N
     int64_t train_batch, micro_batch, accumulation;

@@ -23,6 +23,7 @@ static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", N
 static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const batches_names[] = {"none", "all", NULL};
 static const char *const logits_names[] = {"auto", NULL};
+static const char *const device_bytes_names[] = {"all", NULL};
 static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
 static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
 static const char *const slice_names[] = {"auto", "whole", NULL};
@@ -100,6 +101,7 @@ static const struct field fields[] = {
     BOOL("quiet", c.quiet),
     ENUM("memory.check", c.memory_check, memory_check_names),
     SIZE("memory.logits_bytes", c.logits_bytes, logits_names),
+    SIZE("memory.device_bytes", c.device_bytes, device_bytes_names),
     NUMBER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30, LATER),
     NUMBER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30, LATER),
     NUMBER("gradient_accumulation_steps", FIELD_I64, c.accumulation, 1, 1 << 30, LATER),
@@ -315,6 +317,7 @@ int field_store(const struct field *f, struct draft *d, const cJSON *v, const ch
             return 0;
         case FIELD_SIZE:
             if (cJSON_IsNumber(v)) break;
+            if (f->low > 0 && cJSON_IsString(v) && !text_bytes(v->valuestring, place)) return 0;
             if (name_index(f, v, origin, &index)) return -1;
             *(int64_t *)place = -index;
             return 0;

@@ -16,6 +16,22 @@ static void remember(struct arena *a, const struct arena_block *block) {
     a->blocks[a->count++] = *block;
 }
 
+static void say_out(const struct arena *a, enum mem_class c, size_t bytes) {
+    struct mem_usage used;
+    size_t limit = dev_memory_limit(a->dev), all = arena_total(a) - bytes;
+    dev_usage(a->dev, &used);
+    if (limit && !mem_class_beside(c) && mem_device_bytes(used.current_bytes) + bytes > limit)
+        fail(
+            "out of device memory: %zu bytes for %s, after %zu bytes in all, are more than the %zu bytes of "
+            "memory.device_bytes (--device-memory); offload, a smaller batch, a higher ZeRO stage or more ranks need less",
+            bytes, mem_class_name(c), mem_device_bytes(used.current_bytes), limit);
+    else
+        fail(
+            "out of %s memory: %zu bytes for %s, after %zu bytes in all; "
+            "use a smaller batch, a higher ZeRO stage or more ranks",
+            c == MEM_HOST ? "page-locked host" : "device", bytes, mem_class_name(c), all);
+}
+
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
     if (!bytes || a->failed) return NULL;
     bytes = dev_round(bytes);
@@ -24,10 +40,7 @@ void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {
     void *p = size_is_too_large(a->bytes[c]) ? NULL : dev_alloc(a->dev, c, bytes);
     if (!p) {
         a->failed = 1;
-        fail(
-            "out of %s memory: %zu bytes for %s, after %zu bytes in all; "
-            "use a smaller batch, a higher ZeRO stage or more ranks",
-            c == MEM_HOST ? "page-locked host" : "device", bytes, mem_class_name(c), arena_total(a) - bytes);
+        say_out(a, c, bytes);
         a->bytes[c] -= bytes;
         return NULL;
     }

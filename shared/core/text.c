@@ -1,5 +1,7 @@
 #include "shared/core/text.h"
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +46,20 @@ const char *format_bytes(char text[24], double bytes) {
     int decimals = x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2;
     snprintf(text, 24, "%.*f %s", decimals, x, unit[i]);
     return text;
+}
+
+int text_bytes(const char *text, int64_t *out) {
+    static const char units[] = "KMGT";
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    bool number = !errno && *text >= '0' && *text <= '9' && value > 0;
+    bool ends = !*end || (unit && (!end[1] || !strcmp(end + 1, "iB")));
+    if (!number || !ends || value > (1ULL << 50) >> shift) return -1;
+    *out = (int64_t)(value << shift);
+    return 0;
 }
 
 const char *format_count(char text[32], int64_t n) {

@@ -12,6 +12,9 @@ size_t edit_distance(const char *word, const char *name);
 
 // "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.
 const char *format_bytes(char text[24], double bytes);
+// Bytes as people write them: "4096", "64K", "16M", "6GiB", powers of 1024. 0, or -1: the text says something else, 0, or
+// more than 1024T.
+int text_bytes(const char *text, int64_t *out);
 // "1,234,567". Returns text.
 const char *format_count(char text[32], int64_t n);
 // "2024-01-31T23:59:59Z". Returns text.

@@ -14,7 +14,7 @@
 struct proposal {
     struct config c;  // texts are the original's
     char flags[128];
-    double bytes;  // on the first GPU, or without one on the host
+    double bytes;  // of a worker where that is limited, else on the first GPU, or without one on the host
 };
 
 // One advice being made.
@@ -44,7 +44,9 @@ static bool fits(struct search *q, struct proposal *p) {
     if (!q->of->part->role) j.ranks_here = p->c.workers;
     j.layout = padded_for(q, p->c.workers);
     int rc = memory_need_of(&j, q->of->part, &need);
-    const struct memory_sum *of = need.gpus ? &need.gpu[0] : &need.host;
+    const struct memory_sum *of = q->of->room->device.free_bytes >= 0 ? &need.device
+                                  : need.gpus                         ? &need.gpu[0]
+                                                                      : &need.host;
     p->bytes = of->predicted_bytes + of->allowed_bytes;
     return !rc && !memory_compare(&need, q->of->room).limit;
 }

@@ -22,6 +22,39 @@ static char *figures(const struct memory_short *s, const char *what) {
         what, all, predicted, allowed, left, s->limit->name);
 }
 
+// "worker 0 needs 7.00 GiB of its device (master 3.00 GiB, ..), and memory.device_bytes allows 6.00 GiB"
+static char *device_figures(const struct memory_short *s, const struct memory_need *n) {
+    char all[24], one[24], limit[24];
+    char *classes = xstrdup("");
+    for (int c = 0; c < MEM_CLASSES; c++) {
+        if (!n->device_classes[c] || mem_class_beside((enum mem_class)c)) continue;
+        char *more = xasprintf("%s%s%s %s", classes, *classes ? ", " : "", mem_class_name((enum mem_class)c),
+                               format_bytes(one, (double)n->device_classes[c]));
+        free(classes);
+        classes = more;
+    }
+    char *text = xasprintf(
+        "worker %d needs %s (%.0f bytes) of its device (%s), and memory.device_bytes (--device-memory) allows %s (%.0f bytes)",
+        n->device_rank, format_bytes(all, s->wanted.predicted_bytes), s->wanted.predicted_bytes, classes,
+        format_bytes(limit, s->limit->free_bytes), s->limit->free_bytes);
+    free(classes);
+    return text;
+}
+
+static int device_answer(const struct config *c, const struct memory_short *s, const struct memory_need *n,
+                         const char *advice) {
+    char *text = device_figures(s, n);
+    int rc = 0;
+    if (c->memory_check == MEMORY_CHECK_OFF)
+        warn("%s; memory.check is off: the device will refuse what goes beyond", text);
+    else
+        rc = fail(
+            "%s\n%s  starring plan --device-memory %lld names the offloads and recomputation that fit, fastest first",
+            text, advice, (long long)c->device_bytes);
+    free(text);
+    return rc;
+}
+
 static int answer(const struct config *c, const struct memory_short *s, const char *what,
                   const char *advice) {
     if (!s->limit) return 0;
@@ -65,7 +98,8 @@ int memory_check_run(const struct job *j, const struct memory_part *part) {
     char *advice = j->config->memory_check == MEMORY_CHECK_OFF
                        ? NULL
                        : memory_advice(&(struct memory_question){j, &o.here, &o.room});
-    int rc = answer(j->config, &s, "the run", advice);
+    int rc = s.limit == &o.room.device ? device_answer(j->config, &s, &o.need, advice)
+                                       : answer(j->config, &s, "the run", advice);
     free(advice);
     return rc;
 }
@@ -85,6 +119,7 @@ int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory
     struct outlook seen;
     if (look(j, part, &seen)) return -1;
     cJSON *o = cJSON_AddObjectToObject(doc, "here"), *limits = cJSON_AddArrayToObject(o, "limits");
+    if (seen.room.device.free_bytes >= 0) put_one(limits, &seen.need.device, &seen.room.device);
     if (seen.room.host_known) put_one(limits, &seen.need.host, &seen.room.host);
     for (int i = 0; i < seen.need.gpus && i < seen.room.gpus; i++)
         if (seen.room.gpu[i].free_bytes >= 0) put_one(limits, &seen.need.gpu[i], &seen.room.gpu[i]);

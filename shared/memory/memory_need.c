@@ -133,6 +133,12 @@ static int add_workers(const struct job *j, const struct memory_part *part, int 
     struct prediction p;
     if (prediction_of_rank(j, "worker", first, &p)) return -1;
     add_workers_host(j, part, count, &p, n);
+    double device = (double)mem_device_bytes(p.memory.predicted_bytes);
+    if (device > n->device.predicted_bytes) {
+        n->device.predicted_bytes = device;
+        n->device_rank = first;
+        memcpy(n->device_classes, p.memory.predicted_bytes, sizeof n->device_classes);
+    }
     if (j->config->device != DEVICE_CUDA) return 0;
     int gpus = part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
     // Ranks take the GPUs in turn.

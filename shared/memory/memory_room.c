@@ -21,6 +21,8 @@ void memory_room_read(const char *root, const struct config *c, int gpus, struct
     const struct backend *b = gpus ? backend_find("cuda", &why) : NULL;
     *out = (struct memory_room){.host_known = !memory_limit_read(root, &out->host), .host = out->host};
     out->gpus = b && c->device == DEVICE_CUDA ? gpus : 0;
+    out->device.free_bytes = c->device_bytes ? (double)c->device_bytes : -1;
+    snprintf(out->device.name, sizeof out->device.name, "memory.device_bytes of each worker");
     for (int i = 0; i < out->gpus; i++) read_gpu(b, i, &out->gpu[i]);
 }
 
@@ -29,6 +31,8 @@ bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *
 }
 
 struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room) {
+    if (memory_exceeds(&need->device, &room->device))
+        return (struct memory_short){&room->device, need->device};
     if (room->host_known && memory_exceeds(&need->host, &room->host))
         return (struct memory_short){&room->host, need->host};
     for (int i = 0; i < need->gpus && i < room->gpus; i++)

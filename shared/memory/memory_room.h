@@ -12,6 +12,7 @@ struct memory_room {
     struct memory_limit host;
     int gpus;
     struct memory_limit gpu[MEMORY_GPUS_MAX];  // free_bytes < 0: unknown
+    struct memory_limit device;                // of each worker, as configured; free_bytes < 0: not limited
 };
 // What there is below root ("": this machine) and on the first `gpus` devices of c.
 void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);

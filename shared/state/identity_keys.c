@@ -91,6 +91,7 @@ static const struct identity_key keys[] = {
     CONFIG("quiet", 0),
     CONFIG("memory.check", 0),  // of each machine
     CONFIG("memory.logits_bytes", R | B),
+    CONFIG("memory.device_bytes", 0),
 
     CONFIG("train_batch_size", T),
     CONFIG("train_micro_batch_size_per_gpu", R | B),

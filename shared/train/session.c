@@ -151,7 +151,8 @@ static int open_device(struct session *x) {
                                .label = error_label(),
                                .kernel = c->cpu_kernel,
                                .cuda = c->cuda,
-                               .trace = c->trace};
+                               .trace = c->trace,
+                               .memory_bytes = (size_t)c->device_bytes};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
     if (products_give(c, x->dev, &x->products)) return -1;
     if (x->o->rank <= 0) products_say(&x->products);

@@ -150,6 +150,68 @@ static void a_bench_is_compared_too(void **state) {
     job_output_free(&o);
 }
 
+// ---------------------------------------------------------------- --device-memory
+#define LIMITED \
+    "train --model gpt2.json --data data.txt --topology %s --workers 2 --seq 32 --steps 1 --device cpu "
+
+// Of the worker, as predicted.
+static long long device_bytes(const struct job_place *p, const char *topology) {
+    struct job_output o = job_run(p, LIMITED "--dry-run --json", topology);
+    assert_int_equal(o.status, 0);
+    cJSON *doc = cJSON_Parse(o.out);
+    const cJSON *rank;
+    long long most = 0;
+    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(doc, "memory")) {
+        if (strcmp(cJSON_GetObjectItem(rank, "role")->valuestring, "worker") != 0) continue;
+        long long bytes = (long long)cJSON_GetObjectItem(rank, "predicted_bytes")->valuedouble;
+        most = bytes > most ? bytes : most;
+    }
+    cJSON_Delete(doc);
+    job_output_free(&o);
+    return most;
+}
+
+// To the byte: the prediction fits, one less does not, neither before the run nor, where nobody compares, in it.
+static void a_worker_keeps_to_its_device_memory(void **state) {
+    static const char *const topologies[] = {"local", "zero:0", "zero:3", "ps:sync"};
+    for (int i = 0; i < 4; i++) {
+        long long bytes = device_bytes(*state, topologies[i]);
+        struct job_output o = job_run(*state, LIMITED "--device-memory %lld --out run", topologies[i], bytes);
+        if (o.status) fail_msg("%s within %lld bytes: %s", topologies[i], bytes, o.err);
+        job_output_free(&o);
+        job_remove(*state, "run");
+        o = job_run(*state, LIMITED "--device-memory %lld --out run", topologies[i], bytes - 1);
+        assert_untouched(*state, &o, "worker 0 needs ");
+        if (!strstr(o.err, " bytes) of its device (") || !strstr(o.err, "(--device-memory) allows ") ||
+            !strstr(o.err, "would fit, by prediction:\n") || !strstr(o.err, "starring plan --device-memory"))
+            fail_msg("%s does not say it all:\n%s", topologies[i], o.err);
+        job_output_free(&o);
+        o = job_run(*state, LIMITED "--device-memory %lld --out run --set memory.check=off", topologies[i],
+                    bytes - 1);
+        if (o.status != 1 || !strstr(o.err, "out of device memory: ") ||
+            !strstr(o.err, "memory.device_bytes (--device-memory)"))
+            fail_msg("%s, unchecked: status %d\n%s", topologies[i], o.status, o.err);
+        job_output_free(&o);
+        job_remove(*state, "run");
+    }
+}
+
+static void device_memory_is_a_size(void **state) {
+    static const char *const texts[] = {"6GB", "0", "-1", "none", "1e9x"};
+    for (int i = 0; i < 5; i++) {
+        struct job_output o = job_run(*state, LIMITED "--device-memory %s --out run", "local", texts[i]);
+        assert_untouched(*state, &o, "memory.device_bytes: expected ");
+        job_output_free(&o);
+    }
+    struct job_output o = job_run(*state, LIMITED "--device-memory 6GiB --print-config", "local");
+    assert_int_equal(o.status, 0);
+    assert_non_null(strstr(o.out, "\"device_bytes\":\t6442450944"));
+    job_output_free(&o);
+    o = job_run(*state, LIMITED "--device-memory 64m --dry-run", "local");
+    assert_non_null(strstr(o.out, "64.0 MiB left (memory.device_bytes of each worker): fits"));
+    job_output_free(&o);
+}
+
 static void only_auto_and_off(void **state) {
     struct job_output o =
         job_run(*state, "train --model llama.json --data data.txt --set memory.check=of --out run");
@@ -188,6 +250,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_dry_run_counts_the_ranks_of_mpirun, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(one_rank_of_a_machine_speaks, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_bench_is_compared_too, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(a_worker_keeps_to_its_device_memory, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(device_memory_is_a_size, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(only_auto_and_off, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_gpu_has_its_own_limit, job_setup, job_teardown),
     };

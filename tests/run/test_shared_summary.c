@@ -312,6 +312,18 @@ static void ring_has_a_stage(void **state) {
 static void people_read_numbers(void **state) {
     (void)state;
     char b[24], c[32];
+    int64_t bytes = 0;
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {
+        {"4096", 4096}, {"64K", 65536}, {"16m", 16 << 20}, {"6GiB", 6LL << 30}, {"1024T", 1LL << 50}};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(text_bytes(sizes[i].text, &bytes), 0);
+        assert_int_equal(bytes, sizes[i].bytes);
+    }
+    static const char *const none[] = {"", "0", "-1", "+1", " 1", "6GB", "6Gi", "6GiB ", "1025T", "1e9", "G"};
+    for (int i = 0; i < 11; i++) assert_int_equal(text_bytes(none[i], &bytes), -1);
     assert_string_equal(format_bytes(b, 0), "0 B");
     assert_string_equal(format_bytes(b, 999), "999 B");
     assert_string_equal(format_bytes(b, 9999), "9999 B");

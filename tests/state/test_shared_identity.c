@@ -116,7 +116,7 @@ static const struct {
     {B | L, "device"},
     {0,
      "model.name data.path data.val_path data.tokenizer data.val_fraction launch threads "
-     "cuda.products out keep_snapshots trace trouble.fault json quiet memory.check "
+     "cuda.products out keep_snapshots trace trouble.fault json quiet memory.check memory.device_bytes "
      "optimizer.params.torch_adam scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print zero_optimization.stage parameter_server.deadline_ms "
      "parameter_server.heartbeat_ms parameter_server.credit_bytes parameter_server.bind "

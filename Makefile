@@ -58,8 +58,8 @@ LIB_DECENTRAL = $(BUILD)/libdecentral.a
 all: $(BUILD)/starring
 
 $(BUILD)/libkernels.a:   $(call objs,kernels)
-$(BUILD)/libshared.a:    $(call objs,shared)
-$(BUILD)/libps.a:        $(call objs,ps) $(PROTO_C:%.c=%.o)
+$(BUILD)/libshared.a:    $(call objs,shared) $(BUILD)/proto/events.pb-c.o
+$(BUILD)/libps.a:        $(call objs,ps) $(BUILD)/proto/ps.pb-c.o
 $(BUILD)/libdecentral.a: $(call objs,decentral)
 $(BUILD)/lib%.a:
 	@rm -f $@

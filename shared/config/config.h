@@ -58,6 +58,7 @@
 //                  warmup_max_lr is the optimizer's lr in WarmupLR and 0.001 in WarmupDecayLR; OneCycle moves beta1
 //                  too unless cycle_momentum is false
 //     fp16, bf16
+//     tensorboard, csv_monitor {enabled false, output_path "", job_name "DeepSpeedJobName"}
 //     gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none), steps_per_print (10)
 //     zero_optimization.stage
 //     zero_optimization.overlap_comm (true; DeepSpeed's default is true in stage 3 and false below): false
@@ -134,6 +135,13 @@ struct recovery_config {
     int elastic_min, elastic_max;   // what it says; 0: nothing
 };
 
+// Where the curves of a run go (shared/monitor/monitor.h): OUTPUT_PATH/JOB_NAME.
+struct monitor_config {
+    bool enabled;
+    char *output_path;  // NULL: where the run was started
+    char *job_name;
+};
+
 // Who may join a star (docs/security.md).
 struct security_config {
     char *keys;     // a directory of keys (ps/trust/key_files.h); NULL: none
@@ -186,6 +194,7 @@ struct config {
     struct scaler_config scaler;
     float clip;
     int64_t steps_per_print;
+    struct monitor_config tensorboard, csv_monitor;
     bool reduce_native;
     bool no_overlap;      // zero_optimization.overlap_comm is false
     int64_t deadline_ms;  // collectives; = ps.deadline_ms

@@ -158,6 +158,12 @@ static const struct field fields[] = {
     // The default is DeepSpeed 0.19.6's.
     NUMBER("gradient_clipping", FIELD_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"), AUTO("1")),
     NUMBER("steps_per_print", FIELD_I64, c.steps_per_print, 1, EXACT_MAX, DEFAULT("10")),
+    BOOL("tensorboard.enabled", c.tensorboard.enabled),
+    TEXT("tensorboard.output_path", c.tensorboard.output_path, .empty = true),
+    TEXT("tensorboard.job_name", c.tensorboard.job_name, DEFAULT("DeepSpeedJobName")),
+    BOOL("csv_monitor.enabled", c.csv_monitor.enabled),
+    TEXT("csv_monitor.output_path", c.csv_monitor.output_path, .empty = true),
+    TEXT("csv_monitor.job_name", c.csv_monitor.job_name, DEFAULT("DeepSpeedJobName")),
     NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
     FIELD("zero_optimization.overlap_comm", FIELD_NOT, c.no_overlap),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
@@ -301,9 +307,10 @@ int field_store(const struct field *f, struct draft *d, const cJSON *v, const ch
             *(bool *)place = cJSON_IsTrue(v) != (f->type == FIELD_NOT);
             return 0;
         case FIELD_TEXT:
-            if (!cJSON_IsString(v) || !v->valuestring[0]) return refuse(f, origin, "a text", v);
+            if (!cJSON_IsString(v) || (!v->valuestring[0] && !f->empty))
+                return refuse(f, origin, "a text", v);
             free(*(char **)place);
-            *(char **)place = xstrdup(v->valuestring);
+            *(char **)place = v->valuestring[0] ? xstrdup(v->valuestring) : NULL;
             return 0;
         case FIELD_LIST:
             return store_list(f, place, v, origin);

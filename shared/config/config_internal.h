@@ -51,6 +51,7 @@ struct field {
     const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text
     const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
     const char *auto_why;       // where auto_value comes from
+    bool empty;                 // of a text: "" is no text, else it is refused
     unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
 };
 

@@ -142,6 +142,12 @@ static const struct identity_key keys[] = {
     CONFIG("bf16.enabled", 0),  // dtype says so
     CONFIG("gradient_clipping", T),
     CONFIG("steps_per_print", 0),
+    CONFIG("tensorboard.enabled", 0),  // worker 0's files
+    CONFIG("tensorboard.output_path", 0),
+    CONFIG("tensorboard.job_name", 0),
+    CONFIG("csv_monitor.enabled", 0),
+    CONFIG("csv_monitor.output_path", 0),
+    CONFIG("csv_monitor.job_name", 0),
 
     CONFIG("zero_optimization.stage", 0),  // topology says it
     CONFIG("zero_optimization.overlap_comm",

@@ -16,6 +16,7 @@
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
+#include "shared/monitor/monitor.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"
@@ -50,6 +51,7 @@ struct session {
     struct saver_gear saver_gear;  // GPUs
     double elapsed_before;         // in the run directory's records
     struct metrics *metrics;       // worker 0
+    struct monitor *monitor;       // the same; NULL: none is asked for
     struct progress *progress;     // worker 0, unless quiet
     int notes_said;                // the device's remarks; worker 0 says them
     double start_s;
@@ -132,6 +134,7 @@ static void on_start(void *ctx, const struct config *c, const struct model_spec 
 static void on_step(void *ctx, const struct step_record *r) {
     struct session *x = ctx;
     if (x->metrics) metrics_step(x->metrics, r);
+    if (x->monitor) monitor_step(x->monitor, r);
     if (x->progress) progress_step(x->progress, r);
     device_notes_say(x->dev, &x->notes_said);
 }
@@ -252,6 +255,7 @@ static int open_output(struct session *x) {
     if (j->dir && takes && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
     if (j->dir && run_dir_cut(j->dir, first)) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
+    if (monitor_create(j->config, &x->topology->start, &x->monitor)) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
     struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file)), .first = first};
     if (!j->no_metrics) x->progress = progress_create(&p);
@@ -381,6 +385,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
+    if (monitor_destroy(&x.monitor)) rc = -1;
     snapshots_settle(x.snapshots);
     saver_settle(x.saver);
     if (x.topology) topology_destroy(&x.topology);

@@ -95,9 +95,12 @@ static void test_ds_08_and_09(void **state) {
     assert_int_equal(c->scaler.window, 100);
     assert_true(c->scaler.enabled && c->clip == 1);
     assert_int_equal(c->steps_per_print, 10);
+    assert_false(c->tensorboard.enabled);
+    assert_string_equal(c->tensorboard.job_name, "step1_model_tensorboard");
+    assert_null(c->tensorboard.output_path);  // ""
     assert_words(said,
                  "off, so nothing is lost|: zero_optimization (offload_param, offload_optimizer), "
-                 "prescale_gradients, hybrid_engine, tensorboard\n|"
+                 "prescale_gradients, hybrid_engine\n|"
                  "done here whatever the key says: wall_clock_breakdown\n|stage3_max_live_parameters",
                  "08");
     assert_null(strstr(said, "warning"));

@@ -34,10 +34,10 @@ static void test_known_keys(void **state) {
     assert_null(strstr(said, "warning"));
     config_destroy(&c);
     c = accept(
-        "{\"tensorboard\": {\"enabled\": true}, \"activation_checkpointing\": {\"cpu_checkpointing\": true},"
+        "{\"wandb\": {\"enabled\": true}, \"activation_checkpointing\": {\"cpu_checkpointing\": true},"
         "\"zero_optimization\": {\"cpu_offload\": true}}");
     assert_words(said,
-                 "warning|not supported yet and ignored, the results stay the same: tensorboard\n|"
+                 "warning|not supported yet and ignored, the results stay the same: wandb\n|"
                  "not supported yet and ignored, the results stay the same and memory does not: "
                  "activation_checkpointing, zero_optimization (cpu_offload)\n",
                  "ignored");

@@ -1,0 +1,122 @@
+#include "shared/monitor/monitor.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shared/core/error.h"
+#include "shared/monitor/csv_file.h"
+#include "shared/monitor/event_file.h"
+#include "shared/state/train_state.h"
+
+enum curve { CURVE_LOSS, CURVE_LR, CURVE_SCALE, CURVES };
+static const char *const tags[CURVES] = {"Train/Samples/train_loss", "Train/Samples/lr",
+                                         "Train/Samples/loss_scale"};
+
+struct monitor {
+    struct event_file *events;     // NULL: none, or no longer
+    struct csv_file *csv[CURVES];  // the same
+    bool lost;                     // something could not be written
+    bool scale;                    // there is a loss scale to show
+    int64_t batch, skipped;        // sequences of a step; steps whose samples are in no weights
+};
+
+// path and what it lies in.
+static int make_dirs(const char *path) {
+    char *part = xstrdup(path);
+    int rc = 0;
+    for (char *p = part + 1; !rc; p++) {
+        char end = *p;
+        if (end && end != '/') continue;
+        *p = 0;
+        if (mkdir(part, 0777) && errno != EEXIST) rc = -1;
+        *p = end;
+        if (!end) break;
+    }
+    free(part);
+    return rc;
+}
+
+static char *make_place(const struct monitor_config *c, const char *section) {
+    char *path =
+        xasprintf("%s%s%s", c->output_path ? c->output_path : "", c->output_path ? "/" : "", c->job_name);
+    if (!make_dirs(path)) return path;
+    fail("%s.output_path, job_name: %s cannot be made: %s", section, path, strerror(errno));
+    free(path);
+    return NULL;
+}
+
+static int open_csv(struct monitor *m, const struct config *c, int64_t from) {
+    char *dir = make_place(&c->csv_monitor, "csv_monitor");
+    int rc = dir ? 0 : -1;
+    for (int i = 0; i < CURVES && !rc; i++) {
+        if (i == CURVE_SCALE && !m->scale) continue;
+        m->csv[i] = csv_file_open(dir, tags[i], from);
+        if (!m->csv[i]) rc = -1;
+    }
+    free(dir);
+    return rc;
+}
+
+static int open_events(struct monitor *m, const struct config *c, int64_t from) {
+    char *dir = make_place(&c->tensorboard, "tensorboard");
+    m->events = dir ? event_file_create(dir, from) : NULL;
+    free(dir);
+    return m->events ? 0 : -1;
+}
+
+int monitor_create(const struct config *c, const struct train_state *start, struct monitor **out) {
+    *out = NULL;
+    if (!c->tensorboard.enabled && !c->csv_monitor.enabled) return 0;
+    struct monitor *m = xcalloc(1, sizeof *m);
+    m->scale = c->scaler.enabled;
+    m->batch = c->train_batch;
+    m->skipped = start->step - start->updates;
+    int64_t from = start->samples + m->skipped * m->batch;
+    // Of events TensorBoard drops those at the first step of the new session as well.
+    if ((c->csv_monitor.enabled && open_csv(m, c, from)) ||
+        (c->tensorboard.enabled && open_events(m, c, from ? from + 1 : 0))) {
+        monitor_destroy(&m);
+        return -1;
+    }
+    *out = m;
+    return 0;
+}
+
+static void say_lost(struct monitor *m, const char *path, int64_t step) {
+    m->lost = true;
+    fail(
+        "%s: cannot write: %s: what it would say from step %lld on is lost; training goes on, and ends with exit "
+        "status %d",
+        path, strerror(errno), (long long)step, EXIT_RUN_FAILED);
+}
+
+void monitor_step(struct monitor *m, const struct step_record *r) {
+    const double values[CURVES] = {r->loss, r->lr, r->loss_scale};
+    if (r->skipped) m->skipped++;
+    int64_t x = r->samples + m->skipped * m->batch;
+    for (int i = 0; i < CURVES; i++) {
+        if (i == CURVE_SCALE && !m->scale) continue;
+        if (m->csv[i] && csv_file_line(m->csv[i], x, values[i])) {
+            say_lost(m, csv_file_path(m->csv[i]), r->step);
+            csv_file_close(&m->csv[i]);
+        }
+        if (m->events && event_file_scalar(m->events, tags[i], x, values[i])) {
+            say_lost(m, event_file_path(m->events), r->step);
+            event_file_close(&m->events);
+        }
+    }
+}
+
+int monitor_destroy(struct monitor **pm) {
+    struct monitor *m = *pm;
+    if (!m) return 0;
+    int rc = event_file_close(&m->events);
+    for (int i = 0; i < CURVES; i++) rc |= csv_file_close(&m->csv[i]);
+    if (rc) fail("a monitor's file: %s", strerror(errno));
+    if (m->lost) rc = -1;
+    free(m);
+    *pm = NULL;
+    return rc;
+}

@@ -21,6 +21,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .dtype = c->dtype,
                                  .optimizer = c->optimizer,
                                  .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .group = (int)c->reduce_group,
                                  .in_turn = c->no_overlap,
                                  .accumulation = c->accumulation,
                                  .deadline_s = (double)c->deadline_ms * 1e-3};
@@ -29,7 +30,17 @@ static struct zero_options options_of(const struct config *c, const struct layou
 // ---------------------------------------------------------------- before anything starts
 // A medium needs processes to be named for: ranks that are threads read each other's memory. Of the ranks that mpirun
 // is still to start all are taken to be here.
+// The ranks of a machine follow each other, or "host" stays unresolved, for check_groups to say why.
+static void resolve_group(struct config *c, const struct rank_env *e) {
+    if (c->reduce_group != GROUP_HOST) return;
+    if (e->kind == RANK_ENV_NONE)
+        c->reduce_group = c->workers;
+    else if (e->local_size && e->local_rank == e->rank % e->local_size)
+        c->reduce_group = e->local_size;
+}
+
 static void resolve(struct config *c, const struct rank_env *e) {
+    resolve_group(c, e);
     bool started = e->kind != RANK_ENV_NONE, named = c->medium != MEDIUM_AUTO;
     if (named && !started && c->launch == LAUNCH_DEFAULT && c->collective != RING_THREADS)
         c->launch = LAUNCH_MPI;
@@ -58,10 +69,34 @@ static int check_medium(const struct config *c) {
     return 0;
 }
 
+static int check_groups(const struct config *c) {
+    int64_t g = c->reduce_group;
+    if (g == GROUP_HOST)
+        return fail(
+            "\"reduce_group\": \"host\": the ranks of a machine must be known and follow each other (mpirun --map-by "
+            "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
+    if (c->workers % g)
+        return fail(
+            "reduce_group %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
+            (long long)g, c->workers, (long long)g);
+    if (g == 1 || g == c->workers) return 0;
+    if (c->reduce_native)
+        return fail(
+            "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
+            (long long)g);
+    if (c->collective == RING_NCCL)
+        return fail(
+            "reduce_group %lld: over NCCL ranks do not exchange in groups (NCCL finds the hosts itself, in its own order "
+            "of sums); use --collective local or mpi, or leave reduce_group out",
+            (long long)g);
+    return 0;
+}
+
 // What the ranks of a ring talk through, and what they are.
 static int check(const struct config *c) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
     if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
+    if (c->reduce_group && check_groups(c)) return -1;
     if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
         return fail(
             "--collective mpi: with --launch threads the ranks share one "

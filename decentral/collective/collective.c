@@ -40,6 +40,7 @@ void collective_impl_init(struct collective_impl *c, const struct collective_ops
         .size = size,
         .mode = o->mode,
         .control = o->control,
+        .group = o->group,
         .wire = o->wire,
         .deadline_s = o->deadline_s,
     };
@@ -86,6 +87,13 @@ void collective_count(struct wire_count *wire, bool control, size_t sent_bytes, 
     if (!wire) return;
     atomic_fetch_add(control ? &wire->control_sent : &wire->payload_sent, sent_bytes);
     atomic_fetch_add(control ? &wire->control_received : &wire->payload_received, received_bytes);
+}
+
+void collective_count_peer(const struct collective *c, int peer, size_t sent_bytes, size_t received_bytes) {
+    collective_count(c->wire, c->control, sent_bytes, received_bytes);
+    if (!c->wire || c->control || !c->group || peer / c->group == c->rank / c->group) return;
+    atomic_fetch_add(&c->wire->across_sent, sent_bytes);
+    atomic_fetch_add(&c->wire->across_received, received_bytes);
 }
 
 const char *collective_rank_list(char *buf, size_t buf_bytes, const bool *missing, int size) {

@@ -15,6 +15,8 @@
 //             buffer out and in; all_reduce both, 2(N-1)/N of it. What a library sums itself is counted by this
 //             formula, however it moves the bytes. A control communicator counts as control bytes. A barrier
 //             moves no payload.
+// Groups      With collective_options.group ranks exchange within groups of so many and across them, and sum
+//             in that order (collective_groups.h). What crosses a group's edge is counted once more for itself.
 // Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
 //             tell what device they compute on, a wait goes on beyond the deadline while all who have not come
 //             live and some rank's device is at work (which is named once), and ends within half a deadline
@@ -57,7 +59,12 @@
 enum collective_primitive { COLLECTIVE_LIST(COLLECTIVE_ENUM) COLLECTIVE_PRIMITIVES };
 #undef COLLECTIVE_ENUM
 
-// All but the buffers, the stream and the peer must agree on all ranks.
+// Ranks first, first + step, .. : count of them. count 0: all ranks.
+struct collective_team {
+    int first, step, count;
+};
+
+// All but the buffers, the stream and the peer must agree on all ranks of the team.
 struct collective_call {
     enum collective_primitive primitive;
     struct stream *stream;
@@ -66,6 +73,9 @@ struct collective_call {
     size_t count;      // elements of a block
     enum dtype dt;
     int root, peer;  // of the primitives that have one; else 0
+    // What collective_groups.h makes of a call of all ranks:
+    size_t stride;                // elements from a block of a buffer to its next one; 0: count
+    struct collective_team team;  // who takes part; root and peer count within it
 };
 
 enum reduce_mode { REDUCE_ORDERED, REDUCE_NATIVE };
@@ -85,6 +95,7 @@ struct collective {
     int rank, size;
     enum reduce_mode mode;
     bool control;             // count as control bytes
+    int group;                // ranks of a group, 0: there are none (collective_groups.h)
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
     double busy_s;  // in transfers, waiting for peers included; written by the stream's thread
@@ -94,6 +105,7 @@ struct collective {
 struct collective_options {
     enum reduce_mode mode;
     bool control;
+    int group;  // divides the ranks; 0: none
     struct wire_count *wire;
     double deadline_s;
     void *staging;  // device memory, or NULL
@@ -115,79 +127,95 @@ static inline bool collective_aborted(struct collective *c, char *why, size_t wh
 // ---------------------------------------------------------------- the primitives
 // N ranks, count elements of type dt. In place where send is the rank's own place in recv.
 
+static inline bool collective_is_grouped(int group, int size) { return group > 1 && group < size; }
+void collective_grouped_enqueue(struct collective *c,
+                                const struct collective_call *call);  // collective_groups.c
+
 static inline void collective_enqueue(struct collective *c, const struct collective_call *call) {
     assert(call->root >= 0 && call->root < c->size && call->peer >= 0 && call->peer < c->size);
-    c->ops->enqueue(c, call);
+    if (collective_is_grouped(c->group, c->size))
+        collective_grouped_enqueue(c, call);
+    else
+        c->ops->enqueue(c, call);
 }
 
 // The root's buf (count) to all.
 static inline void collective_broadcast(struct collective *c, struct stream *s, void *buf, size_t count,
                                         enum dtype dt, int root) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_BROADCAST, s, buf, buf, count, dt, root, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_BROADCAST, s, buf, buf, count, dt, root, 0, 0, {0}});
 }
 
 // recv (count) is the rank's block of the root's send (N*count).
 static inline void collective_scatter(struct collective *c, struct stream *s, const void *send, void *recv,
                                       size_t count, enum dtype dt, int root) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_SCATTER, s, send, recv, count, dt, root, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_SCATTER, s, send, recv, count, dt, root, 0, 0, {0}});
 }
 
 // The root's recv (count) is the sum of all ranks' send (count).
 static inline void collective_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
                                      size_t count, enum dtype dt, int root) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_REDUCE, s, send, recv, count, dt, root, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_REDUCE, s, send, recv, count, dt, root, 0, 0, {0}});
 }
 
 // Every rank's recv (count) is the sum of all ranks' send (count).
 static inline void collective_all_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
                                          size_t count, enum dtype dt) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_ALL_REDUCE, s, send, recv, count, dt, 0, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_ALL_REDUCE, s, send, recv, count, dt, 0, 0, 0, {0}});
 }
 
 // The root's recv (N*count) is all ranks' send (count).
 static inline void collective_gather(struct collective *c, struct stream *s, const void *send, void *recv,
                                      size_t count, enum dtype dt, int root) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_GATHER, s, send, recv, count, dt, root, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_GATHER, s, send, recv, count, dt, root, 0, 0, {0}});
 }
 
 // Every rank's recv (N*count) is all ranks' send (count).
 static inline void collective_all_gather(struct collective *c, struct stream *s, const void *send, void *recv,
                                          size_t count, enum dtype dt) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_ALL_GATHER, s, send, recv, count, dt, 0, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_ALL_GATHER, s, send, recv, count, dt, 0, 0, 0, {0}});
 }
 
 // recv (count) is the sum of the rank's blocks of all ranks' send (N*count). In place: recv is the rank's own
-// place in send.
+// place in send. With groups the sums of a group come to lie in send.
 static inline void collective_reduce_scatter(struct collective *c, struct stream *s, const void *send,
                                              void *recv, size_t count, enum dtype dt) {
-    collective_enqueue(c,
-                       &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, s, send, recv, count, dt, 0, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, s, send, recv, count, dt, 0, 0, 0, {0}});
 }
 
 // recv (N*count) is the rank's blocks of all ranks' send (N*count). Never in place.
 static inline void collective_all_to_all(struct collective *c, struct stream *s, const void *send, void *recv,
                                          size_t count, enum dtype dt) {
     assert(send != recv);
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, s, send, recv, count, dt, 0, 0});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, s, send, recv, count, dt, 0, 0, 0, {0}});
 }
 
 // buf (count) to rank `to`, which receives it.
 static inline void collective_send(struct collective *c, struct stream *s, const void *buf, size_t count,
                                    enum dtype dt, int to) {
     assert(to != c->rank);
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_SEND, s, buf, NULL, count, dt, 0, to});
+    collective_enqueue(c, &(struct collective_call){COLLECTIVE_SEND, s, buf, NULL, count, dt, 0, to, 0, {0}});
 }
 
 // buf (count) from rank `from`, which sends it.
 static inline void collective_recv(struct collective *c, struct stream *s, void *buf, size_t count,
                                    enum dtype dt, int from) {
     assert(from != c->rank);
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_RECV, s, NULL, buf, count, dt, 0, from});
+    collective_enqueue(c,
+                       &(struct collective_call){COLLECTIVE_RECV, s, NULL, buf, count, dt, 0, from, 0, {0}});
 }
 
 // The stream goes on when every rank's has come here.
 static inline void collective_barrier(struct collective *c, struct stream *s) {
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0});
+    collective_enqueue(c,
+                       &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0, 0, {0}});
 }
 
 // ---------------------------------------------------------------- where communicators come from
@@ -201,6 +229,7 @@ struct collective_kind {
     // Bytes of collective_options' memory for blocks of up to max_count elements. NULL: none.
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
     size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel
+    bool no_groups;           // it knows no teams of ranks: collective_options.group is 0, 1 or all
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
 

@@ -46,9 +46,12 @@ int exchange_run(struct exchanger *x, const struct collective_call *c) {
     if (c->primitive == COLLECTIVE_BARRIER) return run_barrier(x);
     struct collective_plan p = collective_plan_steps(c, rank, size, x->staging, x->staging_bytes);
     struct collective_transfer own = collective_own_copy(&p), none = {0};
+    struct collective_team team = collective_team_of(c, size);
     if (own.recv_bytes) memmove(own.recv, own.send, own.recv_bytes);
     for (size_t step = 0; step < p.steps; step++) {
-        for (int i = 0; i < size; i++) x->transfers[i] = i == rank ? none : collective_step(&p, step, i);
+        for (int i = 0; i < size; i++) x->transfers[i] = none;
+        for (int i = 0; i < p.size; i++)
+            if (i != p.rank) x->transfers[collective_member(team, i)] = collective_step(&p, step, i);
         if (x->exchange(x, c->primitive) != 0) return -1;
         struct reduce_args sum = collective_step_sum(&p, step, x->inputs);
         if (collective_sum(&x->impl, &sum) != 0) return -1;
@@ -71,7 +74,7 @@ static int fetch(struct exchanger *x, const struct collective_plan *p, size_t do
     const struct collective_call *c = p->call;
     size_t e = dtype_size(c->dt);
     for (size_t i = 0; i < p->send_blocks; i++)
-        dev_copy(c->stream, x->host + i * n * e, (const char *)c->send + (i * c->count + done) * e, n * e);
+        dev_copy(c->stream, x->host + i * n * e, (const char *)c->send + (i * p->stride + done) * e, n * e);
     if (stream_sync(c->stream) == 0) return 0;
     return collective_impl_fail(&x->impl, "%s: copying to the host failed: %s", p->row->name,
                                 dev_error(stream_device(c->stream)));
@@ -89,11 +92,12 @@ int exchange_staged(struct exchanger *x, const struct collective_call *c,
         chunk.send = x->host;
         chunk.recv = received;
         chunk.count = n;
+        chunk.stride = 0;
         x->staging = x->host + dev_round((size_t)(rest - x->host));
         x->staging_bytes = x->host_bytes - (size_t)(x->staging - x->host);
         if (fetch(x, &p, done, n) != 0 || run(x, &chunk) != 0) return -1;
         for (size_t i = 0; i < p.recv_blocks; i++)
-            dev_copy(c->stream, (char *)c->recv + (i * c->count + done) * e, received + i * n * e, n * e);
+            dev_copy(c->stream, (char *)c->recv + (i * p.stride + done) * e, received + i * n * e, n * e);
     }
     return 0;
 }

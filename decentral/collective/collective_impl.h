@@ -38,6 +38,8 @@ int collective_impl_fail(struct collective_impl *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 // Adds to the counters of one rank, as payload or control bytes.
 void collective_count(struct wire_count *wire, bool control, size_t sent_bytes, size_t received_bytes);
+// The same of what went to and came from one peer; across groups also apart.
+void collective_count_peer(const struct collective *c, int peer, size_t sent_bytes, size_t received_bytes);
 // "3 and 5": ranks for which missing[i] is set, cut short when they are many. Returns buf.
 const char *collective_rank_list(char *buf, size_t buf_bytes, const bool *missing, int size);
 

@@ -33,10 +33,19 @@ static bool holds(const struct collective_plan *p, enum collective_holder who, i
 
 bool collective_sends(const struct collective_plan *p, int rank) { return holds(p, p->row->senders, rank); }
 
+struct collective_team collective_team_of(const struct collective_call *c, int size) {
+    return c->team.count ? c->team : (struct collective_team){0, 1, size};
+}
+
 struct collective_plan collective_plan_of(const struct collective_call *c, int rank, int size) {
-    struct collective_plan p = {.call = c, .row = &collective_rows[c->primitive], .rank = rank, .size = size};
-    if (holds(&p, p.row->senders, rank)) p.send_blocks = p.row->n_sent ? (size_t)size : 1;
-    if (holds(&p, p.row->receivers, rank)) p.recv_blocks = p.row->n_received ? (size_t)size : 1;
+    struct collective_team team = collective_team_of(c, size);
+    struct collective_plan p = {.call = c,
+                                .row = &collective_rows[c->primitive],
+                                .rank = collective_place_in(team, rank),
+                                .size = team.count,
+                                .stride = c->stride ? c->stride : c->count};
+    if (holds(&p, p.row->senders, p.rank)) p.send_blocks = p.row->n_sent ? (size_t)p.size : 1;
+    if (holds(&p, p.row->receivers, p.rank)) p.recv_blocks = p.row->n_received ? (size_t)p.size : 1;
     return p;
 }
 
@@ -50,11 +59,11 @@ struct collective_span collective_piece(const struct collective_plan *p, int ran
         size_t at = cut(count, size, i);
         return (struct collective_span){at, cut(count, size, i + 1) - at};
     }
-    return (struct collective_span){p->row->n_sent ? i * count : 0, count};
+    return (struct collective_span){p->row->n_sent ? i * p->stride : 0, count};
 }
 
 size_t collective_place(const struct collective_plan *p, int from) {
-    return p->row->n_received ? (size_t)from * p->call->count : 0;
+    return p->row->n_received ? (size_t)from * p->stride : 0;
 }
 
 size_t collective_sum_place(const struct collective_plan *p) {
@@ -79,8 +88,8 @@ struct collective_plan collective_plan_steps(const struct collective_call *c, in
     p.steps = 1;
     if (p.row->result == RESULT_MOVED) return p;
     p.staging = staging;
-    p.slot = collective_slot(staging_bytes, size, c->dt);
-    for (int i = 0; i < size; i++) {
+    p.slot = collective_slot(staging_bytes, p.size, c->dt);
+    for (int i = 0; i < p.size; i++) {
         size_t n = collective_piece(&p, i).count;
         if (n > longest) longest = n;
     }
@@ -152,17 +161,25 @@ struct reduce_args collective_step_sum(const struct collective_plan *p, size_t s
 }
 
 // ---------------------------------------------------------------- bytes
-struct collective_volume collective_volume(const struct collective_plan *p) {
+struct collective_volume collective_volume_with(const struct collective_plan *p, int peer) {
     struct collective_volume v = {0};
     size_t e = dtype_size(p->call->dt), mine = collective_piece(p, p->rank).count * e;
+    size_t theirs = collective_piece(p, peer).count * e;
     bool back = p->row->result == RESULT_SUMMED_IN_PIECES;
-    for (int i = 0; i < p->size; i++) {
-        size_t theirs = collective_piece(p, i).count * e;
-        if (i == p->rank) continue;
-        if (p->send_blocks) v.sent += theirs + (back ? mine : 0);
-        if (collective_sends(p, i)) v.received += mine + (back ? theirs : 0);
-    }
+    if (peer == p->rank) return v;
+    if (p->send_blocks) v.sent = theirs + (back ? mine : 0);
+    if (collective_sends(p, peer)) v.received = mine + (back ? theirs : 0);
     return v;
+}
+
+struct collective_volume collective_volume(const struct collective_plan *p) {
+    struct collective_volume all = {0};
+    for (int i = 0; i < p->size; i++) {
+        struct collective_volume v = collective_volume_with(p, i);
+        all.sent += v.sent;
+        all.received += v.received;
+    }
+    return all;
 }
 
 struct collective_volume collective_native_volume(const struct collective_plan *p) {

@@ -56,11 +56,12 @@ static inline bool collective_in_one_buffer(enum collective_primitive p) {
     return r->senders == HOLDER_ROOT && r->receivers == HOLDER_OTHERS && !r->n_sent;
 }
 
-// A call as one rank sees it.
+// A call as one rank sees it. Ranks of a plan are those of the call's team: 0 .. size-1.
 struct collective_plan {
     const struct collective_call *call;  // not owned
     const struct collective_row *row;
     int rank, size;
+    size_t stride;                    // elements between blocks
     size_t send_blocks, recv_blocks;  // of count elements, in this rank's buffers; 0: it has no such buffer
     // Of the steps alone:
     char *staging;
@@ -68,7 +69,15 @@ struct collective_plan {
     size_t chunks;  // of a sum
     size_t steps;
 };
+// rank of size: of all ranks.
 struct collective_plan collective_plan_of(const struct collective_call *c, int rank, int size);
+// Of a call's team with `size` ranks in all: how many take part, which of all ranks member i is, and which member
+// a rank is.
+struct collective_team collective_team_of(const struct collective_call *c, int size);
+static inline int collective_member(struct collective_team t, int i) { return t.first + t.step * i; }
+static inline int collective_place_in(struct collective_team t, int rank) {
+    return (rank - t.first) / t.step;
+}
 // With steps. staging_bytes: enough for a slot of one element or more (collective_slot), if c sums.
 struct collective_plan collective_plan_steps(const struct collective_call *c, int rank, int size,
                                              void *staging, size_t staging_bytes);
@@ -103,6 +112,8 @@ size_t collective_staging_bytes(int size, size_t max_count, enum dtype dt, size_
 struct collective_volume {
     size_t sent, received;
 };
+// And what of it goes to and comes from one of its peers; of itself nothing.
+struct collective_volume collective_volume_with(const struct collective_plan *p, int peer);
 struct collective_volume collective_volume(const struct collective_plan *p);
 // Of a reduction that a library carries out: the formula's, because it moves the bytes itself.
 struct collective_volume collective_native_volume(const struct collective_plan *p);

@@ -13,10 +13,12 @@
 //             small each rank counts its own, the same: its peers may still be reading when it has gone on.
 // Devices     In device memory the same operations are enqueued, ordered by events (threads_impl.h). The
 //             deadline is that of the meetings; it does not notice a device that hangs.
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "decentral/collective/collective_groups.h"
 #include "decentral/collective/threads_hub.h"
 #include "decentral/collective/threads_impl.h"
 #include "shared/core/error.h"
@@ -34,15 +36,15 @@ static void describe(char *buf, size_t bytes, int rank, const struct threads_sho
 // After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
 static int check_signatures(struct collective_threads *t) {
     const struct threads_show *first = threads_shown(t, 0);
-    for (int i = 1; i < t->hub->size; i++) {
+    for (int i = 1; i < t->size; i++) {
         const struct threads_show *s = threads_shown(t, i);
         if (s->call.primitive == first->call.primitive && s->call.count == first->call.count &&
             s->call.dt == first->call.dt && s->call.root == first->call.root &&
             s->sequence == first->sequence && s->owner->enqueues == first->owner->enqueues)
             continue;
         char one[200], other[200], text[COLLECTIVE_ERROR_BYTES];
-        describe(one, sizeof one, 0, first);
-        describe(other, sizeof other, i, s);
+        describe(one, sizeof one, collective_member(t->seat->team, 0), first);
+        describe(other, sizeof other, collective_member(t->seat->team, i), s);
         snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, one, other);
         return collective_impl_fail(&t->impl, "%s", text);
     }
@@ -55,14 +57,15 @@ static struct collective_threads *peer_of(const struct collective_threads *t, in
 }
 
 static void count_load(struct collective_threads *t, int from, size_t bytes) {
-    if (from == t->impl.head.rank || t->small) return;
-    collective_count(t->impl.head.wire, t->impl.head.control, 0, bytes);
-    collective_count(peer_of(t, from)->impl.head.wire, t->impl.head.control, bytes, 0);
+    struct collective *mine = &t->impl.head, *theirs = &peer_of(t, from)->impl.head;
+    if (from == t->rank || t->small) return;
+    collective_count_peer(mine, theirs->rank, 0, bytes);
+    collective_count_peer(theirs, mine->rank, bytes, 0);
 }
 
 // Work enqueued from here on comes after the peer's point.
 static void follow(struct collective_threads *t, int from, enum threads_point p) {
-    if (from != t->impl.head.rank) threads_follow(t, peer_of(t, from), p);
+    if (from != t->rank) threads_follow(t, peer_of(t, from), p);
 }
 
 static void load(struct collective_threads *t, void *dst, const void *src, size_t bytes, int from) {
@@ -129,8 +132,8 @@ static int finish(struct collective_threads *t, const struct collective_call *c,
 static int leave(struct collective_threads *t, const struct collective_call *c, int rc) {
     int own = finish(t, c, THREADS_DONE, rc);
     rc = threads_meet_again(t, c, own);
-    for (int i = 0; i < t->hub->size; i++) {
-        if (i == t->impl.head.rank || atomic_load(&t->channel->slots[i].failed)) continue;
+    for (int i = 0; i < t->size; i++) {
+        if (i == t->rank || atomic_load(&t->channel->slots[i].failed)) continue;
         if (own == 0)
             threads_follow(t, peer_of(t, i), THREADS_DONE);
         else
@@ -167,8 +170,8 @@ static int take_mail(struct collective_threads *t, struct threads_mail *m,
     size_t bytes = call->count * dtype_size(call->dt);
     threads_follow(t, m->sender, THREADS_READY);
     if (bytes) threads_copy(t, call->recv, m->call.send, bytes);
-    collective_count(t->impl.head.wire, t->impl.head.control, 0, bytes);
-    collective_count(m->sender->impl.head.wire, t->impl.head.control, bytes, 0);
+    collective_count_peer(&t->impl.head, m->sender->impl.head.rank, 0, bytes);
+    collective_count_peer(&m->sender->impl.head, t->impl.head.rank, bytes, 0);
     int rc = finish(t, call, THREADS_DONE, 0);
     if (rc != 0) threads_hub_mark(t->hub, t->impl.error);
     pthread_mutex_lock(&t->channel->lock);
@@ -205,23 +208,50 @@ static int run_recv(struct collective_threads *t, const struct collective_call *
 
 // ---------------------------------------------------------------- small
 static bool is_small(const struct collective_threads *t, const struct collective_call *c) {
-    size_t blocks = collective_rows[c->primitive].n_sent ? (size_t)t->hub->size : 1;
+    size_t blocks = collective_rows[c->primitive].n_sent ? (size_t)t->size : 1;
     size_t most = t->channel->small_bytes / dtype_size(c->dt) / blocks;
-    return !t->enqueues && c->count <= most;
+    return !t->enqueues && !c->stride && c->count <= most;
 }
 
 // Nobody needs this rank any more: peers load from its copies.
 static int leave_small(struct collective_threads *t, const struct collective_call *call, int rc) {
     struct collective_plan p = collective_plan_of(call, t->impl.head.rank, t->hub->size);
-    struct collective_volume v = collective_volume(&p);
-    if (rc == 0) collective_count(t->impl.head.wire, t->impl.head.control, v.sent, v.received);
+    for (int i = 0; i < t->size && rc == 0; i++) {
+        struct collective_volume v = collective_volume_with(&p, i);
+        collective_count_peer(&t->impl.head, collective_member(t->seat->team, i), v.sent, v.received);
+    }
     atomic_fetch_add(&t->channel->left, 1);
     return rc;
 }
 
 // ---------------------------------------------------------------- the table
+static void take_seat(struct collective_threads *t, const struct collective_call *call) {
+    struct collective_team team = collective_team_of(call, t->hub->size);
+    int i = 0;
+    while (i + 1 < THREADS_SEATS && memcmp(&t->seats[i].team, &team, sizeof team) != 0) i++;
+    assert(t->seats[i].channel && "a team that its collective was created without");
+    t->seat = &t->seats[i];
+    t->channel = t->seat->channel;
+    t->rank = t->seat->rank;
+    t->size = team.count;
+}
+
+// With groups everyone has two more seats: in the own group, and with those at the same place in theirs.
+static void find_seats(struct collective_threads *t) {
+    int group = t->impl.head.group, rank = t->impl.head.rank, size = t->hub->size;
+    struct collective_team teams[THREADS_SEATS] = {
+        {0, 1, size}, collective_within(rank, group), collective_across(rank, size, group)};
+    for (int i = 0; i < (collective_is_grouped(group, size) ? THREADS_SEATS : 1); i++) {
+        struct threads_channel *ch = threads_hub_channel(t->hub, teams[i], t->index);
+        int own = collective_place_in(teams[i], rank);
+        t->seats[i] = (struct threads_seat){.channel = ch, .team = teams[i], .rank = own};
+        if (!ch->slots[own].copies) ch->slots[own].copies = xcalloc(3, ch->small_bytes);
+    }
+}
+
 static int threads_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_threads *t = (struct collective_threads *)impl;
+    take_seat(t, call);
     if (threads_moves_open(t, call->stream) != 0) return threads_fail_and_abort(t, impl->error);
     if (call->primitive == COLLECTIVE_SEND) return run_send(t, call);
     if (call->primitive == COLLECTIVE_RECV) return run_recv(t, call);
@@ -276,11 +306,9 @@ static struct collective *create(void *world, int rank, int channel, const struc
     t->impl.run = threads_run;
     t->impl.enqueue = stream_submit;
     t->hub = h;
-    t->channel = &h->channels[channel];
     t->index = channel;
+    find_seats(t);
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
-    char **copies = &t->channel->slots[rank].copies;
-    if (!*copies) *copies = xcalloc(3, t->channel->small_bytes);
     if (o->dev) threads_hub_computes(h, rank, o->dev);
     return &t->impl.head;
 }

@@ -24,6 +24,37 @@
 #define SMALL_MOST  ((size_t)64 << 10)   // of a rank's copies
 #define SMALL_BYTES ((size_t)512 << 10)  // and of all ranks'
 
+static void channel_open(struct threads_channel *ch, int size) {
+    pthread_mutex_init(&ch->lock, NULL);
+    cond_init(&ch->moved);
+    ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
+    ch->size = size;
+    ch->small_bytes = SMALL_BYTES / (size_t)size < SMALL_MOST ? SMALL_BYTES / (size_t)size : SMALL_MOST;
+}
+
+static void channel_close(struct threads_channel *ch) {
+    pthread_mutex_destroy(&ch->lock);
+    pthread_cond_destroy(&ch->moved);
+    for (int r = 0; r < ch->size; r++) free(ch->slots[r].copies);
+    free(ch->slots);
+    free(ch->mail);
+}
+
+// Visits every channel without the hub's lock: teams are only added, at the front.
+static void wake_all(struct threads_hub *h) {
+    pthread_mutex_lock(&h->lock);
+    struct threads_team *teams = h->teams;
+    pthread_mutex_unlock(&h->lock);
+    for (struct threads_channel *ch = h->channels; ch; teams = teams ? teams->next : NULL) {
+        for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
+            pthread_mutex_lock(&ch[i].lock);
+            pthread_cond_broadcast(&ch[i].moved);
+            pthread_mutex_unlock(&ch[i].lock);
+        }
+        ch = teams ? teams->channels : NULL;
+    }
+}
+
 struct threads_hub *threads_hub_create(int size) {
     if (size < 1 || size > REDUCE_MAX) {
         fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
@@ -36,25 +67,36 @@ struct threads_hub *threads_hub_create(int size) {
     pthread_mutex_init(&h->lock, NULL);
     atomic_init(&h->aborted, false);
     for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
-        struct threads_channel *ch = &h->channels[i];
-        pthread_mutex_init(&ch->lock, NULL);
-        cond_init(&ch->moved);
-        ch->slots = xcalloc((unsigned long)size, sizeof *ch->slots);
-        ch->small_bytes = SMALL_BYTES / (size_t)size < SMALL_MOST ? SMALL_BYTES / (size_t)size : SMALL_MOST;
-        ch->mail = xcalloc((unsigned long)size * (unsigned long)size, sizeof *ch->mail);
+        channel_open(&h->channels[i], size);
+        h->channels[i].mail = xcalloc((unsigned long)size * (unsigned long)size, sizeof *h->channels[i].mail);
     }
     return h;
+}
+
+struct threads_channel *threads_hub_channel(struct threads_hub *h, struct collective_team team, int index) {
+    if (team.count == h->size) return &h->channels[index];
+    pthread_mutex_lock(&h->lock);
+    struct threads_team *at = h->teams;
+    while (at && memcmp(&at->team, &team, sizeof team) != 0) at = at->next;
+    if (!at) {
+        at = xcalloc(1, sizeof *at);
+        at->team = team;
+        at->next = h->teams;
+        for (int i = 0; i < COLLECTIVE_CHANNELS; i++) channel_open(&at->channels[i], team.count);
+        h->teams = at;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return &at->channels[index];
 }
 
 void threads_hub_destroy(struct threads_hub **hub) {
     struct threads_hub *h = *hub;
     if (!h) return;
-    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
-        pthread_mutex_destroy(&h->channels[i].lock);
-        pthread_cond_destroy(&h->channels[i].moved);
-        for (int r = 0; r < h->size; r++) free(h->channels[i].slots[r].copies);
-        free(h->channels[i].slots);
-        free(h->channels[i].mail);
+    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) channel_close(&h->channels[i]);
+    for (struct threads_team *t = h->teams, *next; t; t = next) {
+        next = t->next;
+        for (int i = 0; i < COLLECTIVE_CHANNELS; i++) channel_close(&t->channels[i]);
+        free(t);
     }
     pthread_mutex_destroy(&h->lock);
     free(h->devices);
@@ -75,11 +117,7 @@ void threads_hub_mark(struct threads_hub *h, const char *why) {
 // No channel may be locked: waking the waiters takes each channel's lock.
 void threads_hub_abort(struct threads_hub *h, const char *why) {
     threads_hub_mark(h, why);
-    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) {
-        pthread_mutex_lock(&h->channels[i].lock);
-        pthread_cond_broadcast(&h->channels[i].moved);
-        pthread_mutex_unlock(&h->channels[i].lock);
-    }
+    wake_all(h);
 }
 
 bool threads_hub_aborted(struct threads_hub *h, char *why, size_t why_bytes) {
@@ -202,6 +240,14 @@ void threads_hub_computes(struct threads_hub *h, int rank, struct device *dev) {
     pthread_mutex_unlock(&h->lock);
 }
 
+// Whether the rank has come to the meeting, or is none of those who are to come.
+static bool is_present(const struct collective_threads *t, int rank) {
+    const struct collective_team team = t->seat->team;
+    int place = collective_place_in(team, rank);
+    return rank < team.first || place >= t->size || collective_member(team, place) != rank ||
+           t->channel->slots[place].present;
+}
+
 // Threads of one process live as long as it does. Where a device is at work, its rank is slow, and the others may
 // wait for each other because of it; where none is, a rank is stuck. With the channel locked; not the hub.
 static bool somebody_is_slow(struct collective_threads *t, const struct collective_call *call,
@@ -212,7 +258,7 @@ static bool somebody_is_slow(struct collective_threads *t, const struct collecti
     for (int i = 0; i < h->size; i++) {
         if (!h->devices[i] || !dev_at_work(h->devices[i])) continue;
         any = true;
-        if (h->told[i] || t->channel->slots[i].present) continue;
+        if (h->told[i] || is_present(t, i)) continue;
         h->told[i] = true;
         info("waiting for rank %d: %.0f s in %s, it is computing", i, waited_s,
              collective_name(call->primitive));
@@ -228,13 +274,13 @@ static int meet_timed_out(struct collective_threads *t, const struct collective_
     struct threads_channel *ch = t->channel;
     bool missing[REDUCE_MAX] = {false};
     char ranks[128], text[COLLECTIVE_ERROR_BYTES];
-    for (int i = 0; i < t->hub->size; i++) missing[i] = !ch->slots[i].present;
+    for (int i = 0; i < t->hub->size; i++) missing[i] = !is_present(t, i);
     snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
              collective_name(call->primitive), t->index, (unsigned long long)t->sequence,
              collective_rank_list(ranks, sizeof ranks, missing, t->hub->size), t->impl.head.deadline_s);
     threads_hub_mark(t->hub, text);
     ch->arrived--;
-    ch->slots[t->impl.head.rank].present = false;
+    ch->slots[t->rank].present = false;
     pthread_mutex_unlock(&ch->lock);
     return threads_fail_and_abort(t, text);
 }
@@ -249,7 +295,7 @@ static void let_everyone_through(struct threads_channel *ch, int size) {
 
 // What the rank shows of a call. Its turn's copy is free: who loaded from it has come to the meeting before this one.
 static void show(struct collective_threads *t, const struct collective_call *call) {
-    struct threads_slot *mine = &t->channel->slots[t->impl.head.rank];
+    struct threads_slot *mine = &t->channel->slots[t->rank];
     struct threads_show *s = &mine->show[t->turn];
     struct collective_plan p = collective_plan_of(call, t->impl.head.rank, t->hub->size);
     size_t room = t->channel->small_bytes, bytes = p.send_blocks * call->count * dtype_size(call->dt);
@@ -263,7 +309,7 @@ static void show(struct collective_threads *t, const struct collective_call *cal
 // *meeting: the one under way. -1 after an abort.
 static int come_first(struct collective_threads *t, const struct collective_call *call, uint64_t *meeting) {
     struct threads_channel *ch = t->channel;
-    struct threads_slot *mine = &ch->slots[t->impl.head.rank];
+    struct threads_slot *mine = &ch->slots[t->rank];
     t->sequence++;
     t->turn = (int)(mine->passed & 1);
     show(t, call);
@@ -274,7 +320,7 @@ static int come_first(struct collective_threads *t, const struct collective_call
     }
     mine->present = true;
     *meeting = ch->generation;
-    if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
+    if (++ch->arrived == t->size) let_everyone_through(ch, t->size);
     pthread_mutex_unlock(&ch->lock);
     return 0;
 }
@@ -282,7 +328,7 @@ static int come_first(struct collective_threads *t, const struct collective_call
 static int sleep_first(struct collective_threads *t, const struct collective_call *call,
                        uint64_t generation) {
     struct threads_channel *ch = t->channel;
-    struct threads_slot *mine = &ch->slots[t->impl.head.rank];
+    struct threads_slot *mine = &ch->slots[t->rank];
     struct patience patience = patience_of(t, 4);
     double start = now_seconds();
     pthread_mutex_lock(&ch->lock);
@@ -311,7 +357,7 @@ int threads_meet_begin(struct collective_threads *t, const struct collective_cal
         rc = sleep_first(t, call, meeting);
         stream_waits(call->stream, false);
     }
-    if (rc == 0) t->channel->slots[t->impl.head.rank].passed++;
+    if (rc == 0) t->channel->slots[t->rank].passed++;
     return rc;
 }
 
@@ -319,11 +365,11 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
     struct threads_channel *ch = t->channel;
     if (rc != 0) {
         threads_hub_mark(t->hub, t->impl.error);
-        atomic_store(&ch->slots[t->impl.head.rank].failed, true);
+        atomic_store(&ch->slots[t->rank].failed, true);
     }
     pthread_mutex_lock(&ch->lock);
     uint64_t generation = ch->generation;
-    if (++ch->arrived == t->hub->size) let_everyone_through(ch, t->hub->size);
+    if (++ch->arrived == t->size) let_everyone_through(ch, t->size);
     pthread_mutex_unlock(&ch->lock);
     if (!meeting_ends_soon(ch, generation)) {
         stream_waits(call->stream, true);
@@ -332,7 +378,7 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
         pthread_mutex_unlock(&ch->lock);
         stream_waits(call->stream, false);
     }
-    for (int i = 0; i < t->hub->size && rc == 0; i++)
+    for (int i = 0; i < t->size && rc == 0; i++)
         if (atomic_load(&ch->slots[i].failed)) rc = threads_fail_aborted(t, call->primitive);
     return rc;
 }

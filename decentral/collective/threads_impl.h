@@ -61,26 +61,48 @@ struct threads_channel {
     pthread_cond_t moved;
     int arrived;
     _Atomic uint64_t generation;  // meetings that are over; written with the lock held
+    int size;                     // who meet here
     _Atomic uint64_t left;        // how often a rank has followed the last points of an operation
     struct threads_slot *slots;   // (size)
     size_t small_bytes;           // the largest buffer that is copied
     struct threads_mail *mail;    // (size,size): from, to
 };
 
+// The channels of ranks that meet apart from the others.
+struct threads_team {
+    struct collective_team team;
+    struct threads_channel channels[COLLECTIVE_CHANNELS];
+    struct threads_team *next;
+};
+
 struct threads_hub {
     int size;
     struct threads_channel channels[COLLECTIVE_CHANNELS];
-    struct device **devices;  // (size) what ranks compute on, NULL where one has not said. lock
-    bool *told;               // (size) that the rank is slow. lock
-    pthread_mutex_t lock;     // also guards why until `aborted`
+    struct threads_team *teams;  // one of each; grows at the front. lock
+    struct device **devices;     // (size) what ranks compute on, NULL where one has not said. lock
+    bool *told;                  // (size) that the rank is slow. lock
+    pthread_mutex_t lock;        // also guards why until `aborted`
     atomic_bool aborted;
     char why[COLLECTIVE_ERROR_BYTES];
 };
 
+// Where a rank meets others: all ranks, or a team.
+struct threads_seat {
+    struct threads_channel *channel;
+    struct collective_team team;
+    int rank;      // which member of the team
+    bool greeted;  // its peers' memory
+};
+enum { THREADS_ALL, THREADS_WITHIN, THREADS_ACROSS, THREADS_SEATS };
+
 struct collective_threads {
     struct collective_impl impl;
     struct threads_hub *hub;
+    struct threads_seat seats[THREADS_SEATS];  // without groups the first alone
+    // Of the call under way; peers are members of its team:
+    struct threads_seat *seat;
     struct threads_channel *channel;
+    int rank, size;
     int index;  // of the channel
     uint64_t sequence;
     int turn;  // of the operation under way: which show and copy
@@ -91,7 +113,6 @@ struct collective_threads {
     bool enqueues;          // dev's memory is not the host's
     // Then alone:
     struct event *points[THREADS_POINTS];
-    bool greeted;
     int unreachable;  // the first rank whose memory kernels of this one cannot read; -1: none
 };
 
@@ -118,6 +139,8 @@ void threads_drain(struct collective_threads *t);
 void threads_await(struct collective_threads *t, struct collective_threads *peer, enum threads_point p);
 
 // ---- threads_hub.c
+// The channel of a team, which is made where it is not there yet.
+struct threads_channel *threads_hub_channel(struct threads_hub *h, struct collective_team team, int index);
 // The first meeting shows the call and waits for all peers. The deadline and an abort end it. 0, or -1
 // after keeping the error.
 int threads_meet_begin(struct collective_threads *t, const struct collective_call *call);

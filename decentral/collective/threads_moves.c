@@ -18,17 +18,22 @@ int threads_moves_open(struct collective_threads *t, struct stream *s) {
 }
 
 void threads_moves_close(struct collective_threads *t) {
-    const struct threads_slot *mine = &t->channel->slots[t->impl.head.rank];
     // This ends soon: between the last meeting and its points no peer waits for another.
-    while (atomic_load(&t->channel->left) < (uint64_t)t->hub->size * mine->passed) usleep(20);
+    for (int i = 0; i < THREADS_SEATS; i++) {
+        const struct threads_seat *s = &t->seats[i];
+        while (s->channel &&
+               atomic_load(&s->channel->left) < (uint64_t)s->team.count * s->channel->slots[s->rank].passed)
+            usleep(20);
+    }
     for (int p = 0; p < THREADS_POINTS; p++) event_destroy(&t->points[p]);
 }
 
 // Sums need the direct way to the peers' memory; copies use it where it is open.
 void threads_greet(struct collective_threads *t) {
-    for (int i = t->hub->size - 1; i >= 0 && t->enqueues && !t->greeted; i--)
-        if (dev_reach(t->dev, threads_shown(t, i)->owner->dev) != 0) t->unreachable = i;
-    t->greeted = true;
+    for (int i = t->size - 1; i >= 0 && t->enqueues && !t->seat->greeted; i--)
+        if (dev_reach(t->dev, threads_shown(t, i)->owner->dev) != 0)
+            t->unreachable = collective_member(t->seat->team, i);
+    t->seat->greeted = true;
 }
 
 void threads_copy(struct collective_threads *t, void *dst, const void *src, size_t bytes) {
@@ -39,8 +44,7 @@ void threads_copy(struct collective_threads *t, void *dst, const void *src, size
 }
 
 int threads_sum(struct collective_threads *t, void *out, size_t n, enum dtype dt) {
-    struct reduce_args a = {
-        .out = out, .inputs = t->inputs, .count = t->impl.head.size, .n = (int64_t)n, .dt = dt};
+    struct reduce_args a = {.out = out, .inputs = t->inputs, .count = t->size, .n = (int64_t)n, .dt = dt};
     if (!t->enqueues) return collective_sum(&t->impl, &a);
     if (t->unreachable >= 0)
         return collective_impl_fail(&t->impl,

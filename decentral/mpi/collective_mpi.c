@@ -115,9 +115,8 @@ static int post_messages(struct collective_mpi *m, enum collective_primitive p, 
 static void count_messages(struct collective_mpi *m, enum collective_primitive p, size_t at) {
     if (p == COLLECTIVE_BARRIER) return;
     for (int i = 0; i < m->x.impl.head.size; i++)
-        collective_count(m->x.impl.head.wire, m->x.impl.head.control,
-                         message_bytes(m->x.transfers[i].send_bytes, at),
-                         message_bytes(m->x.transfers[i].recv_bytes, at));
+        collective_count_peer(&m->x.impl.head, i, message_bytes(m->x.transfers[i].send_bytes, at),
+                              message_bytes(m->x.transfers[i].recv_bytes, at));
 }
 
 static int mpi_exchange(struct exchanger *x, enum collective_primitive p) {

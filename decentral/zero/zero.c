@@ -125,6 +125,7 @@ static int open_channel(struct zero *z, struct collective **out, int channel, bo
                         struct collective_options o) {
     o.mode = z->opt.reduce;
     o.control = control;
+    o.group = channel == 2 ? 0 : z->opt.group;  // norm and losses come from every rank
     o.wire = &z->base.wire;
     o.deadline_s = z->opt.deadline_s;
     o.dev = z->opt.dev;
@@ -161,6 +162,13 @@ static int check_options(const struct zero_options *o) {
         return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
     if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
         return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
+    if (o->group && (o->group < 0 || o->source->size % o->group))
+        return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", o->stage, o->source->size,
+                    o->group);
+    if (collective_is_grouped(o->group, o->source->size) &&
+        (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE))
+        return fail("zero:%d: reduce_group %d: %s has no sums in groups", o->stage, o->group,
+                    o->source->kind->no_groups ? o->source->kind->name : "\"reduce\": \"native\"");
     if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
         return fail(
             "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",

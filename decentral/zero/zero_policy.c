@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "decentral/collective/collective_plan.h"
+#include "decentral/collective/collective_groups.h"
 #include "shared/core/sizes.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
@@ -37,17 +37,21 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct optimize
 }
 
 // What a primitive moves when it runs once over the shards of all units.
-static struct collective_volume volume_of(const struct zero_options *o, enum collective_primitive what) {
-    struct collective_volume all = {0};
+static struct collective_traffic traffic_of(const struct zero_options *o, enum collective_primitive what,
+                                            int group) {
+    struct collective_traffic all = {0};
     const struct layout *l = o->layout;
     // A call asks every rank for its part, and units are alike: each size once, or 65,536 ranks would take minutes.
     for (int u = 0, same; u < l->count; u += same) {
         for (same = 1; u + same < l->count && unit_shard(l, u + same) == unit_shard(l, u);) same++;
         struct collective_call c = {.primitive = what, .count = (size_t)unit_shard(l, u), .dt = o->dtype};
-        struct collective_plan p = collective_plan_of(&c, o->source->rank, o->layout->world);
-        struct collective_volume v = collective_volume(&p);
-        all.sent += v.sent * (size_t)same;
-        all.received += v.received * (size_t)same;
+        struct collective_traffic t = collective_traffic(&c, o->source->rank, l->world, group);
+        all.all.sent += t.all.sent * (size_t)same;
+        all.all.received += t.all.received * (size_t)same;
+        all.across.sent += t.across.sent * (size_t)same;
+        all.across.received += t.across.received * (size_t)same;
+        all.messages += t.messages * (uint64_t)same;
+        all.messages_across += t.messages_across * (uint64_t)same;
     }
     return all;
 }
@@ -68,16 +72,29 @@ static uint64_t all_bytes(uint64_t reductions, uint64_t reduced, uint64_t gather
                                size_times((int64_t)gathers, (int64_t)gathered));
 }
 
+// Every peer gets as much as every other.
+static uint64_t flat_across(uint64_t sent, int size, int group) {
+    uint64_t peers = (uint64_t)size - 1;
+    return group && peers ? sent / peers * (uint64_t)(size - group) : 0;
+}
+
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
     uint64_t micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
     struct passes once = once_a_step(p), each = each_micro_batch(p);
     uint64_t reductions = (uint64_t)once.reductions + micro * (uint64_t)each.reductions;
     uint64_t gathers = (uint64_t)once.gathers + micro * (uint64_t)each.gathers;
-    struct collective_volume r = volume_of(o, COLLECTIVE_REDUCE_SCATTER),
-                             g = volume_of(o, COLLECTIVE_ALL_GATHER);
-    return (struct wire_prediction){
-        .sent_per_step = all_bytes(reductions, r.sent, gathers, g.sent),
-        .received_per_step = all_bytes(reductions, r.received, gathers, g.received)};
+    struct collective_traffic r = traffic_of(o, COLLECTIVE_REDUCE_SCATTER, o->group),
+                              g = traffic_of(o, COLLECTIVE_ALL_GATHER, o->group);
+    struct wire_prediction w = {
+        .sent_per_step = all_bytes(reductions, r.all.sent, gathers, g.all.sent),
+        .received_per_step = all_bytes(reductions, r.all.received, gathers, g.all.received),
+        .group = o->group,
+        .across_sent_per_step = all_bytes(reductions, r.across.sent, gathers, g.across.sent),
+        .across_received_per_step = all_bytes(reductions, r.across.received, gathers, g.across.received),
+        .messages_per_step = all_bytes(reductions, r.messages, gathers, g.messages),
+        .messages_across_per_step = all_bytes(reductions, r.messages_across, gathers, g.messages_across)};
+    w.flat_across_sent_per_step = flat_across(w.sent_per_step, o->layout->world, o->group);
+    return w;
 }
 
 void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {

@@ -32,6 +32,7 @@ struct zero_options {
     struct stream *compute;
     struct optimizer_config optimizer;
     enum reduce_mode reduce;
+    int group;     // reduce_group: divides the ranks; 0: none
     bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
     double deadline_s;
     const struct collective_source *source;  // rank, size
@@ -56,7 +57,8 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
 struct textbook zero_textbook(const struct zero_policy *p, const struct optimizer *o, enum dtype dtype);
-// Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes.
+// Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes. With groups of g the same bytes, of which
+// (N/g-1)/N and not (N-g)/N leave the group.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 // The same in words: "3U, U = (N-1)/N x padded bytes".
 void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation);

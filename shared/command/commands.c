@@ -90,6 +90,8 @@ static const struct cli_option train_options[] = {
      "threads (ring), processes (star), mpi (ring), or auto: what the topology asks for (auto)", 0},
     {"collective", "ring.collective", "C",
      "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
+    {"reduce-group", "reduce_group", "G",
+     "ring: sum gradients within groups of G ranks, then across them; or host: those of a machine (none)", 0},
     {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
     {"life", NULL, "K", NULL, 0},

@@ -196,6 +196,9 @@ struct config {
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
     bool reduce_native;
+    int64_t reduce_group;  // workers of a group, whose gradients are summed first; or one of:
+#define GROUP_NONE 0
+#define GROUP_HOST -1     // those of a machine: a number once the topology has resolved it
     bool no_overlap;      // zero_optimization.overlap_comm is false
     int64_t deadline_ms;  // collectives; = ps.deadline_ms
     struct ps_config ps;

@@ -29,10 +29,12 @@ static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
 static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
+static const char *const group_names[] = {"none", "host", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
 static_assert(EVAL_ALL == -1, "batches_names are their negatives");
+static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
 static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
 static_assert(offsetof(struct optimizer_config, beta2) ==
                   offsetof(struct optimizer_config, beta1) + sizeof(float),
@@ -167,6 +169,7 @@ static const struct field fields[] = {
     NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
     FIELD("zero_optimization.overlap_comm", FIELD_NOT, c.no_overlap),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
+    SIZE("reduce_group", c.reduce_group, group_names),
     ENUM("ring.collective", c.collective, collective_names),
     NUMBER("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096, DEFAULT("1")),
     NUMBER("parameter_server.threads", FIELD_INT, c.ps.threads, 1, 1024, DEFAULT("1")),

@@ -22,6 +22,8 @@ int launch_check(const struct config *c) {
             "--topology %s: \"reduce\": \"native\" is the ring's; the star's "
             "servers and a single process always sum in worker order",
             c->topology);
+    if (!row->collectives && c->reduce_group)
+        return fail("--topology %s: reduce_group is the ring's: leave it out", c->topology);
     return row->check ? row->check(c) : 0;
 }
 

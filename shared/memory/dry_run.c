@@ -31,6 +31,16 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddNumberToObject(w, "predicted_sent", (double)p->wire.sent_per_step);
     cJSON_AddNumberToObject(w, "predicted_received", (double)p->wire.received_per_step);
     cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
+    if (p->wire.messages_per_step) cJSON_AddNumberToObject(w, "messages", (double)p->wire.messages_per_step);
+    if (p->wire.group) {
+        cJSON *across = cJSON_AddObjectToObject(w, "across");
+        cJSON_AddNumberToObject(across, "group", p->wire.group);
+        cJSON_AddNumberToObject(across, "predicted_sent", (double)p->wire.across_sent_per_step);
+        cJSON_AddNumberToObject(across, "predicted_received", (double)p->wire.across_received_per_step);
+        cJSON_AddNumberToObject(across, "predicted_sent_ungrouped",
+                                (double)p->wire.flat_across_sent_per_step);
+        cJSON_AddNumberToObject(across, "messages", (double)p->wire.messages_across_per_step);
+    }
     if (p->wire.replica_sent_per_step || p->wire.replica_received_per_step) {
         cJSON *replica = cJSON_AddObjectToObject(w, "replica");
         cJSON_AddNumberToObject(replica, "predicted_sent", (double)p->wire.replica_sent_per_step);
@@ -125,6 +135,18 @@ static void print_classes(FILE *f, const cJSON *m) {
                 format_bytes(text, json_number(m, "pinned_bytes")), json_number(m, "pinned_bytes"));
 }
 
+static void print_traffic(FILE *f, const cJSON *w) {
+    char a[24], b[24];
+    const cJSON *across = json_item(w, "across");
+    if (json_item(w, "messages"))
+        fprintf(f, "  messages   %10.0f sent per step\n", json_number(w, "messages"));
+    if (across)
+        fprintf(f, "  across     %10s in %.0f messages to other groups of %.0f; %s without groups\n",
+                format_bytes(a, json_number(across, "predicted_sent")), json_number(across, "messages"),
+                json_number(across, "group"),
+                format_bytes(b, json_number(across, "predicted_sent_ungrouped")));
+}
+
 static void print_rows(FILE *f, const cJSON *doc) {
     char a[24], b[24];
     const cJSON *m = cJSON_GetObjectItem(doc, "memory")->child, *w = cJSON_GetObjectItem(doc, "wire")->child;
@@ -145,6 +167,7 @@ static void print_rows(FILE *f, const cJSON *doc) {
         fprintf(f, "  sent       %10s per step (%s)\n  received   %10s per step\n",
                 format_bytes(a, json_number(w, "predicted_sent")), word(w, "formula"),
                 format_bytes(b, json_number(w, "predicted_received")));
+        print_traffic(f, w);
         const cJSON *replica = json_item(w, "replica");
         if (replica)
             fprintf(f, "  replica    %10s out, %s in per step (%s)\n",

@@ -52,7 +52,8 @@ struct rank_report {
     size_t rss_bytes;             // peak resident set of the process
     uint64_t late_allocations;    // device allocations after the first step: 0
     struct wire_prediction wire;
-    double sent_per_step, received_per_step;  // payload bytes a step, measured
+    double sent_per_step, received_per_step;                // payload bytes a step, measured
+    double across_sent_per_step, across_received_per_step;  // of these, to and from other groups
     double control_sent_per_step, control_received_per_step;
     uint64_t repeats, repeated_bytes, faults[WIRE_FAULTS];  // struct wire_count's
     double replica_sent_per_step, replica_received_per_step;
@@ -92,6 +93,8 @@ static inline void rank_report_count(struct rank_report *r, const struct wire_co
     double per = steps > 0 ? (double)steps : 1.0;
     r->sent_per_step = (double)atomic_load(&wire->payload_sent) / per;
     r->received_per_step = (double)atomic_load(&wire->payload_received) / per;
+    r->across_sent_per_step = (double)atomic_load(&wire->across_sent) / per;
+    r->across_received_per_step = (double)atomic_load(&wire->across_received) / per;
     r->control_sent_per_step = (double)atomic_load(&wire->control_sent) / per;
     r->control_received_per_step = (double)atomic_load(&wire->control_received) / per;
     r->repeats = atomic_load(&wire->repeats);

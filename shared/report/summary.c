@@ -105,6 +105,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     summary_put_cost(o, r);
     summary_put_server_time(o, r);
     summary_put_replica(o, r);
+    summary_put_across(o, r);
     put_messages(o, r);
     summary_put_device(o, r);
     if (facts) put_facts(o, facts);
@@ -283,6 +284,8 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
         cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
         const cJSON *replica = json_item(r, "replica"), *faults = json_item(r, "faults");
         if (replica) cJSON_AddItemToObject(w, "replica", cJSON_Duplicate(replica, 1));
+        if (json_item(r, "across"))
+            cJSON_AddItemToObject(w, "across", cJSON_Duplicate(json_item(r, "across"), 1));
         if (faults) cJSON_AddItemToObject(w, "faults", cJSON_Duplicate(faults, 1));
         cJSON_AddItemToArray(wire, w);
     }

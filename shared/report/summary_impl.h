@@ -38,7 +38,9 @@ void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks);
 void summary_print_server_times(FILE *f, const struct cJSON *summary);
 
 // Adds "replica" to the report of a server that replicates: bytes of sums, predicted beside measured.
+void summary_put_across(struct cJSON *rank, const struct rank_report *r);  // nothing without groups
 void summary_put_replica(struct cJSON *rank, const struct rank_report *r);
+void summary_print_across(FILE *f, const struct cJSON *summary);
 void summary_print_replicas(FILE *f, const struct cJSON *summary);
 
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.

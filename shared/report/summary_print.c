@@ -133,6 +133,7 @@ static void print_wire(FILE *f, const cJSON *s) {
         format_bytes(a, json_number(r, "predicted_sent")), format_bytes(b, json_number(r, "sent_per_step")),
         format_bytes(c, json_number(r, "predicted_received")),
         format_bytes(d, json_number(r, "received_per_step")), json_number(r, "control_sent_per_step"));
+    summary_print_across(f, s);
     summary_print_replicas(f, s);
 }
 

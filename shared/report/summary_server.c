@@ -40,6 +40,33 @@ void summary_print_server_times(FILE *f, const struct cJSON *summary) {
     }
 }
 
+// ---------------------------------------------------------------- what leaves a group of ranks (reduce_group)
+void summary_put_across(struct cJSON *rank, const struct rank_report *r) {
+    if (!r->wire.group) return;
+    cJSON *item = cJSON_AddObjectToObject(rank, "across");
+    json_put(item, "group", r->wire.group);
+    json_put(item, "sent_per_step", r->across_sent_per_step);
+    json_put(item, "received_per_step", r->across_received_per_step);
+    json_put(item, "predicted_sent", (double)r->wire.across_sent_per_step);
+    json_put(item, "predicted_received", (double)r->wire.across_received_per_step);
+    json_put(item, "predicted_sent_ungrouped", (double)r->wire.flat_across_sent_per_step);
+}
+
+void summary_print_across(FILE *f, const struct cJSON *summary) {
+    char a[24], b[24], c[24], d[24], e[24];
+    const cJSON *w;
+    cJSON_ArrayForEach(w, json_item(summary, "wire")) {
+        const cJSON *x = json_item(w, "across");
+        if (x)
+            fprintf(f, "  across  %2.0f %12s %12s %12s %12s   to other groups of %.0f; without groups %s\n",
+                    json_number(w, "rank"), format_bytes(a, json_number(x, "predicted_sent")),
+                    format_bytes(b, json_number(x, "sent_per_step")),
+                    format_bytes(c, json_number(x, "predicted_received")),
+                    format_bytes(d, json_number(x, "received_per_step")), json_number(x, "group"),
+                    format_bytes(e, json_number(x, "predicted_sent_ungrouped")));
+    }
+}
+
 // ---------------------------------------------------------------- what servers replicate
 void summary_put_replica(struct cJSON *rank, const struct rank_report *r) {
     if (!r->wire.replica_sent_per_step && !r->wire.replica_received_per_step) return;

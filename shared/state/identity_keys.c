@@ -153,6 +153,7 @@ static const struct identity_key keys[] = {
     CONFIG("zero_optimization.overlap_comm",
            R),  // ranks that meet in another order wait for each other for ever
     CONFIG("reduce", R | B),
+    CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),
     CONFIG("parameter_server.servers", R),
     CONFIG("parameter_server.threads", R),

@@ -255,7 +255,7 @@ static int job_differ(struct mpi_rank *r) {
 }
 
 // All stages over MPI against the scalar reference.
-static int job_zero(struct mpi_rank *r) {
+static int zero_stages(struct mpi_rank *r, int group) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     int rc = 0;
     for (int stage = 0; stage < 4 && !rc; stage++) {
@@ -264,7 +264,8 @@ static int job_zero(struct mpi_rank *r) {
                               .dtype = types[stage % 3],
                               .tied = stage % 2 == 1,
                               .steps = 5,
-                              .micro = 1};
+                              .micro = 1,
+                              .group = group};
         struct zero_reference *ref = zero_reference_create(&c);
         struct collective_source src = {&collective_mpi_kind, r->world, r->rank, r->size};
         rc = zero_case_rank(&c, ref, &src);
@@ -272,6 +273,9 @@ static int job_zero(struct mpi_rank *r) {
     }
     return rc;
 }
+
+static int job_zero(struct mpi_rank *r) { return zero_stages(r, 0); }
+static int job_groups(struct mpi_rank *r) { return zero_stages(r, 2); }
 
 // Who is late is waited for, a slow link is exposed, in all stages; each rank learns from the others when they were
 // ready.
@@ -300,6 +304,7 @@ static const struct job {
     {"no_staging_is_refused", job_no_staging_is_refused, false, 3, false},
     {"exact", job_exact, false, 3, false},
     {"zero", job_zero, false, 3, false},
+    {"groups", job_groups, false, 4, false},
     {"time", job_time, false, 3, false},
     {"missing", job_missing, true, 3, false},
     {"mismatch", job_mismatch, true, 3, false},
@@ -338,13 +343,14 @@ static int run_as_rank(const char *name) {
 
 // ---------------------------------------------------------------- the test program, not started by mpirun
 
-// Runs one job on three ranks: its exit status, how many ranks said DONE, and what was printed.
-static int run_job(const char *name, int *speakers, char *output, size_t output_bytes) {
+// Runs one job on so many ranks: its exit status, how many ranks said DONE, and what was printed.
+static int run_job(const char *name, int ranks, int *speakers, char *output, size_t output_bytes) {
     char self[1024], command[1400], line[1024];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
     self[n] = 0;
-    snprintf(command, sizeof command, "mpirun -n 3 --oversubscribe --bind-to none '%s' %s 2>&1", self, name);
+    snprintf(command, sizeof command, "mpirun -n %d --oversubscribe --bind-to none '%s' %s 2>&1", ranks, self,
+             name);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     *speakers = 0;
@@ -362,7 +368,8 @@ static void test_job(void **state) {
     if (job->gpu && emulated_environment() != 0) skip();
     if (job->gpu) setenv("EMULATED_CUDA_DELAY_US", "100", 0);
     char output[8192] = "";
-    int speakers, status = run_job(job->name, &speakers, output, sizeof output);
+    int speakers,
+        status = run_job(job->name, job->speakers > 3 ? job->speakers : 3, &speakers, output, sizeof output);
     if ((status != 0) != job->broken || speakers < job->speakers)
         fail_msg("exit status %d, %d ranks saw what they should:\n%s", status, speakers, output);
 }

@@ -169,6 +169,16 @@ static inline int zero_rank_check_wire(struct zero_rank *z) {
         volume += (uint64_t)z->ref->layout->units[u].n_pad * dtype_size(c->dtype) * (uint64_t)(c->world - 1) /
                   (uint64_t)c->world;
     uint64_t want = volume * passes * (uint64_t)c->steps;
+    // Of N-1 blocks a rank sends N/g-1 to other groups, whatever it sends; one group, or groups of one: no other way.
+    uint64_t others = c->group ? (uint64_t)(c->world / c->group - 1) : 0,
+             across = volume / (uint64_t)(c->world > 1 ? c->world - 1 : 1) * others * passes;
+    if (atomic_load(&z->t->wire.across_sent) != across * (uint64_t)c->steps ||
+        atomic_load(&z->t->wire.across_received) != across * (uint64_t)c->steps ||
+        z->t->wire_predicted.across_sent_per_step != across ||
+        z->t->wire_predicted.across_received_per_step != across) {
+        zero_rank_complain(z, "what went to other groups differs", -1, -1);
+        return -1;
+    }
     uint64_t sent = atomic_load(&z->t->wire.payload_sent),
              received = atomic_load(&z->t->wire.payload_received);
     if (sent == want && received == want && z->t->wire_predicted.sent_per_step == volume * passes &&
@@ -228,6 +238,7 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
         .source = src,
         .accumulation = c->micro,
         .in_turn = c->in_turn,
+        .group = c->group,
     };
     int rc = -1;
     z.t = zero_create(&o);

@@ -27,6 +27,7 @@ struct zero_case {
     bool tied;
     int steps, micro;  // steps <= ZERO_CASE_STEPS
     bool in_turn;      // without overlap
+    int group;         // ranks whose gradients are summed and rounded first; 0: none
 };
 
 struct zero_reference {
@@ -153,10 +154,17 @@ static inline void zero_reference_backward(const struct zero_case *c, const stru
 
 static inline void zero_reference_add_ranks(const struct zero_case *c, char *const *grads, int64_t n,
                                             void *out) {
+    int group = c->group ? c->group : c->world;
     for (int64_t i = 0; i < n; i++) {
-        float sum = dtype_load(c->dtype, grads[0], (size_t)i);
-        for (int r = 1; r < c->world; r++) sum += dtype_load(c->dtype, grads[r], (size_t)i);
-        dtype_store(c->dtype, out, (size_t)i, sum);
+        float total = 0;
+        for (int first = 0; first < c->world; first += group) {
+            float sum = dtype_load(c->dtype, grads[first], (size_t)i);
+            for (int r = first + 1; r < first + group; r++) sum += dtype_load(c->dtype, grads[r], (size_t)i);
+            dtype_store(c->dtype, out, (size_t)i, sum);
+            sum = dtype_load(c->dtype, out, (size_t)i);
+            total = first == 0 ? sum : total + sum;
+        }
+        dtype_store(c->dtype, out, (size_t)i, total);
     }
 }
 

@@ -110,7 +110,7 @@ static const struct {
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
     {R | B,
      "workers memory.logits_bytes train_micro_batch_size_per_gpu "
-     "gradient_accumulation_steps reduce recovery.elastic"},
+     "gradient_accumulation_steps reduce reduce_group recovery.elastic"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed"},
     {B | L, "device"},
@@ -154,6 +154,7 @@ static const struct change changes[] = {
     {"\"target_loss\": 2.5", "target_loss", R, "2.5", "0"},
     {"\"trouble\": {\"delay\": [\"1:constant:5\"]}", "trouble.delay", R, NULL, NULL},
     {"\"reduce\": \"native\"", "reduce", R | B, "native", "ordered"},
+    {"\"reduce_group\": 2", "reduce_group", R | B, "2", "none"},
     {"\"zero_optimization\": {\"overlap_comm\": false}", "zero_optimization.overlap_comm", R, "false",
      "true"},
     {"\"memory\": {\"logits_bytes\": 65536}", "memory.logits_bytes", R | B, "65536", "auto"},

@@ -1,0 +1,37 @@
+// Collectives in groups of g consecutive ranks, as the ranks of one host are: what a call of all ranks becomes.
+//
+// Order       A sum is an fp32 sum in rank order within each group, rounded once to the type, then an fp32 sum of
+//             these in group order, rounded once (DESIGN.md 5, rule 1). g = 1 and g = N are the sum over all ranks.
+// Legs        Rank r = k*g + i is place i of group k. A buffer has a block for each of the N = G*g ranks:
+//
+//                 reduce_scatter   within | blocks of group 0 | blocks of group 1 | ..    G calls: the group's sum of
+//                                         | 0 .. i .. g-1     | g .. g+i ..       |       each block of place i
+//                                  across | i | g+i | 2g+i | ..                           one call: their sum over
+//                                                                                         the groups
+//                 all_gather       across, then within: the same backwards
+//
+//             The owner of a block is the same as without groups. A rank sends N-1 blocks as before, but only G-1 of them
+//             to other groups, where it were N-g: a group's egress falls by g. The number of messages stays.
+// Memory      None: the sums of the first leg lie at the rank's place of each group in `send`, which is therefore used up.
+// All other primitives are carried out as without groups.
+#ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_GROUPS_H
+#define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_GROUPS_H
+
+#include "decentral/collective/collective_plan.h"
+
+// The ranks of the rank's group; those at the same place of every group.
+struct collective_team collective_within(int rank, int group);
+struct collective_team collective_across(int rank, int size, int group);
+
+// How many calls one rank's call becomes, and the k-th of them. rank of size; group divides size, 0: none.
+int collective_legs(const struct collective_call *c, int size, int group);
+struct collective_call collective_leg(const struct collective_call *c, int rank, int size, int group, int k);
+
+// Payload and messages of the whole call; a message goes to each peer of each leg. across: to other groups.
+struct collective_traffic {
+    struct collective_volume all, across;  // bytes
+    uint64_t messages, messages_across;    // sent
+};
+struct collective_traffic collective_traffic(const struct collective_call *c, int rank, int size, int group);
+
+#endif

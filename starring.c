@@ -27,7 +27,7 @@
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     static const char usage[] =
-        "starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint [OPTIONS]\n\n"
+        "starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint | offload [OPTIONS]\n\n"
         "  step        tokens/s and the share of a matrix product's speed of one training step\n"
         "  kernels     each operation beside a copy or a matrix product\n"
         "  adam        the optimizer beside a copy of the same bytes\n"
@@ -35,7 +35,8 @@ static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
         "  zero        what a rank holds in each of ZeRO's stages, counted beside the prediction\n"
         "  ps          the star: push, pull, latency and a server's arithmetic beside raw ceilings\n"
         "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n"
-        "  checkpoint  writing and reading a model's checkpoint beside the disk's own rate\n\n"
+        "  checkpoint  writing and reading a model's checkpoint beside the disk's own rate\n"
+        "  offload     states on disk, read, updated and written, beside fio; AdamW on a host beside a copy\n\n"
         "Examples:\n"
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench adam\n"
@@ -49,9 +50,10 @@ static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     if (!strcmp(what, "ps")) return bench_ps(t, argc - 1, argv + 1);
     if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
     if (!strcmp(what, "checkpoint")) return bench_checkpoint(t, argc - 1, argv + 1);
+    if (!strcmp(what, "offload")) return bench_offload(argc - 1, argv + 1);
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
     fputs(usage, stderr);
-    fail("bench%s%s: expected step, kernels, adam, collective, zero, ps, tune or checkpoint",
+    fail("bench%s%s: expected step, kernels, adam, collective, zero, ps, tune, checkpoint or offload",
          *what ? " " : "", what);
     return EXIT_USAGE;
 }

@@ -15,5 +15,8 @@ int bench_adam(int argc, char **argv);
 int bench_tune(const struct topology_table *topologies, int argc, char **argv);
 // Writing and reading back a model's checkpoint, in turn with plain writes and reads of the same bytes.
 int bench_checkpoint(const struct topology_table *topologies, int argc, char **argv);
+// What offload to disk lives on: reading, writing and updating through shared/offload/, beside fio on the same file; and
+// the optimizer on the host's cores beside a copy.
+int bench_offload(int argc, char **argv);
 
 #endif

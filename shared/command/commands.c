@@ -329,7 +329,7 @@ void commands_overview(FILE *f) {
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
         "  starring scheduler | server | worker                               the star's roles, for many machines\n"
         "  starring keygen DIR                                                keys for a star on many machines\n"
-        "  starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint\n"
+        "  starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint | offload\n"
         "                                                                     how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring plan --device-memory SIZE                                 what fits, fastest first\n"

@@ -257,6 +257,9 @@ void disk_store_count(const struct disk_store *s, struct disk_count *out) {
 }
 
 const char *disk_store_remark(const struct disk_store *s) { return s->remark; }
+char *disk_store_path(const struct disk_store *s) {
+    return xasprintf("/proc/%d/fd/%d", (int)getpid(), s->fd);
+}
 bool disk_store_direct(const struct disk_store *s) { return s->direct; }
 enum disk_engine disk_store_engine(const struct disk_store *s) {
     return s->way == &disk_way_uring ? DISK_ENGINE_URING : DISK_ENGINE_THREADS;

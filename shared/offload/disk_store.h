@@ -67,6 +67,8 @@ void disk_store_count(const struct disk_store *s, struct disk_count *out);
 
 // What is not as it should be (no O_DIRECT, no io_uring) and why, or NULL; owned by the store.
 const char *disk_store_remark(const struct disk_store *s);
+// Where another program opens the same file while the store lives: "/proc/PID/fd/N" (malloc'd).
+char *disk_store_path(const struct disk_store *s);
 bool disk_store_direct(const struct disk_store *s);
 enum disk_engine disk_store_engine(const struct disk_store *s);  // the one in use
 

@@ -102,6 +102,7 @@ static void every_command_has_help(void **state) {
                                         "bench kernels --help",
                                         "bench tune --help",
                                         "bench checkpoint --help",
+                                        "bench offload --help",
                                         "bench collective --help"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct job_output o = job_run(*state, "%s", lines[i]);

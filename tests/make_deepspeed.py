@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/deepspeed: what DeepSpeed's own loss scaler and schedulers give, for test_shared_deepspeed.c.
+"""Writes tests/data/deepspeed: what DeepSpeed's own loss scaler and schedulers give, for test_shared_deepspeed.c, and which
+keys it documents, for test_shared_config_table.c.
 
     python3 tests/make_deepspeed.py SOURCE [OUT]     SOURCE: DeepSpeed's unpacked source; needs nothing else
 
@@ -15,13 +16,18 @@ and of schedules.txt (absent parameters keep DeepSpeed's defaults; the optimizer
     case LR TYPE KEY=VALUE ...
     lr VALUE ...                                    of the update that follows 0, 1, 2, .. applied ones
     betas VALUE VALUE ...                           the same of the optimizer's betas; one pair: they stand
+
+and of keys.txt a key each, with the names above it: those of docs/_pages/config-json.md (of sections that are not about data
+parallel training the section alone), of the classes that sections are read into, and of the schedulers' constructors.
 """
 
+import ast
 import importlib.util
 import itertools
 import logging
 import pathlib
 import random
+import re
 import sys
 import types
 
@@ -30,6 +36,32 @@ SCHEDULES = "deepspeed/runtime/lr_schedules.py"
 BASE_LR = 0.5
 BETAS = (0.9, 0.999)
 FLAGS = {"true": True, "false": False}  # as the configuration writes them
+
+
+PAGE = "docs/_pages/config-json.md"
+CLASSES = {  # section: the class it is read into, or the constants' names
+    "zero_optimization": ("deepspeed/runtime/zero/config.py", "DeepSpeedZeroConfig"),
+    "zero_optimization.offload_param": ("deepspeed/runtime/zero/offload_config.py", "DeepSpeedZeroOffloadParamConfig"),
+    "zero_optimization.offload_optimizer": ("deepspeed/runtime/zero/offload_config.py",
+                                            "DeepSpeedZeroOffloadOptimizerConfig"),
+    "fp16": ("deepspeed/runtime/precision_config.py", "DeepSpeedFP16Config"),
+    "bf16": ("deepspeed/runtime/precision_config.py", "DeepSpeedBF16Config"),
+    "tensorboard": ("deepspeed/monitor/config.py", "TensorBoardConfig"),
+    "csv_monitor": ("deepspeed/monitor/config.py", "CSVConfig"),
+    "wandb": ("deepspeed/monitor/config.py", "WandbConfig"),
+    "comet": ("deepspeed/monitor/config.py", "CometConfig"),
+}
+CONSTANTS = {"activation_checkpointing": ("deepspeed/runtime/activation_checkpointing/config.py", "ACT_CHKPT_"),
+             "aio": ("deepspeed/runtime/swap_tensor/constants.py", "AIO_")}
+HEADINGS = {  # of the page: the section whose keys stand below it; where there is none, the section's own name
+    "Batch Size": ".", "Optimizer Parameters": ".", "Scheduler": ".", "Communication options": ".", "FP16": ".",
+    "BFLOAT16": ".", "Gradient Clipping": ".", "Logging": ".", "ZeRO": "zero_optimization",
+    "Parameter offloading": "zero_optimization.offload_param", "Optimizer offloading": "zero_optimization.offload_optimizer",
+    "Asynchronous": "aio", "Activation Checkpointing": "activation_checkpointing", "Data Type": "data_types",
+    "Checkpoint options": "checkpoint", "Flops": "flops_profiler", "Autotuning": "autotuning",
+}
+SECTIONS = ("amp", "torch_autocast", "tensor_parallel", "hybrid_engine", "expert_parallel", "sparse_attention",
+            "data_efficiency", "curriculum_learning", "elasticity", "comms_logger", "compression_training", "compile")
 
 
 class Optimizer:
@@ -156,6 +188,53 @@ def learning_rates(schedules, kind, parameters, count=45):
     return rates, betas if moves else ["%g %g" % BETAS]
 
 
+def members(source, path, name):
+    """The fields of a class of settings, by the names that a configuration has for them."""
+    tree = ast.parse((source / path).read_text())
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign):
+            yield node.target.id
+            for keyword in getattr(node.value, "keywords", ()):
+                if keyword.arg == "alias":
+                    yield keyword.value.value
+
+
+def constants(source, path, prefix):
+    tree = ast.parse((source / path).read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and node.targets[0].id.startswith(prefix) and isinstance(node.value, ast.Constant):
+            if re.fullmatch("[a-z_]+", str(node.value.value)) and not node.targets[0].id.endswith("_DEFAULT"):
+                yield node.value.value
+
+
+def constructors(source):
+    tree = ast.parse((source / SCHEDULES).read_text())
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            init = next(f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__")
+            yield from (a.arg for a in init.args.args[2:])
+
+
+def documented(source):
+    """The keys of the page, by the headings above them."""
+    section = None
+    for line in (source / PAGE).read_text().splitlines():
+        if line.startswith("### "):
+            section = next((path for start, path in HEADINGS.items() if line[4:].startswith(start)), None)
+        found = re.match(r"^(?:<i>)?\*{2,3}([a-z0-9_:]+)\*{2,3}(?:</i>)?: *\[", line)
+        if found and section:
+            name = found.group(1).replace(":", ".")
+            yield name if section in (".", name) else f"{section}.{name}"
+
+
+def all_keys(source):
+    keys = set(SECTIONS) | set(documented(source)) | {f"scheduler.params.{name}" for name in constructors(source)}
+    keys |= {f"{section}.{name}" for section, where in CLASSES.items() for name in members(source, *where)}
+    keys |= {f"{section}.{name}" for section, where in CONSTANTS.items() for name in constants(source, *where) if name != section}
+    return sorted(keys)
+
+
 def main():
     source = pathlib.Path(sys.argv[1])
     out = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else pathlib.Path(__file__).parent / "data" / "deepspeed"
@@ -172,6 +251,9 @@ def main():
             runs = ("%s*%d" % (state, len(list(same))) for state, same in itertools.groupby(got))
             file.write("case %d %d %d %d %d\n" % case)
             file.write("steps %s\ntrace %s\n" % (steps[: len(got)], " ".join(runs)))
+    with open(out / "keys.txt", "w") as file:
+        file.write(head % (version, PAGE))
+        file.write("".join(key + "\n" for key in all_keys(source)))
     with open(out / "schedules.txt", "w") as file:
         file.write(head % (version, SCHEDULES))
         for kind, parameters in schedule_cases():

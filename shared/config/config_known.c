@@ -31,6 +31,7 @@ static const struct known known[] = {
     HINT(ZERO("contiguous_gradients"), TUNING),
     HINT(ZERO("use_multi_rank_bucket_allreduce"), TUNING),
     HINT(ZERO("round_robin_gradients"), TUNING),
+    HINT(ZERO("grad_hooks"), TUNING),
     HINT(ZERO("stage3_prefetch_bucket_size"), TUNING),
     HINT(ZERO("prefetch_bucket_size"), TUNING),
     HINT(ZERO("stage3_param_persistence_threshold"), TUNING),

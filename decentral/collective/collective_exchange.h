@@ -15,9 +15,11 @@
 
 struct exchanger {
     struct collective_impl impl;
-    // Carries out x->transfers (the own entry is empty) and counts their bytes. 0, or -1 after failing.
-    // Blocks.
-    int (*exchange)(struct exchanger *x, enum collective_primitive p);
+    // begin starts x->transfers (the own entry is empty); end waits for them and counts their bytes. One exchange is
+    // under way at most. 0, or -1 after failing: then none is. push lets it come on; it never blocks.
+    int (*begin)(struct exchanger *x, enum collective_primitive p);
+    int (*end)(struct exchanger *x, enum collective_primitive p);
+    void (*push)(struct exchanger *x);
     struct collective_transfer *transfers;  // (size)
     const void **inputs;                    // (size) of the sum under way
     char *staging;
@@ -28,7 +30,7 @@ struct exchanger {
 
 void exchanger_init(struct exchanger *x, const struct collective_options *o);  // after collective_impl_init
 void exchanger_fini(struct exchanger *x);
-// Bytes that let a reduction of max_count elements a rank run in few chunks: at most 1 MiB for each peer.
+// Bytes that let a reduction of max_count elements a rank run in few chunks: at most 1 MiB for each peer, of two chunks.
 size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt);
 // Bytes of page-locked memory that let calls of max_count elements a block run in few chunks: at most 1 MiB a
 // block.

@@ -82,16 +82,23 @@ size_t collective_staging_bytes(int size, size_t max_count, enum dtype dt, size_
 }
 
 struct collective_plan collective_plan_steps(const struct collective_call *c, int rank, int size,
-                                             void *staging, size_t staging_bytes) {
+                                             const struct collective_staging_room *staging) {
     struct collective_plan p = collective_plan_of(c, rank, size);
-    size_t longest = 0;
+    size_t longest = 0, e = dtype_size(c->dt);
     p.steps = 1;
     if (p.row->result == RESULT_MOVED) return p;
-    p.staging = staging;
-    p.slot = collective_slot(staging_bytes, p.size, c->dt);
+    p.staging = staging->at;
+    p.slot = collective_slot(staging->bytes, p.size, c->dt);
+    p.buffers = 1;
     for (int i = 0; i < p.size; i++) {
         size_t n = collective_piece(&p, i).count;
         if (n > longest) longest = n;
+    }
+    size_t half = p.slot * e / 2 / DEV_ALIGN * DEV_ALIGN / e;
+    bool whole = longest <= p.slot && longest * e <= staging->whole_bytes;
+    if (p.size > 1 && !whole && half) {
+        p.buffers = 2;
+        p.slot = half;
     }
     p.chunks = longest ? (longest - 1) / p.slot + 1 : 0;
     p.steps = p.chunks + (p.row->result == RESULT_SUMMED_IN_PIECES);
@@ -104,8 +111,8 @@ static size_t chunk(struct collective_span piece, size_t done, size_t slot) {
     return piece.count - done < slot ? piece.count - done : slot;
 }
 
-static void *slot_of(const struct collective_plan *p, int peer) {
-    size_t i = (size_t)(peer < p->rank ? peer : peer - 1);
+static void *slot_of(const struct collective_plan *p, size_t step, int peer) {
+    size_t i = (size_t)(peer < p->rank ? peer : peer - 1) + step % p->buffers * (size_t)(p->size - 1);
     return p->staging + i * p->slot * dtype_size(p->call->dt);
 }
 
@@ -137,7 +144,7 @@ struct collective_transfer collective_step(const struct collective_plan *p, size
     if (p->row->result == RESULT_MOVED) return moved(p, peer);
     if (step < p->chunks)
         return (struct collective_transfer){.send = element(p, c->send, theirs.at + done),
-                                            .recv = slot_of(p, peer),
+                                            .recv = slot_of(p, step, peer),
                                             .send_bytes = chunk(theirs, done, p->slot) * e,
                                             .recv_bytes = chunk(mine, done, p->slot) * e};
     return (struct collective_transfer){.send = element(p, c->recv, mine.at),
@@ -152,12 +159,30 @@ struct reduce_args collective_step_sum(const struct collective_plan *p, size_t s
     size_t done = step * p->slot, n = step < p->chunks ? chunk(mine, done, p->slot) : 0;
     if (n == 0) return (struct reduce_args){0};
     for (int i = 0; i < p->size; i++)
-        inputs[i] = i == p->rank ? element(p, c->send, mine.at + done) : slot_of(p, i);
+        inputs[i] = i == p->rank ? element(p, c->send, mine.at + done) : slot_of(p, step, i);
     return (struct reduce_args){.out = element(p, c->recv, collective_sum_place(p) + done),
                                 .inputs = inputs,
                                 .count = p->size,
                                 .n = (int64_t)n,
                                 .dt = c->dt};
+}
+
+// ---------------------------------------------------------------- actions
+size_t collective_actions(const struct collective_plan *p) {
+    return 3 * p->chunks + 2 * (p->steps - p->chunks);
+}
+
+struct collective_action collective_action(const struct collective_plan *p, size_t i) {
+    size_t chunks = p->chunks, k = (i + 1) / 3;
+    if (i >= 3 * chunks)
+        return (struct collective_action){i == 3 * chunks ? ACTION_BEGIN : ACTION_END, chunks};
+    if (p->buffers == 1) return (struct collective_action){i % 3, i / 3};
+    // | begin 0, end 0 | begin 1, sum 0, end 1 | begin 2, sum 1, end 2 | .. | sum of the last |
+    if (i < 2) return (struct collective_action){i ? ACTION_END : ACTION_BEGIN, 0};
+    if (i % 3 == 2)
+        return (struct collective_action){k < chunks ? ACTION_BEGIN : ACTION_SUM, k < chunks ? k : k - 1};
+    return i % 3 == 0 ? (struct collective_action){ACTION_SUM, i / 3 - 1}
+                      : (struct collective_action){ACTION_END, i / 3};
 }
 
 // ---------------------------------------------------------------- bytes

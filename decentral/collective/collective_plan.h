@@ -10,10 +10,19 @@
 //                 summed   | a chunk of each piece to who sums it, into staging | the next chunk | ..
 //                          and, summed in pieces, | the sums to all |
 //
-//                 staging  | slot of one peer | slot of the next | ..    size-1 slots, of a chunk each;
-//                                                                        the own piece is read in place
+//                 staging  | slot of one peer | slot of the next | .. | the same again |
+//                                                      two buffers of size-1 slots, of a chunk each; the own piece
+//                                                      is read in place
 //
 //             Behind each step with a chunk of the own piece lies a sum in rank order.
+// Actions     In what order a step begins, ends, and is summed. Chunks go through the two buffers in turn: while one is
+//             summed, the next is exchanged, and a buffer is exchanged into again behind its sum.
+//
+//                 exchange | 0     | 1     | 2     | 3     |         | the sums to all |
+//                 sum              | 0     | 1     | 2     | 3     |
+//                 buffer     first   other   first   other
+//
+//             Pieces that are small travel whole, through one buffer.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PLAN_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PLAN_H
 
@@ -65,8 +74,9 @@ struct collective_plan {
     size_t send_blocks, recv_blocks;  // of count elements, in this rank's buffers; 0: it has no such buffer
     // Of the steps alone:
     char *staging;
-    size_t slot;    // elements of a peer's in staging
-    size_t chunks;  // of a sum
+    size_t buffers;  // of staging: 1 or 2
+    size_t slot;     // elements of a peer's in a buffer
+    size_t chunks;   // of a sum
     size_t steps;
 };
 // rank of size: of all ranks.
@@ -78,9 +88,16 @@ static inline int collective_member(struct collective_team t, int i) { return t.
 static inline int collective_place_in(struct collective_team t, int rank) {
     return (rank - t.first) / t.step;
 }
-// With steps. staging_bytes: enough for a slot of one element or more (collective_slot), if c sums.
+
+// All of it must agree on all ranks, but for where it lies.
+struct collective_staging_room {
+    void *at;
+    size_t bytes;        // enough for a slot of one element or more (collective_slot), if the call sums
+    size_t whole_bytes;  // pieces up to this size are not cut, if they fit
+};
+// With steps.
 struct collective_plan collective_plan_steps(const struct collective_call *c, int rank, int size,
-                                             void *staging, size_t staging_bytes);
+                                             const struct collective_staging_room *staging);
 
 // Elements [at, at + count) of a buffer.
 struct collective_span {
@@ -103,7 +120,15 @@ struct collective_transfer collective_own_copy(const struct collective_plan *p);
 // The sum behind a step: n = 0 when there is none. Sets inputs (size), to which the result refers.
 struct reduce_args collective_step_sum(const struct collective_plan *p, size_t step, const void **inputs);
 
-// Elements of a slot; 0: the staging is too small.
+// What is done i-th, of so many.
+struct collective_action {
+    enum { ACTION_BEGIN, ACTION_END, ACTION_SUM } what;  // of the step's exchange; its sum
+    size_t step;
+};
+size_t collective_actions(const struct collective_plan *p);
+struct collective_action collective_action(const struct collective_plan *p, size_t i);
+
+// Elements of a peer's in all of the staging; 0: the staging is too small.
 size_t collective_slot(size_t staging_bytes, int size, enum dtype dt);
 // Bytes of staging for sums of up to max_count elements a piece, in chunks of at most so many bytes.
 size_t collective_staging_bytes(int size, size_t max_count, enum dtype dt, size_t chunk_bytes);

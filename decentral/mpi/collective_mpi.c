@@ -91,7 +91,7 @@ static size_t message_bytes(size_t total, size_t at) {
 static int tag_of(enum collective_primitive p) { return p == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)p; }
 
 // Posts the messages that begin at byte `at` of every transfer. An MPI error code.
-static int post_messages(struct collective_mpi *m, enum collective_primitive p, size_t at, size_t *expected) {
+static int post_messages(struct collective_mpi *m, enum collective_primitive p, size_t at) {
     int size = m->x.impl.head.size, rank = m->x.impl.head.rank;
     for (int i = 0; i < 2 * size; i++) m->requests[i] = MPI_REQUEST_NULL;
     for (int k = 1; k < size; k++) {
@@ -99,7 +99,6 @@ static int post_messages(struct collective_mpi *m, enum collective_primitive p, 
         const struct collective_transfer *in = &m->x.transfers[from], *out = &m->x.transfers[to];
         size_t in_bytes = message_bytes(in->recv_bytes, at), out_bytes = message_bytes(out->send_bytes, at);
         int rc = MPI_SUCCESS;
-        expected[from] = in_bytes;
         if (in_bytes)
             rc = MPI_Irecv((char *)in->recv + at, (int)in_bytes, MPI_BYTE, from, tag_of(p), m->comm,
                            &m->requests[from]);
@@ -119,15 +118,30 @@ static void count_messages(struct collective_mpi *m, enum collective_primitive p
                               message_bytes(m->x.transfers[i].recv_bytes, at));
 }
 
-static int mpi_exchange(struct exchanger *x, enum collective_primitive p) {
+static void expect(const struct collective_mpi *m, size_t at, size_t *expected) {
+    for (int i = 0; i < m->x.impl.head.size; i++)
+        expected[i] = message_bytes(m->x.transfers[i].recv_bytes, at);
+}
+
+static int mpi_begin(struct exchanger *x, enum collective_primitive p) {
     struct collective_mpi *m = (struct collective_mpi *)x;
-    size_t longest = 0, expected[REDUCE_MAX] = {0};
+    int rc = post_messages(m, p, 0);
+    if (rc == MPI_SUCCESS) return 0;
+    mpi_fail(m, collective_name(p), rc);
+    mpi_give_up_requests(m);
+    return -1;
+}
+
+static int mpi_end(struct exchanger *x, enum collective_primitive p) {
+    struct collective_mpi *m = (struct collective_mpi *)x;
+    size_t longest = 1, expected[REDUCE_MAX] = {0};
     for (int i = 0; i < x->impl.head.size; i++) {
         if (x->transfers[i].send_bytes > longest) longest = x->transfers[i].send_bytes;
         if (x->transfers[i].recv_bytes > longest) longest = x->transfers[i].recv_bytes;
     }
     for (size_t at = 0; at < longest; at += MESSAGE_BYTES) {
-        int rc = post_messages(m, p, at, expected);
+        int rc = at ? post_messages(m, p, at) : MPI_SUCCESS;
+        expect(m, at, expected);
         if (rc != MPI_SUCCESS) mpi_fail(m, collective_name(p), rc);
         if (rc != MPI_SUCCESS || mpi_wait_all(m, collective_name(p), expected) != 0) {
             mpi_give_up_requests(m);
@@ -136,6 +150,15 @@ static int mpi_exchange(struct exchanger *x, enum collective_primitive p) {
         count_messages(m, p, at);
     }
     return 0;
+}
+
+// Asking for a message that is not done makes Open MPI look after all of them.
+static void mpi_push(struct exchanger *x) {
+    struct collective_mpi *m = (struct collective_mpi *)x;
+    int done = 1;
+    for (int i = 0; i < 2 * x->impl.head.size && done; i++)
+        if (m->requests[i] != MPI_REQUEST_NULL)
+            MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
 }
 
 // ---------------------------------------------------------------- the table
@@ -253,7 +276,9 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
     exchanger_init(&m->x, o);
-    m->x.exchange = mpi_exchange;
+    m->x.begin = mpi_begin;
+    m->x.end = mpi_end;
+    m->x.push = mpi_push;
     if (open_communicator(m) == 0) {
         if (o->dev) mpi_pulse_computes(w->pulse, o->dev);
         return &m->x.impl.head;

@@ -4,6 +4,8 @@
 #include "decentral/nccl/nccl_impl.h"
 #include "shared/core/error.h"
 
+#define WHOLE_BYTES ((size_t)4 << 20)  // below this two launches cost more than they hide
+
 // Frees the entries that are done and adds their time; waits for the oldest when there is no room.
 static struct nccl_entry *take_entry(struct collective_nccl *c, const struct collective_call *call) {
     const struct cuda_so *so = c->world->so;
@@ -62,17 +64,42 @@ static void submit(struct nccl_entry *e, size_t index) {
     event_record(e->owner->world->order, s);
 }
 
-// The plan's steps by NCCL's sends and receives, each followed by its sum.
+// A chunk's exchange comes after the sum of what its buffer held, the sums' exchange after every sum.
+static void enqueue_exchange(struct nccl_entry *e, size_t step) {
+    const struct collective_plan *p = &e->plan;
+    const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->channel];
+    bool chunk = step < p->chunks;
+    if (p->chunks && (!chunk || step >= p->buffers))
+        stream_wait_event(e->call.stream, b->summed[(chunk ? step : p->chunks - 1) % p->buffers]);
+    submit(e, step);
+    if (chunk) event_record(b->there[step % p->buffers], e->call.stream);
+}
+
+static void enqueue_sum(struct nccl_entry *e, size_t step) {
+    const struct collective_plan *p = &e->plan;
+    const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->channel];
+    struct stream *sums = e->owner->world->sums;
+    struct reduce_args sum = collective_step_sum(p, step, e->inputs + step * (size_t)p->size);
+    stream_wait_event(sums, b->there[step % p->buffers]);
+    if (sum.n) op_reduce(sums, &sum);
+    event_record(b->summed[step % p->buffers], sums);
+}
+
+// The plan's actions: exchanges by NCCL's sends and receives on the call's stream, sums on one beside it. What follows
+// on the call's stream comes after the last sum, and so after all.
 static void enqueue_steps(struct nccl_entry *e) {
     const struct collective_plan *p = &e->plan;
     struct collective_transfer own = collective_own_copy(p);
     need_room(e, p->steps, p->chunks * (size_t)p->size);
     if (own.recv_bytes) dev_copy(e->call.stream, own.recv, own.send, own.recv_bytes);
-    for (size_t j = 0; j < p->steps; j++) {
-        submit(e, j);
-        struct reduce_args sum = collective_step_sum(p, j, e->inputs + j * (size_t)p->size);
-        if (sum.n) op_reduce(e->call.stream, &sum);
+    for (size_t i = 0; i < collective_actions(p); i++) {
+        struct collective_action a = collective_action(p, i);
+        if (a.what == ACTION_BEGIN) enqueue_exchange(e, a.step);
+        if (a.what == ACTION_SUM) enqueue_sum(e, a.step);
     }
+    if (p->chunks)
+        stream_wait_event(e->call.stream,
+                          e->owner->world->buffers[e->owner->channel].summed[(p->chunks - 1) % p->buffers]);
 }
 
 // NULL, or why the call cannot be.
@@ -101,9 +128,9 @@ void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     }
     struct nccl_entry *e = take_entry(c, call);
     e->library = library && !ordered;
-    e->plan = e->library
-                  ? collective_plan_of(&e->call, head->rank, head->size)
-                  : collective_plan_steps(&e->call, head->rank, head->size, c->staging, c->staging_bytes);
+    const struct collective_staging_room room = {c->staging, c->staging_bytes, WHOLE_BYTES};
+    e->plan = e->library ? collective_plan_of(&e->call, head->rank, head->size)
+                         : collective_plan_steps(&e->call, head->rank, head->size, &room);
     if (head->size > 1) follow_order(c->world, s);
     event_record(e->start, s);
     if (head->size == 1) {

@@ -104,7 +104,14 @@ static int prepare_order(struct nccl_world *w) {
     if (w->serial && w->o.rank == 0 && w->api->version >= LAUNCH_ORDER_VERSION && !shares_gpus())
         warn(LAUNCH_ORDER "=%s is set: NCCL's operations run one after the other", getenv(LAUNCH_ORDER));
     w->order = event_create(w->o.device);
-    bool made = w->order != NULL;
+    w->sums = stream_create(w->o.device, "sums");
+    bool made = w->order && w->sums;
+    for (int i = 0; i < 2 * COLLECTIVE_CHANNELS; i++) {
+        struct nccl_buffers *b = &w->buffers[i / 2];
+        b->there[i % 2] = event_create(w->o.device);
+        b->summed[i % 2] = event_create(w->o.device);
+        made = made && b->there[i % 2] && b->summed[i % 2];
+    }
     for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
         struct nccl_event_pair *e = &w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES];
         e->start = event_create(w->o.device);
@@ -119,6 +126,11 @@ void nccl_world_close(struct nccl_world **world) {
     if (!w) return;
     stream_destroy(&w->setup);
     event_destroy(&w->order);
+    stream_destroy(&w->sums);
+    for (int i = 0; i < 2 * COLLECTIVE_CHANNELS; i++) {
+        event_destroy(&w->buffers[i / 2].there[i % 2]);
+        event_destroy(&w->buffers[i / 2].summed[i % 2]);
+    }
     for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
         event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].start);
         event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].done);

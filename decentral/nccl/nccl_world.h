@@ -41,6 +41,12 @@ struct nccl_world {
     // The order of all channels' operations; of the rank's thread.
     struct event *order;  // recorded behind each step
     bool serial;          // the device, too, runs one step after the other
+    // Ordered sums run on a stream of their own, beside the next chunk's exchange. Of each buffer of a channel:
+    // exchanged into, summed out of.
+    struct stream *sums;
+    struct nccl_buffers {
+        struct event *there[2], *summed[2];
+    } buffers[COLLECTIVE_CHANNELS];
     struct nccl_event_pair {
         struct event *start, *done;
     } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // of the entries; made before the first communicator

@@ -35,6 +35,10 @@ RUNS = {
               "--set", "scheduler.params.total_num_steps=3", *WARMUP],
     "cosine": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupCosineLR",
                "--set", "scheduler.params.total_num_steps=3", *WARMUP],
+    "cycle": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=OneCycle", "--set", "optimizer.type=Lion",
+              "--set", "scheduler.params.cycle_min_lr=1e-4", "--set", "scheduler.params.cycle_max_lr=1e-3"],
+    "range": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=LRRangeTest", "--set", "optimizer.type=SGD",
+              "--set", "tensorboard.output_path=curves", "--set", "csv_monitor.output_path=curves"],
 }
 GPU = ["--topology", "zero:1", "--workers", "2", "--device", "cuda", "--dtype", "bf16", "--set", "eval_batches=0"]
 TYPES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "integer", float: "number",

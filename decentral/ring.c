@@ -24,6 +24,9 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .group = (int)c->reduce_group,
                                  .in_turn = c->no_overlap,
                                  .accumulation = c->accumulation,
+                                 .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
+                                             .page_locked = c->offload_optimizer.pin_memory,
+                                             .ratio = c->offload_optimizer.ratio},
                                  .deadline_s = (double)c->deadline_ms * 1e-3};
 }
 
@@ -174,9 +177,10 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     const struct zero_policy *p = zero_policy_of(c->variant);
+    const struct zero_options o = options_of(c, NULL);
     struct topology_formula f;
     (void)role;
-    textbook_say(f.memory, zero_textbook(p, c->optimizer.row, c->dtype), 'N');
+    textbook_say(f.memory, zero_textbook(p, &o), 'N');
     zero_wire_say(f.wire, sizeof f.wire, p, c->accumulation);
     return f;
 }
@@ -204,6 +208,7 @@ struct rank {
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
     struct rank *r = ctx;
     struct zero_options z = options_of(r->job->config, r->job->layout);
+    z.offload.threads = job_threads(r->job);
     r->place.dev = z.dev = dev;
     r->place.deadline_s = z.deadline_s;
     if (ring_source_open(&r->source, r->job->config->collective, &r->place) != 0) return NULL;

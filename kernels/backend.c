@@ -2,13 +2,15 @@
 #include "kernels/backend_impl.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 const char *mem_class_name(enum mem_class c) {
     static const char *const names[MEM_CLASSES] = {
         [MEM_PARAMETER] = "parameter", [MEM_GRADIENT] = "gradient",     [MEM_MASTER] = "master",
         [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATION] = "activation", [MEM_COMM] = "communication",
         [MEM_WORKSPACE] = "workspace", [MEM_SERVER] = "server",         [MEM_CHECKPOINT] = "checkpoint",
-        [MEM_HOST] = "pinned",
+        [MEM_HOST] = "pinned",         [MEM_OFFLOAD] = "offload",
     };
     assert(c >= 0 && c < MEM_CLASSES);
     return names[c];
@@ -75,12 +77,19 @@ static bool within_limit(struct device *d, enum mem_class c, size_t bytes) {
     return taken <= d->memory_bytes && bytes <= d->memory_bytes - taken;
 }
 
+// Touched here, by the thread that will use it, and not in the middle of the first step.
+static void *plain_alloc(size_t rounded) {
+    void *p = aligned_alloc(DEV_ALIGN, rounded);
+    return p ? memset(p, 0, rounded) : NULL;
+}
+
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
     assert(c >= 0 && c < MEM_CLASSES);
     if (!bytes || bytes > SIZE_MAX - DEV_ALIGN) return NULL;
     size_t rounded = dev_round(bytes);
     if (!within_limit(d, c, rounded)) return NULL;
-    void *p = (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
+    void *p = c == MEM_OFFLOAD ? plain_alloc(rounded)
+                               : (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
     if (p) dev_count(d, c, bytes);
     return p;
 }
@@ -103,7 +112,10 @@ void dev_uncount(struct device *d, enum mem_class c, size_t bytes) {
 void dev_free(struct device *d, enum mem_class c, void *p, size_t bytes) {
     if (!p) return;
     dev_uncount(d, c, bytes);
-    (c == MEM_HOST ? d->backend->host_free : d->backend->free)(d, p, dev_round(bytes));
+    if (c == MEM_OFFLOAD)
+        free(p);
+    else
+        (c == MEM_HOST ? d->backend->host_free : d->backend->free)(d, p, dev_round(bytes));
 }
 
 int dev_host_register(struct device *d, void *p, size_t bytes, const char **why) {

@@ -44,11 +44,12 @@ enum mem_class {
     MEM_SERVER,      // what a server needs beside the classes above: its neighbour's replica
     MEM_CHECKPOINT,  // state copied aside until it is on disk; of a GPU's ranks that is page-locked: MEM_HOST
     MEM_HOST,        // page-locked host memory that a device with memory of its own is reached through
+    MEM_OFFLOAD,     // host memory that holds what would else be in the device's
     MEM_CLASSES
 };
 const char *mem_class_name(enum mem_class c);  // "parameter", "gradient", ...
 // Whether it is memory of the host beside the device's, in no total of the device's, even where both are one.
-static inline bool mem_class_beside(enum mem_class c) { return c == MEM_HOST; }
+static inline bool mem_class_beside(enum mem_class c) { return c == MEM_HOST || c == MEM_OFFLOAD; }
 
 struct mem_usage {
     size_t current_bytes[MEM_CLASSES];
@@ -151,7 +152,8 @@ int dev_reach(struct device *d, struct device *peer);
 const char *dev_error(struct device *d);  // "" while nothing has failed; owned by the device
 
 // Memory: rounded up to 256 bytes, zeroed, counted under its class. NULL: out of memory. MEM_HOST is host
-// memory: the host reads and writes it, and copies between it and the device need not wait for the host.
+// memory: the host reads and writes it, and copies between it and the device need not wait for the host. MEM_OFFLOAD is
+// ordinary host memory.
 #define DEV_ALIGN 256
 static inline size_t dev_round(size_t bytes) { return (bytes + DEV_ALIGN - 1) / DEV_ALIGN * DEV_ALIGN; }
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes);

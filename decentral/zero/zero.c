@@ -70,6 +70,7 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
 static void zero_destroy(struct topology *t) {
     struct zero *z = zero_of(t);
     stream_sync(z->opt.compute);
+    zero_offload_close(z);
     stream_destroy(&z->gather_stream);
     stream_destroy(&z->reduce_stream);
     collective_destroy(&z->gather);
@@ -169,6 +170,11 @@ static int check_options(const struct zero_options *o) {
         (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE))
         return fail("zero:%d: reduce_group %d: %s has no sums in groups", o->stage, o->group,
                     o->source->kind->no_groups ? o->source->kind->name : "\"reduce\": \"native\"");
+    if (o->offload.optimizer && zero_policy_of(o->stage)->optimizer == RESIDENT_FULL)
+        return fail(
+            "zero:%d: offload_optimizer: every rank holds the whole optimizer, and none of it is a rank's own to "
+            "offload; use stage 1, 2 or 3, or leave offload_optimizer out",
+            o->stage);
     if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
         return fail(
             "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
@@ -183,9 +189,10 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     arena_init(&z.arena, NULL);
     zero_carve(&z);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
-    struct textbook t = zero_textbook(z.policy, o->optimizer.row, o->dtype);
+    struct textbook t = zero_textbook(z.policy, o);
     mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
     *wire = zero_wire(z.policy, o);
+    wire->offload = zero_offload_traffic(&z);
     free(z.units);
     return 0;
 }
@@ -195,6 +202,7 @@ struct topology *zero_create(const struct zero_options *o) {
     struct wire_prediction wire;
     struct zero_options opt = *o;
     opt.device_memory = !dev_host_memory(o->dev);
+    if (opt.offload.threads < 1) opt.offload.threads = 1;
     if (zero_predict(&opt, &memory, &wire) != 0) return NULL;
     struct zero *z = xcalloc(1, sizeof *z);
     z->opt = opt;
@@ -223,7 +231,8 @@ struct topology *zero_create(const struct zero_options *o) {
     }
     find_shapes(z);
     for_each_event(z, create_event);
-    if (z->arena.failed || z->lacks_event || create_streams(z) != 0 || create_collectives(z) != 0) {
+    if (z->arena.failed || z->lacks_event || create_streams(z) != 0 || zero_offload_open(z) != 0 ||
+        create_collectives(z) != 0) {
         zero_destroy(&z->base);
         return NULL;
     }

@@ -7,6 +7,7 @@
 //   optimizer   the optimizer's states                                      n_pad | S   fp32, each
 //   comm        slots of what is sharded but used whole, staging of reductions
 //   workspace   norm, decision, losses
+//   offload     what zero_offload keeps on the host
 //   pinned      what the host reads of these, and what a device's collectives over the host pass through;
 //               none where the device's memory is the host's
 #include "decentral/zero/zero_state.h"
@@ -31,6 +32,11 @@ static void carve_unit(struct zero *z, int u) {
                                .weight = whole ? zu->weights : zu->weight_shard,
                                .grad = whole ? zu->grad : zu->grad_shard,
                                .dtype = z->opt.dtype};
+    zu->offloaded = zero_offloads(z, u);
+    if (zu->offloaded) {
+        zero_offload_carve_unit(z, u);
+        return;
+    }
     if (z->opt.dtype == DT_F32) {
         r->master = r->weight;
         r->weight = NULL;  // the update of the master is the weight
@@ -79,4 +85,5 @@ void zero_carve(struct zero *z) {
     if (z->policy->weights == RESIDENT_SHARD) carve_slots(z, z->weight_slots);
     if (z->policy->grads == RESIDENT_SHARD) carve_slots(z, z->grad_slots);
     carve_control(z);
+    zero_offload_carve(z);
 }

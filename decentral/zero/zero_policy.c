@@ -28,11 +28,14 @@ const struct zero_policy *zero_policy_of(int stage) {
     return stage >= 0 && stage < ZERO_STAGES ? &policies[stage] : NULL;
 }
 
-struct textbook zero_textbook(const struct zero_policy *p, const struct optimizer *o, enum dtype dtype) {
+struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o) {
+    enum dtype dtype = o->dtype;
     struct textbook t = {0};
     *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
     *(p->grads == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
-    *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) += optimizer_bytes(o, dtype != DT_F32);
+    if (!o->offload.optimizer || (o->offload.ratio > 0 && o->offload.ratio < 1))
+        *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) +=
+            optimizer_bytes(o->optimizer.row, dtype != DT_F32);
     return t;
 }
 

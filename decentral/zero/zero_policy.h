@@ -23,6 +23,14 @@ struct zero_clock {
     int64_t ahead_ns;
 };
 
+// What a rank keeps out of its device's memory (ZeRO-Offload, Ren et al. 2021), in the stages that shard it.
+struct zero_offload_options {
+    bool optimizer;    // masters and the optimizer's states; the update is the host's
+    bool page_locked;  // what lies on the host, where the device's memory is its own
+    double ratio;      // of the optimizer's elements, in units from the first one on; 0: all
+    int threads;       // of the host's update; 0: one
+};
+
 struct zero_options {
     int stage;  // 0..3
     const struct layout *layout;
@@ -38,6 +46,7 @@ struct zero_options {
     const struct collective_source *source;  // rank, size
     int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one
     const struct zero_clock *clock;          // NULL: this machine's; tests have others
+    struct zero_offload_options offload;
 };
 
 #define ZERO_STAGES 4
@@ -55,8 +64,8 @@ struct zero_policy {
 const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
-// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N.
-struct textbook zero_textbook(const struct zero_policy *p, const struct optimizer *o, enum dtype dtype);
+// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.
+struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o);
 // Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes. With groups of g the same bytes, of which
 // (N/g-1)/N and not (N-g)/N leave the group.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);

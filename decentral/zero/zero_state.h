@@ -26,6 +26,7 @@ struct zero_unit {
     void *grad_shard;            // (S): likewise
     struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master
     int shape;                   // the first unit with the same gaps between tensors
+    bool offloaded;  // update.master and update.state are on the host, and weight is where it leaves weights
     struct event *updated, *gathered, *grad_done;
     uint64_t updated_at, gather;  // of the timeline: the moment of updated, the transfer before gathered
 };
@@ -58,6 +59,26 @@ struct zero_time {
     int64_t error_ns;   // at most, as far as is known
 };
 
+// What keeps state on the host: zero_offload.c. Two units are on their way at a time.
+#define ZERO_STAGED 2
+
+struct zero_offload_task {
+    struct zero *z;
+    int unit, at;  // of the staging
+    float lr;
+    int64_t t;
+};
+
+struct zero_offload {
+    int64_t elements;                               // of the largest shard that is offloaded; 0: none
+    void *grad[ZERO_STAGED], *weight[ZERO_STAGED];  // host: (elements) of the run's type
+    struct stream *down, *update, *up;
+    struct event *landed[ZERO_STAGED], *updated[ZERO_STAGED], *risen[ZERO_STAGED];
+    struct event *over;               // everything that has been asked for
+    struct zero_offload_task *tasks;  // (2, layout->count): of this step, and of the one before it
+    int turn;                         // which of the two
+};
+
 struct zero {
     struct topology base;
     struct zero_options opt;
@@ -84,6 +105,7 @@ struct zero {
     int micro_index, micro_count;
     int64_t step;  // for errors
     struct zero_time time;
+    struct zero_offload offload;
 };
 
 static inline int zero_slot_of(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
@@ -124,6 +146,21 @@ void zero_release_weights(struct zero *z, int u, uint64_t at);
 int zero_acquire_grad(struct zero *z, int u, struct unit_view *view);
 // u's gradient is written, which units[u].grad_done and the moment done_at say. Starts its reduction.
 void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
+
+// ---- zero_offload.c
+bool zero_offloads(const struct zero *z, int u);  // whether u's master and states are kept on the host
+// Masters and states of a unit that is offloaded, on the host; and what all of them pass through.
+void zero_offload_carve_unit(struct zero *z, int u);
+void zero_offload_carve(struct zero *z);
+struct offload_traffic zero_offload_traffic(const struct zero *z);  // of a step; z is carved or measured
+int zero_offload_open(struct zero *z);                              // 0, or -1 after logging
+void zero_offload_close(struct zero *z);                            // also of what is half open
+// Enqueues the update of u behind `reduced` and `stats`, in the order of units; units[u].updated says when its weights
+// are there.
+void zero_offload_update(struct zero *z, int u, const struct update_step *step);
+// Compute waits for all that has been asked for. Before a step's decision, which the host's updates read.
+void zero_offload_settle(struct zero *z);
+int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
 
 // ---- zero_time.c
 void zero_time_open(struct zero *z);

@@ -88,11 +88,16 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
 
 static void launch_update(struct zero *z, const struct step_input *in) {
     bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;  // by gathers
+    z->offload.turn = !z->offload.turn;
     const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
         struct zero_unit *zu = &z->units[u];
-        optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
-        event_record(zu->updated, z->opt.compute);
+        if (zu->offloaded) {
+            zero_offload_update(z, u, &update);
+        } else {
+            optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
+            event_record(zu->updated, z->opt.compute);
+        }
         zu->updated_at = needed ? timeline_moment(z->base.timeline) : 0;
         if (!z->policy->gather_weights) continue;
         struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {zu->updated_at}};
@@ -117,6 +122,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     // A gather that was hinted at but never used may still read weights that are about to change.
     event_record(z->gather_idle, z->gather_stream);
     timeline_wait(t->timeline, z->opt.compute, z->gather_idle, z->time.gathered);
+    zero_offload_settle(z);
     stream_phase(z->opt.compute, PHASE_OPTIMIZER);
     launch_norm(z);
     launch_decision(z, in);
@@ -130,6 +136,8 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         out->stop |= z->host_shares[words * i + 1] != 0;
         out->snapshot |= z->host_shares[words * i + 2] != 0;
     }
+    // A checkpoint reads what lies there when compute is through. Without overlap nothing is moved while compute works.
+    if (t->keep || out->stop || z->opt.in_turn) zero_offload_settle(z);
     zero_time_hear(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
     return 0;
@@ -158,14 +166,16 @@ int zero_finish(struct topology *t) {
     int rc = stream_sync(z->opt.compute);
     rc |= stream_sync(z->gather_stream);
     rc |= stream_sync(z->reduce_stream);
+    rc |= zero_offload_sync(z);
     if (rc != 0 || zero_time_finish(z) != 0) return fail_all(z, "finishing failed");
     return 0;
 }
 
 // What this rank has updated itself: its shard, of whole weights too.
 void zero_part(struct topology *t, int u, struct weights_part *out) {
-    const struct zero *z = (const struct zero *)t;
+    struct zero *z = (struct zero *)t;
     int64_t shard = unit_shard(z->opt.layout, u);
+    zero_offload_settle(z);
     *out = (struct weights_part){z->units[u].weight_shard, shard * t->rank, shard * (t->rank + 1)};
 }
 
@@ -181,7 +191,7 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     void *rounded = xcalloc(1, bytes);
     for (int64_t i = 0; i < n; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
     dev_copy(z->opt.compute, whole ? zu->weights : zu->weight_shard, rounded, bytes);
-    if (t->dtype != DT_F32)
+    if (t->dtype != DT_F32 || zu->offloaded)
         dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
                  (size_t)(zu->update.end - zu->update.begin) * sizeof(float));
     event_record(zu->updated, z->opt.compute);

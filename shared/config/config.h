@@ -63,6 +63,9 @@
 //     zero_optimization.stage
 //     zero_optimization.overlap_comm (true; DeepSpeed's default is true in stage 3 and false below): false
 //                  moves nothing while a worker computes, in the star too
+//     zero_optimization.offload_optimizer {device "none"|"cpu"|"nvme", pin_memory false, nvme_path, ratio 1}, stages 1
+//                  to 3; offload_param {device, pin_memory, nvme_path}, stage 3; cpu_offload, cpu_offload_param: true
+//                  is device "cpu"                                             docs/ring.md
 //
 // "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown:
 //
@@ -142,6 +145,15 @@ struct monitor_config {
     char *job_name;
 };
 
+// Where state is kept instead of the device's memory: docs/ring.md.
+enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+struct offload_config {
+    enum offload_device device;
+    bool pin_memory;  // page-locked; where the device's memory is the host's it is all the same
+    char *nvme_path;  // of nvme: a directory that can be written; else whatever was given, or NULL
+    double ratio;     // offload_optimizer: of the elements that are offloaded, in whole units
+};
+
 // Who may join a star (docs/security.md).
 struct security_config {
     char *keys;     // a directory of keys (ps/trust/key_files.h); NULL: none
@@ -199,8 +211,9 @@ struct config {
     int64_t reduce_group;  // workers of a group, whose gradients are summed first; or one of:
 #define GROUP_NONE 0
 #define GROUP_HOST -1     // those of a machine: a number once the topology has resolved it
-    bool no_overlap;      // zero_optimization.overlap_comm is false
-    int64_t deadline_ms;  // collectives; = ps.deadline_ms
+    bool no_overlap;                                         // zero_optimization.overlap_comm is false
+    struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
+    int64_t deadline_ms;                                     // collectives; = ps.deadline_ms
     struct ps_config ps;
     struct recovery_config recovery;
     struct security_config security;

@@ -30,6 +30,7 @@ static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
+static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
@@ -168,6 +169,16 @@ static const struct field fields[] = {
     TEXT("csv_monitor.job_name", c.csv_monitor.job_name, DEFAULT("DeepSpeedJobName")),
     NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
     FIELD("zero_optimization.overlap_comm", FIELD_NOT, c.no_overlap),
+    ENUM("zero_optimization.offload_optimizer.device", c.offload_optimizer.device, offload_names),
+    BOOL("zero_optimization.offload_optimizer.pin_memory", c.offload_optimizer.pin_memory),
+    TEXT("zero_optimization.offload_optimizer.nvme_path", c.offload_optimizer.nvme_path),
+    NUMBER("zero_optimization.offload_optimizer.ratio", FIELD_F64, c.offload_optimizer.ratio, 0, 1,
+           DEFAULT("1")),
+    ENUM("zero_optimization.offload_param.device", c.offload_param.device, offload_names),
+    BOOL("zero_optimization.offload_param.pin_memory", c.offload_param.pin_memory),
+    TEXT("zero_optimization.offload_param.nvme_path", c.offload_param.nvme_path),
+    BOOL("zero_optimization.cpu_offload", cpu_offload),
+    BOOL("zero_optimization.cpu_offload_param", cpu_offload_param),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE("reduce_group", c.reduce_group, group_names),
     ENUM("ring.collective", c.collective, collective_names),

@@ -6,6 +6,7 @@
 //     config_resolve.c   4. what depends on several keys is filled in and checked;
 //     config_topology.c     a part of it: the topology is chosen by its name
 //     config_recovery.c     a part of it: checkpoints, resuming, what survives
+//     config_offload.c      a part of it: what is kept on the host or on disk
 //     config_report.c    5. the notes are printed, one line per topic
 //
 //     config_fields.c    the table of the keys that are read: a row has everything about a key
@@ -21,10 +22,11 @@
 // The configuration while it is read, with values that the resolved one does not need.
 struct draft {
     struct config c;
-    int stage;               // zero_optimization.stage
-    bool fp16, bf16;         // their "enabled"
-    int64_t last_iteration;  // scheduler.params.last_batch_iteration
-    bool torch_adam;         // optimizer.params.torch_adam
+    int stage;                            // zero_optimization.stage
+    bool fp16, bf16;                      // their "enabled"
+    int64_t last_iteration;               // scheduler.params.last_batch_iteration
+    bool torch_adam;                      // optimizer.params.torch_adam
+    bool cpu_offload, cpu_offload_param;  // zero_optimization's deprecated words for "device": "cpu"
 };
 
 enum field_type {
@@ -151,7 +153,8 @@ int config_resolve(struct reading *r);
 int config_resolve_topology(struct reading *r);  // its part that the topology decides
 // "MIN:MAX". 0, or -1 where it is none.
 int config_elastic(const char *text, int *min, int *max);
-int config_check_recovery(struct reading *r);  // its part that concerns what survives
-void config_report(struct reading *r);         // prints the notes, one line per topic and reason
+int config_check_recovery(struct reading *r);   // its part that concerns what survives
+int config_resolve_offload(struct reading *r);  // behind the topology
+void config_report(struct reading *r);          // prints the notes, one line per topic and reason
 
 #endif

@@ -92,9 +92,6 @@ static void say(const struct note *n, const char *keys, int count) {
 }
 
 void config_report(struct reading *r) {
-    for (size_t i = 0; i < r->note_count; i++)
-        if (r->d->stage < 3 && r->notes[i].topic == NOTE_IGNORED && strstr(r->notes[i].path, "offload_param"))
-            r->notes[i] = (struct note){NOTE_STAGE_3, r->notes[i].path, NULL, NULL, r->notes[i].origin};
     for (int topic = 0; topic < NOTE_TOPICS; topic++)
         for (size_t i = 0; i < r->note_count; i++) {
             if (r->notes[i].topic != (enum note_topic)topic) continue;

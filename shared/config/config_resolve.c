@@ -311,7 +311,8 @@ static int check_rest(struct reading *r) {
 }
 
 int config_resolve(struct reading *r) {
-    if (resolve_dtype(r) || config_resolve_topology(r) || resolve_batch(r)) return -1;
+    if (resolve_dtype(r) || config_resolve_topology(r) || config_resolve_offload(r) || resolve_batch(r))
+        return -1;
     free(r->d->c.optimizer_type);
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);

@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "shared/config/config_internal.h"
 #include "shared/config/relaxed_json.h"
@@ -127,33 +125,9 @@ static int refuse_known(const struct reading *r, const struct known *k, const cJ
     return -1;
 }
 
-// Refuses in offload_optimizer and offload_param of zero_optimization what DeepSpeed would refuse.
-static int check_offload(const struct reading *r, const char *path, const cJSON *v) {
-    const char *device = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "device"));
-    const char *folder = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "nvme_path"));
-    char from[128];
-    const char *origin = config_origin(r, path, from);
-    if (!device || !strcmp(device, "none") || !strcmp(device, "cpu") || !strcmp(device, "auto")) return 0;
-    if (strcmp(device, "nvme"))
-        return fail("%s: %s.device: expected \"none\", \"cpu\" or \"nvme\", got \"%.60s\"", origin, path,
-                    device);
-    struct stat st;
-    const char *why = !folder                ? "is missing"
-                      : stat(folder, &st)    ? "does not exist"
-                      : !S_ISDIR(st.st_mode) ? "is no directory"
-                      : access(folder, W_OK) ? "cannot be written"
-                                             : NULL;
-    if (!why) return 0;
-    return fail(
-        "%s: %s: device \"nvme\" needs a directory to write to, and nvme_path %s%s%s: give it with --set "
-        "%s.nvme_path=DIR, or turn it off with --set %s.device=none",
-        origin, path, folder ? folder : "", folder ? " " : "", why, path, path);
-}
-
 static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
     bool off = known_is_off(k, v);
     if (k->use == KNOWN_REFUSED && !off) return refuse_known(r, k, v);
-    if (strstr(k->path, ".offload_") && check_offload(r, k->path, v)) return -1;
     enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;
     config_note(
         r, &(struct note){.topic = topic, .path = k->path, .why = topic == NOTE_IGNORED ? k->why : NULL});

@@ -87,7 +87,7 @@ size_t arena_total(const struct arena *a) {
 size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]) {
     int64_t total = 0;
     for (int c = 0; c < MEM_CLASSES; c++)
-        if (c != MEM_HOST) total = size_plus(total, (int64_t)bytes[c]);
+        if (!mem_class_beside((enum mem_class)c)) total = size_plus(total, (int64_t)bytes[c]);
     return (size_t)total;
 }
 

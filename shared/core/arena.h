@@ -46,7 +46,7 @@ void *arena_room_take(struct arena_room *room, size_t bytes, size_t align);
 // The same, counted.
 void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align);
 size_t arena_total(const struct arena *a);
-// Sum over the classes that are device memory: all but MEM_HOST, which is counted apart.
+// Sum over the classes that are device memory: MEM_HOST and MEM_OFFLOAD are counted apart.
 size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]);
 void arena_release(struct arena *a);
 

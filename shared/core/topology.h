@@ -84,6 +84,11 @@ struct topology_memory {
 
 #define WIRE_REPLICA_FORMULA "P*b/S, padded, b bytes per element"  // of what servers replicate, each way
 
+// Bytes of offloaded state that a rank moves in a step: from the device to the host and up, from disk and to it.
+struct offload_traffic {
+    uint64_t down, up, read, written;
+};
+
 struct wire_prediction {
     uint64_t sent_per_step, received_per_step;                  // payload bytes
     uint64_t replica_sent_per_step, replica_received_per_step;  // of servers that replicate, beside them
@@ -91,6 +96,7 @@ struct wire_prediction {
     uint64_t across_sent_per_step, across_received_per_step;  // of the payload: to and from other groups
     uint64_t flat_across_sent_per_step;                       // the same if ranks did not exchange in groups
     uint64_t messages_per_step, messages_across_per_step;     // sent; 0: not counted
+    struct offload_traffic offload;                             // no part of them
 };
 
 struct staleness {
@@ -131,7 +137,8 @@ struct topology_ops {
     // returns the same final weights everywhere.
     int (*finish)(struct topology *t);
     // A snapshot of the weights (shared/evaluation/snapshots.h). Either a rank of each knows a part of them: after a step,
-    // and until the next one, which the caller makes wait. NULL: only others hold them.
+    // and until the next one, which the caller makes wait; they are there when compute's work so far, and what the hook adds
+    // to it, has run. NULL: only others hold them.
     void (*part)(struct topology *t, int u, struct weights_part *out);
     // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes, without
     // making anybody wait. s is the topology's until all pieces are there or finish has been called.

@@ -204,14 +204,16 @@ void snapshots_hold(struct snapshots *s) {
 static void take_part(struct snapshots *s, const struct snapshot_info *now) {
     struct snapshot *one = open_snapshot(s, now, s->t->size);
     if (!one) return;
+    int count = s->t->layout->count;
+    struct weights_part *parts = xcalloc((unsigned long)count, sizeof *parts);
+    for (int u = 0; u < count; u++) topology_part(s->t, u, &parts[u]);
     event_record(s->ready, s->t->compute);
     stream_wait_event(s->stream, s->ready);
-    for (int u = 0; u < s->t->layout->count; u++) {
-        struct weights_part part;
-        topology_part(s->t, u, &part);
-        snapshot_write(one, &(struct snapshot_piece){
-                                .unit = u, .begin = part.begin, .end = part.end, .data = part.weights});
-    }
+    for (int u = 0; u < count; u++)
+        snapshot_write(
+            one, &(struct snapshot_piece){
+                     .unit = u, .begin = parts[u].begin, .end = parts[u].end, .data = parts[u].weights});
+    free(parts);
     finish(one);
     event_record(s->written, s->stream);
 }

@@ -10,6 +10,26 @@
 #include "shared/memory/memory_check.h"
 #include "shared/report/summary.h"
 
+static void put_offload(cJSON *w, const struct offload_traffic *t) {
+    if (!t->down && !t->up && !t->read && !t->written) return;
+    cJSON *o = cJSON_AddObjectToObject(w, "offload");
+    cJSON_AddNumberToObject(o, "predicted_down", (double)t->down);
+    cJSON_AddNumberToObject(o, "predicted_up", (double)t->up);
+    cJSON_AddNumberToObject(o, "predicted_read", (double)t->read);
+    cJSON_AddNumberToObject(o, "predicted_written", (double)t->written);
+}
+
+static void print_offload(FILE *f, const cJSON *o) {
+    char a[24], b[24];
+    if (!o) return;
+    fprintf(f, "  host       %10s down, %s up per step\n", format_bytes(a, json_number(o, "predicted_down")),
+            format_bytes(b, json_number(o, "predicted_up")));
+    if (json_number(o, "predicted_read") > 0)
+        fprintf(f, "  disk       %10s read, %s written per step\n",
+                format_bytes(a, json_number(o, "predicted_read")),
+                format_bytes(b, json_number(o, "predicted_written")));
+}
+
 // last: of the ranks from `rank` on that have the same.
 static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank, int last,
                      const struct prediction *p) {
@@ -23,6 +43,7 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
                                 (double)p->memory.predicted_bytes[k]);
     cJSON_AddNumberToObject(m, "predicted_bytes", (double)mem_device_bytes(p->memory.predicted_bytes));
     cJSON_AddNumberToObject(m, "pinned_bytes", (double)p->memory.predicted_bytes[MEM_HOST]);
+    cJSON_AddNumberToObject(m, "offload_bytes", (double)p->memory.predicted_bytes[MEM_OFFLOAD]);
     cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
     cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
@@ -47,6 +68,7 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
         cJSON_AddNumberToObject(replica, "predicted_received", (double)p->wire.replica_received_per_step);
         cJSON_AddStringToObject(replica, "formula", WIRE_REPLICA_FORMULA);
     }
+    put_offload(w, &p->wire.offload);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
 }
 
@@ -126,13 +148,18 @@ static void print_classes(FILE *f, const cJSON *m) {
     char text[24];
     const cJSON *class;
     cJSON_ArrayForEach(class, cJSON_GetObjectItem(m, "predicted")) {
-        if (class->valuedouble <= 0 || !strcmp(class->string, mem_class_name(MEM_HOST))) continue;
+        bool beside = !strcmp(class->string, mem_class_name(MEM_HOST)) ||
+                      !strcmp(class->string, mem_class_name(MEM_OFFLOAD));
+        if (class->valuedouble <= 0 || beside) continue;
         fprintf(f, "    %-13s%10s   %.0f bytes\n", class->string, format_bytes(text, class->valuedouble),
                 class->valuedouble);
     }
     if (json_number(m, "pinned_bytes") > 0)
         fprintf(f, "  pinned     %10s   %.0f bytes of page-locked host memory, beside the device's\n",
                 format_bytes(text, json_number(m, "pinned_bytes")), json_number(m, "pinned_bytes"));
+    if (json_number(m, "offload_bytes") > 0)
+        fprintf(f, "  offload    %10s   %.0f bytes of host memory for what is kept out of the device's\n",
+                format_bytes(text, json_number(m, "offload_bytes")), json_number(m, "offload_bytes"));
 }
 
 static void print_traffic(FILE *f, const cJSON *w) {
@@ -168,6 +195,7 @@ static void print_rows(FILE *f, const cJSON *doc) {
                 format_bytes(a, json_number(w, "predicted_sent")), word(w, "formula"),
                 format_bytes(b, json_number(w, "predicted_received")));
         print_traffic(f, w);
+        print_offload(f, json_item(w, "offload"));
         const cJSON *replica = json_item(w, "replica");
         if (replica)
             fprintf(f, "  replica    %10s out, %s in per step (%s)\n",

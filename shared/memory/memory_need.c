@@ -113,6 +113,7 @@ static void add_workers_host(const struct job *j, const struct memory_part *part
     const struct config *c = j->config;
     n->host.allowed_bytes += count * worker_allowance(j, p);
     n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_HOST];
+    n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_OFFLOAD];
     if (part->processes) n->host.allowed_bytes += count * process_bytes(c, true);
     if (c->device != DEVICE_CUDA)
         n->host.predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);

@@ -57,7 +57,8 @@ struct rank_report {
     double control_sent_per_step, control_received_per_step;
     uint64_t repeats, repeated_bytes, faults[WIRE_FAULTS];  // struct wire_count's
     double replica_sent_per_step, replica_received_per_step;
-    struct time_split time;  // of all steps on this rank
+    double down_per_step, up_per_step, read_per_step, written_per_step;  // of what is offloaded
+    struct time_split time;                                              // of all steps on this rank
     double time_check;       // its parts / what the loop's own clock says that the steps took
     int64_t clock_error_ns;  // of peers' times on this rank's clock, at most
     struct server_time server_time;
@@ -102,6 +103,10 @@ static inline void rank_report_count(struct rank_report *r, const struct wire_co
     for (int i = 0; i < WIRE_FAULTS; i++) r->faults[i] = atomic_load(&wire->faults[i]);
     r->replica_sent_per_step = (double)atomic_load(&wire->replica_sent) / per;
     r->replica_received_per_step = (double)atomic_load(&wire->replica_received) / per;
+    r->down_per_step = (double)atomic_load(&wire->host_down) / per;
+    r->up_per_step = (double)atomic_load(&wire->host_up) / per;
+    r->read_per_step = (double)atomic_load(&wire->disk_read) / per;
+    r->written_per_step = (double)atomic_load(&wire->disk_written) / per;
 }
 
 #endif

@@ -106,6 +106,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     summary_put_server_time(o, r);
     summary_put_replica(o, r);
     summary_put_across(o, r);
+    summary_put_offload(o, r);
     put_messages(o, r);
     summary_put_device(o, r);
     if (facts) put_facts(o, facts);
@@ -286,6 +287,8 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
         if (replica) cJSON_AddItemToObject(w, "replica", cJSON_Duplicate(replica, 1));
         if (json_item(r, "across"))
             cJSON_AddItemToObject(w, "across", cJSON_Duplicate(json_item(r, "across"), 1));
+        const cJSON *offload = json_item(r, "offload");
+        if (offload) cJSON_AddItemToObject(w, "offload", cJSON_Duplicate(offload, 1));
         if (faults) cJSON_AddItemToObject(w, "faults", cJSON_Duplicate(faults, 1));
         cJSON_AddItemToArray(wire, w);
     }
@@ -343,7 +346,8 @@ static void put_words(cJSON *s, const struct optimizer *o) {
     static const char *const words[][2] = {
         {"memory",
          "bytes of device memory by class; predicted before the run, peak counted by the ledger; the class "
-         "pinned is page-locked host memory and belongs to no total of device memory"},
+         "pinned is page-locked host memory, offload host memory for state that is kept out of the device's; neither "
+         "belongs to a total of device memory"},
         {"devices",
          "bytes of each GPU after the last step: used as cudaMemGetInfo says, ledger and workspaces of all "
          "its ranks, other = used - ledger - workspaces: context, libraries, other programs; null when that "

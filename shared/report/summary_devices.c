@@ -1,10 +1,11 @@
 // GPUs in the summary. A rank reports what it took of its device and what is in use of all of it; ranks that
-// share a device are put together here.
+// share a device are put together here. Below them what lies on the host instead of a device, and what moves between them.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/core/text.h"
 #include "shared/device/datasheet.h"
 #include "shared/report/summary_impl.h"
 
@@ -124,5 +125,85 @@ void summary_print_devices(FILE *f, const struct cJSON *summary) {
             fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
         cJSON_ArrayForEach(note, json_item(gpu, "notes"))
             fprintf(f, "  note: %s\n", cJSON_GetStringValue(note));
+    }
+}
+
+// ---------------------------------------------------------------- beside the devices
+static double of_class(const cJSON *classes, enum mem_class c) {
+    const cJSON *v = json_item(classes, mem_class_name(c));
+    return v ? v->valuedouble : 0;
+}
+
+double summary_device_bytes(const struct cJSON *classes) {
+    double sum = 0;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, classes) sum += v->valuedouble;
+    return sum - of_class(classes, MEM_HOST) - of_class(classes, MEM_OFFLOAD);
+}
+
+static void print_class(FILE *f, const cJSON *s, enum mem_class class, const char *title) {
+    char a[24], b[24];
+    const cJSON *r;
+    bool any = false;
+    cJSON_ArrayForEach(r, json_item(s, "memory")) {
+        double predicted = of_class(json_item(r, "predicted"), class);
+        double peak = of_class(json_item(r, "peak"), class);
+        if (predicted + peak <= 0) continue;
+        if (!any) fprintf(f, "\n%-12s %12s %12s\n", title, "predicted", "measured");
+        any = true;
+        fprintf(f, "  %-7s %2.0f %12s %12s\n", json_text(r, "role", "-"), json_number(r, "rank"),
+                format_bytes(a, predicted), format_bytes(b, peak));
+    }
+}
+
+void summary_print_beside(FILE *f, const struct cJSON *summary) {
+    print_class(f, summary, MEM_HOST, "pinned host");
+    print_class(f, summary, MEM_OFFLOAD, "offloaded");
+}
+
+void summary_put_offload(struct cJSON *rank, const struct rank_report *r) {
+    const struct offload_traffic *p = &r->wire.offload;
+    const struct {
+        const char *name, *predicted;
+        double measured;
+        uint64_t planned;
+    } rows[] = {{"down_per_step", "predicted_down", r->down_per_step, p->down},
+                {"up_per_step", "predicted_up", r->up_per_step, p->up},
+                {"read_per_step", "predicted_read", r->read_per_step, p->read},
+                {"written_per_step", "predicted_written", r->written_per_step, p->written}};
+    if (!p->down && !p->up && !p->read && !p->written) return;
+    cJSON *o = cJSON_AddObjectToObject(rank, "offload");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_put(o, rows[i].predicted, (double)rows[i].planned);
+        json_put(o, rows[i].name, rows[i].measured);
+    }
+}
+
+static void print_pair(FILE *f, const cJSON *w, const char *way, const char *first, const char *second) {
+    static const char *const names[][2] = {{"predicted_down", "down_per_step"},
+                                           {"predicted_up", "up_per_step"},
+                                           {"predicted_read", "read_per_step"},
+                                           {"predicted_written", "written_per_step"}};
+    const cJSON *o = json_item(w, "offload");
+    int at = *way == 'd' ? 2 : 0;
+    char a[24], b[24], c[24], d[24];
+    if (json_number(o, names[at][0]) + json_number(o, names[at + 1][0]) <= 0) return;
+    fprintf(f, "  %-7s %2.0f %12s %12s %12s %12s   %s: %s, %s\n", json_text(w, "role", "-"),
+            json_number(w, "rank"), format_bytes(a, json_number(o, names[at][0])),
+            format_bytes(b, json_number(o, names[at][1])), format_bytes(c, json_number(o, names[at + 1][0])),
+            format_bytes(d, json_number(o, names[at + 1][1])), way, first, second);
+}
+
+void summary_print_offload(FILE *f, const struct cJSON *summary) {
+    const cJSON *w;
+    bool any = false;
+    cJSON_ArrayForEach(w, json_item(summary, "wire")) {
+        if (!json_item(w, "offload")) continue;
+        if (!any)
+            fprintf(f, "\noffload/step %12s %12s %12s %12s\n", "predicted", "measured", "predicted",
+                    "measured");
+        any = true;
+        print_pair(f, w, "host", "down", "up");
+        print_pair(f, w, "disk", "read", "written");
     }
 }

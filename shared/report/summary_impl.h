@@ -43,6 +43,15 @@ void summary_put_replica(struct cJSON *rank, const struct rank_report *r);
 void summary_print_across(FILE *f, const struct cJSON *summary);
 void summary_print_replicas(FILE *f, const struct cJSON *summary);
 
+// Adds "offload" to the report of a rank that keeps state on the host or on disk: bytes that it moves between device and
+// host and between host and disk, predicted beside measured.
+void summary_put_offload(struct cJSON *rank, const struct rank_report *r);
+// Host memory beside the device's, pinned and offload, and the bytes that went between them.
+void summary_print_beside(FILE *f, const struct cJSON *summary);
+void summary_print_offload(FILE *f, const struct cJSON *summary);
+// Of a rank's classes, what lies in the device's memory.
+double summary_device_bytes(const struct cJSON *classes);
+
 // Adds "device" to a rank's report: the facts of its GPU, the machine it is in, its memory. Nothing on a CPU.
 void summary_put_device(struct cJSON *rank, const struct rank_report *r);
 // Adds "devices" to the summary: each GPU once, with the ranks on it, their ledgers and workspaces added up,

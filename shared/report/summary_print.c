@@ -8,19 +8,6 @@
 
 static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }
 
-static double pinned(const cJSON *classes) {
-    const cJSON *v = json_item(classes, mem_class_name(MEM_HOST));
-    return v ? v->valuedouble : 0;
-}
-
-// Of device memory.
-static double total(const cJSON *classes) {
-    double sum = 0;
-    const cJSON *v;
-    cJSON_ArrayForEach(v, classes) sum += v->valuedouble;
-    return sum - pinned(classes);
-}
-
 static const char *verdict(const cJSON *predicted, const cJSON *peak) {
     return cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT";
 }
@@ -91,21 +78,6 @@ static void print_time(FILE *f, const cJSON *s) {
                 i < 7 ? "," : "\n");
 }
 
-static void print_pinned(FILE *f, const cJSON *s) {
-    char a[24], b[24];
-    const cJSON *r;
-    bool any = false;
-    cJSON_ArrayForEach(r, json_item(s, "memory")) any |=
-        pinned(json_item(r, "predicted")) + pinned(json_item(r, "peak")) > 0;
-    if (!any) return;
-    fprintf(f, "\npinned host  %12s %12s\n", "predicted", "measured");
-    cJSON_ArrayForEach(
-        r, json_item(s, "memory")) if (pinned(json_item(r, "predicted")) + pinned(json_item(r, "peak")) > 0)
-        fprintf(f, "  %-7s %2.0f %12s %12s\n", text(r, "role"), json_number(r, "rank"),
-                format_bytes(a, pinned(json_item(r, "predicted"))),
-                format_bytes(b, pinned(json_item(r, "peak"))));
-}
-
 static void print_memory(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
@@ -117,10 +89,10 @@ static void print_memory(FILE *f, const cJSON *s) {
         snprintf(book, sizeof book, "%s %s", format_bytes(c, json_number(r, "formula_bytes")),
                  text(r, "formula"));
         fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), json_number(r, "rank"),
-                format_bytes(a, total(predicted)), format_bytes(b, total(peak)), verdict(predicted, peak),
-                book, format_bytes(d, json_number(r, "rss_bytes")));
+                format_bytes(a, summary_device_bytes(predicted)), format_bytes(b, summary_device_bytes(peak)),
+                verdict(predicted, peak), book, format_bytes(d, json_number(r, "rss_bytes")));
     }
-    print_pinned(f, s);
+    summary_print_beside(f, s);
 }
 
 static void print_wire(FILE *f, const cJSON *s) {
@@ -145,6 +117,7 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     summary_print_devices(f, s);
     summary_print_totals(f, s);
     if (strcmp(text(json_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
+    summary_print_offload(f, s);
     summary_print_checkpoints(f, s);
     const cJSON *staleness = json_item(s, "staleness");
     if (staleness)

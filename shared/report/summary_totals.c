@@ -57,7 +57,7 @@ struct process {
 };
 
 struct totals {
-    double memory, transport, pinned, rss, cpu_s;
+    double memory, transport, pinned, offload, rss, cpu_s;
     double sent, received, control_sent, control_received;
 };
 
@@ -83,24 +83,21 @@ static void add_process(struct process *all, int *count, const cJSON *rank) {
     p->cpu_end_ns = fmax(p->cpu_end_ns, end);
 }
 
-// Without what is page-locked host memory, which has a figure of its own.
-static double ledger_bytes(const cJSON *rank, double *pinned) {
-    const cJSON *peak = json_item(rank, "peak"), *v;
-    double sum = 0;
-    *pinned = json_number(peak, mem_class_name(MEM_HOST));
-    if (!isfinite(*pinned)) *pinned = 0;
-    cJSON_ArrayForEach(v, peak) sum += v->valuedouble;
-    return sum - *pinned;
+static double class_bytes(const cJSON *rank, enum mem_class c) {
+    double bytes = json_number(json_item(rank, "peak"), mem_class_name(c));
+    return isfinite(bytes) ? bytes : 0;
 }
 
 static void add_rank(struct totals *all, struct totals *busiest, const cJSON *rank) {
-    double pinned, ledger = ledger_bytes(rank, &pinned), frames = json_number(rank, "transport_peak_bytes");
+    double ledger = summary_device_bytes(json_item(rank, "peak"));
+    double frames = json_number(rank, "transport_peak_bytes");
     const struct {
         double *sum, *most, value;
     } figures[] = {
         {&all->memory, &busiest->memory, ledger},
         {&all->transport, &busiest->transport, frames},
-        {&all->pinned, &busiest->pinned, pinned},
+        {&all->pinned, &busiest->pinned, class_bytes(rank, MEM_HOST)},
+        {&all->offload, &busiest->offload, class_bytes(rank, MEM_OFFLOAD)},
         {&all->sent, &busiest->sent, json_number(rank, "sent_per_step")},
         {&all->received, &busiest->received, json_number(rank, "received_per_step")},
         {&all->control_sent, &busiest->control_sent, json_number(rank, "control_sent_per_step")},
@@ -144,6 +141,7 @@ static void put_figures(cJSON *s, const char *key, const struct totals *t) {
     json_put(o, "memory_bytes", t->memory);
     json_put(o, "transport_bytes", t->transport);
     json_put(o, "pinned_bytes", t->pinned);
+    json_put(o, "offload_bytes", t->offload);
     json_put(o, "rss_bytes", t->rss);
     json_put(o, "sent_per_step", t->sent);
     json_put(o, "received_per_step", t->received);

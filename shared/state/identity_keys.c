@@ -152,6 +152,16 @@ static const struct identity_key keys[] = {
     CONFIG("zero_optimization.stage", 0),  // topology says it
     CONFIG("zero_optimization.overlap_comm",
            R),  // ranks that meet in another order wait for each other for ever
+    // Where state lies moves no bit and no message; each rank's machine may have another place for it.
+    CONFIG("zero_optimization.offload_optimizer.device", 0),
+    CONFIG("zero_optimization.offload_optimizer.pin_memory", 0),
+    CONFIG("zero_optimization.offload_optimizer.nvme_path", 0),
+    CONFIG("zero_optimization.offload_optimizer.ratio", 0),
+    CONFIG("zero_optimization.offload_param.device", 0),
+    CONFIG("zero_optimization.offload_param.pin_memory", 0),
+    CONFIG("zero_optimization.offload_param.nvme_path", 0),
+    CONFIG("zero_optimization.cpu_offload", 0),
+    CONFIG("zero_optimization.cpu_offload_param", 0),
     CONFIG("reduce", R | B),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),

@@ -19,6 +19,8 @@ STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 # GPT-2's traits: a tied embedding, biases, learned positions.
 GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 3, "n_positions": 64, "vocab_size": 256}
 
+OFFLOAD = "zero_optimization.offload_optimizer."
+
 # name: {setting: options}. The first setting is the plain one.
 BITS = {  # part of the arithmetic: the plain run has them too
     "model": {"tiny": ["--model", "tiny"], "gpt2": ["--model", "GPT2"]},
@@ -28,6 +30,8 @@ BITS = {  # part of the arithmetic: the plain run has them too
 }
 SAME = {  # none of these may change a bit
     "topology": {t: ["--topology", t] for t in ("zero:0", "zero:1", "zero:2", "zero:3", "ps:sync")},
+    "offload": {"none": [], "cpu": ["--set", OFFLOAD + "device=cpu"],
+                "half": ["--set", OFFLOAD + "device=cpu", "--set", OFFLOAD + "ratio=0.5"]},
     "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
 }
 FACTORS = {**BITS, **SAME}
@@ -38,6 +42,8 @@ def possible(case):
     if case.get("group") == "2" and (case.get("workers", "4") == "3" or case.get("topology") == "ps:sync"):
         return False
     if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
+        return False
+    if case.get("offload", "none") != "none" and case.get("topology", "zero:1") in ("zero:0", "ps:sync"):
         return False
     return True
 
@@ -114,6 +120,8 @@ class Pairs(unittest.TestCase):
             across = rank.get("across", {})
             for way in ("sent", "received"):
                 self.assertEqual(across.get(f"{way}_per_step"), across.get(f"predicted_{way}"), f"across groups: {case}")
+            for way in ("down", "up", "read", "written") if "offload" in rank else ():
+                self.assertEqual(rank["offload"][way + "_per_step"], rank["offload"]["predicted_" + way], f"{way}: {case}")
 
     def test_every_two_settings_meet(self):
         met = set().union(*(pairs_of(c) for c in covering()))

@@ -1,0 +1,178 @@
+// State on the host (ZeRO-Offload, Ren et al. 2021, sections 4 and 5): masters and the optimizer's states lie there, the
+// host updates them, reduced gradients go down and the run's weights come up, unit by unit:
+//
+//     compute  | .. backward | norm | decide |                  | forward u0 | ..
+//     down     |             | g u0 | g u1   | g u2      | g u3
+//     update                                 | u0 | u1 | u2 | u3       on the host's threads
+//     up                                          | w0 | w1 | w2 | w3
+//
+// Two units are staged at a time, each with a gradient and weights of its own. The first gradients go down while the norm
+// is taken; {clip, skip} is decided before anything is updated, as without offload. There is no step of delay: the next
+// forward pass waits for each unit's weights, so that bits are those of a run that keeps all on the device.
+//
+// A host's update is the CPU's operation, which gives the bits of every device's. A step that is skipped writes no weights;
+// what goes up then is the master once more, rounded, which is what the device has.
+//
+// Memory  offload   masters and states; with page_locked, on a device with memory of its own, pinned
+//         staging   gradient and weights, twice: pinned there, offload where the device's memory is the host's
+// In fp32 a run without offload has no masters: here they are the host's, beside the device's weights.
+#include <stdlib.h>
+#include <string.h>
+
+#include "decentral/zero/zero_state.h"
+#include "shared/core/error.h"
+
+bool zero_offloads(const struct zero *z, int u) {
+    const struct layout *l = z->opt.layout;
+    const struct zero_offload_options *o = &z->opt.offload;
+    double ratio = o->ratio > 0 ? o->ratio : 1, before = 0;
+    for (int i = 0; i <= u; i++) before += (double)l->units[i].n_pad;
+    return o->optimizer && before <= ratio * (double)l->padded;
+}
+
+// ---------------------------------------------------------------- memory
+static enum mem_class class_of_state(const struct zero *z) {
+    return z->opt.device_memory && z->opt.offload.page_locked ? MEM_HOST : MEM_OFFLOAD;
+}
+
+void zero_offload_carve_unit(struct zero *z, int u) {
+    struct update_range *r = &z->units[u].update;
+    size_t bytes = (size_t)(r->end - r->begin) * sizeof(float);
+    r->master = arena_take(&z->arena, class_of_state(z), bytes);
+    for (int i = 0; i < z->opt.optimizer.row->states; i++)
+        r->state[i] = arena_take(&z->arena, class_of_state(z), bytes);
+    if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
+}
+
+void zero_offload_carve(struct zero *z) {
+    struct zero_offload *o = &z->offload;
+    enum mem_class class = z->opt.device_memory ? MEM_HOST : MEM_OFFLOAD;
+    size_t bytes = (size_t)o->elements * dtype_size(z->opt.dtype);
+    for (int i = 0; i < ZERO_STAGED; i++) {
+        o->grad[i] = arena_take(&z->arena, class, bytes);
+        o->weight[i] = arena_take(&z->arena, class, bytes);
+    }
+}
+
+static size_t unit_bytes(const struct zero *z, int u) {
+    return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+}
+
+struct offload_traffic zero_offload_traffic(const struct zero *z) {
+    struct offload_traffic t = {0};
+    for (int u = 0; u < z->opt.layout->count; u++)
+        if (z->units[u].offloaded) {
+            t.down += unit_bytes(z, u);
+            t.up += unit_bytes(z, u);
+        }
+    return t;
+}
+
+// ---------------------------------------------------------------- life
+static void for_each_event(struct zero_offload *o, struct device *dev, bool *lacks) {
+    struct event **all[] = {&o->landed[0], &o->landed[1], &o->updated[0], &o->updated[1],
+                            &o->risen[0],  &o->risen[1],  &o->over};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!dev)
+            event_destroy(all[i]);
+        else if (!(*all[i] = event_create(dev)))
+            *lacks = true;
+    }
+}
+
+int zero_offload_open(struct zero *z) {
+    struct zero_offload *o = &z->offload;
+    bool lacks = false;
+    if (!o->elements) return 0;
+    o->tasks = xcalloc(2 * (unsigned long)z->opt.layout->count, sizeof *o->tasks);
+    for_each_event(o, z->opt.dev, &lacks);
+    o->down = stream_create(z->opt.dev, "offload down");
+    o->update = stream_create(z->opt.dev, "offload update");
+    o->up = stream_create(z->opt.dev, "offload up");
+    if (lacks || !o->down || !o->update || !o->up)
+        return fail("rank %d: cannot create the streams of offloaded state: %s", z->base.rank,
+                    dev_error(z->opt.dev));
+    stream_phase(o->down, PHASE_COMM);
+    stream_phase(o->update, PHASE_OPTIMIZER);
+    stream_phase(o->up, PHASE_COMM);
+    return 0;
+}
+
+void zero_offload_close(struct zero *z) {
+    struct zero_offload *o = &z->offload;
+    stream_destroy(&o->down);
+    stream_destroy(&o->update);
+    stream_destroy(&o->up);
+    for_each_event(o, NULL, NULL);
+    free(o->tasks);
+    o->tasks = NULL;
+}
+
+// ---------------------------------------------------------------- a step
+// The weights that a skipped step leaves: those that there were.
+static int round_master(const struct zero *z, const struct update_range *r) {
+    const char *why = "";
+    struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->opt.dtype};
+    if (z->opt.dtype == DT_F32)
+        memcpy(r->weight, r->master, (size_t)a.n * sizeof(float));
+    else if (cpu_ops[OP_CAST](z->opt.offload.threads, &a, &why))
+        return fail("rank %d: unit %s: %s", z->base.rank, r->unit->name, why);
+    return 0;
+}
+
+// On the update stream's thread: the decision and the gradient are there, and the staging is free.
+static int update_run(void *arg) {
+    struct zero_offload_task *task = arg;
+    struct zero *z = task->z;
+    const struct update_step step = {.lr = task->lr, .t = task->t, .scalars = z->host_scalars};
+    struct update_range r = z->units[task->unit].update;
+    r.grad = z->offload.grad[task->at];
+    r.weight = z->offload.weight[task->at];
+    if (z->host_scalars->skip) return round_master(z, &r);
+    return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
+}
+
+// Units take the staging in turn, whatever units come between them that are not offloaded.
+static int place_of(const struct zero *z, int u) {
+    int before = 0;
+    for (int i = 0; i < u; i++) before += z->units[i].offloaded;
+    return before % ZERO_STAGED;
+}
+
+void zero_offload_update(struct zero *z, int u, const struct update_step *step) {
+    struct zero_offload *o = &z->offload;
+    struct zero_unit *zu = &z->units[u];
+    int at = place_of(z, u);
+    size_t bytes = unit_bytes(z, u);
+    struct zero_offload_task *task = &o->tasks[o->turn * z->opt.layout->count + u];
+    *task = (struct zero_offload_task){z, u, at, step->lr, step->t};
+    // 1. The gradient goes down, once the update before the last has read its staging.
+    stream_wait_event(o->down, z->reduced);
+    stream_wait_event(o->down, o->updated[at]);
+    dev_copy(o->down, o->grad[at], zu->grad_shard, bytes);
+    event_record(o->landed[at], o->down);
+    // 2. The update, once its decision is known to the host and the weights before the last have left the staging.
+    stream_wait_event(o->update, z->stats);
+    stream_wait_event(o->update, o->landed[at]);
+    stream_wait_event(o->update, o->risen[at]);
+    stream_host(o->update, "update", update_run, task);
+    event_record(o->updated[at], o->update);
+    // 3. The weights come up.
+    stream_wait_event(o->up, o->updated[at]);
+    dev_copy(o->up, zu->weight_shard, o->weight[at], bytes);
+    event_record(o->risen[at], o->up);
+    event_record(zu->updated, o->up);
+    event_record(o->over, o->up);
+    atomic_fetch_add(&z->base.wire.host_down, bytes);
+    atomic_fetch_add(&z->base.wire.host_up, bytes);
+}
+
+void zero_offload_settle(struct zero *z) {
+    if (!z->offload.elements) return;
+    stream_wait_event(z->opt.compute, z->offload.over);
+}
+
+int zero_offload_sync(struct zero *z) {
+    struct zero_offload *o = &z->offload;
+    return o->elements ? stream_sync(o->down) | stream_sync(o->update) | stream_sync(o->up) : 0;
+}

@@ -1,0 +1,73 @@
+// What is kept on the host or on disk instead of the device: offload_optimizer and offload_param of zero_optimization
+// (DeepSpeed 0.19.6: runtime/zero/offload_config.py), and the words that it deprecates for them.
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/core/error.h"
+#include "shared/core/topology_row.h"
+
+static const char optimizer_key[] = "zero_optimization.offload_optimizer",
+                  param_key[] = "zero_optimization.offload_param",
+                  optimizer_device[] = "zero_optimization.offload_optimizer.device",
+                  param_device[] = "zero_optimization.offload_param.device",
+                  old_optimizer[] = "zero_optimization.cpu_offload",
+                  old_param[] = "zero_optimization.cpu_offload_param";
+
+static int check_folder(const struct reading *r, const char *device, const char *section,
+                        const struct offload_config *o) {
+    struct stat st;
+    char from[128];
+    const char *folder = o->nvme_path;
+    const char *why = !folder                ? "is missing"
+                      : stat(folder, &st)    ? "does not exist"
+                      : !S_ISDIR(st.st_mode) ? "is no directory"
+                      : access(folder, W_OK) ? "cannot be written"
+                                             : NULL;
+    if (o->device != OFFLOAD_NVME || !why) return 0;
+    return fail(
+        "%s: %s: device \"nvme\" needs a directory to write to, and nvme_path %s%s%s: give it with --set "
+        "%s.nvme_path=DIR, or turn it off with --set %s.device=none",
+        config_origin(r, device, from), section, folder ? folder : "", folder ? " " : "", why, section,
+        section);
+}
+
+// A word of old is "device": "cpu" where no device is named.
+static const char *translate(struct reading *r, const char *key, const char *old, bool asked,
+                             struct offload_config *o) {
+    if (!asked || config_state(r, key) != FIELD_ABSENT) return key;
+    o->device = OFFLOAD_CPU;
+    return old;
+}
+
+int config_resolve_offload(struct reading *r) {
+    struct config *c = &r->d->c;
+    struct offload_config *o = &c->offload_optimizer, *p = &c->offload_param;
+    const char *optimizer = translate(r, optimizer_device, old_optimizer, r->d->cpu_offload, o);
+    const char *param = translate(r, param_device, old_param, r->d->cpu_offload_param, p);
+    char from[128];
+    if (check_folder(r, optimizer, optimizer_key, o) || check_folder(r, param, param_key, p)) return -1;
+    bool ring = c->row->takes_stage;
+    if (!ring && (o->device || p->device))
+        warn(
+            "%s: --topology %s keeps its state where its ranks are: offload_optimizer and offload_param of "
+            "zero_optimization are of zero:1 to zero:3, and without effect",
+            config_origin(r, o->device ? optimizer : param, from), c->topology);
+    if (ring && c->variant == 0 && o->device)
+        return fail(
+            "%s: %s: in stage 0 every rank holds the whole optimizer, and none of it is a rank's own to offload: "
+            "use stage 1, 2 or 3, or turn it off with --set %s=none",
+            config_origin(r, optimizer, from), optimizer_key, optimizer_device);
+    if (ring && c->variant < 3 && p->device)
+        config_note(r, &(struct note){.topic = NOTE_STAGE_3, .path = param_key});
+    if (!ring || c->variant < 3) p->device = OFFLOAD_NONE;
+    static const char not_yet[] = "the results stay the same and memory does not";
+    if (o->device == OFFLOAD_NVME && ring)
+        config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = optimizer_device, .why = not_yet});
+    if (p->device) config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = param_key, .why = not_yet});
+    if (o->device == OFFLOAD_NVME) o->device = OFFLOAD_NONE;
+    p->device = OFFLOAD_NONE;
+    if (!ring || o->ratio == 0) o->device = OFFLOAD_NONE;
+    return 0;
+}

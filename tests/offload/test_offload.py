@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""State that lies on the host: the bits, and the checkpoints, of a run that keeps it on the device; what is refused."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+OPTIMIZER = "zero_optimization.offload_optimizer."
+
+
+class Offload(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = temporary.name
+
+    def start(self, out, *words, steps=6):
+        return subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", str(steps), "--seq", "24", "--batch", "1",
+                               "--threads", "1", "--workers", "2", "--dtype", "bf16", "--lr", "0.01", "--quiet", "--no-weights", "--force",
+                               "--out", os.path.join(self.dir, out), *words], capture_output=True, text=True, timeout=300, check=False)
+
+    def run_of(self, out, *words, steps=6):
+        done = self.start(out, *words, steps=steps)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(os.path.join(self.dir, out, "summary.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+    def offload(self, **keys):
+        return [w for name, value in keys.items() for w in ("--set", f"{OPTIMIZER}{name}={value}")]
+
+    def assert_refused(self, words, *said):
+        done = self.start("refused", *words)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        for word in said:
+            self.assertIn(word, done.stderr)
+
+
+class Bits(Offload):
+    def test_device_classes_fall_and_the_host_has_them(self):
+        plain = self.run_of("plain", "--topology", "zero:2")
+        cpu = self.run_of("cpu", "--topology", "zero:2", *self.offload(device="cpu"))
+        self.assertEqual(plain["weights_hash"], cpu["weights_hash"])
+        for rank, was in zip(cpu["memory"], plain["memory"]):
+            self.assertEqual((rank["peak"]["master"], rank["peak"]["optimizer"]), (0, 0))
+            state = was["peak"]["master"] + was["peak"]["optimizer"]
+            self.assertGreater(state, 0)
+            # Two staged gradients and weights beside it.
+            self.assertGreater(rank["peak"]["offload"], state)
+            self.assertEqual(rank["predicted"], rank["peak"])
+        self.assertEqual(cpu["totals"]["memory_bytes"] + 2 * state, plain["totals"]["memory_bytes"])
+        for rank, memory in zip(cpu["wire"], plain["memory"]):
+            shard = memory["peak"]["master"] // 2  # of the 16-bit weights
+            self.assertEqual((rank["offload"]["down_per_step"], rank["offload"]["up_per_step"]), (shard, shard))
+
+    def test_snapshots_are_of_the_updated_weights(self):
+        curves = []
+        for words in ([], self.offload(device="cpu")):
+            self.run_of("run", "--topology", "zero:3", "--set", "eval_every=2", "--set", "eval_batches=1", *words)
+            with open(os.path.join(self.dir, "run", "evals.jsonl"), encoding="utf-8") as f:
+                curves.append([json.loads(line)["val_loss"] for line in f])
+        self.assertEqual(len(curves[0]), 3)
+        self.assertEqual(*curves)
+
+
+class Checkpoints(Offload):
+    def test_a_run_goes_on_with_and_without(self):
+        whole = self.run_of("whole", "--topology", "zero:2")["weights_hash"]
+        cpu, background = self.offload(device="cpu"), ["--set", "recovery.checkpoint_background=true"]
+        for first, second in ((cpu, []), ([], cpu), (cpu + background, cpu)):
+            with self.subTest(first=first, second=second):
+                self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
+                end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)
+                self.assertEqual(end["weights_hash"], whole)
+
+
+class Refused(Offload):
+    def test_wrong_combinations(self):
+        self.assert_refused(["--topology", "zero:0", *self.offload(device="cpu")], "offload_optimizer", "in stage 0", "use stage 1, 2 or 3")
+        self.assert_refused(["--topology", "zero:1", *self.offload(device="disk")], "offload_optimizer.device", '"nvme"')
+        self.assert_refused(["--topology", "zero:1", *self.offload(device="cpu", ratio=1.5)], "offload_optimizer.ratio", "from 0 to 1")
+
+    def test_the_old_word_and_a_star(self):
+        old = self.run_of("old", "--topology", "zero:1", "--set", "zero_optimization.cpu_offload=true", steps=1)
+        self.assertGreater(old["memory"][0]["peak"]["offload"], 0)
+        star = self.start("star", "--topology", "ps:sync", *self.offload(device="cpu"), steps=1)
+        self.assertEqual(star.returncode, 0, star.stderr)
+        self.assertIn("without effect", star.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

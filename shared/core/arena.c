@@ -29,7 +29,10 @@ static void say_out(const struct arena *a, enum mem_class c, size_t bytes) {
         fail(
             "out of %s memory: %zu bytes for %s, after %zu bytes in all; "
             "use a smaller batch, a higher ZeRO stage or more ranks",
-            c == MEM_HOST ? "page-locked host" : "device", bytes, mem_class_name(c), all);
+            c == MEM_HOST      ? "page-locked host"
+            : c == MEM_OFFLOAD ? "host"
+                               : "device",
+            bytes, mem_class_name(c), all);
 }
 
 void *arena_take(struct arena *a, enum mem_class c, size_t bytes) {

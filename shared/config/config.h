@@ -210,8 +210,8 @@ struct config {
     bool reduce_native;
     int64_t reduce_group;  // workers of a group, whose gradients are summed first; or one of:
 #define GROUP_NONE 0
-#define GROUP_HOST -1     // those of a machine: a number once the topology has resolved it
-    bool no_overlap;                                         // zero_optimization.overlap_comm is false
+#define GROUP_HOST -1  // those of a machine: a number once the topology has resolved it
+    bool no_overlap;   // zero_optimization.overlap_comm is false
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
     int64_t deadline_ms;                                     // collectives; = ps.deadline_ms
     struct ps_config ps;

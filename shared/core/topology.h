@@ -96,7 +96,7 @@ struct wire_prediction {
     uint64_t across_sent_per_step, across_received_per_step;  // of the payload: to and from other groups
     uint64_t flat_across_sent_per_step;                       // the same if ranks did not exchange in groups
     uint64_t messages_per_step, messages_across_per_step;     // sent; 0: not counted
-    struct offload_traffic offload;                             // no part of them
+    struct offload_traffic offload;                           // no part of them
 };
 
 struct staleness {

@@ -29,7 +29,7 @@ RUNS = {
     "elastic": ["--topology", "ps:sync", "--elastic", "1:2", "--no-weights", "--set", "eval_batches=0", "--keys", KEYS],
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--record-arrivals", "--log-updates"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],
-    "zero": ["--topology", "zero:2", "--workers", "2", "--reduce-group", "1", "--dtype", "bf16", "--trace", *EVALS,
+    "zero": ["--topology", "zero:2", "--set", "zero_optimization.offload_optimizer.device=cpu", "--workers", "2", "--reduce-group", "1", "--dtype", "bf16", "--trace", *EVALS,
              "--set", "data.val_path=held.txt", "--checkpoint-every", "2"],
     "decay": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=WarmupDecayLR",
               "--set", "scheduler.params.total_num_steps=3", *WARMUP],

@@ -256,6 +256,7 @@ static int run(struct bench *b, bool json) {
     int timed = (int)b->result.steps - WARMUP_STEPS;
     double tokens = (double)(b->config->train_batch * b->config->seq);
     struct token_flops a_token = model_flops_per_token(&b->spec, b->config->seq);
+    struct token_flops again = recompute_flops_per_token(&b->config->recompute, &b->spec, b->config->seq);
     struct step_figures f = {.model = b->spec.name,
                              .params = b->layout->params,
                              .batch = b->config->train_batch,
@@ -265,6 +266,7 @@ static int run(struct bench *b, bool json) {
                              .host_waits = median(b->between.waits + WARMUP_STEPS, timed),
                              .idle_s = median(b->between.idle_s + WARMUP_STEPS, timed),
                              .flops = {a_token.full * tokens, a_token.causal * tokens},
+                             .again = {again.full * tokens, again.causal * tokens},
                              .product = b->side,
                              .products = b->between.products,
                              .product_s = median(b->between.product_s + WARMUP_STEPS, timed),

@@ -81,6 +81,11 @@ void step_figures_json(const struct step_figures *f) {
     cJSON_AddStringToObject(j, "flops_formula", "a token: " FLOPS_FULL "; causal: " FLOPS_CAUSAL);
     cJSON_AddNumberToObject(j, "flops_per_second", rate(f));
     cJSON_AddNumberToObject(j, "flops_per_second_causal", causal_rate(f));
+    cJSON_AddNumberToObject(j, "recomputed_flops_per_step", f->again.full);
+    cJSON_AddNumberToObject(j, "recomputed_flops_per_step_causal", f->again.causal);
+    cJSON_AddNumberToObject(j, "hardware_flops_per_second", rate(f) + f->again.full / f->step_s);
+    cJSON_AddNumberToObject(j, "hardware_flops_per_second_causal",
+                            causal_rate(f) + f->again.causal / f->step_s);
     cJSON_AddNumberToObject(j, "matmul_size", (double)f->product);
     cJSON_AddNumberToObject(j, "matmul_flops_per_second", product_rate(f));
     cJSON_AddNumberToObject(j, "share_of_matmul", rate(f) / product_rate(f));
@@ -128,6 +133,13 @@ static void print_mfu(const char *attention, const struct step_figures *f, doubl
            flops_per_s / product_rate(f), peak, flops_per_s * 1e-9, a_token);
 }
 
+static void print_again(const struct step_figures *f) {
+    printf(
+        "recomputed     %.1f%% more than these flops (causal: %.1f%%): the hardware does %.1f GFLOP/s (%.1f)\n",
+        100 * f->again.full / f->flops.full, 100 * f->again.causal / f->flops.causal,
+        (rate(f) + f->again.full / f->step_s) * 1e-9, (causal_rate(f) + f->again.causal / f->step_s) * 1e-9);
+}
+
 static void print_peak(const struct step_figures *f) {
     char text[PEAK_TEXT];
     printf("peak           %.1f GFLOP/s (%s)\n", peak_rate(f) * 1e-9,
@@ -159,6 +171,7 @@ void step_figures_table(const struct step_figures *f) {
     print_mfu("causal", f, f->flops.causal, FLOPS_CAUSAL);
     printf(
         "               flops of a step / step seconds / rate; forward and backward, nothing recomputed\n");
+    if (f->again.full > 0) print_again(f);
     if (f->peak) print_peak(f);
     if (f->datasheet_flops > 0)
         printf("datasheet      %.1f TFLOP/s (%s)\n", f->datasheet_flops * 1e-12, f->datasheet);

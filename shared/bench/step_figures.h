@@ -19,6 +19,7 @@ struct step_figures {
     double host_waits;  // a step: of the host for the device
     double idle_s;
     struct token_flops flops;                   // of a step
+    struct token_flops again;                   // of it: what the backward computes again, beside flops
     int64_t product;                            // side of the large matrix product
     int products;                               // of one measurement
     double product_s;                           // of one, median

@@ -89,6 +89,7 @@ char *config_to_json(const struct config *c) {
                             .stage = c->variant,
                             .fp16 = c->dtype == DT_F16,
                             .bf16 = c->dtype == DT_BF16,
+                            .recompute = (int)c->recompute.kind + 1,
                             .last_iteration = -1};
     cJSON *root = cJSON_CreateObject();
     for (size_t i = 0; i < field_count(); i++) {

@@ -39,6 +39,7 @@
 //                        "attention_slice": "auto"|"whole"|BYTES,
 //                        "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
 //                        "products": "auto"|"none"|FILE}
+//     activation_checkpointing {.., "recompute": "auto"|"none"|"cheap"|"block"}     docs/ring.md
 //     reduce            "ordered"   or "native"
 //     ring              {"collective": "auto"|"local"|"mpi"|"nccl"}
 //     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
@@ -61,6 +62,7 @@
 //     tensorboard, csv_monitor {enabled false, output_path "", job_name "DeepSpeedJobName"}
 //     gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none), steps_per_print (10)
 //     zero_optimization.stage
+//     activation_checkpointing {number_checkpoints 0, cpu_checkpointing false}: where it is turned on here (docs/ring.md)
 //     zero_optimization.overlap_comm (true; DeepSpeed's default is true in stage 3 and false below): false
 //                  moves nothing while a worker computes, in the star too
 //     zero_optimization.offload_optimizer {device "none"|"cpu"|"nvme", pin_memory false, nvme_path, ratio 1}, stages 1
@@ -89,6 +91,7 @@
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
 #include "shared/model/optimizer.h"
+#include "shared/model/recompute.h"
 #include "shared/model/scaler.h"
 #include "shared/model/schedule.h"
 
@@ -205,6 +208,7 @@ struct config {
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
+    struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
     bool reduce_native;

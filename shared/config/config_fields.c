@@ -31,9 +31,12 @@ static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
+static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
+static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
+              "recompute_names, behind auto");
 static_assert(EVAL_ALL == -1, "batches_names are their negatives");
 static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
 static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
@@ -179,6 +182,9 @@ static const struct field fields[] = {
     TEXT("zero_optimization.offload_param.nvme_path", c.offload_param.nvme_path),
     BOOL("zero_optimization.cpu_offload", cpu_offload),
     BOOL("zero_optimization.cpu_offload_param", cpu_offload_param),
+    NUMBER("activation_checkpointing.number_checkpoints", FIELD_I64, c.recompute.blocks, 0, EXACT_MAX),
+    BOOL("activation_checkpointing.cpu_checkpointing", c.recompute.inputs_on_host),
+    ENUM("activation_checkpointing.recompute", recompute, recompute_names),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE("reduce_group", c.reduce_group, group_names),
     ENUM("ring.collective", c.collective, collective_names),

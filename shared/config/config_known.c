@@ -109,7 +109,10 @@ static const struct known known[] = {
     LATER("dump_state", less_told),
     LATER("flops_profiler", less_told),
     LATER("autotuning", less_told),
-    LATER("activation_checkpointing", less_memory),
+    HINT("activation_checkpointing.partition_activations", NEVER),  // over ranks that split a layer's tensors
+    HINT("activation_checkpointing.contiguous_memory_optimization", ALWAYS),
+    HINT("activation_checkpointing.synchronize_checkpoint_boundary", NEVER),  // events order what needs order
+    LATER("activation_checkpointing.profile", less_told),
     LATER("aio", less_memory),
     LATER("wandb", less_told),
     LATER("comet", less_told),

@@ -310,12 +310,30 @@ static int check_rest(struct reading *r) {
     return 0;
 }
 
+// Who asks for kept inputs asks for the rest to be computed again: "auto". In DeepSpeed the model's code does.
+static int resolve_recompute(struct reading *r) {
+    static const char number_key[] = "activation_checkpointing.number_checkpoints",
+                      host_key[] = "activation_checkpointing.cpu_checkpointing",
+                      kind_key[] = "activation_checkpointing.recompute";
+    struct recompute_options *o = &r->d->c.recompute;
+    char from[128];
+    const char *asks = o->blocks > 0 ? number_key : o->inputs_on_host ? host_key : NULL;
+    o->kind = r->d->recompute ? (enum recompute_kind)(r->d->recompute - 1)
+              : asks          ? RECOMPUTE_BLOCK
+                              : RECOMPUTE_NONE;
+    if (!asks || o->kind == RECOMPUTE_BLOCK) return 0;
+    return fail(
+        "%s: %s is of blocks that keep their input alone, and %s is \"%s\", which keeps %s: set it to \"block\", or leave %s out",
+        config_origin(r, asks, from), asks, kind_key, recompute_name(o->kind),
+        o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
+}
+
 int config_resolve(struct reading *r) {
     if (resolve_dtype(r) || config_resolve_topology(r) || config_resolve_offload(r) || resolve_batch(r))
         return -1;
     free(r->d->c.optimizer_type);
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);
-    if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r)) return -1;
+    if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r) || resolve_recompute(r)) return -1;
     return check_rest(r);
 }

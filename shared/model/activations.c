@@ -12,21 +12,55 @@ static float *take_mean(struct model *m) {
     return m->spec.traits.norm == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 1, 4) : NULL;
 }
 
-static void carve_block(struct model *m, struct block *b) {
+static void carve_norm(struct model *m, struct norm *n) {
+    n->y = take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
+    n->mean = take_mean(m);
+    n->rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
+}
+
+// What the backward needs and does not compute again from up and the residual stream.
+static void carve_products(struct model *m, struct block *b) {
     size_t e = dtype_size(m->dt);
-    b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    b->norm1.y = take(m, MEM_ACTIVATION, m->R, m->C, e);
     b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
     b->att = take(m, MEM_ACTIVATION, m->R, m->A, e);
     b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    b->norm2.y = take(m, MEM_ACTIVATION, m->R, m->C, e);
     b->up = take(m, MEM_ACTIVATION, m->R, m->U, e);
-    b->act = take(m, MEM_ACTIVATION, m->R, m->F, e);
-    b->norm1.mean = take_mean(m);
-    b->norm2.mean = take_mean(m);
-    b->norm1.rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
-    b->norm2.rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
     b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
+}
+
+static void *take_act(struct model *m) { return take(m, MEM_ACTIVATION, m->R, m->F, dtype_size(m->dt)); }
+
+// Block i, what it has alone and what it shares with block 0 (recompute.h). Its x is there where it keeps nothing else.
+static void carve_block(struct model *m, int i) {
+    struct block *b = &m->blocks[i], *first = &m->blocks[0];
+    void *x = b->norm1.x;
+    bool shares_all = i > 0 && (m->forward_only || i < m->inputs.blocks);
+    bool shares_cheap = i > 0 && m->recompute.kind == RECOMPUTE_CHEAP;
+    if (shares_all || shares_cheap) *b = *first;
+    if (shares_all) {
+        if (x) b->norm1.x = x;
+        return;
+    }
+    if (i >= m->inputs.blocks) b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
+    carve_products(m, b);
+    if (!shares_cheap) {
+        carve_norm(m, &b->norm1);
+        carve_norm(m, &b->norm2);
+    }
+    if (!shares_cheap || m->keeps_act) b->act = take_act(m);
+}
+
+// Takes the memory of the inputs of blocks that keep nothing else, and points the blocks' x there.
+static void carve_inputs(struct model *m) {
+    size_t bytes = size_bytes(m->R, m->C, dtype_size(m->dt));
+    struct kept_inputs *in = &m->inputs;
+    in->blocks = recompute_blocks(&m->recompute, &m->spec);
+    in->on_host = m->recompute.inputs_on_host && in->blocks > 2;
+    int slots = in->on_host ? 2 : 0, copied = in->on_host ? in->blocks - 2 : 0;
+    for (int i = 0; i < slots; i++) in->slots[i] = arena_take(&m->arena, MEM_ACTIVATION, bytes);
+    in->host = arena_take(&m->arena, MEM_HOST, size_bytes(copied, 1, bytes));
+    for (int i = 0; i < in->blocks; i++)
+        m->blocks[i].norm1.x = in->on_host ? in->slots[i & 1] : arena_take(&m->arena, MEM_ACTIVATION, bytes);
 }
 
 static void carve_gradients(struct model *m) {
@@ -56,11 +90,8 @@ static size_t scratch_bytes(const struct model *m) {
 
 void activations_carve(struct model *m) {
     size_t e = dtype_size(m->dt);
-    for (int i = 0; i < m->spec.layers; i++)
-        if (m->forward_only && i > 0)
-            m->blocks[i] = m->blocks[0];
-        else
-            carve_block(m, &m->blocks[i]);
+    carve_inputs(m);
+    for (int i = 0; i < m->spec.layers; i++) carve_block(m, i);
     m->tokens = take(m, MEM_ACTIVATION, m->R, 1, 4);
     m->final.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
     m->final.y = take(m, MEM_ACTIVATION, m->R, m->C, e);

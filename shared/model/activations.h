@@ -8,7 +8,8 @@
 //                 mid  -> n2 -> up -> act -> (mlp)   ; x[i+1] = mid + mlp, added by the next norm
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
-// What stands in brackets passes through `pass`; everything else is kept for the backward. `carry` is the
+// What stands in brackets passes through `pass`; everything else is kept for the backward, unless that computes it
+// again (recompute.h). `carry` is the
 // gradient of the residual stream on its way down.
 //
 // forward_only keeps nothing for a backward: all blocks' buffers are the same. A block reads the previous
@@ -18,6 +19,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/topology.h"
+#include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 
 // A norm, its tensors by their offsets in the unit (elements; -1: none), and what it keeps.
@@ -39,6 +41,16 @@ struct block {
     float *lse;                  // (B,H,T)
 };
 
+// Where the inputs of the blocks that keep nothing else lie.
+struct kept_inputs {
+    int blocks;      // k: how many they are; 0: not RECOMPUTE_BLOCK
+    bool on_host;    // the rest is of that alone (kept_inputs.h)
+    void *slots[2];  // (R,C) each
+    char *host;      // (k-2,R,C)
+    struct stream *copies;
+    struct event *used[2], *copied[2];  // compute is through with the slot; so are the copies
+};
+
 struct model {
     struct model_spec spec;
     const struct layout *layout;
@@ -50,17 +62,20 @@ struct model {
     int64_t wte, wpe, projection;  // offsets in unit 0, and of the head's matrix in its owner
     struct block *blocks;          // (L)
     struct norm final;             // x[L] -> nf
-    int32_t *tokens, *targets;     // (B,T)
-    float *rope;                   // (T,D/2,2); NULL: no rotary positions
-    float *loss;                   // (R)
-    double *loss_sum;              // (1)
-    void *logits;                  // (chunk,VP) in rows of VS elements
-    int64_t VS;                    // V and the classes reserved behind it
-    int64_t VP;                    // what the head's products run over: V on CPUs, VS on GPUs
-    int64_t chunk;                 // rows of logits at a time
-    void *head_share;   // (VP,C): where a micro-batch adds its chunks; NULL: in the gradient itself
-    void *pass;         // (R,C): proj and mlp on their way to the next norm
-    void *carry, *d_c;  // (R,C): gradients of the residual stream, and of a norm's output
+    struct recompute_options recompute;
+    struct kept_inputs inputs;
+    bool keeps_act;             // RECOMPUTE_CHEAP: act too is each block's own
+    int32_t *tokens, *targets;  // (B,T)
+    float *rope;                // (T,D/2,2); NULL: no rotary positions
+    float *loss;                // (R)
+    double *loss_sum;           // (1)
+    void *logits;               // (chunk,VP) in rows of VS elements
+    int64_t VS;                 // V and the classes reserved behind it
+    int64_t VP;                 // what the head's products run over: V on CPUs, VS on GPUs
+    int64_t chunk;              // rows of logits at a time
+    void *head_share;           // (VP,C): where a micro-batch adds its chunks; NULL: in the gradient itself
+    void *pass;                 // (R,C): proj and mlp on their way to the next norm
+    void *carry, *d_c;          // (R,C): gradients of the residual stream, and of a norm's output
     void *d_qkv, *d_att;
     void *d_mlp;       // (R,F): gradient of act (SwiGLU, whose up takes its own gradient) or of up (GELU)
     void *scratch;     // of operations

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "shared/model/kept_inputs.h"
 #include "shared/model/layers.h"
 
 // Rotates q and k in place; nothing without rotary positions. In the backward pass it rotates back, and
@@ -23,10 +24,8 @@ static void rotate(struct model *m, void *qkv, const struct unit_view *backward,
                                       .dt = m->dt});
 }
 
-void block_forward(struct model *m, int i, const struct unit_view *v) {
-    const struct block *b = &m->blocks[i];
-    // 1. Norm: x (R,C) = mid + mlp of the block before; n1 (R,C).
-    norm_forward(m, &b->norm1, v, i ? m->blocks[i - 1].norm2.x : NULL);
+// Steps 2 to 5, from n1: pass (R,C) = proj.
+static void attend(struct model *m, const struct block *b, const struct unit_view *v) {
     // 2. Projection of queries, keys and values: qkv (R,QKV).
     linear_forward(m, &b->wqkv, v, &(struct linear_io){.y = b->qkv, .x = b->norm1.y});
     // 3. Rotary positions: q and k of qkv, in place.
@@ -45,6 +44,15 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
                                               .dt = m->dt});
     // 5. Output projection: pass (R,C) = proj.
     linear_forward(m, &b->wo, v, &(struct linear_io){.y = m->pass, .x = b->att});
+}
+
+static void swiglu(struct model *m, const struct block *b) {
+    op_swiglu_fwd(
+        m->s, &(struct swiglu_args){.y = b->act, .gate_up = b->up, .rows = m->R, .width = m->F, .dt = m->dt});
+}
+
+// Steps 6 and 7, from x and pass.
+static void widen(struct model *m, const struct block *b, const struct unit_view *v) {
     // 6. Norm: mid (R,C) = x + proj; n2 (R,C).
     norm_forward(m, &b->norm2, v, b->norm1.x);
     // 7. Up projection and activation: up (R,U), act (R,F). GELU is part of the product, forward and
@@ -54,17 +62,51 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
         linear_forward(m, &b->w_up, v, &(struct linear_io){.y = b->act, .x = b->norm2.y, .pre_gelu = b->up});
     } else {
         linear_forward(m, &b->w_up, v, &(struct linear_io){.y = b->up, .x = b->norm2.y});
-        op_swiglu_fwd(m->s, &(struct swiglu_args){
-                                .y = b->act, .gate_up = b->up, .rows = m->R, .width = m->F, .dt = m->dt});
+        swiglu(m, b);
     }
+}
+
+void block_forward(struct model *m, int i, const struct unit_view *v) {
+    const struct block *b = &m->blocks[i];
+    // 1. Norm: x (R,C) = mid + mlp of the block before; n1 (R,C). The embedding has written x of block 0.
+    if (i) kept_input_begins(m, i);
+    norm_forward(m, &b->norm1, v, i ? m->blocks[i - 1].norm2.x : NULL);
+    kept_input_ends(m, i);
+    attend(m, b, v);
+    widen(m, b, v);
     // 8. Down projection: pass (R,C) = mlp, which the next norm adds to mid.
     linear_forward(m, &b->w_down, v, &(struct linear_io){.y = m->pass, .x = b->act});
+}
+
+// Norms and the activation function, from x, mid and up.
+static void again_cheap(struct model *m, const struct block *b, const struct unit_view *v) {
+    norm_forward(m, &b->norm1, v, NULL);
+    norm_forward(m, &b->norm2, v, NULL);
+    if (m->keeps_act) return;
+    if (m->spec.traits.mlp == MLP_GELU)
+        op_gelu_fwd(m->s, &(struct gelu_args){.y = b->act, .x = b->up, .n = m->R * m->F, .dt = m->dt});
+    else
+        swiglu(m, b);
+}
+
+// Fills the buffers that block i shares with others (recompute.h). Those of the last one that shares them have not been
+// overwritten since its forward.
+static void compute_again(struct model *m, int i, const struct unit_view *v) {
+    const struct block *b = &m->blocks[i];
+    kept_input_needed(m, i);
+    if (m->recompute.kind == RECOMPUTE_CHEAP && i < m->spec.layers - 1) again_cheap(m, b, v);
+    if (i < m->inputs.blocks - 1) {
+        norm_forward(m, &b->norm1, v, NULL);
+        attend(m, b, v);
+        widen(m, b, v);
+    }
 }
 
 void block_backward(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
     bool gelu = m->spec.traits.mlp == MLP_GELU;
     void *d_up = gelu ? m->d_mlp : b->up;
+    compute_again(m, i, v);
     // 1. Down projection, from carry (R,C): gradient of act (R,F); with GELU, which is part of the product,
     //    of up.
     linear_backward(
@@ -103,4 +145,5 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
         &(struct linear_grad){.dx = m->d_c, .dy = m->d_qkv, .x = b->norm1.y, .no_bias = m->rope != NULL});
     // 9. Norm: carry (R,C) = gradient of x: through the norm, plus the residual carry.
     norm_backward(m, &b->norm1, v, m->carry);
+    kept_input_done(m, i);
 }

@@ -10,6 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/model/block.h"
 #include "shared/model/head.h"
+#include "shared/model/kept_inputs.h"
 #include "shared/model/layers.h"
 
 // Tensor "<unit>.<name>"; NULL: the unit has none.
@@ -88,6 +89,8 @@ static struct model *model_shell(const struct model_options *o) {
     m->U = model_up_width(s);
     set_head(m, o);
     m->forward_only = o->forward_only;
+    if (!o->forward_only) m->recompute = o->recompute;
+    m->keeps_act = s->traits.mlp == MLP_GELU && on_gpu(o) && !o->recompute.gelu_apart;
     m->blocks = xcalloc((size_t)s->layers, sizeof *m->blocks);
     find_tensors(m);
     return m;
@@ -142,13 +145,14 @@ struct model *model_create(const struct model_options *o) {
     struct model *m = model_shell(o);
     arena_init(&m->arena, o->dev);
     activations_carve(m);
-    if (m->arena.failed || (m->rope && fill_rope(m))) model_destroy(&m);
+    if (m->arena.failed || kept_inputs_open(m) || (m->rope && fill_rope(m))) model_destroy(&m);
     return m;
 }
 
 void model_destroy(struct model **pm) {
     struct model *m = *pm;
     if (!m) return;
+    kept_inputs_close(m);
     arena_release(&m->arena);
     free(m->blocks);
     free(m);
@@ -179,6 +183,7 @@ double model_loss_sum(const struct model *m) {
 }
 
 static void embedding_forward(struct model *m, const struct unit_view *v) {
+    kept_input_begins(m, 0);
     op_embed_fwd(m->s, &(struct embed_fwd_args){.out = m->blocks[0].norm1.x,
                                                 .tokens = m->tokens,
                                                 .wte = weight_at(m, v, m->wte),

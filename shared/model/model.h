@@ -14,6 +14,7 @@
 #include "shared/core/topology.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/layout.h"
+#include "shared/model/recompute.h"
 
 struct model_options {
     const struct model_spec *spec;
@@ -25,6 +26,7 @@ struct model_options {
     int64_t micro_batches;  // of a step; 0: 1
     int64_t logits_bytes;   // of a chunk of logits, at most; 0: the device's rule (shared/model/head_plan.h)
     bool gpu;               // where dev is NULL: the device's memory is not the host's
+    struct recompute_options recompute;  // what the backward computes again; nothing where forward_only
     // Nothing will be trained: no memory for gradients and losses, one for all blocks' activations, and
     // sequences may be shorter than seq. Only model_set_tokens, model_forward (without want_loss) and
     // model_row_logits may then be called.

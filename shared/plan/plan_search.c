@@ -10,6 +10,7 @@
 #include "shared/device/device_choice.h"
 #include "shared/launch/launch_check.h"
 #include "shared/memory/memory_need.h"
+#include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 
 const struct plan_knob plan_knobs[PLAN_KNOBS] = {
@@ -49,10 +50,12 @@ static struct plan_work work_of(const struct job *j, const struct plan_candidate
     const char *optimizer = c->knob[KNOB_OPTIMIZER], *param = c->knob[KNOB_PARAM];
     double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
     double state = of_state(cfg, j), moved = (double)j->layout->params * (double)dtype_size(cfg->dtype);
-    struct plan_work w = {.flops = tokens * model_flops_per_token(&j->spec, cfg->seq).causal,
-                          .wire_bytes = c->wire_bytes,
-                          .update_bytes = 2 * state,
-                          .states_on_host = optimizer != NULL};
+    struct plan_work w = {
+        .flops = tokens * model_flops_per_token(&j->spec, cfg->seq).causal,
+        .again_flops = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, cfg->seq).causal,
+        .wire_bytes = c->wire_bytes,
+        .update_bytes = 2 * state,
+        .states_on_host = optimizer != NULL};
     if (optimizer) w.host_link_bytes += moved / cfg->workers;
     if (optimizer && !strcmp(optimizer, "nvme")) w.disk_bytes += 2 * state;
     // The own shard comes up for each gather: forward and backward.

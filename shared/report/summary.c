@@ -43,8 +43,10 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)f->weights_hash);
     cJSON *run = cJSON_AddObjectToObject(o, "run");
     json_put(run, "params", (double)f->params);
-    json_put(run, "flops_per_token", f->flops_per_token.full);
-    json_put(run, "flops_per_token_causal", f->flops_per_token.causal);
+    json_put(run, "flops_per_token", f->flops.model.full);
+    json_put(run, "flops_per_token_causal", f->flops.model.causal);
+    json_put(run, "recomputed_flops_per_token", f->flops.again.full);
+    json_put(run, "recomputed_flops_per_token_causal", f->flops.again.causal);
     json_put(run, "wall_seconds", f->wall_seconds);
     json_put_text(run, "launch", f->launch);
     json_put_text(run, "medium", f->medium);
@@ -165,13 +167,9 @@ bool summary_interrupted(const struct cJSON *summary) {
 }
 
 static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
-                      struct token_flops flops) {
-    double rate = json_number(s, "tokens_per_second");
+                      const struct run_flops *flops) {
     json_put(s, "tokens_per_step", (double)(c->train_batch * c->seq));
-    json_put(s, "flops_per_token", flops.full);
-    json_put(s, "flops_per_token_causal", flops.causal);
-    json_put(s, "flops_per_second", rate * flops.full);
-    json_put(s, "flops_per_second_causal", rate * flops.causal);
+    summary_put_flops(s, flops);
     if (m->kept) sort_ascending(m->step_seconds, (size_t)m->kept);
     cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
     json_put(step, "median", percentile(m->step_seconds, m->kept, 0.5));
@@ -224,7 +222,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
 }
 
 // What worker 0 alone knows moves from its report to the top; nulls where it left no report.
-static struct token_flops put_run(cJSON *s, cJSON *ranks) {
+static struct run_flops put_run(cJSON *s, cJSON *ranks) {
     static const char *const keys[] = {"launch",   "medium",       "params",      "cpu_kernel",
                                        "products", "weights_hash", "data",        "wall_seconds",
                                        "head",     "revision",     "resumed_from"};
@@ -234,8 +232,10 @@ static struct token_flops put_run(cJSON *s, cJSON *ranks) {
         cJSON *v = run ? cJSON_DetachItemFromObjectCaseSensitive(run, keys[i]) : NULL;
         cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
     }
-    struct token_flops flops = {json_number(run, "flops_per_token"),
-                                json_number(run, "flops_per_token_causal")};
+    struct run_flops flops = {
+        {json_number(run, "flops_per_token"), json_number(run, "flops_per_token_causal")},
+        {json_number(run, "recomputed_flops_per_token"),
+         json_number(run, "recomputed_flops_per_token_causal")}};
     // Of an asynchronous star worker 0 may have done all its steps and another worker not.
     if (cJSON_IsTrue(json_item(run, "interrupted")))
         cJSON_ReplaceItemInObjectCaseSensitive(s, "state",
@@ -387,6 +387,7 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
         {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
         {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
+        {"recomputed_flops_per_token", "computed again; in no MFU but in hardware_flops_per_second"},
         {"mfu_datasheet",
          "flops_per_second / datasheet_flops_per_second; mfu_datasheet_causal: that of causal"},
         {"datasheet_flops_per_second", "the vendors' dense 16-bit rates of all GPUs of the run, added up"},
@@ -442,10 +443,10 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
     double before = json_number(json_item(cJSON_GetArrayItem(ranks, 0), "run"), "resumed_from");
     if (before > (double)m->last_step) m->last_step = (int64_t)before;
     put_description(s, c, m);
-    struct token_flops flops = put_run(s, ranks);
+    struct run_flops flops = put_run(s, ranks);
     summary_put_totals(s, c, ranks);
     put_learning(s, c, dir, m);
-    put_speed(s, c, m, flops);
+    put_speed(s, c, m, &flops);
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);

@@ -13,10 +13,15 @@
 
 struct cJSON;
 
+// Of a token: the model's, and those that the backward spends again on what was not kept (shared/model/recompute.h).
+struct run_flops {
+    struct token_flops model, again;
+};
+
 // What only worker 0 knows, beside its report.
 struct run_facts {
     int64_t params;  // P, without padding
-    struct token_flops flops_per_token;
+    struct run_flops flops;
     double wall_seconds;  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;

@@ -93,6 +93,19 @@ void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks) {
         cJSON_Delete(devices);
 }
 
+void summary_put_flops(cJSON *s, const struct run_flops *flops) {
+    double rate = json_number(s, "tokens_per_second");
+    const struct token_flops *model = &flops->model, *again = &flops->again;
+    json_put(s, "flops_per_token", model->full);
+    json_put(s, "flops_per_token_causal", model->causal);
+    json_put(s, "flops_per_second", rate * model->full);
+    json_put(s, "flops_per_second_causal", rate * model->causal);
+    json_put(s, "recomputed_flops_per_token", again->full);
+    json_put(s, "recomputed_flops_per_token_causal", again->causal);
+    json_put(s, "hardware_flops_per_second", rate * (model->full + again->full));
+    json_put(s, "hardware_flops_per_second_causal", rate * (model->causal + again->causal));
+}
+
 void summary_put_mfu(struct cJSON *summary, enum dtype dt) {
     double peak = 0;
     const char *source;

@@ -59,6 +59,7 @@ void summary_put_device(struct cJSON *rank, const struct rank_report *r);
 void summary_put_devices(struct cJSON *summary, const struct cJSON *ranks);
 // Adds the sum of the GPUs' rates in datasheets and the share of it that the run reached, with both countings
 // of attention; nulls where one is not in the table. After summary_put_devices and the rates.
+void summary_put_flops(struct cJSON *summary, const struct run_flops *flops);  // of a token and of a second
 void summary_put_mfu(struct cJSON *summary, enum dtype dt);
 void summary_print_devices(FILE *f, const struct cJSON *summary);
 

@@ -17,6 +17,15 @@ static void print_rate(FILE *f, const cJSON *s) {
             json_number(s, "flops_per_second") * 1e-9);
     fprintf(f, "            %.2f GFLOP/s with causal attention (a token: " FLOPS_CAUSAL ")\n",
             json_number(s, "flops_per_second_causal") * 1e-9);
+    if (json_number(s, "recomputed_flops_per_token") > 0)
+        fprintf(
+            f,
+            "recomputed  %.1f%% more than that (causal: %.1f%%), which no rate here counts: the hardware does %.2f GFLOP/s (%.2f)\n",
+            100 * json_number(s, "recomputed_flops_per_token") / json_number(s, "flops_per_token"),
+            100 * json_number(s, "recomputed_flops_per_token_causal") /
+                json_number(s, "flops_per_token_causal"),
+            json_number(s, "hardware_flops_per_second") * 1e-9,
+            json_number(s, "hardware_flops_per_second_causal") * 1e-9);
     if (isfinite(json_number(s, "mfu_datasheet_causal")))
         fprintf(f, "MFU         %.3f with attention in full, %.3f causal, of %.1f TFLOP/s (datasheet)\n",
                 json_number(s, "mfu_datasheet"), json_number(s, "mfu_datasheet_causal"),

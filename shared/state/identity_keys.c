@@ -162,6 +162,10 @@ static const struct identity_key keys[] = {
     CONFIG("zero_optimization.offload_param.nvme_path", 0),
     CONFIG("zero_optimization.cpu_offload", 0),
     CONFIG("zero_optimization.cpu_offload_param", 0),
+    // The same bits, computed once more.
+    CONFIG("activation_checkpointing.number_checkpoints", 0),
+    CONFIG("activation_checkpointing.cpu_checkpointing", 0),
+    CONFIG("activation_checkpointing.recompute", 0),
     CONFIG("reduce", R | B),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),

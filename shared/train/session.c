@@ -294,16 +294,18 @@ static struct saver *open_saver(const struct session *x) {
 
 static int leave_report(struct session *x, const struct train_result *result) {
     const struct job *j = x->job;
-    struct run_facts facts = {.params = j->layout->params,
-                              .flops_per_token = model_flops_per_token(&j->spec, j->config->seq),
-                              .wall_seconds = now_seconds() - x->start_s,
-                              .weights_hash = result->weights_hash,
-                              .has_hash = result->has_hash,
-                              .interrupted = result->interrupted,
-                              .resumed_from = x->topology->start.step,
-                              .medium = x->topology->medium,
-                              .launch = x->topology->launch,
-                              .data = data_description(j->data)};
+    struct run_facts facts = {
+        .params = j->layout->params,
+        .flops = {model_flops_per_token(&j->spec, j->config->seq),
+                  recompute_flops_per_token(&j->config->recompute, &j->spec, j->config->seq)},
+        .wall_seconds = now_seconds() - x->start_s,
+        .weights_hash = result->weights_hash,
+        .has_hash = result->has_hash,
+        .interrupted = result->interrupted,
+        .resumed_from = x->topology->start.step,
+        .medium = x->topology->medium,
+        .launch = x->topology->launch,
+        .data = data_description(j->data)};
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);

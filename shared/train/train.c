@@ -306,14 +306,17 @@ static void read_device(struct train *x) {
 
 struct model_options train_model_options(const struct config *c, const struct model_spec *s,
                                          const struct layout *l) {
-    return (struct model_options){.spec = s,
-                                  .layout = l,
-                                  .dtype = c->dtype,
-                                  .batch = c->micro_batch,
-                                  .seq = c->seq,
-                                  .micro_batches = c->accumulation,
-                                  .logits_bytes = c->logits_bytes,
-                                  .gpu = c->device == DEVICE_CUDA};
+    struct model_options o = {.spec = s,
+                              .layout = l,
+                              .dtype = c->dtype,
+                              .batch = c->micro_batch,
+                              .seq = c->seq,
+                              .micro_batches = c->accumulation,
+                              .logits_bytes = c->logits_bytes,
+                              .gpu = c->device == DEVICE_CUDA,
+                              .recompute = c->recompute};
+    o.recompute.gelu_apart = c->cuda.gelu == CUDA_GELU_APART;
+    return o;
 }
 
 static void report(struct train *x) {

@@ -53,7 +53,10 @@ static void test_ds_01_and_02(void **state) {
     assert_words(
         said,
         "without effect below stage 3|zero_optimization (offload_param)\n|"
-        "off, so nothing is lost|: activation_checkpointing\n|"
+        "done here whatever the key says|: activation_checkpointing (contiguous_memory_optimization), |"
+        "nothing to act on here|: activation_checkpointing (partition_activations, "
+        "synchronize_checkpoint_boundary)\n|"
+        "off, so nothing is lost|: activation_checkpointing (profile)\n|"
         "unknown key min_lr|nearest known name is scheduler.params.warmup_min_lr\n|"
         "Hugging Face's defaults: optimizer.params (lr 5e-05, betas [0.9,0.999], eps 1e-08, weight_decay 0), "
         "scheduler.params (warmup_min_lr 0), gradient_clipping 1\n|"

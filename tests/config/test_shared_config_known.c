@@ -33,12 +33,10 @@ static void test_known_keys(void **state) {
                  "off");
     assert_null(strstr(said, "warning"));
     config_destroy(&c);
-    c = accept(
-        "{\"wandb\": {\"enabled\": true}, \"activation_checkpointing\": {\"cpu_checkpointing\": true}}");
+    c = accept("{\"wandb\": {\"enabled\": true}, \"activation_checkpointing\": {\"profile\": true}}");
     assert_words(said,
-                 "warning|not supported yet and ignored, the results stay the same: wandb\n|"
-                 "not supported yet and ignored, the results stay the same and memory does not: "
-                 "activation_checkpointing\n",
+                 "warning|not supported yet and ignored, the results stay the same: wandb, "
+                 "activation_checkpointing (profile)\n",
                  "ignored");
     config_destroy(&c);
 }
@@ -118,12 +116,53 @@ static void test_help(void **state) {
                 fail_msg("--topology: \"%s\" lacks %s", o->help, v.name);
 }
 
+#define SECTION(members) "{\"activation_checkpointing\": {" members "}}"
+
+// Who asks for kept inputs asks for recomputation; the resolved file says which, and means the same when it is read again.
+static void test_activation_checkpointing(void **state) {
+    static const struct {
+        const char *text;
+        struct recompute_options wants;
+    } cases[] = {
+        {"{}", {0}},
+        {SECTION("\"number_checkpoints\": null, \"cpu_checkpointing\": false"), {0}},
+        {SECTION("\"number_checkpoints\": 0, \"recompute\": \"auto\""), {0}},
+        {SECTION("\"number_checkpoints\": 7"), {.kind = RECOMPUTE_BLOCK, .blocks = 7}},
+        {SECTION("\"cpu_checkpointing\": true"), {.kind = RECOMPUTE_BLOCK, .inputs_on_host = true}},
+        {SECTION("\"recompute\": \"block\""), {.kind = RECOMPUTE_BLOCK}},
+        {SECTION("\"recompute\": \"cheap\""), {.kind = RECOMPUTE_CHEAP}},
+        {SECTION("\"recompute\": \"none\""), {.kind = RECOMPUTE_NONE}},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config *c = accept(cases[i].text);
+        char *resolved = config_to_json(c);
+        struct config *again = accept(resolved);
+        for (int k = 0; k < 2; k++) {
+            const struct recompute_options *o = k ? &again->recompute : &c->recompute;
+            assert_int_equal(o->kind, cases[i].wants.kind);
+            assert_int_equal(o->blocks, cases[i].wants.blocks);
+            assert_int_equal(o->inputs_on_host, cases[i].wants.inputs_on_host);
+        }
+        free(resolved);
+        config_destroy(&c);
+        config_destroy(&again);
+    }
+    refuse(SECTION("\"recompute\": \"cheap\", \"number_checkpoints\": 4"),
+           "activation_checkpointing.number_checkpoints|\"cheap\"|keeps more|set it to \"block\"");
+    refuse(SECTION("\"recompute\": \"none\", \"cpu_checkpointing\": true"),
+           "activation_checkpointing.cpu_checkpointing|\"none\"|keeps everything|leave");
+    refuse(SECTION("\"number_checkpoints\": -1"), "number_checkpoints|at least 0");
+    refuse(SECTION("\"recompute\": \"all\""), "recompute|\"cheap\"|\"block\"|all");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_keys),
         cmocka_unit_test(test_report),
         cmocka_unit_test(test_offload),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_activation_checkpointing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

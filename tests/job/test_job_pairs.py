@@ -17,7 +17,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 
 # GPT-2's traits: a tied embedding, biases, learned positions.
-GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 3, "n_positions": 64, "vocab_size": 256}
+GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 5, "n_head": 3, "n_positions": 64, "vocab_size": 256}
 
 OFFLOAD = "zero_optimization.offload_optimizer."
 
@@ -32,6 +32,13 @@ SAME = {  # none of these may change a bit
     "topology": {t: ["--topology", t] for t in ("zero:0", "zero:1", "zero:2", "zero:3", "ps:sync")},
     "offload": {"none": [], "cpu": ["--set", OFFLOAD + "device=cpu"],
                 "half": ["--set", OFFLOAD + "device=cpu", "--set", OFFLOAD + "ratio=0.5"]},
+    "recompute": {
+        "none": [],
+        "cheap": ["--set", "activation_checkpointing.recompute=cheap"],
+        "block": ["--set", "activation_checkpointing.recompute=block"],
+        "four": ["--set", "activation_checkpointing.number_checkpoints=4"],
+        "host": ["--set", "activation_checkpointing.cpu_checkpointing=true"],
+    },
     "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
 }
 FACTORS = {**BITS, **SAME}

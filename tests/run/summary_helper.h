@@ -85,7 +85,7 @@ static inline struct rank_report report(const char *role, int rank) {
 static inline void write_run(const char *dir, const char *topology) {
     struct run_facts facts = {
         .params = 1000,
-        .flops_per_token = {.full = 6000, .causal = 5000},
+        .flops = {.model = {.full = 6000, .causal = 5000}, .again = {.full = 1500, .causal = 1000}},
         .wall_seconds = 3,
         .data = "a text",
         .weights_hash = 0x0123456789abcdefULL,

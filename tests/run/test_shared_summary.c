@@ -132,6 +132,10 @@ static void everything_is_merged(void **state) {
     double rate = number(s, "tokens_per_second", NULL);
     assert_true(number(s, "flops_per_second", NULL) == rate * 6000);
     assert_true(number(s, "flops_per_second_causal", NULL) == rate * 5000);
+    assert_true(number(s, "recomputed_flops_per_token", NULL) == 1500);
+    assert_true(number(s, "recomputed_flops_per_token_causal", NULL) == 1000);
+    assert_true(number(s, "hardware_flops_per_second", NULL) == rate * 7500);
+    assert_true(number(s, "hardware_flops_per_second_causal", NULL) == rate * 6000);
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(s, "mfu_datasheet")));  // not on GPUs
     assert_true(number(s, "step_seconds", "median") == 0.75 && number(s, "step_seconds", "p95") == 9);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(s, "memory")), 4);
@@ -157,7 +161,7 @@ static void everything_is_merged(void **state) {
 }
 
 static void write_gpu_worker(const char *dir, int rank, const char *gpu, const char *bus_id) {
-    struct run_facts facts = {.params = 1000, .flops_per_token = {6000, 5000}, .data = "a text"};
+    struct run_facts facts = {.params = 1000, .flops = {{6000, 5000}, {1500, 1000}}, .data = "a text"};
     struct rank_report w = report("worker", rank);
     w.memory.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
     w.on_gpu = true;

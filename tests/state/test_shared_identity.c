@@ -127,6 +127,8 @@ static const struct {
      "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name zero_optimization.stage parameter_server.deadline_ms "
      "parameter_server.heartbeat_ms parameter_server.credit_bytes parameter_server.bind "
      "parameter_server.record_arrivals parameter_server.replay_arrivals "
+     "activation_checkpointing.number_checkpoints activation_checkpointing.cpu_checkpointing "
+     "activation_checkpointing.recompute "
      "parameter_server.log_updates recovery.resume security.keys security.insecure"}};
 
 static void test_who_agrees_on_what(void **state) {

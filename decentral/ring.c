@@ -33,7 +33,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
 // ---------------------------------------------------------------- before anything starts
 // A medium needs processes to be named for: ranks that are threads read each other's memory. Of the ranks that mpirun
 // is still to start all are taken to be here.
-// The ranks of a machine follow each other, or "host" stays unresolved, for check_groups to say why.
+// The ranks of a machine follow each other, or "host" stays unresolved, for check_machine to say why.
 static void resolve_group(struct config *c, const struct rank_env *e) {
     if (c->reduce_group != GROUP_HOST) return;
     if (e->kind == RANK_ENV_NONE)
@@ -74,10 +74,7 @@ static int check_medium(const struct config *c) {
 
 static int check_groups(const struct config *c) {
     int64_t g = c->reduce_group;
-    if (g == GROUP_HOST)
-        return fail(
-            "\"reduce_group\": \"host\": the ranks of a machine must be known and follow each other (mpirun --map-by "
-            "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
+    if (g == GROUP_HOST) return 0;  // of this machine's rank: check_machine
     if (c->workers % g)
         return fail(
             "reduce_group %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
@@ -158,6 +155,10 @@ static int check_native(const struct config *c) {
 
 static int check_machine(const struct config *c) {
     const char *why = "";
+    if (c->reduce_group == GROUP_HOST)
+        return fail(
+            "\"reduce_group\": \"host\": the ranks of a machine must be known and follow each other (mpirun --map-by "
+            "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
     if (c->reduce_native && check_native(c)) return -1;
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
@@ -299,6 +300,7 @@ const struct topology_row topology_ring = {
     .default_workers = 2,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_MPI,
     .launch_advice = "a ring's ranks are threads or MPI processes; use --launch threads or --launch mpi",
+    .takes_groups = true,
     .collectives = true,
     .resolve = resolve,
     .check = check,

@@ -56,11 +56,32 @@ static int check_replicas(const struct config *c) {
     return lacks ? fail("--replicate: %s", lacks) : 0;
 }
 
+// The servers add in groups; who belongs to a group is a matter of worker numbers alone.
+static int check_groups(const struct config *c) {
+    int64_t g = c->reduce_group;
+    if (g == GROUP_NONE) return 0;
+    if (g == GROUP_HOST)
+        return fail(
+            "\"reduce_group\": \"host\": a star's servers do not know its workers' machines; give the number of workers of "
+            "a group");
+    if (consistency_row(c->variant)->on_arrival)
+        return fail(
+            "reduce_group %lld: with --topology %s each push is an update of its own, nothing is summed; leave it out",
+            (long long)g, c->topology);
+    if (c->recovery.elastic)
+        return fail("reduce_group %lld: --elastic changes who belongs to a sum; leave out one of the two",
+                    (long long)g);
+    if (c->workers % g)
+        return fail("reduce_group %lld: --workers %d are not groups of %lld; give a number that divides them",
+                    (long long)g, c->workers, (long long)g);
+    return 0;
+}
+
 // An order of arrival exists where pushes are applied as they come.
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
-    if (check_replicas(c) != 0 ||
+    if (check_replicas(c) != 0 || check_groups(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
@@ -159,6 +180,7 @@ const struct topology_row topology_star = {
                                             {"server", offsetof(struct config, ps.servers)},
                                             {0}},
     .default_workers = 2,
+    .takes_groups = true,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES,
     .launch_advice =
         "a star's roles are processes of their own; use --launch processes, or start them one by one "

@@ -112,6 +112,7 @@ static int server_start_shards(struct server *s) {
                                         .dtype = s->c->dtype,
                                         .elastic = ps_elastic(s->c),
                                         .commit_round = commit_waits(s->c),
+                                        .group = ps_group(s->c),
                                         .replicate = s->c->ps.replicate,
                                         .repeat_most_s = ps_repeat_most_s(s->c),
                                         .diary = shard->diary,

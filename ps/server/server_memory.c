@@ -14,6 +14,10 @@ static void *take(struct arena *a, enum mem_class class, struct arena_room *room
     return room ? arena_place(a, class, room, bytes, SHARD_PAGE) : arena_take(a, class, bytes);
 }
 
+int ps_group(const struct config *c) {
+    return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
+}
+
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct arena_room *room, struct server_buffers *out) {
     size_t n = (size_t)(p->end - p->begin);
@@ -21,6 +25,7 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->master = take(a, MEM_MASTER, whole ? room : NULL, n * sizeof(float));
     optimizer_carve(a, c->optimizer.row, p->end - p->begin, out->state);
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
+    out->group_acc = ps_group(c) ? arena_take(a, MEM_GRADIENT, n * sizeof(float)) : NULL;
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 

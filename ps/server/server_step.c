@@ -212,7 +212,13 @@ static void gradient_taken(struct server_core *c, struct server_key *k, int work
 
 // The gradients whose turn it is, as a sum's arguments.
 static struct sum_args turns_of(struct server_core *c, const struct server_key *k) {
-    struct sum_args a = {.acc = k->buf.acc, .n = k->n, .dtype = c->o.dtype, .first = k->turn == 0};
+    struct sum_args a = {.acc = k->buf.acc,
+                         .n = k->n,
+                         .dtype = c->o.dtype,
+                         .first = k->turn == 0,
+                         .group = c->o.group,
+                         .turn = k->turn,
+                         .group_acc = k->buf.group_acc};
     for (int w = k->turn; w < c->o.rule.workers && k->held[w].data; w++) a.count++;
     for (int i = 0; i < a.count; i++) c->grads[i] = k->held[k->turn + i].data;
     a.grads = c->grads;

@@ -5,7 +5,44 @@
 #define GRADS_AT_ONCE  32
 #define SCALED_AT_ONCE 1024  // elements
 
+// Elements [at, at + n), n <= SCALED_AT_ONCE: one group's gradients after the other. The sum is complete where `out` is
+// given, which it goes to.
+static void add_groups(const struct sum_args *a, int64_t at, int64_t n, void *out) {
+    char rounded[SCALED_AT_ONCE * sizeof(float)] __attribute__((aligned(64)));
+    for (int i = 0, end; i < a->count; i = end) {
+        int worker = a->turn + i, rest = a->group - worker % a->group;
+        end = a->count - i < rest ? a->count : i + rest;
+        bool whole = end - i == rest, last = out && end == a->count;
+        for (int k = i; k < end; k += GRADS_AT_ONCE) {
+            const void *in[GRADS_AT_ONCE];
+            int count = end - k < GRADS_AT_ONCE ? end - k : GRADS_AT_ONCE;
+            bool over = whole && k + count == end;
+            for (int j = 0; j < count; j++)
+                in[j] = (const char *)a->grads[k + j] + (size_t)at * dtype_size(a->dtype);
+            sum_block(&(struct sum_block){.out = over ? (void *)rounded : a->group_acc + at,
+                                          .start = (a->turn + k) % a->group ? a->group_acc + at : NULL,
+                                          .in = in,
+                                          .count = count,
+                                          .n = n,
+                                          .from = a->dtype,
+                                          .to = over ? a->dtype : DT_F32});
+        }
+        if (!whole) return;
+        const void *group = rounded;
+        sum_block(&(struct sum_block){.out = last ? out : a->acc + at,
+                                      .start = worker < a->group ? NULL : a->acc + at,
+                                      .in = &group,
+                                      .count = 1,
+                                      .n = n,
+                                      .from = a->dtype,
+                                      .to = last ? a->dtype : DT_F32});
+    }
+}
+
 void sum_add(const struct sum_args *a) {
+    for (int64_t at = 0; at < a->n && a->group; at += SCALED_AT_ONCE)
+        add_groups(a, at, a->n - at < SCALED_AT_ONCE ? a->n - at : SCALED_AT_ONCE, NULL);
+    if (a->group) return;
     sum_block(&(struct sum_block){.out = a->acc,
                                   .start = a->first ? NULL : a->acc,
                                   .in = a->grads,
@@ -35,6 +72,10 @@ static void finish(const struct sum_args *a, int64_t begin, int64_t n, void *out
 // Block by block: what is read of acc lies behind what has been written to out.
 void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
     float block[SCALED_AT_ONCE];
+    for (int64_t at = 0; at < n && a->group; at += SCALED_AT_ONCE)
+        add_groups(a, begin + at, n - at < SCALED_AT_ONCE ? n - at : SCALED_AT_ONCE,
+                   (char *)out + (size_t)at * dtype_size(a->dtype));
+    if (a->group) return;
     if (a->scale == 0.0f || a->scale == 1.0f) {
         finish(a, begin, n, out, a->dtype);
         return;

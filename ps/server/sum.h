@@ -1,5 +1,6 @@
 // A server's arithmetic on one key: worker gradients are added in fp32 in worker order, then rounded once to the
-// run's dtype. The same bits as OP_REDUCE over the same inputs, whatever part of them came at once.
+// run's dtype. With groups (reduce_group) this is done within each group of workers, and the groups' rounded sums are
+// added in the same way, in group order. The same bits as OP_REDUCE over the same inputs, whatever part of them came at once.
 // Pure; runs on the calling thread.
 #ifndef STARRING_PS_SERVER_SUM_H
 #define STARRING_PS_SERVER_SUM_H
@@ -16,6 +17,10 @@ struct sum_args {
     enum dtype dtype;
     bool first;   // the sum starts with these: acc is not read
     float scale;  // sum_finish: of the sum in fp32, before it is rounded; 0 and 1: none
+    // With groups; then there is no scale:
+    int group;         // workers of a group, more than 1; 0: none
+    int turn;          // grads[0] is this worker's
+    float *group_acc;  // (n): of the group that is not complete; acc: of those that are
 };
 // acc = [acc +] grads[0] + grads[1] + ..
 void sum_add(const struct sum_args *a);

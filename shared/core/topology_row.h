@@ -74,8 +74,9 @@ struct topology_row {
     const char *launch_advice;          // said where another launch is asked for
     int more_processes;                 // beside the ranks, without reports: the scheduler
     bool reports_staleness;
-    bool messages;     // ranks exchange messages that may be troubled (trouble.fault)
-    bool collectives;  // ring.collective and "reduce": "native" concern it
+    bool messages;      // ranks exchange messages that may be troubled (trouble.fault)
+    bool takes_groups;  // of reduce_group
+    bool collectives;   // ring.collective and "reduce": "native" concern it
 
     // Who may join the run's processes, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
     const char *(*admission)(const struct config *c);

@@ -22,8 +22,9 @@ int launch_check(const struct config *c) {
             "--topology %s: \"reduce\": \"native\" is the ring's; the star's "
             "servers and a single process always sum in worker order",
             c->topology);
-    if (!row->collectives && c->reduce_group)
-        return fail("--topology %s: reduce_group is the ring's: leave it out", c->topology);
+    if (!row->takes_groups && c->reduce_group)
+        return fail("--topology %s: one process has no groups of workers: leave reduce_group out",
+                    c->topology);
     return row->check ? row->check(c) : 0;
 }
 

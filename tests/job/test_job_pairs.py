@@ -46,7 +46,7 @@ FACTORS = {**BITS, **SAME}
 
 def possible(case):
     """Whether the settings go together: what the program refuses, and what only the ring has."""
-    if case.get("group") == "2" and (case.get("workers", "4") == "3" or case.get("topology") == "ps:sync"):
+    if case.get("group") == "2" and case.get("workers") == "3":
         return False
     if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
         return False
@@ -123,7 +123,7 @@ class Pairs(unittest.TestCase):
         for rank in found["wire"]:
             self.assertEqual((rank["sent_per_step"], rank["received_per_step"]), (rank["predicted_sent"], rank["predicted_received"]),
                              f"bytes of {rank['role']} {rank['rank']}: {case}")
-            self.assertEqual("across" in rank, case["group"] != "none")
+            self.assertEqual("across" in rank, case["group"] != "none" and case["topology"] != "ps:sync")
             across = rank.get("across", {})
             for way in ("sent", "received"):
                 self.assertEqual(across.get(f"{way}_per_step"), across.get(f"predicted_{way}"), f"across groups: {case}")

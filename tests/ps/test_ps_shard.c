@@ -1,6 +1,5 @@
 // Single messages to a shard and to a worker: what is refused, what is said when something does not
 // come, and the order of pulls, commits and versions.
-#include "ps/server/sum.h"
 #include "ps/worker/credits.h"
 #include "test_ps_log.h"
 
@@ -323,26 +322,6 @@ static void test_segment_bounds(void **state) {
     free(s.base);
 }
 
-// More gradients than are added in one go, on top of a part that was added before, in one buffer with the result.
-static void test_many_gradients(void **state) {
-    (void)state;
-    enum { N = 512, COUNT = 70 };
-    static uint16_t grads[COUNT][N];
-    static float acc[N], want[N];
-    const void *in[COUNT];
-    for (int k = 0; k < COUNT; k++) {
-        in[k] = grads[k];
-        for (int i = 0; i < N; i++) grads[k][i] = f32_to_bf16(toy_noise((uint64_t)k, (uint64_t)i));
-    }
-    for (int i = 0; i < N; i++) want[i] = acc[i] = toy_noise(99, (uint64_t)i);
-    for (int k = 0; k < COUNT; k++)
-        for (int i = 0; i < N; i++) want[i] += bf16_to_f32(grads[k][i]);
-    struct sum_args a = {.acc = acc, .grads = in, .count = COUNT, .n = N, .dtype = DT_BF16};
-    sum_finish(&a, 0, N / 2, acc);
-    sum_finish(&a, N / 2, N / 2, (uint16_t *)acc + N / 2);
-    for (int i = 0; i < N; i++) assert_int_equal(((uint16_t *)acc)[i], f32_to_bf16(want[i]));
-}
-
 // ---------------------------------------------------------------- a worker
 // 4096 bytes of credit: a second key goes only when the first was taken, and unit 0 goes first.
 static void test_credits_and_urgency(void **state) {
@@ -462,7 +441,8 @@ int main(void) {
         cmocka_unit_test(test_order_of_pulls), cmocka_unit_test(test_commit_waits_for_transport),
         cmocka_unit_test(test_round_and_skip), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_different_lr),   cmocka_unit_test(test_slow_worker),
-        cmocka_unit_test(test_segment_bounds), cmocka_unit_test(test_many_gradients),
+        cmocka_unit_test(test_segment_bounds),
+
         cmocka_unit_test(test_staleness),      cmocka_unit_test(test_credits_and_urgency),
         cmocka_unit_test(test_credits),        cmocka_unit_test(test_held_keeps_no_urgent_back),
     };

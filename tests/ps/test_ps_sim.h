@@ -142,8 +142,8 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         const struct partition *p = &s->map->parts[k];
         unsigned long n = (unsigned long)(p->end - p->begin);
         char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
-        s->buffers[k] =
-            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, weight, xcalloc(n, 4)};
+        s->buffers[k] = (struct server_buffers){
+            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, weight, xcalloc(n, 4), NULL};
         if (t->replicate)
             s->replica_buffers[k] =
                 (struct replica_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, xcalloc(n, 4)};

@@ -26,6 +26,8 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .accumulation = c->accumulation,
                                  .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
                                              .page_locked = c->offload_optimizer.pin_memory,
+                                             .params = c->offload_param.device != OFFLOAD_NONE,
+                                             .params_page_locked = c->offload_param.pin_memory,
                                              .ratio = c->offload_optimizer.ratio},
                                  .deadline_s = (double)c->deadline_ms * 1e-3};
 }

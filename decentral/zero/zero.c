@@ -170,6 +170,9 @@ static int check_options(const struct zero_options *o) {
         (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE))
         return fail("zero:%d: reduce_group %d: %s has no sums in groups", o->stage, o->group,
                     o->source->kind->no_groups ? o->source->kind->name : "\"reduce\": \"native\"");
+    if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
+                              (o->offload.ratio > 0 && o->offload.ratio < 1)))
+        return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);
     if (o->offload.optimizer && zero_policy_of(o->stage)->optimizer == RESIDENT_FULL)
         return fail(
             "zero:%d: offload_optimizer: every rank holds the whole optimizer, and none of it is a rank's own to "

@@ -13,6 +13,9 @@
 // A host's update is the CPU's operation, which gives the bits of every device's. A step that is skipped writes no weights;
 // what goes up then is the master once more, rounded, which is what the device has.
 //
+// Weights of stage 3 may lie there as well (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). The update writes them where
+// they lie, and each gather first brings the rank's own shard up, into its place of the slot.
+//
 // Memory  offload   masters and states; with page_locked, on a device with memory of its own, pinned
 //         staging   gradient and weights, twice: pinned there, offload where the device's memory is the host's
 // In fp32 a run without offload has no masters: here they are the host's, beside the device's weights.
@@ -31,6 +34,11 @@ bool zero_offloads(const struct zero *z, int u) {
 }
 
 // ---------------------------------------------------------------- memory
+enum mem_class zero_offload_class_of_weights(const struct zero *z) {
+    if (!z->opt.offload.params) return MEM_PARAMETER;
+    return z->opt.device_memory && z->opt.offload.params_page_locked ? MEM_HOST : MEM_OFFLOAD;
+}
+
 static enum mem_class class_of_state(const struct zero *z) {
     return z->opt.device_memory && z->opt.offload.page_locked ? MEM_HOST : MEM_OFFLOAD;
 }
@@ -38,7 +46,10 @@ static enum mem_class class_of_state(const struct zero *z) {
 void zero_offload_carve_unit(struct zero *z, int u) {
     struct update_range *r = &z->units[u].update;
     size_t bytes = (size_t)(r->end - r->begin) * sizeof(float);
-    r->master = arena_take(&z->arena, class_of_state(z), bytes);
+    // In fp32 the weights are the master, where both are on the host.
+    bool own = z->opt.dtype != DT_F32 || !z->opt.offload.params;
+    r->master = own ? arena_take(&z->arena, class_of_state(z), bytes) : r->weight;
+    if (!own) r->weight = NULL;
     for (int i = 0; i < z->opt.optimizer.row->states; i++)
         r->state[i] = arena_take(&z->arena, class_of_state(z), bytes);
     if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
@@ -50,7 +61,7 @@ void zero_offload_carve(struct zero *z) {
     size_t bytes = (size_t)o->elements * dtype_size(z->opt.dtype);
     for (int i = 0; i < ZERO_STAGED; i++) {
         o->grad[i] = arena_take(&z->arena, class, bytes);
-        o->weight[i] = arena_take(&z->arena, class, bytes);
+        if (!z->opt.offload.params) o->weight[i] = arena_take(&z->arena, class, bytes);
     }
 }
 
@@ -60,11 +71,16 @@ static size_t unit_bytes(const struct zero *z, int u) {
 
 struct offload_traffic zero_offload_traffic(const struct zero *z) {
     struct offload_traffic t = {0};
-    for (int u = 0; u < z->opt.layout->count; u++)
-        if (z->units[u].offloaded) {
-            t.down += unit_bytes(z, u);
+    int64_t *gathers = xcalloc((unsigned long)z->opt.layout->count, sizeof *gathers);
+    zero_gathers(z->policy, &z->opt, gathers);
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        if (z->units[u].offloaded) t.down += unit_bytes(z, u);
+        if (z->opt.offload.params)
+            t.up += (uint64_t)gathers[u] * unit_bytes(z, u);
+        else if (z->units[u].offloaded)
             t.up += unit_bytes(z, u);
-        }
+    }
+    free(gathers);
     return t;
 }
 
@@ -127,8 +143,8 @@ static int update_run(void *arg) {
     const struct update_step step = {.lr = task->lr, .t = task->t, .scalars = z->host_scalars};
     struct update_range r = z->units[task->unit].update;
     r.grad = z->offload.grad[task->at];
-    r.weight = z->offload.weight[task->at];
-    if (z->host_scalars->skip) return round_master(z, &r);
+    if (!z->opt.offload.params) r.weight = z->offload.weight[task->at];
+    if (z->host_scalars->skip) return z->opt.offload.params ? 0 : round_master(z, &r);
     return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
 }
 
@@ -157,14 +173,27 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     stream_wait_event(o->update, o->risen[at]);
     stream_host(o->update, "update", update_run, task);
     event_record(o->updated[at], o->update);
-    // 3. The weights come up.
+    atomic_fetch_add(&z->base.wire.host_down, bytes);
+    // 3. The weights come up, or are where they belong: then each gather brings them up.
+    if (z->opt.offload.params) {
+        event_record(zu->updated, o->update);
+        event_record(o->over, o->update);
+        return;
+    }
     stream_wait_event(o->up, o->updated[at]);
     dev_copy(o->up, zu->weight_shard, o->weight[at], bytes);
     event_record(o->risen[at], o->up);
     event_record(zu->updated, o->up);
     event_record(o->over, o->up);
-    atomic_fetch_add(&z->base.wire.host_down, bytes);
     atomic_fetch_add(&z->base.wire.host_up, bytes);
+}
+
+const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass) {
+    void *own = zero_at(z, whole, unit_shard(z->opt.layout, u) * z->base.rank);
+    if (!z->opt.offload.params) return z->units[u].weight_shard;
+    dev_copy(z->gather_stream, own, z->units[u].weight_shard, unit_bytes(z, u));
+    if (pass != PASS_EVAL) atomic_fetch_add(&z->base.wire.host_up, unit_bytes(z, u));
+    return own;
 }
 
 void zero_offload_settle(struct zero *z) {

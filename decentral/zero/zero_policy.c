@@ -31,7 +31,7 @@ const struct zero_policy *zero_policy_of(int stage) {
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o) {
     enum dtype dtype = o->dtype;
     struct textbook t = {0};
-    *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
+    if (!o->offload.params) *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
     *(p->grads == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
     if (!o->offload.optimizer || (o->offload.ratio > 0 && o->offload.ratio < 1))
         *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) +=
@@ -79,6 +79,12 @@ static uint64_t all_bytes(uint64_t reductions, uint64_t reduced, uint64_t gather
 static uint64_t flat_across(uint64_t sent, int size, int group) {
     uint64_t peers = (uint64_t)size - 1;
     return group && peers ? sent / peers * (uint64_t)(size - group) : 0;
+}
+
+void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
+    int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
+    for (int u = 0; u < o->layout->count; u++)
+        out[u] = once_a_step(p).gathers + micro * each_micro_batch(p).gathers;
 }
 
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {

@@ -27,8 +27,11 @@ struct zero_clock {
 struct zero_offload_options {
     bool optimizer;    // masters and the optimizer's states; the update is the host's
     bool page_locked;  // what lies on the host, where the device's memory is its own
-    double ratio;      // of the optimizer's elements, in units from the first one on; 0: all
-    int threads;       // of the host's update; 0: one
+    bool
+        params;  // weights too, where they are shards (ZeRO-Infinity, Rajbhandari et al. 2021); with all of optimizer
+    bool params_page_locked;
+    double ratio;  // of the optimizer's elements, in units from the first one on; 0: all
+    int threads;   // of the host's update; 0: one
 };
 
 struct zero_options {
@@ -66,6 +69,8 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o);
+// How often each unit's shards are gathered in a step; out: (units).
+void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out);
 // Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes. With groups of g the same bytes, of which
 // (N/g-1)/N and not (N-g)/N leave the group.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);

@@ -148,6 +148,7 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view);
 void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
 
 // ---- zero_offload.c
+enum mem_class zero_offload_class_of_weights(const struct zero *z);
 bool zero_offloads(const struct zero *z, int u);  // whether u's master and states are kept on the host
 // Masters and states of a unit that is offloaded, on the host; and what all of them pass through.
 void zero_offload_carve_unit(struct zero *z, int u);
@@ -158,6 +159,9 @@ void zero_offload_close(struct zero *z);                            // also of w
 // Enqueues the update of u behind `reduced` and `stats`, in the order of units; units[u].updated says when its weights
 // are there.
 void zero_offload_update(struct zero *z, int u, const struct update_step *step);
+// This rank's part of u's weights, for a gather on stream s into the whole: where it is, or where it has come up from the
+// host to, in its place of the whole.
+const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass);
 // Compute waits for all that has been asked for. Before a step's decision, which the host's updates read.
 void zero_offload_settle(struct zero *z);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1

@@ -20,7 +20,7 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {s->idle_at, z->units[u].updated_at}};
     if (pass == PASS_EVAL) zero_turn_begin(z, z->gather_stream, 0);
     s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
-    collective_all_gather(c, z->gather_stream, z->units[u].weight_shard, s->buf,
+    collective_all_gather(c, z->gather_stream, zero_offload_shard(z, u, s->buf, pass), s->buf,
                           (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
     zero_move_end(z, z->gather_stream, s->move);
     event_record(s->ready, z->gather_stream);

@@ -65,9 +65,15 @@ int config_resolve_offload(struct reading *r) {
     static const char not_yet[] = "the results stay the same and memory does not";
     if (o->device == OFFLOAD_NVME && ring)
         config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = optimizer_device, .why = not_yet});
-    if (p->device) config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = param_key, .why = not_yet});
+    if (p->device == OFFLOAD_NVME || (p->device && o->device == OFFLOAD_NVME))
+        config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = param_device, .why = not_yet});
+    if (p->device == OFFLOAD_NVME || o->device == OFFLOAD_NVME) p->device = OFFLOAD_NONE;
     if (o->device == OFFLOAD_NVME) o->device = OFFLOAD_NONE;
-    p->device = OFFLOAD_NONE;
     if (!ring || o->ratio == 0) o->device = OFFLOAD_NONE;
+    if (p->device && (!o->device || o->ratio < 1))
+        return fail(
+            "%s: %s: the device would keep masters, which are larger than the weights that leave it: offload the whole "
+            "optimizer too, with --set %s=cpu and ratio 1, or turn it off with --set %s=none",
+            config_origin(r, param, from), param_key, optimizer_device, param_device);
     return 0;
 }

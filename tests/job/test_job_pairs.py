@@ -31,6 +31,7 @@ BITS = {  # part of the arithmetic: the plain run has them too
 SAME = {  # none of these may change a bit
     "topology": {t: ["--topology", t] for t in ("zero:0", "zero:1", "zero:2", "zero:3", "ps:sync")},
     "offload": {"none": [], "cpu": ["--set", OFFLOAD + "device=cpu"],
+                "params": ["--set", OFFLOAD + "device=cpu", "--set", "zero_optimization.offload_param.device=cpu"],
                 "half": ["--set", OFFLOAD + "device=cpu", "--set", OFFLOAD + "ratio=0.5"]},
     "recompute": {
         "none": [],
@@ -49,6 +50,8 @@ def possible(case):
     if case.get("group") == "2" and case.get("workers") == "3":
         return False
     if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
+        return False
+    if case.get("offload") == "params" and case.get("topology", "zero:3") != "zero:3":
         return False
     if case.get("offload", "none") != "none" and case.get("topology", "zero:1") in ("zero:0", "ps:sync"):
         return False

@@ -9,6 +9,7 @@ import unittest
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 OPTIMIZER = "zero_optimization.offload_optimizer."
+PARAM = ["--set", "zero_optimization.offload_param.device=cpu"]
 
 
 class Offload(unittest.TestCase):
@@ -57,19 +58,33 @@ class Bits(Offload):
 
     def test_snapshots_are_of_the_updated_weights(self):
         curves = []
-        for words in ([], self.offload(device="cpu")):
+        for words in ([], self.offload(device="cpu"), self.offload(device="cpu") + PARAM):
             self.run_of("run", "--topology", "zero:3", "--set", "eval_every=2", "--set", "eval_batches=1", *words)
             with open(os.path.join(self.dir, "run", "evals.jsonl"), encoding="utf-8") as f:
                 curves.append([json.loads(line)["val_loss"] for line in f])
         self.assertEqual(len(curves[0]), 3)
-        self.assertEqual(*curves)
+        self.assertEqual(curves[0], curves[1])
+        self.assertEqual(curves[0], curves[2])
+
+    def test_weights_of_stage_3_on_the_host(self):
+        words = ["--topology", "zero:3", "--set", "gradient_accumulation_steps=2"]
+        plain, host = self.run_of("plain", *words), self.run_of("host", *words, *self.offload(device="cpu"), *PARAM)
+        self.assertEqual(plain["weights_hash"], host["weights_hash"])
+        for rank, was in zip(host["memory"], plain["memory"]):
+            self.assertEqual(rank["peak"]["parameter"], 0)
+            self.assertGreater(was["peak"]["parameter"], 0)
+            self.assertEqual(rank["predicted"], rank["peak"])
+        for rank in host["wire"]:
+            moved = rank["offload"]
+            self.assertGreater(moved["up_per_step"], moved["down_per_step"])
+            self.assertEqual(moved["up_per_step"], moved["predicted_up"])
 
 
 class Checkpoints(Offload):
     def test_a_run_goes_on_with_and_without(self):
         whole = self.run_of("whole", "--topology", "zero:2")["weights_hash"]
         cpu, background = self.offload(device="cpu"), ["--set", "recovery.checkpoint_background=true"]
-        for first, second in ((cpu, []), ([], cpu), (cpu + background, cpu)):
+        for first, second in ((cpu + background, cpu + PARAM), (cpu, []), ([], cpu)):
             with self.subTest(first=first, second=second):
                 self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
                 end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)
@@ -81,6 +96,7 @@ class Refused(Offload):
         self.assert_refused(["--topology", "zero:0", *self.offload(device="cpu")], "offload_optimizer", "in stage 0", "use stage 1, 2 or 3")
         self.assert_refused(["--topology", "zero:1", *self.offload(device="disk")], "offload_optimizer.device", '"nvme"')
         self.assert_refused(["--topology", "zero:1", *self.offload(device="cpu", ratio=1.5)], "offload_optimizer.ratio", "from 0 to 1")
+        self.assert_refused(["--topology", "zero:3", *PARAM], "offload_param", "offload the whole optimizer too")
 
     def test_the_old_word_and_a_star(self):
         old = self.run_of("old", "--topology", "zero:1", "--set", "zero_optimization.cpu_offload=true", steps=1)

@@ -99,6 +99,7 @@ char *config_to_json(const struct config *c) {
         if (of_ring && !c->row->collectives) continue;
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;         // it only chose a default
         if (!strncmp(f->path, "zero_optimization.cpu_offload", 29)) continue;  // so did these
+        if (!strcmp(f->path, "communication_data_type")) continue;             // dtype says it
         if (!field_serves(f, c)) continue;
         cJSON *item = field_load(f, &d);
         if (!item) continue;

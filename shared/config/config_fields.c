@@ -16,6 +16,7 @@ static const char *const launch_names[] = {"auto", "threads", "processes", "mpi"
 static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const wire_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {
     "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
@@ -185,6 +186,7 @@ static const struct field fields[] = {
     NUMBER("activation_checkpointing.number_checkpoints", FIELD_I64, c.recompute.blocks, 0, EXACT_MAX),
     BOOL("activation_checkpointing.cpu_checkpointing", c.recompute.inputs_on_host),
     ENUM("activation_checkpointing.recompute", recompute, recompute_names),
+    ENUM("communication_data_type", wire_dtype, wire_dtype_names),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE("reduce_group", c.reduce_group, group_names),
     ENUM("ring.collective", c.collective, collective_names),

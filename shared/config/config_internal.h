@@ -27,7 +27,8 @@ struct draft {
     int64_t last_iteration;               // scheduler.params.last_batch_iteration
     bool torch_adam;                      // optimizer.params.torch_adam
     bool cpu_offload, cpu_offload_param;  // zero_optimization's deprecated words for "device": "cpu"
-    int recompute;  // activation_checkpointing.recompute: 0: auto, else 1 + enum recompute_kind
+    int recompute;   // activation_checkpointing.recompute: 0: auto, else 1 + enum recompute_kind
+    int wire_dtype;  // communication_data_type: 0 the run's, else 1 + enum dtype
 };
 
 enum field_type {

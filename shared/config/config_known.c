@@ -123,7 +123,6 @@ static const struct known known[] = {
     LATER("compile", less_told),
     LATER("timers", less_told),
     LATER("hybrid_engine", less_told),
-    REFUSE("communication_data_type", NULL, ordered_sum),
     REFUSE("seq_parallel_communication_data_type", "\"fp32\"", ordered_sum),
     REFUSE("fp32_allreduce", NULL, ordered_sum),
     REFUSE("prescale_gradients", NULL, ordered_sum),

@@ -63,7 +63,12 @@ static int resolve_dtype(struct reading *r) {
                  keys[i], text_of_bool[*on[i]]);
     if (!given) d->c.dtype = d->bf16 ? DT_BF16 : d->fp16 ? DT_F16 : DT_F32;
     d->c.scaler.enabled = d->c.dtype == DT_F16;
-    return 0;
+    if (d->wire_dtype == 0 || d->wire_dtype - 1 == (int)d->c.dtype) return 0;
+    return fail(
+        "%s: communication_data_type %s is not the run's dtype %s: gradients travel in the run's dtype and are summed "
+        "in fp32 in worker order; another type would round them otherwise, so remove the key, or set dtype",
+        config_origin(r, "communication_data_type", from), dtype_name((enum dtype)(d->wire_dtype - 1)),
+        dtype_name(d->c.dtype));
 }
 
 static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",

@@ -166,6 +166,7 @@ static const struct identity_key keys[] = {
     CONFIG("activation_checkpointing.number_checkpoints", 0),
     CONFIG("activation_checkpointing.cpu_checkpointing", 0),
     CONFIG("activation_checkpointing.recompute", 0),
+    CONFIG("communication_data_type", 0),  // dtype says it
     CONFIG("reduce", R | B),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),

@@ -67,6 +67,14 @@ class Optimizers(unittest.TestCase):
             for run in runs:
                 self.check_memory(run, states, (name, run["topology"]))
 
+    def test_on_the_host(self):
+        for name in OPTIMIZERS:
+            here = self.train(name, ring(2))
+            there = self.train(name, ring(2), "--set", "zero_optimization.offload_optimizer.device=cpu")
+            self.assertEqual(there["weights_hash"], here["weights_hash"], name)
+            for m in there["memory"]:
+                self.assertEqual(m["predicted"], m["peak"], name)
+
     def test_a_checkpoint_goes_on_elsewhere(self):
         for name in ("plain", "momentum", "lion", "cycle"):
             whole = self.train(name, ring(2), dtype="fp16")

@@ -9,7 +9,6 @@ static void test_known_keys(void **state) {
         {"{\"prescale_gradients\": true}", "prescale_gradients|worker order"},
         {"{\"gradient_predivide_factor\": 2.0}", "gradient_predivide_factor"},
         {"{\"gradient_allreduce_op\": \"sum\"}", "gradient_allreduce_op|mean loss"},
-        {"{\"communication_data_type\": \"fp16\"}", "communication_data_type"},
         {"{\"amp\": {\"enabled\": true}}", "amp|use bf16 or fp16"},
         {"{\"sparse_attention\": {\"mode\": \"fixed\"}}", "sparse_attention"},
         {"{\"compression_training\": {\"weight_quantization\": {\"shared_parameters\": {\"enabled\": "
@@ -25,10 +24,10 @@ static void test_known_keys(void **state) {
                      refused[i][0]);
     }
     struct config *c = accept(
-        "{\"gradient_predivide_factor\": 1.0, \"communication_data_type\": null,"
+        "{\"gradient_predivide_factor\": 1.0, \"fp32_allreduce\": false,"
         "\"amp\": {\"enabled\": false, \"opt_level\": \"O1\"}, \"prescale_gradients\": false}");
     assert_words(said,
-                 "off, so nothing is lost|: gradient_predivide_factor, communication_data_type, amp, "
+                 "off, so nothing is lost|: gradient_predivide_factor, fp32_allreduce, amp, "
                  "prescale_gradients\n",
                  "off");
     assert_null(strstr(said, "warning"));
@@ -39,6 +38,19 @@ static void test_known_keys(void **state) {
                  "activation_checkpointing (profile)\n",
                  "ignored");
     config_destroy(&c);
+}
+
+// What travels is of the run's dtype: naming it is fine, another is not.
+static void test_what_travels(void **state) {
+    (void)state;
+    struct config *c = accept("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}");
+    assert_string_equal(said, "");
+    config_destroy(&c);
+    c = accept("{\"communication_data_type\": null}");
+    config_destroy(&c);
+    refuse("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"fp32\"}",
+           "communication_data_type fp32|dtype bf16|worker order|remove the key");
+    refuse("{\"communication_data_type\": \"int8\"}", "communication_data_type|one of|\"bf16\"");
 }
 
 static int lines_of(const char *text) {
@@ -163,6 +175,7 @@ int main(void) {
         cmocka_unit_test(test_offload),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_activation_checkpointing),
+        cmocka_unit_test(test_what_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,7 +122,7 @@ static const struct {
      "zero_optimization.cpu_offload_param "
      "model.name data.path data.val_path data.tokenizer data.val_fraction launch threads "
      "cuda.products out keep_snapshots trace trouble.fault json quiet memory.check memory.device_bytes "
-     "optimizer.params.torch_adam scheduler.params.last_batch_iteration fp16.enabled "
+     "optimizer.params.torch_adam communication_data_type scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print tensorboard.enabled tensorboard.output_path tensorboard.job_name "
      "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name zero_optimization.stage parameter_server.deadline_ms "
      "parameter_server.heartbeat_ms parameter_server.credit_bytes parameter_server.bind "

@@ -90,6 +90,7 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     struct topology_variant v;
     c.row = row;
     c.variant = variant;
+    c.offload_optimizer = c.offload_param = (struct offload_config){0};  // which not every stage has
     row->variant(variant, &v);
     if (row->predict(&c, j->layout, role, 0, &p)) return -1;
     cJSON *line = cJSON_CreateObject();

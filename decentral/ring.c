@@ -94,11 +94,26 @@ static int check_groups(const struct config *c) {
     return 0;
 }
 
+// Every rank updates with the whole momentum that the exchange ends with, and masks by the whole variance.
+static int check_onebit(const struct config *c) {
+    if (c->reduce_group > 1 && c->reduce_group < c->workers)
+        return fail(
+            "optimizer.type %s: every rank tells every other its momentum in one bit, which is not done in groups; leave "
+            "reduce_group out",
+            c->optimizer.row->name);
+    if (zero_policy_of(c->variant)->gather_grads) return 0;
+    return fail(
+        "optimizer.type %s: every rank keeps the whole momentum and variance, which zero:%d shards (DeepSpeed: "
+        "\"1bit-Adam is not compatible with ZeRO\"); use --topology zero:0, or Adam",
+        c->optimizer.row->name, c->variant);
+}
+
 // What the ranks of a ring talk through, and what they are.
 static int check(const struct config *c) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
     if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
     if (c->reduce_group && check_groups(c)) return -1;
+    if (c->optimizer.row->onebit && check_onebit(c)) return -1;
     if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
         return fail(
             "--collective mpi: with --launch threads the ranks share one "
@@ -185,6 +200,10 @@ static struct topology_formula formula(const struct config *c, const char *role)
     (void)role;
     textbook_say(f.memory, zero_textbook(p, &o), 'N');
     zero_wire_say(f.wire, sizeof f.wire, p, c->accumulation);
+    if (c->optimizer.row->onebit && p->gather_grads) {
+        size_t n = strlen(f.wire);
+        snprintf(f.wire + n, sizeof f.wire - n, "; compressed: U of 9/64 byte an element");
+    }
     return f;
 }
 

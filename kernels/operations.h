@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/codec/onebit.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
@@ -42,6 +43,9 @@
     OPERATION(OP_ADAMW,      adamw,      adamw_args)     \
     OPERATION(OP_SGD,        sgd,        sgd_args)       \
     OPERATION(OP_LION,       lion,       lion_args)      \
+    OPERATION(OP_ONEBIT_ENCODE, onebit_encode, onebit_encode_args) \
+    OPERATION(OP_ONEBIT_SUM, onebit_sum, onebit_sum_args) \
+    OPERATION(OP_ADAM_FROZEN, adam_frozen, adam_frozen_args) \
     OPERATION(OP_REDUCE,     reduce,     reduce_args)    \
     OPERATION(OP_CAST,       cast,       cast_args)      \
     OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args) \
@@ -350,6 +354,58 @@ struct lion_args {
     float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
     int32_t groups;                         // at least 1
     float lr, beta1, beta2;
+    enum dtype dt;
+};
+
+// ---- 1-bit Adam (Tang et al. 2021, algorithm 1), behind its warm-up: kernels/codec/onebit.h has the code. n is a
+// multiple of ONEBIT_BLOCK. scalars->skip: nothing is written. An element whose frozen variance v is 0 had no
+// gradient during the warm-up: it is masked. Its momentum and its errors are 0, and it counts in no scale. (DeepSpeed
+// has its user name such elements: exp_avg_mask.)
+//
+// What the rank has to say, and what the blocks do not say of it:
+//     x = error + fma(beta1, m, (1-beta1) * (grad * own->grad_scale))    masked: 0
+//     out = blocks of x        error = x - what out says                 masked: 0
+struct onebit_encode_args {
+    struct onebit_block *out;              // (n / ONEBIT_BLOCK)
+    float *error;                          // (n)
+    const float *m, *v;                    // (n)
+    const void *grad;                      // (n) of type dt
+    const struct update_scalars *scalars;  // skip
+    const struct update_scalars *own;      // grad_scale
+    int64_t n;
+    float beta1;
+    enum dtype dt;
+};
+// The mean of what `ranks` ranks say, encoded again:
+//     x = error + (sum over r = 0..ranks-1 of what in[r] says) * (1/ranks)   in fp32, in that order; masked: 0
+//     out = blocks of x        error = x - what out says                      masked: 0
+// in: (ranks) runs of n / ONEBIT_BLOCK blocks, one behind the other. out may be any place outside of in.
+struct onebit_sum_args {
+    struct onebit_block *out;       // (n / ONEBIT_BLOCK)
+    const struct onebit_block *in;  // (ranks, n / ONEBIT_BLOCK)
+    float *error;                   // (n)
+    const float *v;                 // (n)
+    const struct update_scalars *scalars;
+    int64_t n;
+    int32_t ranks;
+};
+// Adam whose variance stays as it is:
+//     m = what `momentum` says, or, without blocks, fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale)); masked: 0
+//     u = m / (sqrt(v) + eps)        u = fma(weight_decay, p, u)
+//     p = fma(-lr, u, p)             weight = round(p)
+// Groups are struct adamw_args'. Without blocks n is any number.
+struct adam_frozen_args {
+    float *master, *m;                    // (n)
+    const float *v;                       // (n)
+    void *weight;                         // (n) of type dt; may equal master in fp32; NULL: not written
+    const struct onebit_block *momentum;  // (n / ONEBIT_BLOCK) or NULL
+    const void *grad;                     // (n) of type dt; read where momentum is NULL
+    const struct update_scalars *scalars;
+    int64_t n;
+    int64_t ends[UPDATE_GROUPS_MAX];
+    float weight_decay[UPDATE_GROUPS_MAX];
+    int32_t groups;
+    float lr, beta1, eps;
     enum dtype dt;
 };
 

@@ -77,11 +77,19 @@ static int check_groups(const struct config *c) {
     return 0;
 }
 
+static int check_optimizer(const struct config *c) {
+    if (!c->optimizer.row->onebit) return 0;
+    return fail(
+        "optimizer.type %s: workers of a ring exchange their momenta; of a star the servers alone have them, and "
+        "workers push gradients; use --topology zero:0, or Adam",
+        c->optimizer.row->name);
+}
+
 // An order of arrival exists where pushes are applied as they come.
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
-    if (check_replicas(c) != 0 || check_groups(c) != 0 ||
+    if (check_optimizer(c) != 0 || check_replicas(c) != 0 || check_groups(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)

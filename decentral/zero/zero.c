@@ -64,6 +64,7 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
         visit(z, &z->units[u].updated);
         visit(z, &z->units[u].gathered);
         visit(z, &z->units[u].grad_done);
+        if (zero_onebit_on(z)) visit(z, &z->units[u].onebit.exchanged);
     }
 }
 
@@ -196,6 +197,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
     *wire = zero_wire(z.policy, o);
     wire->offload = zero_offload_traffic(&z);
+    if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
     free(z.units);
     return 0;
 }

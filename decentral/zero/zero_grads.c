@@ -78,6 +78,7 @@ static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
 }
 
 void zero_reduce_grad(struct zero *z, int u, uint64_t done_at) {
+    if (zero_onebit_due(z)) return;
     if (z->policy->grads == RESIDENT_FULL)
         reduce_full(z, u, done_at);
     else

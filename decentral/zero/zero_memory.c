@@ -5,7 +5,8 @@
 //   gradient    gradients, or their shard                                   n_pad | S   of the run's type
 //   master      fp32 masters of 16-bit runs; in fp32 the weights are they   n_pad | S   fp32
 //   optimizer   the optimizer's states                                      n_pad | S   fp32, each
-//   comm        slots of what is sharded but used whole, staging of reductions
+//               1-bit Adam: errors of what a rank says, and of what it sums  n_pad + S   fp32
+//   comm        slots of what is sharded but used whole, staging of reductions, 1-bit codes
 //   workspace   norm, decision, losses
 //   offload     what zero_offload keeps on the host
 //   pinned      what the host reads of these, and what a device's collectives over the host pass through;
@@ -87,4 +88,5 @@ void zero_carve(struct zero *z) {
     if (z->policy->grads == RESIDENT_SHARD) carve_slots(z, z->grad_slots);
     carve_control(z);
     zero_offload_carve(z);
+    zero_onebit_carve(z);
 }

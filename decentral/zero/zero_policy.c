@@ -36,6 +36,10 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct zero_opt
     if (!o->offload.optimizer || (o->offload.ratio > 0 && o->offload.ratio < 1))
         *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) +=
             optimizer_bytes(o->optimizer.row, dtype != DT_F32);
+    if (o->optimizer.row->onebit && p->gather_grads) {  // the two errors
+        t.whole += sizeof(float);
+        t.shared += sizeof(float);
+    }
     return t;
 }
 

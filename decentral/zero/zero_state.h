@@ -19,6 +19,15 @@
 #include "shared/core/arena.h"
 #include "shared/time/timeline.h"
 
+// 1-bit Adam: zero_onebit.c. Elements of fp32, blocks of the code.
+struct zero_onebit_unit {
+    float *error;                       // (n_pad)
+    float *server_error;                // (S)
+    struct onebit_block *said, *heard;  // (n_pad / ONEBIT_BLOCK) each
+    struct event *exchanged;            // reduce -> compute
+    uint64_t encoded_at, exchange;      // of the timeline
+};
+
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
     void *weight_shard;          // (S): this rank's part of weights, or a buffer of its own
@@ -28,6 +37,7 @@ struct zero_unit {
     int shape;                   // the first unit with the same gaps between tensors
     bool offloaded;  // update.master and update.state are on the host, and weight is where it leaves weights
     struct event *updated, *gathered, *grad_done;
+    struct zero_onebit_unit onebit;
     uint64_t updated_at, gather;  // of the timeline: the moment of updated, the transfer before gathered
 };
 
@@ -104,6 +114,12 @@ struct zero {
     double *host_shares;                  // likewise
     int micro_index, micro_count;
     int64_t step;  // for errors
+    struct {
+        struct exact_sum *sum;       // device: of this rank's own gradient
+        struct update_scalars *own;  // device: how it is scaled
+        int64_t updates;             // applied, where known; else base.start's
+        bool known;
+    } onebit;
     struct zero_time time;
     struct zero_offload offload;
 };
@@ -165,6 +181,18 @@ const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pas
 // Compute waits for all that has been asked for. Before a step's decision, which the host's updates read.
 void zero_offload_settle(struct zero *z);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
+
+// ---- zero_onebit.c
+bool zero_onebit_on(const struct zero *z);   // whether momenta ever travel; before zero_carve
+bool zero_onebit_due(const struct zero *z);  // whether they do in the step at hand
+void zero_onebit_carve(struct zero *z);
+void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire);
+// The parts of zero_step that differ then.
+void zero_onebit_begin(struct zero *z);
+void zero_onebit_norm(struct zero *z);
+void zero_onebit_decide(struct zero *z, const struct step_input *in);
+void zero_onebit_update(struct zero *z, const struct step_input *in);
+void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped);  // of every step
 
 // ---- zero_time.c
 void zero_time_open(struct zero *z);

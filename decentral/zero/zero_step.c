@@ -43,6 +43,10 @@ static int fail_all(struct zero *z, const char *doing) {
 // ---------------------------------------------------------------- step
 // The exact sum of squares of this rank's shards; the same shards in every stage, so nothing counts twice.
 static void launch_norm(struct zero *z) {
+    if (zero_onebit_due(z)) {
+        zero_onebit_norm(z);
+        return;
+    }
     for (int u = 0; u < z->opt.layout->count; u++)
         op_sumsq(z->opt.compute, &(struct sumsq_args){.out = z->sum,
                                                       .x = z->units[u].grad_shard,
@@ -59,6 +63,7 @@ static uint64_t norm_bytes(int size) {
 static void launch_decision(struct zero *z, const struct step_input *in) {
     int words = zero_step_words(z), at = words * z->base.rank;
     struct stream *reduce = z->reduce_stream;
+    bool onebit = zero_onebit_due(z);
     double *mine = z->host_shares + at;
     mine[1] = in->stop;
     mine[2] = in->snapshot;
@@ -70,7 +75,8 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     stream_wait_event(reduce, z->norm_done);
     m.bytes = norm_bytes(z->base.size);
     uint64_t id = zero_move_begin(z, reduce, &m);
-    collective_all_reduce(z->control, reduce, z->sum, z->sum, EXACT_SUM_WORDS, DT_I64);
+    collective_all_reduce(z->control, reduce, onebit ? z->onebit.sum : z->sum, z->sum, EXACT_SUM_WORDS,
+                          DT_I64);
     zero_move_end(z, reduce, id);
     m.bytes = (uint64_t)(z->base.size - 1) * (uint64_t)words * sizeof(double);
     id = zero_move_begin(z, reduce, &m);
@@ -78,9 +84,12 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     zero_move_end(z, reduce, id);
     event_record(z->decided, reduce);
     timeline_wait(z->base.timeline, z->opt.compute, z->decided, id);
-    op_decide(z->opt.compute,
-              &(struct decide_args){
-                  .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
+    if (onebit)
+        zero_onebit_decide(z, in);
+    else
+        op_decide(z->opt.compute,
+                  &(struct decide_args){
+                      .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
     dev_copy(z->opt.compute, z->host_scalars, z->scalars,
              sizeof *z->scalars + (size_t)z->base.size * (size_t)words * sizeof(double));
     event_record(z->stats, z->opt.compute);
@@ -124,9 +133,14 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     timeline_wait(t->timeline, z->opt.compute, z->gather_idle, z->time.gathered);
     zero_offload_settle(z);
     stream_phase(z->opt.compute, PHASE_OPTIMIZER);
+    bool onebit = zero_onebit_due(z);
+    if (onebit) zero_onebit_begin(z);
     launch_norm(z);
     launch_decision(z, in);
-    launch_update(z, in);
+    if (onebit)
+        zero_onebit_update(z, in);
+    else
+        launch_update(z, in);
     forget_slots(z);
     if (event_sync(z->stats) != 0) return fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
@@ -136,6 +150,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         out->stop |= z->host_shares[words * i + 1] != 0;
         out->snapshot |= z->host_shares[words * i + 2] != 0;
     }
+    zero_onebit_end(z, in, out->skipped);
     // A checkpoint reads what lies there when compute is through. Without overlap nothing is moved while compute works.
     if (t->keep || out->stop || z->opt.in_turn) zero_offload_settle(z);
     zero_time_hear(z, z->host_shares + ZERO_STEP_WORDS, words);

@@ -122,6 +122,22 @@ static void add_loss(struct bench_table *t) {
     BENCH_SET(w, loss_sum, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
 }
 
+// Of a code no more is timed than where it lies: what the blocks that are summed say does not matter.
+static void add_onebit(struct bench_table *t) {
+    int64_t unit = t->n.unit;
+    double n = (double)unit, e = (double)dtype_size(t->d->dt), code = (double)onebit_bytes(unit);
+    BENCH_SET(bench_add(t, n * (16 + e) + code, 0, "n=%lld", LL(unit)), onebit_encode, onebit_encode_args,
+              .out = t->z, .error = t->master, .m = t->m, .v = t->v, .grad = t->x, .scalars = t->scalars,
+              .own = t->scalars, .n = unit, .beta1 = 0.9f, .dt = t->d->dt);
+    BENCH_SET(bench_add(t, n * 12 + code * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS),
+              onebit_sum, onebit_sum_args, .out = t->z, .in = t->y, .error = t->master, .v = t->v,
+              .scalars = t->scalars, .n = unit, .ranks = BENCH_WAYS);
+    BENCH_SET(bench_add(t, n * (16 + e) + code, 0, "n=%lld", LL(unit)), adam_frozen, adam_frozen_args,
+              .master = t->master, .m = t->m, .v = t->v, .weight = t->z, .momentum = t->y,
+              .scalars = t->scalars, .n = unit, .ends = {unit}, .weight_decay = {0.1f}, .groups = 1,
+              .lr = 1e-4f, .beta1 = 0.9f, .eps = 1e-8f, .dt = t->d->dt);
+}
+
 static void add_optimizer(struct bench_table *t) {
     int64_t unit = t->n.unit;
     enum dtype dt = t->d->dt;
@@ -142,6 +158,7 @@ static void add_optimizer(struct bench_table *t) {
     BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld", LL(unit)), lion, lion_args, .master = t->master,
               .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit, .ends = {unit},
               .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.99f, .dt = dt);
+    add_onebit(t);
     BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce,
               reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
     BENCH_SET(bench_add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), cast, cast_args, .out = t->z,

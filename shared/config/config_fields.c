@@ -124,6 +124,7 @@ static const struct field fields[] = {
     FIELD("optimizer.params.adam_w_mode", FIELD_NOT, c.optimizer.l2_mode),
     BOOL("optimizer.params.torch_adam", torch_adam),
     FIELD("optimizer.params.bias_correction", FIELD_NOT, c.optimizer.no_bias_correction),
+    NUMBER("optimizer.params.freeze_step", FIELD_I64, c.optimizer.freeze_step, 1, EXACT_MAX),
     ENUM("scheduler.type", c.schedule.type, schedule_names, OF(W | D | C | O | L)),
     NUMBER("scheduler.params.warmup_min_lr", FIELD_F64, c.schedule.min_lr, 0, FLOAT_MAX, AUTO("0"),
            OF(W | D)),

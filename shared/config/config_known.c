@@ -83,6 +83,9 @@ static const struct known known[] = {
     REFUSE(ZERO("zeropp_loco_param"), NULL, NULL),
     REFUSE(ZERO("zenflow"), NULL, NULL),
     HINT("optimizer.legacy_fusion", NEVER),
+    HINT("optimizer.params.comm_backend_name", TUNING),  // of OneBitAdam; here ring.collective
+    HINT("optimizer.params.cuda_aware", TUNING),
+    HINT("optimizer.params.eps_inside_sqrt", NEVER),  // nor has DeepSpeed's OnebitAdam
     HINT("optimizer.params.foreach", NEVER),
     HINT("optimizer.params.fp32_optimizer_states", ALWAYS),
     HINT("optimizer.params.fused", NEVER),

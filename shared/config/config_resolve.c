@@ -27,10 +27,9 @@ static const char *type_in(const cJSON *root, const char *section) {
 }
 
 int config_read_types(const struct reading *r, const cJSON *root) {
-    static const char *const refused[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Lamb",  "FusedLamb",
-                                          "Muon",       "MuAdam",      "MuAdamW",    "MuSGD", "Adagrad",
-                                          "RMSprop",    "Adadelta",    "Adamax",     "NAdam", "RAdam",
-                                          "Adafactor",  "CPUAdam"};
+    static const char *const refused[] = {
+        "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb", "Muon",  "MuAdam", "MuAdamW",   "MuSGD",
+        "Adagrad",     "RMSprop",    "Adadelta", "Adamax",    "NAdam", "RAdam",  "Adafactor", "CPUAdam"};
     const char *type = type_in(root, "optimizer");
     const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);
     char from[128], names[128];

@@ -97,7 +97,27 @@ struct wire_prediction {
     uint64_t flat_across_sent_per_step;                       // the same if ranks did not exchange in groups
     uint64_t messages_per_step, messages_across_per_step;     // sent; 0: not counted
     struct offload_traffic offload;                           // no part of them
+    // Of steps behind so many updates, where these move something else (1-bit Adam); updates 0: there are none.
+    struct {
+        int64_t updates;
+        uint64_t sent_per_step, received_per_step;
+    } later;
 };
+// How many of a run's steps were such ones, and what the payload counters held before the first of them.
+struct wire_later {
+    int64_t steps;
+    uint64_t sent, received;
+};
+// The mean of `steps` steps, of which the last `later` move other bytes.
+static inline double wire_mean(uint64_t bytes, uint64_t later_bytes, int64_t steps, int64_t later) {
+    return later ? ((double)bytes * (double)(steps - later) + (double)later_bytes * (double)later) /
+                       (double)steps
+                 : (double)bytes;
+}
+// Of a run's first `steps` updates.
+static inline int64_t wire_later_steps(const struct wire_prediction *w, int64_t steps) {
+    return w->later.updates && steps > w->later.updates ? steps - w->later.updates : 0;
+}
 
 struct staleness {
     uint64_t count[64];  // count[tau]; the last bin holds everything above
@@ -189,6 +209,7 @@ struct topology {
     struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
     struct topology_memory memory;
     struct wire_prediction wire_predicted;
+    struct wire_later wire_later;
     struct staleness staleness;  // star only
     const char *medium;    // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
     const char *launch;    // what its ranks are: "threads", "processes" or "mpi"

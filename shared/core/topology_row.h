@@ -43,7 +43,7 @@ static inline int prediction_alike(const struct prediction *p, int most) {
 
 // The textbook's bytes per rank and per step in words: P parameters, N workers, S servers.
 struct topology_formula {
-    char memory[TEXTBOOK_TEXT], wire[64];
+    char memory[TEXTBOOK_TEXT], wire[96];
 };
 
 // Host memory of one rank that the ledger does not count.

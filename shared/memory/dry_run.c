@@ -49,8 +49,12 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
     cJSON_AddNumberToObject(w, "rank", rank);
     cJSON_AddStringToObject(w, "role", role);
-    cJSON_AddNumberToObject(w, "predicted_sent", (double)p->wire.sent_per_step);
-    cJSON_AddNumberToObject(w, "predicted_received", (double)p->wire.received_per_step);
+    int64_t later = wire_later_steps(&p->wire, c->steps);
+    cJSON_AddNumberToObject(w, "predicted_sent",
+                            wire_mean(p->wire.sent_per_step, p->wire.later.sent_per_step, c->steps, later));
+    cJSON_AddNumberToObject(
+        w, "predicted_received",
+        wire_mean(p->wire.received_per_step, p->wire.later.received_per_step, c->steps, later));
     cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
     if (p->wire.messages_per_step) cJSON_AddNumberToObject(w, "messages", (double)p->wire.messages_per_step);
     if (p->wire.group) {
@@ -98,7 +102,9 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     cJSON_AddStringToObject(line, "role", role);
     cJSON_AddStringToObject(line, "formula", row->formula(&c, role).memory);
     cJSON_AddNumberToObject(line, "formula_bytes", (double)p.memory.formula_bytes);
-    cJSON_AddNumberToObject(line, "predicted_sent", (double)p.wire.sent_per_step);
+    cJSON_AddNumberToObject(line, "predicted_sent",
+                            wire_mean(p.wire.sent_per_step, p.wire.later.sent_per_step, c.steps,
+                                      wire_later_steps(&p.wire, c.steps)));
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), line);
     return 0;
 }

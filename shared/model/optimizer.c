@@ -14,6 +14,7 @@ union update_args {
     struct adamw_args adamw;
     struct sgd_args sgd;
     struct lion_args lion;
+    struct adam_frozen_args frozen;
 };
 static_assert(sizeof(union update_args) <= OP_ARGS_MAX_BYTES, "a queue's slot holds any row's arguments");
 static_assert(UNIT_MAX_TENSORS <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
@@ -44,7 +45,7 @@ static int32_t find_groups(const struct optimizer_config *c, const struct update
 }
 
 // The betas of the update: the configured ones, or OneCycle's.
-static float beta1_of(const struct optimizer_config *c, const struct update_step *step) {
+float optimizer_beta1(const struct optimizer_config *c, const struct update_step *step) {
     return c->cycle.type == SCHEDULE_NONE ? c->beta1 : schedule_beta1(&c->cycle, step->t - 1);
 }
 static float beta2_of(const struct optimizer_config *c) {
@@ -63,7 +64,7 @@ static void set_adamw(union update_args *args, const struct optimizer_config *c,
         .scalars = step->scalars,
         .n = r->end - r->begin,
         .lr = step->lr,
-        .beta1 = beta1_of(c, step),
+        .beta1 = optimizer_beta1(c, step),
         .beta2 = beta2_of(c),
         .eps = c->eps,
         .inv_bc1 = 1,
@@ -75,6 +76,33 @@ static void set_adamw(union update_args *args, const struct optimizer_config *c,
         a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
         a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));
     }
+    a->groups = find_groups(c, r, a->ends, a->weight_decay);
+}
+
+// 1-bit Adam's warm-up: DeepSpeed corrects no bias in it, and decouples the decay.
+static void set_onebit(union update_args *args, const struct optimizer_config *c,
+                       const struct update_range *r, const struct update_step *step) {
+    set_adamw(args, c, r, step);
+    args->adamw.inv_bc1 = args->adamw.inv_sqrt_bc2 = 1;
+}
+
+static void set_frozen(union update_args *args, const struct optimizer_config *c,
+                       const struct update_range *r, const struct update_step *step) {
+    struct adam_frozen_args *a = &args->frozen;
+    *a = (struct adam_frozen_args){
+        .master = r->master,
+        .m = r->state[0],
+        .v = r->state[1],
+        .weight = r->weight,
+        .momentum = r->momentum,
+        .grad = r->grad,
+        .scalars = step->scalars,
+        .n = r->end - r->begin,
+        .lr = step->lr,
+        .beta1 = optimizer_beta1(c, step),
+        .eps = c->eps,
+        .dt = r->dtype,
+    };
     a->groups = find_groups(c, r, a->ends, a->weight_decay);
 }
 
@@ -119,7 +147,7 @@ static void set_lion(union update_args *args, const struct optimizer_config *c, 
         .scalars = step->scalars,
         .n = r->end - r->begin,
         .lr = step->lr,
-        .beta1 = beta1_of(c, step),
+        .beta1 = optimizer_beta1(c, step),
         .beta2 = beta2_of(c),
         .dt = r->dtype,
     };
@@ -132,6 +160,13 @@ static void describe_lion(char *text, size_t size, const struct optimizer_config
 }
 
 // Keys and defaults of DeepSpeed's FusedAdam.
+static void describe_onebit(char *text, size_t size, const struct optimizer_config *c) {
+    snprintf(text, size, "lr %g, betas %g %g, eps %g, decay %g, freeze_step %lld", (double)c->lr,
+             (double)c->beta1, (double)c->beta2, (double)c->eps, (double)c->weight_decay,
+             (long long)c->freeze_step);
+}
+
+// Keys and defaults of DeepSpeed's FusedAdam, and of its OnebitAdam.
 // clang-format off
 #define ADAM                                                                                        \
     .textbook = "Adam", .states = 2,                                                                \
@@ -158,6 +193,19 @@ const struct optimizer optimizers[] = {
     {.name = "AdamW", ADAM, .decoupled = true},
     {SGD, .moving = &sgd_with_momentum},
     {LION},
+    {.name = "OneBitAdam",
+     .textbook = "Adam",
+     .states = 2,
+     .params = {{"lr", "1e-3"},
+                {"betas", "[0.9,0.999]"},
+                {"eps", "1e-8"},
+                {"weight_decay", "0"},
+                {"freeze_step", "100000"}},
+     .decoupled = true,
+     .onebit = true,
+     .op = OP_ADAMW,
+     .set_args = set_onebit,
+     .describe = describe_onebit},
     {.name = NULL},
 };
 
@@ -183,28 +231,33 @@ const char *optimizer_default(const struct optimizer *o, const char *key) {
 uint64_t optimizer_hash(const struct optimizer_config *c, uint64_t seed) {
     const float settings[] = {c->lr,      c->beta1,    c->beta2,     c->eps,      c->weight_decay,
                               c->l2_mode, c->momentum, c->dampening, c->nesterov, c->no_bias_correction};
-    return XXH64(settings, sizeof settings, XXH64(&c->row->op, sizeof c->row->op, seed));
+    uint64_t hash = XXH64(settings, sizeof settings, XXH64(&c->row->op, sizeof c->row->op, seed));
+    return c->freeze_step ? XXH64(&c->freeze_step, sizeof c->freeze_step, hash) : hash;
 }
 
-// False: the range is empty.
-static bool set_args(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
-                     const struct update_step *step) {
+// The operation; OP_COUNT: the range is empty.
+static enum op set_args(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
+                        const struct update_step *step) {
     assert(step->t >= 1 && r->begin >= 0 && r->begin <= r->end && r->end <= r->unit->n_pad);
-    if (r->begin < r->end) c->row->set_args(a, c, r, step);
-    return r->begin < r->end;
+    if (r->begin == r->end) return OP_COUNT;
+    bool frozen = c->freeze_step && step->t > c->freeze_step;
+    (frozen ? set_frozen : c->row->set_args)(a, c, r, step);
+    return frozen ? OP_ADAM_FROZEN : c->row->op;
 }
 
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       const struct update_step *step) {
     union update_args a;
-    if (set_args(&a, c, r, step)) dev_launch(s, c->row->op, &a, sizeof a);
+    enum op op = set_args(&a, c, r, step);
+    if (op != OP_COUNT) dev_launch(s, op, &a, sizeof a);
 }
 
 int optimizer_apply(const struct optimizer_config *c, const struct update_range *r,
                     const struct update_step *step, int threads) {
     union update_args a;
     const char *why = "";
-    if (set_args(&a, c, r, step) && cpu_ops[c->row->op](threads, &a, &why))
+    enum op op = set_args(&a, c, r, step);
+    if (op != OP_COUNT && cpu_ops[op](threads, &a, &why))
         return fail("%s: update %lld: %s", r->unit->name, (long long)step->t, why);
     return 0;
 }

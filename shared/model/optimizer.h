@@ -31,7 +31,8 @@ struct optimizer_config {
     float momentum, dampening;
     bool nesterov;
     struct schedule_config
-        cycle;  // OneCycle with cycle_momentum: the betas of each update; type NONE: they stand
+        cycle;            // OneCycle with cycle_momentum: the betas of each update; type NONE: they stand
+    int64_t freeze_step;  // updates before the variance is frozen; 0: it never is
 };
 
 // Range [begin, end) of a unit, with buffers that hold only that range (element 0 = begin).
@@ -42,6 +43,8 @@ struct update_range {
     float *state[OPTIMIZER_STATES_MAX];  // (end - begin) each; the row has row->states of them
     void *weight;                        // (end - begin) of dtype, or NULL
     const void *grad;                    // (end - begin) of dtype
+    // Behind freeze_step: the code of the momentum that all ranks agreed on; NULL: it is made of grad.
+    const struct onebit_block *momentum;
     enum dtype dtype;
 };
 
@@ -62,7 +65,8 @@ struct optimizer {
     } params[OPTIMIZER_PARAMS_MAX];  // its keys below "optimizer.params", and their defaults as JSON
     bool decoupled;                  // "adam_w_mode" is always true
     const struct optimizer *moving;  // the row that it becomes with a momentum above 0; NULL: stays
-    enum op op;                      // the update
+    bool onebit;  // behind freeze_step ranks exchange their momenta in one bit (decentral/zero)
+    enum op op;   // the update
     void (*set_args)(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
                      const struct update_step *step);
     void (*describe)(char *text, size_t size, const struct optimizer_config *c);  // the settings in words
@@ -73,6 +77,9 @@ const char *optimizer_names(char text[128]);                                // "
 const char *optimizer_default(const struct optimizer *o, const char *key);  // NULL: not one of its keys
 // Of everything that decides an update, and seed.
 uint64_t optimizer_hash(const struct optimizer_config *c, uint64_t seed);
+
+// Of the update at hand: the configured one, or OneCycle's.
+float optimizer_beta1(const struct optimizer_config *c, const struct update_step *step);
 
 // One operation for the whole range, its runs of equal weight decay as groups; a range may begin and end
 // anywhere, also inside a tensor, a gap or the pad. Gaps belong to the run before them: they are zero and

@@ -37,7 +37,9 @@ static double busiest(const struct job *j) {
     for (const struct topology_role *r = j->config->row->roles; r->name; r++) {
         struct prediction p = {0};
         if (config_ranks(j->config, r->name) < 1 || prediction_of_rank(j, r->name, 0, &p)) continue;
-        double sent = (double)p.wire.sent_per_step, received = (double)p.wire.received_per_step;
+        int64_t steps = j->config->steps, later = wire_later_steps(&p.wire, steps);
+        double sent = wire_mean(p.wire.sent_per_step, p.wire.later.sent_per_step, steps, later);
+        double received = wire_mean(p.wire.received_per_step, p.wire.later.received_per_step, steps, later);
         if (sent > most) most = sent;
         if (received > most) most = received;
     }

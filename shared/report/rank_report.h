@@ -52,6 +52,8 @@ struct rank_report {
     size_t rss_bytes;             // peak resident set of the process
     uint64_t late_allocations;    // device allocations after the first step: 0
     struct wire_prediction wire;
+    struct wire_later wire_later;
+    int64_t steps;                                          // what is measured per step was divided by
     double sent_per_step, received_per_step;                // payload bytes a step, measured
     double across_sent_per_step, across_received_per_step;  // of these, to and from other groups
     double control_sent_per_step, control_received_per_step;
@@ -92,6 +94,7 @@ static inline void rank_span_end(struct rank_span *s) {
 // What a rank's counters hold after so many steps.
 static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, int64_t steps) {
     double per = steps > 0 ? (double)steps : 1.0;
+    r->steps = steps;
     r->sent_per_step = (double)atomic_load(&wire->payload_sent) / per;
     r->received_per_step = (double)atomic_load(&wire->payload_received) / per;
     r->across_sent_per_step = (double)atomic_load(&wire->across_sent) / per;

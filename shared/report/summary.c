@@ -95,10 +95,7 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     json_put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
     json_put(o, "rss_bytes", (double)r->rss_bytes);
     json_put(o, "late_allocations", (double)r->late_allocations);
-    json_put(o, "predicted_sent", (double)r->wire.sent_per_step);
-    json_put(o, "predicted_received", (double)r->wire.received_per_step);
-    json_put(o, "sent_per_step", r->sent_per_step);
-    json_put(o, "received_per_step", r->received_per_step);
+    summary_put_wire(o, r);
     json_put(o, "control_sent_per_step", r->control_sent_per_step);
     json_put(o, "control_received_per_step", r->control_received_per_step);
     summary_put_rank_times(o, r);
@@ -270,6 +267,7 @@ static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
                                             "control_sent_per_step",
                                             "control_received_per_step",
                                             "repeated",
+                                            "phases",
                                             NULL};
     cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire");
     const cJSON *r;

@@ -32,6 +32,10 @@ void summary_put_cost(struct cJSON *rank, const struct rank_report *r);
 void summary_put_totals(struct cJSON *summary, const struct config *c, const struct cJSON *ranks);
 void summary_print_totals(FILE *f, const struct cJSON *summary);
 
+// Adds what went over the wire per step, predicted beside measured, to a rank's report; of phases, "phases".
+void summary_put_wire(struct cJSON *rank, const struct rank_report *r);
+void summary_print_phases(FILE *f, const struct cJSON *wire);
+
 // Adds "server_time" to a server's report, and those of all servers to the summary. Nothing of a ring.
 void summary_put_server_time(struct cJSON *rank, const struct rank_report *r);
 void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks);

@@ -109,11 +109,15 @@ static void print_wire(FILE *f, const cJSON *s) {
     const cJSON *r;
     fprintf(f, "\nper step     %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
             "recv: pred.", "measured");
-    cJSON_ArrayForEach(r, json_item(s, "wire")) fprintf(
-        f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), json_number(r, "rank"),
-        format_bytes(a, json_number(r, "predicted_sent")), format_bytes(b, json_number(r, "sent_per_step")),
-        format_bytes(c, json_number(r, "predicted_received")),
-        format_bytes(d, json_number(r, "received_per_step")), json_number(r, "control_sent_per_step"));
+    cJSON_ArrayForEach(r, json_item(s, "wire")) {
+        fprintf(f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), json_number(r, "rank"),
+                format_bytes(a, json_number(r, "predicted_sent")),
+                format_bytes(b, json_number(r, "sent_per_step")),
+                format_bytes(c, json_number(r, "predicted_received")),
+                format_bytes(d, json_number(r, "received_per_step")),
+                json_number(r, "control_sent_per_step"));
+        summary_print_phases(f, r);
+    }
     summary_print_across(f, s);
     summary_print_replicas(f, s);
 }

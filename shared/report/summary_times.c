@@ -1,4 +1,4 @@
-// Where the time went, checkpoints, lives and who was away included: a rank's report and the summary.
+// Where the time went, of servers too, checkpoints, lives and who was away included: a rank's report and the summary.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,4 +249,44 @@ void summary_print_away(FILE *f, const cJSON *s) {
     }
     if (count > said) fprintf(f, " and %d more (away.jsonl)", count - said);
     fputc('\n', f);
+}
+
+// ---------------------------------------------------------------- where a server's time went
+static const char *const server_names[] = {"receive", "sum", "hold", "wait", "update", "reply", "total"};
+#define SERVER_NAMES (sizeof server_names / sizeof server_names[0])
+
+void summary_put_server_time(struct cJSON *rank, const struct rank_report *r) {
+    const struct server_time *t = &r->server_time;
+    const double seconds[SERVER_NAMES] = {t->receive, t->sum,   t->hold, t->wait,
+                                          t->update,  t->reply, t->total};
+    if (!t->threads) return;
+    cJSON *item = cJSON_AddObjectToObject(rank, "server_time");
+    json_put(item, "threads", t->threads);
+    for (size_t i = 0; i < SERVER_NAMES; i++) json_put(item, server_names[i], seconds[i]);
+}
+
+void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks) {
+    cJSON *list = NULL;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        const cJSON *time = json_item(r, "server_time");
+        if (!time) continue;
+        if (!list) list = cJSON_AddArrayToObject(summary, "server_time");
+        cJSON *one = cJSON_Duplicate(time, 1);
+        json_put(one, "rank", json_number(r, "rank"));
+        cJSON_AddItemToArray(list, one);
+    }
+}
+
+void summary_print_server_times(FILE *f, const struct cJSON *summary) {
+    const cJSON *r;
+    double steps = summary_own_steps(summary);
+    cJSON_ArrayForEach(r, json_item(summary, "server_time")) {
+        fprintf(f, "  server %2.0f   ", json_number(r, "rank"));
+        for (size_t i = 0; i + 1 < SERVER_NAMES; i++)
+            fprintf(f, "%s %.2f%s", server_names[i], json_number(r, server_names[i]) / steps * 1e3,
+                    i + 2 < SERVER_NAMES ? ", " : "");
+        if (json_number(r, "threads") > 1) fprintf(f, " (%.0f threads added)", json_number(r, "threads"));
+        fputc('\n', f);
+    }
 }

@@ -107,6 +107,7 @@ static const struct identity_key keys[] = {
     CONFIG("optimizer.params.adam_w_mode", T),
     CONFIG("optimizer.params.torch_adam", 0),  // it only chose a default
     CONFIG("optimizer.params.bias_correction", T),
+    CONFIG("optimizer.params.freeze_step", T),
     CONFIG("scheduler.type", T),
     CONFIG("scheduler.params.warmup_min_lr", T),
     CONFIG("scheduler.params.warmup_max_lr", T),

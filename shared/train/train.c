@@ -343,6 +343,7 @@ static void report(struct train *x) {
     r->rss_bytes = peak_rss_bytes();
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
     r->wire = x->t->wire_predicted;
+    r->wire_later = x->t->wire_later;
     rank_report_count(r, &x->t->wire, x->r->steps - x->t->start.step);
     r->staleness = x->t->staleness;
     r->checkpoints = saver_report(x->o->saver);

@@ -252,6 +252,39 @@ static void updates(struct buffers *t, const struct how *h) {
     call(h, OP_BUSY, &(struct busy_args){.clock = clock, .ns = 1000});
 }
 
+static void onebit(struct buffers *t, const struct how *h) {
+    enum { N = 20 * ONEBIT_BLOCK, R = 3 };
+    struct update_scalars *scalars = take(t, sizeof *scalars);
+    scalars->grad_scale = 0.3f;
+    struct onebit_encode_args a = {.scalars = scalars, .own = scalars, .n = N, .beta1 = 0.9f, .dt = t->dt};
+    struct onebit_block *all = take(t, R * onebit_bytes(N)), *sum = take(t, onebit_bytes(N));
+    a.error = floats(t, N, 1);
+    a.m = floats(t, N, 1);
+    float *v = floats(t, N, 1);
+    for (int i = 0; i < N; i++) v[i] = v[i] < 0 ? -v[i] : v[i];
+    a.v = v;
+    for (int r = 0; r < R; r++) {
+        a.out = all + r * (N / ONEBIT_BLOCK);
+        a.grad = mine(t, N, 1);
+        call(h, OP_ONEBIT_ENCODE, &a);
+    }
+    call(h, OP_ONEBIT_SUM,
+         &(struct onebit_sum_args){
+             .out = sum, .in = all, .error = a.error, .v = v, .scalars = scalars, .n = N, .ranks = R});
+    struct adam_frozen_args f = {.v = v, .scalars = scalars, .n = N, .ends = {N}, .groups = 1, .dt = t->dt};
+    f.master = floats(t, N, 1);
+    f.m = floats(t, N, 1);
+    f.weight = mine(t, N, 1);
+    f.grad = a.grad;
+    f.weight_decay[0] = 0.1f;
+    f.lr = 1e-3f;
+    f.beta1 = 0.9f;
+    f.eps = 1e-8f;
+    call(h, OP_ADAM_FROZEN, &f);
+    f.momentum = sum;
+    call(h, OP_ADAM_FROZEN, &f);
+}
+
 static const struct {
     const char *name;
     void (*run)(struct buffers *t, const struct how *h);
@@ -263,7 +296,8 @@ static const struct {
              {"elementwise", elementwise},
              {"cross-entropy", losses},
              {"embedding", embeddings},
-             {"update", updates}};
+             {"update", updates},
+             {"1-bit", onebit}};
 
 static uint64_t run(void (*fn)(struct buffers *, const struct how *), enum dtype dt, const struct how *h) {
     struct buffers t = {.dt = dt, .seed = (uint64_t)dt + 1};

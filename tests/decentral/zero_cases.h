@@ -159,6 +159,14 @@ static inline int zero_rank_check_memory(struct zero_rank *z, uint64_t allocatio
     return allocations && m.allocations != allocations ? -1 : 0;
 }
 
+// Of a step in which momenta travel: each shard's code to every other rank, twice. 36 bytes tell 256 elements.
+static inline uint64_t zero_case_code_bytes(const struct zero_rank *z) {
+    uint64_t bytes = 0;
+    for (int u = 0; u < z->ref->layout->count && z->c->freeze; u++)
+        bytes += 2 * (uint64_t)(z->ref->layout->units[u].n_pad / z->c->world / 256 * 36 * (z->c->world - 1));
+    return bytes;
+}
+
 // Payload counted against the formula; evaluation's gathers are no part of a step and counted apart.
 static inline int zero_rank_check_wire(struct zero_rank *z) {
     const struct zero_case *c = z->c;
@@ -168,7 +176,8 @@ static inline int zero_rank_check_wire(struct zero_rank *z) {
     for (int u = 0; u < z->ref->layout->count; u++)
         volume += (uint64_t)z->ref->layout->units[u].n_pad * dtype_size(c->dtype) * (uint64_t)(c->world - 1) /
                   (uint64_t)c->world;
-    uint64_t want = volume * passes * (uint64_t)c->steps;
+    uint64_t later = (uint64_t)z->ref->compressed, code = zero_case_code_bytes(z);
+    uint64_t want = volume * passes * ((uint64_t)c->steps - later) + code * later;
     // Of N-1 blocks a rank sends N/g-1 to other groups, whatever it sends; one group, or groups of one: no other way.
     uint64_t others = c->group ? (uint64_t)(c->world / c->group - 1) : 0,
              across = volume / (uint64_t)(c->world > 1 ? c->world - 1 : 1) * others * passes;
@@ -183,6 +192,9 @@ static inline int zero_rank_check_wire(struct zero_rank *z) {
              received = atomic_load(&z->t->wire.payload_received);
     if (sent == want && received == want && z->t->wire_predicted.sent_per_step == volume * passes &&
         z->t->wire_predicted.received_per_step == volume * passes &&
+        (!code || z->t->wire_predicted.later.sent_per_step == code) &&
+        z->t->wire_predicted.later.received_per_step == z->t->wire_predicted.later.sent_per_step &&
+        z->t->wire_later.steps == z->ref->compressed &&
         (c->world == 1) == (atomic_load(&z->t->wire.control_sent) == 0))
         return 0;
     fprintf(stderr, "zero:%d, %d ranks: sent %llu, received %llu, expected %llu bytes\n", c->stage, c->world,
@@ -233,7 +245,7 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
         .dtype = c->dtype,
         .dev = z.dev,
         .compute = z.compute,
-        .optimizer = zero_case_optimizer(),
+        .optimizer = zero_case_optimizer_of(c),
         .deadline_s = 60,
         .source = src,
         .accumulation = c->micro,

@@ -16,6 +16,54 @@
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
 
+// ---------------------------------------------------------------- 1-bit Adam behind its warm-up
+// Tang et al. 2021, algorithm 1, over ranks and whole units: no shard, no stream, no collective. The code is
+// kernels/codec/onebit.h's definition, written out once more.
+#define ONEBIT_REFERENCE_RANKS 8
+
+// Of a unit of n elements.
+struct onebit_reference {
+    int64_t n;
+    float *worker[ONEBIT_REFERENCE_RANKS];  // (n) errors of what each rank says
+    float *server;                          // (n) errors of what is said of the mean; shard r is rank r's
+};
+
+// said(n) = the code of x(n), x becomes what it leaves out; v 0: masked.
+static inline void onebit_reference_code(float *x, const float *v, int64_t n, float *said) {
+    for (int64_t at = 0; at < n; at += 256) {
+        double lanes[32] = {0};
+        int counted = 0;
+        for (int64_t i = at; i < at + 256; i++) {
+            if (v[i] == 0) x[i] = 0;
+            if (v[i] != 0) counted++;
+            lanes[i % 32] += (double)x[i] * x[i];
+        }
+        for (int half = 16; half; half /= 2)
+            for (int l = 0; l < half; l++) lanes[l] += lanes[l + half];
+        float scale = counted ? (float)sqrt(lanes[0] / counted) : 0;
+        for (int64_t i = at; i < at + 256; i++) {
+            said[i] = v[i] == 0 ? 0 : x[i] >= 0 ? scale : -scale;
+            x[i] -= said[i];
+        }
+    }
+}
+
+// m(n) becomes the momentum that all ranks agree on; grads: each rank's gradient times its scale, in fp32.
+static inline void onebit_reference_exchange(struct onebit_reference *o, int ranks, float beta1,
+                                             float *const *grads, const float *v, float *m) {
+    float *mean = calloc((size_t)o->n, sizeof *mean), *said = calloc((size_t)o->n, sizeof *said);
+    for (int r = 0; r < ranks; r++) {
+        for (int64_t i = 0; i < o->n; i++) o->worker[r][i] += fmaf(beta1, m[i], (1 - beta1) * grads[r][i]);
+        onebit_reference_code(o->worker[r], v, o->n, said);
+        for (int64_t i = 0; i < o->n; i++) mean[i] = r ? mean[i] + said[i] : said[i];
+    }
+    for (int64_t i = 0; i < o->n; i++) o->server[i] += mean[i] * (1.0f / (float)ranks);
+    onebit_reference_code(o->server, v, o->n, m);
+    free(mean);
+    free(said);
+}
+
+// ---------------------------------------------------------------- the case
 #define ZERO_CASE_UNITS      5
 #define ZERO_CASE_STEPS      8
 #define ZERO_CASE_LOSS_SCALE 128.0f
@@ -28,12 +76,14 @@ struct zero_case {
     int steps, micro;  // steps <= ZERO_CASE_STEPS
     bool in_turn;      // without overlap
     int group;         // ranks whose gradients are summed and rounded first; 0: none
+    int64_t freeze;    // stage 0: 1-bit Adam whose variance is frozen behind so many updates; 0: AdamW
 };
 
 struct zero_reference {
     struct layout *layout;
     void *weights[ZERO_CASE_STEPS + 1][ZERO_CASE_UNITS];  // before step i, of the run's type
     struct step_stats stats[ZERO_CASE_STEPS];
+    int64_t compressed;  // steps in which momenta travel
 };
 
 // ---------------------------------------------------------------- the toy
@@ -100,9 +150,18 @@ static inline void zero_case_init(const struct unit *unit, int u, float *out) {
             out[i] = (float)((int)(zero_case_bits(99, (uint64_t)u, (uint64_t)i) % 4001) - 2000) / 3001.0f;
 }
 
+static inline struct optimizer_config zero_case_optimizer_of(const struct zero_case *c) {
+    return (struct optimizer_config){c->freeze ? optimizer_find("OneBitAdam") : optimizers,
+                                     .lr = 0.01f,
+                                     .beta1 = 0.9f,
+                                     .beta2 = 0.95f,
+                                     .eps = 1e-8f,
+                                     .weight_decay = 0.1f,
+                                     .freeze_step = c->freeze};
+}
+
 static inline struct optimizer_config zero_case_optimizer(void) {
-    return (struct optimizer_config){optimizers,     .lr = 0.01f,  .beta1 = 0.9f,
-                                     .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    return zero_case_optimizer_of(&(struct zero_case){.dtype = DT_F32});
 }
 
 // This rank's share of the loss; the input has the sum of ZERO_CASE_TOKENS losses instead, in *loss_sum.
@@ -207,29 +266,96 @@ static inline void zero_reference_norm(const struct zero_case *c, const void *gr
     }
 }
 
-// AdamW of one element, as kernels/operations.h orders it.
-static inline void zero_reference_adamw(const struct step_input *in, const struct update_scalars *s,
-                                        float decay, float gradient, float *p, float *m, float *v) {
-    struct optimizer_config o = zero_case_optimizer();
+// What a step does with the gradient, and what unit u holds.
+struct zero_reference_unit {
+    float *p, *m, *v;
+    void *grad;  // reduced
+    struct onebit_reference onebit;
+};
+
+// The update of one element, as kernels/operations.h orders it. frozen: m is what it has become already.
+static inline void zero_reference_element(const struct zero_case *c, const struct step_input *in, float decay,
+                                          float g, bool frozen, float *p, float *m, float *v) {
+    struct optimizer_config o = zero_case_optimizer_of(c);
     double t = (double)(in->updates + 1);
     float inv_bc1 = (float)(1 / (1 - pow(o.beta1, t))), inv_sqrt_bc2 = (float)(1 / sqrt(1 - pow(o.beta2, t)));
-    float g = gradient * s->grad_scale;
-    *m = fmaf(o.beta1, *m, (1 - o.beta1) * g);
-    *v = fmaf(o.beta2, *v, ((1 - o.beta2) * g) * g);
+    if (c->freeze) inv_bc1 = inv_sqrt_bc2 = 1;
+    if (!frozen) *m = fmaf(o.beta1, *m, (1 - o.beta1) * g);
+    if (!frozen) *v = fmaf(o.beta2, *v, ((1 - o.beta2) * g) * g);
     float denom = sqrtf(*v) * inv_sqrt_bc2 + o.eps;
     float u = (*m * inv_bc1) / denom;
     u = fmaf(decay, *p, u);
     *p = fmaf(-in->lr, u, *p);
 }
 
-static inline void zero_reference_update(const struct unit *unit, const struct step_input *in,
-                                         const struct update_scalars *s, enum dtype dt, const void *grad,
-                                         float *p, float *m, float *v) {
+static inline void zero_reference_update(const struct zero_case *c, const struct unit *unit,
+                                         const struct step_input *in, const struct update_scalars *s,
+                                         struct zero_reference_unit *x) {
+    bool frozen = c->freeze && in->updates >= c->freeze;
     for (int t = 0; t < unit->count; t++) {
-        float decay = unit->tensors[t].decay ? zero_case_optimizer().weight_decay : 0;
-        for (int64_t i = unit->tensors[t].offset; i < unit->tensors[t].offset + unit->tensors[t].numel; i++)
-            zero_reference_adamw(in, s, decay, dtype_load(dt, grad, (size_t)i), &p[i], &m[i], &v[i]);
+        float decay = unit->tensors[t].decay ? zero_case_optimizer_of(c).weight_decay : 0;
+        for (int64_t i = unit->tensors[t].offset; i < unit->tensors[t].offset + unit->tensors[t].numel; i++) {
+            float g = frozen && c->world > 1 ? 0 : dtype_load(c->dtype, x->grad, (size_t)i) * s->grad_scale;
+            if (frozen && c->world == 1)  // nothing to agree on
+                x->m[i] = x->v[i] == 0 ? 0
+                                       : fmaf(zero_case_optimizer_of(c).beta1, x->m[i],
+                                              (1 - zero_case_optimizer_of(c).beta1) * g);
+            zero_reference_element(c, in, decay, g, frozen, &x->p[i], &x->m[i], &x->v[i]);
+        }
     }
+}
+
+// Each rank's own gradient of a step, behind its last micro-batch; its norm joins own[r] and *all.
+static inline void zero_reference_own(const struct zero_case *c, const struct layout *l, int step, int u,
+                                      void **grads, struct exact_sum *own, struct exact_sum *all) {
+    for (int r = 0; r < c->world; r++) {
+        struct exact_sum sum = {0};
+        grads[r] = calloc((size_t)l->units[u].n_pad, 4);
+        for (int m = 0; m < c->micro; m++) zero_reference_backward(c, l, r, step, m, u, m > 0, grads[r]);
+        zero_reference_norm(c, grads[r], l->units[u].n_pad, &sum);
+        exact_sum_merge(&own[r], &sum);
+        exact_sum_merge(all, &sum);
+    }
+}
+
+// A step in which momenta travel: the decision, and each unit's new momentum.
+static inline struct update_scalars zero_reference_compressed(const struct zero_case *c,
+                                                              const struct layout *l,
+                                                              const struct step_input *in,
+                                                              struct zero_reference_unit *units) {
+    void *grads[ZERO_CASE_UNITS][ONEBIT_REFERENCE_RANKS];
+    struct exact_sum own[ONEBIT_REFERENCE_RANKS] = {{.nonfinite = 0}}, all = {0};
+    for (int u = 0; u < l->count; u++) zero_reference_own(c, l, (int)in->step, u, grads[u], own, &all);
+    struct update_scalars s = update_decide(&all, (float)((double)in->loss_scale / sqrt(c->world)), in->clip);
+    for (int u = 0; u < l->count; u++) {
+        float *scaled[ONEBIT_REFERENCE_RANKS];
+        int64_t n = l->units[u].n_pad;
+        for (int r = 0; r < c->world; r++) {
+            float scale =
+                update_decide(&own[r], (float)((double)in->loss_scale / c->world), in->clip).grad_scale;
+            scaled[r] = calloc((size_t)n, 4);
+            for (int64_t i = 0; i < n; i++)
+                scaled[r][i] = dtype_load(c->dtype, grads[u][r], (size_t)i) * scale;
+            free(grads[u][r]);
+        }
+        if (!s.skip)
+            onebit_reference_exchange(&units[u].onebit, c->world, zero_case_optimizer_of(c).beta1, scaled,
+                                      units[u].v, units[u].m);
+        for (int r = 0; r < c->world; r++) free(scaled[r]);
+    }
+    return s;
+}
+
+// A step in which gradients are reduced.
+static inline struct update_scalars zero_reference_reduced(const struct zero_case *c, const struct layout *l,
+                                                           const struct step_input *in,
+                                                           struct zero_reference_unit *units) {
+    struct exact_sum sum = {0};
+    for (int u = 0; u < l->count; u++) {
+        units[u].grad = zero_reference_gradient(c, l, (int)in->step, u);
+        zero_reference_norm(c, units[u].grad, l->units[u].n_pad, &sum);
+    }
+    return update_decide(&sum, in->loss_scale, in->clip);
 }
 
 static inline void *zero_reference_round(enum dtype dt, const float *p, int64_t n) {
@@ -238,42 +364,50 @@ static inline void *zero_reference_round(enum dtype dt, const float *p, int64_t 
     return out;
 }
 
+static inline void zero_reference_unit_init(const struct zero_case *c, const struct unit *unit, int u,
+                                            struct zero_reference_unit *x) {
+    size_t n = (size_t)unit->n_pad;
+    *x = (struct zero_reference_unit){.p = calloc(n, 4), .m = calloc(n, 4), .v = calloc(n, 4)};
+    x->onebit = (struct onebit_reference){.n = unit->n_pad, .server = calloc(n, 4)};
+    for (int r = 0; r < c->world && c->freeze; r++) x->onebit.worker[r] = calloc(n, 4);
+    zero_case_init(unit, u, x->p);
+}
+
+static inline void zero_reference_unit_fini(struct zero_reference_unit *x) {
+    free(x->p);
+    free(x->m);
+    free(x->v);
+    free(x->onebit.server);
+    for (int r = 0; r < ONEBIT_REFERENCE_RANKS; r++) free(x->onebit.worker[r]);
+}
+
 static inline struct zero_reference *zero_reference_create(const struct zero_case *c) {
     struct zero_reference *ref = calloc(1, sizeof *ref);
     struct layout *l = ref->layout = zero_case_layout(c->world, c->tied);
-    float *p[ZERO_CASE_UNITS], *m[ZERO_CASE_UNITS], *v[ZERO_CASE_UNITS];
+    struct zero_reference_unit units[ZERO_CASE_UNITS];
     int64_t updates = 0;
     for (int u = 0; u < l->count; u++) {
-        p[u] = calloc((size_t)l->units[u].n_pad, 4);
-        m[u] = calloc((size_t)l->units[u].n_pad, 4);
-        v[u] = calloc((size_t)l->units[u].n_pad, 4);
-        zero_case_init(&l->units[u], u, p[u]);
-        ref->weights[0][u] = zero_reference_round(c->dtype, p[u], l->units[u].n_pad);
+        zero_reference_unit_init(c, &l->units[u], u, &units[u]);
+        ref->weights[0][u] = zero_reference_round(c->dtype, units[u].p, l->units[u].n_pad);
     }
     for (int step = 0; step < c->steps; step++) {
-        void *grads[ZERO_CASE_UNITS];
-        struct exact_sum sum = {0};
         struct step_input in = zero_case_input(c, NULL, step, updates);
-        for (int u = 0; u < l->count; u++) {
-            grads[u] = zero_reference_gradient(c, l, step, u);
-            zero_reference_norm(c, grads[u], l->units[u].n_pad, &sum);
-        }
-        struct update_scalars s = update_decide(&sum, in.loss_scale, in.clip);
+        bool compressed = c->freeze && c->world > 1 && updates >= c->freeze;
+        struct update_scalars s =
+            (compressed ? zero_reference_compressed : zero_reference_reduced)(c, l, &in, units);
         struct step_stats *out = &ref->stats[step];
         *out = (struct step_stats){.grad_norm = s.norm, .skipped = s.skip};
         for (int r = 0; r < c->world; r++) out->loss += zero_case_loss_sum(r, step) / ZERO_CASE_TOKENS;
         for (int u = 0; u < l->count; u++) {
-            if (!s.skip) zero_reference_update(&l->units[u], &in, &s, c->dtype, grads[u], p[u], m[u], v[u]);
-            ref->weights[step + 1][u] = zero_reference_round(c->dtype, p[u], l->units[u].n_pad);
-            free(grads[u]);
+            if (!s.skip) zero_reference_update(c, &l->units[u], &in, &s, &units[u]);
+            ref->weights[step + 1][u] = zero_reference_round(c->dtype, units[u].p, l->units[u].n_pad);
+            free(units[u].grad);
+            units[u].grad = NULL;
         }
         updates += !s.skip;
+        ref->compressed += compressed;
     }
-    for (int u = 0; u < l->count; u++) {
-        free(p[u]);
-        free(m[u]);
-        free(v[u]);
-    }
+    for (int u = 0; u < l->count; u++) zero_reference_unit_fini(&units[u]);
     return ref;
 }
 

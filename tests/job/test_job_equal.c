@@ -119,6 +119,27 @@ static void one_worker_is_local(void **state) {
     free(local.curve);
 }
 
+// 1-bit Adam is DeepSpeed's Adam, which corrects no bias, until freeze_step; behind it a run of its own, in which
+// nobody but one worker equals the run in one process: two have something to tell each other.
+static void onebit_warms_up_as_adam(void **state) {
+#define ONEBIT "--set optimizer.type=OneBitAdam --set optimizer.params.freeze_step="
+    const struct setting two = {"llama.json", "fp16", 2}, one = {"llama.json", "bf16", 1};
+    struct outcome adam = train(*state, &two, "zero:0", 1, "--set optimizer.params.bias_correction=false");
+    struct outcome warm = train(*state, &two, "zero:0", 1, ONEBIT "6"),
+                   cold = train(*state, &two, "zero:0", 1, ONEBIT "1");
+    assert_same(&adam, &warm, "zero:0, OneBitAdam", 1);
+    assert_string_not_equal(warm.hash, cold.hash);
+    struct outcome local = train(*state, &one, "local", 1, ONEBIT "2"),
+                   ring = train(*state, &one, "zero:0", 1, ONEBIT "2");
+    struct outcome turn =
+        train(*state, &two, "zero:0", 1, ONEBIT "1 --set zero_optimization.overlap_comm=false");
+    assert_same(&local, &ring, "zero:0, one worker", 1);
+    assert_same(&cold, &turn, "zero:0 without overlap", 1);
+    struct outcome *all[] = {&adam, &warm, &cold, &local, &ring, &turn};
+    for (int i = 0; i < 6; i++) free(all[i]->curve);
+#undef ONEBIT
+}
+
 static void assert_medium(const struct job_place *p, const char *launch, const char *medium) {
     cJSON *s = job_summary(p, "run");
     assert_string_equal(job_text(s, "launch"), launch);
@@ -210,10 +231,15 @@ static void another_seed_differs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_workers),          cmocka_unit_test(three_workers),
-        cmocka_unit_test(four_workers),         cmocka_unit_test(one_worker_is_local),
-        cmocka_unit_test(every_medium),         cmocka_unit_test(roles_one_by_one),
-        cmocka_unit_test(another_seed_differs), cmocka_unit_test(keys_commit_on_arrival),
+        cmocka_unit_test(two_workers),
+        cmocka_unit_test(three_workers),
+        cmocka_unit_test(four_workers),
+        cmocka_unit_test(one_worker_is_local),
+        cmocka_unit_test(every_medium),
+        cmocka_unit_test(roles_one_by_one),
+        cmocka_unit_test(another_seed_differs),
+        cmocka_unit_test(keys_commit_on_arrival),
+        cmocka_unit_test(onebit_warms_up_as_adam),
     };
     return cmocka_run_group_tests_name("equal", tests, job_setup, job_teardown);
 }

@@ -39,8 +39,8 @@ static void check_wire(const char *what, const cJSON *wire, bool silent) {
     cJSON_ArrayForEach(rank, wire) for (int i = 0; i < 2; i++) {
         double predicted = job_number(rank, pairs[i][0]), measured = job_number(rank, pairs[i][1]);
         if (predicted != measured)
-            fail_msg("%s, %s %.0f: %s %.0f, %s %.3f", what, cJSON_GetObjectItem(rank, "role")->valuestring,
-                     job_number(rank, "rank"), pairs[i][0], predicted, pairs[i][1], measured);
+            fail_msg("%s, rank %.0f: %s %.0f, %s %.3f", what, job_number(rank, "rank"), pairs[i][0],
+                     predicted, pairs[i][1], measured);
         assert_true(silent ? measured == 0 : measured > 0);
     }
 }
@@ -88,6 +88,36 @@ static void check(const struct job_place *p, const char *model, const char *topo
     check_micro(p, model, topology, workers, servers, dtype, 1);
 }
 
+// 1-bit Adam: each phase's bytes, and the run's mean of both.
+static void onebit(void **state) {
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    for (int k = 0; k < 3; k++) {
+        char options[512];
+        snprintf(
+            options, sizeof options,
+            "train --model %s --data data.txt --topology zero:0 --workers %d --dtype %s --steps 5 --seq 32 "
+            "--batch 1 --threads 1 --set eval_batches=1 --set optimizer.type=OneBitAdam --set "
+            "optimizer.params.freeze_step=2 --set fp16.initial_scale_power=4 --set "
+            "gradient_accumulation_steps=%d",
+            k ? "llama.json" : "gpt2.json", 2 + k % 2, dtypes[k], 1 + k % 2);
+        struct job_output out = job_run(*state, "%s --quiet --out run --force", options);
+        if (out.status) fail_msg("%s: %s", options, out.err);
+        job_output_free(&out);
+        cJSON *s = job_summary(*state, "run"), *wire = cJSON_GetObjectItem(s, "wire");
+        const cJSON *phases = cJSON_GetObjectItem(cJSON_GetArrayItem(wire, 0), "phases");
+        check_memory(options, cJSON_GetObjectItem(s, "memory"));
+        check_wire(options, wire, false);
+        check_wire(options, phases, false);
+        assert_int_equal(cJSON_GetArraySize(phases), 2);
+        assert_true(job_number(phases->child, "steps") == 2);
+        double ratio =
+            job_number(phases->child, "sent_per_step") / job_number(phases->child->next, "sent_per_step");
+        assert_true(ratio == (k ? 2 : 4) * 256.0 / 36);
+        check_dry_run(*state, options, s, options);
+        cJSON_Delete(s);
+    }
+}
+
 static void local_run(void **state) {
     check(*state, "gpt2.json", "local", 1, 1, "fp32");
     check(*state, "llama.json", "local", 1, 1, "bf16");
@@ -118,10 +148,8 @@ static void accumulation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(local_run),
-        cmocka_unit_test(rings),
-        cmocka_unit_test(stars),
-        cmocka_unit_test(accumulation),
+        cmocka_unit_test(local_run),    cmocka_unit_test(rings),  cmocka_unit_test(stars),
+        cmocka_unit_test(accumulation), cmocka_unit_test(onebit),
     };
     return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

@@ -93,7 +93,7 @@ static const struct {
      "scheduler.params.cycle_max_mom scheduler.params.decay_mom_rate "
      "scheduler.params.lr_range_test_min_lr scheduler.params.lr_range_test_step_size "
      "scheduler.params.lr_range_test_step_rate scheduler.params.lr_range_test_staircase "
-     "optimizer.params.bias_correction scheduler.type scheduler.params.warmup_min_lr "
+     "optimizer.params.bias_correction optimizer.params.freeze_step scheduler.type scheduler.params.warmup_min_lr "
      "scheduler.params.warmup_max_lr scheduler.params.warmup_num_steps "
      "scheduler.params.total_num_steps scheduler.params.warmup_type "
      "scheduler.params.warmup_min_ratio scheduler.params.cos_min_ratio fp16.loss_scale "

@@ -1,0 +1,143 @@
+// 1-bit Adam in stage 0 (Tang et al. 2021, algorithm 1; DeepSpeed's runtime/fp16/onebit/adam.py). Up to freeze_step
+// updates it is stage 0 with Adam. Behind them the variance stays and gradients are no longer reduced: what travels
+// is each rank's momentum, in one bit an element and a scale for each 256 (kernels/codec/onebit.h).
+//
+//     compute   .. backward | own norm |          | decide | encode u0 | encode u1 | ..      | update u0 | update u1 ..
+//     reduce                           | norm loss|        | all-to-all u0, sum, all-gather | u1 .. |
+//
+// encode      error + beta1 m + (1-beta1) g, of the whole unit, m being the same on all ranks: for each rank its
+//             shard's blocks. What they do not say stays in the error (worker error: n_pad).
+// sum         this rank's shard: the mean of what all ranks say of it, plus what it did not say before, encoded again
+//             (server error: S).
+// update      all ranks hear all shards' code: it is the momentum from now on, the same everywhere.
+//
+// Without overlap with the backward pass: the factor that clips is known behind it. As in DeepSpeed each rank clips its
+// own gradient by its own norm; the norm that is reported is the root mean square of the ranks'. An overflow anywhere
+// means that everyone skips, errors included.
+#include <math.h>
+
+#include "decentral/zero/zero_state.h"
+
+bool zero_onebit_on(const struct zero *z) {
+    return z->opt.optimizer.freeze_step && z->policy->gather_grads && z->source.size > 1;
+}
+
+bool zero_onebit_due(const struct zero *z) {
+    int64_t updates = z->onebit.known ? z->onebit.updates : z->base.start.updates;
+    return zero_onebit_on(z) && updates >= z->opt.optimizer.freeze_step;
+}
+
+void zero_onebit_carve(struct zero *z) {
+    if (!zero_onebit_on(z)) return;
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        struct zero_onebit_unit *o = &z->units[u].onebit;
+        int64_t n = z->opt.layout->units[u].n_pad, shard = unit_shard(z->opt.layout, u);
+        o->error = arena_take(&z->arena, MEM_OPTIMIZER, (size_t)n * sizeof(float));
+        o->server_error = arena_take(&z->arena, MEM_OPTIMIZER, (size_t)shard * sizeof(float));
+        o->said = arena_take(&z->arena, MEM_COMM, onebit_bytes(n));
+        o->heard = arena_take(&z->arena, MEM_COMM, onebit_bytes(n));
+    }
+    z->onebit.sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->onebit.sum);
+    z->onebit.own = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->onebit.own);
+}
+
+// Two exchanges of each shard's code with every other rank.
+void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire) {
+    uint64_t bytes = 0;
+    for (int u = 0; u < o->layout->count; u++)
+        bytes += 2 * (uint64_t)(o->layout->world - 1) * onebit_bytes(unit_shard(o->layout, u));
+    wire->later.updates = o->optimizer.freeze_step;
+    wire->later.sent_per_step = wire->later.received_per_step = bytes;
+}
+
+// Before anything of a step behind the warm-up has moved.
+void zero_onebit_begin(struct zero *z) {
+    struct wire_later *l = &z->base.wire_later;
+    if (l->steps++) return;
+    l->sent = atomic_load(&z->base.wire.payload_sent);
+    l->received = atomic_load(&z->base.wire.payload_received);
+}
+
+void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped) {
+    z->onebit.updates = in->updates + !skipped;
+    z->onebit.known = true;
+}
+
+void zero_onebit_norm(struct zero *z) {
+    for (int u = 0; u < z->opt.layout->count; u++)
+        op_sumsq(z->opt.compute, &(struct sumsq_args){.out = z->onebit.sum,
+                                                      .x = z->units[u].grad,
+                                                      .n = z->opt.layout->units[u].n_pad,
+                                                      .zero_out = u == 0,
+                                                      .dt = z->opt.dtype});
+}
+
+// A rank's gradient is that of its share of the global batch's mean: N times that is its own mean's.
+void zero_onebit_decide(struct zero *z, const struct step_input *in) {
+    double ranks = z->base.size, scale = (double)in->loss_scale;
+    op_decide(z->opt.compute, &(struct decide_args){.scalars = z->scalars,
+                                                    .sum = z->sum,
+                                                    .loss_scale = (float)(scale / sqrt(ranks)),
+                                                    .clip = in->clip});
+    op_decide(z->opt.compute, &(struct decide_args){.scalars = z->onebit.own,
+                                                    .sum = z->onebit.sum,
+                                                    .loss_scale = (float)(scale / ranks),
+                                                    .clip = in->clip});
+}
+
+static void encode(struct zero *z, int u, float beta1) {
+    struct zero_unit *zu = &z->units[u];
+    op_onebit_encode(z->opt.compute, &(struct onebit_encode_args){.out = zu->onebit.said,
+                                                                  .error = zu->onebit.error,
+                                                                  .m = zu->update.state[0],
+                                                                  .v = zu->update.state[1],
+                                                                  .grad = zu->grad,
+                                                                  .scalars = z->scalars,
+                                                                  .own = z->onebit.own,
+                                                                  .n = z->opt.layout->units[u].n_pad,
+                                                                  .beta1 = beta1,
+                                                                  .dt = z->opt.dtype});
+    event_record(zu->grad_done, z->opt.compute);
+    zu->onebit.encoded_at = timeline_moment(z->base.timeline);
+}
+
+// said: what this rank says to each; heard: what each says of this rank's shard; then said: what all shards become.
+static void exchange(struct zero *z, int u) {
+    struct zero_unit *zu = &z->units[u];
+    struct zero_onebit_unit *o = &zu->onebit;
+    int64_t shard = unit_shard(z->opt.layout, u), at = shard * z->base.rank;
+    size_t bytes = onebit_bytes(shard);
+    struct onebit_block *mine = o->said + at / ONEBIT_BLOCK;
+    struct zero_move m = {TRANSFER_GRADIENTS, u, (uint64_t)(z->base.size - 1) * bytes, {o->encoded_at}};
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
+    collective_all_to_all(z->reduce, z->reduce_stream, o->said, o->heard, bytes, DT_U8);
+    zero_move_end(z, z->reduce_stream, id);
+    op_onebit_sum(z->reduce_stream, &(struct onebit_sum_args){.out = mine,
+                                                              .in = o->heard,
+                                                              .error = o->server_error,
+                                                              .v = zu->update.state[1] + at,
+                                                              .scalars = z->scalars,
+                                                              .n = shard,
+                                                              .ranks = z->base.size});
+    o->exchange = zero_move_begin(z, z->reduce_stream, &m);
+    collective_all_gather(z->reduce, z->reduce_stream, mine, o->said, bytes, DT_U8);
+    zero_move_end(z, z->reduce_stream, o->exchange);
+    event_record(o->exchanged, z->reduce_stream);
+}
+
+void zero_onebit_update(struct zero *z, const struct step_input *in) {
+    const struct update_step step = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        encode(z, u, optimizer_beta1(&z->opt.optimizer, &step));
+        exchange(z, u);
+    }
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        struct zero_unit *zu = &z->units[u];
+        timeline_wait(z->base.timeline, z->opt.compute, zu->onebit.exchanged, zu->onebit.exchange);
+        zu->update.momentum = zu->onebit.said;
+        optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &step);
+        event_record(zu->updated, z->opt.compute);
+        zu->updated_at = 0;
+    }
+}

@@ -25,6 +25,12 @@ RUNS = {
     "08-llama-practice": (2, "fp16", 32, []),
     "09-zero3-bf16-auto": (3, "bf16", 8, []),
 }
+# What is then not on the device, by the ledger.
+OFFLOADED = {
+    "02-zero2-fp16-auto-offload": ("master", "optimizer"),
+    "05-zero3-offload-optimizer-cpu": ("master", "optimizer"),
+    "06-zero3-offload-param-cpu-missing-comma": ("master", "optimizer", "parameter"),
+}
 
 
 class DeepSpeedFiles(unittest.TestCase):
@@ -61,6 +67,9 @@ class DeepSpeedFiles(unittest.TestCase):
                     self.assertIn(word, said)
                 for m in summary["memory"]:
                     self.assertEqual(m["predicted"], m["peak"], name)
+                    for kind in OFFLOADED.get(name, ()):
+                        self.assertEqual(m["peak"][kind], 0, (name, kind))
+                    self.assertTrue(name not in OFFLOADED or m["peak"]["offload"] > 0, name)
                 off = [word for part in ("optimizer", "param") for word in
                        ("--set", f"zero_optimization.offload_{part}={{\"device\": \"none\"}}")]
                 # Several micro-batches (08) are summed in another order in other stages.

@@ -58,6 +58,11 @@ static cJSON *candidate_json(const struct plan_candidate *c) {
     json_put(o, "disk_bytes", c->disk_bytes);
     json_put(o, "server_bytes", c->server_bytes);
     json_put(o, "wire_bytes_per_step", c->wire_bytes);
+    cJSON *offload = cJSON_AddObjectToObject(o, "offload_per_step");
+    json_put(offload, "down", (double)c->offload.down);
+    json_put(offload, "up", (double)c->offload.up);
+    json_put(offload, "read", (double)c->offload.read);
+    json_put(offload, "written", (double)c->offload.written);
     json_put(o, "step_seconds", c->step.total_s);
     json_put(o, "compute_seconds", c->step.compute_s);
     json_put(o, "recompute_seconds", c->step.again_s);

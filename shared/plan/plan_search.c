@@ -49,22 +49,16 @@ static double busiest(const struct job *j) {
 // What a rank has to do in a step, from the prediction of the same run.
 static struct plan_work work_of(const struct job *j, const struct plan_candidate *c) {
     const struct config *cfg = j->config;
-    const char *optimizer = c->knob[KNOB_OPTIMIZER], *param = c->knob[KNOB_PARAM];
+    const struct offload_traffic *o = &c->offload;
     double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
-    double state = of_state(cfg, j), moved = (double)j->layout->params * (double)dtype_size(cfg->dtype);
-    struct plan_work w = {
+    return (struct plan_work){
         .flops = tokens * model_flops_per_token(&j->spec, cfg->seq).causal,
         .again_flops = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, cfg->seq).causal,
         .wire_bytes = c->wire_bytes,
-        .update_bytes = 2 * state,
-        .states_on_host = optimizer != NULL};
-    if (optimizer) w.host_link_bytes += moved / cfg->workers;
-    if (optimizer && !strcmp(optimizer, "nvme")) w.disk_bytes += 2 * state;
-    // The own shard comes up for each gather: forward and backward.
-    if (param) w.host_link_bytes += 2 * (double)cfg->accumulation * moved / cfg->workers;
-    if (param && !strcmp(param, "nvme"))
-        w.disk_bytes += (2 * (double)cfg->accumulation + 1) * moved / cfg->workers;
-    return w;
+        .update_bytes = 2 * of_state(cfg, j),
+        .states_on_host = c->knob[KNOB_OPTIMIZER] != NULL,
+        .host_link_bytes = (double)(o->down > o->up ? o->down : o->up),
+        .disk_bytes = (double)(o->read + o->written)};
 }
 
 static double disk_of(const struct job *j, const struct plan_candidate *c) {
@@ -87,6 +81,7 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
     c->disk_bytes = disk_of(j, c);
     c->server_bytes = largest_server(j);
     c->wire_bytes = busiest(j);
+    c->offload = p.wire.offload;
     c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
     struct plan_work w = work_of(j, c);
     c->step = plan_step_of(&w, &q->rates);

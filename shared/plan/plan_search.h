@@ -8,6 +8,7 @@
 
 #include "shared/command/cli.h"
 #include "shared/config/config.h"
+#include "shared/core/topology.h"
 #include "shared/plan/plan_rates.h"
 
 #define PLAN_KNOBS 3  // rows of plan_knobs
@@ -31,14 +32,15 @@ struct plan_question {
 
 struct plan_candidate {
     char topology[24];
-    const char *knob[PLAN_KNOBS];  // the value of each, or NULL
-    int64_t batch;                 // sequences of a micro-batch
-    int64_t tokens;                // of a step, of all workers
-    double device_bytes;           // of a worker: the ledger, on a GPU with the allowance of memory_need.h
-    double host_bytes;             // of a worker beside it, with the allowance
-    double disk_bytes;             // of a worker
-    double server_bytes;           // of the largest server; 0: there is none
-    double wire_bytes;             // of a step: the larger way of the busiest rank
+    const char *knob[PLAN_KNOBS];    // the value of each, or NULL
+    int64_t batch;                   // sequences of a micro-batch
+    int64_t tokens;                  // of a step, of all workers
+    double device_bytes;             // of a worker: the ledger, on a GPU with the allowance of memory_need.h
+    double host_bytes;               // of a worker beside it, with the allowance
+    double disk_bytes;               // of a worker
+    double server_bytes;             // of the largest server; 0: there is none
+    double wire_bytes;               // of a step: the larger way of the busiest rank
+    struct offload_traffic offload;  // of a worker's step
     struct plan_step step;
     double tokens_per_s;
     bool fits;

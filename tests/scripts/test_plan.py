@@ -57,6 +57,21 @@ class Plan(unittest.TestCase):
         self.assertEqual(doc["plans"][0]["bound"], "wire")
         self.assertGreater(max(moved), min(moved))
 
+    def test_a_slow_link_to_the_host_puts_offload_last(self):
+        args = ["--device-memory", "4G", "--most-batch", "1", "--topology", "zero:3", *self.common]
+        fast, _ = plan(*args)
+        slow, _ = plan(*args, "--host-link-rate", "0.001")
+        for p in slow["plans"]:
+            moved = max(p["offload_per_step"]["down"], p["offload_per_step"]["up"])
+            self.assertEqual(moved > 0, p["offload_optimizer"] != "none", p)
+            if moved:
+                self.assertEqual(p["bound"], "host link")
+                self.assertAlmostEqual(p["update_seconds"], moved / 1e6, places=6)
+        place = [p["offload_optimizer"] != "none" for p in slow["plans"]]
+        self.assertIn(True, place)
+        self.assertEqual(place, sorted(place))
+        self.assertEqual(len(fast["plans"]), len(slow["plans"]))
+
     def test_one_topology_alone(self):
         doc, _ = plan("--device-memory", "4G", "--topology", "zero:3", *self.common)
         self.assertEqual({p["topology"] for p in doc["plans"]}, {"zero:3"})

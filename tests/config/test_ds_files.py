@@ -18,6 +18,7 @@ RUNS = {
     "01-zero1-adam-warmup": (1, "fp32", 8, []),
     "02-zero2-fp16-auto-offload": (2, "fp32", 8, ["unknown key min_lr is ignored", "offload_param",
                                                   "without effect below stage 3, in DeepSpeed as here"]),
+    "03-onebit-adam-nccl": (0, "fp32", 8, []),
     "04-zero3-fp16-adamw": (3, "fp16", 8, []),
     "05-zero3-offload-optimizer-cpu": (3, "fp32", 8, []),
     "06-zero3-offload-param-cpu-missing-comma": (3, "fp32", 8, []),
@@ -81,15 +82,8 @@ class DeepSpeedFiles(unittest.TestCase):
         self.assertEqual(p.returncode, 2, p.stderr)
         self.assertRegex(p.stderr, r"nvme_path /nvme_data does not exist: give it with --set \S+nvme_path=DIR")
 
-    def test_one_bit_adam_is_refused(self):
-        p = self.run_it("03-onebit-adam-nccl")
-        if "OneBitAdam is not supported yet" not in p.stderr:
-            self.fail(f"03 is no longer refused: give it a row in RUNS\n{p.stderr}")
-        self.assertEqual(p.returncode, 2)
-        self.assertRegex(p.stderr, "03-onebit-adam-nccl.json: optimizer.type: .*another in its place would change the results")
-
     def test_all_files_are_here(self):
-        self.assertEqual({f[:-5] for f in os.listdir(FILES) if f.endswith(".json")}, {*RUNS, "03-onebit-adam-nccl"})
+        self.assertEqual({f[:-5] for f in os.listdir(FILES) if f.endswith(".json")}, {*RUNS})
 
 
 if __name__ == "__main__":

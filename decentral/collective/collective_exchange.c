@@ -6,7 +6,7 @@
 #include "shared/core/error.h"
 
 #define CHUNK_BYTES ((size_t)1 << 20)
-#define WHOLE_BYTES ((size_t)64 << 10)   // what takes as long to move as to begin moving
+#define WHOLE_BYTES ((size_t)512 << 10)  // one wait costs less than what two would hide
 #define SLICE_BYTES ((size_t)128 << 10)  // of a sum between two looks at what is under way
 
 void exchanger_init(struct exchanger *x, const struct collective_options *o) {
@@ -25,7 +25,7 @@ void exchanger_fini(struct exchanger *x) {
 }
 
 size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt) {
-    return collective_staging_bytes(size, max_count, dt, CHUNK_BYTES);
+    return collective_staging_bytes(size, max_count, dt, 2 * CHUNK_BYTES);
 }
 
 size_t exchange_host_bytes(int size, size_t max_count, enum dtype dt) {

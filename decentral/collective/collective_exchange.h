@@ -30,7 +30,7 @@ struct exchanger {
 
 void exchanger_init(struct exchanger *x, const struct collective_options *o);  // after collective_impl_init
 void exchanger_fini(struct exchanger *x);
-// Bytes that let a reduction of max_count elements a rank run in few chunks: at most 1 MiB for each peer, of two chunks.
+// Bytes that let a reduction of max_count elements a rank run in few chunks: at most 2 MiB for each peer, two chunks.
 size_t exchange_staging_bytes(int size, size_t max_count, enum dtype dt);
 // Bytes of page-locked memory that let calls of max_count elements a block run in few chunks: at most 1 MiB a
 // block.

@@ -16,20 +16,23 @@
 #include "shared/launch/stop.h"
 
 static struct zero_options options_of(const struct config *c, const struct layout *l) {
-    return (struct zero_options){.stage = c->variant,
-                                 .layout = l,
-                                 .dtype = c->dtype,
-                                 .optimizer = c->optimizer,
-                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
-                                 .group = (int)c->reduce_group,
-                                 .in_turn = c->no_overlap,
-                                 .accumulation = c->accumulation,
-                                 .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
-                                             .page_locked = c->offload_optimizer.pin_memory,
-                                             .params = c->offload_param.device != OFFLOAD_NONE,
-                                             .params_page_locked = c->offload_param.pin_memory,
-                                             .ratio = c->offload_optimizer.ratio},
-                                 .deadline_s = (double)c->deadline_ms * 1e-3};
+    return (struct zero_options){
+        .stage = c->variant,
+        .layout = l,
+        .dtype = c->dtype,
+        .optimizer = c->optimizer,
+        .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+        .group = (int)c->reduce_group,
+        .in_turn = c->no_overlap,
+        .accumulation = c->accumulation,
+        .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
+                    .page_locked = c->offload_optimizer.pin_memory,
+                    .params = c->offload_param.device != OFFLOAD_NONE,
+                    .params_page_locked = c->offload_param.pin_memory,
+                    .ratio = c->offload_optimizer.ratio,
+                    .disk =
+                        c->offload_optimizer.device == OFFLOAD_NVME ? c->offload_optimizer.nvme_path : NULL},
+        .deadline_s = (double)c->deadline_ms * 1e-3};
 }
 
 // ---------------------------------------------------------------- before anything starts

@@ -13,17 +13,22 @@
 // A host's update is the CPU's operation, which gives the bits of every device's. A step that is skipped writes no weights;
 // what goes up then is the master once more, rounded, which is what the device has.
 //
+// On disk (Rajbhandari et al. 2021, section 5.2) a unit's master and states are read into one of two buffers before its update
+// and written back behind it, on streams of their own.
+//
 // Weights of stage 3 may lie there as well (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). The update writes them where
 // they lie, and each gather first brings the rank's own shard up, into its place of the slot.
 //
 // Memory  offload   masters and states; with page_locked, on a device with memory of its own, pinned
 //         staging   gradient and weights, twice: pinned there, offload where the device's memory is the host's
 // In fp32 a run without offload has no masters: here they are the host's, beside the device's weights.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
+#include "shared/state/part_file.h"
 
 bool zero_offloads(const struct zero *z, int u) {
     const struct layout *l = z->opt.layout;
@@ -43,22 +48,50 @@ static enum mem_class class_of_state(const struct zero *z) {
     return z->opt.device_memory && z->opt.offload.page_locked ? MEM_HOST : MEM_OFFLOAD;
 }
 
+bool zero_offload_on_disk(const struct zero *z, int u) {
+    return z->opt.offload.disk && z->units[u].offloaded;
+}
+
+// In the file: of one kind, the master or a state; of all.
+static size_t kind_bytes(const struct zero *z, int u) {
+    return disk_round((size_t)unit_shard(z->opt.layout, u) * sizeof(float));
+}
+static size_t region_bytes(const struct zero *z, int u) {
+    return (size_t)(1 + z->opt.optimizer.row->states) * kind_bytes(z, u);
+}
+
+static char *take_aligned(struct zero *z, size_t bytes) {
+    void *p = arena_take(&z->arena, class_of_state(z), bytes + DISK_ALIGN - DEV_ALIGN);
+    return p ? disk_aligned(p) : NULL;
+}
+
 void zero_offload_carve_unit(struct zero *z, int u) {
     struct update_range *r = &z->units[u].update;
     size_t bytes = (size_t)(r->end - r->begin) * sizeof(float);
     // In fp32 the weights are the master, where both are on the host.
     bool own = z->opt.dtype != DT_F32 || !z->opt.offload.params;
+    z->units[u].region = z->offload.file_bytes;
+    if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
+    if (z->opt.offload.disk) {
+        disk_take(&z->offload.file_bytes, region_bytes(z, u));
+        return;
+    }
     r->master = own ? arena_take(&z->arena, class_of_state(z), bytes) : r->weight;
     if (!own) r->weight = NULL;
     for (int i = 0; i < z->opt.optimizer.row->states; i++)
         r->state[i] = arena_take(&z->arena, class_of_state(z), bytes);
-    if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
 }
 
 void zero_offload_carve(struct zero *z) {
     struct zero_offload *o = &z->offload;
     enum mem_class class = z->opt.device_memory ? MEM_HOST : MEM_OFFLOAD;
     size_t bytes = (size_t)o->elements * dtype_size(z->opt.dtype);
+    if (z->opt.offload.disk && o->elements) {
+        o->kind_bytes = disk_round((size_t)o->elements * sizeof(float));
+        o->state_bytes = (size_t)(1 + z->opt.optimizer.row->states) * o->kind_bytes;
+        o->reading = take_aligned(z, o->kind_bytes);
+        for (int i = 0; i < ZERO_STAGED; i++) o->state[i] = take_aligned(z, o->state_bytes);
+    }
     for (int i = 0; i < ZERO_STAGED; i++) {
         o->grad[i] = arena_take(&z->arena, class, bytes);
         if (!z->opt.offload.params) o->weight[i] = arena_take(&z->arena, class, bytes);
@@ -75,6 +108,7 @@ struct offload_traffic zero_offload_traffic(const struct zero *z) {
     zero_gathers(z->policy, &z->opt, gathers);
     for (int u = 0; u < z->opt.layout->count; u++) {
         if (z->units[u].offloaded) t.down += unit_bytes(z, u);
+        if (zero_offload_on_disk(z, u)) t.read = t.written += region_bytes(z, u);
         if (z->opt.offload.params)
             t.up += (uint64_t)gathers[u] * unit_bytes(z, u);
         else if (z->units[u].offloaded)
@@ -86,14 +120,32 @@ struct offload_traffic zero_offload_traffic(const struct zero *z) {
 
 // ---------------------------------------------------------------- life
 static void for_each_event(struct zero_offload *o, struct device *dev, bool *lacks) {
-    struct event **all[] = {&o->landed[0], &o->landed[1], &o->updated[0], &o->updated[1],
-                            &o->risen[0],  &o->risen[1],  &o->over};
+    struct event **all[] = {&o->landed[0],  &o->landed[1],  &o->updated[0], &o->updated[1],
+                            &o->risen[0],   &o->risen[1],   &o->over,       &o->fetched[0],
+                            &o->fetched[1], &o->written[0], &o->written[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!dev)
             event_destroy(all[i]);
         else if (!(*all[i] = event_create(dev)))
             *lacks = true;
     }
+}
+
+static int open_disk(struct zero *z) {
+    struct zero_offload *o = &z->offload;
+    char label[32];
+    snprintf(label, sizeof label, "rank %d", z->base.rank);
+    o->read = stream_create(z->opt.dev, "offload read");
+    o->write = stream_create(z->opt.dev, "offload write");
+    if (!o->read || !o->write) return fail("%s: cannot create the streams of a disk", label);
+    if (disk_store_create(&o->store,
+                          &(struct disk_store_options){.dir = z->opt.offload.disk,
+                                                       .key = "zero_optimization.offload_optimizer.nvme_path",
+                                                       .label = label,
+                                                       .bytes = o->file_bytes}))
+        return -1;
+    if (disk_store_remark(o->store) && z->base.rank == 0) warn("%s", disk_store_remark(o->store));
+    return 0;
 }
 
 int zero_offload_open(struct zero *z) {
@@ -108,6 +160,7 @@ int zero_offload_open(struct zero *z) {
     if (lacks || !o->down || !o->update || !o->up)
         return fail("rank %d: cannot create the streams of offloaded state: %s", z->base.rank,
                     dev_error(z->opt.dev));
+    if (z->opt.offload.disk && open_disk(z)) return -1;
     stream_phase(o->down, PHASE_COMM);
     stream_phase(o->update, PHASE_OPTIMIZER);
     stream_phase(o->up, PHASE_COMM);
@@ -119,6 +172,9 @@ void zero_offload_close(struct zero *z) {
     stream_destroy(&o->down);
     stream_destroy(&o->update);
     stream_destroy(&o->up);
+    stream_destroy(&o->read);
+    stream_destroy(&o->write);
+    disk_store_destroy(&o->store);
     for_each_event(o, NULL, NULL);
     free(o->tasks);
     o->tasks = NULL;
@@ -144,8 +200,55 @@ static int update_run(void *arg) {
     struct update_range r = z->units[task->unit].update;
     r.grad = z->offload.grad[task->at];
     if (!z->opt.offload.params) r.weight = z->offload.weight[task->at];
+    if (z->opt.offload.disk) {
+        char *at = z->offload.state[task->at];
+        r.master = (float *)at;
+        for (int k = 0; k < z->opt.optimizer.row->states; k++)
+            r.state[k] = (float *)(at + (size_t)(k + 1) * kind_bytes(z, task->unit));
+    }
     if (z->host_scalars->skip) return z->opt.offload.params ? 0 : round_master(z, &r);
     return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
+}
+
+// A unit's region of the file, whole: one read and one write of it.
+static struct disk_range range_of(const struct zero *z, int u) {
+    return (struct disk_range){z->units[u].region, region_bytes(z, u), z->opt.layout->units[u].name};
+}
+
+static void fetch(struct zero *z, int u, int at) {
+    struct zero_offload *o = &z->offload;
+    stream_wait_event(o->read, o->written[at]);
+    disk_store_read(o->store, o->read, o->state[at], range_of(z, u));
+    event_record(o->fetched[at], o->read);
+    stream_wait_event(o->update, o->fetched[at]);
+    atomic_fetch_add(&z->base.wire.disk_read, region_bytes(z, u));
+}
+
+// Behind the weights of u, so that who waits for the write waits for all of u.
+static void store(struct zero *z, int u, int at) {
+    struct zero_offload *o = &z->offload;
+    stream_wait_event(o->write, z->units[u].updated);
+    disk_store_write(o->store, o->write, o->state[at], range_of(z, u));
+    event_record(o->written[at], o->write);
+    event_record(o->over, o->write);
+    atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
+}
+
+int zero_offload_put(struct zero *z, int u, int kind, const float *shard) {
+    struct disk_range r = {z->units[u].region + (size_t)kind * kind_bytes(z, u), kind_bytes(z, u),
+                           z->opt.layout->units[u].name};
+    if (zero_offload_sync(z)) return -1;
+    memset(z->offload.reading, 0, r.bytes);
+    memcpy(z->offload.reading, shard, (size_t)unit_shard(z->opt.layout, u) * sizeof(float));
+    return disk_store_save(z->offload.store, z->offload.reading, r);
+}
+
+const float *zero_offload_get(void *ctx, const struct state_range *s) {
+    struct zero *z = ctx;
+    struct disk_range r = {z->units[s->unit].region + (size_t)s->kind * kind_bytes(z, s->unit),
+                           kind_bytes(z, s->unit), z->opt.layout->units[s->unit].name};
+    return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL
+                                                                    : (const float *)z->offload.reading;
 }
 
 // Units take the staging in turn, whatever units come between them that are not offloaded.
@@ -171,6 +274,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     stream_wait_event(o->update, z->stats);
     stream_wait_event(o->update, o->landed[at]);
     stream_wait_event(o->update, o->risen[at]);
+    if (o->store) fetch(z, u, at);
     stream_host(o->update, "update", update_run, task);
     event_record(o->updated[at], o->update);
     atomic_fetch_add(&z->base.wire.host_down, bytes);
@@ -178,6 +282,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     if (z->opt.offload.params) {
         event_record(zu->updated, o->update);
         event_record(o->over, o->update);
+        if (o->store) store(z, u, at);
         return;
     }
     stream_wait_event(o->up, o->updated[at]);
@@ -186,6 +291,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     event_record(zu->updated, o->up);
     event_record(o->over, o->up);
     atomic_fetch_add(&z->base.wire.host_up, bytes);
+    if (o->store) store(z, u, at);
 }
 
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass) {
@@ -203,5 +309,6 @@ void zero_offload_settle(struct zero *z) {
 
 int zero_offload_sync(struct zero *z) {
     struct zero_offload *o = &z->offload;
-    return o->elements ? stream_sync(o->down) | stream_sync(o->update) | stream_sync(o->up) : 0;
+    int rc = o->elements ? stream_sync(o->down) | stream_sync(o->update) | stream_sync(o->up) : 0;
+    return o->store ? rc | stream_sync(o->read) | stream_sync(o->write) : rc;
 }

@@ -30,8 +30,9 @@ struct zero_offload_options {
     bool
         params;  // weights too, where they are shards (ZeRO-Infinity, Rajbhandari et al. 2021); with all of optimizer
     bool params_page_locked;
-    double ratio;  // of the optimizer's elements, in units from the first one on; 0: all
-    int threads;   // of the host's update; 0: one
+    double ratio;      // of the optimizer's elements, in units from the first one on; 0: all
+    int threads;       // of the host's update; 0: one
+    const char *disk;  // masters and states lie in a file in this directory; NULL: in memory
 };
 
 struct zero_options {

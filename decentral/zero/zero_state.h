@@ -17,6 +17,7 @@
 
 #include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
+#include "shared/offload/disk_store.h"
 #include "shared/time/timeline.h"
 
 // 1-bit Adam: zero_onebit.c. Elements of fp32, blocks of the code.
@@ -35,6 +36,7 @@ struct zero_unit {
     void *grad_shard;            // (S): likewise
     struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master
     int shape;                   // the first unit with the same gaps between tensors
+    size_t region;               // of the file, where its master and states lie there
     bool offloaded;  // update.master and update.state are on the host, and weight is where it leaves weights
     struct event *updated, *gathered, *grad_done;
     struct zero_onebit_unit onebit;
@@ -87,6 +89,12 @@ struct zero_offload {
     struct event *over;               // everything that has been asked for
     struct zero_offload_task *tasks;  // (2, layout->count): of this step, and of the one before it
     int turn;                         // which of the two
+    // Masters and states on disk: a unit's as they lie in the file, | master | state | state |, each up to DISK_ALIGN.
+    struct disk_store *store;
+    size_t file_bytes, state_bytes, kind_bytes;  // of the file; of the largest unit, and of one of its kinds
+    char *state[ZERO_STAGED], *reading;          // host, aligned: (state_bytes); (kind_bytes), of checkpoints
+    struct stream *read, *write;
+    struct event *fetched[ZERO_STAGED], *written[ZERO_STAGED];
 };
 
 struct zero {
@@ -180,6 +188,11 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step);
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass);
 // Compute waits for all that has been asked for. Before a step's decision, which the host's updates read.
 void zero_offload_settle(struct zero *z);
+// Of a unit whose state is on disk: writes a kind's shard there, at once; reads one for a checkpoint, where it stays until
+// the next (a state_range's read). -1, or NULL: after logging.
+bool zero_offload_on_disk(const struct zero *z, int u);
+int zero_offload_put(struct zero *z, int u, int kind, const float *shard);
+const float *zero_offload_get(void *z, const struct state_range *r);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
 
 // ---- zero_onebit.c

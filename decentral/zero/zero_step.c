@@ -206,12 +206,15 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     void *rounded = xcalloc(1, bytes);
     for (int64_t i = 0; i < n; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
     dev_copy(z->opt.compute, whole ? zu->weights : zu->weight_shard, rounded, bytes);
-    if (t->dtype != DT_F32 || zu->offloaded)
+    int written = 0;
+    if (zero_offload_on_disk(z, u))
+        written = zero_offload_put(z, u, STATE_MASTER, values + zu->update.begin);
+    else if (t->dtype != DT_F32 || zu->offloaded)
         dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
                  (size_t)(zu->update.end - zu->update.begin) * sizeof(float));
     event_record(zu->updated, z->opt.compute);
     forget_slots(z);
-    int rc = stream_sync(z->opt.compute);
+    int rc = stream_sync(z->opt.compute) | written;
     free(rounded);
     return rc == 0 ? 0 : fail_all(z, "loading the weights failed");
 }
@@ -225,7 +228,13 @@ int zero_state(struct topology *t, int index, struct state_range *out) {
     const struct update_range *r = &z->units[u].update;
     int64_t shard = unit_shard(z->opt.layout, u), begin = shard * t->rank;
     const float *held = kind == STATE_MASTER ? r->master : r->state[kind - STATE_OPTIMIZER];
-    *out = (struct state_range){u, kind, begin, begin + shard, held + (begin - r->begin)};
+    *out = (struct state_range){.unit = u, .kind = kind, .begin = begin, .end = begin + shard};
+    if (zero_offload_on_disk(z, u)) {
+        out->read = zero_offload_get;
+        out->ctx = t;
+    } else {
+        out->data = held + (begin - r->begin);
+    }
     return 0;
 }
 
@@ -250,6 +259,10 @@ int zero_load(struct topology *t, struct checkpoint *c) {
         for (int k = 0; k < states && !rc; k++) {
             rc = checkpoint_read(c, l, u, STATE_OPTIMIZER + k, r->begin, r->end, values);
             if (rc) break;
+            if (zero_offload_on_disk(z, u)) {
+                rc = zero_offload_put(z, u, STATE_OPTIMIZER + k, values);
+                continue;
+            }
             dev_copy(z->opt.compute, r->state[k], values, (size_t)(r->end - r->begin) * sizeof *values);
             if (stream_sync(z->opt.compute)) rc = fail_all(z, "loading a checkpoint failed");
         }

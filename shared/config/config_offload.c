@@ -62,13 +62,12 @@ int config_resolve_offload(struct reading *r) {
     if (ring && c->variant < 3 && p->device)
         config_note(r, &(struct note){.topic = NOTE_STAGE_3, .path = param_key});
     if (!ring || c->variant < 3) p->device = OFFLOAD_NONE;
-    static const char not_yet[] = "the results stay the same and memory does not";
-    if (o->device == OFFLOAD_NVME && ring)
-        config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = optimizer_device, .why = not_yet});
-    if (p->device == OFFLOAD_NVME || (p->device && o->device == OFFLOAD_NVME))
-        config_note(r, &(struct note){.topic = NOTE_IGNORED, .path = param_device, .why = not_yet});
-    if (p->device == OFFLOAD_NVME || o->device == OFFLOAD_NVME) p->device = OFFLOAD_NONE;
-    if (o->device == OFFLOAD_NVME) o->device = OFFLOAD_NONE;
+    if (p->device == OFFLOAD_NVME) {
+        p->device = OFFLOAD_CPU;
+        config_note(r, &(struct note){.topic = NOTE_IGNORED,
+                                      .path = param_device,
+                                      .why = "weights are kept in host memory, not on disk"});
+    }
     if (!ring || o->ratio == 0) o->device = OFFLOAD_NONE;
     if (p->device && (!o->device || o->ratio < 1))
         return fail(

@@ -30,6 +30,9 @@ struct state_range {
     int kind;  // enum state_kind
     int64_t begin, end;
     const float *data;  // element `begin`; part_file does not look at it
+    // Where it is not in memory: brings all of it there until the next call; blocks. NULL: after logging.
+    const float *(*read)(void *ctx, const struct state_range *r);
+    void *ctx;
 };
 
 // Numbers beside the tensors. values: read by part_file_finish, not before.

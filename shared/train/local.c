@@ -164,8 +164,11 @@ static int local_state(struct topology *base, int index, struct state_range *out
     int kinds = 1 + t->optimizer.row->states, u = index / kinds, kind = index % kinds;
     if (u >= base->layout->count) return -1;
     const struct update_range *r = &t->units[u].update;
-    *out = (struct state_range){u, kind, r->begin, r->end,
-                                kind == STATE_MASTER ? r->master : r->state[kind - STATE_OPTIMIZER]};
+    *out = (struct state_range){.unit = u,
+                                .kind = kind,
+                                .begin = r->begin,
+                                .end = r->end,
+                                .data = kind == STATE_MASTER ? r->master : r->state[kind - STATE_OPTIMIZER]};
     return 0;
 }
 

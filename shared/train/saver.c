@@ -82,10 +82,12 @@ static void write_ranges(struct saver *s, struct part_file *f) {
     int rc = 0;
     for (int i = 0; i < s->count && !rc; i++) {
         const struct state_range *r = &s->ranges[i];
-        if (s->gear->staging)
+        if (s->gear->staging && !r->read) {
             rc = write_slices(s, f, i);
-        else
-            rc = part_file_write(f, i, r->begin, r->end, copy ? copy : r->data);
+        } else {
+            const float *data = copy ? copy : r->read ? r->read(r->ctx, r) : r->data;
+            rc = data ? part_file_write(f, i, r->begin, r->end, data) : -1;
+        }
         if (copy) copy += r->end - r->begin;
     }
 }
@@ -188,10 +190,24 @@ void saver_hold(struct saver *s) {
     stream_host(s->t->compute, "checkpoint", hold_ends, s);
 }
 
-static void copy_aside(const struct saver *s) {
+// Of ranges that are not in memory, on the checkpoint stream's thread.
+static int read_aside(void *arg) {
+    struct saver *s = arg;
+    float *to = s->gear->copy;
+    for (int i = 0; i < s->count; to += s->ranges[i].end - s->ranges[i].begin, i++) {
+        const struct state_range *r = &s->ranges[i];
+        const float *data = r->read ? r->read(r->ctx, r) : NULL;
+        if (r->read && !data) return -1;
+        if (data) memcpy(to, data, bytes_of(r));
+    }
+    return 0;
+}
+
+static void copy_aside(struct saver *s) {
     float *to = s->gear->copy;
     for (int i = 0; i < s->count; to += s->ranges[i].end - s->ranges[i].begin, i++)
-        dev_copy(s->gear->stream, to, s->ranges[i].data, bytes_of(&s->ranges[i]));
+        if (!s->ranges[i].read) dev_copy(s->gear->stream, to, s->ranges[i].data, bytes_of(&s->ranges[i]));
+    stream_host(s->gear->stream, "checkpoint", read_aside, s);
 }
 
 void saver_keep(struct saver *s, const struct train_state *now) {

@@ -89,8 +89,8 @@ static void test_ds_03_to_07(void **state) {
     for (int i = 0; i < 3; i++) {
         c = ds(offload[i]);
         assert_string_equal(c->topology, "zero:3");
-        assert_int_equal(c->offload_optimizer.device, i < 2 ? OFFLOAD_CPU : OFFLOAD_NONE);
-        assert_int_equal(c->offload_param.device, i == 1 ? OFFLOAD_CPU : OFFLOAD_NONE);
+        assert_int_equal(c->offload_optimizer.device, i < 2 ? OFFLOAD_CPU : OFFLOAD_NVME);
+        assert_int_equal(c->offload_param.device, i > 0 ? OFFLOAD_CPU : OFFLOAD_NONE);
         assert_true((strstr(said, "offload_param") != NULL) == (i > 1));
         config_destroy(&c);
     }

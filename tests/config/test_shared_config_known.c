@@ -110,8 +110,10 @@ static void test_offload(void **state) {
     struct config *c = accept(
         "{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
         "\"/tmp\"},"
-        "\"offload_optimizer\": {\"device\": \"none\", \"nvme_path\": \"/no/such/dir\"}}}");
-    assert_words(said, "warning|not supported yet and ignored|offload_param", "nvme");
+        "\"offload_optimizer\": {\"device\": \"cpu\", \"nvme_path\": \"/no/such/dir\"}}}");
+    assert_words(said, "warning|not supported yet and ignored|weights are kept in host memory|offload_param",
+                 "nvme");
+    assert_int_equal(c->offload_param.device, OFFLOAD_CPU);
     config_destroy(&c);
 }
 

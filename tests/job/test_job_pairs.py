@@ -32,6 +32,7 @@ SAME = {  # none of these may change a bit
     "topology": {t: ["--topology", t] for t in ("zero:0", "zero:1", "zero:2", "zero:3", "ps:sync")},
     "offload": {"none": [], "cpu": ["--set", OFFLOAD + "device=cpu"],
                 "params": ["--set", OFFLOAD + "device=cpu", "--set", "zero_optimization.offload_param.device=cpu"],
+                "disk": ["--set", OFFLOAD + "device=nvme", "--set", OFFLOAD + "nvme_path=DISK"],
                 "half": ["--set", OFFLOAD + "device=cpu", "--set", OFFLOAD + "ratio=0.5"]},
     "recompute": {
         "none": [],

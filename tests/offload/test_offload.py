@@ -56,6 +56,19 @@ class Bits(Offload):
             shard = memory["peak"]["master"] // 2  # of the 16-bit weights
             self.assertEqual((rank["offload"]["down_per_step"], rank["offload"]["up_per_step"]), (shard, shard))
 
+    def test_a_file_has_what_memory_had(self):
+        words = ["--topology", "zero:1", "--dtype", "fp32"]
+        host, disk = self.run_of("host", *words, *self.offload(device="cpu")), self.run_of("disk", *words, *self.offload(device="nvme", nvme_path=self.dir))
+        self.assertEqual(host["weights_hash"], disk["weights_hash"])
+        for rank, was in zip(disk["memory"], host["memory"]):
+            self.assertEqual(rank["predicted"], rank["peak"])
+            self.assertNotEqual(rank["peak"]["offload"], was["peak"]["offload"])
+        for rank, memory in zip(disk["wire"], disk["memory"]):
+            moved = rank["offload"]
+            self.assertEqual(moved["read_per_step"], moved["written_per_step"])
+            # Master and two moments, each rounded up to 4096 bytes.
+            self.assertGreaterEqual(moved["read_per_step"], 3 * memory["peak"]["parameter"] // 2)
+
     def test_snapshots_are_of_the_updated_weights(self):
         curves = []
         for words in ([], self.offload(device="cpu"), self.offload(device="cpu") + PARAM):
@@ -84,7 +97,8 @@ class Checkpoints(Offload):
     def test_a_run_goes_on_with_and_without(self):
         whole = self.run_of("whole", "--topology", "zero:2")["weights_hash"]
         cpu, background = self.offload(device="cpu"), ["--set", "recovery.checkpoint_background=true"]
-        for first, second in ((cpu + background, cpu + PARAM), (cpu, []), ([], cpu)):
+        disk = self.offload(device="nvme", nvme_path=self.dir)
+        for first, second in ((disk, []), (cpu, disk + PARAM), (disk + background, disk), (cpu + background, cpu + PARAM), (cpu, []), ([], cpu)):
             with self.subTest(first=first, second=second):
                 self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
                 end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)

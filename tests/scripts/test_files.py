@@ -37,6 +37,8 @@ RUNS = {
                "--set", "scheduler.params.total_num_steps=3", *WARMUP],
     "cycle": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=OneCycle", "--set", "optimizer.type=Lion",
               "--set", "scheduler.params.cycle_min_lr=1e-4", "--set", "scheduler.params.cycle_max_lr=1e-3"],
+    "onebit": ["--topology", "zero:0", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--set",
+               "optimizer.type=OneBitAdam", "--set", "optimizer.params.freeze_step=1"],
     "range": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=LRRangeTest", "--set", "optimizer.type=SGD",
               "--set", "tensorboard.output_path=curves", "--set", "csv_monitor.output_path=curves"],
 }

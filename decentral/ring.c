@@ -25,6 +25,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
         .group = (int)c->reduce_group,
         .in_turn = c->no_overlap,
         .accumulation = c->accumulation,
+        .sums_in_fp32 = config_sums_in_fp32(c),
         .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
                     .page_locked = c->offload_optimizer.pin_memory,
                     .params = c->offload_param.device != OFFLOAD_NONE,

@@ -34,6 +34,7 @@ static int zero_begin_micro(struct topology *t, int index, int count) {
 
 static int zero_grad_ready(struct topology *t, int u) {
     struct zero *z = zero_of(t);
+    zero_grad_written(z, u);
     event_record(z->units[u].grad_done, z->opt.compute);
     uint64_t at = timeline_moment(t->timeline);
     zero_release_weights(z, u, at);
@@ -83,6 +84,7 @@ static void zero_destroy(struct topology *t) {
     zero_time_close(z);
     arena_release(&z->arena);
     free(z->units);
+    grad_sums_free(&z->sums);
     free(z);
 }
 
@@ -199,6 +201,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     wire->offload = zero_offload_traffic(&z);
     if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
     free(z.units);
+    grad_sums_free(&z.sums);
     return 0;
 }
 

@@ -20,7 +20,7 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
     struct zero_unit *zu = &z->units[u];
     if (z->policy->grads == RESIDENT_FULL) {
         view->grad = zu->grad;
-        view->accumulate = z->micro_index > 0;
+        view->accumulate = z->micro_index > 0 && !grad_sums_used(&z->sums);
         return 0;
     }
     struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
@@ -40,6 +40,23 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
     return 0;
 }
 
+// The micro-batch's gradient of u, whole or reduced to the shard, goes into the fp32 sum, if there is one.
+static void sum_micro(struct zero *z, struct stream *s, int u, void *grad) {
+    const struct layout *l = z->opt.layout;
+    bool whole = z->policy->grads == RESIDENT_FULL;
+    grad_sums_add(&z->sums, s,
+                  &(struct grad_micro){.unit = u,
+                                       .index = z->micro_index,
+                                       .count = z->micro_count,
+                                       .grad = grad,
+                                       .n = whole ? l->units[u].n_pad : unit_shard(l, u),
+                                       .dt = z->opt.dtype});
+}
+
+void zero_grad_written(struct zero *z, int u) {
+    if (z->policy->grads == RESIDENT_FULL) sum_micro(z, z->opt.compute, u, z->units[u].grad);
+}
+
 // The whole gradient stays: it is reduced in place once it is complete.
 static void reduce_full(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
@@ -57,13 +74,13 @@ static void reduce_full(struct zero *z, int u, uint64_t done_at) {
 }
 
 // The slot is reduced after every micro-batch: after the first into the shard, after later ones into this
-// rank's part of the slot, which is then added to the shard.
+// rank's part of the slot, which is then added to the shard. With fp32 sums always into the shard, from where it is added.
 static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
     struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
     struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
     int64_t shard = unit_shard(z->opt.layout, u);
-    bool first = z->micro_index == 0;
+    bool sums = grad_sums_used(&z->sums), first = z->micro_index == 0 || sums;
     void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
     stream_wait_event(z->reduce_stream, zu->grad_done);
     s->move = zero_move_begin(z, z->reduce_stream, &m);
@@ -72,6 +89,7 @@ static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
         op_add(z->reduce_stream,
                &(struct add_args){
                    .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
+    sum_micro(z, z->reduce_stream, u, zu->grad_shard);
     zero_move_end(z, z->reduce_stream, s->move);
     event_record(s->idle, z->reduce_stream);
     s->held = false;

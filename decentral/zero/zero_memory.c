@@ -3,6 +3,7 @@
 //   class       what                                                        elements
 //   parameter   weights, or their shard                                     n_pad | S   of the run's type
 //   gradient    gradients, or their shard                                   n_pad | S   of the run's type
+//               the fp32 sums of micro-batches, where asked for          n_pad | S   fp32
 //   master      fp32 masters of 16-bit runs; in fp32 the weights are they   n_pad | S   fp32
 //   optimizer   the optimizer's states                                      n_pad | S   fp32, each
 //               1-bit Adam: errors of what a rank says, and of what it sums  n_pad + S   fp32
@@ -86,6 +87,9 @@ void zero_carve(struct zero *z) {
     for (int u = 0; u < z->opt.layout->count; u++) carve_unit(z, u);
     if (z->policy->weights == RESIDENT_SHARD) carve_slots(z, z->weight_slots);
     if (z->policy->grads == RESIDENT_SHARD) carve_slots(z, z->grad_slots);
+    if (z->opt.sums_in_fp32)
+        grad_sums_carve(&z->sums, &z->arena, z->opt.layout,
+                        z->policy->grads == RESIDENT_FULL ? GRAD_WHOLE : GRAD_SHARD);
     carve_control(z);
     zero_offload_carve(z);
     zero_onebit_carve(z);

@@ -48,6 +48,7 @@ struct zero_options {
     bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
     double deadline_s;
     const struct collective_source *source;  // rank, size
+    bool sums_in_fp32;                       // of micro-batches
     int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one
     const struct zero_clock *clock;          // NULL: this machine's; tests have others
     struct zero_offload_options offload;

@@ -17,6 +17,7 @@
 
 #include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
+#include "shared/model/grad_sum.h"
 #include "shared/offload/disk_store.h"
 #include "shared/time/timeline.h"
 
@@ -120,6 +121,7 @@ struct zero {
     double *shares;                       // device: each rank's words of a step, or values of a sum
     struct update_scalars *host_scalars;  // MEM_HOST; on a CPU ordinary memory
     double *host_shares;                  // likewise
+    struct grad_sums sums;
     int micro_index, micro_count;
     int64_t step;  // for errors
     struct {
@@ -169,6 +171,8 @@ void zero_release_weights(struct zero *z, int u, uint64_t at);
 // Where the backward pass writes u's gradient: view->grad, view->accumulate. 0, or -1 after logging.
 int zero_acquire_grad(struct zero *z, int u, struct unit_view *view);
 // u's gradient is written, which units[u].grad_done and the moment done_at say. Starts its reduction.
+void zero_grad_written(
+    struct zero *z, int u);  // behind it, on the compute stream: a micro-batch of whole gradients is summed
 void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
 
 // ---- zero_offload.c

@@ -54,9 +54,10 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     if (overwrites && worker_await(w, COMM_FREE, u, ids.gradients, in_use) != 0) return -1;
     staging_await_weights(w->staging, u, ids);
     if (overwrites && is_alone(w) && u == t->layout->count - 1) count_samples(w);
-    *view = (struct unit_view){.weights = w->buffers.weights[u],
-                               .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
-                               .accumulate = pass == PASS_BACKWARD && w->micro > 0};
+    *view = (struct unit_view){
+        .weights = w->buffers.weights[u],
+        .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
+        .accumulate = pass == PASS_BACKWARD && w->micro > 0 && !grad_sums_used(&w->buffers.sums)};
     return 0;
 }
 
@@ -86,6 +87,13 @@ static int64_t worker_batch(struct topology *t, int64_t step) {
 
 static int worker_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
+    grad_sums_add(&w->buffers.sums, t->compute,
+                  &(struct grad_micro){.unit = u,
+                                       .index = w->micro,
+                                       .count = w->micro_count,
+                                       .grad = w->buffers.grads[u],
+                                       .n = t->layout->units[u].n_pad,
+                                       .dt = t->dtype});
     if (w->micro + 1 < w->micro_count) return 0;
     if (!w->c->no_overlap) staging_fetch_grad(w->staging, u);
     if (is_alone(w)) {

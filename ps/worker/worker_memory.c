@@ -26,6 +26,7 @@ void worker_buffers_free(struct worker_buffers *b) {
     free(b->wire_grads);
     free(b->grad_at);
     free(b->weight_at);
+    grad_sums_free(&b->sums);
     *b = (struct worker_buffers){0};
 }
 
@@ -56,6 +57,7 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
         out->wire_weights[u] = staged ? take_twin(a, room, bytes, weight_at) : out->weights[u];
         out->wire_grads[u] = staged ? take_twin(a, room, bytes, grad_at) : out->grads[u];
     }
+    if (config_sums_in_fp32(c)) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }

@@ -9,6 +9,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/topology.h"
 #include "shared/core/unit.h"
+#include "shared/model/grad_sum.h"
 
 // What a worker's host reads of a step, in one copy.
 struct worker_words {
@@ -19,6 +20,7 @@ struct worker_words {
 // Each array is the host's own: (units) of (n_pad) in dtype.
 struct worker_buffers {
     void **weights, **grads;            // the model's
+    struct grad_sums sums;              // of its micro-batches
     void **wire_weights, **wire_grads;  // the wire's: page-locked twins, or the model's own (staging.h)
     uint64_t *grad_at, *weight_at;      // of wire_grads and wire_weights in the segment; 0: not there
     struct worker_words *words;         // on the device, where the worker decides alone; else NULL

@@ -208,6 +208,7 @@ struct config {
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
+    int grad_accum;  // data_types.grad_accum_dtype: 0: auto, the run's dtype; else 1 + enum dtype
     struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
@@ -222,6 +223,11 @@ struct config {
     struct recovery_config recovery;
     struct security_config security;
 };
+
+// Whether a step's micro-batches are added in fp32 buffers beside the 16-bit gradients (shared/model/grad_sum.h).
+static inline bool config_sums_in_fp32(const struct config *c) {
+    return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum == 1 + DT_F32;
+}
 
 // One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"
 // alone set model.name and data.path. Texts are taken as they stand: --out 123 is a directory.

@@ -32,6 +32,7 @@ static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
+static const char *const accum_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
@@ -184,6 +185,7 @@ static const struct field fields[] = {
     TEXT("zero_optimization.offload_param.nvme_path", c.offload_param.nvme_path),
     BOOL("zero_optimization.cpu_offload", cpu_offload),
     BOOL("zero_optimization.cpu_offload_param", cpu_offload_param),
+    ENUM("data_types.grad_accum_dtype", c.grad_accum, accum_names),
     NUMBER("activation_checkpointing.number_checkpoints", FIELD_I64, c.recompute.blocks, 0, EXACT_MAX),
     BOOL("activation_checkpointing.cpu_checkpointing", c.recompute.inputs_on_host),
     ENUM("activation_checkpointing.recompute", recompute, recompute_names),

@@ -132,7 +132,7 @@ static const struct known known[] = {
     REFUSE("gradient_predivide_factor", "1", ordered_sum),
     REFUSE("gradient_allreduce_op", "\"mean\"",
            "the gradient is that of the mean loss over the global batch"),
-    REFUSE("data_types", NULL, ordered_sum),
+    REFUSE("data_types.param_dtype", NULL, "use bf16 or fp16"),
     REFUSE("sparse_gradients", NULL, NULL),
     REFUSE("sparse_attention", NULL, NULL),
     REFUSE("amp", NULL, "use bf16 or fp16"),

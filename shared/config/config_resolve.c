@@ -314,6 +314,17 @@ static int check_rest(struct reading *r) {
     return 0;
 }
 
+// 16-bit gradients are of the run's own type, or there are none.
+static int check_accumulation(struct reading *r) {
+    static const char key[] = "data_types.grad_accum_dtype";
+    const struct config *c = &r->d->c;
+    char from[128];
+    if (c->grad_accum <= 1 + DT_F32 || c->grad_accum == 1 + (int)c->dtype) return 0;
+    return fail("%s: %s is %s, and gradients are %s: set it to \"fp32\", or leave it out, which sums in %s",
+                config_origin(r, key, from), key, dtype_name((enum dtype)(c->grad_accum - 1)),
+                dtype_name(c->dtype), dtype_name(c->dtype));
+}
+
 // Who asks for kept inputs asks for the rest to be computed again: "auto". In DeepSpeed the model's code does.
 static int resolve_recompute(struct reading *r) {
     static const char number_key[] = "activation_checkpointing.number_checkpoints",
@@ -338,6 +349,8 @@ int config_resolve(struct reading *r) {
     free(r->d->c.optimizer_type);
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);
-    if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r) || resolve_recompute(r)) return -1;
+    if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r) || resolve_recompute(r) ||
+        check_accumulation(r))
+        return -1;
     return check_rest(r);
 }

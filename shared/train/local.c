@@ -7,6 +7,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
+#include "shared/model/grad_sum.h"
 #include "shared/state/checkpoint_read.h"
 
 struct buffers {
@@ -29,7 +30,8 @@ struct local {
     struct outcome *outcome;  // device
     struct outcome *seen;     // its copy in page-locked memory; where the host reads the device's, the same
     struct event *told;       // `seen` is there
-    bool accumulate;
+    struct grad_sums sums;
+    int micro, micro_count;
     int64_t steps;  // for errors
 };
 
@@ -46,6 +48,9 @@ static void carve(const struct local_options *o, struct arena *a, struct local *
         optimizer_carve(a, o->optimizer.row, unit->n_pad, r.state);
         if (t) t->units[u] = (struct buffers){grad, r};
     }
+    struct grad_sums measured = {0};
+    if (o->sums_in_fp32) grad_sums_carve(t ? &t->sums : &measured, a, o->layout, GRAD_WHOLE);
+    grad_sums_free(&measured);
     void *sum = arena_take(a, MEM_WORKSPACE, sizeof(struct exact_sum));
     void *outcome = arena_take(a, MEM_WORKSPACE, sizeof(struct outcome));
     void *seen = o->device_memory ? arena_take(a, MEM_HOST, sizeof(struct outcome)) : outcome;
@@ -75,7 +80,7 @@ static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t,
 static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
     struct local *t = (struct local *)base;
     *view = (struct unit_view){t->units[u].update.weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
-                               t->accumulate};
+                               t->micro > 0 && !grad_sums_used(&t->sums)};
     return 0;
 }
 
@@ -85,13 +90,20 @@ static int local_release(struct topology *t, int u, enum pass pass) {
 }
 
 static int local_begin_micro(struct topology *base, int index, int count) {
-    (void)count;
-    ((struct local *)base)->accumulate = index > 0;
+    ((struct local *)base)->micro = index;
+    ((struct local *)base)->micro_count = count;
     return 0;
 }
 
-static int local_grad_ready(struct topology *t, int u) {
-    (void)t, (void)u;
+static int local_grad_ready(struct topology *base, int u) {
+    struct local *t = (struct local *)base;
+    grad_sums_add(&t->sums, base->compute,
+                  &(struct grad_micro){.unit = u,
+                                       .index = t->micro,
+                                       .count = t->micro_count,
+                                       .grad = t->units[u].grad,
+                                       .n = base->layout->units[u].n_pad,
+                                       .dt = base->dtype});
     return 0;
 }
 
@@ -197,6 +209,7 @@ static void local_destroy(struct topology *base) {
     if (t->told) stream_sync(base->compute);  // the last updates
     event_destroy(&t->told);
     arena_release(&t->arena);
+    grad_sums_free(&t->sums);
     free(t->units);
     free(t);
 }
@@ -268,6 +281,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     return local_predict(&(struct local_options){.layout = l,
                                                  .dtype = c->dtype,
                                                  .optimizer = c->optimizer,
+                                                 .sums_in_fp32 = config_sums_in_fp32(c),
                                                  .device_memory = c->device == DEVICE_CUDA},
                          &out->memory);
 }
@@ -278,7 +292,8 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
                                                 .dtype = j->config->dtype,
                                                 .dev = dev,
                                                 .compute = compute,
-                                                .optimizer = j->config->optimizer});
+                                                .optimizer = j->config->optimizer,
+                                                .sums_in_fp32 = config_sums_in_fp32(j->config)});
 }
 
 static int train_alone(const struct job *j) {

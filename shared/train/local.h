@@ -11,6 +11,7 @@ struct local_options {
     struct device *dev;
     struct stream *compute;
     struct optimizer_config optimizer;
+    bool sums_in_fp32;   // of micro-batches: config_sums_in_fp32
     bool device_memory;  // its memory is not the host's: for local_predict, local_create asks dev
 };
 

@@ -15,7 +15,7 @@ static void test_known_keys(void **state) {
          "true}}}}",
          "compression_training"},
         {"{\"zero_optimization\": {\"zero_quantized_weights\": true}}", "zero_quantized_weights"},
-        {"{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", "data_types"},
+        {"{\"data_types\": {\"param_dtype\": \"fp32\"}}", "data_types.param_dtype"},
         {"{\"curriculum_learning\": {\"enabled\": true}}", "curriculum_learning"},
     };
     for (size_t i = 0; i < COUNT(refused); i++) {
@@ -166,6 +166,8 @@ static void test_activation_checkpointing(void **state) {
            "activation_checkpointing.number_checkpoints|\"cheap\"|keeps more|set it to \"block\"");
     refuse(SECTION("\"recompute\": \"none\", \"cpu_checkpointing\": true"),
            "activation_checkpointing.cpu_checkpointing|\"none\"|keeps everything|leave");
+    refuse("{\"dtype\": \"bf16\", \"data_types\": {\"grad_accum_dtype\": \"fp16\"}}",
+           "data_types.grad_accum_dtype|is fp16|gradients are bf16|set it to \"fp32\"");
     refuse(SECTION("\"number_checkpoints\": -1"), "number_checkpoints|at least 0");
     refuse(SECTION("\"recompute\": \"all\""), "recompute|\"cheap\"|\"block\"|all");
 }

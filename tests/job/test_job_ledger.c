@@ -60,7 +60,7 @@ static void check_dry_run(const struct job_place *p, const char *options, const 
 }
 
 static void check_micro(const struct job_place *p, const char *model, const char *topology, int workers,
-                        int servers, const char *dtype, int micro) {
+                        int servers, const char *dtype, const char *micro) {
     char options[512], what[128];
     bool local = !strcmp(topology, "local");
     snprintf(what, sizeof what, "%s %s, N=%d, S=%d, %s", model, topology, workers, servers, dtype);
@@ -68,7 +68,7 @@ static void check_micro(const struct job_place *p, const char *model, const char
              "train --model %s --data data.txt --topology %s --workers %d --servers %d --dtype %s --steps 3 "
              "--seq 32 "
              "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set "
-             "parameter_server.partition_bytes=4096 --set gradient_accumulation_steps=%d",
+             "parameter_server.partition_bytes=4096 --set gradient_accumulation_steps=%s",
              model, topology, workers, servers, dtype, micro);
     struct job_output out = job_run(p, "%s --quiet --out run --force", options);
     if (out.status) fail_msg("%s: %s", what, out.err);
@@ -85,7 +85,7 @@ static void check_micro(const struct job_place *p, const char *model, const char
 
 static void check(const struct job_place *p, const char *model, const char *topology, int workers,
                   int servers, const char *dtype) {
-    check_micro(p, model, topology, workers, servers, dtype, 1);
+    check_micro(p, model, topology, workers, servers, dtype, "1");
 }
 
 // 1-bit Adam: each phase's bytes, and the run's mean of both.
@@ -140,16 +140,24 @@ static void stars(void **state) {
 }
 
 static void accumulation(void **state) {
-    check_micro(*state, "gpt2.json", "zero:1", 2, 1, "bf16", 3);
-    check_micro(*state, "gpt2.json", "zero:2", 2, 1, "bf16", 3);
-    check_micro(*state, "llama.json", "zero:3", 2, 1, "fp32", 2);
-    check_micro(*state, "gpt2.json", "ps:sync", 2, 2, "bf16", 2);
+    check_micro(*state, "gpt2.json", "zero:1", 2, 1, "bf16", "3");
+    check_micro(*state, "gpt2.json", "zero:2", 2, 1, "bf16", "3");
+    check_micro(*state, "llama.json", "zero:3", 2, 1, "fp32", "2");
+    check_micro(*state, "gpt2.json", "ps:sync", 2, 2, "bf16", "2");
+}
+
+static void accumulation_in_fp32(void **state) {
+    static const char *const topologies[] = {"local",  "zero:0",  "zero:1",  "zero:2",
+                                             "zero:3", "ps:sync", "ps:async"};
+    for (size_t i = 0; i < sizeof topologies / sizeof *topologies; i++)
+        check_micro(*state, "gpt2.json", topologies[i], i ? 2 : 1, 1, "bf16",
+                    "2 --set data_types.grad_accum_dtype=fp32");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(local_run),    cmocka_unit_test(rings),  cmocka_unit_test(stars),
-        cmocka_unit_test(accumulation), cmocka_unit_test(onebit),
+        cmocka_unit_test(accumulation), cmocka_unit_test(onebit), cmocka_unit_test(accumulation_in_fp32),
     };
     return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

@@ -110,7 +110,7 @@ static const struct {
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
     {R | B,
      "workers memory.logits_bytes train_micro_batch_size_per_gpu "
-     "gradient_accumulation_steps reduce reduce_group recovery.elastic"},
+     "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed"},
     {B | L, "device"},
@@ -164,6 +164,8 @@ static const struct change changes[] = {
     {"\"reduce_group\": 2", "reduce_group", R | B, "2", "none"},
     {"\"zero_optimization\": {\"overlap_comm\": false}", "zero_optimization.overlap_comm", R, "false",
      "true"},
+    {"\"data_types\": {\"grad_accum_dtype\": \"fp32\"}", "data_types.grad_accum_dtype", R | B, "fp32",
+     "auto"},
     {"\"memory\": {\"logits_bytes\": 65536}", "memory.logits_bytes", R | B, "65536", "auto"},
     {"\"cpu\": {\"kernel\": \"fma\"}", "cpu.kernel", R | B | L, "fma", "auto"},
 };

@@ -135,9 +135,10 @@ static int check(const struct config *c) {
 }
 
 static int check_rank(const struct config *c, const struct rank_env *e) {
-    if (c->workers > REDUCE_MAX)
+    int most = c->device == DEVICE_CUDA ? REDUCE_GPU_MAX : REDUCE_MAX;
+    if (c->workers > most)
         return fail("--workers %d: a ring has at most %d ranks; --dry-run predicts any number", c->workers,
-                    REDUCE_MAX);
+                    most);
     if (c->collective == RING_MPI && c->launch != LAUNCH_MPI && e->kind == RANK_ENV_NONE)
         return fail(
             "--collective mpi: nobody has started this process as a rank; add "

@@ -409,7 +409,8 @@ struct adam_frozen_args {
     enum dtype dt;
 };
 
-#define REDUCE_MAX 256
+#define REDUCE_MAX     4096
+#define REDUCE_GPU_MAX 256  // the addresses are a kernel's parameters, of 4 KiB in all
 // out(n) = round(sum over i = 0..count-1 of (float)in[i]): fp32, in index order, one rounding.
 // out may alias one of the inputs exactly. DT_I64: integer sums. DT_F64: double, in index order.
 // The array inputs is read between the launch and the operation's end, and must stay as it is until then.

@@ -80,7 +80,7 @@ static int sharing(const struct nccl_world *w, int a, int b, const struct gpu_ad
 }
 
 int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
-    struct gpu_address gpus[REDUCE_MAX];
+    struct gpu_address gpus[REDUCE_GPU_MAX];
     struct device_facts facts;
     memset(gpus, 0, sizeof gpus);
     if (dev_facts(w->o.device, &facts) != 0) return fail("NCCL: %s", dev_error(w->o.device));
@@ -146,7 +146,7 @@ int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o)
     *out = NULL;
     if (strcmp(dev_backend(o->device)->name, "cuda") != 0)
         return fail("NCCL needs --device cuda; this rank computes on %s", dev_backend(o->device)->name);
-    if (o->size > REDUCE_MAX) return fail("%d ranks; at most %d are possible", o->size, REDUCE_MAX);
+    if (o->size > REDUCE_GPU_MAX) return fail("%d ranks; at most %d are possible", o->size, REDUCE_GPU_MAX);
     struct nccl_world *w = xcalloc(1, sizeof *w);
     w->o = *o;
     w->api = xcalloc(1, sizeof *w->api);

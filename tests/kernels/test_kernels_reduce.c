@@ -62,13 +62,31 @@ static void reduce_adds_in_order_and_rounds_once(void **state) {
 static void reduce_takes_the_most_inputs(void **state) {
     (void)state;
     int64_t n = 43;
-    void *in[REDUCE_MAX], *out = kt_poisoned(DT_BF16, n);
-    for (int k = 0; k < REDUCE_MAX; k++) in[k] = kt_random(DT_BF16, n, (uint64_t)k, 2.0f);
+    void *in[REDUCE_GPU_MAX], *out = kt_poisoned(DT_BF16, n);
+    for (int k = 0; k < REDUCE_GPU_MAX; k++) in[k] = kt_random(DT_BF16, n, (uint64_t)k, 2.0f);
     struct reduce_args a = {
-        .out = out, .inputs = (const void *const *)in, .count = REDUCE_MAX, .n = n, .dt = DT_BF16};
+        .out = out, .inputs = (const void *const *)in, .count = REDUCE_GPU_MAX, .n = n, .dt = DT_BF16};
     kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, DT_BF16, 0, 0}, 1);
-    kt_free(in, REDUCE_MAX);
+    kt_free(in, REDUCE_GPU_MAX);
     KT_FREE(out);
+}
+
+// As many as a ring on CPUs may have ranks.
+static void reduce_on_cpus_takes_more(void **state) {
+    (void)state;
+    enum { N = 43 };
+    static uint16_t in[REDUCE_MAX][N], out[2][N];
+    static const void *inputs[REDUCE_MAX];
+    const char *why = "";
+    for (int k = 0; k < REDUCE_MAX; k++) {
+        inputs[k] = in[k];
+        for (int i = 0; i < N; i++) in[k][i] = f32_to_bf16((float)((k * 7 + i * 3) % 29) - 14.0f);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct reduce_args a = {.out = out[i], .inputs = inputs, .count = REDUCE_MAX, .n = N, .dt = DT_BF16};
+        assert_int_equal((i ? ref_ops : cpu_ops)[OP_REDUCE](2, &a, &why), 0);
+    }
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
 }
 
 // A received frame starts anywhere: odd addresses are read as they are.
@@ -224,6 +242,7 @@ int main(void) {
         cmocka_unit_test(reduce_matches_ref),
         cmocka_unit_test(reduce_adds_in_order_and_rounds_once),
         cmocka_unit_test(reduce_takes_the_most_inputs),
+        cmocka_unit_test(reduce_on_cpus_takes_more),
         cmocka_unit_test(reduce_reads_unaligned_inputs),
         cmocka_unit_test(cast_matches_ref),
         cmocka_unit_test(cast_rounds_to_nearest_even),

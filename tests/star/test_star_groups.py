@@ -68,6 +68,13 @@ class Groups(unittest.TestCase):
         done = self.train("--topology", "local", "--reduce-group", "1")
         self.assertIn("one process has no groups of workers", done.stderr)
 
+    def test_hundreds_of_ranks(self):
+        """More ranks than a kernel of a GPU can add: the same sums in groups, whatever the stage."""
+        many = ("--workers", "264", "--reduce-group", "22", "--dtype", "bf16", "--steps", "2", "--seq", "8")
+        self.assertEqual(self.bits(*many, "--topology", "zero:1"), self.bits(*many, "--topology", "zero:3"))
+        refused = self.train("--workers", "5000", "--topology", "zero:1")
+        self.assertIn("a ring has at most 4096 ranks", refused.stderr)
+
     def test_each_machine_is_a_group(self):
         """Four ranks on two machines, as Open MPI would tell them: the ranks agree on groups of two."""
         plain = self.bits("--workers", "4", "--topology", "zero:2", "--reduce-group", "2")

@@ -10,7 +10,7 @@ struct reduce_inputs {
     T *out;
     int64_t n;
     int32_t count;
-    const T *in[REDUCE_MAX];
+    const T *in[REDUCE_GPU_MAX];
 };
 
 // How a sum of T is kept. It starts as the first input (not as zero plus it: -0 stays -0).
@@ -114,7 +114,7 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
 
 int cuda_op_reduce(struct cuda_ctx *ctx, const void *args) {
     const struct reduce_args *a = static_cast<const struct reduce_args *>(args);
-    if (a->count < 1 || a->count > REDUCE_MAX) return cuda_refused(ctx, "a reduction takes 1 to 256 inputs");
+    if (a->count < 1 || a->count > REDUCE_GPU_MAX) return cuda_refused(ctx, "a reduction takes 1 to 256 inputs");
     if (a->dt == DT_F64) return reduce_launch<double>(ctx, a);
     if (a->dt == DT_I64) return reduce_launch<uint64_t>(ctx, a);
     return with_type(ctx, a->dt, [&](auto type) { return reduce_launch<decltype(type)>(ctx, a); });

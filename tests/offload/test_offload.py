@@ -2,6 +2,7 @@
 """State that lies on the host: the bits, and the checkpoints, of a run that keeps it on the device; what is refused."""
 import json
 import os
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -103,6 +104,63 @@ class Checkpoints(Offload):
                 self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
                 end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)
                 self.assertEqual(end["weights_hash"], whole)
+
+
+class Disk(Offload):
+    """The optimizer in a file of each rank."""
+    def setUp(self):
+        super().setUp()
+        self.disk = os.path.join(self.dir, "disk")
+        os.mkdir(self.disk)
+
+    def nvme(self, **keys):
+        return self.offload(device="nvme", nvme_path=self.disk, **keys)
+
+    def test_bits_and_bytes(self):
+        whole = {dtype: self.run_of("whole", "--topology", "zero:2", "--dtype", dtype)["weights_hash"] for dtype in ("bf16", "fp32", "fp16")}
+        params = ["--set", "zero_optimization.offload_param.device=cpu"]
+        for topology, dtype, words in (("zero:1", "bf16", []), ("zero:2", "fp16", []), ("zero:3", "fp32", []), ("zero:3", "bf16", params),
+                                       ("zero:3", "fp32", params), ("zero:2", "bf16", self.offload(ratio=0.4))):
+            with self.subTest(topology=topology, dtype=dtype, words=words):
+                run = self.run_of("filed", "--topology", topology, "--dtype", dtype, *self.nvme(), *words)
+                self.assertEqual(run["weights_hash"], whole[dtype])
+                for memory, wire in zip(run["memory"], run["wire"]):
+                    self.assertEqual(memory["predicted"], memory["peak"])
+                    self.assertEqual((memory["peak"]["optimizer"]) == 0, "ratio=0.4" not in str(words))
+                    offload = wire["offload"]
+                    self.assertGreater(offload["read_per_step"], 0)
+                    self.assertEqual(offload["read_per_step"] % 4096, 0)
+                    for name in ("read", "written", "down", "up"):
+                        self.assertEqual(offload[f"{name}_per_step"], offload[f"predicted_{name}"])
+                    self.assertEqual(offload["read_per_step"], offload["written_per_step"])
+                self.assertEqual(os.listdir(self.disk), [])
+
+    def test_a_run_goes_on_with_and_without(self):
+        whole = self.run_of("whole", "--topology", "zero:2")["weights_hash"]
+        for first, second in ((self.nvme(), []), ([], self.nvme()), (self.nvme() + ["--set", "recovery.checkpoint_background=true"], self.nvme())):
+            with self.subTest(first=first, second=second):
+                self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
+                end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)
+                self.assertEqual(end["weights_hash"], whole)
+
+    def test_every_stage_is_predicted(self):
+        done = self.start("dry", "--topology", "zero:3", *self.nvme(), "--set", "zero_optimization.offload_param.device=cpu", "--dry-run")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("zero:0   worker  16P", done.stdout)
+        self.assertRegex(done.stdout, r"disk +[0-9.]+ MiB read, ")
+
+    def test_no_room(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        done = subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", "1", "--seq", "24", "--workers", "1", "--dtype",
+                               "bf16", "--topology", "zero:1", "--quiet", "--no-weights", "--out", os.path.join(self.dir, "full"), *self.nvme()],
+                              capture_output=True, text=True, timeout=300, check=False, preexec_fn=limit)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(f"{self.disk} takes no file of ", done.stderr)
+        self.assertIn("another directory with zero_optimization.offload_optimizer.nvme_path", done.stderr)
+        self.assertEqual(os.listdir(self.disk), [])
+
+    def test_no_directory(self):
+        self.assert_refused(["--topology", "zero:1", *self.offload(device="nvme")], "nvme_path is missing")
 
 
 class Refused(Offload):

@@ -56,11 +56,11 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
     struct event **of_step[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided,
                                 &z->stats,   &z->turn.begun,  &z->turn.over};
     for (size_t i = 0; i < sizeof of_step / sizeof *of_step; i++) visit(z, of_step[i]);
-    for (int i = 0; i < ZERO_SLOTS; i++) {
+    for (int i = 0; i < zero_weight_slots(z); i++) {
         visit(z, &z->weight_slots[i].ready);
         visit(z, &z->weight_slots[i].idle);
-        visit(z, &z->grad_slots[i].idle);
     }
+    for (int i = 0; i < ZERO_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
     for (int u = 0; u < z->opt.layout->count; u++) {
         visit(z, &z->units[u].updated);
         visit(z, &z->units[u].gathered);
@@ -82,6 +82,7 @@ static void zero_destroy(struct topology *t) {
     for_each_event(z, destroy_event);
     if (!z->opt.device_memory) free(z->host_scalars);
     zero_time_close(z);
+    zero_weights_close(z);
     arena_release(&z->arena);
     free(z->units);
     grad_sums_free(&z->sums);
@@ -193,6 +194,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_of(o->stage)};
     z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
     arena_init(&z.arena, NULL);
+    zero_weights_open(&z);
     zero_carve(&z);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
     struct textbook t = zero_textbook(z.policy, o);
@@ -200,6 +202,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     *wire = zero_wire(z.policy, o);
     wire->offload = zero_offload_traffic(&z);
     if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
+    zero_weights_close(&z);
     free(z.units);
     grad_sums_free(&z.sums);
     return 0;
@@ -232,6 +235,7 @@ struct topology *zero_create(const struct zero_options *o) {
     z->units = xcalloc((unsigned long)o->layout->count, sizeof *z->units);
     zero_time_open(z);
     arena_init(&z->arena, o->dev);
+    zero_weights_open(z);
     zero_carve(z);
     if (!opt.device_memory) {
         z->host_scalars = xcalloc(1, zero_words_bytes(z));

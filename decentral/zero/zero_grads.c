@@ -23,7 +23,7 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
         view->accumulate = z->micro_index > 0 && !grad_sums_used(&z->sums);
         return 0;
     }
-    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
+    struct zero_slot *s = &z->grad_slots[zero_grad_slot(z->opt.layout, u)];
     if (s->held && s->unit != u)
         return fail(
             "rank %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
@@ -78,7 +78,7 @@ static void reduce_full(struct zero *z, int u, uint64_t done_at) {
 static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
     struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
-    struct zero_slot *s = &z->grad_slots[zero_slot_of(z->opt.layout, u)];
+    struct zero_slot *s = &z->grad_slots[zero_grad_slot(z->opt.layout, u)];
     int64_t shard = unit_shard(z->opt.layout, u);
     bool sums = grad_sums_used(&z->sums), first = z->micro_index == 0 || sums;
     void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);

@@ -49,14 +49,18 @@ static void carve_unit(struct zero *z, int u) {
     optimizer_carve(&z->arena, z->opt.optimizer.row, r->end - r->begin, r->state);
 }
 
-static void carve_slots(struct zero *z, struct zero_slot *slots) {
+static void carve_slot(struct zero *z, struct zero_slot *s, int64_t elements) {
+    *s = (struct zero_slot){.elements = elements, .unit = -1, .shape = -1};
+    s->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->opt.dtype));
+}
+
+static void carve_grad_slots(struct zero *z) {
     const struct layout *l = z->opt.layout;
     for (int i = 0; i < ZERO_SLOTS; i++) {
-        slots[i] = (struct zero_slot){.unit = -1, .shape = -1};
+        int64_t most = 0;
         for (int u = 0; u < l->count; u++)
-            if (zero_slot_of(l, u) == i && l->units[u].n_pad > slots[i].elements)
-                slots[i].elements = l->units[u].n_pad;
-        slots[i].buf = arena_take(&z->arena, MEM_COMM, (size_t)slots[i].elements * dtype_size(z->opt.dtype));
+            if (zero_grad_slot(l, u) == i && l->units[u].n_pad > most) most = l->units[u].n_pad;
+        carve_slot(z, &z->grad_slots[i], most);
     }
 }
 
@@ -85,8 +89,9 @@ static void carve_control(struct zero *z) {
 
 void zero_carve(struct zero *z) {
     for (int u = 0; u < z->opt.layout->count; u++) carve_unit(z, u);
-    if (z->policy->weights == RESIDENT_SHARD) carve_slots(z, z->weight_slots);
-    if (z->policy->grads == RESIDENT_SHARD) carve_slots(z, z->grad_slots);
+    for (int i = 0; i < zero_weight_slots(z); i++)
+        carve_slot(z, &z->weight_slots[i], zero_schedule_elements(&z->schedule, i));
+    if (z->policy->grads == RESIDENT_SHARD) carve_grad_slots(z);
     if (z->opt.sums_in_fp32)
         grad_sums_carve(&z->sums, &z->arena, z->opt.layout,
                         z->policy->grads == RESIDENT_FULL ? GRAD_WHOLE : GRAD_SHARD);

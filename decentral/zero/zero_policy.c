@@ -1,8 +1,10 @@
 #include "decentral/zero/zero_policy.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "decentral/collective/collective_groups.h"
+#include "shared/core/error.h"
 #include "shared/core/sizes.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
@@ -43,40 +45,41 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct zero_opt
     return t;
 }
 
-// What a primitive moves when it runs once over the shards of all units.
-static struct collective_traffic traffic_of(const struct zero_options *o, enum collective_primitive what,
-                                            int group) {
-    struct collective_traffic all = {0};
+// What leaves a rank and comes to it; messages are those sent.
+struct totals {
+    int64_t sent, received, across_sent, across_received, messages, messages_across;
+};
+
+static void add(int64_t *total, int64_t times, uint64_t of_one) {
+    *total = size_plus(*total, size_times(times, (int64_t)of_one));
+}
+
+// What a primitive moves when it runs times[u] times over the shards of each unit u.
+static void add_traffic(struct totals *all, const struct zero_options *o, enum collective_primitive what,
+                        const int64_t *times) {
     const struct layout *l = o->layout;
     // A call asks every rank for its part, and units are alike: each size once, or 65,536 ranks would take minutes.
-    for (int u = 0, same; u < l->count; u += same) {
-        for (same = 1; u + same < l->count && unit_shard(l, u + same) == unit_shard(l, u);) same++;
+    for (int u = 0, v; u < l->count; u = v) {
+        int64_t n = 0;
+        for (v = u; v < l->count && unit_shard(l, v) == unit_shard(l, u); v++) n = size_plus(n, times[v]);
         struct collective_call c = {.primitive = what, .count = (size_t)unit_shard(l, u), .dt = o->dtype};
-        struct collective_traffic t = collective_traffic(&c, o->source->rank, l->world, group);
-        all.all.sent += t.all.sent * (size_t)same;
-        all.all.received += t.all.received * (size_t)same;
-        all.across.sent += t.across.sent * (size_t)same;
-        all.across.received += t.across.received * (size_t)same;
-        all.messages += t.messages * (uint64_t)same;
-        all.messages_across += t.messages_across * (uint64_t)same;
+        struct collective_traffic t = collective_traffic(&c, o->source->rank, l->world, o->group);
+        add(&all->sent, n, t.all.sent);
+        add(&all->received, n, t.all.received);
+        add(&all->across_sent, n, t.across.sent);
+        add(&all->across_received, n, t.across.received);
+        add(&all->messages, n, t.messages);
+        add(&all->messages_across, n, t.messages_across);
     }
-    return all;
 }
 
-// How often the shards of all units are reduced, and gathered.
-struct passes {
-    int reductions, gathers;
-};
-static struct passes once_a_step(const struct zero_policy *p) {
-    return (struct passes){p->grads == RESIDENT_FULL, p->gather_grads + p->gather_weights};
-}
-static struct passes each_micro_batch(const struct zero_policy *p) {
-    return (struct passes){p->grads == RESIDENT_SHARD, p->weights == RESIDENT_SHARD ? 2 : 0};
-}
-
-static uint64_t all_bytes(uint64_t reductions, uint64_t reduced, uint64_t gathers, uint64_t gathered) {
-    return (uint64_t)size_plus(size_times((int64_t)reductions, (int64_t)reduced),
-                               size_times((int64_t)gathers, (int64_t)gathered));
+void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
+    struct zero_gathers *g = xcalloc((unsigned long)o->layout->count, sizeof *g);
+    int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
+    if (p->weights == RESIDENT_SHARD) zero_schedule_step(o->layout, &o->prefetch, micro, g);
+    for (int u = 0; u < o->layout->count; u++)
+        out[u] = p->gather_grads + p->gather_weights + g[u].forward + g[u].backward;
+    free(g);
 }
 
 // Every peer gets as much as every other.
@@ -85,34 +88,36 @@ static uint64_t flat_across(uint64_t sent, int size, int group) {
     return group && peers ? sent / peers * (uint64_t)(size - group) : 0;
 }
 
-void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
-    int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
-    for (int u = 0; u < o->layout->count; u++)
-        out[u] = once_a_step(p).gathers + micro * each_micro_batch(p).gathers;
-}
-
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
-    uint64_t micro = o->accumulation > 0 ? (uint64_t)o->accumulation : 1;
-    struct passes once = once_a_step(p), each = each_micro_batch(p);
-    uint64_t reductions = (uint64_t)once.reductions + micro * (uint64_t)each.reductions;
-    uint64_t gathers = (uint64_t)once.gathers + micro * (uint64_t)each.gathers;
-    struct collective_traffic r = traffic_of(o, COLLECTIVE_REDUCE_SCATTER, o->group),
-                              g = traffic_of(o, COLLECTIVE_ALL_GATHER, o->group);
-    struct wire_prediction w = {
-        .sent_per_step = all_bytes(reductions, r.all.sent, gathers, g.all.sent),
-        .received_per_step = all_bytes(reductions, r.all.received, gathers, g.all.received),
-        .group = o->group,
-        .across_sent_per_step = all_bytes(reductions, r.across.sent, gathers, g.across.sent),
-        .across_received_per_step = all_bytes(reductions, r.across.received, gathers, g.across.received),
-        .messages_per_step = all_bytes(reductions, r.messages, gathers, g.messages),
-        .messages_across_per_step = all_bytes(reductions, r.messages_across, gathers, g.messages_across)};
+    int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
+    int64_t *times = xcalloc((unsigned long)o->layout->count, sizeof *times);
+    struct totals t = {0};
+    for (int u = 0; u < o->layout->count; u++) times[u] = p->grads == RESIDENT_FULL ? 1 : micro;
+    add_traffic(&t, o, COLLECTIVE_REDUCE_SCATTER, times);
+    zero_gathers(p, o, times);
+    add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times);
+    free(times);
+    struct wire_prediction w = {.sent_per_step = (uint64_t)t.sent,
+                                .received_per_step = (uint64_t)t.received,
+                                .group = o->group,
+                                .across_sent_per_step = (uint64_t)t.across_sent,
+                                .across_received_per_step = (uint64_t)t.across_received,
+                                .messages_per_step = (uint64_t)t.messages,
+                                .messages_across_per_step = (uint64_t)t.messages_across};
     w.flat_across_sent_per_step = flat_across(w.sent_per_step, o->layout->world, o->group);
     return w;
 }
 
+// The textbook's counts of U: once a step, and for each micro-batch.
+static int once_a_step(const struct zero_policy *p) {
+    return (p->grads == RESIDENT_FULL) + p->gather_grads + p->gather_weights;
+}
+static int each_micro_batch(const struct zero_policy *p) {
+    return (p->grads == RESIDENT_SHARD) + (p->weights == RESIDENT_SHARD ? 2 : 0);
+}
+
 void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {
-    struct passes once = once_a_step(p), each = each_micro_batch(p);
-    int o = once.reductions + once.gathers, e = each.reductions + each.gathers;
+    int o = once_a_step(p), e = each_micro_batch(p);
     bool many = accumulation > 1 && e > 0;
     char count[16] = "", times[40];
     if (many && e > 1) snprintf(count, sizeof count, "%d", e);
@@ -122,5 +127,6 @@ void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t
         snprintf(times, sizeof times, "(%d+%sA)", o, count);
     else
         snprintf(times, sizeof times, "%sA", count);
-    snprintf(text, size, "%sU, U = (N-1)/N x padded bytes%s", times, many ? ", A micro-batches" : "");
+    snprintf(text, size, "%s%sU, U = (N-1)/N x padded bytes%s", p->weights == RESIDENT_SHARD ? "up to " : "",
+             times, many ? ", A micro-batches" : "");
 }

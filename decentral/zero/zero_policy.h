@@ -6,14 +6,17 @@
 //     0       full              full              full    2U   reduce-scatter + all-gather of g
 //     1       full              full              shard   2U   reduce-scatter of g + all-gather of w
 //     2       full              2 slots + shard   shard   2U   the same
-//     3       2 slots + shard   2 slots + shard   shard   3U   all-gather of w twice + reduce-scatter of g
+//     3       slots + shard     2 slots + shard   shard   3U   all-gather of w twice + reduce-scatter of g
 // U = (N-1)/N x padded bytes. With A micro-batches a step what is sharded moves for each of them: stage 2
-// (1+A)U, stage 3 3AU. Slots alternate by the unit's parity; each is as large as the largest unit of that
-// parity. A tied unit 0 has a slot of its own.
+// (1+A)U, stage 3 3AU, which is the textbook's and an upper bound: what the slots of weights still hold is not
+// gathered again (zero_schedule.h), and the prediction counts what is.
+// Slots of gradients alternate by the unit's parity; each is as large as the largest unit of that parity. A tied
+// unit 0 has a slot of its own.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
 #define STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
 
 #include "decentral/collective/collective.h"
+#include "decentral/zero/zero_schedule.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
 
@@ -46,6 +49,7 @@ struct zero_options {
     enum reduce_mode reduce;
     int group;     // reduce_group: divides the ranks; 0: none
     bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
+    struct zero_prefetch prefetch;  // stage 3
     double deadline_s;
     const struct collective_source *source;  // rank, size
     bool sums_in_fp32;                       // of micro-batches
@@ -73,10 +77,9 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o);
 // How often each unit's shards are gathered in a step; out: (units).
 void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out);
-// Payload of a step (above): U = sum over units of (N-1) * n_pad/N * bytes. With groups of g the same bytes, of which
-// (N/g-1)/N and not (N-g)/N leave the group.
+// Payload of a step, to the byte. With groups of g the same bytes, of which (N/g-1)/N and not (N-g)/N leave the group.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
-// The same in words: "3U, U = (N-1)/N x padded bytes".
+// The textbook's in words: "2U, U = (N-1)/N x padded bytes"; "up to 3U, .." where slots may spare some of it.
 void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation);
 
 #endif

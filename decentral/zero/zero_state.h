@@ -48,14 +48,13 @@ struct zero_unit {
 struct zero_slot {
     void *buf;
     int64_t elements;  // of the largest unit that uses it
-    int unit;          // the unit whose contents it holds; -1: none
-    enum pass pass;    // weights: the pass they were gathered for
+    int unit;          // the last that used it; -1: none. Whether its weights are still valid: the schedule
     bool held;         // between acquire and release or grad_ready
     int shape;         // gradient: the shape whose gaps are zero; -1: none
     struct event *ready, *idle;
     uint64_t idle_at, move;  // of the timeline: the moment of a weight slot's idle, the last transfer
 };
-#define ZERO_SLOTS     3  // even units, odd units, a tied unit 0
+#define ZERO_SLOTS     3  // of gradients: even units, odd units, a tied unit 0
 #define ZERO_SUM_CHUNK 16
 
 // The timeline's part of the ring: zero_time.c.
@@ -104,8 +103,10 @@ struct zero {
     struct collective_source source;
     const struct zero_policy *policy;
     struct arena arena;
-    struct zero_unit *units;  // (layout->count)
-    struct zero_slot weight_slots[ZERO_SLOTS], grad_slots[ZERO_SLOTS];
+    struct zero_unit *units;         // (layout->count)
+    struct zero_schedule schedule;   // of weights
+    struct zero_slot *weight_slots;  // (zero_schedule_count), or NULL where weights are resident
+    struct zero_slot grad_slots[ZERO_SLOTS];
     struct stream *gather_stream, *reduce_stream;
     struct collective *gather, *reduce, *control;
     struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
@@ -134,7 +135,7 @@ struct zero {
     struct zero_offload offload;
 };
 
-static inline int zero_slot_of(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
+static inline int zero_grad_slot(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
 // Address of element i of a buffer of the run's type.
 static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
     return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
@@ -161,6 +162,12 @@ static inline double *zero_shares_behind(struct update_scalars *s) { return s ? 
 void zero_carve(struct zero *z);
 
 // ---- zero_weights.c
+// The schedule and its slots, without memory; z->opt and z->policy are set.
+void zero_weights_open(struct zero *z);
+void zero_weights_close(struct zero *z);
+static inline int zero_weight_slots(const struct zero *z) {
+    return z->weight_slots ? zero_schedule_count(&z->schedule) : 0;
+}
 void zero_prefetch(struct topology *t, int u, enum pass pass);
 // Compute waits until u's weights are there: view->weights. 0, or -1 after logging.
 int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view);

@@ -119,10 +119,6 @@ static void launch_update(struct zero *z, const struct step_input *in) {
     }
 }
 
-static void forget_slots(struct zero *z) {
-    for (int i = 0; i < ZERO_SLOTS; i++) z->weight_slots[i].unit = -1;
-}
-
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct zero *z = (struct zero *)t;
     z->step = in->step;
@@ -141,7 +137,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         zero_onebit_update(z, in);
     else
         launch_update(z, in);
-    forget_slots(z);
+    zero_schedule_forget(&z->schedule);
     if (event_sync(z->stats) != 0) return fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
     int words = zero_step_words(z);
@@ -213,7 +209,7 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
         dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
                  (size_t)(zu->update.end - zu->update.begin) * sizeof(float));
     event_record(zu->updated, z->opt.compute);
-    forget_slots(z);
+    zero_schedule_forget(&z->schedule);
     int rc = stream_sync(z->opt.compute) | written;
     free(rounded);
     return rc == 0 ? 0 : fail_all(z, "loading the weights failed");

@@ -6,14 +6,30 @@
 //     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
 //                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
 //
-// A pass gathers each unit once: a slot's contents are valid for (unit, pass). The last units of the forward
-// pass are gathered again for the backward pass; the formula's 3U counts them twice.
+// What goes where and when is the schedule's: zero_schedule.h.
+#include <stdlib.h>
+
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
+void zero_weights_open(struct zero *z) {
+    zero_schedule_open(&z->schedule, z->opt.layout, &z->opt.prefetch);
+    if (z->policy->weights == RESIDENT_SHARD)
+        z->weight_slots = xcalloc((unsigned long)zero_schedule_count(&z->schedule), sizeof *z->weight_slots);
+}
+
+void zero_weights_close(struct zero *z) {
+    zero_schedule_close(&z->schedule);
+    free(z->weight_slots);
+}
+
+static struct zero_slot *slot_of(struct zero *z, int u) {
+    return &z->weight_slots[zero_schedule_slot(&z->schedule, u)];
+}
+
 // Starts the all-gather of u into its slot, which nobody holds.
 static void start_gather(struct zero *z, int u, enum pass pass) {
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    struct zero_slot *s = slot_of(z, u);
     stream_wait_event(z->gather_stream, s->idle);
     stream_wait_event(z->gather_stream, z->units[u].updated);
     struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
@@ -25,15 +41,14 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     zero_move_end(z, z->gather_stream, s->move);
     event_record(s->ready, z->gather_stream);
     s->unit = u;
-    s->pass = pass;
+    zero_schedule_gathered(&z->schedule, u, pass);
 }
 
 void zero_prefetch(struct topology *t, int u, enum pass pass) {
     struct zero *z = (struct zero *)t;
-    if (z->policy->weights != RESIDENT_SHARD || z->opt.in_turn || u < 0 || u >= z->opt.layout->count) return;
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
-    bool there = s->unit == u && s->pass == pass;
-    if (!there && !s->held) start_gather(z, u, pass);
+    if (z->policy->weights != RESIDENT_SHARD || z->opt.in_turn) return;
+    for (int k = 0, v; (v = zero_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
+        if (!zero_schedule_there(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
 }
 
 int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
@@ -43,8 +58,8 @@ int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view
         view->weights = zu->weights;
         return 0;
     }
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
-    if (s->unit != u || s->pass != pass) {
+    struct zero_slot *s = slot_of(z, u);
+    if (!zero_schedule_there(&z->schedule, u, pass)) {
         if (s->held)
             return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
                         z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
@@ -59,7 +74,7 @@ int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view
 
 void zero_release_weights(struct zero *z, int u, uint64_t at) {
     if (z->policy->weights == RESIDENT_FULL) return;
-    struct zero_slot *s = &z->weight_slots[zero_slot_of(z->opt.layout, u)];
+    struct zero_slot *s = slot_of(z, u);
     event_record(s->idle, z->opt.compute);
     s->idle_at = at ? at : timeline_moment(z->base.timeline);
     s->held = false;

@@ -68,6 +68,10 @@
 //     zero_optimization.offload_optimizer {device "none"|"cpu"|"nvme", pin_memory false, nvme_path, ratio 1}, stages 1
 //                  to 3; offload_param {device, pin_memory, nvme_path}, stage 3; cpu_offload, cpu_offload_param: true
 //                  is device "cpu"                                             docs/ring.md
+//     zero_optimization.stage3_prefetch_bucket_size ("auto": one unit), or prefetch_bucket_size: elements of weights
+//                  that may be gathered ahead of use; the unit that reaches it is still taken, 0: nothing
+//     zero_optimization.stage3_max_live_parameters ("auto": any), or max_live_parameters: elements that the slots of
+//                  gathered weights hold at most; one slot there always is
 //
 // "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown:
 //
@@ -215,8 +219,11 @@ struct config {
     bool reduce_native;
     int64_t reduce_group;  // workers of a group, whose gradients are summed first; or one of:
 #define GROUP_NONE 0
-#define GROUP_HOST -1  // those of a machine: a number once the topology has resolved it
-    bool no_overlap;   // zero_optimization.overlap_comm is false
+#define GROUP_HOST -1           // those of a machine: a number once the topology has resolved it
+    int64_t prefetch_elements;  // stage 3: gathered ahead of use, 0: nothing; or one unit:
+#define PREFETCH_AUTO -1
+    int64_t live_elements;  // stage 3: that slots of weights hold at most, one slot at least; 0: any
+    bool no_overlap;        // zero_optimization.overlap_comm is false
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
     int64_t deadline_ms;                                     // collectives; = ps.deadline_ms
     struct ps_config ps;

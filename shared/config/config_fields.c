@@ -30,6 +30,8 @@ static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
 static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
+static const char *const prefetch_names[] = {"none", "auto", NULL};
+static const char *const live_names[] = {"auto", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const accum_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
@@ -40,6 +42,7 @@ static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are index
 static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
               "recompute_names, behind auto");
 static_assert(EVAL_ALL == -1, "batches_names are their negatives");
+static_assert(PREFETCH_AUTO == -1, "prefetch_names are their negatives");
 static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
 static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
 static_assert(offsetof(struct optimizer_config, beta2) ==
@@ -52,7 +55,8 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define LIST(path, member)            FIELD(path, FIELD_LIST, member)
 #define BOOL(path, member, ...)       FIELD(path, FIELD_BOOL, member, __VA_ARGS__)
 #define ENUM(path, member, list, ...) FIELD(path, FIELD_ENUM, member, .names = list, __VA_ARGS__)
-#define SIZE(path, member, list)      FIELD(path, FIELD_SIZE, member, .low = 1, .high = EXACT_MAX, .names = list)
+#define SIZE(path, member, list, ...) \
+    FIELD(path, FIELD_SIZE, member, .low = 1, .high = EXACT_MAX, .names = list, __VA_ARGS__)
 #define NUMBER(path, type, member, least, most, ...) \
     FIELD(path, type, member, .low = least, .high = most, __VA_ARGS__)
 #define DEFAULT(text) .default_value = text
@@ -175,6 +179,11 @@ static const struct field fields[] = {
     TEXT("csv_monitor.job_name", c.csv_monitor.job_name, DEFAULT("DeepSpeedJobName")),
     NUMBER("zero_optimization.stage", FIELD_INT, stage, 0, 3),
     FIELD("zero_optimization.overlap_comm", FIELD_NOT, c.no_overlap),
+    FIELD("zero_optimization.stage3_prefetch_bucket_size", FIELD_SIZE, c.prefetch_elements, .high = EXACT_MAX,
+          .names = prefetch_names, .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true,
+          DEFAULT("auto")),
+    SIZE("zero_optimization.stage3_max_live_parameters", c.live_elements, live_names, .stage_3 = true,
+         .alias = "zero_optimization.max_live_parameters"),
     ENUM("zero_optimization.offload_optimizer.device", c.offload_optimizer.device, offload_names),
     BOOL("zero_optimization.offload_optimizer.pin_memory", c.offload_optimizer.pin_memory),
     TEXT("zero_optimization.offload_optimizer.nvme_path", c.offload_optimizer.nvme_path),
@@ -227,7 +236,8 @@ const struct field *field_at(size_t i) { return &fields[i]; }
 
 const struct field *field_find(const char *path) {
     for (size_t i = 0; i < field_count(); i++)
-        if (!strcmp(fields[i].path, path)) return &fields[i];
+        if (!strcmp(fields[i].path, path) || (fields[i].alias && !strcmp(fields[i].alias, path)))
+            return &fields[i];
     return NULL;
 }
 

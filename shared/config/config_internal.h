@@ -56,6 +56,8 @@ struct field {
     const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
     const char *auto_why;       // where auto_value comes from
     bool empty;                 // of a text: "" is no text, else it is refused
+    const char *alias;          // DeepSpeed's other name for it, or NULL
+    bool stage_3;               // acts in stage 3 alone
     unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
 };
 

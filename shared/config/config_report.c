@@ -4,6 +4,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/topology_row.h"
 
 static bool same_line(const struct note *a, const struct note *b) {
     return a->topic == b->topic && !strcmp(a->origin, b->origin) &&
@@ -91,11 +92,13 @@ static void say(const struct note *n, const char *keys, int count) {
     }
 }
 
+static bool in_stage_3(const struct config *c) { return c->row && c->row->takes_stage && c->variant == 3; }
+
 void config_report(struct reading *r) {
     for (int topic = 0; topic < NOTE_TOPICS; topic++)
         for (size_t i = 0; i < r->note_count; i++) {
             if (r->notes[i].topic != (enum note_topic)topic) continue;
-            bool told = false;
+            bool told = topic == NOTE_STAGE_3 && in_stage_3(&r->d->c);
             for (size_t j = 0; j < i; j++) told |= same_line(&r->notes[i], &r->notes[j]);
             if (told) continue;
             int count;

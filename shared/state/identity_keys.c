@@ -170,6 +170,8 @@ static const struct identity_key keys[] = {
     CONFIG("activation_checkpointing.recompute", 0),
     CONFIG("communication_data_type", 0),  // dtype says it
     CONFIG("reduce", R | B),
+    CONFIG("zero_optimization.stage3_prefetch_bucket_size", R),
+    CONFIG("zero_optimization.stage3_max_live_parameters", R),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),
     CONFIG("parameter_server.servers", R),

@@ -114,6 +114,93 @@ static void test_onebit_equals_the_reference(void **state) {
     }
 }
 
+static struct topology *open_ring(struct ring_thread *t, struct device **dev, struct stream **compute,
+                                  double deadline_s) {
+    dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, dev);
+    *compute = stream_create(*dev, "compute");
+    struct zero_options o = {.stage = t->c->stage,
+                             .optimizer = zero_case_optimizer(),
+                             .layout = t->ref->layout,
+                             .dtype = t->c->dtype,
+                             .dev = *dev,
+                             .compute = *compute,
+                             .deadline_s = deadline_s,
+                             .prefetch = t->c->prefetch,
+                             .source = &t->source};
+    return zero_create(&o);
+}
+
+// However far ahead of use weights are gathered: the bits are the reference's, and bytes and memory as predicted.
+static void test_any_depth_of_prefetch(void **state) {
+    (void)state;
+    static const struct zero_prefetch depths[] = {
+        {.bounded = true}, {true, 1100, 0}, {true, INT64_MAX, 0}, {true, INT64_MAX, 4000}};
+    struct ring_thread t[MAX_RANKS];
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
+        for (int tied = 0; tied < 2; tied++) {
+            struct zero_case c = {.world = 3, .stage = 3, .dtype = DT_BF16, .steps = 3, .micro = 2};
+            c.tied = tied;
+            c.prefetch = depths[i];
+            run_ring(t, &c, body_train);
+            for (int r = 0; r < c.world; r++)
+                if (t[r].rc) fail_msg("depth %zu, rank %d of %d: %s", i, r, c.world, t[r].error);
+        }
+}
+
+// What has moved when unit 0 is in use and unit 1 was hinted at.
+static int body_ahead(struct ring_thread *t) {
+    struct device *dev;
+    struct stream *compute;
+    struct unit_view view;
+    struct topology *z = open_ring(t, &dev, &compute, 60);
+    int rc = topology_acquire(z, 0, PASS_FORWARD, &view);
+    topology_prefetch(z, 1, PASS_FORWARD);
+    rc |= topology_finish(z);
+    uint64_t want = 0;
+    for (int u = 0; u < zero_case_slots(t->c, t->ref->layout); u++)
+        want += (uint64_t)(t->c->world - 1) * (uint64_t)unit_shard(t->ref->layout, u) * 2;
+    if (atomic_load(&z->wire.payload_received) != want) rc = -1;
+    topology_destroy(&z);
+    stream_destroy(&compute);
+    dev_close(&dev);
+    return rc;
+}
+
+static void test_a_deeper_prefetch_gathers_earlier_and_needs_more(void **state) {
+    (void)state;
+    static const struct {
+        struct zero_prefetch prefetch;
+        int slots;
+    } depths[] = {{{true, 0, 0}, 1}, {{0}, 2}, {{true, 1, 0}, 2}, {{true, INT64_MAX, 0}, ZERO_CASE_UNITS}};
+    struct ring_thread t[MAX_RANKS];
+    size_t last = 0;
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
+        struct zero_case c = {.world = 2, .stage = 3, .dtype = DT_BF16, .micro = 1};
+        c.prefetch = depths[i].prefetch;
+        run_ring(t, &c, body_ahead);
+        for (int r = 0; r < 2; r++)
+            if (t[r].rc) fail_msg("depth %zu, rank %d: %s", i, r, t[r].error);
+        struct layout *l = zero_case_layout(2, false);
+        struct collective_source src = {&collective_threads_kind, NULL, 0, 2};
+        struct zero_options o = {.stage = 3,
+                                 .layout = l,
+                                 .dtype = DT_BF16,
+                                 .source = &src,
+                                 .optimizer = zero_case_optimizer(),
+                                 .prefetch = c.prefetch};
+        struct topology_memory mem;
+        struct wire_prediction wire;
+        assert_int_equal(zero_case_slots(&c, l), depths[i].slots);
+        assert_int_equal(zero_predict(&o, &mem, &wire), 0);
+        if (i == 2)
+            assert_int_equal(mem.predicted_bytes[MEM_COMM], last);
+        else
+            assert_true(mem.predicted_bytes[MEM_COMM] > last);
+        last = mem.predicted_bytes[MEM_COMM];
+        layout_destroy(&l);
+    }
+}
+
 // The cases above are worth something: clipping was on, steps were skipped for the reasons meant, and the
 // order of ranks matters to the bits.
 static void test_the_reference_skips_and_clips(void **state) {
@@ -178,7 +265,8 @@ static void test_textbook_memory(void **state) {
         for (int k = MEM_PARAMETER; k <= MEM_OPTIMIZER; k++) ledger += (double)mem.predicted_bytes[k];
         assert_true(fabs(ledger / (double)mem.formula_bytes - 1) < 1e-5);
         uint64_t volume = (uint64_t)l.padded * 2 / 64 * 63;
-        assert_int_equal(wire.sent_per_step, (stage == 3 ? 3 : 2) * volume);
+        // Both units lie in the slots at the turn: less than the textbook's 3U.
+        assert_int_equal(wire.sent_per_step, 2 * volume);
         assert_int_equal(wire.received_per_step, wire.sent_per_step);
     }
     threads_hub_destroy(&hub);
@@ -245,21 +333,6 @@ static void test_impossible_options_are_refused(void **state) {
 }
 
 // ---------------------------------------------------------------- failures
-
-static struct topology *open_ring(struct ring_thread *t, struct device **dev, struct stream **compute,
-                                  double deadline_s) {
-    dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, dev);
-    *compute = stream_create(*dev, "compute");
-    struct zero_options o = {.stage = t->c->stage,
-                             .optimizer = zero_case_optimizer(),
-                             .layout = t->ref->layout,
-                             .dtype = t->c->dtype,
-                             .dev = *dev,
-                             .compute = *compute,
-                             .deadline_s = deadline_s,
-                             .source = &t->source};
-    return zero_create(&o);
-}
 
 // Rank 1 takes no part in the step; or gives up without a deadline.
 static int body_lost(struct ring_thread *t, double deadline_s) {
@@ -338,6 +411,8 @@ int main(void) {
         cmocka_unit_test(test_accumulation_equals_the_reference),
         cmocka_unit_test(test_without_overlap),
         cmocka_unit_test(test_onebit_equals_the_reference),
+        cmocka_unit_test(test_any_depth_of_prefetch),
+        cmocka_unit_test(test_a_deeper_prefetch_gathers_earlier_and_needs_more),
         cmocka_unit_test(test_the_reference_skips_and_clips),
         cmocka_unit_test(test_textbook_memory),
         cmocka_unit_test(test_fp32_formula_counts_no_master),

@@ -52,11 +52,13 @@ static inline int zero_job_read(void *arg) {
     return 0;
 }
 
-// What was gathered for a pass belongs to nobody after its release.
+// What was gathered is valid up to the step, and belongs to nobody behind it.
 static inline int zero_job_poison(void *arg) {
     struct zero_job *j = arg;
-    size_t bytes = (size_t)j->z->ref->layout->units[j->u].n_pad * dtype_size(j->z->c->dtype);
-    memset((void *)(uintptr_t)j->view.weights, 0xff, bytes);
+    struct zero *z = (struct zero *)j->z->t;
+    for (int i = 0; i < zero_weight_slots(z); i++)
+        memset(z->weight_slots[i].buf, 0xff,
+               (size_t)z->weight_slots[i].elements * dtype_size(j->z->c->dtype));
     return 0;
 }
 
@@ -88,7 +90,6 @@ static inline int zero_rank_forward(struct zero_rank *z, int step, enum pass pas
         if (rc) return -1;
         if (job.view.grad) zero_rank_complain(z, "a forward view has a gradient", u, step);
         zero_rank_launch(z, zero_job_read, job);
-        if (z->c->stage == 3 && !(z->c->tied && u == 0)) zero_rank_launch(z, zero_job_poison, job);
         rc = topology_release(z->t, u, pass);
     }
     return rc;
@@ -115,7 +116,6 @@ static inline int zero_rank_backward(struct zero_rank *z, int step, int micro) {
         }
         zero_rank_launch(z, zero_job_read, job);
         zero_rank_launch(z, zero_job_grad, job);
-        if (z->c->stage == 3) zero_rank_launch(z, zero_job_poison, job);
         rc = topology_grad_ready(z->t, u);
     }
     return rc;
@@ -129,6 +129,7 @@ static inline int zero_rank_step(struct zero_rank *z, int step, int64_t *updates
         if (topology_begin_micro(z->t, m, z->c->micro)) return -1;
         if (zero_rank_forward(z, step, PASS_FORWARD) || zero_rank_backward(z, step, m)) return -1;
     }
+    zero_rank_launch(z, zero_job_poison, (struct zero_job){.step = step});
     // A hint too early: the step makes what it gathers stale.
     if (step == 2) topology_prefetch(z->t, 0, PASS_EVAL);
     if (topology_step(z->t, &in, &got)) return -1;
@@ -167,20 +168,35 @@ static inline uint64_t zero_case_code_bytes(const struct zero_rank *z) {
     return bytes;
 }
 
+static inline int zero_case_slots(const struct zero_case *c, const struct layout *l) {
+    struct zero_schedule s;
+    zero_schedule_open(&s, l, &c->prefetch);
+    int slots = s.slots;
+    zero_schedule_close(&s);
+    return slots;
+}
+
+// How often a unit's shards move in a step. Stage 3 with K slots: the last K units of the forward pass, and the first
+// K of the backward pass, are still there when the next pass begins; a tied unit 0 always is.
+static inline uint64_t zero_rank_passes(const struct zero_case *c, const struct layout *l, int u) {
+    int K = zero_case_slots(c, l), micro = c->micro;
+    if (c->stage < 3) return c->stage == 2 ? 1 + (uint64_t)micro : 2;
+    if (c->tied && u == 0) return 1 + (uint64_t)micro;
+    return (uint64_t)(micro + 1 + (u < l->count - K ? micro : 0) + (u - c->tied >= K ? micro - 1 : 0));
+}
+
 // Payload counted against the formula; evaluation's gathers are no part of a step and counted apart.
 static inline int zero_rank_check_wire(struct zero_rank *z) {
     const struct zero_case *c = z->c;
-    uint64_t volume = 0, passes = c->stage == 3   ? 3 * (uint64_t)c->micro
-                                  : c->stage == 2 ? 1 + (uint64_t)c->micro
-                                                  : 2;
+    uint64_t volume = 0;
     for (int u = 0; u < z->ref->layout->count; u++)
         volume += (uint64_t)z->ref->layout->units[u].n_pad * dtype_size(c->dtype) * (uint64_t)(c->world - 1) /
-                  (uint64_t)c->world;
+                  (uint64_t)c->world * zero_rank_passes(c, z->ref->layout, u);
     uint64_t later = (uint64_t)z->ref->compressed, code = zero_case_code_bytes(z);
-    uint64_t want = volume * passes * ((uint64_t)c->steps - later) + code * later;
+    uint64_t want = volume * ((uint64_t)c->steps - later) + code * later;
     // Of N-1 blocks a rank sends N/g-1 to other groups, whatever it sends; one group, or groups of one: no other way.
     uint64_t others = c->group ? (uint64_t)(c->world / c->group - 1) : 0,
-             across = volume / (uint64_t)(c->world > 1 ? c->world - 1 : 1) * others * passes;
+             across = volume / (uint64_t)(c->world > 1 ? c->world - 1 : 1) * others;
     if (atomic_load(&z->t->wire.across_sent) != across * (uint64_t)c->steps ||
         atomic_load(&z->t->wire.across_received) != across * (uint64_t)c->steps ||
         z->t->wire_predicted.across_sent_per_step != across ||
@@ -190,8 +206,8 @@ static inline int zero_rank_check_wire(struct zero_rank *z) {
     }
     uint64_t sent = atomic_load(&z->t->wire.payload_sent),
              received = atomic_load(&z->t->wire.payload_received);
-    if (sent == want && received == want && z->t->wire_predicted.sent_per_step == volume * passes &&
-        z->t->wire_predicted.received_per_step == volume * passes &&
+    if (sent == want && received == want && z->t->wire_predicted.sent_per_step == volume &&
+        z->t->wire_predicted.received_per_step == volume &&
         (!code || z->t->wire_predicted.later.sent_per_step == code) &&
         z->t->wire_predicted.later.received_per_step == z->t->wire_predicted.later.sent_per_step &&
         z->t->wire_later.steps == z->ref->compressed &&
@@ -238,7 +254,8 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
     if (dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 1, .label = "toy"}, &z.dev))
         return -1;
     z.compute = stream_create(z.dev, "compute");
-    z.jobs = calloc((size_t)(c->steps * (c->micro + 1) + 1) * ZERO_CASE_UNITS * 8, sizeof *z.jobs);
+    z.jobs = calloc((size_t)(c->steps * (c->micro + 1) + 1) * ZERO_CASE_UNITS * 8 + (size_t)c->steps,
+                    sizeof *z.jobs);
     struct zero_options o = {
         .stage = c->stage,
         .layout = ref->layout,
@@ -251,6 +268,7 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
         .accumulation = c->micro,
         .in_turn = c->in_turn,
         .group = c->group,
+        .prefetch = c->prefetch,
     };
     int rc = -1;
     z.t = zero_create(&o);

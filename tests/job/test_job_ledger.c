@@ -154,10 +154,21 @@ static void accumulation_in_fp32(void **state) {
                     "2 --set data_types.grad_accum_dtype=fp32");
 }
 
+// What stage 3 gathers ahead of use, and what its slots may hold.
+static void prefetch(void **state) {
+    check_micro(*state, "gpt2.json", "zero:3", 2, 1, "bf16",
+                "2 --set zero_optimization.stage3_prefetch_bucket_size=0");
+    check_micro(*state, "gpt2.json", "zero:3", 2, 1, "bf16",
+                "2 --set zero_optimization.prefetch_bucket_size=1e9");
+    check_micro(*state, "llama.json", "zero:3", 3, 1, "bf16",
+                "1 --set zero_optimization.stage3_prefetch_bucket_size=1e9 --set "
+                "zero_optimization.max_live_parameters=60000");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(local_run),    cmocka_unit_test(rings),  cmocka_unit_test(stars),
-        cmocka_unit_test(accumulation), cmocka_unit_test(onebit), cmocka_unit_test(accumulation_in_fp32),
+        cmocka_unit_test(accumulation), cmocka_unit_test(onebit), cmocka_unit_test(prefetch), cmocka_unit_test(accumulation_in_fp32),
     };
     return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

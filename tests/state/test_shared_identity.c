@@ -104,6 +104,7 @@ static const struct {
     {R,
      "program model.init_std recovery.resumed topology medium steps eval_every "
      "eval_every_seconds eval_batches target_loss trouble.straggle trouble.delay "
+     "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
      "zero_optimization.overlap_comm ring.collective parameter_server.servers parameter_server.threads "
      "parameter_server.partition_bytes parameter_server.replicate "
      "recovery.checkpoint_every recovery.checkpoint_background recovery.checkpoint_keep "
@@ -162,6 +163,10 @@ static const struct change changes[] = {
     {"\"trouble\": {\"delay\": [\"1:constant:5\"]}", "trouble.delay", R, NULL, NULL},
     {"\"reduce\": \"native\"", "reduce", R | B, "native", "ordered"},
     {"\"reduce_group\": 2", "reduce_group", R | B, "2", "none"},
+    {"\"zero_optimization\": {\"prefetch_bucket_size\": 1e6}",
+     "zero_optimization.stage3_prefetch_bucket_size", R, "1000000", "auto"},
+    {"\"zero_optimization\": {\"stage3_max_live_parameters\": 5e6}",
+     "zero_optimization.stage3_max_live_parameters", R, "5000000", "auto"},
     {"\"zero_optimization\": {\"overlap_comm\": false}", "zero_optimization.overlap_comm", R, "false",
      "true"},
     {"\"data_types\": {\"grad_accum_dtype\": \"fp32\"}", "data_types.grad_accum_dtype", R | B, "fp32",

@@ -93,7 +93,8 @@ def wire(runs):
 apart and are not in the bars.</p>
 <figure>{svg.legend([("c1", "sent"), ("c0", "received")])}{bar_plot(bars, "MiB per step", "Bytes per step", MIB, 2)}
 <figcaption>Bar: counted; upright tick: formula; "=" after the number: they agree. With U = (N-1)/N x padded bytes, the
-ring moves 2U per step in stages 0, 1 and 2 and 3U in stage 3, which gathers the weights twice. A star's worker sends its
+ring moves 2U per step in stages 0, 1 and 2 and up to 3U in stage 3, which gathers the weights twice but for
+what its slots still hold. A star's worker sends its
 whole gradient and receives the whole weights; a server does so with each of the N workers for its 1/S of the model.
 </figcaption></figure>"""
 

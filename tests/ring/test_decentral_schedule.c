@@ -1,0 +1,127 @@
+// The schedule of stage 3's gathers, without ranks: how many slots a budget makes, who is gathered when, and that no
+// gather ever takes the slot of weights that are still needed.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "decentral/zero/zero_schedule.h"
+
+#define UNITS 6
+
+// Units of 100, 10, 20, 30, 40, 200 elements.
+static struct unit units[UNITS] = {{.n_pad = 100}, {.n_pad = 10}, {.n_pad = 20},
+                                   {.n_pad = 30},  {.n_pad = 40}, {.n_pad = 200}};
+static const struct layout plain = {.count = UNITS, .units = units};
+static const struct layout tied = {.count = UNITS, .units = units, .tied = true};
+
+static void test_slots_of_a_budget(void **state) {
+    (void)state;
+    static const struct {
+        struct zero_prefetch p;
+        int slots;
+        int64_t elements[UNITS];
+    } cases[] = {
+        {{0}, 2, {100, 200}},                    // one unit ahead
+        {{true, 0, 0}, 1, {200}},                // nothing ahead
+        {{true, 1, 0}, 2, {100, 200}},           // the first unit may exceed the budget
+        {{true, 10, 0}, 2, {100, 200}},          // the budget is used up by u1
+        {{true, 11, 0}, 3, {100, 40, 200}},      // u0: u1, u2 ahead
+        {{true, 60, 0}, 4, {100, 200, 20, 30}},  // u0: u1, u2, u3 ahead: 10 + 20 < 60, with u3 it is not
+        {{true, INT64_MAX, 0}, 6, {100, 10, 20, 30, 40, 200}},
+        {{true, INT64_MAX, 350}, 5, {200, 10, 20, 30, 40}},  // six slots would hold 400
+        {{true, INT64_MAX, 1}, 1, {200}},                    // one slot there must be
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct zero_schedule s;
+        zero_schedule_open(&s, &plain, &cases[i].p);
+        if (s.slots != cases[i].slots) fail_msg("case %zu: %d slots, not %d", i, s.slots, cases[i].slots);
+        for (int k = 0; k < s.slots; k++)
+            assert_int_equal(zero_schedule_elements(&s, k), cases[i].elements[k]);
+        zero_schedule_close(&s);
+    }
+    struct zero_schedule s;
+    zero_schedule_open(&s, &tied, &(struct zero_prefetch){0});
+    assert_int_equal(zero_schedule_count(&s), 3);
+    assert_int_equal(zero_schedule_elements(&s, 2), 100);
+    assert_int_equal(zero_schedule_elements(&s, 0), 40);
+    zero_schedule_close(&s);
+}
+
+static void expect(const struct layout *l, struct zero_prefetch p, int64_t micro, const int64_t *forward,
+                   const int64_t *backward) {
+    struct zero_gathers g[UNITS];
+    zero_schedule_step(l, &p, micro, g);
+    for (int u = 0; u < UNITS; u++)
+        if (g[u].forward != forward[u] || g[u].backward != backward[u])
+            fail_msg("%lld micro-batches, unit %d: %lld forward, %lld backward", (long long)micro, u,
+                     (long long)g[u].forward, (long long)g[u].backward);
+}
+#define LIST(...) \
+    (const int64_t[]) { __VA_ARGS__ }
+
+static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
+    (void)state;
+    const struct zero_prefetch one = {0}, none = {.bounded = true}, all = {true, INT64_MAX, 0};
+    expect(&plain, one, 1, LIST(1, 1, 1, 1, 1, 1), LIST(1, 1, 1, 1, 0, 0));
+    expect(&plain, one, 3, LIST(1, 1, 3, 3, 3, 3), LIST(3, 3, 3, 3, 0, 0));
+    expect(&tied, one, 3, LIST(1, 1, 1, 3, 3, 3), LIST(0, 3, 3, 3, 0, 0));
+    expect(&plain, none, 2, LIST(1, 2, 2, 2, 2, 2), LIST(2, 2, 2, 2, 2, 0));
+    expect(&plain, all, 1000000000, LIST(1, 1, 1, 1, 1, 1), LIST(0, 0, 0, 0, 0, 0));
+    expect(&tied, all, 2, LIST(1, 1, 1, 1, 1, 1), LIST(0, 0, 0, 0, 0, 0));
+}
+
+// A use with what is gathered ahead of it. in_use: its slot must stay its own.
+static void use(struct zero_schedule *s, int u, enum pass pass) {
+    int next = pass == PASS_BACKWARD ? u - 1 : u + 1;
+    zero_schedule_gathered(s, u, pass);
+    for (int k = 0, v; (v = zero_schedule_ahead(s, next, pass, k)) >= 0; k++) {
+        assert_int_equal(v, pass == PASS_BACKWARD ? next - k : next + k);
+        assert_int_not_equal(zero_schedule_slot(s, v), zero_schedule_slot(s, u));
+        zero_schedule_gathered(s, v, pass);
+    }
+    assert_true(zero_schedule_there(s, u, pass));
+    bool kept = s->layout->tied && next == 0;
+    if (next >= 0 && next < UNITS) assert_int_equal(zero_schedule_there(s, next, pass), s->slots > 1 || kept);
+}
+
+static void test_nothing_in_use_is_overwritten(void **state) {
+    (void)state;
+    const struct layout *layouts[] = {&plain, &tied};
+    for (int i = 0; i < 2; i++)
+        for (int64_t budget = 0; budget < 500; budget++) {
+            struct zero_schedule s;
+            zero_schedule_open(&s, layouts[i], &(struct zero_prefetch){true, budget, 0});
+            for (int u = 0; u < UNITS; u++) use(&s, u, PASS_FORWARD);
+            for (int u = UNITS - 1; u >= 0; u--) use(&s, u, PASS_BACKWARD);
+            zero_schedule_close(&s);
+        }
+}
+
+// An evaluation may use what training gathered, but not the other way round: or a step's bytes would depend on it.
+static void test_evaluation_is_apart(void **state) {
+    (void)state;
+    struct zero_schedule s;
+    zero_schedule_open(&s, &plain, &(struct zero_prefetch){0});
+    zero_schedule_gathered(&s, 2, PASS_EVAL);
+    assert_true(zero_schedule_there(&s, 2, PASS_EVAL));
+    assert_false(zero_schedule_there(&s, 2, PASS_FORWARD));
+    zero_schedule_gathered(&s, 2, PASS_BACKWARD);
+    assert_true(zero_schedule_there(&s, 2, PASS_EVAL) && zero_schedule_there(&s, 2, PASS_FORWARD));
+    zero_schedule_forget(&s);
+    assert_false(zero_schedule_there(&s, 2, PASS_EVAL));
+    zero_schedule_close(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slots_of_a_budget),
+        cmocka_unit_test(test_what_a_turn_leaves_is_not_gathered_again),
+        cmocka_unit_test(test_nothing_in_use_is_overwritten),
+        cmocka_unit_test(test_evaluation_is_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

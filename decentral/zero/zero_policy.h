@@ -63,7 +63,7 @@ struct zero_options {
 enum residency { RESIDENT_FULL, RESIDENT_SHARD };
 
 // One row a stage; nothing else in decentral/ asks which stage it is. What is RESIDENT_SHARD and used by the
-// model passes through two slots (and one for a tied unit 0).
+// model passes through slots: of weights as many as zero_schedule.h says, of gradients two (and one for a tied unit 0).
 struct zero_policy {
     const char *name;
     enum residency weights, grads, optimizer;

@@ -167,8 +167,13 @@ static void prefetch(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(local_run),    cmocka_unit_test(rings),  cmocka_unit_test(stars),
-        cmocka_unit_test(accumulation), cmocka_unit_test(onebit), cmocka_unit_test(prefetch), cmocka_unit_test(accumulation_in_fp32),
+        cmocka_unit_test(local_run),
+        cmocka_unit_test(rings),
+        cmocka_unit_test(stars),
+        cmocka_unit_test(accumulation),
+        cmocka_unit_test(onebit),
+        cmocka_unit_test(prefetch),
+        cmocka_unit_test(accumulation_in_fp32),
     };
     return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

@@ -65,8 +65,10 @@ static void job_init(struct job *j, const char *consistency, int workers, int se
     assert_true(j->map->count <= KEYS);
     for (int key = 0; key < j->map->count; key++) {
         unsigned long n = (unsigned long)(j->map->parts[key].end - j->map->parts[key].begin);
-        j->buf[key] = (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL};
-        j->copies[key] = (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL};
+        j->buf[key] =
+            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL};
+        j->copies[key] =
+            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL};
     }
     snprintf(j->dir, sizeof j->dir, "/tmp/starring-keeper-XXXXXX");
     assert_non_null(mkdtemp(j->dir));

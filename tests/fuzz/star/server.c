@@ -86,8 +86,11 @@ static void create(struct life *x) {
     x->kept = xcalloc((unsigned long)s->map->count, sizeof *x->kept);
     for (int k = 0; k < s->map->count; k++) {
         unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);
-        x->buffers[k] = (struct server_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, xcalloc(n, dtype_size(s->t.dtype)), xcalloc(n, 4)};
+        x->buffers[k] = (struct server_buffers){xcalloc(n, 4),
+                                                {xcalloc(n, 4), xcalloc(n, 4)},
+                                                xcalloc(n, dtype_size(s->t.dtype)),
+                                                xcalloc(n, 4),
+                                                NULL};
     }
     struct server_core_options o = {.layout = s->l,
                                     .map = s->map,

@@ -61,13 +61,8 @@ static struct plan_work work_of(const struct job *j, const struct plan_candidate
         .disk_bytes = (double)(o->read + o->written)};
 }
 
-static double disk_of(const struct job *j, const struct plan_candidate *c) {
-    const char *optimizer = c->knob[KNOB_OPTIMIZER], *param = c->knob[KNOB_PARAM];
-    double bytes = optimizer && !strcmp(optimizer, "nvme") ? of_state(j->config, j) : 0;
-    if (param && !strcmp(param, "nvme"))
-        bytes += (double)j->layout->params * (double)dtype_size(j->config->dtype) / j->config->workers;
-    return bytes;
-}
+// What lies on disk is what is read from there in a step: masters and states, each once.
+static double disk_of(const struct plan_candidate *c) { return (double)c->offload.read; }
 
 static int measure(const struct plan_question *q, const struct job *j, struct plan_candidate *c) {
     const struct config *cfg = j->config;
@@ -78,10 +73,10 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
     c->device_bytes = (double)mem_device_bytes(p.memory.predicted_bytes);
     if (need.gpus) c->device_bytes += need.gpu[0].allowed_bytes;
     c->host_bytes = need.host.predicted_bytes + need.host.allowed_bytes;
-    c->disk_bytes = disk_of(j, c);
     c->server_bytes = largest_server(j);
     c->wire_bytes = busiest(j);
     c->offload = p.wire.offload;
+    c->disk_bytes = disk_of(c);
     c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
     struct plan_work w = work_of(j, c);
     c->step = plan_step_of(&w, &q->rates);
@@ -95,14 +90,16 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
 // The configuration of a candidate: what the caller gave, and its own keys behind. NULL: refused.
 static struct config *config_of(const struct plan_question *q, const struct plan_candidate *c) {
     struct cli_args args = *q->args;
-    char batch[24];
+    char batch[24], workers[24];
     args.owned = NULL;
     args.owned_count = 0;
-    args.overrides = xcalloc(args.override_count + 2 + PLAN_KNOBS, sizeof *args.overrides);
+    args.overrides = xcalloc(args.override_count + 3 + PLAN_KNOBS, sizeof *args.overrides);
     size_t n = q->args->override_count;
     memcpy(args.overrides, q->args->overrides, n * sizeof *args.overrides);
     snprintf(batch, sizeof batch, "%lld", (long long)c->batch);
+    snprintf(workers, sizeof workers, "%d", c->workers);
     args.overrides[n++] = (struct config_override){.path = "topology", .value = c->topology};
+    args.overrides[n++] = (struct config_override){.path = "workers", .value = workers};
     args.overrides[n++] = (struct config_override){.path = "train_micro_batch_size_per_gpu", .value = batch};
     for (int k = 0; k < PLAN_KNOBS; k++)
         if (c->knob[k])
@@ -172,7 +169,7 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
         const struct topology_row *row = q->topologies->row[r];
         for (int v = 0; v < (row->textbook > 0 ? row->textbook : 1); v++) {
             struct topology_variant name;
-            struct plan_candidate c = {0};
+            struct plan_candidate c = {.workers = out->config->workers};
             row->variant(v, &name);
             if (q->topology && strcmp(q->topology, name.name)) continue;
             if (row->max_workers && out->config->workers > row->max_workers) continue;
@@ -210,7 +207,8 @@ void plan_free(struct plan *p) {
 }
 
 char *plan_flags(const struct plan_candidate *c) {
-    char *text = xasprintf("--topology %s --batch %lld", c->topology, (long long)c->batch);
+    char *text =
+        xasprintf("--topology %s --workers %d --batch %lld", c->topology, c->workers, (long long)c->batch);
     for (int k = 0; k < PLAN_KNOBS; k++) {
         if (!c->knob[k]) continue;
         char *more = xasprintf("%s --set %s=%s", text, plan_knobs[k].path, c->knob[k]);

@@ -32,6 +32,7 @@ struct plan_question {
 
 struct plan_candidate {
     char topology[24];
+    int workers;                     // the question's, whatever the topology takes by itself
     const char *knob[PLAN_KNOBS];    // the value of each, or NULL
     int64_t batch;                   // sequences of a micro-batch
     int64_t tokens;                  // of a step, of all workers

@@ -72,6 +72,15 @@ class Plan(unittest.TestCase):
         self.assertEqual(place, sorted(place))
         self.assertEqual(len(fast["plans"]), len(slow["plans"]))
 
+    def test_without_workers_every_plan_is_of_one(self):
+        doc, _ = plan("--device-memory", "4G", "--model", "gpt2-124m", "--dtype", "bf16", "--device", "cpu")
+        self.assertEqual(doc["workers"], 1)
+        ring = [p for p in doc["plans"] if p["topology"].startswith("zero:")]
+        self.assertTrue(ring)
+        self.assertEqual({p["wire_bytes_per_step"] for p in ring}, {0})
+        for p in ring[:2]:
+            self.assertEqual(dry(["--model", "gpt2-124m", "--dtype", "bf16", "--device", "cpu"], p["options"])[0], p["device_bytes"])
+
     def test_one_topology_alone(self):
         doc, _ = plan("--device-memory", "4G", "--topology", "zero:3", *self.common)
         self.assertEqual({p["topology"] for p in doc["plans"]}, {"zero:3"})

@@ -82,8 +82,9 @@ void draft_fini(struct draft *d);                                        // free
 
 // Why a key in the configuration has no effect, in the order of the report.
 enum note_topic {
-    NOTE_IGNORED,  // asks for something that is not supported; why: what follows from that
-    NOTE_STAGE_3,  // acts only at stage 3, and the stage is another
+    NOTE_IGNORED,         // asks for something that is not supported; why: what follows from that
+    NOTE_STAGE_3,         // acts only at stage 3, and the stage is another
+    NOTE_STAGE_3_TUNING,  // likewise, and changes no result there
     NOTE_TUNING,   // tunes DeepSpeed's communication and memory; this program has nothing to tune there
     NOTE_ALWAYS,   // asks for what is always done
     NOTE_NOTHING,  // has nothing to act on

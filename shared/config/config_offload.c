@@ -61,7 +61,11 @@ int config_resolve_offload(struct reading *r) {
             config_origin(r, optimizer, from), optimizer_key, optimizer_device);
     if (ring && c->variant < 3 && p->device)
         config_note(r, &(struct note){.topic = NOTE_STAGE_3, .path = param_key});
-    if (!ring || c->variant < 3) p->device = OFFLOAD_NONE;
+    if (!ring || c->variant < 3) {
+        p->device = OFFLOAD_NONE;
+        c->prefetch_elements = PREFETCH_AUTO;
+        c->live_elements = 0;
+    }
     if (p->device == OFFLOAD_NVME) {
         p->device = OFFLOAD_CPU;
         config_note(r, &(struct note){.topic = NOTE_IGNORED,

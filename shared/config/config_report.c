@@ -71,6 +71,9 @@ static void say(const struct note *n, const char *keys, int count) {
         case NOTE_STAGE_3:
             warn("%s: without effect below stage 3, in DeepSpeed as here: %s", n->origin, keys);
             return;
+        case NOTE_STAGE_3_TUNING:
+            info("%s: of stage 3 alone, in DeepSpeed as here, and without effect: %s", n->origin, keys);
+            return;
         case NOTE_TUNING:
             info("%s: %d key%s that tune%s DeepSpeed's communication and memory %s not used here: %s",
                  n->origin, count, s, count == 1 ? "s" : "", is, keys);
@@ -98,7 +101,8 @@ void config_report(struct reading *r) {
     for (int topic = 0; topic < NOTE_TOPICS; topic++)
         for (size_t i = 0; i < r->note_count; i++) {
             if (r->notes[i].topic != (enum note_topic)topic) continue;
-            bool told = topic == NOTE_STAGE_3 && in_stage_3(&r->d->c);
+            bool of_stage_3 = topic == NOTE_STAGE_3 || topic == NOTE_STAGE_3_TUNING;
+            bool told = of_stage_3 && in_stage_3(&r->d->c);
             for (size_t j = 0; j < i; j++) told |= same_line(&r->notes[i], &r->notes[j]);
             if (told) continue;
             int count;

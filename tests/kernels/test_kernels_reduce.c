@@ -78,6 +78,8 @@ static void reduce_on_cpus_takes_more(void **state) {
     static uint16_t in[REDUCE_MAX][N], out[2][N];
     static const void *inputs[REDUCE_MAX];
     const char *why = "";
+    const op_fn *tested = KT_OPS;
+    if (tested != cpu_ops) skip();  // a device's operations are asked for fewer
     for (int k = 0; k < REDUCE_MAX; k++) {
         inputs[k] = in[k];
         for (int i = 0; i < N; i++) in[k][i] = f32_to_bf16((float)((k * 7 + i * 3) % 29) - 14.0f);

@@ -14,7 +14,8 @@
 //               none where the device's memory is the host's
 #include "decentral/zero/zero_state.h"
 
-static void carve_unit(struct zero *z, int u) {
+// elements: of the units up to u, it included.
+static void carve_unit(struct zero *z, int u, int64_t elements) {
     struct zero_unit *zu = &z->units[u];
     const struct zero_policy *p = z->policy;
     const struct unit *unit = &z->opt.layout->units[u];
@@ -35,7 +36,7 @@ static void carve_unit(struct zero *z, int u) {
                                .weight = whole ? zu->weights : zu->weight_shard,
                                .grad = whole ? zu->grad : zu->grad_shard,
                                .dtype = z->opt.dtype};
-    zu->offloaded = zero_offloads(z, u);
+    zu->offloaded = zero_offloads(z, elements);
     if (zu->offloaded) {
         zero_offload_carve_unit(z, u);
         return;
@@ -88,7 +89,11 @@ static void carve_control(struct zero *z) {
 }
 
 void zero_carve(struct zero *z) {
-    for (int u = 0; u < z->opt.layout->count; u++) carve_unit(z, u);
+    int64_t elements = 0;
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        elements += z->opt.layout->units[u].n_pad;
+        carve_unit(z, u, elements);
+    }
     for (int i = 0; i < zero_weight_slots(z); i++)
         carve_slot(z, &z->weight_slots[i], zero_schedule_elements(&z->schedule, i));
     if (z->policy->grads == RESIDENT_SHARD) carve_grad_slots(z);

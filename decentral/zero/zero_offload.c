@@ -30,12 +30,10 @@
 #include "shared/core/error.h"
 #include "shared/state/part_file.h"
 
-bool zero_offloads(const struct zero *z, int u) {
-    const struct layout *l = z->opt.layout;
+bool zero_offloads(const struct zero *z, int64_t elements) {
     const struct zero_offload_options *o = &z->opt.offload;
-    double ratio = o->ratio > 0 ? o->ratio : 1, before = 0;
-    for (int i = 0; i <= u; i++) before += (double)l->units[i].n_pad;
-    return o->optimizer && before <= ratio * (double)l->padded;
+    double ratio = o->ratio > 0 ? o->ratio : 1;
+    return o->optimizer && (double)elements <= ratio * (double)z->opt.layout->padded;
 }
 
 // ---------------------------------------------------------------- memory

@@ -184,7 +184,8 @@ void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
 
 // ---- zero_offload.c
 enum mem_class zero_offload_class_of_weights(const struct zero *z);
-bool zero_offloads(const struct zero *z, int u);  // whether u's master and states are kept on the host
+// Whether the master and the states of a unit are kept on the host: elements of the units up to it, it included.
+bool zero_offloads(const struct zero *z, int64_t elements);
 // Masters and states of a unit that is offloaded, on the host; and what all of them pass through.
 void zero_offload_carve_unit(struct zero *z, int u);
 void zero_offload_carve(struct zero *z);

@@ -34,7 +34,7 @@ static void mistakes_are_usage_errors(void **state) {
          "--launch processes"},
         {"train --topology zero:1 --launch processes --model tiny --data data.txt --out x",
          "--launch threads"},
-        {"train --topology zero:1 --workers 300 --model tiny --data data.txt --out x", "256"},
+        {"train --topology zero:1 --workers 5000 --model tiny --data data.txt --out x", "4096"},
         {"train --topology local --launch mpi --model tiny --data data.txt --out x", "--launch mpi"},
         {"train --topology zero:1 --device cpu --collective nccl --data data.txt --out x", "--device cuda"},
         {"train --topology zero:1 --device cpu --collective mpi --data data.txt --out x", "--launch mpi"},

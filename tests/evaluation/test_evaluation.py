@@ -109,7 +109,7 @@ class Evaluation(unittest.TestCase):
         fast, slow = (t["total"] for t in s["time_per_rank"])
         self.assertLess(fast, 0.8 * slow)
         self.assertEqual(evals[-1]["samples"], s["samples_applied"])
-        self.assertGreaterEqual(evals[-1]["seconds"], 0.97 * slow)
+        self.assertGreaterEqual(evals[-1]["seconds"], 0.9 * slow)  # the clocks of two processes, of a run of 0.15 s
 
     def test_by_seconds(self):
         for topology in ("zero:1", "ps:sync", "ps:async"):

@@ -70,7 +70,7 @@ struct change {
 #define B IDENTITY_BITS
 #define L IDENTITY_LOCAL
 #define STANDARD                                                                                                \
-    "\"topology\": \"zero:1\", \"workers\": 2, \"dtype\": \"fp16\", \"device\": \"cpu\", \"data\": {\"path\": " \
+    "\"topology\": \"zero:3\", \"workers\": 2, \"dtype\": \"fp16\", \"device\": \"cpu\", \"data\": {\"path\": " \
     "\"demo\", \"val_fraction\": 0.05, \"seq_len\": 64}, \"train_batch_size\": 8, "                             \
     "\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.0003}}"
 

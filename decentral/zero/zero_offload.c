@@ -200,9 +200,9 @@ static int update_run(void *arg) {
     if (!z->opt.offload.params) r.weight = z->offload.weight[task->at];
     if (z->opt.offload.disk) {
         char *at = z->offload.state[task->at];
-        r.master = (float *)at;
+        r.master = (void *)at;
         for (int k = 0; k < z->opt.optimizer.row->states; k++)
-            r.state[k] = (float *)(at + (size_t)(k + 1) * kind_bytes(z, task->unit));
+            r.state[k] = (void *)(at + (size_t)(k + 1) * kind_bytes(z, task->unit));
     }
     if (z->host_scalars->skip) return z->opt.offload.params ? 0 : round_master(z, &r);
     return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
@@ -245,8 +245,7 @@ const float *zero_offload_get(void *ctx, const struct state_range *s) {
     struct zero *z = ctx;
     struct disk_range r = {z->units[s->unit].region + (size_t)s->kind * kind_bytes(z, s->unit),
                            kind_bytes(z, s->unit), z->opt.layout->units[s->unit].name};
-    return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL
-                                                                    : (const float *)z->offload.reading;
+    return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL : (const void *)z->offload.reading;
 }
 
 // Units take the staging in turn, whatever units come between them that are not offloaded.

@@ -21,7 +21,7 @@ static struct disk_range range_of(const struct offload_bench *b, int u) {
 
 // Masters in (-1, 1), first moments in (-0.1, 0.1), second ones in (0, 0.01): no denormal numbers.
 static void fill(const struct offload_bench *b) {
-    float *x = (float *)b->truth;
+    float *x = (void *)b->truth;
     uint32_t seed = 1;
     for (int64_t i = 0; i < 3 * b->elements; i++) {
         seed = seed * 1664525u + 1013904223u;
@@ -118,7 +118,7 @@ double offload_bench_bytes(const struct offload_bench *b, enum offload_row row) 
 }
 
 static void update(const struct offload_bench *b, char *unit) {
-    float *master = (float *)unit;
+    float *master = (void *)unit;
     op_adamw(b->updates, &(struct adamw_args){.master = master,
                                               .m = master + b->elements,
                                               .v = master + 2 * b->elements,

@@ -20,7 +20,7 @@ static int read_rates(const struct cli_args *a, bool gpu, struct plan_rates *out
     for (const struct plan_rate *r = plan_rates_list; r->option; r++) {
         double x;
         if (cli_number(a, r->option, 1e-6, 1e9, gpu ? r->gpu : r->cpu, &x)) return -1;
-        *(double *)((char *)out + r->member) = x * r->per_unit;
+        plan_rate_set(out, r, x * r->per_unit);
     }
     return 0;
 }
@@ -85,7 +85,7 @@ static void print_json(const struct plan_question *q, const struct plan *p) {
     json_put(o, "device_memory_bytes", q->device_bytes);
     cJSON *rates = cJSON_AddObjectToObject(o, "rates");
     for (const struct plan_rate *r = plan_rates_list; r->option; r++)
-        json_put(rates, r->option, *(const double *)((const char *)&q->rates + r->member));
+        json_put(rates, r->option, plan_rate_of(&q->rates, r));
     cJSON *all = cJSON_AddArrayToObject(o, "plans");
     for (int i = 0; i < p->count; i++) cJSON_AddItemToArray(all, candidate_json(&p->all[i]));
     if (!p->count) cJSON_AddItemToObject(o, "least", candidate_json(&p->least));
@@ -103,8 +103,7 @@ static void print_head(const struct plan_question *q, const struct plan *p) {
     printf(
         "Memory and bytes are predictions, exact; times divide them by these rates, which options change:\n ");
     for (const struct plan_rate *r = plan_rates_list; r->option; r++)
-        printf(" --%s %g %s%s", r->option,
-               *(const double *)((const char *)&q->rates + r->member) / r->per_unit, r->unit,
+        printf(" --%s %g %s%s", r->option, plan_rate_of(&q->rates, r) / r->per_unit, r->unit,
                r[1].option ? "," : "\n\n");
 }
 

@@ -1,5 +1,7 @@
 #include "shared/plan/plan_rates.h"
 
+#include <string.h>
+
 #define RATE(name, text, unit_is, on_cpu, on_gpu, of)                                    \
     {                                                                                    \
         .option = name, .unit = text, .per_unit = unit_is, .cpu = on_cpu, .gpu = on_gpu, \
@@ -17,6 +19,16 @@ const struct plan_rate plan_rates_list[] = {
     RATE("disk-rate", "GB/s", 1e9, 1, 5, disk),
     {0},
 };
+
+double plan_rate_of(const struct plan_rates *rates, const struct plan_rate *r) {
+    double x;
+    memcpy(&x, (const char *)rates + r->member, sizeof x);
+    return x;
+}
+
+void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double per_second) {
+    memcpy((char *)rates + r->member, &per_second, sizeof per_second);
+}
 
 static double larger(double a, double b) { return a > b ? a : b; }
 

@@ -33,6 +33,8 @@ struct plan_rate {
     size_t member;              // offset in struct plan_rates
 };
 extern const struct plan_rate plan_rates_list[];  // ends with a row without an option
+double plan_rate_of(const struct plan_rates *rates, const struct plan_rate *r);  // per second
+void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double per_second);
 
 // What one rank does in a step.
 struct plan_work {

@@ -1,7 +1,7 @@
 // Collectives in groups of g consecutive ranks, as the ranks of one host are: what a call of all ranks becomes.
 //
 // Order       A sum is an fp32 sum in rank order within each group, rounded once to the type, then an fp32 sum of
-//             these in group order, rounded once (DESIGN.md 5, rule 1). g = 1 and g = N are the sum over all ranks.
+//             these in group order, rounded once (docs/ring.md, Groups). g = 1 and g = N are the sum over all ranks.
 // Legs        Rank r = k*g + i is place i of group k. A buffer has a block for each of the N = G*g ranks:
 //
 //                 reduce_scatter   within | blocks of group 0 | blocks of group 1 | ..    G calls: the group's sum of

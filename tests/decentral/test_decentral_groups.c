@@ -1,5 +1,5 @@
 // Exchanges in groups of ranks: the plan of the legs without ranks, carried out on arrays and compared with a straight
-// loop that follows the rule (DESIGN.md 5, rule 1); then the ring over threads, with its reference.
+// loop that follows the rule (docs/ring.md, Groups); then the ring over threads, with its reference.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -30,7 +30,7 @@ static void test_many_gradients(void **state) {
     for (int i = 0; i < N; i++) assert_int_equal(((uint16_t *)acc)[i], f32_to_bf16(want[i]));
 }
 
-// Groups of workers (DESIGN.md 5, rule 1), in whatever parts the gradients come.
+// Groups of workers (docs/ring.md, Groups), in whatever parts the gradients come.
 static void test_groups_of_gradients(void **state) {
     (void)state;
     enum { N = 2500, WORKERS = 12 };

@@ -5,8 +5,9 @@
 //             and an aborted hub completes no first meeting any more. The later meetings do not end early:
 //             all ranks are in the operation by then, and copying memory, or enqueuing copies, ends by
 //             itself. Hence, whatever went wrong, no rank returns while a peer may still read its buffers.
-// Waiting     A wait begins by asking again and again, and gives the core away in between: waking a thread that sleeps
-//             takes longer than a small message. It sleeps once a wait has taken longer than waking would.
+// Waiting     A wait begins by asking again and again: waking a thread that sleeps takes longer than a small message.
+//             Where every rank can have a core it keeps its own for as long as a small message takes; then it gives the
+//             core away between questions, and sleeps once the wait has taken longer than waking would.
 // Lock order  channel, then hub.
 #include "decentral/collective/threads_hub.h"
 
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "decentral/collective/threads_impl.h"
 #include "kernels/work.h"
@@ -62,6 +64,7 @@ struct threads_hub *threads_hub_create(int size) {
     }
     struct threads_hub *h = xcalloc(1, sizeof *h);
     h->size = size;
+    h->roomy = size <= sysconf(_SC_NPROCESSORS_ONLN);
     h->devices = xcalloc((unsigned long)size, sizeof *h->devices);
     h->told = xcalloc((unsigned long)size, sizeof *h->told);
     pthread_mutex_init(&h->lock, NULL);
@@ -188,17 +191,33 @@ int threads_hub_run(int size, const char *flag, int (*work)(void *ctx, struct th
 }
 
 // ---------------------------------------------------------------- waiting and giving up
-#define SPIN_S \
-    50e-6  // about what a sleep and waking up take: longer waits would cost others more than they save
+#define KEEP_S 10e-6  // about what a small message takes, once both ranks are there
+#define ASK_S \
+    50e-6         // about what a sleep and waking up take: longer waits would cost others more than they save
+#define LOOKS 16  // between two looks at the clock
+
+// Between two questions of a wait. since: when it began. Whether to go on asking.
+static bool ask_again(const struct threads_hub *h, double since) {
+    double waited_s = now_seconds() - since;
+    if (!h->roomy || waited_s > KEEP_S) sched_yield();
+    return waited_s < ASK_S;
+}
+
+static void breathe(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
 
 // Without the lock: whether the meeting has ended while others could still be expected to come at once. What the others
 // have written before it is visible then.
-static bool meeting_ends_soon(const struct threads_channel *ch, uint64_t generation) {
-    double until = now_seconds() + SPIN_S;
+static bool meeting_ends_soon(const struct collective_threads *t, uint64_t generation) {
+    double since = now_seconds();
     do {
-        if (atomic_load_explicit(&ch->generation, memory_order_acquire) != generation) return true;
-        sched_yield();
-    } while (now_seconds() < until);
+        for (int i = 0; i < LOOKS; i++, breathe())
+            if (atomic_load_explicit(&t->channel->generation, memory_order_acquire) != generation)
+                return true;
+    } while (ask_again(t->hub, since));
     return false;
 }
 
@@ -352,7 +371,7 @@ static int sleep_first(struct collective_threads *t, const struct collective_cal
 int threads_meet_begin(struct collective_threads *t, const struct collective_call *call) {
     uint64_t meeting = 0;
     int rc = come_first(t, call, &meeting);
-    if (rc == 0 && !meeting_ends_soon(t->channel, meeting)) {
+    if (rc == 0 && !meeting_ends_soon(t, meeting)) {
         stream_waits(call->stream, true);
         rc = sleep_first(t, call, meeting);
         stream_waits(call->stream, false);
@@ -371,7 +390,7 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
     uint64_t generation = ch->generation;
     if (++ch->arrived == t->size) let_everyone_through(ch, t->size);
     pthread_mutex_unlock(&ch->lock);
-    if (!meeting_ends_soon(ch, generation)) {
+    if (!meeting_ends_soon(t, generation)) {
         stream_waits(call->stream, true);
         pthread_mutex_lock(&ch->lock);
         while (ch->generation == generation) pthread_cond_wait(&ch->moved, &ch->lock);
@@ -387,10 +406,13 @@ int threads_meet_again(struct collective_threads *t, const struct collective_cal
 // With the channel locked, and so at the end; not in between.
 static void mail_comes_soon(struct collective_threads *t, const struct threads_mail *m,
                             enum mail_state want) {
-    double until = now_seconds() + SPIN_S;
+    double since = now_seconds();
+    bool came = false;
     pthread_mutex_unlock(&t->channel->lock);
-    while (atomic_load_explicit(&m->state, memory_order_relaxed) != want && now_seconds() < until)
-        sched_yield();
+    do {
+        for (int i = 0; i < LOOKS && !came; i++, breathe())
+            came = atomic_load_explicit(&m->state, memory_order_relaxed) == want;
+    } while (!came && ask_again(t->hub, since));
     pthread_mutex_lock(&t->channel->lock);
 }
 

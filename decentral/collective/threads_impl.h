@@ -77,6 +77,7 @@ struct threads_team {
 
 struct threads_hub {
     int size;
+    bool roomy;  // there is a core for every rank
     struct threads_channel channels[COLLECTIVE_CHANNELS];
     struct threads_team *teams;  // one of each; grows at the front. lock
     struct device **devices;     // (size) what ranks compute on, NULL where one has not said. lock

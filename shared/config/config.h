@@ -212,7 +212,7 @@ struct config {
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
-    int grad_accum;  // data_types.grad_accum_dtype: 0: auto, the run's dtype; else 1 + enum dtype
+    int grad_accum;                      // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
     struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
@@ -231,9 +231,14 @@ struct config {
     struct security_config security;
 };
 
-// Whether a step's micro-batches are added in fp32 buffers beside the 16-bit gradients (shared/model/grad_sum.h).
+// Whether a step's micro-batches are added in fp32 buffers beside the 16-bit gradients (shared/model/grad_sum.h): unless
+// data_types.grad_accum_dtype names the run's own type.
 static inline bool config_sums_in_fp32(const struct config *c) {
-    return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum == 1 + DT_F32;
+    return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum != 1 + (int)c->dtype;
+}
+// Micro-batches whose gradients the model adds up in the gradients' own buffers; 1: each writes them anew.
+static inline int64_t config_added_in_place(const struct config *c) {
+    return config_sums_in_fp32(c) ? 1 : c->accumulation;
 }
 
 // One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"

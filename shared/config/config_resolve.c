@@ -320,7 +320,7 @@ static int check_accumulation(struct reading *r) {
     const struct config *c = &r->d->c;
     char from[128];
     if (c->grad_accum <= 1 + DT_F32 || c->grad_accum == 1 + (int)c->dtype) return 0;
-    return fail("%s: %s is %s, and gradients are %s: set it to \"fp32\", or leave it out, which sums in %s",
+    return fail("%s: %s is %s, and gradients are %s: leave it out, which sums in fp32, or set it to \"%s\"",
                 config_origin(r, key, from), key, dtype_name((enum dtype)(c->grad_accum - 1)),
                 dtype_name(c->dtype), dtype_name(c->dtype));
 }

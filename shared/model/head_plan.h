@@ -15,7 +15,7 @@
 //         as every other gradient is (`apart`): at most 3% more than those have. An fp32 accumulator would
 //         take 4VC bytes for this and twice the traffic; the 16-bit buffer takes 2VC, mostly of memory that
 //         stands idle during the head's backward. In fp32 nothing of this matters: any number of chunks, none
-//         apart.
+//         apart. Nor where micro-batches are added in fp32 (grad_sum.h): each writes its gradient anew.
 #ifndef STARRING_SHARED_MODEL_HEAD_PLAN_H
 #define STARRING_SHARED_MODEL_HEAD_PLAN_H
 
@@ -30,7 +30,7 @@
 struct head_question {
     int64_t rows;           // R of a micro-batch
     int64_t vocab;          // V
-    int64_t micro_batches;  // of a step
+    int64_t micro_batches;  // of a step, added in the gradients themselves
     int64_t logits_bytes;   // a chunk's, at most; 0: the device's own. HEAD_CHUNKS_MAX comes first
     bool gpu;               // the device's memory is not the host's
     enum dtype dtype;

@@ -23,7 +23,7 @@ struct model_options {
     struct stream *compute;
     enum dtype dtype;
     int64_t batch, seq;     // B, T of one micro-batch
-    int64_t micro_batches;  // of a step; 0: 1
+    int64_t micro_batches;  // of a step, added in the gradients themselves; 0: 1
     int64_t logits_bytes;   // of a chunk of logits, at most; 0: the device's rule (shared/model/head_plan.h)
     bool gpu;               // where dev is NULL: the device's memory is not the host's
     struct recompute_options recompute;  // what the backward computes again; nothing where forward_only

@@ -151,6 +151,8 @@ static void put_weights(struct identity *i, const char *model) {
     free(files);
 }
 
+static const char accum_key[] = "data_types.grad_accum_dtype";
+
 static bool starts(const char *key, const char *with) { return !strncmp(key, with, strlen(with)); }
 
 // Whether a key that somebody compares says anything in this configuration.
@@ -162,6 +164,7 @@ static bool says(const struct identity_source *s, const struct identity_key *k) 
     if (starts(k->key, "cuda.")) return c->device == DEVICE_CUDA;
     // What one side does not offer the other does not take: tcp and auto go together. Who demands shm does not.
     if (!strcmp(k->key, "medium")) return c->medium == MEDIUM_SHM;
+    if (!strcmp(k->key, accum_key)) return c->accumulation > 1;
     return true;
 }
 
@@ -199,9 +202,12 @@ static void put_consistency(struct identity *i, const struct config *c) {
 
 // One micro-batch a step: all that are "sync" sum alike. With more, a ring's stages 2 and 3 sum each micro-batch over the
 // ranks, the others each step: two orders of the same sum.
+// What they are added in, too: "auto" has meant the run's type.
 static void put_sums(struct identity *i, const struct config *c) {
     bool each = c->row->takes_stage && c->variant >= 2;
-    if (c->accumulation > 1) identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
+    if (c->accumulation <= 1) return;
+    identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
+    identity_put(i, accum_key, config_sums_in_fp32(c) ? "fp32" : dtype_name(c->dtype));
 }
 
 struct identity *identity_make(const struct identity_source *s) {

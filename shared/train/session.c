@@ -177,7 +177,7 @@ static int prepare_model(struct session *x) {
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
     if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
     if (hinder_create(c, x->dev, x->compute, &x->hinder)) return -1;
-    if (!x->model || warm_up(x->model, &mo, c->accumulation > 1)) return -1;
+    if (!x->model || warm_up(x->model, &mo, mo.micro_batches > 1)) return -1;
     if (x->job->dir && c->eval_batches != 0 && snapshots_gear_create(&x->snapshots_gear, x->dev))
         return fail("no stream for snapshots: %s", dev_error(x->dev));
     struct prediction p = {0};

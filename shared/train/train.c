@@ -311,7 +311,7 @@ struct model_options train_model_options(const struct config *c, const struct mo
                               .dtype = c->dtype,
                               .batch = c->micro_batch,
                               .seq = c->seq,
-                              .micro_batches = c->accumulation,
+                              .micro_batches = config_added_in_place(c),
                               .logits_bytes = c->logits_bytes,
                               .gpu = c->device == DEVICE_CUDA,
                               .recompute = c->recompute};

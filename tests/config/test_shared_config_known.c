@@ -167,7 +167,7 @@ static void test_activation_checkpointing(void **state) {
     refuse(SECTION("\"recompute\": \"none\", \"cpu_checkpointing\": true"),
            "activation_checkpointing.cpu_checkpointing|\"none\"|keeps everything|leave");
     refuse("{\"dtype\": \"bf16\", \"data_types\": {\"grad_accum_dtype\": \"fp16\"}}",
-           "data_types.grad_accum_dtype|is fp16|gradients are bf16|set it to \"fp32\"");
+           "data_types.grad_accum_dtype|is fp16|gradients are bf16|leave it out|fp32|set it to \"bf16\"");
     refuse(SECTION("\"number_checkpoints\": -1"), "number_checkpoints|at least 0");
     refuse(SECTION("\"recompute\": \"all\""), "recompute|\"cheap\"|\"block\"|all");
 }

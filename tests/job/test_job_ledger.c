@@ -146,12 +146,12 @@ static void accumulation(void **state) {
     check_micro(*state, "gpt2.json", "ps:sync", 2, 2, "bf16", "2");
 }
 
-static void accumulation_in_fp32(void **state) {
+static void accumulation_in_bf16(void **state) {
     static const char *const topologies[] = {"local",  "zero:0",  "zero:1",  "zero:2",
                                              "zero:3", "ps:sync", "ps:async"};
     for (size_t i = 0; i < sizeof topologies / sizeof *topologies; i++)
         check_micro(*state, "gpt2.json", topologies[i], i ? 2 : 1, 1, "bf16",
-                    "2 --set data_types.grad_accum_dtype=fp32");
+                    "2 --set data_types.grad_accum_dtype=bf16");
 }
 
 // What stage 3 gathers ahead of use, and what its slots may hold.
@@ -173,7 +173,7 @@ int main(void) {
         cmocka_unit_test(accumulation),
         cmocka_unit_test(onebit),
         cmocka_unit_test(prefetch),
-        cmocka_unit_test(accumulation_in_fp32),
+        cmocka_unit_test(accumulation_in_bf16),
     };
     return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

@@ -25,7 +25,7 @@ ACCUMULATE = ["--set", "gradient_accumulation_steps=3"]
 
 # name: {setting: options}. The first setting is the plain one.
 BITS = {  # part of the arithmetic: the plain run has them too
-    "micro-batches": {"1": [], "3": ACCUMULATE, "3, fp32": [*ACCUMULATE, "--set", "data_types.grad_accum_dtype=fp32"]},
+    "micro-batches": {"1": [], "3": ACCUMULATE, "3, own type": [*ACCUMULATE, "--set", "data_types.grad_accum_dtype=DTYPE"]},
     "model": {"tiny": ["--model", "tiny"], "gpt2": ["--model", "GPT2"]},
     "workers": {"2": ["--workers", "2"], "3": ["--workers", "3"], "4": ["--workers", "4"],
                 "5": ["--workers", "5"], "7": ["--workers", "7"]},
@@ -114,7 +114,7 @@ class Pairs(unittest.TestCase):
 
     def options(self, case):
         words = [w for name in FACTORS for w in FACTORS[name][case[name]]]
-        return [{"GPT2": self.gpt2, "DISK": self.dir}.get(w, w.replace("DISK", self.dir)) for w in words]
+        return [{"GPT2": self.gpt2}.get(w, w.replace("DISK", self.dir).replace("DTYPE", case["dtype"])) for w in words]
 
     def summary(self, case):
         key = tuple(sorted(case.items()))

@@ -39,15 +39,15 @@ static void read_losses(const char *curve, double *loss) {
     assert_int_equal(step, STEPS);
 }
 
-// fp16 starts with a scale that overflows: a skip, then updates. Two micro-batches: gradients accumulate.
+// fp16 starts with a scale that overflows: a skip, then updates. Two micro-batches: gradients accumulate in their own type.
 static struct job_output run(const struct job_place *p, const struct setting *s, const char *device) {
     return job_run(
         p,
         "train --model %s --data data.txt --dtype %s --topology local --device %s --steps %d --seq 16 "
         "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set eval_batches=1 --set "
-        "gradient_accumulation_steps=2 --set fp16.initial_scale_power=19 --set fp16.hysteresis=1 --set "
+        "gradient_accumulation_steps=2 --set data_types.grad_accum_dtype=%s --set fp16.initial_scale_power=19 --set fp16.hysteresis=1 --set "
         "fp16.loss_scale_window=2 --set memory.check=off --no-weights --quiet --out run --force %s",
-        s->model, s->dtype, device, STEPS, s->more ? s->more : "");
+        s->model, s->dtype, device, STEPS, s->dtype, s->more ? s->more : "");
 }
 
 static struct outcome train(const struct job_place *p, const struct setting *s, const char *device) {

@@ -196,8 +196,9 @@ static void lacking_epilogues_are_said(void **state) {
 
 static void accumulation_is_our_own_kernels(void **state) {
     cJSON *summary;
-    struct job_output o =
-        run(*state, "sums", "--set cuda.bias_grad=epilogue --set gradient_accumulation_steps=2");
+    struct job_output o = run(
+        *state, "sums",
+        "--set cuda.bias_grad=epilogue --set gradient_accumulation_steps=2 --set data_types.grad_accum_dtype=bf16");
     if (o.status || count(o.err, "epilogue overwrites") != 1) fail_msg("status %d\n%s", o.status, o.err);
     job_output_free(&o);
     assert_string_equal(text(device_of(*state, "sums", &summary), "bias_grad"), "epilogue and kernel");

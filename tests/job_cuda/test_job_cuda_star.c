@@ -84,7 +84,7 @@ static struct outcome train(const struct job_place *p, const struct setting *s, 
     double rows = strcmp(s->dtype, "fp32") ? 14 : 7;
     assert_true(cJSON_GetObjectItem(head, "chunk_rows")->valuedouble == rows);
     assert_true(cJSON_GetObjectItem(head, "chunks")->valuedouble == ceil(SEQ / rows));
-    assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(head, "apart")), s->accumulation > 1 && rows == 14);
+    assert_false(cJSON_IsTrue(cJSON_GetObjectItem(head, "apart")));  // micro-batches are added in fp32
     snprintf(o.hash, sizeof o.hash, "%s", cJSON_GetObjectItem(o.summary, "weights_hash")->valuestring);
     return o;
 }
@@ -110,7 +110,8 @@ static void assert_counted(const cJSON *summary, const struct setting *s) {
             fail_msg("%s %.0f, %s: predicted %.0f, measured %.0f", role, job_number(rank, "rank"),
                      class->string, class->valuedouble, job_number(peak, class->string));
         bool worker = !strcmp(role, "worker");
-        double twins = worker ? job_number(peak, "parameter") + job_number(peak, "gradient") : 0;
+        double gradient = job_number(peak, "gradient") / (s->accumulation > 1 ? 3 : 1);  // less the fp32 sums
+        double twins = worker ? job_number(peak, "parameter") + gradient : 0;
         if (worker) assert_true(twins > 0 && job_number(peak, "communication") == 0);
         if (worker && shm) twins = 4096 * ceil((4096 + twins) / 4096);
         assert_true(job_number(peak, "pinned") == (worker ? twins + others : 0));

@@ -169,8 +169,8 @@ static const struct change changes[] = {
      "zero_optimization.stage3_max_live_parameters", R, "5000000", "auto"},
     {"\"zero_optimization\": {\"overlap_comm\": false}", "zero_optimization.overlap_comm", R, "false",
      "true"},
-    {"\"data_types\": {\"grad_accum_dtype\": \"fp32\"}", "data_types.grad_accum_dtype", R | B, "fp32",
-     "auto"},
+    {"\"data_types\": {\"grad_accum_dtype\": \"fp16\"}", "data_types.grad_accum_dtype", R | B, "fp16",
+     "fp32"},
     {"\"memory\": {\"logits_bytes\": 65536}", "memory.logits_bytes", R | B, "65536", "auto"},
     {"\"cpu\": {\"kernel\": \"fma\"}", "cpu.kernel", R | B | L, "fma", "auto"},
 };

@@ -15,28 +15,33 @@
 #include "shared/launch/run.h"
 #include "shared/launch/stop.h"
 
+static const char *folder_of(const struct offload_config *o) {
+    return o->device == OFFLOAD_NVME ? o->nvme_path : NULL;
+}
+
 static struct zero_options options_of(const struct config *c, const struct layout *l) {
-    return (struct zero_options){
-        .stage = c->variant,
-        .layout = l,
-        .dtype = c->dtype,
-        .optimizer = c->optimizer,
-        .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
-        .group = (int)c->reduce_group,
-        .in_turn = c->no_overlap,
-        .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
-                     .elements = c->prefetch_elements,
-                     .live = c->live_elements},
-        .accumulation = c->accumulation,
-        .sums_in_fp32 = config_sums_in_fp32(c),
-        .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
-                    .page_locked = c->offload_optimizer.pin_memory,
-                    .params = c->offload_param.device != OFFLOAD_NONE,
-                    .params_page_locked = c->offload_param.pin_memory,
-                    .ratio = c->offload_optimizer.ratio,
-                    .disk =
-                        c->offload_optimizer.device == OFFLOAD_NVME ? c->offload_optimizer.nvme_path : NULL},
-        .deadline_s = (double)c->deadline_ms * 1e-3};
+    return (struct zero_options){.stage = c->variant,
+                                 .layout = l,
+                                 .dtype = c->dtype,
+                                 .optimizer = c->optimizer,
+                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .group = (int)c->reduce_group,
+                                 .in_turn = c->no_overlap,
+                                 .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
+                                              .elements = c->prefetch_elements,
+                                              .live = c->live_elements},
+                                 .accumulation = c->accumulation,
+                                 .sums_in_fp32 = config_sums_in_fp32(c),
+                                 .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
+                                             .page_locked = c->offload_optimizer.pin_memory,
+                                             .params = c->offload_param.device != OFFLOAD_NONE,
+                                             .params_page_locked = c->offload_param.pin_memory,
+                                             .ratio = c->offload_optimizer.ratio,
+                                             .disk = folder_of(&c->offload_optimizer),
+                                             .params_disk = folder_of(&c->offload_param),
+                                             .block_bytes = (size_t)c->aio.block_bytes,
+                                             .depth = (int)c->aio.depth},
+                                 .deadline_s = (double)c->deadline_ms * 1e-3};
 }
 
 // ---------------------------------------------------------------- before anything starts

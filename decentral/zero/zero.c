@@ -72,8 +72,8 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
 static void zero_destroy(struct topology *t) {
     struct zero *z = zero_of(t);
     stream_sync(z->opt.compute);
+    stream_destroy(&z->gather_stream);  // waits for what offload's streams bring
     zero_offload_close(z);
-    stream_destroy(&z->gather_stream);
     stream_destroy(&z->reduce_stream);
     collective_destroy(&z->gather);
     collective_destroy(&z->aside);

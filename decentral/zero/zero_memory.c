@@ -22,8 +22,9 @@ static void carve_unit(struct zero *z, int u, int64_t elements) {
     int64_t n = unit->n_pad, shard = unit_shard(z->opt.layout, u), at = shard * z->source.rank;
     size_t e = dtype_size(z->opt.dtype);
     bool whole = p->optimizer == RESIDENT_FULL;
-    void *w = arena_take(&z->arena, zero_offload_class_of_weights(z),
-                         (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
+    void *w = zero_disk_on(z) ? NULL
+                              : arena_take(&z->arena, zero_offload_class_of_weights(z),
+                                           (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
     zu->weights = p->weights == RESIDENT_FULL ? w : NULL;
     zu->weight_shard = p->weights == RESIDENT_FULL ? zero_at(z, w, at) : w;
     void *g = arena_take(&z->arena, MEM_GRADIENT, (size_t)(p->grads == RESIDENT_FULL ? n : shard) * e);

@@ -17,7 +17,7 @@
 // and written back behind it, on streams of their own.
 //
 // Weights of stage 3 may lie there as well (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). The update writes them where
-// they lie, and each gather first brings the rank's own shard up, into its place of the slot.
+// they lie, and each gather first brings the rank's own shard up, into its place of the slot. On disk: zero_disk.c.
 //
 // Memory  offload   masters and states; with page_locked, on a device with memory of its own, pinned
 //         staging   gradient and weights, twice: pinned there, offload where the device's memory is the host's
@@ -69,6 +69,7 @@ void zero_offload_carve_unit(struct zero *z, int u) {
     // In fp32 the weights are the master, where both are on the host.
     bool own = z->opt.dtype != DT_F32 || !z->opt.offload.params;
     z->units[u].region = z->offload.file_bytes;
+    if (zero_disk_on(z)) zero_disk_carve_unit(z, u);
     if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
     if (z->opt.offload.disk) {
         disk_take(&z->offload.file_bytes, region_bytes(z, u));
@@ -94,6 +95,7 @@ void zero_offload_carve(struct zero *z) {
         o->grad[i] = arena_take(&z->arena, class, bytes);
         if (!z->opt.offload.params) o->weight[i] = arena_take(&z->arena, class, bytes);
     }
+    if (zero_disk_on(z)) zero_disk_carve(z);
 }
 
 static size_t unit_bytes(const struct zero *z, int u) {
@@ -106,7 +108,11 @@ struct offload_traffic zero_offload_traffic(const struct zero *z) {
     zero_gathers(z->policy, &z->opt, gathers);
     for (int u = 0; u < z->opt.layout->count; u++) {
         if (z->units[u].offloaded) t.down += unit_bytes(z, u);
-        if (zero_offload_on_disk(z, u)) t.read = t.written += region_bytes(z, u);
+        if (zero_offload_on_disk(z, u)) {
+            t.read += region_bytes(z, u);
+            t.written += region_bytes(z, u);
+        }
+        if (zero_disk_on(z)) zero_disk_traffic(z, u, gathers[u], &t);
         if (z->opt.offload.params)
             t.up += (uint64_t)gathers[u] * unit_bytes(z, u);
         else if (z->units[u].offloaded)
@@ -131,19 +137,15 @@ static void for_each_event(struct zero_offload *o, struct device *dev, bool *lac
 
 static int open_disk(struct zero *z) {
     struct zero_offload *o = &z->offload;
-    char label[32];
-    snprintf(label, sizeof label, "rank %d", z->base.rank);
     o->read = stream_create(z->opt.dev, "offload read");
     o->write = stream_create(z->opt.dev, "offload write");
-    if (!o->read || !o->write) return fail("%s: cannot create the streams of a disk", label);
-    if (disk_store_create(&o->store,
-                          &(struct disk_store_options){.dir = z->opt.offload.disk,
-                                                       .key = "zero_optimization.offload_optimizer.nvme_path",
-                                                       .label = label,
-                                                       .bytes = o->file_bytes}))
-        return -1;
-    if (disk_store_remark(o->store) && z->base.rank == 0) warn("%s", disk_store_remark(o->store));
-    return 0;
+    if (!o->read || !o->write)
+        return fail("rank %d: cannot create the streams of a disk: %s", z->base.rank, dev_error(z->opt.dev));
+    return zero_disk_store(
+        z, &o->store,
+        &(struct disk_store_options){.dir = z->opt.offload.disk,
+                                     .key = "zero_optimization.offload_optimizer.nvme_path",
+                                     .bytes = o->file_bytes});
 }
 
 int zero_offload_open(struct zero *z) {
@@ -158,7 +160,7 @@ int zero_offload_open(struct zero *z) {
     if (lacks || !o->down || !o->update || !o->up)
         return fail("rank %d: cannot create the streams of offloaded state: %s", z->base.rank,
                     dev_error(z->opt.dev));
-    if (z->opt.offload.disk && open_disk(z)) return -1;
+    if ((z->opt.offload.disk && open_disk(z)) || (zero_disk_on(z) && zero_disk_open(z))) return -1;
     stream_phase(o->down, PHASE_COMM);
     stream_phase(o->update, PHASE_OPTIMIZER);
     stream_phase(o->up, PHASE_COMM);
@@ -172,6 +174,7 @@ void zero_offload_close(struct zero *z) {
     stream_destroy(&o->up);
     stream_destroy(&o->read);
     stream_destroy(&o->write);
+    zero_disk_close(z);
     disk_store_destroy(&o->store);
     for_each_event(o, NULL, NULL);
     free(o->tasks);
@@ -179,6 +182,11 @@ void zero_offload_close(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- a step
+// Whether an update leaves weights in the staging: they go from there to the device, or to their file.
+static bool stages_weights(const struct zero *z) {
+    return !z->opt.offload.params || (zero_disk_on(z) && z->opt.dtype != DT_F32);
+}
+
 // The weights that a skipped step leaves: those that there were.
 static int round_master(const struct zero *z, const struct update_range *r) {
     const char *why = "";
@@ -197,14 +205,14 @@ static int update_run(void *arg) {
     const struct update_step step = {.lr = task->lr, .t = task->t, .scalars = z->host_scalars};
     struct update_range r = z->units[task->unit].update;
     r.grad = z->offload.grad[task->at];
-    if (!z->opt.offload.params) r.weight = z->offload.weight[task->at];
+    if (stages_weights(z)) r.weight = z->offload.weight[task->at];
     if (z->opt.offload.disk) {
         char *at = z->offload.state[task->at];
         r.master = (void *)at;
         for (int k = 0; k < z->opt.optimizer.row->states; k++)
             r.state[k] = (void *)(at + (size_t)(k + 1) * kind_bytes(z, task->unit));
     }
-    if (z->host_scalars->skip) return z->opt.offload.params ? 0 : round_master(z, &r);
+    if (z->host_scalars->skip) return stages_weights(z) ? round_master(z, &r) : 0;
     return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
 }
 
@@ -228,6 +236,7 @@ static void store(struct zero *z, int u, int at) {
     stream_wait_event(o->write, z->units[u].updated);
     disk_store_write(o->store, o->write, o->state[at], range_of(z, u));
     event_record(o->written[at], o->write);
+    if (zero_disk_on(z)) event_record(z->units[u].updated, o->write);  // gathers may read masters there
     event_record(o->over, o->write);
     atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
 }
@@ -279,6 +288,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     if (z->opt.offload.params) {
         event_record(zu->updated, o->update);
         event_record(o->over, o->update);
+        if (zero_disk_on(z)) zero_disk_write(z, u, at);
         if (o->store) store(z, u, at);
         return;
     }
@@ -294,7 +304,10 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass) {
     void *own = zero_at(z, whole, unit_shard(z->opt.layout, u) * z->base.rank);
     if (!z->opt.offload.params) return z->units[u].weight_shard;
-    dev_copy(z->gather_stream, own, z->units[u].weight_shard, unit_bytes(z, u));
+    bool filed = zero_disk_on(z);
+    dev_copy(z->gather_stream, own, filed ? zero_disk_fetch(z, u, pass) : z->units[u].weight_shard,
+             unit_bytes(z, u));
+    if (filed) zero_disk_drawn(z);
     if (pass != PASS_EVAL) atomic_fetch_add(&z->base.wire.host_up, unit_bytes(z, u));
     return own;
 }
@@ -307,5 +320,6 @@ void zero_offload_settle(struct zero *z) {
 int zero_offload_sync(struct zero *z) {
     struct zero_offload *o = &z->offload;
     int rc = o->elements ? stream_sync(o->down) | stream_sync(o->update) | stream_sync(o->up) : 0;
+    rc |= zero_disk_sync(z);
     return o->store ? rc | stream_sync(o->read) | stream_sync(o->write) : rc;
 }

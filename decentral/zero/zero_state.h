@@ -38,6 +38,7 @@ struct zero_unit {
     struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master
     int shape;                   // the first unit with the same gaps between tensors
     size_t region;               // of the file, where its master and states lie there
+    size_t weight_region;        // of the other, where its 16-bit weights do
     bool offloaded;  // update.master and update.state are on the host, and weight is where it leaves weights
     struct event *updated, *gathered, *grad_done;
     struct zero_onebit_unit onebit;
@@ -97,6 +98,16 @@ struct zero_offload {
     struct event *fetched[ZERO_STAGED], *written[ZERO_STAGED];
 };
 
+// Weights of stage 3 in a file: zero_disk.c.
+struct zero_disk {
+    struct disk_store *store;            // NULL in fp32: the masters' is read
+    size_t file_bytes;                   // of this one
+    char *shard[ZERO_STAGED], *reading;  // host, aligned: of gathers; of loading and of snapshots
+    struct stream *read, *write;
+    struct event *fetched[ZERO_STAGED], *drawn[ZERO_STAGED];  // it is read, it has gone up
+    int turn, drawing;                                        // the next of them, and the one on its way
+};
+
 struct zero {
     struct topology base;
     struct zero_options opt;
@@ -133,6 +144,7 @@ struct zero {
     } onebit;
     struct zero_time time;
     struct zero_offload offload;
+    struct zero_disk disk;
 };
 
 static inline int zero_grad_slot(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
@@ -206,6 +218,24 @@ bool zero_offload_on_disk(const struct zero *z, int u);
 int zero_offload_put(struct zero *z, int u, int kind, const float *shard);
 const float *zero_offload_get(void *z, const struct state_range *r);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
+
+// ---- zero_disk.c: zero_offload's part that keeps weights in a file
+bool zero_disk_on(const struct zero *z);
+// A file of this rank's: o has directory, key and bytes. 0, or -1 after logging.
+int zero_disk_store(struct zero *z, struct disk_store **out, const struct disk_store_options *o);
+void zero_disk_carve_unit(struct zero *z, int u);
+void zero_disk_carve(struct zero *z);  // behind the units
+void zero_disk_traffic(const struct zero *z, int u, int64_t gathers, struct offload_traffic *t);
+int zero_disk_open(struct zero *z);
+void zero_disk_close(struct zero *z);
+int zero_disk_sync(struct zero *z);
+// This rank's shard of u, on the host for whom the gather stream runs next; zero_disk_drawn: it has been read there.
+const void *zero_disk_fetch(struct zero *z, int u, enum pass pass);
+void zero_disk_drawn(struct zero *z);
+void zero_disk_write(struct zero *z, int u, int at);  // u's new weights, from offload.weight[at]
+int zero_disk_put(struct zero *z, int u,
+                  const void *shard);       // at once, when all is idle; 0, or -1 after logging
+const void *zero_disk_get(void *z, int u);  // at once, until the next: host memory, or NULL after logging
 
 // ---- zero_onebit.c
 bool zero_onebit_on(const struct zero *z);   // whether momenta ever travel; before zero_carve

@@ -187,7 +187,11 @@ void zero_part(struct topology *t, int u, struct weights_part *out) {
     struct zero *z = (struct zero *)t;
     int64_t shard = unit_shard(z->opt.layout, u);
     zero_offload_settle(z);
-    *out = (struct weights_part){z->units[u].weight_shard, shard * t->rank, shard * (t->rank + 1)};
+    *out = (struct weights_part){.weights = z->units[u].weight_shard,
+                                 .begin = shard * t->rank,
+                                 .end = shard * (t->rank + 1),
+                                 .read = zero_disk_on(z) ? zero_disk_get : NULL,
+                                 .ctx = z};
 }
 
 // The host rounds exactly as OP_CAST does: a stage may keep 16-bit weights of elements whose fp32 masters are
@@ -201,10 +205,13 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     size_t bytes = (size_t)n * dtype_size(t->dtype);
     void *rounded = xcalloc(1, bytes);
     for (int64_t i = 0; i < n; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
-    dev_copy(z->opt.compute, whole ? zu->weights : zu->weight_shard, rounded, bytes);
     int written = 0;
+    if (zero_disk_on(z))
+        written = zero_offload_sync(z) || zero_disk_put(z, u, rounded);
+    else
+        dev_copy(z->opt.compute, whole ? zu->weights : zu->weight_shard, rounded, bytes);
     if (zero_offload_on_disk(z, u))
-        written = zero_offload_put(z, u, STATE_MASTER, values + zu->update.begin);
+        written |= zero_offload_put(z, u, STATE_MASTER, values + zu->update.begin);
     else if (t->dtype != DT_F32 || zu->offloaded)
         dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
                  (size_t)(zu->update.end - zu->update.begin) * sizeof(float));

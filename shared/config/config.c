@@ -95,7 +95,7 @@ char *config_to_json(const struct config *c) {
     for (size_t i = 0; i < field_count(); i++) {
         const struct field *f = field_at(i);
         bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strcmp(f->path, "ring.collective") ||
-                       !strncmp(f->path, "zero_optimization.offload_", 26);
+                       !strncmp(f->path, "zero_optimization.offload_", 26) || !strncmp(f->path, "aio.", 4);
         if (of_ring && !c->row->collectives) continue;
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;         // it only chose a default
         if (!strncmp(f->path, "zero_optimization.cpu_offload", 29)) continue;  // so did these

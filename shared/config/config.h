@@ -68,6 +68,7 @@
 //     zero_optimization.offload_optimizer {device "none"|"cpu"|"nvme", pin_memory false, nvme_path, ratio 1}, stages 1
 //                  to 3; offload_param {device, pin_memory, nvme_path}, stage 3; cpu_offload, cpu_offload_param: true
 //                  is device "cpu"                                             docs/ring.md
+//     aio {block_size 1048576, a multiple of 4096; queue_depth 16; DeepSpeed's is 8}: of device "nvme"
 //     zero_optimization.stage3_prefetch_bucket_size ("auto": one unit), or prefetch_bucket_size: elements of weights
 //                  that may be gathered ahead of use; the unit that reaches it is still taken, 0: nothing
 //     zero_optimization.stage3_max_live_parameters ("auto": any), or max_live_parameters: elements that the slots of
@@ -161,6 +162,11 @@ struct offload_config {
     double ratio;     // offload_optimizer: of the elements that are offloaded, in whole units
 };
 
+// How bytes go to a disk that is offloaded to (shared/offload/disk_store.h).
+struct aio_config {
+    int64_t block_bytes, depth;  // of a piece, a multiple of 4096; pieces under way for a read or a write
+};
+
 // Who may join a star (docs/security.md).
 struct security_config {
     char *keys;     // a directory of keys (ps/trust/key_files.h); NULL: none
@@ -225,7 +231,8 @@ struct config {
     int64_t live_elements;  // stage 3: that slots of weights hold at most, one slot at least; 0: any
     bool no_overlap;        // zero_optimization.overlap_comm is false
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
-    int64_t deadline_ms;                                     // collectives; = ps.deadline_ms
+    struct aio_config aio;
+    int64_t deadline_ms;  // collectives; = ps.deadline_ms
     struct ps_config ps;
     struct recovery_config recovery;
     struct security_config security;

@@ -194,6 +194,8 @@ static const struct field fields[] = {
     TEXT("zero_optimization.offload_param.nvme_path", c.offload_param.nvme_path),
     BOOL("zero_optimization.cpu_offload", cpu_offload),
     BOOL("zero_optimization.cpu_offload_param", cpu_offload_param),
+    NUMBER("aio.block_size", FIELD_I64, c.aio.block_bytes, 4096, 1 << 30, DEFAULT("1048576")),
+    NUMBER("aio.queue_depth", FIELD_I64, c.aio.depth, 1, 1024, DEFAULT("16")),
     ENUM("data_types.grad_accum_dtype", c.grad_accum, accum_names),
     NUMBER("activation_checkpointing.number_checkpoints", FIELD_I64, c.recompute.blocks, 0, EXACT_MAX),
     BOOL("activation_checkpointing.cpu_checkpointing", c.recompute.inputs_on_host),

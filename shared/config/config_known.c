@@ -112,7 +112,11 @@ static const struct known known[] = {
     HINT("activation_checkpointing.contiguous_memory_optimization", ALWAYS),
     HINT("activation_checkpointing.synchronize_checkpoint_boundary", NEVER),  // events order what needs order
     LATER("activation_checkpointing.profile", less_told),
-    LATER("aio", less_memory),
+    LATER("aio.thread_count", less_told),
+    LATER("aio.intra_op_parallelism", less_told),
+    LATER("aio.single_submit", less_told),
+    LATER("aio.overlap_events", less_told),
+    LATER("aio.use_gds", less_told),
     LATER("wandb", less_told),
     LATER("comet", less_told),
     LATER("comms_logger", less_told),

@@ -33,6 +33,15 @@ static int check_folder(const struct reading *r, const char *device, const char 
         section);
 }
 
+static int check_blocks(const struct reading *r) {
+    static const char key[] = "aio.block_size";
+    char from[128];
+    long long bytes = (long long)r->d->c.aio.block_bytes;
+    if (bytes % 4096 == 0) return 0;
+    return fail("%s: %s is %lld: a disk's blocks are 4096 bytes, and it must be a multiple of them, as %lld",
+                config_origin(r, key, from), key, bytes, (bytes / 4096 + 1) * 4096);
+}
+
 // A word of old is "device": "cpu" where no device is named.
 static const char *translate(struct reading *r, const char *key, const char *old, bool asked,
                              struct offload_config *o) {
@@ -47,7 +56,9 @@ int config_resolve_offload(struct reading *r) {
     const char *optimizer = translate(r, optimizer_device, old_optimizer, r->d->cpu_offload, o);
     const char *param = translate(r, param_device, old_param, r->d->cpu_offload_param, p);
     char from[128];
-    if (check_folder(r, optimizer, optimizer_key, o) || check_folder(r, param, param_key, p)) return -1;
+    if (check_blocks(r) || check_folder(r, optimizer, optimizer_key, o) ||
+        check_folder(r, param, param_key, p))
+        return -1;
     bool ring = c->row->takes_stage;
     if (!ring && (o->device || p->device))
         warn(
@@ -66,11 +77,13 @@ int config_resolve_offload(struct reading *r) {
         c->prefetch_elements = PREFETCH_AUTO;
         c->live_elements = 0;
     }
-    if (p->device == OFFLOAD_NVME) {
+    // In fp32 the weights are the masters: they lie where these do.
+    if (p->device == OFFLOAD_NVME && o->device == OFFLOAD_CPU && c->dtype == DT_F32) {
         p->device = OFFLOAD_CPU;
-        config_note(r, &(struct note){.topic = NOTE_IGNORED,
-                                      .path = param_device,
-                                      .why = "weights are kept in host memory, not on disk"});
+        warn(
+            "%s: %s: fp32 weights are the masters, and lie in host memory with these: nvme for offload_optimizer too "
+            "brings both to disk",
+            config_origin(r, param, from), param_key);
     }
     if (!ring || o->ratio == 0) o->device = OFFLOAD_NONE;
     if (p->device && (!o->device || o->ratio < 1))

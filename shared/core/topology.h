@@ -67,6 +67,10 @@ struct step_stats {
 struct weights_part {
     const void *weights;
     int64_t begin, end;
+    // Where they are not in memory: brings all of the part there until the next call; any thread, blocks. NULL: after
+    // logging.
+    const void *(*read)(void *ctx, int unit);
+    void *ctx;
 };
 
 // The textbook's bytes per parameter that a rank holds: whole, and as its share of what all ranks hold.

@@ -109,8 +109,12 @@ static int write_from_device(struct snapshot *one, const struct snapshot_piece *
 
 static int task_run(void *arg) {
     struct task *task = arg;
-    const struct snapshot_piece *p = &task->piece;
-    bool on_host = p->release || dev_host_memory(task->one->owner->dev);
+    struct snapshot_piece *p = &task->piece;
+    bool on_host = p->release || p->read || dev_host_memory(task->one->owner->dev);
+    if (p->read && !(p->data = p->read(p->ctx, p->unit))) {
+        free(task);
+        return -1;  // what cannot be read for a snapshot cannot be for the next step
+    }
     if (on_host)
         write_piece(task->one, p);  // an error stays with the file: its finishing tells
     else
@@ -210,9 +214,12 @@ static void take_part(struct snapshots *s, const struct snapshot_info *now) {
     event_record(s->ready, s->t->compute);
     stream_wait_event(s->stream, s->ready);
     for (int u = 0; u < count; u++)
-        snapshot_write(
-            one, &(struct snapshot_piece){
-                     .unit = u, .begin = parts[u].begin, .end = parts[u].end, .data = parts[u].weights});
+        snapshot_write(one, &(struct snapshot_piece){.unit = u,
+                                                     .begin = parts[u].begin,
+                                                     .end = parts[u].end,
+                                                     .data = parts[u].weights,
+                                                     .read = parts[u].read,
+                                                     .ctx = parts[u].ctx});
     free(parts);
     finish(one);
     event_record(s->written, s->stream);

@@ -63,6 +63,8 @@ struct snapshot_piece {
     const void *data;    // stays until release(owner) is called, on another thread
     void (*release)(void *owner);
     void *owner;
+    const void *(*read)(void *ctx, int unit);  // instead of data: weights_part's
+    void *ctx;
 };
 void snapshot_write(struct snapshot *s, const struct snapshot_piece *p);
 // All pieces have been handed over; the keys' versions were least to most. The snapshot is no longer the topology's.

@@ -61,8 +61,8 @@ static struct plan_work work_of(const struct job *j, const struct plan_candidate
         .disk_bytes = (double)(o->read + o->written)};
 }
 
-// What lies on disk is what is read from there in a step: masters and states, each once.
-static double disk_of(const struct plan_candidate *c) { return (double)c->offload.read; }
+// What lies on disk is what is written there in a step: masters, states and 16-bit weights, each once.
+static double disk_of(const struct plan_candidate *c) { return (double)c->offload.written; }
 
 static int measure(const struct plan_question *q, const struct job *j, struct plan_candidate *c) {
     const struct config *cfg = j->config;

@@ -163,6 +163,8 @@ static const struct identity_key keys[] = {
     CONFIG("zero_optimization.offload_param.nvme_path", 0),
     CONFIG("zero_optimization.cpu_offload", 0),
     CONFIG("zero_optimization.cpu_offload_param", 0),
+    CONFIG("aio.block_size", 0),
+    CONFIG("aio.queue_depth", 0),
     CONFIG("data_types.grad_accum_dtype", R | B),
     // The same bits, computed once more.
     CONFIG("activation_checkpointing.number_checkpoints", 0),

@@ -168,7 +168,7 @@ static int local_load_unit(struct topology *base, int u, const float *values) {
 
 static void local_part(struct topology *base, int u, struct weights_part *out) {
     const struct update_range *r = &((struct local *)base)->units[u].update;
-    *out = (struct weights_part){r->weight, 0, base->layout->units[u].n_pad};
+    *out = (struct weights_part){.weights = r->weight, .end = base->layout->units[u].n_pad};
 }
 
 static int local_state(struct topology *base, int index, struct state_range *out) {

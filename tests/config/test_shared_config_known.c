@@ -111,10 +111,20 @@ static void test_offload(void **state) {
         "{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
         "\"/tmp\"},"
         "\"offload_optimizer\": {\"device\": \"cpu\", \"nvme_path\": \"/no/such/dir\"}}}");
-    assert_words(said, "warning|not supported yet and ignored|weights are kept in host memory|offload_param",
-                 "nvme");
+    assert_words(said, "warning|offload_param|fp32 weights are the masters, and lie in host memory", "nvme");
     assert_int_equal(c->offload_param.device, OFFLOAD_CPU);
     config_destroy(&c);
+    c = accept(
+        "{\"bf16\": {\"enabled\": true}, \"aio\": {\"block_size\": 65536, \"queue_depth\": 3, \"thread_count\": 2},"
+        "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"},"
+        "\"offload_optimizer\": {\"device\": \"cpu\"}}}");
+    assert_words(said, "warning|ignored|aio (thread_count)", "aio");
+    assert_int_equal(c->offload_param.device, OFFLOAD_NVME);
+    assert_int_equal(c->aio.block_bytes, 65536);
+    assert_int_equal(c->aio.depth, 3);
+    config_destroy(&c);
+    refuse("{\"aio\": {\"block_size\": 5000}}", "aio.block_size is 5000|multiple|as 8192");
+    refuse("{\"aio\": {\"queue_depth\": 0}}", "aio.queue_depth|1");
 }
 
 // --help names every topology that runs.

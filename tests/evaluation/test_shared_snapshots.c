@@ -151,7 +151,7 @@ struct big {
 };
 
 static void big_part(struct topology *t, int u, struct weights_part *out) {
-    *out = (struct weights_part){((struct big *)t)->weights, 0, t->layout->units[u].n_pad};
+    *out = (struct weights_part){.weights = ((struct big *)t)->weights, .end = t->layout->units[u].n_pad};
 }
 
 // An update that begins with the last weights, which are written last.

@@ -21,6 +21,8 @@ GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 5, "n_head": 3, "n_positi
 
 OFFLOAD = "zero_optimization.offload_optimizer."
 
+FILED = ["--set", "zero_optimization.offload_param.device=nvme", "--set", "zero_optimization.offload_param.nvme_path=DISK"]
+
 ACCUMULATE = ["--set", "gradient_accumulation_steps=3"]
 
 # name: {setting: options}. The first setting is the plain one.
@@ -37,6 +39,7 @@ SAME = {  # none of these may change a bit
     "offload": {"none": [], "cpu": ["--set", OFFLOAD + "device=cpu"],
                 "params": ["--set", OFFLOAD + "device=cpu", "--set", "zero_optimization.offload_param.device=cpu"],
                 "disk": ["--set", OFFLOAD + "device=nvme", "--set", OFFLOAD + "nvme_path=DISK"],
+                "filed": ["--set", OFFLOAD + "device=cpu", *FILED], "all filed": ["--set", OFFLOAD + "device=nvme", "--set", OFFLOAD + "nvme_path=DISK", *FILED],
                 "half": ["--set", OFFLOAD + "device=cpu", "--set", OFFLOAD + "ratio=0.5"]},
     "recompute": {
         "none": [],
@@ -56,7 +59,7 @@ def possible(case):
         return False
     if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
         return False
-    if case.get("offload") == "params" and case.get("topology", "zero:3") != "zero:3":
+    if case.get("offload") in ("params", "filed", "all filed") and case.get("topology", "zero:3") != "zero:3":
         return False
     if case.get("offload", "none") != "none" and case.get("topology", "zero:1") in ("zero:0", "ps:sync"):
         return False

@@ -118,7 +118,7 @@ class Disk(Offload):
 
     def test_bits_and_bytes(self):
         whole = {dtype: self.run_of("whole", "--topology", "zero:2", "--dtype", dtype)["weights_hash"] for dtype in ("bf16", "fp32", "fp16")}
-        params = ["--set", "zero_optimization.offload_param.device=cpu"]
+        params = PARAM
         for topology, dtype, words in (("zero:1", "bf16", []), ("zero:2", "fp16", []), ("zero:3", "fp32", []), ("zero:3", "bf16", params),
                                        ("zero:3", "fp32", params), ("zero:2", "bf16", self.offload(ratio=0.4))):
             with self.subTest(topology=topology, dtype=dtype, words=words):
@@ -161,6 +161,70 @@ class Disk(Offload):
 
     def test_no_directory(self):
         self.assert_refused(["--topology", "zero:1", *self.offload(device="nvme")], "nvme_path is missing")
+
+
+class Weights(Offload):
+    """Weights of stage 3 in a file of each rank, which every gather reads."""
+    def setUp(self):
+        super().setUp()
+        self.disk = os.path.join(self.dir, "disk")
+        os.mkdir(self.disk)
+        self.other = os.path.join(self.dir, "other")
+        os.mkdir(self.other)
+        self.param = ["--set", "zero_optimization.offload_param.device=nvme", "--set", f"zero_optimization.offload_param.nvme_path={self.other}"]
+
+    def test_bits_and_bytes(self):
+        aio = ["--set", "aio.block_size=4096", "--set", "aio.queue_depth=1"]
+        for dtype, device, words in (("bf16", "cpu", []), ("fp16", "nvme", ["--set", "zero_optimization.overlap_comm=false"]), ("fp32", "nvme", []),
+                                     ("bf16", "nvme", ["--set", "gradient_accumulation_steps=2", *aio]),
+                                     ("fp32", "nvme", ["--set", "zero_optimization.stage3_prefetch_bucket_size=1e9"]),
+                                     ("bf16", "cpu", ["--set", "zero_optimization.stage3_prefetch_bucket_size=0", "--set",
+                                                      "activation_checkpointing.recompute=block"])):
+            with self.subTest(dtype=dtype, device=device, words=words):
+                words = ["--topology", "zero:3", "--dtype", dtype, *words]
+                whole = self.run_of("whole", *words, *self.offload(device="cpu"), *PARAM)
+                filed = self.run_of("filed", *words, *self.offload(device=device, nvme_path=self.disk), *self.param)
+                self.assertEqual((filed["weights_hash"], filed["loss"]), (whole["weights_hash"], whole["loss"]))
+                for rank in filed["memory"]:
+                    self.assertEqual(rank["predicted"], rank["peak"])
+                    self.assertEqual(rank["peak"]["parameter"], 0)
+                for rank, was in zip(filed["wire"], whole["wire"]):
+                    offload = rank["offload"]
+                    for name in ("read", "written", "down", "up"):
+                        self.assertEqual(offload[f"{name}_per_step"], offload[f"predicted_{name}"])
+                    # The host's link is as before; each gather reads what goes up, rounded up to 4096 bytes.
+                    self.assertEqual((offload["up_per_step"], offload["down_per_step"]), (was["offload"]["up_per_step"], was["offload"]["down_per_step"]))
+                    self.assertGreaterEqual(offload["read_per_step"], offload["up_per_step"])
+                    # Of 16-bit weights one copy; in fp32 none beside the masters.
+                    state = 0 if device == "cpu" else self.run_of("state", *words, *self.offload(device="nvme", nvme_path=self.disk), *PARAM)["wire"][rank["rank"]]["offload"]["written_per_step"]
+                    self.assertEqual(offload["written_per_step"] - state > 0, dtype != "fp32")
+                self.assertEqual(os.listdir(self.disk) + os.listdir(self.other), [])
+
+    def curve(self, out):
+        with open(os.path.join(self.dir, out, "evals.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line)["val_loss"] for line in f]
+
+    def test_snapshots_and_checkpoints(self):
+        for dtype, device in (("bf16", "cpu"), ("fp32", "nvme"), ("fp16", "nvme")):
+            with self.subTest(dtype=dtype, device=device):
+                plain = ["--topology", "zero:3", "--dtype", dtype, "--set", "eval_every=2", "--set", "eval_batches=1"]
+                filed = plain + self.offload(device=device, nvme_path=self.disk) + self.param
+                whole = self.run_of("plain", *plain)
+                self.run_of("half", *filed, "--checkpoint-every", "3", steps=3)
+                end = self.run_of("end", *filed, "--resume", os.path.join(self.dir, "half"))
+                self.assertEqual(end["weights_hash"], whole["weights_hash"])
+                self.assertEqual(self.curve("end"), self.curve("plain")[1:])
+                self.assertEqual(len(self.curve("end")), 2)
+
+    def test_weights_of_fp32_are_masters(self):
+        done = self.start("masters", "--topology", "zero:3", "--dtype", "fp32", *self.offload(device="cpu"), *self.param, steps=1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("offload_param: fp32 weights are the masters, and lie in host memory with these: nvme for offload_optimizer too", done.stderr)
+
+    def test_what_is_refused(self):
+        self.assert_refused(["--topology", "zero:3", *self.param], "offload_param", "offload the whole optimizer too")
+        self.assert_refused(["--topology", "zero:3", *self.offload(device="cpu"), *self.param[:2]], "zero_optimization.offload_param", "nvme_path is missing")
+        self.assert_refused(["--topology", "zero:3", "--set", "aio.block_size=5000"], "aio.block_size is 5000", "as 8192")
 
 
 class Refused(Offload):

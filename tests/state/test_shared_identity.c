@@ -119,7 +119,7 @@ static const struct {
      "zero_optimization.offload_optimizer.device zero_optimization.offload_optimizer.pin_memory "
      "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_optimizer.ratio "
      "zero_optimization.offload_param.device zero_optimization.offload_param.pin_memory "
-     "zero_optimization.offload_param.nvme_path zero_optimization.cpu_offload "
+     "zero_optimization.offload_param.nvme_path aio.block_size aio.queue_depth zero_optimization.cpu_offload "
      "zero_optimization.cpu_offload_param "
      "model.name data.path data.val_path data.tokenizer data.val_fraction launch threads "
      "cuda.products out keep_snapshots trace trouble.fault json quiet memory.check memory.device_bytes "

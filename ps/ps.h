@@ -53,7 +53,7 @@ struct ps_worker_options {
 struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
 
 // Predictions alone: they take no memory to speak of, however large the model. server: of server `rank`.
-int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
+int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);

@@ -25,19 +25,38 @@ static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     return blocks > 0 ? blocks : 1;
 }
 
-// Even pieces of whole grains: no unit ends in a sliver.
+// Even pieces of whole grains: no unit ends in a sliver. Where piece i of so many begins.
+static int64_t piece_begin(const struct shard_cut *cut, const struct unit *u, int64_t pieces, int64_t i) {
+    int64_t grains = (u->n_pad + cut->grain - 1) / cut->grain;
+    return i < pieces ? (int64_t)((__int128)grains * i / pieces) * cut->grain : u->n_pad;
+}
+
+static int64_t pieces_of(const struct shard_cut *cut, const struct unit *u) {
+    int64_t grains = (u->n_pad + cut->grain - 1) / cut->grain;
+    return (grains + cut->most - 1) / cut->most;
+}
+
+int64_t shard_cut_every(const struct shard_cut *cut, const struct layout *l, int size, int place) {
+    int64_t n = 0, key = 0;
+    for (const struct unit *u = l->units; u < l->units + l->count; u++) {
+        int64_t pieces = pieces_of(cut, u), i = (place - key % size + size) % size;
+        for (; i < pieces; i += size)
+            n += piece_begin(cut, u, pieces, i + 1) - piece_begin(cut, u, pieces, i);
+        key += pieces;
+    }
+    return n;
+}
+
 static void cut_units(struct shard_map *m, const struct layout *l, const struct shard_cut *cut) {
     m->parts = xcalloc((unsigned long)cut->keys, sizeof *m->parts);
     for (int u = 0; u < l->count; u++) {
-        int64_t grains = (l->units[u].n_pad + cut->grain - 1) / cut->grain;
-        int64_t pieces = (grains + cut->most - 1) / cut->most;
+        int64_t pieces = pieces_of(cut, &l->units[u]);
         m->first[u] = m->count;
         for (int64_t i = 0; i < pieces; i++) {
             struct partition *p = &m->parts[m->count++];
             p->unit = u;
-            p->begin = (int64_t)((__int128)grains * i / pieces) * cut->grain;
-            p->end = i + 1 < pieces ? (int64_t)((__int128)grains * (i + 1) / pieces) * cut->grain
-                                    : l->units[u].n_pad;
+            p->begin = piece_begin(cut, &l->units[u], pieces, i);
+            p->end = piece_begin(cut, &l->units[u], pieces, i + 1);
         }
     }
     m->first[l->count] = m->count;
@@ -111,10 +130,7 @@ int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cu
     bool pages = blocks >= page;
     *out = (struct shard_cut){
         .grain = (pages ? page : 1) * SUMSQ_BLOCK, .most = pages ? blocks / page : blocks, .pages = pages};
-    for (int u = 0; u < l->count; u++) {
-        int64_t grains = (l->units[u].n_pad + out->grain - 1) / out->grain;
-        out->keys += (grains + out->most - 1) / out->most;
-    }
+    for (int u = 0; u < l->count; u++) out->keys += pieces_of(out, &l->units[u]);
     return 0;
 }
 

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/crew/crew.h"
 #include "ps/key_records.h"
 #include "ps/launch_star.h"
+#include "ps/medium.h"
 #include "ps/ps.h"
 #include "ps/record/arrivals.h"
 #include "ps/trust/trust.h"
@@ -56,14 +58,25 @@ static int check_replicas(const struct config *c) {
     return lacks ? fail("--replicate: %s", lacks) : 0;
 }
 
-// The servers add in groups; who belongs to a group is a matter of worker numbers alone.
+// All workers that this command starts are on this machine.
+static void resolve(struct config *c, const struct rank_env *e) {
+    bool here = e->kind == RANK_ENV_NONE || c->launch == LAUNCH_PROCESSES;
+    if (c->reduce_group == GROUP_HOST && here && ps_shares(c)) c->reduce_group = c->workers;
+}
+
+// The workers of a group add their gradients (ps/crew), or the servers add in groups; who belongs to a group is a matter
+// of worker numbers alone.
 static int check_groups(const struct config *c) {
     int64_t g = c->reduce_group;
     if (g == GROUP_NONE) return 0;
+    if (g == GROUP_HOST && !ps_shares(c))
+        return fail(
+            "\"reduce_group\": \"host\": workers of a machine add their gradients in memory that they share, which --medium "
+            "tcp forbids; leave one of the two out");
     if (g == GROUP_HOST)
         return fail(
-            "\"reduce_group\": \"host\": a star's servers do not know its workers' machines; give the number of workers of "
-            "a group");
+            "\"reduce_group\": \"host\": which of a star's workers share a machine is known only where `starring train` "
+            "starts them all; give the number of workers of each machine, the same to all roles");
     if (consistency_row(c->variant)->on_arrival)
         return fail(
             "reduce_group %lld: with --topology %s each push is an update of its own, nothing is summed; leave it out",
@@ -135,12 +148,19 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     if (out->record_bytes < 0) return -1;
     if (is_server(role)) out->alike = ps_server_alike(c, l, rank);
     if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
-    return ps_worker_predict(c, l, &out->memory, &out->wire);
+    if (ps_crew(c)) out->alike = 1;  // what a worker leads depends on its place in its group
+    return ps_worker_predict(c, l, rank, &out->memory, &out->wire);
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula of_worker = {.wire = "P*b, padded, b bytes per element"};
     struct topology_formula of_server = {.wire = "N*P*b/S, padded, b bytes per element"};
+    if (ps_crew(c)) {
+        snprintf(of_worker.wire, sizeof of_worker.wire,
+                 "P*b, of it P*b/g to servers, padded, b bytes per element");
+        snprintf(of_server.wire, sizeof of_server.wire,
+                 "N*P*b/S out, N*P*b/(g*S) in, padded, b bytes per element");
+    }
     textbook_say(of_worker.memory, ps_worker_textbook(c), 'S');
     textbook_say(of_server.memory, ps_server_textbook(c), 'S');
     return is_server(role) ? of_server : of_worker;
@@ -197,6 +217,7 @@ const struct topology_row topology_star = {
     .reports_staleness = true,
     .messages = true,
     .admission = admission,
+    .resolve = resolve,
     .check = check,
     .check_rank = check_rank,
     .check_machine = check_keys,

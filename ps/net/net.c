@@ -235,6 +235,7 @@ static void count_received(struct wire_count *wire, const struct wire_header *h,
     payload += wire_place_bytes(h);
     atomic_fetch_add(&wire->control_received, header + (pays || copies ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_received, payload);
+    if (pays) atomic_fetch_add(&wire->across_received, payload);
     if (copies) atomic_fetch_add(&wire->replica_received, payload);
 }
 
@@ -355,6 +356,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     size_t payload = m->bytes + wire_place_bytes(&m->header);
     atomic_fetch_add(&wire->control_sent, size + (pays || copies ? 0 : payload));
     if (pays) atomic_fetch_add(&wire->payload_sent, payload);
+    if (pays) atomic_fetch_add(&wire->across_sent, payload);
     if (copies) atomic_fetch_add(&wire->replica_sent, payload);
     if (m->header.flags & WIRE_AGAIN) {
         atomic_fetch_add(&wire->repeats, 1);

@@ -47,8 +47,8 @@ enum wire_kind {
     WIRE_ATTACHED,       // seq text(the server's segment; "": nothing is shared) flags(HELD: text is why not)
     WIRE_INIT,           // key seq ask; payload fp32 masters; none: whether they have come
     WIRE_INIT_ACK,       // key seq ask flags(MISSING: they have not; HELD: not its replica yet)
-    WIRE_PUSH,        // key step version lr grad_scale flags(SKIP, KEEP, PULLS: seq and into as of a PULL of
-                      // step+1) ready ask; payload gradient of the run's dtype
+    WIRE_PUSH,  // key step version lr grad_scale flags(SKIP, KEEP, CREW, PULLS: seq and into as of a PULL of
+                // step+1) ready ask; payload gradient of the run's dtype
     WIRE_PUSH_ACK,    // key step staleness ask flags(HELD: arrived, its turn has not come; MISSING: not
                       // arrived) peers_ready
     WIRE_PULL,        // key step(wanted) seq into ask flags(FINAL; AGAIN; MISSING: the answer has not come)
@@ -97,6 +97,7 @@ const char *ps_role_name(enum ps_role r);
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
 // WIRE_MISSING: what the receiver has sent has not come.
+// WIRE_CREW: the gradient is the sum of the sender's group (ps/crew).
 enum {
     WIRE_HELD = 1,
     WIRE_SKIP = 2,
@@ -107,7 +108,8 @@ enum {
     WIRE_KEEP = 64,
     WIRE_LOST = 128,
     WIRE_MISSING = 256,
-    WIRE_FLAGS = 511  // all of them
+    WIRE_CREW = 512,
+    WIRE_FLAGS = 1023  // all of them
 };
 
 #define WIRE_HEADER_MAX 1023  // bytes

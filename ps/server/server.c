@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ps/crew/crew.h"
 #include "ps/medium.h"
 #include "ps/net/address.h"
 #include "ps/net/farewell.h"
@@ -113,6 +114,7 @@ static int server_start_shards(struct server *s) {
                                         .elastic = ps_elastic(s->c),
                                         .commit_round = commit_waits(s->c),
                                         .group = ps_group(s->c),
+                                        .crew = ps_crew(s->c),
                                         .replicate = s->c->ps.replicate,
                                         .repeat_most_s = ps_repeat_most_s(s->c),
                                         .diary = shard->diary,

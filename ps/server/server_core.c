@@ -98,30 +98,48 @@ static bool is_held(const struct server_core *c, const struct server_key *k, int
     return k->held[worker].data != NULL && !((k->replay || c->set) && k->held[worker].frame);
 }
 
+// Whether a push is one worker's own or its group's sum is what every role reads from its configuration.
+static const char *crew_refuses(const struct server_core *c, const struct server_key *k,
+                                const struct wire_header *h) {
+    if (!c->o.crew && h->flags & WIRE_CREW)
+        return "it is the sum of a group, and this server expects each worker's own: give all roles the same --medium "
+               "and reduce_group";
+    if (c->o.crew && !(h->flags & WIRE_CREW))
+        return "it is one worker's own, and this server expects the sums of groups: give all roles the same --medium "
+               "and reduce_group";
+    return c->o.crew && h->rank % c->o.crew != k->key % c->o.crew
+               ? "another worker of its group leads the key"
+               : NULL;
+}
+
+// Why a push that has not been taken before cannot be; NULL: it can.
+static const char *push_unfit(const struct server_core *c, const struct server_key *k,
+                              const struct wire_header *h, const struct gradient *g) {
+    const struct consistency_rule *rule = &c->o.rule;
+    if (!k->loaded) return "its initial weights have not been loaded";
+    if (!g->data) return "its gradient lies outside of what the worker shares";
+    if (g->bytes != (size_t)k->n * dtype_size(c->o.dtype)) return "the payload's size is not the partition's";
+    if (h->step > k->pushed[h->rank] || !consistency_allows(rule, h->step - k->step))
+        return "an earlier step is not over";
+    if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
+        return "it was computed on a version the server does not have";
+    bool fixed = c->set && c->set->fixed && h->step == c->round.step;
+    return fixed ? "the step goes on without this worker" : NULL;
+}
+
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame) {
     int64_t expected = k->pushed[h->rank];
     const struct consistency_rule *rule = &c->o.rule;
     const struct gradient g = gradient_of(c, h, frame);
-    const char *why = NULL;
-    if (h->step < expected) {
+    const char *why = crew_refuses(c, k, h);
+    if (!why && h->step < expected) {
         c->totals.duplicates++;
         ps_frame_release(frame);
         if (h->step == expected - 1) acknowledge(c, k, h->rank, is_held(c, k, h->rank));
         return 0;
     }
-    if (!k->loaded)
-        why = "its initial weights have not been loaded";
-    else if (!g.data)
-        why = "its gradient lies outside of what the worker shares";
-    else if (g.bytes != (size_t)k->n * dtype_size(c->o.dtype))
-        why = "the payload's size is not the partition's";
-    else if (h->step > expected || !consistency_allows(rule, h->step - k->step))
-        why = "an earlier step is not over";
-    else if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
-        why = "it was computed on a version the server does not have";
-    else if (c->set && c->set->fixed && h->step == c->round.step)
-        why = "the step goes on without this worker";
+    if (!why) why = push_unfit(c, k, h, &g);
     if (why) {
         ps_frame_release(frame);
         refuse(c, h, why);

@@ -3,7 +3,7 @@
 #include "ps/server/replay_pulls.h"
 
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
-    return c->o.keep.keep && h->rank == 0 && (h->flags & WIRE_KEEP);
+    return c->o.keep.keep && h->rank < crew_of(c) && (h->flags & WIRE_KEEP);
 }
 
 void keep_waits(struct server_core *c) { c->waiting_for_transport = c->waiting_for_pin = true; }

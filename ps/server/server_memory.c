@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "ps/crew/crew.h"
 #include "ps/medium.h"
 #include "ps/net/segment.h"
 #include "ps/ps.h"
@@ -12,10 +13,6 @@
 
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes) {
     return room ? arena_place(a, class, room, bytes, SHARD_PAGE) : arena_take(a, class, bytes);
-}
-
-int ps_group(const struct config *c) {
-    return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
 }
 
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
@@ -99,6 +96,12 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     int64_t size = (int64_t)dtype_size(c->dtype), own = shard_sizes_of_server(s, rank, NULL);
     uint64_t bytes = (uint64_t)size_times(own * size, c->workers);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
+    if (ps_crew(c)) {
+        wire->group = ps_crew(c);
+        wire->received_per_step /= (uint64_t)wire->group;
+        wire->across_sent_per_step = wire->flat_across_sent_per_step = bytes;
+        wire->across_received_per_step = wire->received_per_step;
+    }
     if (c->ps.replicate) {
         int64_t other = shard_sizes_of_server(s, replica_primary(rank, s->servers), NULL);
         wire->replica_sent_per_step = (uint64_t)(own * size);

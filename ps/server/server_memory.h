@@ -12,10 +12,8 @@ struct server_buffers {
     float *state[OPTIMIZER_STATES_MAX];  // (n) each
     void *weight;                        // (n) of dtype; = master in fp32
     float *acc;                          // (n): the running sum, then the rounded gradient from its start
-    float *group_acc;  // (n): that of the group of workers whose turn it is; NULL without groups
+    float *group_acc;  // (n): that of the group of workers whose turn it is; NULL without groups (ps_group)
 };
-// Workers of a group whose gradients are summed first; 0: there are none, or one holds all.
-int ps_group(const struct config *c);
 // room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct arena_room *room, struct server_buffers *out);

@@ -42,6 +42,7 @@ struct server_core_options {
     struct optimizer_config optimizer;
     enum dtype dtype;
     int group;             // workers of a group that is summed first; 0: none (ps_group)
+    int crew;              // workers of a group of whom one pushes for all; 0: each pushes its own (ps_crew)
     bool elastic;          // workers come and go (ps/elastic)
     bool commit_round;     // updates wait for the scheduler's decision (commit_waits)
     bool replicate;        // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone

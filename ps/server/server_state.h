@@ -55,7 +55,7 @@ struct server_key {
     int64_t skew;                  // the moments' own count of them minus version
     int64_t step;                  // the key's clock: steps committed
     // Of the open step, where pushes are summed in worker order:
-    int turn;         // the worker whose gradient is added next
+    int turn;         // of the gradient that is added next (worker_of_turn)
     int contributed;  // gradients taken, held ones included
     bool complete;    // summed and rounded, not yet committed
     float lr;
@@ -130,5 +130,12 @@ struct server_core {
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
+
+// Workers whose gradients one push brings.
+static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }
+// Who pushes the gradient that is added as number `turn`: of a group the worker that leads the key (ps/crew/crew.h).
+static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
+    return turn * crew_of(c) + k->key % crew_of(c);
+}
 
 #endif

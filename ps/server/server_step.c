@@ -206,7 +206,8 @@ static void gradient_taken(struct server_core *c, struct server_key *k, int work
     if (g->frame) c->totals.held_bytes -= g->bytes;
     ps_frame_release(g->frame);
     *g = (struct gradient){0};
-    if (worker > 0) k->ready_ns[worker] = ps_later(k->ready_ns[worker], k->ready_ns[worker - 1]);
+    if (k->turn > 0)
+        k->ready_ns[worker] = ps_later(k->ready_ns[worker], k->ready_ns[worker_of_turn(c, k, k->turn - 1)]);
     if (!told) acknowledge(c, k, worker, false);
 }
 
@@ -219,14 +220,18 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
                          .group = c->o.group,
                          .turn = k->turn,
                          .group_acc = k->buf.group_acc};
-    for (int w = k->turn; w < c->o.rule.workers && k->held[w].data; w++) a.count++;
-    for (int i = 0; i < a.count; i++) c->grads[i] = k->held[k->turn + i].data;
+    for (int most = c->o.rule.workers / crew_of(c) - k->turn; a.count < most; a.count++) {
+        const struct gradient *g = &k->held[worker_of_turn(c, k, k->turn + a.count)];
+        if (!g->data) break;
+        c->grads[a.count] = g->data;
+    }
     a.grads = c->grads;
     return a;
 }
 
 static void take_turns(struct server_core *c, struct server_key *k, int count) {
-    for (int end = k->turn + count; k->turn < end; k->turn++) gradient_taken(c, k, k->turn);
+    for (int end = k->turn + count; k->turn < end; k->turn++)
+        gradient_taken(c, k, worker_of_turn(c, k, k->turn));
 }
 
 int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once) {
@@ -280,10 +285,12 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
                          "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
                          k->key, (long long)h->step, w, (double)h->lr, k->lr_worker, (double)k->lr);
     }
-    k->pushed[w] = h->step + 1;
+    for (int i = 0, first = w - w % crew_of(c); i < crew_of(c); i++) {
+        k->pushed[first + i] = h->step + 1;
+        k->ready_ns[first + i] = h->ready_ns;
+    }
     k->keep = k->keep || keep_wanted(c, h);
     k->contributed++;
-    k->ready_ns[w] = h->ready_ns;
     k->open_ready_ns = ps_later(k->open_ready_ns, h->ready_ns);
     c->totals.pushes++;
     staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
@@ -300,14 +307,14 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
                   const struct gradient *g) {
     int w = h->rank;
     if (note_push(c, k, h, g) != 0) return -1;
-    if (w != k->turn && g->frame) {
+    if (w != worker_of_turn(c, k, k->turn) && g->frame) {
         if (c->totals.held_bytes > c->totals.held_peak_bytes)
             c->totals.held_peak_bytes = c->totals.held_bytes;
         acknowledge(c, k, w, true);
         return 0;
     }
     struct sum_args sum = turns_of(c, k);
-    if (consistency_completes(&c->o.rule, k->turn + sum.count)) {
+    if (consistency_completes(&c->o.rule, (k->turn + sum.count) * crew_of(c))) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
         take_turns(c, k, sum.count);

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "ps/crew/crew.h"
 #include "ps/medium.h"
 #include "shared/core/error.h"
 
@@ -32,7 +33,7 @@ int descriptors_of_server(const struct config *c, int threads) {
 }
 
 int descriptors_of_worker(const struct config *c, int shards) {
-    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards) + 2 * shards;
+    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards) + 2 * shards + 2 * ps_crew(c);
 }
 
 int descriptors_claim(int needed, int spare) {

@@ -225,6 +225,7 @@ static void worker_destroy(struct topology *t) {
     // 3. The transport lets go of the gradients before the arena does.
     comm_destroy(&w->comm);
     arena_release(&w->arena);
+    crew_close(&w->crew);
     sharing_destroy(&w->sharing);
     free(w->tasks);
     free(w->unit_loaded);
@@ -256,7 +257,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     unsigned long units = (unsigned long)l->count;
     bool staged = ps_is_staged(w->c);
     assert(staged == !dev_host_memory(o->dev) && "the configuration names the device that is used");
-    if (ps_worker_predict(w->c, l, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
+    if (ps_worker_predict(w->c, l, w->t.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = shard_map_of(w->c, l))) return -1;
     worker_buffers_init(&w->buffers, l);
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
@@ -295,15 +296,37 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
         comm_give_up(w->comm, error_last());
         return -1;
     }
-    worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.medium = sharing_medium(&w->sharing);
     w->t.rank = id.rank;
+    // What it moves depends on the rank that it was given; what it holds, on whom it shares memory with.
+    if (ps_worker_predict(w->c, w->t.layout, id.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
+    worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.job = w->t.life = id.job;
     memcpy(w->checkpoint, id.checkpoint, sizeof w->checkpoint);
     w->seal = id.seal;
     if (w->checkpoint[0]) w->t.checkpoint = w->checkpoint;
     w->t.epoch = id.epoch;
     return 0;
+}
+
+// The workers of a group find each other's memory: each says where its own is, in a gather of all.
+static int worker_meet_crew(struct worker *w) {
+    size_t count = (size_t)w->t.size * CREW_NUMBERS;
+    double *numbers = xcalloc(count, sizeof *numbers);
+    const struct crew_options o = {.config = w->c,
+                                   .layout = w->t.layout,
+                                   .map = w->map,
+                                   .grads = &w->sharing.own,
+                                   .grad_at = w->buffers.grad_at,
+                                   .wire = &w->t.wire,
+                                   .rank = w->t.rank};
+    int rc = crew_open(&w->crew, &o, numbers + (size_t)w->t.rank * CREW_NUMBERS);
+    if (rc != 0) comm_give_up(w->comm, error_last());
+    if (rc == 0) rc = worker_sum(&w->t, numbers, (int)count);
+    if (rc == 0 && (rc = crew_meet(&w->crew, numbers)) != 0) comm_give_up(w->comm, error_last());
+    free(numbers);
+    if (rc == 0) comm_command(w->comm, &(struct command){.kind = COMMAND_CREW, .crew = &w->crew.crew});
+    return rc;
 }
 
 // The job is under way: its weights are the servers', and come as those of any step.
@@ -344,7 +367,9 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->t.deals = ps_elastic(c) && !is_alone(w);
     w->deal.members = elastic_all(c->workers);
     struct topology *t = &w->t;
-    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0) return t;
+    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0 &&
+        (!ps_crew(c) || worker_meet_crew(w) == 0))
+        return t;
     topology_destroy(&t);
     return NULL;
 }

@@ -163,6 +163,9 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_begin(core, x->step);
             worker_core_pull_all(core, now);
             return;
+        case COMMAND_CREW:
+            worker_core_crew(core, x->crew);
+            return;
         case COMMAND_REPORT:
             worker_core_report(core, &x->report, now);
             return;
@@ -339,6 +342,7 @@ static void *comm_main(void *arg) {
     while (!asked_to_end(c, &failed)) {
         bool transferring = worker_core_transferring(c->core);
         atomic_fetch_add(&c->turns, 1);
+        hurry = hurry || worker_core_hurry(c->core);
         int rc = poll_once(c, items, hurry) != 0 || pass_on(c) != 0 ? -1 : 0;
         const char *why = worker_core_error(c->core);
         bool anew = rc != 0 && c->c->recovery.restart > 0 && worker_core_status(c->core)->lost_scheduler;

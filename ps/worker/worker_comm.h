@@ -49,6 +49,7 @@ enum command_kind {
     COMMAND_PUSH,
     COMMAND_INIT,
     COMMAND_BEGIN,  // goes on behind so many steps, and pulls the weights
+    COMMAND_CREW,   // before the first push
     COMMAND_REPORT,
     COMMAND_GATHER,
     COMMAND_PULL_ALL,
@@ -67,6 +68,7 @@ struct command {
     const float *values;      // INIT: (n_pad), until the unit is no longer busy
     uint64_t round;           // INIT
     int64_t step;             // BEGIN
+    struct crew *crew;        // CREW: outlives the comm
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;        // GATHER

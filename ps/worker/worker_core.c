@@ -31,17 +31,65 @@ static void queue_key(struct worker_core *c, struct worker_key *k, const void *p
 }
 
 // Bytes of the transport that a key's sending takes.
-static size_t credit(const struct worker_key *k) { return k->shared && !k->init ? 0 : k->payload_bytes; }
+static size_t credit(const struct worker_key *k) {
+    return k->sending == SEND_GIVEN || (k->shared && !k->init) ? 0 : k->payload_bytes;
+}
+
+// ---------------------------------------------------------------- a crew
+static void count_crew(const struct worker_core *c, uint64_t sent, uint64_t received) {
+    atomic_fetch_add(&c->crew->wire->payload_sent, sent);
+    atomic_fetch_add(&c->crew->wire->payload_received, received);
+}
+
+// Another one leads: it reads the gradient where it lies, and this worker asks for what comes of it.
+static void give(struct worker_core *c, int key, double now) {
+    struct worker_key *k = &c->keys[key];
+    int64_t *sent_ns = &c->units[k->part->unit].times.sent_ns;
+    if (!*sent_ns) *sent_ns = ps_clock_ns(now);
+    k->sending = SEND_GIVEN;
+    c->queued--;
+    c->given++;
+    k->asked_s = now;
+    open_pull(c, k, k->push.step + 1, false);
+    k->arrived = true;  // as far as this worker is concerned: the answer waits for others
+    count_crew(c, k->bytes, 0);
+    send_pull(c, key, 0, now);
+}
+
+// Whether the key may be pushed: it is led by this worker, and the sum of all members. 1, 0 or -1 with an error.
+static int crew_allows(struct worker_core *c, int key, double now) {
+    struct worker_key *k = &c->keys[key];
+    struct crew_info info = {.step = k->push.step};
+    if (!c->crew || k->init || k->added) return 1;
+    if (!crew_leads(c->crew, key)) {
+        give(c, key, now);
+        return 0;
+    }
+    if (crew_lacks(c->crew, key, k->push.step) >= 0) {
+        c->awaiting++;
+        return 0;
+    }
+    if (crew_add(c->crew, key, &info, c->error, sizeof c->error) != 0) return -1;
+    k->push.ready_ns = info.ready_ns;
+    k->push.keep = info.keep;
+    k->added = true;
+    count_crew(c, 0, (uint64_t)(c->crew->size - 1) * k->bytes);
+    return 1;
+}
 
 // Keys are ordered by unit, and unit 0 is what the next forward needs first.
-static void pump(struct worker_core *c, double now) {
+static int pump(struct worker_core *c, double now) {
     bool full = false;
     size_t held = 0;  // of the keys so far
+    c->awaiting = 0;
     for (int key = 0; key < c->o.map->count && c->queued > 0; key++) {
         struct worker_key *k = &c->keys[key];
         size_t takes = credit(k);
         if (k->sending == SEND_HELD) held += takes;
         if (k->sending != SEND_QUEUED) continue;
+        int may = crew_allows(c, key, now);
+        if (may < 0) return -1;
+        if (!may) continue;
         full = full || !credits_allow(&c->credits, takes, held);
         if (takes && full) continue;
         k->sending = SEND_SENT;
@@ -54,6 +102,7 @@ static void pump(struct worker_core *c, double now) {
         if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
     }
+    return 0;
 }
 
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
@@ -74,11 +123,13 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     c->step = info->step;
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_key *k = &c->keys[key];
-        k->init = false;
+        k->init = k->added = false;
         k->push = push;
         queue_key(c, k, (const char *)c->o.grads[u] + (size_t)k->part->begin * dtype_size(c->o.dtype),
                   k->bytes);
     }
+    const struct crew_info handed = {info->step, push.ready_ns, info->lr, info->keep};
+    if (c->crew) crew_hand(c->crew, u, &handed);
 }
 
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round) {
@@ -98,6 +149,7 @@ void worker_core_begin(struct worker_core *c, int64_t step) {
 }
 
 void worker_core_gathers(struct worker_core *c, uint64_t done) { c->status.gathers_done = done; }
+void worker_core_crew(struct worker_core *c, struct crew *crew) { c->crew = crew; }
 
 void worker_core_report(struct worker_core *c, const struct step_report *r, double now) {
     struct wire_header h = {.kind = WIRE_REPORT,
@@ -162,6 +214,7 @@ static void note_landed(struct worker_core *c, const struct worker_key *k, const
 static void sent_through(struct worker_core *c, struct worker_key *k) {
     c->credits.taken -= credit(k);
     if (k->sending == SEND_HELD) c->credits.held -= credit(k);
+    if (k->sending == SEND_GIVEN) c->given--;
     k->sending = SEND_IDLE;
     c->sending--;
     c->progress++;
@@ -207,7 +260,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     note_landed(c, k, h, now);
     // Weights that contain the push prove that it came: it is acknowledged no other way, or the acknowledgement
     // was lost.
-    bool open = k->sending == SEND_SENT || k->sending == SEND_HELD;
+    bool open = k->sending == SEND_SENT || k->sending == SEND_HELD || k->sending == SEND_GIVEN;
     if (open && !k->init && k->push.step < k->landed) {
         staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, k, h, now);
@@ -308,6 +361,19 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
     return rc;
 }
 
+// What this worker's leaders have added is its own again.
+static void take_back(struct worker_core *c, double now) {
+    for (int key = 0; key < c->o.map->count && c->given > 0; key++) {
+        struct worker_key *k = &c->keys[key];
+        struct wire_header added = {.kind = WIRE_NONE};
+        if (k->sending != SEND_GIVEN || !crew_added(c->crew, key, k->push.step, &added.peers_ready_ns))
+            continue;
+        staleness_count(&c->status.staleness, 0);
+        note_acknowledged(c, k, &added, now);
+        sent_through(c, k);
+    }
+}
+
 // ---------------------------------------------------------------- time
 // This process was frozen, or slept: its peers were not silent, and what they have said since is yet to be heard.
 static void note_standstill(struct worker_core *c, double now) {
@@ -321,7 +387,8 @@ static void note_standstill(struct worker_core *c, double now) {
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
     note_standstill(c, now);
-    pump(c, now);
+    if (pump(c, now) != 0) return -1;
+    take_back(c, now);
     c->status.silent_s = 0;
     if (worker_core_transferring(c)) keys_tick(c, now);
     requests_tick(c, now);

@@ -7,6 +7,11 @@
 //                                 the push asks for t+1 as well            (HELD: arrived, keep waiting)
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
 //
+// In a crew (ps/crew/crew.h) a key is handed to its leader, who adds it up and pushes the sum; the others ask for t+1:
+//
+//     leads       QUEUED --all members have come, added--> as above
+//     otherwise   QUEUED --PULL t+1--> GIVEN --the leader has added it, or PULL_REPLY--> IDLE
+//
 // Safe to overwrite: this worker pushed the key only after its last use of the weights in step t.
 // Credits (credits.h): bytes pushed and not yet acknowledged. What a shard reads in this worker's
 // segment is in no transport and takes no credit: its push says where the gradient lies. The gradient stays as it is
@@ -17,6 +22,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
+#include "ps/crew/crew.h"
 #include "ps/elastic/deal.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
@@ -89,6 +95,8 @@ struct worker_core *worker_core_create(const struct worker_core_options *o);
 // Before the first push: this worker's next step is `step`. The weights are then pulled, with worker_core_pull_all.
 void worker_core_begin(struct worker_core *c, int64_t step);
 void worker_core_gathers(struct worker_core *c, uint64_t done);  // that the job has made without it
+// Before the first push: the workers of this group add their gradients before one of them pushes. Outlives the core.
+void worker_core_crew(struct worker_core *c, struct crew *crew);
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
@@ -124,6 +132,8 @@ const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
+// Keys that this worker leads wait for others of its crew, who have no way to wake it: tick again soon.
+bool worker_core_hurry(const struct worker_core *c);
 const char *worker_core_error(const struct worker_core *c);
 // What the worker is waiting for on unit u, in words, for the message of a missed deadline.
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);

@@ -27,6 +27,7 @@ int worker_core_busy(const struct worker_core *c, int u) {
 }
 
 const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
+bool worker_core_hurry(const struct worker_core *c) { return c->awaiting > 0; }
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 
 const char *worker_core_error(const struct worker_core *c) { return c->error; }
@@ -38,10 +39,12 @@ void worker_core_describe(const struct worker_core *c, int u, char *out, size_t 
         if (!k->pulling && k->sending == SEND_IDLE) continue;
         snprintf(out, size, "unit %s, key %d of server %d (%s, %s)", c->o.layout->units[u].name, key,
                  k->part->shard / c->o.map->threads,
-                 k->sending == SEND_IDLE     ? "push acknowledged"
-                 : k->sending == SEND_QUEUED ? "push waits for credits"
-                 : k->sending == SEND_HELD   ? "push held until earlier workers have pushed"
-                                             : "push not acknowledged",
+                 k->sending == SEND_IDLE    ? "push acknowledged"
+                 : k->sending == SEND_GIVEN ? "gradient handed to the group's leader of the key"
+                 : k->sending == SEND_QUEUED && c->awaiting ? "push waits for the group's other workers"
+                 : k->sending == SEND_QUEUED                ? "push waits for credits"
+                 : k->sending == SEND_HELD                  ? "push held until earlier workers have pushed"
+                                                            : "push not acknowledged",
                  k->pulling ? "pull not answered" : "no pull open");
         return;
     }

@@ -8,7 +8,7 @@
 #include "ps/worker/credits.h"
 #include "ps/worker/worker_core.h"
 
-enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
+enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD, SEND_GIVEN };
 
 struct worker_key {
     const struct partition *part;
@@ -16,7 +16,8 @@ struct worker_key {
     bool shared, told;  // through this worker's segment; its push has been sent
     uint64_t grad_at, weight_at;
     enum sending sending;
-    bool init;  // what is being sent: initial values, else a gradient
+    bool init;   // what is being sent: initial values, else a gradient
+    bool added;  // in a crew: it is the sum of all members
     struct push_info push;
     const void *payload;
     size_t payload_bytes;
@@ -59,6 +60,8 @@ struct worker_core {
     struct worker_unit *units;  // (units)
     struct ps_clock clock;
     int queued, sending;  // keys
+    struct crew *crew;    // NULL: this worker pushes for itself
+    int given, awaiting;  // keys handed to their leaders; keys led, of whom members have not come
     struct credits credits;
     uint64_t pull_seq;
     struct request report, gather, goodbye;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ps/consistency.h"
+#include "ps/crew/crew_meet.h"
 #include "ps/medium.h"
 #include "ps/net/segment.h"
 #include "ps/ps.h"
@@ -75,8 +76,13 @@ void worker_count_unshared(struct arena *a, const struct config *c, const struct
     }
 }
 
+void worker_count_board(struct arena *a, const struct config *c, const struct layout *l, int64_t keys) {
+    if (ps_crew(c)) arena_count(a, ps_is_staged(c) ? MEM_HOST : MEM_COMM, crew_board_bytes(l->count, keys));
+}
+
 // Into the arena, which only counts.
-static void measure(struct arena *a, const struct config *c, const struct layout *l, bool in_place) {
+static void measure(struct arena *a, const struct config *c, const struct layout *l, int64_t keys,
+                    bool in_place) {
     struct worker_buffers b;
     struct arena_room room = {.used = SEGMENT_HEAD};
     const char *why;
@@ -84,6 +90,7 @@ static void measure(struct arena *a, const struct config *c, const struct layout
     worker_buffers_init(&b, l);
     worker_carve(a, c, l, in_place, ps_shares(c) ? &room : NULL, &b);
     if (ps_shares(c)) worker_lock(a, c, &room, &why);
+    worker_count_board(a, c, l, keys);
     worker_buffers_free(&b);
 }
 
@@ -97,7 +104,7 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
                            const bool *shared, struct topology_memory *out) {
     struct arena a;
     bool in_place = ps_weights_in_place(c, m->pages, m->count);
-    measure(&a, c, l, in_place);
+    measure(&a, c, l, m->count, in_place);
     if (in_place) worker_count_unshared(&a, c, m, shared);
     put(&a, c, l, out);
 }
@@ -106,14 +113,28 @@ struct textbook ps_worker_textbook(const struct config *c) {
     return (struct textbook){.whole = 2 * dtype_size(c->dtype)};  // weights and gradients
 }
 
-int ps_worker_predict(const struct config *c, const struct layout *l, struct topology_memory *mem,
+// Of a group that adds its gradients first a worker pushes the sums that it leads, and reads the others' gradients of them.
+static void predict_crew(const struct config *c, const struct layout *l, const struct shard_cut *cut,
+                         int rank, struct wire_prediction *wire) {
+    int g = ps_crew(c);
+    if (!g) return;
+    uint64_t led = (uint64_t)shard_cut_every(cut, l, g, rank % g) * dtype_size(c->dtype);
+    wire->group = g;
+    wire->across_sent_per_step = led;
+    wire->across_received_per_step = wire->received_per_step;
+    wire->flat_across_sent_per_step = wire->sent_per_step;
+    wire->received_per_step += led * (uint64_t)(g - 1);
+}
+
+int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct shard_cut cut;
     struct arena a;
     if (shard_cut_of(c, l, &cut)) return -1;
-    measure(&a, c, l, ps_weights_in_place(c, cut.pages, cut.keys));
+    measure(&a, c, l, cut.keys, ps_weights_in_place(c, cut.pages, cut.keys));
     put(&a, c, l, mem);
     uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
+    predict_crew(c, l, &cut, rank, wire);
     return 0;
 }

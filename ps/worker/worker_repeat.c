@@ -59,6 +59,7 @@ void send_key(struct worker_core *c, int key, double now) {
                                  .flags = (k->push.skip ? WIRE_SKIP : 0) | (k->push.keep ? WIRE_KEEP : 0),
                                  .ready_ns = k->push.ready_ns};
     if (!k->init) ask_as_well(k, &m.header);
+    if (!k->init && k->added) m.header.flags |= WIRE_CREW;
     m.header.ask = key_asks(k, now);
     if (k->told) m.header.flags |= WIRE_AGAIN;
     k->told = true;

@@ -4,6 +4,7 @@
 #define STARRING_PS_WORKER_WORKER_STATE_H
 
 #include "ps/consistency.h"
+#include "ps/crew/crew_meet.h"
 #include "ps/worker/worker_comm.h"
 
 struct worker;
@@ -24,6 +25,7 @@ struct worker {
     struct arena arena;
     struct worker_buffers buffers;
     struct sharing sharing;
+    struct crew_place crew;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct unit_task *tasks;  // (units)

@@ -51,7 +51,7 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     saver_predict(j->config, out->state_bytes, j->config->device == DEVICE_CUDA, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     // Units are padded for the number of workers: each worker's share is as large as any other's.
-    out->alike = config_ranks(j->config, role) - rank;
+    if (!out->alike) out->alike = config_ranks(j->config, role) - rank;
     return check_sizes(j, role, rank, out);
 }
 

@@ -76,7 +76,7 @@ void summary_print_across(FILE *f, const struct cJSON *summary) {
     cJSON_ArrayForEach(w, json_item(summary, "wire")) {
         const cJSON *x = json_item(w, "across");
         if (x)
-            fprintf(f, "  across  %2.0f %12s %12s %12s %12s   to other groups of %.0f; without groups %s\n",
+            fprintf(f, "  across  %2.0f %12s %12s %12s %12s   out of its group of %.0f; without groups %s\n",
                     json_number(w, "rank"), format_bytes(a, json_number(x, "predicted_sent")),
                     format_bytes(b, json_number(x, "sent_per_step")),
                     format_bytes(c, json_number(x, "predicted_received")),

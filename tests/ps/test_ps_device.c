@@ -67,8 +67,8 @@ static void test_memory(void **state) {
         struct config cn = toy_config(&near), cf = toy_config(&far);
         struct topology_memory mn, mf;
         struct wire_prediction wn, wf;
-        assert_int_equal(ps_worker_predict(&cn, l, &mn, &wn), 0);
-        assert_int_equal(ps_worker_predict(&cf, l, &mf, &wf), 0);
+        assert_int_equal(ps_worker_predict(&cn, l, 0, &mn, &wn), 0);
+        assert_int_equal(ps_worker_predict(&cf, l, 0, &mf, &wf), 0);
         assert_int_equal(mn.predicted_bytes[MEM_HOST], 0);
         // And what the host reads of a step.
         size_t twins = 2 * (size_t)l->padded * dtype_size(DT_BF16),

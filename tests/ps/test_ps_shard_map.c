@@ -121,7 +121,7 @@ static void test_predictions(void **state) {
     struct config c = toy_config(&t);
     struct topology_memory mem;
     struct wire_prediction wire;
-    assert_int_equal(ps_worker_predict(&c, l, &mem, &wire), 0);
+    assert_int_equal(ps_worker_predict(&c, l, 0, &mem, &wire), 0);
     assert_int_equal(wire.sent_per_step, l->padded * 2);
     assert_int_equal(mem.formula_bytes, l->params * 4);
     assert_int_equal(mem.predicted_bytes[MEM_PARAMETER] + mem.predicted_bytes[MEM_GRADIENT], l->padded * 4);

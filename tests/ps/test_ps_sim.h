@@ -92,6 +92,7 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
                                     .rule = consistency_of(&s->c),
                                     .optimizer = s->c.optimizer,
                                     .dtype = s->t.dtype,
+                                    .crew = ps_crew(&s->c),
                                     .elastic = ps_elastic(&s->c),
                                     .commit_round = commit_waits(&s->c),
                                     .replicate = s->t.replicate,

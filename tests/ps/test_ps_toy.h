@@ -56,6 +56,7 @@ struct toy_case {
     bool replicate;
     enum toy_share share;
     int elastic_min;      // 0: all workers, always
+    int group;            // workers of a group whose gradients are added first; 0: none
     enum medium medium;   // of real roles
     int partition_bytes;  // 0: small ones
     int64_t rows;         // of the simulation's first matrix; 0: 80
@@ -74,6 +75,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                        .dtype = t->dtype,
                        .steps = t->steps,
                        .clip = t->clip,
+                       .reduce_group = t->group,
                        .medium = t->medium};
     c.variant = consistency_parse(t->consistency, &c.bound);
     c.optimizer = (struct optimizer_config){optimizers,     .lr = TOY_LR, .beta1 = 0.9f,
@@ -175,6 +177,22 @@ static inline void toy_ref_free(struct toy_ref *r) {
     }
 }
 
+// OP_REDUCE over the workers: within each group, which may take the places of its gradients, then over the groups.
+static inline void toy_reduce(const struct toy_case *t, void *total, void *const *in, int64_t n) {
+    const char *why = "";
+    const void *groups[8];
+    int g = t->group ? t->group : t->workers, count = t->workers / g;
+    for (int i = 0; i < count; i++) {
+        void *out = count == 1 ? total : in[i * g];
+        struct reduce_args a = {total, (const void *const *)in + i * g, g, n, t->dtype};
+        cpu_ops[OP_REDUCE](1, &a, &why);
+        if (out != total) memcpy(out, total, (size_t)n * dtype_size(t->dtype));
+        groups[i] = out;
+    }
+    struct reduce_args a = {total, groups, count, n, t->dtype};
+    if (count > 1) cpu_ops[OP_REDUCE](1, &a, &why);
+}
+
 // One synchronous step: OP_REDUCE over workers, OP_SUMSQ over all, the decision, AdamW.
 static inline void toy_ref_step(const struct toy_case *t, const struct layout *l, const struct config *c,
                                 struct toy_ref *r, int64_t step) {
@@ -189,8 +207,7 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
             inputs[w] = xcalloc(n, dtype_size(t->dtype));
             toy_grad(t, l, u, w, step, r->weight[u], inputs[w]);
         }
-        struct reduce_args a = {total[u], (const void *const *)inputs, t->workers, (int64_t)n, t->dtype};
-        cpu_ops[OP_REDUCE](1, &a, &why);
+        toy_reduce(t, total[u], inputs, (int64_t)n);
         struct sumsq_args s = {.out = &sum, .x = total[u], .n = (int64_t)n, .dt = t->dtype};
         cpu_ops[OP_SUMSQ](1, &s, &why);
         for (int w = 0; w < t->workers; w++) free(inputs[w]);

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Gradients summed in groups of workers: one rule, the same bits in the star and in every stage of the ring, for every size of a
 group; one group, or groups of one, are no groups."""
+import itertools
 import json
 import os
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -29,6 +32,10 @@ class Groups(unittest.TestCase):
         summary = json.loads(done.stdout)
         for rank in summary["memory"]:
             self.assertEqual(rank["predicted"], rank["peak"], f"{options}")
+        for rank in summary["wire"]:
+            for where, way in itertools.product((rank, rank.get("across", {})), ("sent", "received")):
+                self.assertEqual(where.get(f"{way}_per_step"), where.get(f"predicted_{way}"), f"{options}: {rank}")
+        self.wire = summary["wire"]
         return summary["weights_hash"], json.dumps(summary["loss"])
 
     def all_of(self, workers, group, dtype, *topologies):
@@ -57,7 +64,7 @@ class Groups(unittest.TestCase):
     def test_what_cannot_be_is_refused(self):
         for words, expected in ((("zero:2", "--reduce-group", "3"), "are not groups of 3; give a number that divides them"),
                                 (("ps:sync", "--reduce-group", "3"), "are not groups of 3; give a number that divides them"),
-                                (("ps:sync", "--reduce-group", "host"), "give the number of workers of a group"),
+                                (("ps:sync", "--reduce-group", "host", "--medium", "tcp"), "which --medium tcp forbids"),
                                 (("ps:async", "--reduce-group", "2"), "each push is an update of its own"),
                                 (("ps:sync", "--reduce-group", "2", "--elastic", "2:4"), "leave out one of the two"),
                                 (("zero:2", "--reduce-group", "2", "--set", "reduce=native", "--launch", "mpi", "--dtype", "fp32"),
@@ -67,6 +74,112 @@ class Groups(unittest.TestCase):
             self.assertIn(expected, done.stderr)
         done = self.train("--topology", "local", "--reduce-group", "1")
         self.assertIn("one process has no groups of workers", done.stderr)
+
+    def test_workers_add_before_one_pushes(self):
+        """What leaves a group is one gradient, whatever its size; the leaders share the work, and what they read is counted."""
+        plain = self.all_of(4, None, "bf16", ("ps:sync", "--servers", "2"))
+        whole = {rank["sent_per_step"] for rank in self.wire if rank["role"] == "worker"}.pop()
+        for group in (2, 4, "host"):
+            found = self.all_of(4, group, "bf16", ("ps:sync", "--servers", "2"), ("zero:1",) if group == 2 else ("ps:sync",))
+            self.assertEqual(found == plain, group != 2)
+            self.bits("--workers", "4", "--topology", "ps:sync", "--servers", "2", "--reduce-group", str(group), "--dtype", "bf16")
+            size = 4 if group == "host" else group
+            workers = [rank for rank in self.wire if rank["role"] == "worker"]
+            servers = [rank for rank in self.wire if rank["role"] == "server"]
+            for first in range(0, 4, size):
+                own = workers[first:first + size]
+                self.assertEqual(sum(w["across"]["sent_per_step"] for w in own), whole)
+                self.assertEqual({w["sent_per_step"] for w in own}, {whole})  # to a server or to a leader
+                for w in own:
+                    self.assertLess(w["across"]["sent_per_step"], 1.2 * whole / size)
+                    self.assertEqual(w["received_per_step"], whole + (size - 1) * w["across"]["sent_per_step"])
+                    self.assertEqual(w["across"]["predicted_sent_ungrouped"], whole)
+            self.assertEqual(sum(s["received_per_step"] for s in servers), 4 // size * whole)
+            self.assertEqual(sum(s["sent_per_step"] for s in servers), 4 * whole)
+
+    def test_servers_add_where_workers_cannot(self):
+        """Without shared memory, and where each push is looked at, the servers add in groups: the same bits, no bytes saved."""
+        base = ("--workers", "4", "--reduce-group", "2", "--topology", "ps:sync", "--dtype", "bf16")
+        expected = self.bits(*base)
+        for words in (("--medium", "tcp"), ("--log-updates",)):
+            self.assertEqual(self.bits(*base, *words), expected)
+            self.assertFalse(any("across" in rank for rank in self.wire), words)
+
+    def test_messages_lost_and_twice(self):
+        base = ("--workers", "4", "--reduce-group", "2", "--topology", "ps:sync", "--dtype", "bf16", "--set", "gradient_clipping=0.5")
+        self.assertEqual(self.bits(*base), self.bits(*base, "--fault", "drop=0.1,dup=0.1,reorder=0.2"))
+
+    def test_overlap_and_micro_batches(self):
+        for words in (("--set", "gradient_accumulation_steps=3"), ("--set", "gradient_accumulation_steps=3", "--set", "data_types.grad_accum_dtype=fp32"),
+                      ("--set", "activation_checkpointing.recompute=block")):
+            self.all_of(4, 2, "bf16", ("zero:1", *words), ("ps:sync", *words),
+                        ("ps:sync", *words, "--set", "zero_optimization.overlap_comm=false"))
+
+    def start(self, *options):
+        base = ("--topology", "ps:sync", "--workers", "4", "--servers", "2", "--reduce-group", "2", "--delay", "0:constant:100")
+        p = subprocess.Popen([STARRING, "train", "--model", "tiny", "--data", "demo", "--seq", "24", "--batch", "1", "--threads", "1", "--quiet",
+                              "--json", "--no-weights", "--force", "--out", self.out, "--set", "eval_batches=none", *base, *options],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: p.poll() is None and p.kill())
+        return p
+
+    def worker(self, p, rank):
+        """Its process, once the run has made some steps."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            try:
+                with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
+                    begun = len(f.readlines()) >= 3
+            except FileNotFoundError:
+                begun = False
+            lines = subprocess.run(["ps", "--ppid", str(p.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False).stdout.splitlines()
+            found = [int(line.split()[0]) for line in lines if " worker " in line and f"--rank {rank} " in line + " "]
+            if begun and found:
+                return found[0]
+            self.assertIsNone(p.poll(), "the run is over")
+            time.sleep(0.02)
+        self.fail("no step within two minutes")
+
+    def test_a_member_dies(self):
+        """Whom it leads keys for hear of it; with restarts the group meets anew, and the run ends with the same bits."""
+        p = self.start("--steps", "200")
+        os.kill(self.worker(p, 1), signal.SIGKILL)
+        _, said = p.communicate(timeout=120)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("worker 1 ", said)
+        steps = ("--steps", "20", "--checkpoint-every", "4")
+        expected, _ = self.start(*steps).communicate(timeout=300)
+        p = self.start(*steps, "--restart", "2")
+        os.kill(self.worker(p, 3), signal.SIGKILL)
+        found, said = p.communicate(timeout=300)
+        self.assertEqual(p.returncode, 0, said)
+        self.assertIn("starting it again", said)
+        self.assertEqual(json.loads(found)["weights_hash"], json.loads(expected)["weights_hash"])
+
+    def test_a_member_stands_still(self):
+        p = self.start("--steps", "200", "--set", "parameter_server.deadline_ms=6000")
+        pid = self.worker(p, 2)
+        os.kill(pid, signal.SIGSTOP)
+        _, said = p.communicate(timeout=180)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("worker 2 was lost", said)
+
+    def test_dry_run(self):
+        done = self.train("--workers", "4", "--reduce-group", "2", "--topology", "ps:sync", "--dry-run")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.bits("--workers", "4", "--reduce-group", "2", "--topology", "ps:sync")
+        told = {(w["role"], w["rank"]): w for w in json.loads(done.stdout)["wire"]}
+        for rank in self.wire:
+            w = told[rank["role"], rank["rank"]]
+            self.assertEqual((w["predicted_sent"], w["predicted_received"]), (rank["predicted_sent"], rank["predicted_received"]))
+            for key in ("group", "predicted_sent", "predicted_received", "predicted_sent_ungrouped"):
+                self.assertEqual(w["across"][key], rank["across"][key])
+
+    def test_roles_started_one_by_one(self):
+        done = subprocess.run([STARRING, "scheduler", "--topology", "ps:sync", "--workers", "4", "--set", "reduce_group=host", "--model", "tiny",
+                               "--data", "demo"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("give the number of workers of each machine", done.stderr)
 
     def test_hundreds_of_ranks(self):
         """More ranks than a kernel of a GPU can add: the same sums in groups, whatever the stage."""

@@ -1,0 +1,219 @@
+// Workers of a group that add their gradients before one of them pushes: the state machines together, over a network
+// that loses, repeats and shuffles what they say; the same bits as the plain trainer that adds in groups.
+#include "tests/ps/test_ps_sim.h"
+
+struct boards {
+    struct crew crew[SIM_WORKERS];
+    struct crew_member members[SIM_WORKERS];
+    struct wire_count wire[SIM_WORKERS];
+};
+
+static void boards_open(struct boards *b, struct sim *s) {
+    *b = (struct boards){0};
+    for (int w = 0; w < s->t.workers; w++) {
+        struct sim_worker *x = &s->workers[w];
+        struct crew_member *m = &b->members[w];
+        m->units = xcalloc((unsigned long)s->l->count, sizeof *m->units);
+        m->keys = xcalloc((unsigned long)s->map->count, sizeof *m->keys);
+        m->base = x->segment;
+        for (int u = 0; u < s->l->count; u++) m->units[u].grad_at = x->grad_at[u];
+    }
+    for (int w = 0; w < s->t.workers; w++) {
+        int first = w - w % s->t.group;
+        b->crew[w] = (struct crew){.size = s->t.group,
+                                   .self = w - first,
+                                   .first_rank = first,
+                                   .members = b->members + first,
+                                   .wire = &b->wire[w],
+                                   .map = s->map,
+                                   .dtype = s->t.dtype,
+                                   .grads = xcalloc((unsigned long)s->t.group, sizeof(void *))};
+        worker_core_crew(s->workers[w].core, &b->crew[w]);
+    }
+}
+
+static void boards_close(struct boards *b) {
+    for (int w = 0; w < SIM_WORKERS; w++) {
+        free(b->members[w].units);
+        free(b->members[w].keys);
+        free(b->crew[w].grads);
+    }
+}
+
+static struct toy_case base_case(void) {
+    return (struct toy_case){.dtype = DT_BF16,
+                             .consistency = "sync",
+                             .workers = 4,
+                             .servers = 2,
+                             .threads = 1,
+                             .steps = 4,
+                             .overflow_step = -1,
+                             .group = 2,
+                             .seed = 1};
+}
+
+static void check_weights(const struct sim *s, const struct toy_ref *r) {
+    for (int u = 0; u < s->l->count; u++) {
+        size_t bytes = (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
+        for (int w = 0; w < s->t.workers; w++)
+            assert_memory_equal(s->workers[w].weights[u], r->weight[u], bytes);
+        for (int k = s->map->first[u]; k < s->map->first[u + 1]; k++) {
+            const struct partition *p = &s->map->parts[k];
+            size_t n = (size_t)(p->end - p->begin) * sizeof(float);
+            assert_memory_equal(s->buffers[k].master, r->master[u] + p->begin, n);
+            assert_int_equal(server_core_version(s->shards[p->shard], k), r->updates);
+        }
+    }
+}
+
+// Each group's gradient of each key came once, whatever was repeated: N/g pushes, and no worker is owed anything.
+static void check_pushes(const struct sim *s) {
+    for (int g = 0; g < s->map->shards; g++) {
+        struct server_totals totals;
+        server_core_totals(s->shards[g], &totals);
+        int groups = s->t.workers / s->t.group;
+        assert_int_equal(totals.pushes, (uint64_t)(s->map->shard_keys[g] * groups * s->t.steps));
+        assert_int_equal(totals.refused, 0);
+        assert_int_equal(totals.held_bytes, 0);
+    }
+    for (int w = 0; w < s->t.workers; w++) assert_false(worker_core_transferring(s->workers[w].core));
+}
+
+static void compare(const struct toy_case *t, int drop, int repeat, bool in_order) {
+    struct sim *s = sim_create(t);
+    struct boards b;
+    boards_open(&b, s);
+    s->drop_percent = drop;
+    s->repeat_percent = repeat;
+    s->in_order = in_order;
+    sim_run(s);
+    struct toy_ref r = toy_ref_start(t, s->l);
+    for (int64_t step = 0; step < t->steps; step++) toy_ref_step(t, s->l, &s->c, &r, step);
+    check_weights(s, &r);
+    check_pushes(s);
+    for (int w = 0; w < t->workers; w++) {
+        assert_true(s->workers[w].last.grad_norm == r.last.grad_norm);
+        assert_int_equal(s->workers[w].updates, r.updates);
+    }
+    toy_ref_free(&r);
+    sim_destroy(s);
+    boards_close(&b);
+}
+
+static void test_groups(void **state) {
+    (void)state;
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    static const int shapes[][2] = {{2, 2}, {3, 3}, {4, 2}, {4, 4}};
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < 4; i++)
+            for (int share = SHARE_NOTHING; share <= SHARE_MIXED; share++) {
+                struct toy_case t = base_case();
+                t.dtype = types[d];
+                t.workers = shapes[i][0];
+                t.group = shapes[i][1];
+                t.share = (enum toy_share)share;
+                t.overflow_step = types[d] == DT_F16 ? 2 : -1;
+                compare(&t, 0, 0, true);
+            }
+}
+
+static void test_chaos(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct toy_case t = base_case();
+        t.seed = seed;
+        t.share = (enum toy_share)(seed % 4);
+        t.dtype = seed % 3 == 0 ? DT_F16 : seed % 3 == 1 ? DT_BF16 : DT_F32;
+        t.clip = seed % 2 ? 0.5f : 0.0f;
+        t.servers = 1 + (int)(seed % 3);
+        t.threads = 1 + (int)(seed / 3 % 2);
+        t.group = seed % 5 == 0 ? 4 : 2;
+        t.workers = seed % 7 == 0 ? t.group : 4;
+        t.overflow_step = t.dtype == DT_F16 ? 1 : -1;
+        compare(&t, (int)(seed / 4 % 4) * 8, (int)(seed % 5) * 6, seed % 11 == 0);
+    }
+}
+
+// One that neither computes nor speaks for a while is waited for, by its own group and by the others.
+static void test_late_member(void **state) {
+    (void)state;
+    for (int w = 0; w < 4; w++) {
+        struct toy_case t = base_case();
+        struct sim *s = sim_create(&t);
+        struct boards b;
+        boards_open(&b, s);
+        s->asleep = w;
+        s->wake = 40;
+        sim_run(s);
+        assert_true(s->now >= 40);
+        struct toy_ref r = toy_ref_start(&t, s->l);
+        for (int64_t step = 0; step < t.steps; step++) toy_ref_step(&t, s->l, &s->c, &r, step);
+        check_weights(s, &r);
+        check_pushes(s);
+        toy_ref_free(&r);
+        sim_destroy(s);
+        boards_close(&b);
+    }
+}
+
+// Roles that were told different things say so: a worker that pushes for itself, a server that expects it to.
+static void test_roles_disagree(void **state) {
+    (void)state;
+    for (int crews = 0; crews < 2; crews++) {
+        struct toy_case t = base_case(), told = t;
+        if (crews) told.group = 0;
+        struct sim *s = sim_create(&told);
+        struct boards b = {0};
+        s->t.group = t.group;
+        if (crews) boards_open(&b, s);
+        const char *said = "";
+        for (int u = 0; u < s->l->count; u++)
+            worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
+        for (int i = 0; i < 100000 && !*said; i++) {
+            s->now += 0.001;
+            if (s->count > 0) sim_deliver(s);
+            struct sim_worker *x = &s->workers[sim_draw(s, (uint64_t)s->t.workers)];
+            sim_work(s, x);
+            worker_core_tick(x->core, s->now);
+            for (int g = 0; g < s->map->shards; g++) server_core_tick(s->shards[g], s->now);
+            scheduler_core_tick(s->scheduler, s->now);
+            for (int w = 0; w < t.workers && !*said; w++) said = worker_core_error(s->workers[w].core);
+        }
+        assert_non_null(strstr(said, crews ? "expects each worker's own" : "expects the sums of groups"));
+        assert_non_null(strstr(said, "--medium"));
+        sim_destroy(s);
+        boards_close(&b);
+    }
+}
+
+// What is read of other members and what they may read is counted where it happens, to the byte.
+static void test_bytes(void **state) {
+    (void)state;
+    struct toy_case t = base_case();
+    t.group = 4;
+    struct sim *s = sim_create(&t);
+    struct boards b;
+    boards_open(&b, s);
+    sim_run(s);
+    for (int w = 0; w < 4; w++) {
+        uint64_t led = 0, all = 0;
+        for (int k = 0; k < s->map->count; k++) {
+            uint64_t bytes = (uint64_t)(s->map->parts[k].end - s->map->parts[k].begin) * 2;
+            all += bytes;
+            if (k % 4 == w) led += bytes;
+        }
+        assert_int_equal(b.wire[w].payload_sent, (all - led) * (uint64_t)t.steps);
+        assert_int_equal(b.wire[w].payload_received, 3 * led * (uint64_t)t.steps);
+    }
+    sim_destroy(s);
+    boards_close(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups),      cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_late_member), cmocka_unit_test(test_roles_disagree),
+        cmocka_unit_test(test_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

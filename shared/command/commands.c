@@ -315,7 +315,7 @@ const struct cli_command command_plan = {
     .summary =
         "Names what fits: topology, offload, recomputation and micro-batch, fastest first. Memory and bytes are\n"
         "those that train --dry-run predicts; times follow from rates, and only put the plans in order. With\n"
-        "--topology T, plans of that one alone. Exit status: 0 something fits, 1 nothing does, 2 wrong options.",
+        "--topology T or --batch B, plans of that one alone. Exit status: 0 something fits, 1 nothing does, 2 wrong options.",
     .examples =
         "  starring plan --model gpt2-1558m --device-memory 6G --workers 1\n"
         "  starring plan --model llama-2-7b --device cuda --device-memory 80G --workers 8 --seq 4096 --dtype bf16\n",

@@ -22,3 +22,9 @@ struct token_flops recompute_flops_per_token(const struct recompute_options *o, 
     return (struct token_flops){.full = again * (2.0 * products + attention),
                                 .causal = again * (2.0 * products + 0.5 * attention)};
 }
+
+// Of each block: two norms, C read and C written, and the activation function, U read and F written.
+double recompute_elements_per_token(const struct recompute_options *o, const struct model_spec *s) {
+    int kept = o->kind == RECOMPUTE_CHEAP ? s->layers : recompute_blocks(o, s);
+    return kept ? (double)(kept - 1) * (4.0 * s->channels + (double)model_up_width(s) + s->ffn) : 0;
+}

@@ -35,6 +35,9 @@ struct recompute_options {
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
                                              int64_t seq);
 
+// Elements, of the run's type, that a token costs again in norms and activation functions: read and written.
+double recompute_elements_per_token(const struct recompute_options *o, const struct model_spec *s);
+
 // k: how many blocks keep their input alone, of RECOMPUTE_BLOCK; else 0.
 int recompute_blocks(const struct recompute_options *o, const struct model_spec *s);
 

@@ -45,12 +45,11 @@ static int read_question(const struct cli_args *a, struct plan_question *q) {
 }
 
 // ---------------------------------------------------------------- as JSON
-static cJSON *candidate_json(const struct plan_candidate *c) {
+static cJSON *candidate_json(const struct plan_question *q, const struct plan_candidate *c) {
     cJSON *o = cJSON_CreateObject();
-    char *flags = plan_flags(c);
+    char *flags = plan_flags(c), *line = plan_line(q, c);
     cJSON_AddStringToObject(o, "topology", c->topology);
-    for (int k = 0; k < PLAN_KNOBS; k++)
-        cJSON_AddStringToObject(o, plan_knobs[k].name, c->knob[k] ? c->knob[k] : "none");
+    for (int k = 0; k < PLAN_KNOBS; k++) cJSON_AddStringToObject(o, plan_knobs[k].name, c->is[k]);
     json_put(o, "micro_batch_size", (double)c->batch);
     json_put(o, "tokens_per_step", (double)c->tokens);
     json_put(o, "device_bytes", c->device_bytes);
@@ -71,7 +70,9 @@ static cJSON *candidate_json(const struct plan_candidate *c) {
     json_put_text(o, "bound", c->step.bound);
     json_put(o, "tokens_per_second", c->tokens_per_s);
     cJSON_AddStringToObject(o, "options", flags);
+    cJSON_AddStringToObject(o, "command", line);
     free(flags);
+    free(line);
     return o;
 }
 
@@ -87,8 +88,8 @@ static void print_json(const struct plan_question *q, const struct plan *p) {
     for (const struct plan_rate *r = plan_rates_list; r->option; r++)
         json_put(rates, r->option, plan_rate_of(&q->rates, r));
     cJSON *all = cJSON_AddArrayToObject(o, "plans");
-    for (int i = 0; i < p->count; i++) cJSON_AddItemToArray(all, candidate_json(&p->all[i]));
-    if (!p->count) cJSON_AddItemToObject(o, "least", candidate_json(&p->least));
+    for (int i = 0; i < p->count; i++) cJSON_AddItemToArray(all, candidate_json(q, &p->all[i]));
+    if (!p->count) cJSON_AddItemToObject(o, "least", candidate_json(q, &p->least));
     json_print(stdout, o);
     cJSON_Delete(o);
 }
@@ -107,13 +108,15 @@ static void print_head(const struct plan_question *q, const struct plan *p) {
                r[1].option ? "," : "\n\n");
 }
 
+static const char *or_dash(const char *is) { return strcmp(is, "none") ? is : "-"; }
+
 static void print_row(int place, const struct plan_candidate *c) {
     char device[24], host[24], disk[24], wire[24];
     printf("%4d  %-9s %5lld  %-9s %-9s %-7s %10s %10s %10s %10s %10.3g %12.4g  %s\n", place, c->topology,
-           (long long)c->batch, c->knob[0] ? c->knob[0] : "-", c->knob[1] ? c->knob[1] : "-",
-           c->knob[2] ? c->knob[2] : "-", format_bytes(device, c->device_bytes),
-           format_bytes(host, c->host_bytes), c->disk_bytes > 0 ? format_bytes(disk, c->disk_bytes) : "-",
-           format_bytes(wire, c->wire_bytes), c->step.total_s, c->tokens_per_s, c->step.bound);
+           (long long)c->batch, or_dash(c->is[0]), or_dash(c->is[1]), or_dash(c->is[2]),
+           format_bytes(device, c->device_bytes), format_bytes(host, c->host_bytes),
+           c->disk_bytes > 0 ? format_bytes(disk, c->disk_bytes) : "-", format_bytes(wire, c->wire_bytes),
+           c->step.total_s, c->tokens_per_s, c->step.bound);
 }
 
 static void print_table(const struct plan_question *q, const struct plan *p, bool all) {
@@ -124,9 +127,9 @@ static void print_table(const struct plan_question *q, const struct plan *p, boo
            "bound by");
     for (int i = 0; i < rows; i++) print_row(i + 1, &p->all[i]);
     if (rows < p->count) printf("  and %d more that fit: --all\n", p->count - rows);
-    char *flags = plan_flags(&p->all[0]);
-    printf("\nThe first: starring train .. %s\n", flags);
-    free(flags);
+    char *line = plan_line(q, &p->all[0]);
+    printf("\nThe first: %s\n%s", line, p->count > 1 ? "The others': with --json\n" : "");
+    free(line);
 }
 
 static int say_none(const struct plan_question *q, const struct plan *p) {

@@ -36,7 +36,7 @@ struct plan_step plan_step_of(const struct plan_work *w, const struct plan_rates
     double memory = w->update_bytes / (w->states_on_host ? r->host_memory : r->device_memory);
     double link = w->host_link_bytes / r->host_link, disk = w->disk_bytes / r->disk;
     struct plan_step s = {.compute_s = w->flops / r->flops,
-                          .again_s = w->again_flops / r->flops,
+                          .again_s = w->again_flops / r->flops + w->again_bytes / r->device_memory,
                           .wire_s = w->wire_bytes / r->wire,
                           .update_s = larger(memory, larger(link, disk))};
     double compute = s.compute_s + s.again_s, beside = larger(compute, s.wire_s);

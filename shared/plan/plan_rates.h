@@ -39,6 +39,7 @@ void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double p
 // What one rank does in a step.
 struct plan_work {
     double flops, again_flops;  // of the model; computed again
+    double again_bytes;         // read and written by norms and activation functions that are computed again
     double wire_bytes;          // the larger of sent and received, of the busiest rank
     double update_bytes;        // read and written by the update where the states are
     double host_link_bytes;     // the larger way

@@ -20,6 +20,22 @@ const struct plan_knob plan_knobs[PLAN_KNOBS] = {
 };
 enum { KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM };
 
+// What the configuration has of each knob.
+static void read_knobs(const struct config *c, const char *is[PLAN_KNOBS]) {
+    static const char *const device[] = {
+        [OFFLOAD_NONE] = "none", [OFFLOAD_CPU] = "cpu", [OFFLOAD_NVME] = "nvme"};
+    is[KNOB_RECOMPUTE] = recompute_name(c->recompute.kind);
+    is[KNOB_OPTIMIZER] = device[c->offload_optimizer.device];
+    is[KNOB_PARAM] = device[c->offload_param.device];
+}
+
+// Whether the caller's options, not a file, say what the key is.
+static bool given(const struct plan_question *q, const char *path) {
+    for (size_t i = 0; i < q->args->override_count; i++)
+        if (!strcmp(q->args->overrides[i].path, path)) return true;
+    return false;
+}
+
 // ---------------------------------------------------------------- one candidate
 static double of_state(const struct config *c, const struct job *j) {
     double ranks = c->variant == 0 && c->row->takes_stage ? 1 : c->workers;
@@ -51,12 +67,14 @@ static struct plan_work work_of(const struct job *j, const struct plan_candidate
     const struct config *cfg = j->config;
     const struct offload_traffic *o = &c->offload;
     double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
+    double again = tokens * recompute_elements_per_token(&cfg->recompute, &j->spec);
     return (struct plan_work){
         .flops = tokens * model_flops_per_token(&j->spec, cfg->seq).causal,
         .again_flops = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, cfg->seq).causal,
+        .again_bytes = again * (double)dtype_size(cfg->dtype),
         .wire_bytes = c->wire_bytes,
         .update_bytes = 2 * of_state(cfg, j),
-        .states_on_host = c->knob[KNOB_OPTIMIZER] != NULL,
+        .states_on_host = cfg->offload_optimizer.device != OFFLOAD_NONE,
         .host_link_bytes = (double)(o->down > o->up ? o->down : o->up),
         .disk_bytes = (double)(o->read + o->written)};
 }
@@ -70,6 +88,7 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
     struct memory_need need;
     struct prediction p = {0};
     if (prediction_of_rank(j, "worker", 0, &p) || memory_need_of(j, &part, &need)) return -1;
+    read_knobs(cfg, c->is);
     c->device_bytes = (double)mem_device_bytes(p.memory.predicted_bytes);
     if (need.gpus) c->device_bytes += need.gpu[0].allowed_bytes;
     c->host_bytes = need.host.predicted_bytes + need.host.allowed_bytes;
@@ -113,9 +132,28 @@ static struct config *config_of(const struct plan_question *q, const struct plan
     return config;
 }
 
+// Whether a knob that was left out is something else than none, by a file: then, or where the file's value is what makes
+// the run impossible, the candidate says none itself.
+static bool say_none_of_file(const struct plan_question *q, const struct config *config,
+                             struct plan_candidate *c) {
+    const char *is[PLAN_KNOBS] = {0};
+    bool changed = false;
+    if (config) read_knobs(config, is);
+    for (int k = 0; k < PLAN_KNOBS; k++) {
+        if (c->knob[k] || given(q, plan_knobs[k].path) || (config && !strcmp(is[k], "none"))) continue;
+        c->knob[k] = "none";
+        changed = true;
+    }
+    return changed;
+}
+
 // Whether there is such a run; then c has been predicted.
 static bool try(const struct plan_question *q, struct plan_candidate *c) {
     struct config *config = config_of(q, c);
+    if (cli_get(q->args, "config") && say_none_of_file(q, config, c)) {
+        config_destroy(&config);
+        config = config_of(q, c);
+    }
     struct job j = {.ranks_here = 1};
     bool ok = config && !job_open(&j, config, true) && !measure(q, &j, c);
     job_close(&j);
@@ -129,15 +167,27 @@ static bool same_cost(const struct plan_candidate *a, const struct plan_candidat
            a->host_bytes == b->host_bytes && a->disk_bytes == b->disk_bytes && a->wire_bytes == b->wire_bytes;
 }
 
+// Powers of two, and the configuration's own batch among them.
+static int64_t next_batch(int64_t batch, int64_t own) {
+    int64_t next = 1;
+    while (next <= batch) next *= 2;
+    return batch < own && own < next ? own : next;
+}
+
 // Of one topology and one setting of the knobs the batch with the most tokens a second.
 static void add_best(const struct plan_question *q, struct plan_candidate c, struct plan *out) {
     struct plan_candidate best = {0};
-    for (c.batch = 1; c.batch <= q->most_batch; c.batch *= 2) {
-        if (!try(q, &c)) break;
-        if (!out->tried || c.device_bytes < out->least.device_bytes) out->least = c;
+    int64_t own = out->config->micro_batch;
+    bool fixed = given(q, "train_micro_batch_size_per_gpu");
+    for (int64_t batch = fixed ? own : 1; fixed ? batch == own : batch <= q->most_batch;
+         batch = next_batch(batch, own)) {
+        struct plan_candidate now = c;
+        now.batch = batch;
+        if (!try(q, &now)) continue;
+        if (!out->tried || now.device_bytes < out->least.device_bytes) out->least = now;
         out->tried = true;
-        if (!c.fits) break;
-        if (c.tokens_per_s > best.tokens_per_s) best = c;
+        if (!now.fits) break;
+        if (now.tokens_per_s > best.tokens_per_s) best = now;
     }
     if (!best.fits) return;
     for (int i = 0; i < out->count; i++)
@@ -154,6 +204,7 @@ static void with_knobs(const struct plan_question *q, struct plan_candidate c, i
     for (int v = 0; !plan_knobs[knob].values[v] || *plan_knobs[knob].values[v]; v++) {
         c.knob[knob] = plan_knobs[knob].values[v];
         with_knobs(q, c, knob + 1, out);
+        if (given(q, plan_knobs[knob].path)) break;
     }
 }
 
@@ -163,15 +214,20 @@ static int faster(const void *a, const void *b) {
     return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
 }
 
-// The variants that have formulas of their own: those that keep something else where.
+// The one that was asked for, or the variants that have formulas of their own: those that keep something else where.
 static void with_topologies(const struct plan_question *q, struct plan *out) {
+    if (q->topology) {
+        struct plan_candidate c = {.workers = out->config->workers};
+        snprintf(c.topology, sizeof c.topology, "%s", q->topology);
+        with_knobs(q, c, 0, out);
+        return;
+    }
     for (int r = 0; q->topologies->row[r]; r++) {
         const struct topology_row *row = q->topologies->row[r];
         for (int v = 0; v < (row->textbook > 0 ? row->textbook : 1); v++) {
             struct topology_variant name;
             struct plan_candidate c = {.workers = out->config->workers};
             row->variant(v, &name);
-            if (q->topology && strcmp(q->topology, name.name)) continue;
             if (row->max_workers && out->config->workers > row->max_workers) continue;
             snprintf(c.topology, sizeof c.topology, "%s", name.name);
             with_knobs(q, c, 0, out);
@@ -216,4 +272,26 @@ char *plan_flags(const struct plan_candidate *c) {
         text = more;
     }
     return text;
+}
+
+char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
+    static const char *const own[] = {"topology", "workers", "batch", "quiet",
+                                      NULL};  // of plan_flags, or of no use
+    char *text = xasprintf("starring train");
+    for (size_t i = 0; i < q->args->given_count; i++) {
+        const struct cli_given *g = &q->args->given[i];
+        bool skip =
+            !g->option->path && strcmp(g->option->name, "config") && strcmp(g->option->name, "device-memory");
+        for (const char *const *o = own; *o; o++) skip |= !strcmp(g->option->name, *o);
+        if (skip) continue;
+        char *word = g->option->metavar ? shell_word(g->value) : NULL;
+        char *more = xasprintf("%s --%s%s%s", text, g->option->name, word ? " " : "", word ? word : "");
+        free(word);
+        free(text);
+        text = more;
+    }
+    char *flags = plan_flags(c), *all = xasprintf("%s %s", text, flags);
+    free(flags);
+    free(text);
+    return all;
 }

@@ -2,7 +2,9 @@
 // computed again) and micro-batches, each predicted as --dry-run predicts it, fastest first.
 //
 // A candidate is the caller's options and a few configuration keys behind them, so that what is printed can be typed.
-// What the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out.
+// What the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out. What the
+// command line names itself (--topology, --batch, a knob's key) stays as it is; a file's topology, batch and knobs are
+// one plan of many.
 #ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
 #define STARRING_SHARED_PLAN_PLAN_SEARCH_H
 
@@ -13,7 +15,8 @@
 
 #define PLAN_KNOBS 3  // rows of plan_knobs
 
-// A configuration key and its values, from the fastest to the one that saves most. A value that is NULL leaves the key out.
+// A configuration key and its values, from the fastest to the one that saves most. A value that is NULL leaves the key
+// out, or says "none" where something else would follow from the caller's file.
 struct plan_knob {
     const char *name, *path;
     const char *values[4];  // ends with ""
@@ -33,7 +36,8 @@ struct plan_question {
 struct plan_candidate {
     char topology[24];
     int workers;                     // the question's, whatever the topology takes by itself
-    const char *knob[PLAN_KNOBS];    // the value of each, or NULL
+    const char *knob[PLAN_KNOBS];    // the value of each as it is typed, or NULL
+    const char *is[PLAN_KNOBS];      // what the configuration has then: "none", "cpu" ..
     int64_t batch;                   // sequences of a micro-batch
     int64_t tokens;                  // of a step, of all workers
     double device_bytes;             // of a worker: the ledger, on a GPU with the allowance of memory_need.h
@@ -62,5 +66,7 @@ void plan_free(struct plan *p);
 
 // The options of a candidate as they are typed behind those that were given (malloc'd).
 char *plan_flags(const struct plan_candidate *c);
+// The whole command, with what was given, limited to the device's memory that was asked for (malloc'd).
+char *plan_line(const struct plan_question *q, const struct plan_candidate *c);
 
 #endif

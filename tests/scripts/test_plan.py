@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import subprocess
+import tempfile
 import unittest
 
 STARRING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "starring")
@@ -118,7 +119,47 @@ class Plan(unittest.TestCase):
         done = run("plan", "--device-memory", "4G", *self.common)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--tflops 0.1 Tflop/s", done.stdout)
-        self.assertIn("The first: starring train .. --topology", done.stdout)
+        line = [l for l in done.stdout.splitlines() if l.startswith("The first: ")][0]
+        words = shlex.split(line.split(": ", 1)[1])
+        self.assertEqual(words[0], "starring")
+        self.assertIn("--device-memory 4G --model gpt2-124m", line)
+        again = run(*words[1:], "--dry-run")
+        self.assertEqual(again.returncode, 0, again.stderr)
+
+    def tiny(self, *args):
+        return plan("--model", "tiny", "--workers", "2", "--device", "cpu", "--device-memory", "64M", *args)
+
+    def test_what_the_command_line_fixes_stays(self):
+        for args, key, value in ((["--batch", "3"], "micro_batch_size", 3),
+                                 (["--set", "train_batch_size=24", "--set", "gradient_accumulation_steps=4"], "micro_batch_size", 3),
+                                 (["--set", "activation_checkpointing.recompute=cheap"], "recompute", "cheap"),
+                                 (["--topology", "ps:async"], "topology", "ps:async")):
+            doc, done = self.tiny(*args)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual({p[key] for p in doc["plans"]}, {value}, args)
+
+    def test_what_a_file_offloads_is_one_plan_of_many(self):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "it's one.json")
+            with open(name, "w") as f:
+                json.dump({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, f)
+            doc, done = self.tiny("-c", name, "--most-batch", "1")
+        bare, _ = self.tiny("--most-batch", "1")
+        names = ("topology", "recompute", "offload_optimizer", "offload_param", "device_bytes", "step_seconds")
+        figures = lambda d: sorted([p[n] for n in names] for p in d["plans"])
+        self.assertEqual(figures(doc), figures(bare))
+        for p in doc["plans"]:
+            self.assertIn(name, shlex.split(p["command"]))
+            none = "--set zero_optimization.offload_optimizer.device=none" in p["options"]
+            if p["topology"].startswith("zero:"):
+                self.assertEqual(none, p["offload_optimizer"] == "none", p)
+
+    def test_what_is_computed_again_takes_time(self):
+        doc, _ = self.tiny("--topology", "zero:1", "--most-batch", "1")
+        again = {p["recompute"]: p["recompute_seconds"] for p in doc["plans"]}
+        self.assertEqual(again["none"], 0)
+        self.assertLess(0, again["cheap"])
+        self.assertLess(again["cheap"], again["block"])
 
 
 if __name__ == "__main__":

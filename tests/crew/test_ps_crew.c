@@ -1,5 +1,6 @@
 // Workers of a group that add their gradients before one of them pushes: the state machines together, over a network
 // that loses, repeats and shuffles what they say; the same bits as the plain trainer that adds in groups.
+#include "ps/crew/crew_meet.h"
 #include "tests/ps/test_ps_sim.h"
 
 struct boards {
@@ -209,11 +210,142 @@ static void test_bytes(void **state) {
     boards_close(&b);
 }
 
+// ---------------------------------------------------------------- memory that is really shared
+struct mate {
+    struct segment grads;
+    uint64_t grad_at[TOY_UNITS];
+    struct crew_place place;
+    struct wire_count wire;
+};
+
+static void member_open(struct mate *m, struct config *c, struct layout *l, const struct shard_map *map,
+                        int rank, double *numbers) {
+    uint64_t at = SEGMENT_HEAD;
+    for (int u = 0; u < l->count; u++) {
+        m->grad_at[u] = at;
+        at += (uint64_t)l->units[u].n_pad * dtype_size(c->dtype);
+    }
+    assert_int_equal(segment_create(&m->grads, (size_t)at), 0);
+    const struct crew_options o = {c, l, map, &m->grads, m->grad_at, &m->wire, rank};
+    assert_int_equal(crew_open(&m->place, &o, numbers + rank * CREW_NUMBERS), 0);
+}
+
+static void fill(const struct toy_case *t, const struct layout *l, struct mate *m, int rank, void **out) {
+    void *zero[TOY_UNITS];
+    for (int u = 0; u < l->count; u++) {
+        zero[u] = xcalloc((unsigned long)l->units[u].n_pad, dtype_size(t->dtype));
+        void *grad = m->grads.base + m->grad_at[u];
+        toy_grad(t, l, u, rank, 0, zero[u], grad);
+        out[u] = xcalloc((unsigned long)l->units[u].n_pad, dtype_size(t->dtype));
+        memcpy(out[u], grad, (size_t)l->units[u].n_pad * dtype_size(t->dtype));
+        free(zero[u]);
+    }
+}
+
+// Two members meet by their numbers. Each adds what it leads, in place, when both have handed it over; the other sees it.
+static void test_members_meet(void **state) {
+    (void)state;
+    struct toy_case t = base_case();
+    t.workers = t.group = 2;
+    struct config c = toy_config(&t);
+    struct layout *l = toy_layout(2, 80);
+    struct shard_map *map = shard_map_of(&c, l);
+    struct mate m[2] = {0};
+    double numbers[2 * CREW_NUMBERS];
+    void *grads[2][TOY_UNITS];
+    char error[200];
+    for (int i = 0; i < 2; i++) member_open(&m[i], &c, l, map, i, numbers);
+    for (int i = 0; i < 2; i++) assert_int_equal(crew_meet(&m[i].place, numbers), 0);
+    for (int i = 0; i < 2; i++) fill(&t, l, &m[i], i, grads[i]);
+    struct crew *a = &m[0].place.crew, *b = &m[1].place.crew;
+    for (int u = 0; u < l->count; u++)
+        crew_hand(a, u, &(struct crew_info){.ready_ns = 7, .lr = 0.5f, .keep = true});
+    for (int key = 0; key < map->count; key++) {
+        assert_int_equal(crew_lacks(a, key, 0), 1);
+        assert_int_equal(crew_lacks(b, key, 0), 1);
+    }
+    for (int u = 0; u < l->count; u++) crew_hand(b, u, &(struct crew_info){.ready_ns = 9, .lr = 0.5f});
+    for (int key = 0; key < map->count; key++) {
+        const struct partition *p = &map->parts[key];
+        struct crew *leader = key % 2 ? b : a, *other = key % 2 ? a : b;
+        struct crew_info info = {.step = 0};
+        int64_t ready_ns = 0;
+        size_t n = (size_t)(p->end - p->begin);
+        assert_int_equal(crew_lacks(leader, key, 0), -1);
+        assert_int_equal(crew_lacks(leader, key, 1), 0);
+        assert_false(crew_added(other, key, 0, &ready_ns));
+        assert_int_equal(crew_add(leader, key, &info, error, sizeof error), 0);
+        assert_true(info.keep && info.ready_ns == 9 && info.lr == 0.5f);
+        assert_true(crew_added(other, key, 0, &ready_ns) && ready_ns == 9);
+        assert_false(crew_added(other, key, 1, &ready_ns));
+        const void *in[2];
+        for (int i = 0; i < 2; i++) in[i] = (char *)grads[i][p->unit] + (size_t)p->begin * 2;
+        void *sum = xcalloc(n, 2);
+        const char *why = "";
+        struct reduce_args r = {sum, in, 2, (int64_t)n, DT_BF16};
+        cpu_ops[OP_REDUCE](1, &r, &why);
+        for (int i = 0; i < 2; i++) {  // the leader's place has the sum, the other's is as it was
+            const void *at = m[i].grads.base + m[i].grad_at[p->unit] + (size_t)p->begin * 2;
+            assert_memory_equal(at, i == key % 2 ? sum : in[i], n * 2);
+        }
+        free(sum);
+    }
+    // Roles that schedule differently would push a sum that nobody could use.
+    crew_hand(b, 0, &(struct crew_info){.step = 1, .lr = 0.25f});
+    struct crew_info info = {.step = 1};
+    assert_int_equal(crew_add(a, 0, &info, error, sizeof error), -1);
+    assert_non_null(strstr(error, "worker 1 has the learning rate 0.25, worker 0 of its group 0.5"));
+    for (int i = 0; i < 2; i++) {
+        crew_close(&m[i].place);
+        segment_close(&m[i].grads);
+        for (int u = 0; u < l->count; u++) free(grads[i][u]);
+    }
+    shard_map_destroy(&map);
+    layout_destroy(&l);
+}
+
+// Who cannot be reached is named, and what to do.
+static void test_members_apart(void **state) {
+    (void)state;
+    struct toy_case t = base_case();
+    t.workers = t.group = 2;
+    struct config c = toy_config(&t);
+    struct layout *l = toy_layout(2, 80);
+    struct shard_map *map = shard_map_of(&c, l);
+    struct mate m[2] = {0};
+    double numbers[2 * CREW_NUMBERS];
+    for (int i = 0; i < 2; i++) member_open(&m[i], &c, l, map, i, numbers);
+    numbers[CREW_NUMBERS + 5] += 1;  // of another machine
+    error_quiet(1);
+    assert_int_equal(crew_meet(&m[0].place, numbers), -1);
+    assert_non_null(
+        strstr(error_last(),
+               "reduce_group 2: workers 0 and 1 are of one group and share no memory: they run on "
+               "different machines"));
+    numbers[CREW_NUMBERS + 5] -= 1;
+    m[1].place.crew.members[1].units[2].grad_at = m[1].grads.bytes;
+    assert_int_equal(crew_meet(&m[0].place, numbers), -1);
+    assert_non_null(strstr(error_last(), "unit block.1 lies outside"));
+    struct segment none = {.fd = -1};
+    struct crew_place place = {0};
+    const struct crew_options o = {&c, l, map, &none, m[0].grad_at, &m[0].wire, 0};
+    assert_int_equal(crew_open(&place, &o, numbers), -1);
+    assert_non_null(strstr(error_last(), "give --medium tcp"));
+    error_quiet(0);
+    for (int i = 0; i < 2; i++) {
+        crew_close(&m[i].place);
+        segment_close(&m[i].grads);
+    }
+    shard_map_destroy(&map);
+    layout_destroy(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups),      cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_late_member), cmocka_unit_test(test_roles_disagree),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_groups),        cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_late_member),   cmocka_unit_test(test_roles_disagree),
+        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_members_meet),
+        cmocka_unit_test(test_members_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,7 @@ class Groups(unittest.TestCase):
         found, said = p.communicate(timeout=300)
         self.assertEqual(p.returncode, 0, said)
         self.assertIn("starting it again", said)
+        self.assertIn("step-20", os.listdir(os.path.join(self.out, "checkpoints")))
         self.assertEqual(json.loads(found)["weights_hash"], json.loads(expected)["weights_hash"])
 
     def test_a_member_stands_still(self):

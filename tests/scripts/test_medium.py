@@ -27,9 +27,9 @@ class Medium(Case):
         argv = [PROGRAM, name, "-c", "run.json", "--set", "parameter_server.deadline_ms=20000", *more]
         return self.start(*([*APART] if apart else []), *argv)
 
-    def star(self, medium):
-        """A star of one worker and one server, which is in another pid namespace: its worker's status and words."""
-        args = ["--topology", "ps:sync", "--workers", "1", "--servers", "1", "--medium", medium, "--set", "eval_batches=0"]
+    def star(self, medium, *more, workers=(False,)):
+        """A star whose one server is in another pid namespace, and those workers that are said to be: worker 0's status and words."""
+        args = ["--topology", "ps:sync", "--workers", str(len(workers)), "--servers", "1", "--medium", medium, "--set", "eval_batches=0", *more]
         config = self.run_it(*self.argv("unused", *args, "--print-config", steps="3"))
         self.assertEqual(config.returncode, 0, config.stderr)
         with open(self.at("run.json"), "w", encoding="utf-8") as f:
@@ -38,13 +38,14 @@ class Medium(Case):
         line = scheduler.stderr.readline() or scheduler.stdout.readline()
         address = re.search(r"tcp://\S+", line)
         self.assertTrue(address, line)
-        out = ["--scheduler", address.group(), "--out", "out-" + medium]
+        where = "-".join(["out", medium, *more[1:]]) + ("-apart" if any(workers) else "")
+        out = ["--scheduler", address.group(), "--out", where]
         server = self.role("server", *out, apart=True)
-        worker = self.role("worker", *out)
-        words, err = worker.communicate(timeout=LIMIT_S)
-        for p in server, scheduler:
+        roles = [self.role("worker", *out, "--rank", str(rank), apart=apart) for rank, apart in enumerate(workers)]
+        words, err = roles[0].communicate(timeout=LIMIT_S)
+        for p in *roles[1:], server, scheduler:
             p.communicate(timeout=LIMIT_S)
-        return worker.returncode, words + err
+        return roles[0].returncode, words + err
 
     @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
     def test_apart(self):
@@ -55,6 +56,28 @@ class Medium(Case):
         self.assertEqual(status, 0, said)
         with open(self.at("out-auto", "summary.json"), encoding="utf-8") as f:
             self.assertEqual(json.load(f)["medium"], "tcp")
+
+    @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
+    def test_group_of_a_machine(self):
+        """Workers of one machine and a server of another: one gradient goes there for all of them, over tcp. A group on two machines
+        is told so before its first step."""
+        sent, hashes = {}, set()
+        for group in "1", "2":
+            status, said = self.star("auto", "--reduce-group", group, workers=(False, False))
+            self.assertEqual(status, 0, said)
+            with open(self.at("out-auto-" + group, "summary.json"), encoding="utf-8") as f:
+                summary = json.load(f)
+            self.assertEqual(summary["medium"], "tcp")
+            hashes.add(summary["weights_hash"])
+            own = summary["wire"][0]
+            self.assertEqual((own["sent_per_step"], own["received_per_step"]), (own["predicted_sent"], own["predicted_received"]))
+            sent[group] = own["across"] if group == "2" else own
+            self.assertEqual(sent[group]["sent_per_step"], sent[group]["predicted_sent"])
+        self.assertEqual(len(hashes), 1)
+        self.assertLess(sent["2"]["sent_per_step"], 0.6 * sent["1"]["sent_per_step"])
+        status, said = self.star("auto", "--reduce-group", "2", workers=(False, True))
+        self.assertEqual(status, 1, said)
+        self.assertRegex(said, "reduce_group 2: workers [01] and [01] are of one group and share no memory: .*--medium tcp")
 
     def memory_files(self, pid):
         """The segments that a process has open."""

@@ -281,9 +281,10 @@ static int number(const struct field *f, const cJSON *v, const char *origin, dou
 static int name_index(const struct field *f, const cJSON *v, const char *origin, int *out) {
     char list[128] = "";
     snprintf(list, sizeof list, "%s",
-             f->type != FIELD_SIZE ? "one of"
-             : f->low > 0          ? "bytes, or one of"
-                                   : "a number, or one of");
+             f->type != FIELD_SIZE     ? "one of"
+             : f->names == group_names ? "a number of workers, or one of"
+             : f->low > 0              ? "bytes, or one of"
+                                       : "a number, or one of");
     for (int i = 0; f->names[i]; i++) {
         if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) {
             *out = i;

@@ -123,6 +123,12 @@ static int check_parameters(struct reading *r) {
             continue;
         }
         const char *origin = config_origin(r, f->path, from);
+        if (c->optimizer.row->onebit && !strcmp(f->path, "optimizer.params.bias_correction")) {
+            // DeepSpeed's OnebitAdam takes it, computes a number of it and corrects nothing.
+            config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = f->path});
+            field_clear(f, r->d);
+            continue;
+        }
         if (!f->schedules)
             return fail("%s: %s is no parameter of %s: remove it", origin, f->path, c->optimizer.row->name);
         if (c->schedule.type == SCHEDULE_NONE)

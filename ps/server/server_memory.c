@@ -96,12 +96,7 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     int64_t size = (int64_t)dtype_size(c->dtype), own = shard_sizes_of_server(s, rank, NULL);
     uint64_t bytes = (uint64_t)size_times(own * size, c->workers);
     *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
-    if (ps_crew(c)) {
-        wire->group = ps_crew(c);
-        wire->received_per_step /= (uint64_t)wire->group;
-        wire->across_sent_per_step = wire->flat_across_sent_per_step = bytes;
-        wire->across_received_per_step = wire->received_per_step;
-    }
+    if (ps_crew(c)) wire->received_per_step /= (uint64_t)ps_crew(c);
     if (c->ps.replicate) {
         int64_t other = shard_sizes_of_server(s, replica_primary(rank, s->servers), NULL);
         wire->replica_sent_per_step = (uint64_t)(own * size);

@@ -189,6 +189,35 @@ static void test_refused(void **state) {
     job_destroy(j);
 }
 
+// Workers of a group add the twins of their gradients; one whose twins cannot be shared ends the job before its first step.
+static void test_groups(void **state) {
+    (void)state;
+    static const int shapes[][2] = {{3, 3}, {4, 2}, {4, 4}};
+    for (int i = 0; i < 12; i++) {
+        struct toy_case t = base_case();
+        t.far = i / 3 % 2;
+        t.workers = shapes[i % 3][0];
+        t.group = shapes[i % 3][1];
+        t.partition_bytes = i / 6 ? 8192 : 0;
+        t.clip = i % 2 ? 0.5f : 0.0f;
+        sync_case(&t);
+    }
+    struct toy_case t = base_case();
+    t.far = true;
+    t.group = t.workers;
+    struct job *j = job_create(&t);
+    far_pages.refuse = 1;
+    job_run(j, NULL, t.workers);
+    int said = 0;
+    for (int w = 0; w < t.workers; w++) {
+        assert_int_equal(j->worker[w].rc, -1);
+        said += strstr(j->worker[w].error, "reduce_group 3: this worker shares no memory") != NULL;
+    }
+    assert_true(said > 0);
+    assert_true(far_pages.live == 0 && far_pages.misused == 0);
+    job_destroy(j);
+}
+
 // A worker on a CPU beside servers that were told of GPUs: they publish in no memory that it could read.
 static void test_servers_told_of_gpus(void **state) {
     (void)state;
@@ -305,6 +334,7 @@ int main(void) {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_media),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_servers_told_of_gpus),
         cmocka_unit_test(test_one_server_over_tcp),
         cmocka_unit_test(test_device_fails),

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/codec/code_args.h"
 #include "kernels/codec/onebit.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
@@ -46,6 +47,9 @@
     OPERATION(OP_ONEBIT_ENCODE, onebit_encode, onebit_encode_args) \
     OPERATION(OP_ONEBIT_SUM, onebit_sum, onebit_sum_args) \
     OPERATION(OP_ADAM_FROZEN, adam_frozen, adam_frozen_args) \
+    OPERATION(OP_CODE_ENCODE, code_encode, code_encode_args) \
+    OPERATION(OP_CODE_ERROR, code_error, code_error_args) \
+    OPERATION(OP_CODE_ADD,   code_add,   code_add_args)  \
     OPERATION(OP_REDUCE,     reduce,     reduce_args)    \
     OPERATION(OP_CAST,       cast,       cast_args)      \
     OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args) \
@@ -408,6 +412,8 @@ struct adam_frozen_args {
     float lr, beta1, eps;
     enum dtype dt;
 };
+
+// The codes of gradients: kernels/codec/code_args.h.
 
 #define REDUCE_MAX     4096
 #define REDUCE_GPU_MAX 256  // the addresses are a kernel's parameters, of 4 KiB in all

@@ -18,14 +18,19 @@ static void count_keys(struct shard_sizes *s, int64_t elements, int64_t keys) {
 
 // As cut_units of shard_map.c cuts it: of so many grains in so many pieces, grains % pieces have one grain more, the last
 // of them among these, which ends with the unit.
+void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size_class out[3]) {
+    int64_t grains = (n_pad + cut->grain - 1) / cut->grain;
+    int64_t pieces = (grains + cut->most - 1) / cut->most, more = grains % pieces, least = grains / pieces;
+    int64_t last = (least + (more > 0)) * cut->grain, missing = grains * cut->grain - n_pad;
+    out[0] = (struct size_class){(least + 1) * cut->grain, more - (more > 0)};
+    out[1] = (struct size_class){least * cut->grain, pieces - more - (more == 0)};
+    out[2] = (struct size_class){last - missing, 1};
+}
+
 static void count_unit(struct shard_sizes *s, int64_t n_pad, int64_t units) {
-    int64_t grains = (n_pad + s->cut.grain - 1) / s->cut.grain;
-    int64_t pieces = (grains + s->cut.most - 1) / s->cut.most, more = grains % pieces,
-            least = grains / pieces;
-    int64_t last = (least + (more > 0)) * s->cut.grain, missing = grains * s->cut.grain - n_pad;
-    count_keys(s, (least + 1) * s->cut.grain, units * (more - (more > 0)));
-    count_keys(s, least * s->cut.grain, units * (pieces - more - (more == 0)));
-    count_keys(s, last - missing, units);
+    struct size_class of[3];
+    shard_sizes_of_unit(&s->cut, n_pad, of);
+    for (int i = 0; i < 3; i++) count_keys(s, of[i].elements, units * of[i].keys);
 }
 
 static int larger_first(const void *a, const void *b) {

@@ -28,6 +28,8 @@ struct shard_sizes {
     int64_t *keys;              // (groups, classes): how many keys of the class each shard of the group owns
 };
 
+// How a unit of n_pad elements is cut: up to three sizes, of which some have no keys.
+void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size_class out[3]);
 // NULL after logging what is impossible, as shard_map_of.
 struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *l);
 void shard_sizes_destroy(struct shard_sizes **s);

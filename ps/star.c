@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/crew/crew.h"
 #include "ps/key_records.h"
@@ -90,6 +91,23 @@ static int check_groups(const struct config *c) {
     return 0;
 }
 
+// Who pushes a code keeps what it does not say: somebody has to say it later, to the same sum.
+static int check_codes(const struct config *c) {
+    if (!ps_codes(c)) return 0;
+    const char *name = codec_of(c->ps.code.kind)->name;
+    if (c->recovery.elastic)
+        return fail(
+            "parameter_server.compression %s: --elastic lets a step go on without a worker, whose code is lost then, and "
+            "with it what its next one builds on: leave out one of the two",
+            name);
+    if (ps_group(c) || ps_crew(c))
+        return fail(
+            "parameter_server.compression %s: reduce_group %lld has gradients added and rounded within a group of workers "
+            "before they go on, and a code is of one worker's: leave out one of the two",
+            name, (long long)c->reduce_group);
+    return 0;
+}
+
 static int check_optimizer(const struct config *c) {
     if (!c->optimizer.row->onebit) return 0;
     return fail(
@@ -102,7 +120,7 @@ static int check_optimizer(const struct config *c) {
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
-    if (check_optimizer(c) != 0 || check_replicas(c) != 0 || check_groups(c) != 0 ||
+    if (check_optimizer(c) != 0 || check_replicas(c) != 0 || check_groups(c) != 0 || check_codes(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)

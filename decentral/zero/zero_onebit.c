@@ -17,6 +17,7 @@
 #include <math.h>
 
 #include "decentral/zero/zero_state.h"
+#include "shared/core/error.h"
 
 bool zero_onebit_on(const struct zero *z) {
     return z->opt.optimizer.freeze_step && z->policy->gather_grads && z->source.size > 1;
@@ -39,6 +40,14 @@ void zero_onebit_carve(struct zero *z) {
     }
     z->onebit.sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->onebit.sum);
     z->onebit.own = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->onebit.own);
+}
+
+void zero_onebit_loads(struct zero *z, const char *checkpoint) {
+    if (z->base.rank == 0 && zero_onebit_on(z) && z->base.start.updates > z->opt.optimizer.freeze_step)
+        warn(
+            "%s: what codes had not said of the momenta before it is lost: checkpoints hold no errors of OneBitAdam, which "
+            "begin at zero",
+            checkpoint);
 }
 
 // Two exchanges of each shard's code with every other rank.

@@ -241,6 +241,7 @@ const void *zero_disk_get(void *z, int u);  // at once, until the next: host mem
 bool zero_onebit_on(const struct zero *z);   // whether momenta ever travel; before zero_carve
 bool zero_onebit_due(const struct zero *z);  // whether they do in the step at hand
 void zero_onebit_carve(struct zero *z);
+void zero_onebit_loads(struct zero *z, const char *checkpoint);  // says what a checkpoint does not hold
 void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire);
 // The parts of zero_step that differ then.
 void zero_onebit_begin(struct zero *z);

@@ -255,6 +255,7 @@ int zero_load(struct topology *t, struct checkpoint *c) {
     struct zero *z = (struct zero *)t;
     const struct layout *l = z->opt.layout;
     int states = z->opt.optimizer.row->states, rc = 0;
+    zero_onebit_loads(z, checkpoint_path(c));
     for (int u = 0; u < l->count && !rc; u++) {
         const struct update_range *r = &z->units[u].update;
         float *values = xcalloc((size_t)l->units[u].n_pad, sizeof *values);

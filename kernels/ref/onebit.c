@@ -1,21 +1,10 @@
 // 1-bit Adam's operations: bit for bit what every backend computes.
+#include "kernels/ref/onebit.h"
+
 #include <assert.h>
 #include <math.h>
 
 #include "kernels/ref/ref.h"
-
-// What a block says of its element i.
-static float said(const struct onebit_block *b, int64_t i) {
-    return b->sign[i / 32] >> (i % 32) & 1 ? b->scale : -b->scale;
-}
-
-static float scale_of(const float *x, int counted) {
-    double lane[ONEBIT_LANES] = {0};
-    for (int i = 0; i < ONEBIT_BLOCK; i++) lane[i % ONEBIT_LANES] += (double)x[i] * (double)x[i];
-    for (int d = ONEBIT_LANES / 2; d > 0; d /= 2)
-        for (int l = 0; l < d; l++) lane[l] += lane[l + d];
-    return counted ? (float)sqrt(lane[0] / counted) : 0.0f;
-}
 
 // x(256) becomes what *out does not say; v 0: masked.
 static void encode(struct onebit_block *out, float *x, const float *v) {
@@ -24,11 +13,11 @@ static void encode(struct onebit_block *out, float *x, const float *v) {
         if (v[i] == 0) x[i] = 0;
         counted += v[i] != 0;
     }
-    *out = (struct onebit_block){.scale = scale_of(x, counted)};
+    *out = (struct onebit_block){.scale = onebit_scale(x, counted)};
     for (int i = 0; i < ONEBIT_BLOCK; i++) {
         if (v[i] == 0) continue;
         out->sign[i / 32] |= (uint32_t)(x[i] >= 0) << (i % 32);
-        x[i] -= said(out, i);
+        x[i] -= onebit_said(out, i);
     }
 }
 
@@ -56,8 +45,8 @@ int ref_op_onebit_sum(int threads, const void *args, const char **why) {
     if (a->scalars->skip) return 0;
     for (int64_t i = 0; i < a->n; i++) {
         const struct onebit_block *in = a->in + i / ONEBIT_BLOCK;
-        float total = said(in, i % ONEBIT_BLOCK);
-        for (int32_t r = 1; r < a->ranks; r++) total += said(in + r * blocks, i % ONEBIT_BLOCK);
+        float total = onebit_said(in, i % ONEBIT_BLOCK);
+        for (int32_t r = 1; r < a->ranks; r++) total += onebit_said(in + r * blocks, i % ONEBIT_BLOCK);
         a->error[i] += total * (1.0f / (float)a->ranks);
     }
     for (int64_t b = 0; b < blocks; b++)
@@ -78,7 +67,7 @@ int ref_op_adam_frozen(int threads, const void *args, const char **why) {
         if (v == 0) {
             m = 0;
         } else if (a->momentum) {
-            m = said(&a->momentum[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
+            m = onebit_said(&a->momentum[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
         } else {
             float g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;
             m = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);

@@ -19,15 +19,22 @@ static struct update_range part_of(const struct key_pass *p, int64_t at, int64_t
 }
 
 int key_pass_run(const struct key_pass *p) {
-    int64_t n = p->sum.n;
-    size_t size = dtype_size(p->sum.dtype);
+    struct sum_args sum = p->sum;
+    int64_t n = sum.n;
+    size_t size = dtype_size(sum.dtype);
+    // A code's elements lie where they like: they are added to the whole key, which is then rounded chunk by chunk.
+    if (sum.code.kind != CODE_NONE) {
+        sum_add(&sum);
+        sum.count = 0;
+        sum.first = false;
+    }
     for (int64_t at = 0; at < n; at += KEY_PASS_CHUNK) {
         int64_t m = n - at < KEY_PASS_CHUNK ? n - at : KEY_PASS_CHUNK;
-        void *grad = p->step ? p->chunk : (char *)p->sum.acc + (size_t)at * size;
+        void *grad = p->step ? p->chunk : (char *)sum.acc + (size_t)at * size;
         struct sumsq_args squares = {.out = p->squares, .x = grad, .n = m, .dt = p->sum.dtype};
         const char *why = "";
         diary_weave(p->diary, SERVER_SUM);
-        sum_finish(&p->sum, at, m, grad);
+        sum_finish(&sum, at, m, grad);
         if (cpu_ops[OP_SUMSQ](1, &squares, &why) != 0) return fail("the sum of squares: %s", why);
         if (!p->step) continue;
         diary_weave(p->diary, SERVER_UPDATE);

@@ -115,6 +115,7 @@ static int server_start_shards(struct server *s) {
                                         .commit_round = commit_waits(s->c),
                                         .group = ps_group(s->c),
                                         .crew = ps_crew(s->c),
+                                        .code = s->c->ps.code,
                                         .replicate = s->c->ps.replicate,
                                         .repeat_most_s = ps_repeat_most_s(s->c),
                                         .diary = shard->diary,

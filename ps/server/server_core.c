@@ -118,19 +118,20 @@ static const char *push_unfit(const struct server_core *c, const struct server_k
     const struct consistency_rule *rule = &c->o.rule;
     if (!k->loaded) return "its initial weights have not been loaded";
     if (!g->data) return "its gradient lies outside of what the worker shares";
-    if (g->bytes != (size_t)k->n * dtype_size(c->o.dtype)) return "the payload's size is not the partition's";
+    if (c->o.code.kind == CODE_NONE && g->bytes != (size_t)k->n * dtype_size(c->o.dtype))
+        return "the payload's size is not the partition's";
     if (h->step > k->pushed[h->rank] || !consistency_allows(rule, h->step - k->step))
         return "an earlier step is not over";
     if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
         return "it was computed on a version the server does not have";
-    bool fixed = c->set && c->set->fixed && h->step == c->round.step;
-    return fixed ? "the step goes on without this worker" : NULL;
+    if (c->set && c->set->fixed && h->step == c->round.step) return "the step goes on without this worker";
+    const struct codec *codec = codec_of(c->o.code.kind);
+    return codec ? codec->fault(&c->o.code, g->data, g->bytes, k->n) : NULL;
 }
 
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame) {
     int64_t expected = k->pushed[h->rank];
-    const struct consistency_rule *rule = &c->o.rule;
     const struct gradient g = gradient_of(c, h, frame);
     const char *why = crew_refuses(c, k, h);
     if (!why && h->step < expected) {
@@ -146,7 +147,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
         return 0;
     }
     if (k->replay) return replay_push(c, k, h, &g);
-    if (!rule->row->on_arrival) return c->set ? server_set_push(c, k, h, &g) : push_in_order(c, k, h, &g);
+    if (!c->o.rule.row->on_arrival) return c->set ? server_set_push(c, k, h, &g) : push_in_order(c, k, h, &g);
     return hold_late(c, k, h, &g) ? 0 : push_on_arrival(c, k, h, &g);
 }
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "ps/codec/push_code.h"
 #include "ps/crew/crew.h"
 #include "ps/medium.h"
 #include "ps/net/segment.h"
@@ -95,7 +96,14 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     measure_keys(mem->predicted_bytes, c, s, rank);
     int64_t size = (int64_t)dtype_size(c->dtype), own = shard_sizes_of_server(s, rank, NULL);
     uint64_t bytes = (uint64_t)size_times(own * size, c->workers);
-    *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
+    int64_t *keys = xcalloc((unsigned long)s->classes, sizeof *keys), pushed = 0;
+    shard_sizes_of_server(s, rank, keys);
+    for (int i = 0; i < s->classes; i++)
+        pushed = size_plus(
+            pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, s->class[i].elements), keys[i]));
+    free(keys);
+    *wire = (struct wire_prediction){.sent_per_step = bytes,
+                                     .received_per_step = (uint64_t)size_times(pushed, c->workers)};
     if (ps_crew(c)) wire->received_per_step /= (uint64_t)ps_crew(c);
     if (c->ps.replicate) {
         int64_t other = shard_sizes_of_server(s, replica_primary(rank, s->servers), NULL);

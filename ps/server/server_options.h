@@ -41,7 +41,8 @@ struct server_core_options {
     struct consistency_rule rule;
     struct optimizer_config optimizer;
     enum dtype dtype;
-    int group;             // workers of a group that is summed first; 0: none (ps_group)
+    struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
+    int group;                // workers of a group that is summed first; 0: none (ps_group)
     int crew;              // workers of a group of whom one pushes for all; 0: each pushes its own (ps_crew)
     bool elastic;          // workers come and go (ps/elastic)
     bool commit_round;     // updates wait for the scheduler's decision (commit_waits)

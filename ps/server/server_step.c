@@ -217,6 +217,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
                          .n = k->n,
                          .dtype = c->o.dtype,
                          .first = k->turn == 0,
+                         .code = c->o.code,
                          .group = c->o.group,
                          .turn = k->turn,
                          .group_acc = k->buf.group_acc};
@@ -341,15 +342,33 @@ int reach_step(struct server_core *c, struct server_key *k, int64_t steps,
 }
 
 // ---------------------------------------------------------------- pushes applied on arrival
+// What the code says, rounded to the gradients' type, in the key's buffer of sums.
+static const void *decoded(const struct server_core *c, const struct server_key *k,
+                           const struct gradient *g) {
+    struct sum_args a = {.acc = k->buf.acc,
+                         .grads = &g->data,
+                         .count = 1,
+                         .n = k->n,
+                         .dtype = c->o.dtype,
+                         .first = true,
+                         .code = c->o.code};
+    sum_add(&a);
+    a.count = 0;
+    a.first = false;
+    sum_finish(&a, 0, k->n, k->buf.acc);
+    return k->buf.acc;
+}
+
 int push_on_arrival(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     const struct gradient *g) {
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
     uint64_t tau = (uint64_t)(k->version - h->version);
+    const void *grad = c->o.code.kind == CODE_NONE ? g->data : decoded(c, k, g);
     const struct arrival arrival = {h->rank, (uint32_t)h->version, (uint32_t)tau};
-    if (c->o.study) study_push(c->o.study, h, g->data, tau);
+    if (c->o.study) study_push(c->o.study, h, grad, tau);
     if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
     turn_to(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
-    int rc = apply(c, k, g->data, h->lr, &scalars);
+    int rc = apply(c, k, grad, h->lr, &scalars);
     ps_frame_release(g->frame);
     if (rc != 0) return -1;
     k->pushed[h->rank] = h->step + 1;

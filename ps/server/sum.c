@@ -39,7 +39,23 @@ static void add_groups(const struct sum_args *a, int64_t at, int64_t n, void *ou
     }
 }
 
+static void add_codes(const struct sum_args *a) {
+    const char *why = "";
+    for (int i = 0; i < a->count; i++) {
+        struct code_add_args add = {.out = a->acc,
+                                    .code = a->grads[i],
+                                    .n = a->n,
+                                    .format = a->code,
+                                    .use = a->first && i == 0 ? CODE_SET : CODE_PLUS};
+        cpu_ops[OP_CODE_ADD](1, &add, &why);
+    }
+}
+
 void sum_add(const struct sum_args *a) {
+    if (a->code.kind != CODE_NONE) {
+        add_codes(a);
+        return;
+    }
     for (int64_t at = 0; at < a->n && a->group; at += SCALED_AT_ONCE)
         add_groups(a, at, a->n - at < SCALED_AT_ONCE ? a->n - at : SCALED_AT_ONCE, NULL);
     if (a->group) return;
@@ -56,6 +72,8 @@ static void finish(const struct sum_args *a, int64_t begin, int64_t n, void *out
     const void *in[GRADS_AT_ONCE];
     const float *start = a->first ? NULL : a->acc + begin;
     enum dtype to = DT_F32;
+    if (a->count == 0)
+        sum_block(&(struct sum_block){.out = out, .start = start, .n = n, .from = a->dtype, .to = rounded});
     for (int k = 0; k < a->count; k += GRADS_AT_ONCE) {
         int count = a->count - k < GRADS_AT_ONCE ? a->count - k : GRADS_AT_ONCE;
         bool last = k + count == a->count;

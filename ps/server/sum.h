@@ -17,6 +17,8 @@ struct sum_args {
     enum dtype dtype;
     bool first;   // the sum starts with these: acc is not read
     float scale;  // sum_finish: of the sum in fp32, before it is rounded; 0 and 1: none
+    // Unless of kind CODE_NONE: grads are codes (kernels/codec/codec.h). For sum_add alone, of all n elements; no groups.
+    struct code_format code;
     // With groups; then there is no scale:
     int group;         // workers of a group, more than 1; 0: none
     int turn;          // grads[0] is this worker's
@@ -24,7 +26,7 @@ struct sum_args {
 };
 // acc = [acc +] grads[0] + grads[1] + ..
 void sum_add(const struct sum_args *a);
-// The same, rounded once: elements [begin, begin + n) of the sum go to out, (n) of dtype. acc is
+// The same, rounded once (count 0: what acc holds, which is not scratch then but where out lies in it): elements [begin, begin + n) of the sum go to out, (n) of dtype. acc is
 // scratch from then on; out may lie in it: at the address of acc + begin, or below.
 void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out);
 

@@ -24,7 +24,7 @@ void staging_fetch_grad(struct staging *s, int u) {
     if (!s) return;
     event_record(s->grad_done, s->o.compute);
     stream_wait_event(s->push, s->grad_done);
-    dev_copy(s->push, s->o.buffers->wire_grads[u], s->o.buffers->grads[u], unit_bytes(s, u));
+    dev_copy(s->push, s->o.buffers->wire_grads[u], s->o.buffers->pushes[u], s->o.buffers->push_bytes[u]);
 }
 
 int staging_load_weights(struct staging *s, int u) {

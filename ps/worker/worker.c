@@ -6,6 +6,7 @@
 
 #include "ps/checkpoint/key_rows.h"
 #include "ps/checkpoint/start_point.h"
+#include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/medium.h"
 #include "ps/worker/worker_state.h"
@@ -95,6 +96,7 @@ static int worker_grad_ready(struct topology *t, int u) {
                                        .n = t->layout->units[u].n_pad,
                                        .dt = t->dtype});
     if (w->micro + 1 < w->micro_count) return 0;
+    push_errors_encode(&w->errors, t->compute, u, t->loss_scale);
     if (!w->c->no_overlap) staging_fetch_grad(w->staging, u);
     if (is_alone(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
@@ -202,6 +204,11 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     w->updates = t->start.updates;
     w->deal.state = t->start;
     if (t->deals) t->samples = t->start.samples;
+    if (t->rank == 0 && ps_codes(w->c))
+        warn(
+            "%s: what codes had not said of the gradients before it is lost: checkpoints hold no errors of "
+            "parameter_server.compression %s, which begin at zero",
+            checkpoint_path(c), codec_of(w->c->ps.code.kind)->name);
     comm_command(w->comm, &(struct command){.kind = COMMAND_BEGIN, .step = w->step});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, late) != 0) return -1;
     w->loaded = true;
@@ -259,13 +266,14 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     assert(staged == !dev_host_memory(o->dev) && "the configuration names the device that is used");
     if (ps_worker_predict(w->c, l, w->t.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = shard_map_of(w->c, l))) return -1;
-    worker_buffers_init(&w->buffers, l);
+    if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
     w->tasks = xcalloc(units, sizeof *w->tasks);
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
     arena_init(&w->arena, o->dev);
     if (sharing_create(&w->sharing, w->c, l, w->map, &w->arena, &w->buffers) != 0) return -1;
     if (!(w->words_read = event_create(o->dev))) return -1;
+    w->errors = (struct push_errors){w->c->ps.code, w->c->dtype, l, w->map, &w->buffers, 0};
     struct staging_options so = {
         .dev = o->dev, .compute = o->compute, .layout = l, .dtype = w->c->dtype, .buffers = &w->buffers};
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;

@@ -364,6 +364,7 @@ static int start(struct comm *c) {
                                     .dtype = c->c->dtype,
                                     .weights = c->o.buffers->wire_weights,
                                     .grads = (const void *const *)c->o.buffers->wire_grads,
+                                    .code = c->c->ps.code,
                                     .shared = c->o.sharing->shared,
                                     .grad_at = c->o.buffers->grad_at,
                                     .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/worker/worker_repeat.h"
 #include "shared/core/error.h"
@@ -125,8 +126,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
         struct worker_key *k = &c->keys[key];
         k->init = k->added = false;
         k->push = push;
-        queue_key(c, k, (const char *)c->o.grads[u] + (size_t)k->part->begin * dtype_size(c->o.dtype),
-                  k->bytes);
+        queue_key(c, k, (const char *)c->o.grads[u] + k->push_at, k->push_bytes);
     }
     const struct crew_info handed = {info->step, push.ready_ns, info->lr, info->keep};
     if (c->crew) crew_hand(c->crew, u, &handed);
@@ -419,7 +419,9 @@ static void key_init(const struct worker_core *c, struct worker_key *k, const st
     k->part = part;
     k->bytes = (size_t)(part->end - part->begin) * size;
     k->shared = o->shared && o->shared[part->shard];
-    if (k->shared) k->grad_at = o->grad_at[part->unit] + begin;
+    k->push_bytes = push_bytes(&o->code, o->dtype, part->end - part->begin);
+    if (part->begin > 0) k->push_at = k[-1].push_at + k[-1].push_bytes;
+    if (k->shared) k->grad_at = o->grad_at[part->unit] + k->push_at;
     if (k->shared && o->weight_at) k->weight_at = o->weight_at[part->unit] + begin;
 }
 

@@ -35,6 +35,7 @@ struct worker_core_options {
     enum dtype dtype;
     void *const *weights;       // (units) each (n_pad) of dtype, host memory: what pulls write
     const void *const *grads;   // (units) each (n_pad) of dtype, host memory: what pushes read
+    struct code_format code;    // or, unless of kind CODE_NONE, codes of a unit's keys, one behind the other
     const bool *shared;         // (shards) that reach this worker's segment; NULL: none
     const uint64_t *grad_at;    // (units) where the grads lie in the segment
     const uint64_t *weight_at;  // (units) and the weights; NULL: they are read where the shards have them

@@ -12,8 +12,9 @@ enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD, SEND_GIVEN };
 
 struct worker_key {
     const struct partition *part;
-    size_t bytes;       // of weights or gradient
-    bool shared, told;  // through this worker's segment; its push has been sent
+    size_t bytes;                // of its weights
+    size_t push_at, push_bytes;  // of what is pushed: its place in the unit's
+    bool shared, told;           // through this worker's segment; its push has been sent
     uint64_t grad_at, weight_at;
     enum sending sending;
     bool init;   // what is being sent: initial values, else a gradient

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/crew/crew_meet.h"
 #include "ps/medium.h"
@@ -10,19 +11,26 @@
 #include "ps/ps.h"
 #include "shared/core/error.h"
 
-void worker_buffers_init(struct worker_buffers *b, const struct layout *l) {
+int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l) {
     unsigned long units = (unsigned long)l->count;
     *b = (struct worker_buffers){.weights = xcalloc(units, sizeof(void *)),
                                  .grads = xcalloc(units, sizeof(void *)),
+                                 .pushes = xcalloc(units, sizeof(void *)),
+                                 .push_bytes = xcalloc(units, sizeof(size_t)),
+                                 .errors = xcalloc(units, sizeof(float *)),
                                  .wire_weights = xcalloc(units, sizeof(void *)),
                                  .wire_grads = xcalloc(units, sizeof(void *)),
                                  .grad_at = xcalloc(units, sizeof(uint64_t)),
                                  .weight_at = xcalloc(units, sizeof(uint64_t))};
+    return push_bytes_of_units(c, l, b->push_bytes);
 }
 
 void worker_buffers_free(struct worker_buffers *b) {
     free(b->weights);
     free(b->grads);
+    free(b->pushes);
+    free(b->push_bytes);
+    free(b->errors);
     free(b->wire_weights);
     free(b->wire_grads);
     free(b->grad_at);
@@ -53,10 +61,15 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
         uint64_t *grad_at = &out->grad_at[u], *weight_at = &out->weight_at[u];
-        out->grads[u] = take(a, MEM_GRADIENT, models, bytes, grad_at);
+        out->grads[u] = take(a, MEM_GRADIENT, ps_codes(c) ? NULL : models, bytes, grad_at);
+        out->pushes[u] = out->grads[u];
+        if (ps_codes(c)) {
+            out->errors[u] = arena_take(a, MEM_OPTIMIZER, (size_t)l->units[u].n_pad * sizeof(float));
+            out->pushes[u] = take(a, MEM_COMM, models, out->push_bytes[u], grad_at);
+        }
         out->weights[u] = in_place ? NULL : take(a, MEM_PARAMETER, models, bytes, weight_at);
         out->wire_weights[u] = staged ? take_twin(a, room, bytes, weight_at) : out->weights[u];
-        out->wire_grads[u] = staged ? take_twin(a, room, bytes, grad_at) : out->grads[u];
+        out->wire_grads[u] = staged ? take_twin(a, room, out->push_bytes[u], grad_at) : out->pushes[u];
     }
     if (config_sums_in_fp32(c)) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
@@ -87,8 +100,8 @@ static void measure(struct arena *a, const struct config *c, const struct layout
     struct arena_room room = {.used = SEGMENT_HEAD};
     const char *why;
     arena_init(a, NULL);
-    worker_buffers_init(&b, l);
-    worker_carve(a, c, l, in_place, ps_shares(c) ? &room : NULL, &b);
+    // What is impossible has been said where the cut was asked for.
+    if (worker_buffers_init(&b, c, l) == 0) worker_carve(a, c, l, in_place, ps_shares(c) ? &room : NULL, &b);
     if (ps_shares(c)) worker_lock(a, c, &room, &why);
     worker_count_board(a, c, l, keys);
     worker_buffers_free(&b);
@@ -126,6 +139,14 @@ static void predict_crew(const struct config *c, const struct layout *l, const s
     wire->received_per_step += led * (uint64_t)(g - 1);
 }
 
+static uint64_t pushed_bytes(const struct config *c, const struct layout *l) {
+    size_t *of = xcalloc((unsigned long)l->count, sizeof *of), bytes = 0;
+    if (push_bytes_of_units(c, l, of) == 0)
+        for (int u = 0; u < l->count; u++) bytes += of[u];
+    free(of);
+    return bytes;
+}
+
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct shard_cut cut;
@@ -133,8 +154,8 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     if (shard_cut_of(c, l, &cut)) return -1;
     measure(&a, c, l, cut.keys, ps_weights_in_place(c, cut.pages, cut.keys));
     put(&a, c, l, mem);
-    uint64_t bytes = (uint64_t)l->padded * dtype_size(c->dtype);
-    *wire = (struct wire_prediction){.sent_per_step = bytes, .received_per_step = bytes};
+    *wire = (struct wire_prediction){.sent_per_step = pushed_bytes(c, l),
+                                     .received_per_step = (uint64_t)l->padded * dtype_size(c->dtype)};
     predict_crew(c, l, &cut, rank, wire);
     return 0;
 }

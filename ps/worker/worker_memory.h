@@ -19,14 +19,19 @@ struct worker_words {
 
 // Each array is the host's own: (units) of (n_pad) in dtype.
 struct worker_buffers {
-    void **weights, **grads;            // the model's
-    struct grad_sums sums;              // of its micro-batches
-    void **wire_weights, **wire_grads;  // the wire's: page-locked twins, or the model's own (staging.h)
-    uint64_t *grad_at, *weight_at;      // of wire_grads and wire_weights in the segment; 0: not there
-    struct worker_words *words;         // on the device, where the worker decides alone; else NULL
-    struct worker_words *wire_words;    // page-locked; NULL: the host reads the device's memory
+    void **weights, **grads;  // the model's
+    struct grad_sums sums;    // of its micro-batches
+    void **pushes;            // what leaves: grads, or codes of them
+    size_t *push_bytes;       // of each of them
+    float **errors;           // (n_pad): what the codes have not said; NULL where nothing is coded
+    void **wire_weights,
+        **wire_grads;  // the wire's: page-locked twins of weights and pushes, or these (staging.h)
+    uint64_t *grad_at, *weight_at;    // of wire_grads and wire_weights in the segment; 0: not there
+    struct worker_words *words;       // on the device, where the worker decides alone; else NULL
+    struct worker_words *wire_words;  // page-locked; NULL: the host reads the device's memory
 };
-void worker_buffers_init(struct worker_buffers *b, const struct layout *l);
+// 0, or -1 after logging what is impossible.
+int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l);
 void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they name is the arena's
 
 // room: of the worker's segment, which holds what servers read and write; NULL: nothing is shared. Weights that are

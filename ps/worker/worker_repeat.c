@@ -65,7 +65,7 @@ void send_key(struct worker_core *c, int key, double now) {
     k->told = true;
     if (!k->init && k->shared) {
         m.header.place = k->grad_at;
-        m.header.place_bytes = k->bytes;
+        m.header.place_bytes = k->push_bytes;
         m = (struct ps_message){.header = m.header};
     }
     int64_t *sent_ns = &c->units[k->part->unit].times.sent_ns;

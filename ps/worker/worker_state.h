@@ -3,6 +3,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_STATE_H
 #define STARRING_PS_WORKER_WORKER_STATE_H
 
+#include "ps/codec/push_errors.h"
 #include "ps/consistency.h"
 #include "ps/crew/crew_meet.h"
 #include "ps/worker/worker_comm.h"
@@ -26,6 +27,7 @@ struct worker {
     struct worker_buffers buffers;
     struct sharing sharing;
     struct crew_place crew;
+    struct push_errors errors;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct unit_task *tasks;  // (units)

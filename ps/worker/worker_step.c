@@ -33,13 +33,12 @@ static int hand_over(void *arg) {
 }
 
 void worker_push_unit(struct worker *w, int u) {
-    struct transfer x = {.unit = u,
-                         .bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype),
-                         .kind = TRANSFER_GRADIENTS};
+    struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
     struct transfer_ids *ids = &w->tasks[u].ids;
     ids->in = w->t.timeline;
     ids->gradients = timeline_ask(ids->in, &x);
     x.kind = TRANSFER_WEIGHTS;
+    x.bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype);
     ids->weights = timeline_ask(ids->in, &x);
     if (w->c->no_overlap)
         hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
@@ -168,6 +167,7 @@ int worker_step(struct topology *t, const struct step_input *in, struct step_sta
     worker_refresh(w);
     if (rc != 0) return -1;
     if (is_alone(w)) out->stop = stop_alone(w, in->stop);
+    if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->loss_scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     w->step++;
     if (!out->skipped) w->updates++;

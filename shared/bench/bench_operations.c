@@ -138,6 +138,24 @@ static void add_onebit(struct bench_table *t) {
               .lr = 1e-4f, .beta1 = 0.9f, .eps = 1e-8f, .dt = t->d->dt);
 }
 
+// A row a code: what a worker does with its gradient, and a server with what comes.
+static void add_codes(struct bench_table *t) {
+    static const struct code_format formats[] = {{CODE_ONEBIT, 0}, {CODE_INT8, 0}, {CODE_TOPK, 0.01}};
+    int64_t unit = t->n.unit;
+    double n = (double)unit, e = (double)dtype_size(t->d->dt);
+    for (int i = 0; i < 3; i++) {
+        const char *name = codec_of(formats[i].kind)->name;
+        double code = (double)code_bytes(&formats[i], unit);
+        BENCH_SET(bench_add(t, n * (4 + e) + code, 0, "n=%lld, %s", LL(unit), name), code_encode,
+                  code_encode_args, .out = t->z, .error = t->master, .grad = t->x, .n = unit,
+                  .format = formats[i], .factor = 1, .dt = t->d->dt);
+        BENCH_SET(bench_add(t, n * 8 + code, 0, "n=%lld, %s", LL(unit), name), code_add, code_add_args,
+                  .out = t->master, .code = t->z, .n = unit, .format = formats[i], .use = CODE_PLUS);
+    }
+    BENCH_SET(bench_add(t, n * (8 + e), 0, "n=%lld", LL(unit)), code_error, code_error_args,
+              .error = t->master, .grad = t->x, .n = unit, .factor = 1, .dt = t->d->dt);
+}
+
 static void add_optimizer(struct bench_table *t) {
     int64_t unit = t->n.unit;
     enum dtype dt = t->d->dt;
@@ -159,6 +177,7 @@ static void add_optimizer(struct bench_table *t) {
               .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit, .ends = {unit},
               .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.99f, .dt = dt);
     add_onebit(t);
+    add_codes(t);
     BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce,
               reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
     BENCH_SET(bench_add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), cast, cast_args, .out = t->z,

@@ -45,7 +45,8 @@
 //     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*",
 //                        "record_arrivals": false, "replay_arrivals": none, "log_updates": false,
-//                        "replicate": false}
+//                        "replicate": false, "compression": "none"|"onebit"|"int8"|"topk",
+//                        "compression_share": 0.01}                                docs/star-codecs.md
 //     security          {"keys": none, "insecure": false}                          docs/security.md
 //
 // DeepSpeed's keys that are read:
@@ -92,6 +93,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/codec/codec.h"
 #include "kernels/cpu_kernel.h"
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
@@ -122,13 +124,14 @@ struct ps_config {
     int servers, threads;     // S; shard threads per server
     int64_t partition_bytes;  // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
-    int64_t credit_bytes;   // in flight per worker
-    char *bind;             // where servers and scheduler listen
-    bool record_arrivals;   // asynchronous runs: leave the order of pushes in out
-    char *replay_arrivals;  // and repeat the one in this directory; NULL: as they arrive
-    bool log_updates;       // a line for each push, in out
-    bool replicate;         // a server's commits go to its neighbour too
-    bool whole_units;       // no key: partition_bytes alone cuts, not balance (`bench ps`)
+    int64_t credit_bytes;     // in flight per worker
+    char *bind;               // where servers and scheduler listen
+    bool record_arrivals;     // asynchronous runs: leave the order of pushes in out
+    char *replay_arrivals;    // and repeat the one in this directory; NULL: as they arrive
+    bool log_updates;         // a line for each push, in out
+    bool replicate;           // a server's commits go to its neighbour too
+    struct code_format code;  // of pushed gradients
+    bool whole_units;         // no key: partition_bytes alone cuts, not balance (`bench ps`)
 };
 
 #define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a word

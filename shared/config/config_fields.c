@@ -35,12 +35,14 @@ static const char *const live_names[] = {"auto", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const accum_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
+static const char *const code_names[] = {"none", "onebit", "int8", "topk", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
 static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
               "recompute_names, behind auto");
+static_assert(CODE_NONE == 0 && CODE_ONEBIT == 1 && CODE_INT8 == 2 && CODE_TOPK == 3, "code_names");
 static_assert(EVAL_ALL == -1, "batches_names are their negatives");
 static_assert(PREFETCH_AUTO == -1, "prefetch_names are their negatives");
 static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
@@ -217,6 +219,8 @@ static const struct field fields[] = {
     TEXT("parameter_server.replay_arrivals", c.ps.replay_arrivals),
     BOOL("parameter_server.log_updates", c.ps.log_updates),
     BOOL("parameter_server.replicate", c.ps.replicate),
+    ENUM("parameter_server.compression", c.ps.code.kind, code_names),
+    NUMBER("parameter_server.compression_share", FIELD_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),
     NUMBER("recovery.checkpoint_every", FIELD_I64, c.recovery.checkpoint_every, 0, EXACT_MAX),
     BOOL("recovery.checkpoint_background", c.recovery.checkpoint_background),
     NUMBER("recovery.checkpoint_keep", FIELD_I64, c.recovery.checkpoint_keep, 0, 1 << 30, DEFAULT("2")),

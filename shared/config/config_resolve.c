@@ -262,7 +262,7 @@ static int check_trouble(struct reading *r) {
     return 0;
 }
 
-// What keeps or repeats what servers do, where there are none.
+// What is of servers, where there are none.
 static int check_study(struct reading *r) {
     const struct config *c = &r->d->c;
     char from[128];
@@ -273,7 +273,8 @@ static int check_study(struct reading *r) {
     } keys[] = {{"parameter_server.record_arrivals", c->ps.record_arrivals, "ps:async"},
                 {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL, "ps:async"},
                 {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
-                {"parameter_server.replicate", c->ps.replicate, "ps:sync"}};
+                {"parameter_server.replicate", c->ps.replicate, "ps:sync"},
+                {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && !c->row->reports_staleness)
             return fail("%s: %s is of the star's servers, and --topology is %s: leave it out, or use %s",

@@ -203,6 +203,7 @@ struct topology {
     } beside;
     // The state behind the step that begins is to be kept. Set by the loop before the step's first begin_micro.
     bool keep;
+    float loss_scale;  // of the step that begins; set likewise. 0: it has none
     const char
         *checkpoint;  // star: what its ranks were told to start from, the topology's; NULL: nothing was said
     uint32_t

@@ -188,6 +188,9 @@ static const struct identity_key keys[] = {
     CONFIG("parameter_server.replay_arrivals", 0),  // the file says of which run it is (ps/record/arrivals.h)
     CONFIG("parameter_server.log_updates", 0),
     CONFIG("parameter_server.replicate", R),
+    // A right run whatever the code is, since what it leaves out is said later; other bits.
+    CONFIG("parameter_server.compression", R | B),
+    CONFIG("parameter_server.compression_share", R | B),
 
     CONFIG("recovery.checkpoint_every", R),
     CONFIG("recovery.checkpoint_background", R),

@@ -118,6 +118,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->step = step;
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
+    x->t->loss_scale = in->loss_scale;
     if (read_batch(x, step)) return step_failed(x, step);
     hinder_step(x->hinder, x->t->rank, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {

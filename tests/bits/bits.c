@@ -285,6 +285,18 @@ static void onebit(struct buffers *t, const struct how *h) {
     call(h, OP_ADAM_FROZEN, &f);
 }
 
+static void codes(struct buffers *t, const struct how *h) {
+    enum { N = 20 * CODE_BLOCK };
+    static const struct code_format formats[] = {{CODE_ONEBIT, 0}, {CODE_INT8, 0}, {CODE_TOPK, 0.03}};
+    for (int f = 0; f < 3; f++) {
+        float *error = floats(t, N, 1);
+        void *grad = mine(t, N, 1), *code = take(t, code_bytes(&formats[f], N));
+        call(h, OP_CODE_ENCODE, &(struct code_encode_args){code, error, grad, N, formats[f], 0.5f, t->dt});
+        call(h, OP_CODE_ERROR, &(struct code_error_args){error, grad, N, 0.5f, t->dt});
+        call(h, OP_CODE_ADD, &(struct code_add_args){error, code, N, formats[f], CODE_MINUS});
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(struct buffers *t, const struct how *h);
@@ -297,7 +309,8 @@ static const struct {
              {"cross-entropy", losses},
              {"embedding", embeddings},
              {"update", updates},
-             {"1-bit", onebit}};
+             {"1-bit", onebit},
+             {"codes", codes}};
 
 static uint64_t run(void (*fn)(struct buffers *, const struct how *), enum dtype dt, const struct how *h) {
     struct buffers t = {.dt = dt, .seed = (uint64_t)dt + 1};

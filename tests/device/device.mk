@@ -1,6 +1,6 @@
 # The kernel tests that compare operations with the reference, a family of operations each: tests/kernels/
 # test_kernels_FAMILY.c. They are also built to run on a real device (here) and in emulation (tests/emulation).
-KERNEL_FAMILIES = activation attention embedding matmul norm onebit optimizer reduce xent
+KERNEL_FAMILIES = activation attention codec embedding matmul norm onebit optimizer reduce xent
 
 # On a real device, through the backend's table. They are built with the tests and run by `make gpu-check`;
 # test_device.py runs them where there is no GPU.

@@ -32,6 +32,7 @@ BITS = {  # part of the arithmetic: the plain run has them too
     "workers": {"2": ["--workers", "2"], "3": ["--workers", "3"], "4": ["--workers", "4"],
                 "5": ["--workers", "5"], "7": ["--workers", "7"]},
     "group": {"none": [], "2": ["--reduce-group", "2"]},
+    "code": {"none": [], **{name: ["--set", f"parameter_server.compression={name}"] for name in ("int8", "onebit", "topk")}},
     "dtype": {"bf16": ["--dtype", "bf16"], "fp32": ["--dtype", "fp32"], "fp16": ["--dtype", "fp16"]},
 }
 SAME = {  # none of these may change a bit
@@ -51,11 +52,15 @@ SAME = {  # none of these may change a bit
     "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
 }
 FACTORS = {**BITS, **SAME}
+# What goes with codes of pushed gradients, which the star has.
+CODED = {"topology": "ps:sync", "group": "none", "offload": "none", "overlap": "on"}
 
 
 def possible(case):
     """Whether the settings go together: what the program refuses, and what only the ring has."""
     if case.get("group") == "2" and case.get("workers") in ("3", "5", "7"):
+        return False
+    if case.get("code", "none") != "none" and any(case.get(name, only) != only for name, only in CODED.items()):
         return False
     if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
         return False
@@ -103,6 +108,8 @@ def plain(case):
     # Of several micro-batches stages 2 and 3 add the ranks' gradients after each, the others once: other sums.
     if case["micro-batches"] != "1" and case["topology"] in ("zero:2", "zero:3"):
         out["topology"] = "zero:2"
+    if case["code"] != "none":
+        out["topology"] = "ps:sync"
     return out
 
 
@@ -156,7 +163,8 @@ class Pairs(unittest.TestCase):
 
     def test_what_is_compared_differs_where_it_should(self):
         base = {name: next(iter(FACTORS[name])) for name in FACTORS}
-        other = [{name: list(FACTORS[name])[1]} for name in BITS if name != "group"]
+        other = [{name: list(FACTORS[name])[1]} for name in BITS if name not in ("group", "code")]
+        other += [{"topology": "ps:sync", "code": code} for code in BITS["code"] if code != "none"]
         other += [{"workers": "4"}, {"workers": "4", "group": "2"}]  # of two ranks a group of two is all
         hashes = {self.summary({**base, **change})["weights_hash"] for change in other}
         self.assertEqual(len(hashes | {self.summary(base)["weights_hash"]}), len(other) + 1)

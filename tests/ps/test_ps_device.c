@@ -291,7 +291,7 @@ static void test_repeated_push(void **state) {
     struct worker_buffers b;
     struct arena a;
     _Atomic int *inflight = NULL;
-    worker_buffers_init(&b, l);
+    assert_int_equal(worker_buffers_init(&b, &c, l), 0);
     arena_init(&a, NULL);
     worker_carve(&a, &c, l, false, NULL, &b);
     struct worker_core_options o = {.layout = l,

@@ -130,13 +130,34 @@ static inline void far_copy(struct stream *s, void *dst, const void *src, size_t
     queue_copy(s, far_seen(dst), far_seen(src), bytes);
 }
 
+// What a worker launches, with the device's addresses as the host sees them.
 static inline void far_launch(struct stream *s, enum op op, const void *args, size_t args_bytes) {
-    struct sumsq_args a = *(const struct sumsq_args *)args;
-    if (op != OP_SUMSQ || args_bytes != sizeof a) abort();
-    a.out = far_seen(a.out);
-    a.x = far_seen(a.x);
+    union {
+        struct sumsq_args sumsq;
+        struct code_encode_args encode;
+        struct code_error_args error;
+        struct code_add_args add;
+    } a;
+    if (args_bytes > sizeof a) abort();
+    memcpy(&a, args, args_bytes);
+    if (op == OP_SUMSQ) {
+        a.sumsq.out = far_seen(a.sumsq.out);
+        a.sumsq.x = far_seen(a.sumsq.x);
+    } else if (op == OP_CODE_ENCODE) {
+        a.encode.out = far_seen(a.encode.out);
+        a.encode.error = far_seen(a.encode.error);
+        a.encode.grad = far_seen(a.encode.grad);
+    } else if (op == OP_CODE_ERROR) {
+        a.error.error = far_seen(a.error.error);
+        a.error.grad = far_seen(a.error.grad);
+    } else if (op == OP_CODE_ADD) {
+        a.add.out = far_seen(a.add.out);
+        a.add.code = far_seen(a.add.code);
+    } else {
+        abort();
+    }
     queue_host(s, "pause", far_pause, NULL);
-    queue_launch(s, op, &a, sizeof a);
+    queue_launch(s, op, &a, args_bytes);
 }
 
 // Opens the device; dev_close closes it. 0 or -1.

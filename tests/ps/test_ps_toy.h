@@ -15,6 +15,7 @@
 #include "shared/config/config.h"
 #include "shared/core/error.h"
 #include "shared/model/optimizer.h"
+#include "tests/ps_codec/plain_codes.h"
 
 #define TOY_UNITS 4
 #define TOY_LR    0.01f
@@ -55,15 +56,16 @@ struct toy_case {
     uint64_t seed;
     bool replicate;
     enum toy_share share;
-    int elastic_min;      // 0: all workers, always
-    int group;            // workers of a group whose gradients are added first; 0: none
-    enum medium medium;   // of real roles
-    int partition_bytes;  // 0: small ones
-    int64_t rows;         // of the simulation's first matrix; 0: 80
-    bool far;             // the workers' device has memory of its own (test_ps_far.h)
-    bool refused;         // the last one's cannot page-lock what it shares
-    double repeat_s;      // of the simulation: between two questions, at most; 0: 0.2
-    bool look;            // an evaluation is under way when finish is called
+    struct code_format code;  // of pushes
+    int elastic_min;          // 0: all workers, always
+    int group;                // workers of a group whose gradients are added first; 0: none
+    enum medium medium;       // of real roles
+    int partition_bytes;      // 0: small ones
+    int64_t rows;             // of the simulation's first matrix; 0: 80
+    bool far;                 // the workers' device has memory of its own (test_ps_far.h)
+    bool refused;             // the last one's cannot page-lock what it shares
+    double repeat_s;          // of the simulation: between two questions, at most; 0: 0.2
+    bool look;                // an evaluation is under way when finish is called
     struct schedule_config schedule;
     const char *snapshots;  // the directory of those that worker 0 takes
     int every;
@@ -98,6 +100,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .heartbeat_ms = 100,
                               .credit_bytes = 16384,
                               .replicate = t->replicate,
+                              .code = t->code,
                               .bind = (char *)"tcp://127.0.0.1:*"};
     return c;
 }
@@ -152,6 +155,8 @@ struct toy_ref {
     int64_t updates;
     struct step_stats last;
     struct update_scalars scalars;  // of the last step
+    struct shard_map *map;          // with codes: their partitions
+    struct plain_worker codes[TOY_UNITS][8];
 };
 
 static inline struct toy_ref toy_ref_start(const struct toy_case *t, const struct layout *l) {
@@ -164,7 +169,11 @@ static inline struct toy_ref toy_ref_start(const struct toy_case *t, const struc
         r.v[u] = xcalloc(n, 4);
         toy_init(l, u, r.master[u]);
         for (unsigned long i = 0; i < n; i++) dtype_store(t->dtype, r.weight[u], i, r.master[u][i]);
+        for (int w = 0; w < t->workers && t->code.kind != CODE_NONE; w++)
+            plain_worker_init(&r.codes[u][w], (int64_t)n);
     }
+    struct config c = toy_config(t);
+    if (t->code.kind != CODE_NONE) r.map = shard_map_of(&c, l);
     return r;
 }
 
@@ -174,7 +183,9 @@ static inline void toy_ref_free(struct toy_ref *r) {
         free(r->master[u]);
         free(r->m[u]);
         free(r->v[u]);
+        for (int w = 0; w < 8; w++) plain_worker_free(&r->codes[u][w]);
     }
+    shard_map_destroy(&r->map);
 }
 
 // OP_REDUCE over the workers: within each group, which may take the places of its gradients, then over the groups.
@@ -207,8 +218,13 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
             inputs[w] = xcalloc(n, dtype_size(t->dtype));
             toy_grad(t, l, u, w, step, r->weight[u], inputs[w]);
         }
-        toy_reduce(t, total[u], inputs, (int64_t)n);
-        struct sumsq_args s = {.out = &sum, .x = total[u], .n = (int64_t)n, .dt = t->dtype};
+        if (r->map)
+            plain_sum(r->codes[u], t->workers, (int64_t)n, inputs, &t->code, r->map, u, t->dtype, total[u]);
+        else
+            toy_reduce(t, total[u], inputs, (int64_t)n);
+        // Who decides alone does so about its gradient, not about what is said of it.
+        void *judged = consistency_of(c).row->on_arrival ? inputs[0] : total[u];
+        struct sumsq_args s = {.out = &sum, .x = judged, .n = (int64_t)n, .dt = t->dtype};
         cpu_ops[OP_SUMSQ](1, &s, &why);
         for (int w = 0; w < t->workers; w++) free(inputs[w]);
     }
@@ -223,6 +239,7 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
                                      .dtype = t->dtype};
         const struct update_step update = {TOY_LR, r->updates + 1, &scalars};
         if (!scalars.skip) optimizer_apply(&c->optimizer, &range, &update, 1);
+        if (!scalars.skip && r->map) plain_keep(r->codes[u], t->workers, l->units[u].n_pad);
         free(total[u]);
     }
     if (!scalars.skip) r->updates++;

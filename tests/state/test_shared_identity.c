@@ -111,7 +111,8 @@ static const struct {
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
     {R | B,
      "workers memory.logits_bytes train_micro_batch_size_per_gpu "
-     "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic"},
+     "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic "
+     "parameter_server.compression parameter_server.compression_share"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed"},
     {B | L, "device"},

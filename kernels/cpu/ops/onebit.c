@@ -1,30 +1,11 @@
 // 1-bit Adam's operations (kernels/codec/onebit.h), a block of 256 elements at a time.
-#include <math.h>
+#include "kernels/cpu/ops/onebit.h"
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
 
 #define GRAIN (SPAN_ELEMENTS / ONEBIT_BLOCK)  // blocks
-
-// out[i] = what b says of element i.
-static void decode(const struct onebit_block *b, float *restrict out) {
-    uint32_t minus = f32_to_bits(-b->scale);
-    for (int w = 0; w < ONEBIT_WORDS; w++) {
-        uint32_t word = b->sign[w];
-        for (uint32_t l = 0; l < 32; l++)
-            out[32 * (uint32_t)w + l] = bits_to_f32(minus ^ (word >> l & 1u) << 31);
-    }
-}
-
-static float scale_of(const float *restrict x, int counted) {
-    double lane[ONEBIT_LANES] = {0};
-    for (int i = 0; i < ONEBIT_BLOCK; i += ONEBIT_LANES)
-        for (int l = 0; l < ONEBIT_LANES; l++) lane[l] += (double)x[i + l] * (double)x[i + l];
-    for (int d = ONEBIT_LANES / 2; d > 0; d /= 2)
-        for (int l = 0; l < d; l++) lane[l] += lane[l + d];
-    return counted ? (float)sqrt(lane[0] / counted) : 0.0f;
-}
 
 // x(256) becomes what *out does not say; v 0: masked.
 static void encode(struct onebit_block *out, float *restrict x, const float *restrict v) {
@@ -33,7 +14,7 @@ static void encode(struct onebit_block *out, float *restrict x, const float *res
         x[i] = v[i] != 0 ? x[i] : 0;
         counted += v[i] != 0;
     }
-    out->scale = scale_of(x, counted);
+    out->scale = onebit_scale(x, counted);
     for (int w = 0; w < ONEBIT_WORDS; w++) {
         uint32_t word = 0;
         for (uint32_t l = 0; l < 32; l++) {
@@ -77,9 +58,9 @@ static void sum_span(const void *args, int64_t begin, int64_t end) {
     float total[ONEBIT_BLOCK], one[ONEBIT_BLOCK];
     for (int64_t b = begin; b < end; b++) {
         float *restrict x = a->error + b * ONEBIT_BLOCK;
-        decode(&a->in[b], total);
+        onebit_decode(&a->in[b], total);
         for (int32_t r = 1; r < a->ranks; r++) {
-            decode(&a->in[r * blocks + b], one);
+            onebit_decode(&a->in[r * blocks + b], one);
             for (int i = 0; i < ONEBIT_BLOCK; i++) total[i] += one[i];
         }
         for (int i = 0; i < ONEBIT_BLOCK; i++) x[i] += total[i] * part;
@@ -101,7 +82,7 @@ static void momentum(const struct adam_frozen_args *a, float *restrict m, int64_
     float x[ONEBIT_BLOCK];
     const float *restrict v = a->v + at;
     if (a->momentum) {
-        decode(&a->momentum[at / ONEBIT_BLOCK], x);
+        onebit_decode(&a->momentum[at / ONEBIT_BLOCK], x);
         int64_t first = at % ONEBIT_BLOCK;
         for (int64_t i = 0; i < n; i++) m[i] = v[i] != 0 ? x[first + i] : 0;
         return;

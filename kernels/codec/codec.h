@@ -1,0 +1,59 @@
+// The codes in which a star's workers may push their gradients: a row each. Ring and star share them: the blocks of 1-bit
+// Adam are CODE_ONEBIT's. A worker keeps what a code does not say and adds it to its next gradient (error feedback:
+// Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"; Stich et al. 2018, "Sparsified SGD with Memory", for top-k):
+//
+//     x = error * factor + gradient       OP_CODE_ENCODE: code of x
+//     sum of the workers' codes, in fp32  OP_CODE_ADD
+//     error = x - what the code says      OP_CODE_ERROR, then OP_CODE_ADD with CODE_MINUS; of a skipped step neither
+//
+// What is coded are n elements, a multiple of CODE_BLOCK. A number that is not finite shows in the sum: its block says
+// nothing finite, and top-k takes it for larger than all others.
+//
+//     name    bytes of n elements                          what it says
+//     onebit  n/256 x {fp32 scale, 256 signs}: 36          +-scale, the root of the block's mean square (onebit.h)
+//     int8    n/256 x {fp32 scale, 256 x int8}: 260        scale * q, q = round(x / scale) to nearest even,
+//                                                          scale = the block's largest |x| / 127
+//     topk    kept x uint32, then kept x fp32: 8 each      the `kept` largest |x|, of equal ones those that come first,
+//                                                          by rising index, as they are; 0 elsewhere
+#ifndef STARRING_KERNELS_CODEC_CODEC_H
+#define STARRING_KERNELS_CODEC_CODEC_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/codec/onebit.h"
+
+enum code_kind { CODE_NONE, CODE_ONEBIT, CODE_INT8, CODE_TOPK };
+
+#define CODE_BLOCK ONEBIT_BLOCK
+
+struct int8_block {
+    float scale;
+    int8_t q[CODE_BLOCK];
+};
+
+struct code_format {
+    enum code_kind kind;
+    double share;  // of the elements that topk keeps, above 0, at most 1
+};
+
+// How many of n elements topk keeps: at least one, where there is one.
+static inline int64_t code_kept(double share, int64_t n) {
+    int64_t kept = (int64_t)ceil(share * (double)n);
+    return kept < 1 ? (n > 0) : kept < n ? kept : n;
+}
+
+struct codec {
+    const char *name;
+    size_t (*bytes)(const struct code_format *f, int64_t n);
+    // What is wrong with a code that came from elsewhere, of so many bytes; NULL: nothing. It need not be aligned.
+    const char *(*fault)(const struct code_format *f, const void *code, size_t bytes, int64_t n);
+};
+
+const struct codec *codec_of(enum code_kind kind);  // its row; NULL for CODE_NONE
+// Bytes of the code of n elements; with CODE_NONE 0.
+size_t code_bytes(const struct code_format *f, int64_t n);
+
+#endif

@@ -1,0 +1,173 @@
+// The codes of gradients (kernels/codec/codec.h). Blocks go to all threads; top-k of a partition is one thread's: five
+// passes over it, of which four count (a radix selection, eight bits of the magnitude each).
+#include "kernels/codec/codec.h"
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ops/onebit.h"
+#include "kernels/cpu/spans.h"
+
+#define GRAIN (SPAN_ELEMENTS / CODE_BLOCK)  // blocks
+
+static uint32_t size_bits(float x) { return f32_to_bits(x) & 0x7fffffffu; }
+
+// x(CODE_BLOCK): the block of elements from `at` on, with what earlier codes did not say.
+static void block_of(const struct code_encode_args *a, int64_t at, float *restrict x) {
+    const float *restrict error = a->error + at;
+    load_f32(a->dt, x, a->grad, at, chunk_min(CODE_BLOCK, a->n - at));
+    for (int i = 0; i < CODE_BLOCK; i++) x[i] = __builtin_fmaf(error[i], a->factor, x[i]);
+}
+
+static void encode_onebit(struct onebit_block *out, const float *restrict x) {
+    float scale = onebit_scale(x, CODE_BLOCK);
+    out->scale = isfinite(scale) ? scale : INFINITY;
+    for (int w = 0; w < ONEBIT_WORDS; w++) {
+        uint32_t word = 0;
+        for (uint32_t l = 0; l < 32; l++) word |= (uint32_t)(x[32 * (uint32_t)w + l] >= 0) << l;
+        out->sign[w] = word;
+    }
+}
+
+static void encode_int8(struct int8_block *out, const float *restrict x) {
+    uint32_t most = 0;
+    for (int i = 0; i < CODE_BLOCK; i++) most = size_bits(x[i]) > most ? size_bits(x[i]) : most;
+    float scale = most < 0x7f800000u ? bits_to_f32(most) / 127.0f : INFINITY;
+    bool some = scale > 0 && scale < INFINITY;
+    out->scale = scale;
+    // A subnormal scale may have been rounded down by up to a half: more than 127 of it.
+    for (int i = 0; i < CODE_BLOCK; i++) {
+        float q = some ? rintf(x[i] / scale) : 0;
+        out->q[i] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+    }
+}
+
+static void encode_span(const void *args, int64_t begin, int64_t end) {
+    const struct code_encode_args *a = args;
+    float x[CODE_BLOCK];
+    for (int64_t b = begin; b < end; b++) {
+        block_of(a, b * CODE_BLOCK, x);
+        if (a->format.kind == CODE_ONEBIT)
+            encode_onebit((struct onebit_block *)a->out + b, x);
+        else
+            encode_int8((struct int8_block *)a->out + b, x);
+    }
+}
+
+// The magnitude of the kept-th largest of all, and in *equal how many of that very magnitude are kept.
+static uint32_t least_kept(const struct code_encode_args *a, int64_t kept, int64_t *equal) {
+    float x[CODE_BLOCK];
+    uint32_t found = 0, known = 0;
+    int64_t rest = kept;  // among those whose known bits are found's
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        int64_t count[256] = {0};
+        for (int64_t at = 0; at < a->n; at += CODE_BLOCK) {
+            block_of(a, at, x);
+            for (int i = 0; i < CODE_BLOCK; i++) {
+                uint32_t size = size_bits(x[i]);
+                count[size >> shift & 255u] += (size & known) == found;
+            }
+        }
+        uint32_t digit = 255;
+        while (rest > count[digit]) rest -= count[digit--];
+        found |= digit << shift;
+        known |= 255u << shift;
+    }
+    *equal = rest;
+    return found;
+}
+
+static void encode_topk(const struct code_encode_args *a) {
+    int64_t kept = code_kept(a->format.share, a->n), equal = 0, done = 0;
+    if (!kept) return;
+    uint32_t least = least_kept(a, kept, &equal), *index = a->out;
+    float *value = (float *)(index + kept), x[CODE_BLOCK];
+    for (int64_t at = 0; at < a->n; at += CODE_BLOCK) {
+        block_of(a, at, x);
+        for (int i = 0; i < CODE_BLOCK; i++) {
+            uint32_t size = size_bits(x[i]);
+            if (size < least || (size == least && equal == 0)) continue;
+            equal -= size == least;
+            index[done] = (uint32_t)(at + i);
+            value[done++] = x[i];
+        }
+    }
+    assert(done == kept);
+}
+
+int cpu_op_code_encode(int threads, const void *args, const char **why) {
+    const struct code_encode_args *a = args;
+    (void)why;
+    assert(a->n % CODE_BLOCK == 0 && codec_of(a->format.kind));
+    if (a->format.kind == CODE_TOPK)
+        encode_topk(a);
+    else
+        for_spans(threads, a->n / CODE_BLOCK, GRAIN, encode_span, a);
+    return 0;
+}
+
+static void error_span(const void *args, int64_t begin, int64_t end) {
+    const struct code_error_args *a = args;
+    float grad[CHUNK];
+    for (int64_t at = begin; at < end; at += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - at);
+        float *restrict error = a->error + at;
+        load_f32(a->dt, grad, a->grad, at, n);
+        for (int64_t i = 0; i < n; i++) error[i] = __builtin_fmaf(error[i], a->factor, grad[i]);
+    }
+}
+
+int cpu_op_code_error(int threads, const void *args, const char **why) {
+    const struct code_error_args *a = args;
+    (void)why;
+    for_spans(threads, a->n, SPAN_ELEMENTS, error_span, a);
+    return 0;
+}
+
+// ---------------------------------------------------------------- what a code says
+static void use(float *restrict out, const float *restrict said, enum code_use how) {
+    for (int i = 0; i < CODE_BLOCK; i++)
+        out[i] = how == CODE_SET ? said[i] : how == CODE_PLUS ? out[i] + said[i] : out[i] - said[i];
+}
+
+static void add_span(const void *args, int64_t begin, int64_t end) {
+    const struct code_add_args *a = args;
+    float said[CODE_BLOCK];
+    for (int64_t b = begin; b < end; b++) {
+        if (a->format.kind == CODE_ONEBIT) {
+            struct onebit_block block;
+            memcpy(&block, (const char *)a->code + (size_t)b * sizeof block, sizeof block);
+            onebit_decode(&block, said);
+        } else {
+            struct int8_block block;
+            memcpy(&block, (const char *)a->code + (size_t)b * sizeof block, sizeof block);
+            for (int i = 0; i < CODE_BLOCK; i++) said[i] = block.scale * (float)block.q[i];
+        }
+        use(a->out + b * CODE_BLOCK, said, a->use);
+    }
+}
+
+static void add_topk(const struct code_add_args *a) {
+    int64_t kept = code_kept(a->format.share, a->n);
+    const char *indices = a->code, *values = indices + (size_t)kept * sizeof(uint32_t);
+    if (a->use == CODE_SET) memset(a->out, 0, (size_t)a->n * sizeof *a->out);
+    for (int64_t i = 0; i < kept; i++) {
+        uint32_t index;
+        float value;
+        memcpy(&index, indices + (size_t)i * sizeof index, sizeof index);
+        memcpy(&value, values + (size_t)i * sizeof value, sizeof value);
+        if ((int64_t)index >= a->n) continue;
+        float was = a->out[index];
+        a->out[index] = a->use == CODE_SET ? value : a->use == CODE_PLUS ? was + value : was - value;
+    }
+}
+
+int cpu_op_code_add(int threads, const void *args, const char **why) {
+    const struct code_add_args *a = args;
+    (void)why;
+    assert(a->n % CODE_BLOCK == 0 && codec_of(a->format.kind));
+    if (a->format.kind == CODE_TOPK)
+        add_topk(a);
+    else
+        for_spans(threads, a->n / CODE_BLOCK, GRAIN, add_span, a);
+    return 0;
+}

@@ -80,7 +80,8 @@ static void encode_topk(const struct code_encode_args *a) {
     int64_t kept = code_kept(a->format.share, a->n), equal = 0, done = 0;
     if (!kept) return;
     uint32_t least = least_kept(a, kept, &equal), *index = a->out;
-    float *value = (float *)(index + kept), x[CODE_BLOCK];
+    void *behind = index + kept;
+    float *value = behind, x[CODE_BLOCK];
     for (int64_t at = 0; at < a->n; at += CODE_BLOCK) {
         block_of(a, at, x);
         for (int i = 0; i < CODE_BLOCK; i++) {

@@ -26,6 +26,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .optimizer = c->optimizer,
                                  .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
                                  .group = (int)c->reduce_group,
+                                 .hpz = (int)c->hpz,
                                  .in_turn = c->no_overlap,
                                  .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
                                               .elements = c->prefetch_elements,
@@ -106,6 +107,30 @@ static int check_groups(const struct config *c) {
     return 0;
 }
 
+// Secondary shards of stage 3.
+static int check_hpz(const struct config *c) {
+    static const char key[] = "zero_optimization.zero_hpz_partition_size";
+    int64_t g = c->reduce_group, h = c->hpz;
+    if (c->workers % h)
+        return fail("%s %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
+                    key, (long long)h, c->workers, (long long)h);
+    if (h == 1 || h == c->workers) return 0;
+    if (g > 1 && g < c->workers && g != h)
+        return fail(
+            "%s %lld: reduce_group is %lld, and both name the ranks of one host, whose traffic is counted apart; make them "
+            "equal, or leave one of them out",
+            key, (long long)h, (long long)g);
+    if (c->reduce_native)
+        return fail(
+            "%s %lld: with \"reduce\": \"native\" nobody can tell which bytes of a sum leave a host; leave one of them out",
+            key, (long long)h);
+    if (c->collective == RING_NCCL)
+        return fail(
+            "%s %lld: over NCCL ranks do not exchange in groups; use --collective local or mpi, or leave it out",
+            key, (long long)h);
+    return 0;
+}
+
 // Every rank updates with the whole momentum that the exchange ends with, and masks by the whole variance.
 static int check_onebit(const struct config *c) {
     if (c->reduce_group > 1 && c->reduce_group < c->workers)
@@ -125,6 +150,7 @@ static int check(const struct config *c) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
     if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
     if (c->reduce_group && check_groups(c)) return -1;
+    if (check_hpz(c)) return -1;
     if (c->optimizer.row->onebit && check_onebit(c)) return -1;
     if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
         return fail(
@@ -208,7 +234,9 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     const struct zero_policy *p = zero_policy_of(c->variant);
-    const struct zero_options o = options_of(c, NULL);
+    struct zero_options o = options_of(c, NULL);
+    const struct collective_source source = {.size = c->workers};
+    o.source = &source;
     struct topology_formula f;
     (void)role;
     textbook_say(f.memory, zero_textbook(p, &o), 'N');

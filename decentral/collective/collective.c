@@ -41,6 +41,7 @@ void collective_impl_init(struct collective_impl *c, const struct collective_ops
         .mode = o->mode,
         .control = o->control,
         .group = o->group,
+        .edge = o->edge ? o->edge : o->group,
         .wire = o->wire,
         .deadline_s = o->deadline_s,
     };
@@ -91,7 +92,7 @@ void collective_count(struct wire_count *wire, bool control, size_t sent_bytes, 
 
 void collective_count_peer(const struct collective *c, int peer, size_t sent_bytes, size_t received_bytes) {
     collective_count(c->wire, c->control, sent_bytes, received_bytes);
-    if (!c->wire || c->control || !c->group || peer / c->group == c->rank / c->group) return;
+    if (!c->wire || c->control || !c->edge || peer / c->edge == c->rank / c->edge) return;
     atomic_fetch_add(&c->wire->across_sent, sent_bytes);
     atomic_fetch_add(&c->wire->across_received, received_bytes);
 }

@@ -73,7 +73,7 @@ struct collective_call {
     size_t count;      // elements of a block
     enum dtype dt;
     int root, peer;  // of the primitives that have one; else 0
-    // What collective_groups.h makes of a call of all ranks:
+    // What collective_groups.h makes of a call of all ranks. A call that names its team is carried out as it is:
     size_t stride;                // elements from a block of a buffer to its next one; 0: count
     struct collective_team team;  // who takes part; root and peer count within it
 };
@@ -96,6 +96,7 @@ struct collective {
     enum reduce_mode mode;
     bool control;             // count as control bytes
     int group;                // ranks of a group, 0: there are none (collective_groups.h)
+    int edge;                 // ranks of a group whose edge is counted, 0: none is
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
     double busy_s;  // in transfers, waiting for peers included; written by the stream's thread
@@ -106,6 +107,7 @@ struct collective_options {
     enum reduce_mode mode;
     bool control;
     int group;  // divides the ranks; 0: none
+    int edge;   // what crosses the edge of groups of so many is counted apart; 0: of group
     struct wire_count *wire;
     double deadline_s;
     void *staging;  // device memory, or NULL
@@ -133,7 +135,7 @@ void collective_grouped_enqueue(struct collective *c,
 
 static inline void collective_enqueue(struct collective *c, const struct collective_call *call) {
     assert(call->root >= 0 && call->root < c->size && call->peer >= 0 && call->peer < c->size);
-    if (collective_is_grouped(c->group, c->size))
+    if (collective_is_grouped(c->group, c->size) && !call->team.count)
         collective_grouped_enqueue(c, call);
     else
         c->ops->enqueue(c, call);

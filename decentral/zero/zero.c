@@ -130,7 +130,11 @@ static int open_channel(struct zero *z, struct collective **out, int channel, bo
                         struct collective_options o) {
     o.mode = z->opt.reduce;
     o.control = control;
-    o.group = channel == 2 ? 0 : z->opt.group;  // norm and losses come from every rank
+    int hpz = zero_hpz(&z->opt);
+    bool gathers = channel == 0 || channel == 3;
+    o.group = gathers && hpz ? hpz : z->opt.group;
+    o.edge = zero_edge(&z->opt);
+    if (channel == 2) o.group = o.edge = 0;  // norm and losses come from every rank
     o.wire = &z->base.wire;
     o.deadline_s = z->opt.deadline_s;
     o.dev = z->opt.dev;
@@ -174,6 +178,13 @@ static int check_options(const struct zero_options *o) {
         (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE))
         return fail("zero:%d: reduce_group %d: %s has no sums in groups", o->stage, o->group,
                     o->source->kind->no_groups ? o->source->kind->name : "\"reduce\": \"native\"");
+    if (o->hpz && (o->hpz < 0 || o->source->size % o->hpz))
+        return fail("zero:%d: %d ranks are not groups of %d (zero_hpz_partition_size)", o->stage,
+                    o->source->size, o->hpz);
+    if (zero_hpz(o) && (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE ||
+                        (collective_is_grouped(o->group, o->source->size) && o->group != o->hpz)))
+        return fail("zero:%d: zero_hpz_partition_size %d: not over %s with these groups or sums", o->stage,
+                    o->hpz, o->source->kind->name);
     if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
                               (o->offload.ratio > 0 && o->offload.ratio < 1)))
         return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);

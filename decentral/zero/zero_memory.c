@@ -2,6 +2,7 @@
 //
 //   class       what                                                        elements
 //   parameter   weights, or their shard                                     n_pad | S   of the run's type
+//               hpZ: the secondary shard, of a group of h ranks             n_pad / h   of the run's type
 //   gradient    gradients, or their shard                                   n_pad | S   of the run's type
 //               the fp32 sums of micro-batches, where asked for          n_pad | S   fp32
 //   master      fp32 masters of 16-bit runs; in fp32 the weights are they   n_pad | S   fp32
@@ -27,6 +28,8 @@ static void carve_unit(struct zero *z, int u, int64_t elements) {
                                            (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
     zu->weights = p->weights == RESIDENT_FULL ? w : NULL;
     zu->weight_shard = p->weights == RESIDENT_FULL ? zero_at(z, w, at) : w;
+    if (zero_hpz(&z->opt))
+        zu->secondary = arena_take(&z->arena, MEM_PARAMETER, (size_t)(n / zero_hpz(&z->opt)) * e);
     void *g = arena_take(&z->arena, MEM_GRADIENT, (size_t)(p->grads == RESIDENT_FULL ? n : shard) * e);
     zu->grad = p->grads == RESIDENT_FULL ? g : NULL;
     zu->grad_shard = p->grads == RESIDENT_FULL ? zero_at(z, g, at) : g;
@@ -74,8 +77,9 @@ static void carve_control(struct zero *z) {
     struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
     size_t block = collective_host_staging(&z->source, largest, z->opt.dtype);
-    gather->host_staging_bytes = block;
-    gather->host_staging = arena_take(&z->arena, MEM_HOST, block);
+    int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;  // shards in a secondary one
+    gather->host_staging_bytes = collective_host_staging(&z->source, largest * (size_t)parts, z->opt.dtype);
+    gather->host_staging = arena_take(&z->arena, MEM_HOST, gather->host_staging_bytes);
     reduce->host_staging_bytes = block > values ? block : values;
     reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
     z->control_memory = *reduce;  // the channels of one stream share the host's; it sums int64 alone

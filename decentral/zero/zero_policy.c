@@ -30,9 +30,18 @@ const struct zero_policy *zero_policy_of(int stage) {
     return stage >= 0 && stage < ZERO_STAGES ? &policies[stage] : NULL;
 }
 
+int zero_hpz(const struct zero_options *o) {
+    bool sharded = zero_policy_of(o->stage)->weights == RESIDENT_SHARD;
+    return sharded && o->source && collective_is_grouped(o->hpz, o->source->size) ? o->hpz : 0;
+}
+
+int zero_edge(const struct zero_options *o) { return zero_hpz(o) ? zero_hpz(o) : o->group; }
+
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o) {
     enum dtype dtype = o->dtype;
     struct textbook t = {0};
+    int hpz = zero_hpz(o);
+    if (hpz) t.shared += dtype_size(dtype) * (size_t)(o->source->size / hpz);
     if (!o->offload.params) *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
     *(p->grads == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
     if (!o->offload.optimizer || (o->offload.ratio > 0 && o->offload.ratio < 1))
@@ -54,16 +63,32 @@ static void add(int64_t *total, int64_t times, uint64_t of_one) {
     *total = size_plus(*total, size_times(times, (int64_t)of_one));
 }
 
+// Whom a primitive reaches: all ranks, in groups of `group` where that is one; or the ranks of a team alone.
+struct reach {
+    int group;
+    struct collective_team team;
+};
+
 // What a primitive moves when it runs times[u] times over the shards of each unit u.
 static void add_traffic(struct totals *all, const struct zero_options *o, enum collective_primitive what,
-                        const int64_t *times) {
+                        const int64_t *times, struct reach reach) {
     const struct layout *l = o->layout;
+    uint64_t peers = (uint64_t)l->world - 1;
+    size_t blocks = reach.team.count ? (size_t)(l->world / reach.team.count) : 1;
     // A call asks every rank for its part, and units are alike: each size once, or 65,536 ranks would take minutes.
     for (int u = 0, v; u < l->count; u = v) {
         int64_t n = 0;
         for (v = u; v < l->count && unit_shard(l, v) == unit_shard(l, u); v++) n = size_plus(n, times[v]);
-        struct collective_call c = {.primitive = what, .count = (size_t)unit_shard(l, u), .dt = o->dtype};
-        struct collective_traffic t = collective_traffic(&c, o->source->rank, l->world, o->group);
+        struct collective_call c = {.primitive = what,
+                                    .count = blocks * (size_t)unit_shard(l, u),
+                                    .dt = o->dtype,
+                                    .team = reach.team};
+        struct collective_traffic t = collective_traffic(&c, o->source->rank, l->world, reach.group);
+        if (!collective_is_grouped(reach.group, l->world) && !reach.team.count && zero_edge(o) && peers) {
+            t.messages_across = (uint64_t)(l->world - zero_edge(o));
+            t.across.sent = t.all.sent / peers * t.messages_across;
+            t.across.received = t.all.received / peers * t.messages_across;
+        }
         add(&all->sent, n, t.all.sent);
         add(&all->received, n, t.all.received);
         add(&all->across_sent, n, t.across.sent);
@@ -73,13 +98,21 @@ static void add_traffic(struct totals *all, const struct zero_options *o, enum c
     }
 }
 
-void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
+// Those of all ranks, or those within the group of a secondary shard.
+static void gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out, bool within) {
     struct zero_gathers *g = xcalloc((unsigned long)o->layout->count, sizeof *g);
     int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
     if (p->weights == RESIDENT_SHARD) zero_schedule_step(o->layout, &o->prefetch, micro, g);
-    for (int u = 0; u < o->layout->count; u++)
-        out[u] = p->gather_grads + p->gather_weights + g[u].forward + g[u].backward;
+    for (int u = 0; u < o->layout->count; u++) {
+        int64_t all = p->gather_grads + p->gather_weights + g[u].forward + g[u].backward;
+        int64_t near = zero_hpz(o) ? g[u].again : 0;
+        out[u] = within ? near : all - near;
+    }
     free(g);
+}
+
+void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
+    gathers(p, o, out, false);
 }
 
 // Every peer gets as much as every other.
@@ -91,20 +124,28 @@ static uint64_t flat_across(uint64_t sent, int size, int group) {
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
     int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
     int64_t *times = xcalloc((unsigned long)o->layout->count, sizeof *times);
-    struct totals t = {0};
+    struct totals t = {0}, flat = {0};
+    int hpz = zero_hpz(o), all = hpz ? hpz : o->group;
     for (int u = 0; u < o->layout->count; u++) times[u] = p->grads == RESIDENT_FULL ? 1 : micro;
-    add_traffic(&t, o, COLLECTIVE_REDUCE_SCATTER, times);
-    zero_gathers(p, o, times);
-    add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times);
+    add_traffic(&t, o, COLLECTIVE_REDUCE_SCATTER, times, (struct reach){.group = o->group});
+    gathers(p, o, times, false);
+    add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times, (struct reach){.group = all});
+    gathers(p, o, times, true);
+    flat = t;  // what would move without groups of either kind
+    if (hpz) {
+        add_traffic(&flat, o, COLLECTIVE_ALL_GATHER, times, (struct reach){.group = all});
+        add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times,
+                    (struct reach){.team = collective_within(o->source->rank, hpz)});
+    }
     free(times);
     struct wire_prediction w = {.sent_per_step = (uint64_t)t.sent,
                                 .received_per_step = (uint64_t)t.received,
-                                .group = o->group,
+                                .group = zero_edge(o),
                                 .across_sent_per_step = (uint64_t)t.across_sent,
                                 .across_received_per_step = (uint64_t)t.across_received,
                                 .messages_per_step = (uint64_t)t.messages,
                                 .messages_across_per_step = (uint64_t)t.messages_across};
-    w.flat_across_sent_per_step = flat_across(w.sent_per_step, o->layout->world, o->group);
+    w.flat_across_sent_per_step = flat_across((uint64_t)flat.sent, o->layout->world, zero_edge(o));
     return w;
 }
 

@@ -52,6 +52,7 @@ struct zero_options {
     struct optimizer_config optimizer;
     enum reduce_mode reduce;
     int group;     // reduce_group: divides the ranks; 0: none
+    int hpz;       // ranks that share a secondary shard of the weights, stage 3; divides the ranks; 0: none
     bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
     struct zero_prefetch prefetch;  // stage 3
     double deadline_s;
@@ -79,7 +80,12 @@ const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o);
-// How often each unit's shards are gathered in a step; out: (units).
+// hpZ (ZeRO++, Wang et al. 2023, section 4.2): ranks of a group that hold a secondary copy of the weights between them; 0:
+// none, as where one rank is a group or all are, whose secondary shard would be the primary one.
+int zero_hpz(const struct zero_options *o);
+// The ranks of a group whose edge is counted; 0: none.
+int zero_edge(const struct zero_options *o);
+// How often each unit's shards are gathered from all ranks in a step; out: (units).
 void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out);
 // Payload of a step, to the byte. With groups of g the same bytes, of which (N/g-1)/N and not (N-g)/N leave the group.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);

@@ -32,12 +32,14 @@ void zero_schedule_open(struct zero_schedule *s, const struct layout *l, const s
     while (p->live > 0 && s->slots > 1 && live_elements(s) > p->live) s->slots--;
     s->unit = xcalloc((size_t)s->slots + 1, sizeof *s->unit);
     s->aside = xcalloc((size_t)s->slots + 1, sizeof *s->aside);
+    s->known = xcalloc((size_t)l->count, sizeof *s->known);
     zero_schedule_forget(s);
 }
 
 void zero_schedule_close(struct zero_schedule *s) {
     free(s->unit);
     free(s->aside);
+    free(s->known);
     *s = (struct zero_schedule){0};
 }
 
@@ -58,10 +60,16 @@ void zero_schedule_gathered(struct zero_schedule *s, int u, enum pass pass) {
     int slot = zero_schedule_slot(s, u);
     s->unit[slot] = u;
     s->aside[slot] = pass == PASS_EVAL;
+    if (pass != PASS_EVAL) s->known[u] = true;
+}
+
+bool zero_schedule_again(const struct zero_schedule *s, int u, enum pass pass) {
+    return pass != PASS_EVAL && s->known[u];
 }
 
 void zero_schedule_forget(struct zero_schedule *s) {
     for (int i = 0; i <= s->slots; i++) s->unit[i] = -1;
+    for (int u = 0; u < s->layout->count; u++) s->known[u] = false;
 }
 
 int zero_schedule_ahead(const struct zero_schedule *s, int next, enum pass pass, int k) {
@@ -73,6 +81,7 @@ int zero_schedule_ahead(const struct zero_schedule *s, int next, enum pass pass,
 // ---------------------------------------------------------------- a step's gathers
 static void count_gather(struct zero_schedule *s, int u, enum pass pass, struct zero_gathers *out) {
     if (u < 0 || zero_schedule_there(s, u, pass)) return;
+    out[u].again += zero_schedule_again(s, u, pass);
     zero_schedule_gathered(s, u, pass);
     *(pass == PASS_BACKWARD ? &out[u].backward : &out[u].forward) += 1;
 }
@@ -102,6 +111,7 @@ void zero_schedule_step(const struct layout *l, const struct zero_prefetch *p, i
     for (int u = 0; u < l->count; u++) {
         out[u].forward += (micro - 1) * later[u].forward;
         out[u].backward += (micro - 1) * later[u].backward;
+        out[u].again += (micro - 1) * later[u].again;
     }
     zero_schedule_close(&s);
     free(later);

@@ -33,6 +33,7 @@ struct zero_schedule {
     int slots;    // K
     int *unit;    // (K + 1) whose weights the slot holds, or -1; the last is a tied unit 0's
     bool *aside;  // (K + 1) they were gathered by PASS_EVAL
+    bool *known;  // (units) gathered by a training pass since the weights changed
 };
 
 void zero_schedule_open(struct zero_schedule *s, const struct layout *l, const struct zero_prefetch *p);
@@ -49,6 +50,9 @@ int64_t zero_schedule_elements(const struct zero_schedule *s, int slot);
 bool zero_schedule_there(const struct zero_schedule *s, int u, enum pass pass);
 // From now on it does.
 void zero_schedule_gathered(struct zero_schedule *s, int u, enum pass pass);
+// Whether a gather of u now is one behind the first since the weights changed. hpZ (zero_hpz_partition_size) makes it within
+// the group, from the secondary shards that the first one left. PASS_EVAL's leaves none, and takes none.
+bool zero_schedule_again(const struct zero_schedule *s, int u, enum pass pass);
 // The weights change: no slot holds any.
 void zero_schedule_forget(struct zero_schedule *s);
 // The k-th unit (0, 1, ..) to be gathered when `next` is what the pass uses next, or -1 when that is too far ahead.
@@ -57,6 +61,7 @@ int zero_schedule_ahead(const struct zero_schedule *s, int next, enum pass pass,
 // Gathers of each unit in a step of `micro` micro-batches.
 struct zero_gathers {
     int64_t forward, backward;
+    int64_t again;  // of both, those behind the first
 };
 // out: (units)
 void zero_schedule_step(const struct layout *l, const struct zero_prefetch *p, int64_t micro,

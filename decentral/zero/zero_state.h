@@ -33,6 +33,7 @@ struct zero_onebit_unit {
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
     void *weight_shard;          // (S): this rank's part of weights, or a buffer of its own
+    void *secondary;             // (n_pad / hpz): the rank's part of its group's copy, or NULL
     void *grad;                  // (n_pad), or NULL where gradients are sharded
     void *grad_shard;            // (S): likewise
     struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master

@@ -7,8 +7,16 @@
 //                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
 //
 // What goes where and when is the schedule's: zero_schedule.h.
+//
+// hpZ (ZeRO++, Wang et al. 2023, section 4.2), groups of h ranks, h = 2 of N = 4: behind a unit's first gather each rank keeps
+// 1/h of it, and all others until the weights change are made of these, within the group.
+//
+//     slot        | s0 s1 s2 s3 |      s: the ranks' shards
+//     secondary   | s0 s1 |            of ranks 0 and 2
+//                         | s2 s3 |    of ranks 1 and 3
 #include <stdlib.h>
 
+#include "decentral/collective/collective_groups.h"
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
@@ -27,17 +35,52 @@ static struct zero_slot *slot_of(struct zero *z, int u) {
     return &z->weight_slots[zero_schedule_slot(&z->schedule, u)];
 }
 
+// The whole of u from the group's secondary shards.
+static void gather_within(struct zero *z, int u, void *whole) {
+    int hpz = zero_hpz(&z->opt);
+    collective_enqueue(z->gather,
+                       &(struct collective_call){.primitive = COLLECTIVE_ALL_GATHER,
+                                                 .stream = z->gather_stream,
+                                                 .send = z->units[u].secondary,
+                                                 .recv = whole,
+                                                 .count = (size_t)(z->opt.layout->units[u].n_pad / hpz),
+                                                 .dt = z->opt.dtype,
+                                                 .team = collective_within(z->source.rank, hpz)});
+}
+
+// From all ranks; in a training pass the rank's part of its group's copy is kept.
+static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
+    int hpz = zero_hpz(&z->opt);
+    collective_all_gather(pass == PASS_EVAL ? z->aside : z->gather, z->gather_stream,
+                          zero_offload_shard(z, u, whole, pass), whole, (size_t)unit_shard(z->opt.layout, u),
+                          z->opt.dtype);
+    if (!hpz || pass == PASS_EVAL) return;
+    int64_t part = z->opt.layout->units[u].n_pad / hpz;
+    dev_copy(z->gather_stream, z->units[u].secondary, zero_at(z, whole, part * (z->source.rank % hpz)),
+             (size_t)part * dtype_size(z->opt.dtype));
+}
+
+static uint64_t moved_within(const struct zero *z, int u) {
+    int64_t n = z->opt.layout->units[u].n_pad, hpz = zero_hpz(&z->opt);
+    return (uint64_t)(n / hpz * (hpz - 1)) * dtype_size(z->opt.dtype);
+}
+
 // Starts the all-gather of u into its slot, which nobody holds.
 static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_slot *s = slot_of(z, u);
     stream_wait_event(z->gather_stream, s->idle);
     stream_wait_event(z->gather_stream, z->units[u].updated);
-    struct collective *c = pass == PASS_EVAL ? z->aside : z->gather;
-    struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {s->idle_at, z->units[u].updated_at}};
+    bool within = zero_hpz(&z->opt) && zero_schedule_again(&z->schedule, u, pass);
+    struct zero_move m = {TRANSFER_WEIGHTS,
+                          u,
+                          within ? moved_within(z, u) : zero_moved(z, u),
+                          {s->idle_at, z->units[u].updated_at}};
     if (pass == PASS_EVAL) zero_turn_begin(z, z->gather_stream, 0);
     s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
-    collective_all_gather(c, z->gather_stream, zero_offload_shard(z, u, s->buf, pass), s->buf,
-                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    if (within)
+        gather_within(z, u, s->buf);
+    else
+        gather_all(z, u, s->buf, pass);
     zero_move_end(z, z->gather_stream, s->move);
     event_record(s->ready, z->gather_stream);
     s->unit = u;

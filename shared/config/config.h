@@ -72,6 +72,8 @@
 //     aio {block_size 1048576, a multiple of 4096; queue_depth 16; DeepSpeed's is 8}: of device "nvme"
 //     zero_optimization.stage3_prefetch_bucket_size ("auto": one unit), or prefetch_bucket_size: elements of weights
 //                  that may be gathered ahead of use; the unit that reaches it is still taken, 0: nothing
+//     zero_optimization.zero_hpz_partition_size (1: off), stage 3: ranks that hold a second copy of the weights between them,
+//                  so that only a unit's first gather of a step goes beyond them
 //     zero_optimization.stage3_max_live_parameters ("auto": any), or max_live_parameters: elements that the slots of
 //                  gathered weights hold at most; one slot there always is
 //
@@ -233,6 +235,7 @@ struct config {
 #define PREFETCH_AUTO -1
     int64_t live_elements;  // stage 3: that slots of weights hold at most, one slot at least; 0: any
     bool no_overlap;        // zero_optimization.overlap_comm is false
+    int64_t hpz;            // stage 3: ranks that hold a secondary copy of the weights between them; 1: none
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
     struct aio_config aio;
     int64_t deadline_ms;  // collectives; = ps.deadline_ms

@@ -186,6 +186,8 @@ static const struct field fields[] = {
           DEFAULT("auto")),
     SIZE("zero_optimization.stage3_max_live_parameters", c.live_elements, live_names, .stage_3 = true,
          .alias = "zero_optimization.max_live_parameters"),
+    NUMBER("zero_optimization.zero_hpz_partition_size", FIELD_I64, c.hpz, 1, 65536, .stage_3 = true,
+           DEFAULT("1")),
     ENUM("zero_optimization.offload_optimizer.device", c.offload_optimizer.device, offload_names),
     BOOL("zero_optimization.offload_optimizer.pin_memory", c.offload_optimizer.pin_memory),
     TEXT("zero_optimization.offload_optimizer.nvme_path", c.offload_optimizer.nvme_path),

@@ -70,7 +70,6 @@ static const struct known known[] = {
     HINT(ZERO("offload_param.buffer_size"), TUNING),
     HINT(ZERO("offload_param.max_in_cpu"), TUNING),
     HINT(ZERO("cpu_offload_use_pin_memory"), NEVER),
-    LATER_BUT(ZERO("zero_hpz_partition_size"), "1", less_memory),
     LATER_BUT(ZERO("mics_shard_size"), "-1", less_memory),
     LATER(ZERO("mics_hierarchical_params_gather"), less_memory),
     REFUSE(ZERO("zero_quantized_weights"), NULL, NULL),

@@ -76,6 +76,7 @@ int config_resolve_offload(struct reading *r) {
         p->device = OFFLOAD_NONE;
         c->prefetch_elements = PREFETCH_AUTO;
         c->live_elements = 0;
+        c->hpz = 1;
     }
     // In fp32 the weights are the masters: they lie where these do.
     if (p->device == OFFLOAD_NVME && o->device == OFFLOAD_CPU && c->dtype == DT_F32) {

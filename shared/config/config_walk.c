@@ -101,7 +101,8 @@ static int read_field(struct reading *r, const struct field *f, const cJSON *v) 
     bool is_auto = cJSON_IsString(v) && !strcmp(v->valuestring, "auto") && f->type != FIELD_ENUM &&
                    f->type != FIELD_SIZE;
     bool says_auto = cJSON_IsString(v) && !strcmp(v->valuestring, "auto");
-    if (f->stage_3 && !says_auto)
+    bool says_off = f->type == FIELD_I64 && cJSON_IsNumber(v) && v->valuedouble == f->low;  // of one rank
+    if (f->stage_3 && !says_auto && !says_off)
         config_note(r, &(struct note){.topic = NOTE_STAGE_3_TUNING, .path = f->path});
     if (!is_auto || f->type == FIELD_TEXT) {
         *state = FIELD_GIVEN;

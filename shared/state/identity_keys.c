@@ -174,6 +174,7 @@ static const struct identity_key keys[] = {
     CONFIG("reduce", R | B),
     CONFIG("zero_optimization.stage3_prefetch_bucket_size", R),
     CONFIG("zero_optimization.stage3_max_live_parameters", R),
+    CONFIG("zero_optimization.zero_hpz_partition_size", R),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),
     CONFIG("parameter_server.servers", R),

@@ -165,15 +165,20 @@ static void prefetch(void **state) {
                 "zero_optimization.max_live_parameters=60000");
 }
 
+// Secondary shards of stage 3.
+static void hpz(void **state) {
+    check_micro(*state, "gpt2.json", "zero:3", 4, 1, "bf16",
+                "1 --set zero_optimization.zero_hpz_partition_size=2");
+    check_micro(*state, "llama.json", "zero:3", 6, 1, "fp32",
+                "2 --set zero_optimization.zero_hpz_partition_size=3");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(local_run),
-        cmocka_unit_test(rings),
-        cmocka_unit_test(stars),
-        cmocka_unit_test(accumulation),
-        cmocka_unit_test(onebit),
-        cmocka_unit_test(prefetch),
-        cmocka_unit_test(accumulation_in_bf16),
+        cmocka_unit_test(local_run), cmocka_unit_test(rings),
+        cmocka_unit_test(stars),     cmocka_unit_test(accumulation),
+        cmocka_unit_test(onebit),    cmocka_unit_test(prefetch),
+        cmocka_unit_test(hpz),       cmocka_unit_test(accumulation_in_bf16),
     };
     return cmocka_run_group_tests_name("ledger", tests, job_setup, job_teardown);
 }

@@ -49,11 +49,12 @@ SAME = {  # none of these may change a bit
         "four": ["--set", "activation_checkpointing.number_checkpoints=4"],
         "host": ["--set", "activation_checkpointing.cpu_checkpointing=true"],
     },
+    "hpz": {"1": [], "2": ["--set", "zero_optimization.zero_hpz_partition_size=2"]},
     "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
 }
 FACTORS = {**BITS, **SAME}
 # What goes with codes of pushed gradients, which the star has.
-CODED = {"topology": "ps:sync", "group": "none", "offload": "none", "overlap": "on"}
+CODED = {"topology": "ps:sync", "group": "none", "offload": "none", "overlap": "on", "hpz": "1"}
 
 
 def possible(case):
@@ -61,6 +62,8 @@ def possible(case):
     if case.get("group") == "2" and case.get("workers") in ("3", "5", "7"):
         return False
     if case.get("code", "none") != "none" and any(case.get(name, only) != only for name, only in CODED.items()):
+        return False
+    if case.get("hpz") == "2" and (case.get("workers") in ("3", "5", "7") or case.get("topology", "zero:3") != "zero:3"):
         return False
     if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
         return False
@@ -145,7 +148,8 @@ class Pairs(unittest.TestCase):
         for rank in found["wire"]:
             self.assertEqual((rank["sent_per_step"], rank["received_per_step"]), (rank["predicted_sent"], rank["predicted_received"]),
                              f"bytes of {rank['role']} {rank['rank']}: {case}")
-            self.assertEqual("across" in rank, case["group"] != "none" and rank["role"] != "server")
+            halves = case["hpz"] == "2" and case["workers"] == "4"  # of two ranks one group is all, and hpZ is off
+            self.assertEqual("across" in rank, (case["group"] != "none" and rank["role"] != "server") or halves)
             across = rank.get("across", {})
             for way in ("sent", "received"):
                 self.assertEqual(across.get(f"{way}_per_step"), across.get(f"predicted_{way}"), f"across groups: {case}")
@@ -160,6 +164,34 @@ class Pairs(unittest.TestCase):
         for case in covering():
             with self.subTest(**case):
                 self.check(case)
+
+    def run_hpz(self, *words):
+        return subprocess.run([STARRING, "train", "--model", "tiny", "--topology", "zero:3", "--workers", "4", "--json", "--dry-run",
+                               "--set", "zero_optimization.zero_hpz_partition_size=2", *words],
+                              capture_output=True, text=True, timeout=300, check=False)
+
+    def test_secondary_shards_keep_gathers_within_the_group(self):
+        base = {name: next(iter(FACTORS[name])) for name in FACTORS}
+        base.update({"workers": "4", "topology": "zero:3", "group": "2"})
+        without, found = self.summary(base), self.summary({**base, "hpz": "2"})
+        self.assertEqual(found["weights_hash"], without["weights_hash"])
+        for a, b in zip(without["wire"], found["wire"]):
+            self.assertLess(b["across"]["sent_per_step"], a["across"]["sent_per_step"])
+            self.assertEqual(b["across"]["predicted_sent_ungrouped"], a["across"]["predicted_sent_ungrouped"])
+        for a, b in zip(without["memory"], found["memory"]):
+            # Two shards of a quarter beside one: 3/4 of the whole for 1/4.
+            self.assertEqual(b["peak"]["parameter"], 3 * a["peak"]["parameter"])
+
+    def test_what_secondary_shards_do_not_go_with(self):
+        self.assertEqual(self.run_hpz().returncode, 0)
+        for words, text in ((["--workers", "3"], "--workers 3 ranks are not groups of 2"),
+                            (["--workers", "8", "--reduce-group", "4"], "reduce_group is 4"),
+                            (["--set", "reduce=native"], '"native"'),
+                            (["--device", "cuda", "--collective", "nccl"], "over NCCL")):
+            done = self.run_hpz(*words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn("zero_hpz_partition_size 2: ", done.stderr)
+            self.assertIn(text, done.stderr)
 
     def test_what_is_compared_differs_where_it_should(self):
         base = {name: next(iter(FACTORS[name])) for name in FACTORS}

@@ -74,6 +74,29 @@ static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
     expect(&tied, all, 2, LIST(1, 1, 1, 1, 1, 1), LIST(0, 0, 0, 0, 0, 0));
 }
 
+// What hpZ keeps within a group: all gathers of a unit but its first after an update.
+static void test_which_gathers_are_not_the_first(void **state) {
+    (void)state;
+    struct zero_gathers g[UNITS];
+    const struct zero_prefetch one = {0};
+    for (int tie = 0; tie < 2; tie++)
+        for (int64_t micro = 1; micro < 4; micro++) {
+            zero_schedule_step(tie ? &tied : &plain, &one, micro, g);
+            for (int u = 0; u < UNITS; u++) assert_int_equal(g[u].again, g[u].forward + g[u].backward - 1);
+        }
+    struct zero_schedule s;
+    zero_schedule_open(&s, &plain, &one);
+    zero_schedule_gathered(&s, 2, PASS_EVAL);
+    assert_false(zero_schedule_again(&s, 2, PASS_FORWARD));
+    zero_schedule_gathered(&s, 2, PASS_FORWARD);
+    assert_true(zero_schedule_again(&s, 2, PASS_BACKWARD));
+    assert_false(zero_schedule_again(&s, 2, PASS_EVAL));
+    assert_false(zero_schedule_again(&s, 4, PASS_BACKWARD));
+    zero_schedule_forget(&s);
+    assert_false(zero_schedule_again(&s, 2, PASS_FORWARD));
+    zero_schedule_close(&s);
+}
+
 // A use with what is gathered ahead of it. in_use: its slot must stay its own.
 static void use(struct zero_schedule *s, int u, enum pass pass) {
     int next = pass == PASS_BACKWARD ? u - 1 : u + 1;
@@ -120,6 +143,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slots_of_a_budget),
         cmocka_unit_test(test_what_a_turn_leaves_is_not_gathered_again),
+        cmocka_unit_test(test_which_gathers_are_not_the_first),
         cmocka_unit_test(test_nothing_in_use_is_overwritten),
         cmocka_unit_test(test_evaluation_is_apart),
     };

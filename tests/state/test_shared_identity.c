@@ -105,7 +105,7 @@ static const struct {
      "program model.init_std recovery.resumed topology medium steps eval_every "
      "eval_every_seconds eval_batches target_loss trouble.straggle trouble.delay "
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
-     "zero_optimization.overlap_comm ring.collective parameter_server.servers parameter_server.threads "
+     "zero_optimization.zero_hpz_partition_size zero_optimization.overlap_comm ring.collective parameter_server.servers parameter_server.threads "
      "parameter_server.partition_bytes parameter_server.replicate "
      "recovery.checkpoint_every recovery.checkpoint_background recovery.checkpoint_keep "
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
@@ -168,6 +168,8 @@ static const struct change changes[] = {
      "zero_optimization.stage3_prefetch_bucket_size", R, "1000000", "auto"},
     {"\"zero_optimization\": {\"stage3_max_live_parameters\": 5e6}",
      "zero_optimization.stage3_max_live_parameters", R, "5000000", "auto"},
+    {"\"zero_optimization\": {\"zero_hpz_partition_size\": 2}", "zero_optimization.zero_hpz_partition_size",
+     R, "2", "1"},
     {"\"zero_optimization\": {\"overlap_comm\": false}", "zero_optimization.overlap_comm", R, "false",
      "true"},
     {"\"data_types\": {\"grad_accum_dtype\": \"fp16\"}", "data_types.grad_accum_dtype", R | B, "fp16",

@@ -216,6 +216,7 @@ static int check_machine(const struct config *c) {
             "\"reduce_group\": \"host\": the ranks of a machine must be known and follow each other (mpirun --map-by "
             "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
     if (c->reduce_native && check_native(c)) return -1;
+    if (config_check_folders(c)) return -1;
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }

@@ -269,6 +269,9 @@ struct config *config_load(const struct topology_table *t, const char *path, con
 // The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
 char *config_to_json(const struct config *c);
 void config_destroy(struct config **c);
+// Whether this machine has the directories of device "nvme": of a run that begins here, not of one that is read about. -1
+// after saying what to do.
+int config_check_folders(const struct config *c);
 // Sets the keys of a section ("cuda") to their defaults. Which of them had another value, for people
 // ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
 char *config_reset_section(struct config *c, const char *section);

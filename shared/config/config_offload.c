@@ -17,20 +17,32 @@ static const char optimizer_key[] = "zero_optimization.offload_optimizer",
 
 static int check_folder(const struct reading *r, const char *device, const char *section,
                         const struct offload_config *o) {
-    struct stat st;
     char from[128];
+    if (o->device != OFFLOAD_NVME || o->nvme_path) return 0;
+    return fail(
+        "%s: %s: device \"nvme\" needs a directory to write to, and nvme_path is missing: give it with --set "
+        "%s.nvme_path=DIR, or turn it off with --set %s.device=none",
+        config_origin(r, device, from), section, section, section);
+}
+
+static int check_machine(const char *section, const struct offload_config *o) {
+    struct stat st;
     const char *folder = o->nvme_path;
-    const char *why = !folder                ? "is missing"
-                      : stat(folder, &st)    ? "does not exist"
+    if (o->device != OFFLOAD_NVME) return 0;
+    const char *why = stat(folder, &st)      ? "does not exist"
                       : !S_ISDIR(st.st_mode) ? "is no directory"
                       : access(folder, W_OK) ? "cannot be written"
                                              : NULL;
-    if (o->device != OFFLOAD_NVME || !why) return 0;
+    if (!why) return 0;
     return fail(
-        "%s: %s: device \"nvme\" needs a directory to write to, and nvme_path %s%s%s: give it with --set "
-        "%s.nvme_path=DIR, or turn it off with --set %s.device=none",
-        config_origin(r, device, from), section, folder ? folder : "", folder ? " " : "", why, section,
-        section);
+        "%s: device \"nvme\" needs a directory to write to, and nvme_path %s %s: give it with --set %s.nvme_path=DIR, "
+        "or turn it off with --set %s.device=none",
+        section, folder, why, section, section);
+}
+
+int config_check_folders(const struct config *c) {
+    if (check_machine(optimizer_key, &c->offload_optimizer)) return -1;
+    return check_machine(param_key, &c->offload_param);
 }
 
 static int check_blocks(const struct reading *r) {

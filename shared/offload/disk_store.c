@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
@@ -103,10 +104,19 @@ static int say_failed(const struct disk_store *s, const struct request *r, const
         *s->key ? " with " : "", s->key);
 }
 
+// A write behind the end would make a cut file whole again, with zeros for what was lost. The file has no name.
+static bool is_cut(const struct disk_store *s, struct disk_trouble *why) {
+    struct stat st;
+    if (fstat(s->fd, &st) || st.st_nlink || (size_t)st.st_size >= s->bytes) return false;
+    *why = (struct disk_trouble){.offset = (size_t)st.st_size};
+    return true;
+}
+
 static int transfer(const struct request *r) {
     struct disk_store *s = r->owner;
     struct disk_transfer t = {s->fd, r->write, s->direct, r->buf, r->offset, r->bytes};
     struct disk_trouble why = {0};
+    if (is_cut(s, &why)) return say_failed(s, r, &why);
     struct disk_lane *lane = lane_take(s);
     int rc = s->way->run(lane, &t, &why);
     lane_give(s, lane);

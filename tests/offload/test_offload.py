@@ -161,6 +161,8 @@ class Disk(Offload):
 
     def test_no_directory(self):
         self.assert_refused(["--topology", "zero:1", *self.offload(device="nvme")], "nvme_path is missing")
+        self.assert_refused(["--topology", "zero:1", *self.offload(device="nvme", nvme_path="/no/such/dir")], "nvme_path /no/such/dir does not exist")
+        self.assert_refused(["--topology", "zero:1", *self.offload(device="nvme", nvme_path="/dev/null")], "nvme_path /dev/null is no directory")
 
 
 class Weights(Offload):

@@ -69,6 +69,9 @@ struct model {
     float *rope;                // (T,D/2,2); NULL: no rotary positions
     float *loss;                // (R)
     double *loss_sum;           // (1)
+    bool watches;               // takes the counts of grad_watch.h:
+    struct exact_sum *watch;    // (tensors)
+    void *watch_rest;           // (tensors, SUMSQ_BLOCK) behind a tensor's last whole block, then zeros
     void *logits;               // (chunk,VP) in rows of VS elements
     int64_t VS;                 // V and the classes reserved behind it
     int64_t VP;                 // what the head's products run over: V on CPUs, VS on GPUs

@@ -89,6 +89,7 @@ static struct model *model_shell(const struct model_options *o) {
     m->U = model_up_width(s);
     set_head(m, o);
     m->forward_only = o->forward_only;
+    m->watches = o->watch_gradients;
     if (!o->forward_only) m->recompute = o->recompute;
     m->keeps_act = s->traits.mlp == MLP_GELU && on_gpu(o) && !o->recompute.gelu_apart;
     m->blocks = xcalloc((size_t)s->layers, sizeof *m->blocks);

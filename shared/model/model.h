@@ -26,6 +26,7 @@ struct model_options {
     int64_t micro_batches;  // of a step, added in the gradients themselves; 0: 1
     int64_t logits_bytes;   // of a chunk of logits, at most; 0: the device's rule (shared/model/head_plan.h)
     bool gpu;               // where dev is NULL: the device's memory is not the host's
+    bool watch_gradients;   // grad_watch.h will be asked which tensor's gradient is not finite
     struct recompute_options recompute;  // what the backward computes again; nothing where forward_only
     // Nothing will be trained: no memory for gradients and losses, one for all blocks' activations, and
     // sequences may be shorter than seq. Only model_set_tokens, model_forward (without want_loss) and

@@ -34,5 +34,9 @@ void scaler_init(struct scaler *s, const struct scaler_config *c);
 // the run there (raise_error_at_min_scale), and so must the loop; the state is then unchanged. A static scale
 // never fails.
 int scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow);
+// The next overflow ends the run.
+bool scaler_at_end(const struct scaler *s, const struct scaler_config *c);
+// Logs that it has, and which gradient ("", or "whose: "); returns -1.
+int scaler_ended(const struct scaler *s, const struct scaler_config *c, const char *where);
 
 #endif

@@ -10,12 +10,14 @@
 #include "shared/data/tokenizer_files.h"
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/model/grad_watch.h"
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint_read.h"
 #include "shared/state/weights_hash.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
+#include "shared/train/overflow.h"
 #include "shared/train/saver.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
@@ -29,6 +31,7 @@ struct train {
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
+    bool watched;     // the step under way, whose overflow would end the run
     int64_t updates;  // applied so far
     int skipped_in_a_row;
     bool leaving;  // some rank was asked to
@@ -81,7 +84,7 @@ static int forward(struct train *x) {
     return 0;
 }
 
-static int backward(struct train *x) {
+static int backward(struct train *x, int micro) {
     struct topology *t = x->t;
     int last = x->l->count - 1;
     for (int u = last; u >= 0; u--) {
@@ -93,6 +96,7 @@ static int backward(struct train *x) {
         hinder_before(x->hinder);
         model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
         hinder_after(x->hinder);
+        if (x->watched) grad_watch_unit(x->model, u, view.grad, micro);
         if (topology_grad_ready(t, u)) return -1;
     }
     return 0;
@@ -118,6 +122,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->step = step;
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
+    x->watched = scaler_at_end(&x->scaler, &x->c->scaler);
     x->t->loss_scale = in->loss_scale;
     if (read_batch(x, step)) return step_failed(x, step);
     hinder_step(x->hinder, x->t->rank, step);
@@ -128,7 +133,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
         model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
         if (forward(x)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
-        if (backward(x)) return -1;
+        if (backward(x, k)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     batch_feed_sent(x->feed, step);
@@ -147,12 +152,9 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
 
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
 static int judge(struct train *x, int64_t step, const struct step_stats *stats) {
-    if (!stats->skipped) {
-        x->updates++;
-        x->skipped_in_a_row = 0;
-    } else {
-        x->skipped_in_a_row++;
-    }
+    if (!stats->skipped) x->updates++;
+    x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
+    if (x->watched && stats->skipped) return overflow_end(x->t, x->model, &x->scaler, &x->c->scaler);
     if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
     if (x->skipped_in_a_row >= DIVERGED_STEPS)
         return fail(
@@ -315,6 +317,7 @@ struct model_options train_model_options(const struct config *c, const struct mo
                               .micro_batches = config_added_in_place(c),
                               .logits_bytes = c->logits_bytes,
                               .gpu = c->device == DEVICE_CUDA,
+                              .watch_gradients = c->scaler.enabled && c->scaler.static_scale <= 0,
                               .recompute = c->recompute};
     o.recompute.gelu_apart = c->cuda.gelu == CUDA_GELU_APART;
     return o;

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""A gradient that overflows at the minimum loss scale ends the run with rank and tensor, in every topology."""
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STARRING = os.environ.get("STARRING") or os.path.join(HERE, "..", "..", "build", "starring")
+SETTINGS = ["train", "--model", "tiny", "--data", "demo", "--dtype", "fp16", "--steps", "20", "--seq", "64", "--lr", "1e6", "--seed", "1",
+            "--set", "gradient_clipping=0", "--set", "fp16.initial_scale_power=2", "--set", "fp16.min_loss_scale=4",
+            "--set", "fp16.hysteresis=1", "--set", "eval_batches=none", "--no-weights", "--quiet", "--force"]
+
+
+class Overflow(unittest.TestCase):
+    def ends(self, *args):
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run([STARRING, *SETTINGS, *args, "--out", os.path.join(out, "run")], capture_output=True, text=True,
+                                  timeout=300)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        found = re.search(r"step 2: a gradient is not finite although the fp16 loss scale is at its minimum 4: rank (\d+) has (\d+) "
+                          r"such values in ([a-z0-9_.]+), its first such tensor(.*?); the run ends here", done.stderr)
+        self.assertTrue(found, done.stderr)
+        self.assertEqual(found.group(3), "embedding.wte")
+        self.assertGreater(int(found.group(2)), 0)
+        return int(found.group(1)), found.group(4)
+
+    def test_local(self):
+        self.assertEqual(self.ends("--topology", "local"), (0, ""))
+
+    def test_ring(self):
+        for stage in range(4):
+            rank, others = self.ends("--topology", f"zero:{stage}", "--workers", "3")
+            self.assertEqual((rank, others), (0, ", and 2 other ranks have some too"))
+
+    def test_accumulation(self):
+        self.ends("--topology", "zero:2", "--workers", "2", "--set", "gradient_accumulation_steps=2")
+
+    def test_star(self):
+        rank, others = self.ends("--topology", "ps:sync", "--workers", "2")
+        self.assertEqual((rank, others), (0, ", and 1 other rank has some too"))
+
+    def test_async(self):
+        rank, others = self.ends("--topology", "ps:async", "--workers", "2")
+        self.assertIn(rank, (0, 1))
+        self.assertEqual(others, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

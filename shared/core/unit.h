@@ -55,6 +55,11 @@ struct layout {
 // Called by the model with the tensors of each unit in order; sets offsets, n, n_pad, totals.
 void layout_finish(struct layout *l, int world);
 void layout_destroy(struct layout **l);
+static inline int64_t layout_tensors(const struct layout *l) {
+    int64_t n = 0;
+    for (int u = 0; u < l->count; u++) n += l->units[u].count;
+    return n;
+}
 static inline int64_t unit_shard(const struct layout *l, int u) { return l->units[u].n_pad / l->world; }
 
 // xxh64 over (unit, tensor names, shapes, offsets, reserved elements, n_pad, dtype): two programs with equal

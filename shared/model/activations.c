@@ -1,7 +1,6 @@
 #include "shared/model/activations.h"
 
 #include "shared/core/sizes.h"
-#include "shared/model/grad_watch.h"
 
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -78,8 +77,8 @@ static void carve_gradients(struct model *m) {
     m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
     if (m->apart) m->head_share = m->d_mlp;
     if (!m->watches) return;
-    m->watch = take(m, MEM_WORKSPACE, grad_watch_tensors(m->layout), 1, sizeof *m->watch);
-    m->watch_rest = take(m, MEM_WORKSPACE, grad_watch_tensors(m->layout), SUMSQ_BLOCK, e);
+    m->watch = take(m, MEM_WORKSPACE, layout_tensors(m->layout), 1, sizeof *m->watch);
+    m->watch_rest = take(m, MEM_WORKSPACE, layout_tensors(m->layout), SUMSQ_BLOCK, e);
 }
 
 static size_t scratch_bytes(const struct model *m) {

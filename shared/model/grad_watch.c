@@ -36,7 +36,7 @@ void grad_watch_unit(struct model *m, int u, const void *grad, int micro) {
 }
 
 int grad_watch_read(struct model *m, struct grad_watched *out) {
-    int64_t n = grad_watch_tensors(m->layout);
+    int64_t n = layout_tensors(m->layout);
     struct exact_sum *sums = xcalloc((size_t)n, sizeof *sums);
     *out = (struct grad_watched){.tensor = -1};
     dev_copy(m->s, sums, m->watch, (size_t)n * sizeof *sums);

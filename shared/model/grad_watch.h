@@ -1,21 +1,14 @@
 // Which tensor's gradient is not finite: one count a tensor, of this rank's own gradients before any sum over ranks. Only
-// the steps that the next overflow ends are watched: others cost nothing but the counts' memory.
+// the steps that the next overflow ends are watched: others cost nothing but the counts' memory (class workspace, of a
+// model that was created with watch_gradients).
 #ifndef STARRING_SHARED_MODEL_GRAD_WATCH_H
 #define STARRING_SHARED_MODEL_GRAD_WATCH_H
 
 #include <stdint.h>
 
-#include "kernels/exact_sum.h"
 #include "shared/core/unit.h"
 
 struct model;
-
-// Bytes of a layout's counts (in the class workspace of the model that was created with watch_gradients).
-static inline int64_t grad_watch_tensors(const struct layout *l) {
-    int64_t n = 0;
-    for (int u = 0; u < l->count; u++) n += l->units[u].count;
-    return n;
-}
 
 // Behind model_backward of unit u, before the gradient goes on its way; enqueues. grad: as model_backward left it.
 // micro: the step's micro-batch, 0 for the first.

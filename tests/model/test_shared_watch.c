@@ -117,7 +117,7 @@ static void every_tensor(struct rig *r) {
             }
         }
     }
-    assert_int_equal(place, grad_watch_tensors(r->layout));
+    assert_int_equal(place, layout_tensors(r->layout));
 }
 
 static void test_every_tensor(void **unused) {
@@ -146,7 +146,7 @@ static void test_micro_batches(void **unused) {
     watch_all(&r, 1);
     finds(&r, place, 1);
     watch_all(&r, 0);
-    finds(&r, grad_watch_tensors(r.layout) - r.layout->units[last].count, 1);
+    finds(&r, layout_tensors(r.layout) - r.layout->units[last].count, 1);
     close_rig(&r);
 }
 

@@ -13,7 +13,7 @@
 
 struct proposal {
     struct config c;  // texts are the original's
-    char flags[128];
+    char flags[320];
     double bytes;  // of a worker where that is limited, else on the first GPU, or without one on the host
 };
 
@@ -112,9 +112,34 @@ static bool with_bf16(struct search *q, struct proposal *p) {
     return fits(q, p);
 }
 
+// The same bits, for more time.
+static bool with_recomputation(struct search *q, struct proposal *p) {
+    if (p->c.recompute.kind != RECOMPUTE_NONE) return false;
+    p->c.recompute.kind = RECOMPUTE_CHEAP;
+    bool ok = fits(q, p);
+    if (!ok) p->c.recompute.kind = RECOMPUTE_BLOCK;
+    ok = ok || fits(q, p);
+    add_flag(p, ok && p->c.recompute.kind == RECOMPUTE_CHEAP
+                    ? "--set activation_checkpointing.recompute=cheap"
+                    : "--set activation_checkpointing.recompute=block");
+    return ok;
+}
+
+// Likewise. A disk is not proposed: which, only the user knows.
+static bool with_offload(struct search *q, struct proposal *p) {
+    if (!p->c.row->takes_stage || p->c.variant == 0 || p->c.offload_optimizer.device) return false;
+    p->c.offload_optimizer.device = OFFLOAD_CPU;
+    add_flag(p, "--set zero_optimization.offload_optimizer.device=cpu");
+    bool ok = fits(q, p);
+    if (ok || p->c.variant < 3 || p->c.offload_param.device) return ok;
+    p->c.offload_param.device = OFFLOAD_CPU;
+    add_flag(p, "--set zero_optimization.offload_param.device=cpu");
+    return fits(q, p);
+}
+
 // Workers last: fewer of them is a different experiment.
-static bool (*const changes[])(struct search *, struct proposal *) = {with_stage, with_batch, with_bf16,
-                                                                      with_workers};
+static bool (*const changes[])(struct search *, struct proposal *) = {
+    with_stage, with_recomputation, with_offload, with_batch, with_bf16, with_workers};
 #define CHANGES (sizeof changes / sizeof *changes)
 
 static void say(char **text, const struct proposal *p) {
@@ -144,7 +169,7 @@ char *memory_advice(const struct memory_question *q) {
     if (!found) {
         free(text);
         text = xstrdup(
-            "  No stage, micro-batch, dtype or number of workers of this run fits here: take a smaller "
+            "  No stage, recomputation, offload, micro-batch, dtype or number of workers of this run fits here: take a smaller "
             "--model, a shorter --seq, or more machines\n");
     }
     char *whole = xasprintf("%s  --dry-run predicts it without training\n", text);

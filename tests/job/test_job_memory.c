@@ -196,6 +196,26 @@ static void a_worker_keeps_to_its_device_memory(void **state) {
     }
 }
 
+// What costs time and changes no bit is proposed too, and holds.
+static void recomputation_and_offload_are_proposed(void **state) {
+    static const char *const flags[] = {"--set activation_checkpointing.recompute=",
+                                        "--set zero_optimization.offload_optimizer.device=cpu"};
+    long long bytes = device_bytes(*state, "zero:3");
+    struct job_output o = job_run(*state, LIMITED "--device-memory %lld --out run", "zero:3", bytes - 1);
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(o.err, flags[i]), *end = at ? strstr(at, " (") : NULL;
+        if (!end) fail_msg("%s is not proposed: %s", flags[i], o.err);
+        char *taken = xasprintf("%.*s", (int)(end - at), at);
+        struct job_output run =
+            job_run(*state, LIMITED "--device-memory %lld --out run %s", "zero:3", bytes - 1, taken);
+        if (run.status) fail_msg("%s: %s", taken, run.err);
+        job_output_free(&run);
+        job_remove(*state, "run");
+        free(taken);
+    }
+    job_output_free(&o);
+}
+
 static void device_memory_is_a_size(void **state) {
     static const char *const texts[] = {"6GB", "0", "-1", "none", "1e9x"};
     for (int i = 0; i < 5; i++) {
@@ -251,6 +271,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(one_rank_of_a_machine_speaks, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_bench_is_compared_too, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_worker_keeps_to_its_device_memory, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(recomputation_and_offload_are_proposed, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(device_memory_is_a_size, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(only_auto_and_off, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_gpu_has_its_own_limit, job_setup, job_teardown),

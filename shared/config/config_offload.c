@@ -54,20 +54,39 @@ static int check_blocks(const struct reading *r) {
                 config_origin(r, key, from), key, bytes, (bytes / 4096 + 1) * 4096);
 }
 
-// A word of old is "device": "cpu" where no device is named.
-static const char *translate(struct reading *r, const char *key, const char *old, bool asked,
-                             struct offload_config *o) {
-    if (!asked || config_state(r, key) != FIELD_ABSENT) return key;
-    o->device = OFFLOAD_CPU;
-    return old;
+// A word of old is "device": "cpu" where no device is named. Given both ways it must be the same twice, unless the command
+// line says one of them over the file. *key: whose origin is told. 0, or -1 after fail().
+static int translate(const struct reading *r, const char **key, const char *old, bool asked,
+                     struct offload_config *o) {
+    static const char *const names[] = {"none", "cpu", "nvme"};
+    char from[128], old_from[128];
+    enum offload_device meant = asked ? OFFLOAD_CPU : OFFLOAD_NONE;
+    if (config_state(r, old) == FIELD_ABSENT) return 0;
+    if (config_state(r, *key) == FIELD_ABSENT) {
+        if (asked) *key = old;
+        o->device = meant;
+        return 0;
+    }
+    bool from_file = config_origin(r, *key, from) == r->file;
+    bool old_from_file = config_origin(r, old, old_from) == r->file;
+    if (from_file == old_from_file && o->device != meant)
+        return fail("%s: %s is %s, the old word for %s \"%s\", and that is \"%s\": leave one of them out",
+                    config_origin(r, old, old_from), old, asked ? "true" : "false", *key, names[meant],
+                    names[o->device]);
+    if (!from_file || old_from_file) return 0;
+    *key = old;
+    o->device = meant;
+    return 0;
 }
 
 int config_resolve_offload(struct reading *r) {
     struct config *c = &r->d->c;
     struct offload_config *o = &c->offload_optimizer, *p = &c->offload_param;
-    const char *optimizer = translate(r, optimizer_device, old_optimizer, r->d->cpu_offload, o);
-    const char *param = translate(r, param_device, old_param, r->d->cpu_offload_param, p);
+    const char *optimizer = optimizer_device, *param = param_device;
     char from[128];
+    if (translate(r, &optimizer, old_optimizer, r->d->cpu_offload, o) ||
+        translate(r, &param, old_param, r->d->cpu_offload_param, p))
+        return -1;
     if (check_blocks(r) || check_folder(r, optimizer, optimizer_key, o) ||
         check_folder(r, param, param_key, p))
         return -1;

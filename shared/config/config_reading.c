@@ -13,8 +13,11 @@ static bool covers(const char *path, const char *full) {
 }
 
 static const struct config_override *override_of(const struct reading *r, const char *path) {
-    for (size_t i = r->override_count; i > 0; i--)
-        if (covers(r->overrides[i - 1].path, path)) return &r->overrides[i - 1];
+    for (size_t i = r->override_count; i > 0; i--) {
+        const struct config_override *o = &r->overrides[i - 1];
+        const struct field *f = field_find(o->path);  // which may be given by its other name
+        if (covers(f ? f->path : o->path, path)) return o;
+    }
     return NULL;
 }
 

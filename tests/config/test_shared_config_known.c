@@ -89,6 +89,50 @@ static void test_report(void **state) {
     config_destroy(&c);
 }
 
+// A key has one value, whichever of its names gives it: two in a file must agree, and the command line is above the file.
+static void test_two_names(void **state) {
+    (void)state;
+    refuse(
+        "{\"zero_optimization\": {\"stage\": 3, \"stage3_prefetch_bucket_size\": 5, \"prefetch_bucket_size\": 7}}",
+        "zero_optimization.prefetch_bucket_size is 7 and zero_optimization.stage3_prefetch_bucket_size is 5|leave one");
+    refuse("{\"zero_optimization\": {\"max_live_parameters\": 7, \"stage3_max_live_parameters\": 5}}",
+           "max_live_parameters is 7|stage3_max_live_parameters is 5");
+    refuse("{\"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": false}}",
+           "bfloat16|bf16|two names of one key");
+    refuse(
+        "{\"zero_optimization\": {\"stage\": 1, \"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"none\"}}}",
+        "cpu_offload is true|zero_optimization.offload_optimizer.device \"cpu\"|that is \"none\"|leave one");
+    refuse(
+        "{\"zero_optimization\": {\"stage\": 1, \"cpu_offload\": false, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
+        "cpu_offload is false|\"none\"|that is \"cpu\"");
+    refuse(
+        "{\"zero_optimization\": {\"cpu_offload_param\": true, \"offload_param\": {\"device\": \"nvme\"}}}",
+        "cpu_offload_param is true|that is \"nvme\"");
+    static const char both[] =
+        "{\"zero_optimization\": {\"stage\": 3, \"prefetch_bucket_size\": 5e1, \"stage3_prefetch_bucket_size\": 50,"
+        "\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}, \"max_live_parameters\": null,"
+        "\"stage3_max_live_parameters\": 9}, \"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": true}}";
+    struct config *c = accept(both);
+    assert_string_equal(said, "");
+    assert_int_equal(c->prefetch_elements, 50);
+    assert_int_equal(c->live_elements, 9);
+    assert_int_equal(c->dtype, DT_BF16);
+    assert_int_equal(c->offload_optimizer.device, OFFLOAD_CPU);
+    config_destroy(&c);
+    static const char file[] =
+        "{\"zero_optimization\": {\"stage\": 3, \"stage3_prefetch_bucket_size\": 5, \"offload_optimizer\": {\"device\": \"cpu\"}}}";
+    static const struct config_override over[] = {{"zero_optimization.prefetch_bucket_size", "7", NULL},
+                                                  {"zero_optimization.cpu_offload", "false", NULL}};
+    c = load(file, over, 2);
+    assert_non_null(c);
+    assert_int_equal(c->prefetch_elements, 7);
+    assert_int_equal(c->offload_optimizer.device, OFFLOAD_NONE);
+    config_destroy(&c);
+    static const struct config_override wrong[] = {{"zero_optimization.prefetch_bucket_size", "-7", NULL}};
+    assert_null(load(file, wrong, 1));
+    assert_words(error_last(), "--set: zero_optimization.stage3_prefetch_bucket_size", "whose word it was");
+}
+
 // A folder for NVMe offload must be there; the device is one of three.
 static void test_offload(void **state) {
     (void)state;
@@ -177,11 +221,9 @@ static void test_activation_checkpointing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_keys),
-        cmocka_unit_test(test_report),
-        cmocka_unit_test(test_offload),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_activation_checkpointing),
+        cmocka_unit_test(test_known_keys),   cmocka_unit_test(test_report),
+        cmocka_unit_test(test_two_names),    cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_help),         cmocka_unit_test(test_activation_checkpointing),
         cmocka_unit_test(test_what_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

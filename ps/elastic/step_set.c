@@ -73,9 +73,11 @@ bool step_set_fix(struct step_set *s) {
 
 uint64_t step_set_fixed(const struct step_set *s) { return s->set; }
 
-int step_set_close(struct step_set *s, bool skipped, bool admits) {
+void step_set_close(struct step_set *s, bool skipped, bool admits) {
     struct train_state *x = &s->state;
-    if (scaler_update(&x->scaler, &s->o.scaler, skipped)) return -1;
+    // At its end it is the workers that end the run: they know whose gradient it was, and of which tensor.
+    if (!skipped || !scaler_at_end(&x->scaler, &s->o.scaler))
+        scaler_update(&x->scaler, &s->o.scaler, skipped);
     x->step++;
     x->dealt += s->o.own * elastic_count(s->members);
     x->skipped_in_a_row = skipped ? x->skipped_in_a_row + 1 : 0;
@@ -85,7 +87,6 @@ int step_set_close(struct step_set *s, bool skipped, bool admits) {
     s->members = s->live;
     s->reported = s->set = 0;
     for (int i = 0; i < s->o.shards; i++) s->arrived[i] = 0;
-    return 0;
 }
 
 // ---------------------------------------------------------------- state

@@ -76,8 +76,9 @@ void step_set_arrived(struct step_set *s, int shard, uint64_t workers);
 bool step_set_fix(struct step_set *s);
 // The fixed set, or 0 before.
 uint64_t step_set_fixed(const struct step_set *s);
-// The next step opens. admits: who asked belongs to it; else it waits on. 0, or -1 after logging (the loss scale is at its minimum).
-int step_set_close(struct step_set *s, bool skipped, bool admits);
+// The next step opens. admits: who asked belongs to it; else it waits on. A loss scale that is skipped at its
+// minimum stays: the workers end the run there.
+void step_set_close(struct step_set *s, bool skipped, bool admits);
 
 // ---- state
 uint64_t step_set_live(const struct step_set *s);

@@ -87,22 +87,21 @@ static double mean_loss(const struct rounds *c) {
 }
 
 // The step is over: who belongs to the next one is told with it.
-static int close_set(struct rounds *c, bool skipped) {
+static void close_set(struct rounds *c, bool skipped) {
     struct step_deal deal = {.contributors = elastic_count(step_set_fixed(c->set))};
     uint64_t before = step_set_live(c->set);
     bool more = c->round.step + 1 < c->o.config->steps && !c->members->stop;
     absences_step(c->absences, c->round.step + 1, step_set_fixed(c->set));
-    if (step_set_close(c->set, skipped, more) != 0) return core_fail(c->error, "%s", error_last());
+    step_set_close(c->set, skipped, more);
     deal.members = step_set_members(c->set);
     deal.state = *step_set_state(c->set);
     deal_write(&deal, &c->step_done);
     uint64_t came = deal.members & ~before;
-    if (!came) return 0;
+    if (!came) return;
     c->joined = (struct wire_header){.kind = WIRE_JOINED, .step = deal.state.step, .seq = c->gather.seq};
     deal_write(&deal, &c->joined);
     for (int w = 0; w < c->workers; w++)
         if (came & elastic_bit(w)) port_tell(&c->o.port, w, &c->joined);
-    return 0;
 }
 
 static struct step_figures figures_of(struct rounds *c, double loss, const struct update_scalars *s) {
@@ -142,7 +141,7 @@ static int decide(struct rounds *c) {
                                         .peers_ready_ns = r->ready_ns};
     c->figures = figures_of(c, loss, &s);
     tell_shards(c, &c->decision);
-    if (c->set && close_set(c, s.skip != 0) != 0) return -1;
+    if (c->set) close_set(c, s.skip != 0);
     tell_workers(c, &c->step_done);
     round_clear(c, r->step + 1);
     return 0;

@@ -84,8 +84,11 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->data = data_open(&d);
     if (!j->data) return -1;
     if (data_train_tokens(j->data) < c->seq + 1)
-        return fail("data %s: %lld training tokens are fewer than --seq %lld + 1", c->data,
-                    (long long)data_train_tokens(j->data), (long long)c->seq);
+        return fail(
+            "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "
+            "text or a smaller --seq, or hold out less with data.val_fraction",
+            c->data, (long long)data_train_tokens(j->data), (long long)data_val_tokens(j->data),
+            (long long)c->seq);
     return 0;
 }
 

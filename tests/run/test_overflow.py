@@ -41,6 +41,10 @@ class Overflow(unittest.TestCase):
         rank, others = self.ends("--topology", "ps:sync", "--workers", "2")
         self.assertEqual((rank, others), (0, ", and 1 other rank has some too"))
 
+    def test_elastic(self):
+        rank, _ = self.ends("--topology", "ps:sync", "--workers", "3", "--elastic", "1:3")
+        self.assertIn(rank, (0, 1, 2))
+
     def test_async(self):
         rank, others = self.ends("--topology", "ps:async", "--workers", "2")
         self.assertIn(rank, (0, 1))

@@ -32,6 +32,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                               .elements = c->prefetch_elements,
                                               .live = c->live_elements},
                                  .accumulation = c->accumulation,
+                                 .no_sync = c->no_sync,
                                  .sums_in_fp32 = config_sums_in_fp32(c),
                                  .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
                                              .page_locked = c->offload_optimizer.pin_memory,
@@ -145,12 +146,25 @@ static int check_onebit(const struct config *c) {
         c->optimizer.row->name, c->variant);
 }
 
+// One reduction a step is for stages that have several.
+static int check_no_sync(const struct config *c) {
+    if (c->variant < 2)
+        return fail("ring.no_sync: zero:%d reduces whole gradients once a step in any case; leave it out",
+                    c->variant);
+    if (c->accumulation < 2)
+        return fail(
+            "ring.no_sync: a step of one micro-batch reduces once in any case; leave it out, or set "
+            "gradient_accumulation_steps above 1");
+    return 0;
+}
+
 // What the ranks of a ring talk through, and what they are.
 static int check(const struct config *c) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
     if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
     if (c->reduce_group && check_groups(c)) return -1;
     if (check_hpz(c)) return -1;
+    if (c->no_sync && check_no_sync(c)) return -1;
     if (c->optimizer.row->onebit && check_onebit(c)) return -1;
     if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
         return fail(
@@ -234,8 +248,8 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    const struct zero_policy *p = zero_policy_of(c->variant);
     struct zero_options o = options_of(c, NULL);
+    const struct zero_policy *p = zero_policy_for(&o);
     const struct collective_source source = {.size = c->workers};
     o.source = &source;
     struct topology_formula f;

@@ -202,7 +202,7 @@ static int check_options(const struct zero_options *o) {
 
 int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
     if (check_options(o) != 0) return -1;
-    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_of(o->stage)};
+    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
     z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
     arena_init(&z.arena, NULL);
     zero_weights_open(&z);
@@ -230,7 +230,7 @@ struct topology *zero_create(const struct zero_options *o) {
     z->opt = opt;
     z->source = *o->source;
     z->opt.source = &z->source;
-    z->policy = zero_policy_of(o->stage);
+    z->policy = zero_policy_for(o);
     z->base = (struct topology){
         .ops = &zero_ops,
         .layout = o->layout,

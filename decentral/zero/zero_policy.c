@@ -26,6 +26,21 @@ static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:3", .weights = RESIDENT_SHARD, .grads = RESIDENT_SHARD, .optimizer = RESIDENT_SHARD},
 };
 
+// Gradients stay whole until the step's last micro-batch.
+static const struct zero_policy unsynchronised[ZERO_STAGES] = {
+    [2] = {.name = "zero:2",
+           .weights = RESIDENT_FULL,
+           .grads = RESIDENT_FULL,
+           .optimizer = RESIDENT_SHARD,
+           .gather_weights = true},
+    [3] = {.name = "zero:3", .weights = RESIDENT_SHARD, .grads = RESIDENT_FULL, .optimizer = RESIDENT_SHARD},
+};
+
+const struct zero_policy *zero_policy_for(const struct zero_options *o) {
+    return o->no_sync && o->stage >= 2 && o->stage < ZERO_STAGES ? &unsynchronised[o->stage]
+                                                                 : zero_policy_of(o->stage);
+}
+
 const struct zero_policy *zero_policy_of(int stage) {
     return stage >= 0 && stage < ZERO_STAGES ? &policies[stage] : NULL;
 }

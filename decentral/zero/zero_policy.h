@@ -59,7 +59,8 @@ struct zero_options {
     const struct collective_source *source;  // rank, size
     bool sums_in_fp32;                       // of micro-batches
     int64_t accumulation;                    // micro-batches a step, for the prediction; 0: one
-    const struct zero_clock *clock;          // NULL: this machine's; tests have others
+    bool no_sync;  // stages 2 and 3: whole gradients are kept over a step's micro-batches, and reduced once
+    const struct zero_clock *clock;  // NULL: this machine's; tests have others
     struct zero_offload_options offload;
 };
 
@@ -75,7 +76,8 @@ struct zero_policy {
     bool gather_grads;    // after the reduction every rank gets the whole reduced gradient
     bool gather_weights;  // after the update every rank gets the whole updated weights
 };
-const struct zero_policy *zero_policy_of(int stage);  // NULL: no such stage
+const struct zero_policy *zero_policy_of(int stage);                      // NULL: no such stage
+const struct zero_policy *zero_policy_for(const struct zero_options *o);  // of their stage, and no_sync
 // The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.

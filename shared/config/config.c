@@ -94,7 +94,7 @@ char *config_to_json(const struct config *c) {
     cJSON *root = cJSON_CreateObject();
     for (size_t i = 0; i < field_count(); i++) {
         const struct field *f = field_at(i);
-        bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strcmp(f->path, "ring.collective") ||
+        bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strncmp(f->path, "ring.", 5) ||
                        !strncmp(f->path, "zero_optimization.offload_", 26) || !strncmp(f->path, "aio.", 4);
         if (of_ring && !c->row->collectives) continue;
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;         // it only chose a default

@@ -41,7 +41,8 @@
 //                        "products": "auto"|"none"|FILE}
 //     activation_checkpointing {.., "recompute": "auto"|"none"|"cheap"|"block"}     docs/ring.md
 //     reduce            "ordered"   or "native"
-//     ring              {"collective": "auto"|"local"|"mpi"|"nccl"}
+//     ring              {"collective": "auto"|"local"|"mpi"|"nccl",
+//                        "no_sync": false}                                         docs/ring.md
 //     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
 //                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*",
 //                        "record_arrivals": false, "replay_arrivals": none, "log_updates": false,
@@ -235,6 +236,7 @@ struct config {
 #define PREFETCH_AUTO -1
     int64_t live_elements;  // stage 3: that slots of weights hold at most, one slot at least; 0: any
     bool no_overlap;        // zero_optimization.overlap_comm is false
+    bool no_sync;           // ring.no_sync: stages 2 and 3 reduce gradients once a step
     int64_t hpz;            // stage 3: ranks that hold a secondary copy of the weights between them; 1: none
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
     struct aio_config aio;

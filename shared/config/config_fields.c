@@ -208,6 +208,7 @@ static const struct field fields[] = {
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE("reduce_group", c.reduce_group, group_names),
     ENUM("ring.collective", c.collective, collective_names),
+    BOOL("ring.no_sync", c.no_sync),
     NUMBER("parameter_server.servers", FIELD_INT, c.ps.servers, 1, 4096, DEFAULT("1")),
     NUMBER("parameter_server.threads", FIELD_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
     NUMBER("parameter_server.partition_bytes", FIELD_I64, c.ps.partition_bytes, 1024, 1 << 30,

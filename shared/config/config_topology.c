@@ -105,5 +105,10 @@ int config_resolve_topology(struct reading *r) {
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
         warn("--collective: topology %s has no collectives: ignored", c->topology);
+    if (!row->collectives && c->no_sync)
+        return fail(
+            "%s: ring.no_sync: topology %s reduces no gradients between ranks that hold shards of them; it is of "
+            "zero:2 and zero:3",
+            config_origin(r, "ring.no_sync", key_from), c->topology);
     return row->check_name ? row->check_name(c, origin) : 0;
 }

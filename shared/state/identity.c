@@ -204,7 +204,7 @@ static void put_consistency(struct identity *i, const struct config *c) {
 // ranks, the others each step: two orders of the same sum.
 // What they are added in, too: "auto" has meant the run's type.
 static void put_sums(struct identity *i, const struct config *c) {
-    bool each = c->row->takes_stage && c->variant >= 2;
+    bool each = c->row->takes_stage && c->variant >= 2 && !c->no_sync;
     if (c->accumulation <= 1) return;
     identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
     identity_put(i, accum_key, config_sums_in_fp32(c) ? "fp32" : dtype_name(c->dtype));

@@ -177,6 +177,7 @@ static const struct identity_key keys[] = {
     CONFIG("zero_optimization.zero_hpz_partition_size", R),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),
+    CONFIG("ring.no_sync", R),
     CONFIG("parameter_server.servers", R),
     CONFIG("parameter_server.threads", R),
     CONFIG("parameter_server.partition_bytes", R),

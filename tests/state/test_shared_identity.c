@@ -105,7 +105,7 @@ static const struct {
      "program model.init_std recovery.resumed topology medium steps eval_every "
      "eval_every_seconds eval_batches target_loss trouble.straggle trouble.delay "
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
-     "zero_optimization.zero_hpz_partition_size zero_optimization.overlap_comm ring.collective parameter_server.servers parameter_server.threads "
+     "zero_optimization.zero_hpz_partition_size zero_optimization.overlap_comm ring.collective ring.no_sync parameter_server.servers parameter_server.threads "
      "parameter_server.partition_bytes parameter_server.replicate "
      "recovery.checkpoint_every recovery.checkpoint_background recovery.checkpoint_keep "
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
@@ -365,8 +365,10 @@ static void test_models_and_topologies(void **state) {
                 four = make("{\"topology\": \"zero:2\", \"workers\": 4, \"train_batch_size\": 8}", false);
     expect(difference(demo.identity, star.identity, IDENTITY_TRAJECTORY | IDENTITY_BITS), NULL);
     expect(difference(bounded.identity, star.identity, IDENTITY_TRAJECTORY | IDENTITY_BITS), NULL);
-    expect(difference(star.identity, demo.identity, IDENTITY_RUN),
-           "it has topology = ps:sync, the other has zero:2; it has no ring.collective, the other has auto");
+    expect(
+        difference(star.identity, demo.identity, IDENTITY_RUN),
+        "it has topology = ps:sync, the other has zero:2; it has no ring.collective, the other has auto; it has no ring.no_sync, "
+        "the other has false");
     expect(difference(async.identity, star.identity, IDENTITY_BITS),
            "it has consistency = async, the other has sync");
     expect(difference(late.identity, star.identity, IDENTITY_BITS),

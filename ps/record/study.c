@@ -9,8 +9,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "kernels/operations.h"
 #include "kernels/queue/clock.h"
+#include "ps/codec/push_code.h"
 #include "shared/core/error.h"
 #include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
@@ -66,12 +66,10 @@ static void count(struct tally *t, uint64_t tau, int64_t number) {
     if (tau > t->max) t->max = tau;
 }
 
-// Of the gradient as it is applied: clipped and without the loss scale where its worker decides that alone.
+// Of the gradient, or of what its code says, as it is applied: clipped and without the loss scale where its worker decides that alone.
 static double norm_of(const struct study *s, const struct wire_header *h, const void *grad, int64_t n) {
     struct exact_sum sum;
-    const struct sumsq_args a = {.out = &sum, .x = grad, .n = n, .zero_out = true, .dt = s->o.dtype};
-    const char *why;
-    if (cpu_ops[OP_SUMSQ](1, &a, &why) != 0 || sum.nonfinite) return NAN;
+    if (push_squares(&s->o.code, s->o.dtype, grad, n, &sum) != 0 || sum.nonfinite) return NAN;
     return sqrt(exact_sum_value(&sum)) * (double)h->grad_scale;
 }
 

@@ -16,6 +16,7 @@ struct study_options {
     const struct layout *layout;
     const struct shard_map *map;  // both outlive it
     enum dtype dtype;
+    struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int shard;
     int64_t pushes;   // that each key will get
     const char *dir;  // where the log goes; NULL: none is kept
@@ -25,7 +26,7 @@ struct study;
 struct study *study_create(const struct study_options *o);  // NULL after logging
 // The key has had pushes before this life of the job: what follows is counted behind them.
 void study_begin(struct study *s, int key, int64_t pushes);
-// A push of key h->key, of this gradient (n elements of dtype), that is tau updates old.
+// A push of key h->key, of this gradient (n elements of dtype) or code of it, that is tau updates old.
 void study_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau);
 // Says at once, and once, that lines of the log are lost: a run of days may still be ahead. The server's main thread asks.
 void study_tell(struct study *s);

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ps/codec/push_code.h"
+#include "ps/consistency.h"
 #include "ps/crew/crew.h"
 #include "ps/medium.h"
 #include "ps/net/address.h"
@@ -87,9 +89,12 @@ static int server_open_order(const struct server *s, int t) {
                                  .workers = s->c->workers,
                                  .steps = s->c->steps};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
+    // Pushes that are applied as they come have been decoded.
+    bool on_arrival = consistency_row(s->c->variant)->on_arrival;
     struct study_options so = {.layout = s->o->layout,
                                .map = s->map,
                                .dtype = s->c->dtype,
+                               .code = on_arrival ? (struct code_format){0} : s->c->ps.code,
                                .shard = o.shard,
                                .pushes = size_times(s->c->workers, s->c->steps),
                                .dir = s->c->ps.log_updates ? s->o->dir : NULL};
@@ -418,17 +423,18 @@ static void server_free(struct server *s) {
     shard_map_destroy(&s->map);
 }
 
-// A frame of weights or gradients, of the largest key, in fp32.
-static size_t largest_heard(const struct shard_map *m) {
+// A frame of the largest key: of weights in fp32, or of a gradient's code, which may be larger.
+static size_t largest_heard(const struct config *c, const struct shard_map *m) {
     int64_t most = 0;
     for (const struct partition *p = m->parts; p < m->parts + m->count; p++)
         if (p->end - p->begin > most) most = p->end - p->begin;
-    return (size_t)most * sizeof(float) + WIRE_HEADER_MAX;
+    size_t weights = (size_t)most * sizeof(float), pushed = push_bytes(&c->ps.code, c->dtype, most);
+    return (pushed > weights ? pushed : weights) + WIRE_HEADER_MAX;
 }
 
 static int server_run(struct server *s) {
     if (s->o->trust->mode == TRUST_LOOPBACK && trust_token_make(s->token) != 0) return -1;
-    size_t heard = largest_heard(s->map);
+    size_t heard = largest_heard(s->c, s->map);
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
                              .max_heard_bytes = heard,

@@ -51,7 +51,7 @@ static void tables_are_exact(void **state) {
     for (int i = 0; i < 1 << 16; i++) grad[i] = 0x3f80;  // 1
     struct study *s[SHARDS];
     for (int g = 0; g < SHARDS; g++) {
-        struct study_options o = {l, map, DT_BF16, g, PUSHES, dir};
+        struct study_options o = {l, map, DT_BF16, {0}, g, PUSHES, dir};
         assert_non_null(s[g] = study_create(&o));
     }
     for (int i = 0; i < PUSHES; i++)

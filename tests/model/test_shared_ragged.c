@@ -14,6 +14,7 @@
 #include "shared/core/rng.h"
 #include "shared/model/model.h"
 #include "shared/train/local.h"
+#include "tests/model/small_model.h"
 
 #define T      7
 #define PARTS  3
@@ -32,36 +33,10 @@ struct rig {
     struct model *model;
 };
 
-static struct model_spec spec_of(bool gpt) {
-    struct model_traits traits = {.norm = gpt ? NORM_LAYER : NORM_RMS,
-                                  .positions = gpt ? POSITIONS_LEARNED : POSITIONS_ROTARY,
-                                  .mlp = gpt ? MLP_GELU : MLP_SWIGLU,
-                                  .qkv_bias = true,
-                                  .out_bias = gpt,
-                                  .mlp_bias = gpt};
-    return (struct model_spec){.name = "deep",
-                               .traits = traits,
-                               .vocab = 29,
-                               .channels = 24,
-                               .layers = LAYERS,
-                               .heads = 3,
-                               .kv_heads = gpt ? 3 : 1,
-                               .head_size = 8,
-                               .ffn = 40,
-                               .max_positions = 16,
-                               .tied = gpt,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 10000.0f,
-                               .rope_factor = 1.0f,
-                               .init_std = 0.2f,
-                               .bos_token = -1,
-                               .eos_token = -1};
-}
-
 // batch: sequences of a micro-batch; PARTS / batch of them make a step.
 static void open_rig(struct rig *r, bool gpt, int batch) {
     const char *why = NULL;
-    *r = (struct rig){.spec = spec_of(gpt)};
+    *r = (struct rig){.spec = small_model(gpt, LAYERS)};
     r->layout = model_layout_create(&r->spec, 1);
     struct device_options d = {.threads = 2, .label = "t"};
     assert_int_equal(dev_open(backend_find("cpu", &why), &d, &r->dev), 0);

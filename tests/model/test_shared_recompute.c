@@ -13,6 +13,7 @@
 #include "shared/core/rng.h"
 #include "shared/model/model.h"
 #include "shared/train/local.h"
+#include "tests/model/small_model.h"
 
 #define B      2
 #define T      7
@@ -30,37 +31,10 @@ struct rig {
     size_t predicted[MEM_CLASSES];
 };
 
-// All traits of one kind, or all of the other.
-static struct model_spec spec_of(bool gpt) {
-    struct model_traits traits = {.norm = gpt ? NORM_LAYER : NORM_RMS,
-                                  .positions = gpt ? POSITIONS_LEARNED : POSITIONS_ROTARY,
-                                  .mlp = gpt ? MLP_GELU : MLP_SWIGLU,
-                                  .qkv_bias = true,
-                                  .out_bias = gpt,
-                                  .mlp_bias = gpt};
-    return (struct model_spec){.name = "deep",
-                               .traits = traits,
-                               .vocab = 29,
-                               .channels = 24,
-                               .layers = LAYERS,
-                               .heads = 3,
-                               .kv_heads = gpt ? 3 : 1,
-                               .head_size = 8,
-                               .ffn = 40,
-                               .max_positions = 16,
-                               .tied = gpt,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 10000.0f,
-                               .rope_factor = 1.0f,
-                               .init_std = 0.2f,
-                               .bos_token = -1,
-                               .eos_token = -1};
-}
-
 static void open_rig(struct rig *r, const char *backend, bool gpt, enum dtype dt,
                      struct recompute_options again) {
     const char *why = NULL;
-    *r = (struct rig){.spec = spec_of(gpt), .dt = dt};
+    *r = (struct rig){.spec = small_model(gpt, LAYERS), .dt = dt};
     r->layout = model_layout_create(&r->spec, 1);
     assert_int_equal(r->layout->count, UNITS);
     struct device_options d = {.threads = 2, .label = "t"};
@@ -187,7 +161,7 @@ struct sizes {
 };
 
 static struct sizes sizes_of(bool gpt, size_t e) {
-    struct model_spec s = spec_of(gpt);
+    struct model_spec s = small_model(gpt, LAYERS);
     int64_t R = B * T;
     return (struct sizes){
         .x = rounded(R, s.channels, e),
@@ -199,7 +173,7 @@ static struct sizes sizes_of(bool gpt, size_t e) {
 }
 
 static void predict(struct recompute_options again, bool gpt, bool gpu, size_t bytes[MEM_CLASSES]) {
-    struct model_spec spec = spec_of(gpt);
+    struct model_spec spec = small_model(gpt, LAYERS);
     struct layout *layout = model_layout_create(&spec, 1);
     model_predict(&(struct model_options){.spec = &spec,
                                           .layout = layout,
@@ -240,7 +214,7 @@ static void the_bytes_are_those_of_the_buffers(void **state) {
 
 static void flops_are_those_of_the_products(void **state) {
     (void)state;
-    struct model_spec s = spec_of(true);
+    struct model_spec s = small_model(true, LAYERS);
     // qkv 24 x 72, out 24 x 24, up 24 x 40; q k^T and the weighted sum of v see T positions of 24 channels each.
     double block = 2 * (24 * 72 + 24 * 24 + 24 * 40), attention = 4 * T * 24;
     struct token_flops f = recompute_flops_per_token(&ways[2], &s, T);

@@ -12,6 +12,7 @@
 #include "shared/core/error.h"
 #include "shared/model/grad_watch.h"
 #include "shared/model/model.h"
+#include "tests/model/small_model.h"
 
 #define LAYERS 2
 
@@ -25,35 +26,9 @@ struct rig {
     char **grads;  // (units) of zeros
 };
 
-static struct model_spec spec_of(bool gpt) {
-    struct model_traits traits = {.norm = gpt ? NORM_LAYER : NORM_RMS,
-                                  .positions = gpt ? POSITIONS_LEARNED : POSITIONS_ROTARY,
-                                  .mlp = gpt ? MLP_GELU : MLP_SWIGLU,
-                                  .qkv_bias = true,
-                                  .out_bias = gpt,
-                                  .mlp_bias = gpt};
-    return (struct model_spec){.name = "deep",
-                               .traits = traits,
-                               .vocab = 29,
-                               .channels = 24,
-                               .layers = LAYERS,
-                               .heads = 3,
-                               .kv_heads = gpt ? 3 : 1,
-                               .head_size = 8,
-                               .ffn = 40,
-                               .max_positions = 16,
-                               .tied = gpt,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 10000.0f,
-                               .rope_factor = 1.0f,
-                               .init_std = 0.2f,
-                               .bos_token = -1,
-                               .eos_token = -1};
-}
-
 static void open_rig(struct rig *r, const char *backend, bool gpt, enum dtype dt) {
     const char *why = NULL;
-    *r = (struct rig){.spec = spec_of(gpt), .dt = dt};
+    *r = (struct rig){.spec = small_model(gpt, LAYERS), .dt = dt};
     r->layout = model_layout_create(&r->spec, 2);
     struct device_options d = {.threads = 2, .label = "t"};
     assert_int_equal(dev_open(backend_find(backend, &why), &d, &r->dev), 0);

@@ -277,6 +277,24 @@ uint64_t identity_hash(const struct identity *i, unsigned uses) {
     return out;
 }
 
+// What a side's entry means to the bits of sums. A checkpoint that is older than a key was made without it; "auto" has
+// meant the run's type; one group of all workers and groups of one are no groups.
+static const char *meaning(const struct identity_side *of, const char *key) {
+    const char *value = identity_get(of->identity, key);
+    if (!strcmp(key, accum_key) && (!value || !strcmp(value, "auto")))
+        return identity_get(of->identity, "dtype");
+    if (!value && !strcmp(key, "parameter_server.compression")) return "none";
+    if (!value && !strcmp(key, "parameter_server.compression_share")) return "0.01";
+    if (!value || strcmp(key, "reduce_group") != 0) return value;
+    const char *workers = identity_get(of->identity, "workers");
+    return !strcmp(value, "1") || (workers && !strcmp(value, workers)) ? "none" : value;
+}
+
+static bool same_bits(const char *key, const struct identity_side *a, const struct identity_side *b) {
+    const char *one = meaning(a, key), *two = meaning(b, key);
+    return one && two && !strcmp(one, two);
+}
+
 static void append(char **text, const char *more) {
     char *longer = xasprintf("%s%s%s", *text ? *text : "", *text ? "; " : "", more);
     free(*text);
@@ -306,6 +324,7 @@ static void look(struct found *f, const char *key, const struct identity_side *a
     const char *va = identity_get(a->identity, key), *vb = identity_get(b->identity, key);
     if (!concerns(k, uses) || (va && vb && !strcmp(va, vb))) return;
     if ((!va || !vb) && k->uses & IDENTITY_LOCAL) return;
+    if (!(uses & IDENTITY_RUN) && same_bits(key, a, b)) return;  // ranks of one run say the same words
     if (!f->count++) f->first = key;
     if (f->count <= NAMED_MAX) name_difference(&f->text, key, a, b);
 }

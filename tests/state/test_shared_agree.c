@@ -141,11 +141,47 @@ static void test_mixed_devices(void **state) {
     check((struct change[]){{"cuda.gelu", "fused", 4}}, 1, NULL, 9);
 }
 
+// What a checkpoint of an earlier version does not say, or says in other words, moves no bit for that.
+static void test_other_words(void **state) {
+    (void)state;
+    static const struct {
+        const char *was, *is, *key;  // key: NULL, no bit moves
+    } cases[] = {
+        {"{}",
+         "{\"parameter_server.compression\": \"none\", \"parameter_server.compression_share\": \"0.01\"}",
+         NULL},
+        {"{}", "{\"parameter_server.compression\": \"int8\"}", "parameter_server.compression"},
+        {"{\"dtype\": \"fp32\", \"data_types.grad_accum_dtype\": \"auto\"}",
+         "{\"dtype\": \"fp32\", \"data_types.grad_accum_dtype\": \"fp32\"}", NULL},
+        {"{\"dtype\": \"bf16\", \"data_types.grad_accum_dtype\": \"auto\"}",
+         "{\"dtype\": \"bf16\", \"data_types.grad_accum_dtype\": \"bf16\"}", NULL},
+        {"{\"dtype\": \"bf16\"}", "{\"dtype\": \"bf16\", \"data_types.grad_accum_dtype\": \"fp32\"}",
+         "data_types.grad_accum_dtype"},
+        {"{\"workers\": \"4\", \"reduce_group\": \"none\"}", "{\"workers\": \"4\", \"reduce_group\": \"4\"}",
+         NULL},
+        {"{\"workers\": \"4\", \"reduce_group\": \"none\"}", "{\"workers\": \"4\", \"reduce_group\": \"1\"}",
+         NULL},
+        {"{\"workers\": \"4\", \"reduce_group\": \"none\"}", "{\"workers\": \"4\", \"reduce_group\": \"2\"}",
+         "reduce_group"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct identity *was = identity_parse(cases[i].was), *is = identity_parse(cases[i].is);
+        char *bits = identity_difference((struct identity_side){"it", was},
+                                         (struct identity_side){"the other", is}, IDENTITY_BITS);
+        if (!bits != !cases[i].key || (bits && !strstr(bits, cases[i].key)))
+            fail_msg("%s and %s: %s", cases[i].was, cases[i].is, bits ? bits : "equal");
+        free(bits);
+        identity_destroy(&was);
+        identity_destroy(&is);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_ranks),      cmocka_unit_test(test_one_differs),
         cmocka_unit_test(test_several_differ),   cmocka_unit_test(test_the_first_differs),
         cmocka_unit_test(test_kernels_and_data), cmocka_unit_test(test_mixed_devices),
+        cmocka_unit_test(test_other_words),
     };
     pthread_barrier_init(&barrier, NULL, RANKS);
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

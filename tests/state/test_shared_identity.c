@@ -163,7 +163,7 @@ static const struct change changes[] = {
     {"\"target_loss\": 2.5", "target_loss", R, "2.5", "0"},
     {"\"trouble\": {\"delay\": [\"1:constant:5\"]}", "trouble.delay", R, NULL, NULL},
     {"\"reduce\": \"native\"", "reduce", R | B, "native", "ordered"},
-    {"\"reduce_group\": 2", "reduce_group", R | B, "2", "none"},
+    {"\"reduce_group\": 3", "reduce_group", R | B, "3", "none"},
     {"\"zero_optimization\": {\"prefetch_bucket_size\": 1e6}",
      "zero_optimization.stage3_prefetch_bucket_size", R, "1000000", "auto"},
     {"\"zero_optimization\": {\"stage3_max_live_parameters\": 5e6}",

@@ -102,7 +102,7 @@ int config_resolve_offload(struct reading *r) {
             "use stage 1, 2 or 3, or turn it off with --set %s=none",
             config_origin(r, optimizer, from), optimizer_key, optimizer_device);
     if (ring && c->variant < 3 && p->device)
-        config_note(r, &(struct note){.topic = NOTE_STAGE_3, .path = param_key});
+        config_note(r, &(struct note){.topic = NOTE_STAGE_3, .path = param});
     if (!ring || c->variant < 3) {
         p->device = OFFLOAD_NONE;
         c->prefetch_elements = PREFETCH_AUTO;

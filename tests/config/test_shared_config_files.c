@@ -52,7 +52,7 @@ static void test_ds_01_and_02(void **state) {
     assert_int_equal(c->offload_param.device, OFFLOAD_NONE);
     assert_words(
         said,
-        "without effect below stage 3|zero_optimization (offload_param)\n|"
+        "without effect below stage 3|zero_optimization.offload_param (device)\n|"
         "done here whatever the key says|: activation_checkpointing (contiguous_memory_optimization), |"
         "nothing to act on here|: activation_checkpointing (partition_activations, "
         "synchronize_checkpoint_boundary)\n|"

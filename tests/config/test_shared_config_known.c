@@ -72,7 +72,7 @@ static void test_report(void **state) {
         said,
         "3 keys that tune DeepSpeed's communication and memory are not used here: zero_optimization "
         "(reduce_scatter, sub_group_size), bf16 (immediate_grad_update)\n|"
-        "warning|without effect below stage 3, in DeepSpeed as here: zero_optimization (offload_param)\n|"
+        "warning|without effect below stage 3, in DeepSpeed as here: zero_optimization.offload_param (device)\n|"
         "done here whatever the key says: wall_clock_breakdown, memory_breakdown\n|"
         "\"auto\" became Hugging Face's defaults: optimizer.params (lr 5e-05, eps 1e-08)\n|"
         "\"auto\" became what this run gives: train_batch_size 8\n",
@@ -131,6 +131,18 @@ static void test_two_names(void **state) {
     static const struct config_override wrong[] = {{"zero_optimization.prefetch_bucket_size", "-7", NULL}};
     assert_null(load(file, wrong, 1));
     assert_words(error_last(), "--set: zero_optimization.stage3_prefetch_bucket_size", "whose word it was");
+}
+
+// What has no effect is told with who asked for it.
+static void test_who_asked(void **state) {
+    (void)state;
+    static const struct config_override o[] = {{"zero_optimization.offload_param.device", "cpu", NULL}};
+    struct config *c = load("{\"zero_optimization\": {\"stage\": 2}}", o, 1);
+    assert_words(
+        said,
+        "starring: warning: --set: without effect below stage 3|zero_optimization.offload_param (device)",
+        "--set");
+    config_destroy(&c);
 }
 
 // A folder for NVMe offload must be there; the device is one of three.
@@ -224,7 +236,7 @@ int main(void) {
         cmocka_unit_test(test_known_keys),   cmocka_unit_test(test_report),
         cmocka_unit_test(test_two_names),    cmocka_unit_test(test_offload),
         cmocka_unit_test(test_help),         cmocka_unit_test(test_activation_checkpointing),
-        cmocka_unit_test(test_what_travels),
+        cmocka_unit_test(test_what_travels), cmocka_unit_test(test_who_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,8 +126,8 @@ class Watch:
         step = step_of(self.out)
         for pid, argv in people.marked(self.mark).items():
             figures = figures_of(pid)
-            if not self.names.get(pid):  # between fork and exec it has none yet
-                self.names[pid] = role_name(argv, pid)
+            if self.names.get(pid) in (None, "run"):  # between fork and exec it has the name of who forked it
+                self.names[pid] = role_name(argv, pid) or self.names.get(pid)
             if figures and self.names[pid]:
                 self.seen.append((step, f"{self.names[pid]}", pid, figures))
 

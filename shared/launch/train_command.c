@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shared/command/commands.h"
@@ -22,6 +23,8 @@
 #include "shared/supervise/launch_mpi.h"
 #include "shared/supervise/supervise.h"
 
+#define SPEAKER_FIRST_S 3  // what the rank that speaks for the others has to fail before them
+
 static bool workers_given(const struct cli_args *args, const char *path) {
     for (size_t i = 0; i < args->override_count; i++)
         if (!strcmp(args->overrides[i].path, "workers")) return true;
@@ -37,6 +40,19 @@ static int read_life(struct run *r, const struct cli_args *args) {
     return fail("--life %s: only a supervisor gives it (--restart)", life);
 }
 
+// What a rank kept to itself, as another speaks for it, and what may have gone wrong with this one alone: a file that its
+// machine lacks, or that it was given by itself. Whoever started the ranks ends them all after the first that fails, so
+// that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. Ranks
+// that a supervisor had started share its command line.
+static void speak_alone(const struct run *r) {
+    struct timespec pause = {.tv_sec = SPEAKER_FIRST_S};
+    if (r->life || nanosleep(&pause, NULL)) return;
+    char *why = xstrdup(error_last());
+    error_quiet(0);
+    fail("rank %d: %s", r->env.rank, why);
+    free(why);
+}
+
 static int load(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     char size[16];
     const char *path = cli_get(args, "config");
@@ -48,7 +64,9 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
     if (rank_of_ring && !workers_given(args, path))
         cli_override(args, "the number of MPI's ranks", "workers", size);
     r->config = config_load(topologies, path, args->overrides, args->override_count);
-    return r->config ? 0 : -1;
+    if (r->config) return 0;
+    if (rank_of_ring && r->env.rank > 0) speak_alone(r);
+    return -1;
 }
 
 // Whether this process is one of those that something else started together.
@@ -160,6 +178,7 @@ static int train(struct run *r, const struct cli_args *args, bool dry) {
     error_quiet(!speaks);
     int opened = job_open(&r->job, c, dry);
     error_quiet(0);
+    if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;
     struct memory_part part = part_here(r);
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
@@ -167,6 +186,7 @@ static int train(struct run *r, const struct cli_args *args, bool dry) {
     error_quiet(!speaks);
     opened = job_resume(&r->job, true);
     error_quiet(0);
+    if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;
     return run_is_over(r) ? run_show(r) : c->row->run(r);
 }

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 static int open_batch(void **state) {
@@ -74,6 +75,40 @@ static void told_once(void **state) {
     if (o.status != 2 || !first || strstr(first + 1, "starring: error"))
         fail_msg("status %d\n%s", o.status, o.err);
     job_output_free(&o);
+}
+
+// Two ranks of a hand-written mpirun, the second with words of its own that end it before its first step.
+static void second_is_told(const struct job_place *p, const char *own, const char *says) {
+    static const char words[] =
+        "train --model gpt2.json --topology zero:2 --steps 2 --seq 16 --batch 1 --threads 1 --no-weights --quiet "
+        "--launch mpi --out run";
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    char *line = xasprintf(
+        "cd %s && timeout 120 mpirun --oversubscribe --bind-to none -n 1 '%s' %s --data data.txt : -n 1 '%s' %s %s 2> err",
+        p->dir, p->program, words, p->program, words, own);
+    int status = system(line);
+    char *err = run_file_read(p->dir, "err", false);
+    assert_non_null(err);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 2 || !strstr(err, "rank 1: ") || !strstr(err, says))
+        fail_msg("%s: status %d\n%s", own, status, err);
+    free(err);
+    free(line);
+}
+
+// A file that one rank alone lacks is said by this rank.
+static void told_by_the_one_that_fails(void **state) {
+    const struct job_place *p = *state;
+    char *path = xasprintf("%s/short.txt", p->dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("too short\n", f);
+    fclose(f);
+    free(path);
+    second_is_told(p, "--data nothing.txt", "nothing.txt");
+    second_is_told(p, "--data short.txt", "fewer than --seq 16 + 1");
+    second_is_told(p, "--data data.txt -c nothing.json", "nothing.json");
+    second_is_told(p, "--data data.txt --resume nowhere", "nowhere");
 }
 
 // ---------------------------------------------------------------- what the ranks talk through
@@ -255,10 +290,10 @@ static void nothing_is_left(void **state) {
 int main(void) {
     const struct CMUnitTest launch[] = {cmocka_unit_test(told_how), cmocka_unit_test(told_nothing),
                                         cmocka_unit_test(told_once)};
-    const struct CMUnitTest medium[] = {cmocka_unit_test(one_medium_alone),
-                                        cmocka_unit_test(the_users_own_choice), cmocka_unit_test(no_mpirun),
-                                        cmocka_unit_test(two_hosts_share_no_memory),
-                                        cmocka_unit_test(nothing_is_left)};
+    const struct CMUnitTest medium[] = {
+        cmocka_unit_test(told_by_the_one_that_fails), cmocka_unit_test(one_medium_alone),
+        cmocka_unit_test(the_users_own_choice),       cmocka_unit_test(no_mpirun),
+        cmocka_unit_test(two_hosts_share_no_memory),  cmocka_unit_test(nothing_is_left)};
     int failed = cmocka_run_group_tests_name("launch as told", launch, open_batch, close_batch);
     return failed + cmocka_run_group_tests_name("medium", medium, job_setup, job_teardown);
 }

@@ -57,8 +57,9 @@ static inline int zero_job_poison(void *arg) {
     struct zero_job *j = arg;
     struct zero *z = (struct zero *)j->z->t;
     for (int i = 0; i < zero_weight_slots(z); i++)
-        memset(z->weight_slots[i].buf, 0xff,
-               (size_t)z->weight_slots[i].elements * dtype_size(j->z->c->dtype));
+        if (z->weight_slots[i].elements)  // an empty one has no buffer
+            memset(z->weight_slots[i].buf, 0xff,
+                   (size_t)z->weight_slots[i].elements * dtype_size(j->z->c->dtype));
     return 0;
 }
 

@@ -31,6 +31,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
                                               .elements = c->prefetch_elements,
                                               .live = c->live_elements},
+                                 .buckets = {.reduce = c->reduce_elements, .gather = c->gather_elements},
                                  .accumulation = c->accumulation,
                                  .no_sync = c->no_sync,
                                  .sums_in_fp32 = config_sums_in_fp32(c),

@@ -83,6 +83,7 @@ static void zero_destroy(struct topology *t) {
     if (!z->opt.device_memory) free(z->host_scalars);
     zero_time_close(z);
     zero_weights_close(z);
+    zero_pack_close(z);
     arena_release(&z->arena);
     free(z->units);
     grad_sums_free(&z->sums);
@@ -206,6 +207,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
     arena_init(&z.arena, NULL);
     zero_weights_open(&z);
+    zero_pack_open(&z);
     zero_carve(&z);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
     struct textbook t = zero_textbook(z.policy, o);
@@ -214,6 +216,7 @@ int zero_predict(const struct zero_options *o, struct topology_memory *mem, stru
     wire->offload = zero_offload_traffic(&z);
     if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
     zero_weights_close(&z);
+    zero_pack_close(&z);
     free(z.units);
     grad_sums_free(&z.sums);
     return 0;
@@ -247,6 +250,7 @@ struct topology *zero_create(const struct zero_options *o) {
     zero_time_open(z);
     arena_init(&z->arena, o->dev);
     zero_weights_open(z);
+    zero_pack_open(z);
     zero_carve(z);
     if (!opt.device_memory) {
         z->host_scalars = xcalloc(1, zero_words_bytes(z));

@@ -5,6 +5,8 @@
 //     zero_state    what a rank holds, and which stream waits for which
 //     zero_step     the end of a step, and what else all ranks do together
 //     zero_weights  who gathers what weights when
+//     zero_bundle   which units travel together: pure
+//     zero_pack     their way through one buffer
 //     zero_grads    where gradients are written and how they are reduced
 //     zero          the hooks during a step, the topology's life, and its prediction
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_H

@@ -40,21 +40,8 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
     return 0;
 }
 
-// The micro-batch's gradient of u, whole or reduced to the shard, goes into the fp32 sum, if there is one.
-static void sum_micro(struct zero *z, struct stream *s, int u, void *grad) {
-    const struct layout *l = z->opt.layout;
-    bool whole = z->policy->grads == RESIDENT_FULL;
-    grad_sums_add(&z->sums, s,
-                  &(struct grad_micro){.unit = u,
-                                       .index = z->micro_index,
-                                       .count = z->micro_count,
-                                       .grad = grad,
-                                       .n = whole ? l->units[u].n_pad : unit_shard(l, u),
-                                       .dt = z->opt.dtype});
-}
-
 void zero_grad_written(struct zero *z, int u) {
-    if (z->policy->grads == RESIDENT_FULL) sum_micro(z, z->opt.compute, u, z->units[u].grad);
+    if (z->policy->grads == RESIDENT_FULL) zero_sum_micro(z, z->opt.compute, u, z->units[u].grad);
 }
 
 // The whole gradient stays: it is reduced in place once it is complete.
@@ -62,7 +49,6 @@ static void reduce_full(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
     struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
     size_t shard = (size_t)unit_shard(z->opt.layout, u);
-    if (z->micro_index != z->micro_count - 1) return;
     stream_wait_event(z->reduce_stream, zu->grad_done);
     uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
     collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
@@ -89,7 +75,7 @@ static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
         op_add(z->reduce_stream,
                &(struct add_args){
                    .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
-    sum_micro(z, z->reduce_stream, u, zu->grad_shard);
+    zero_sum_micro(z, z->reduce_stream, u, zu->grad_shard);
     zero_move_end(z, z->reduce_stream, s->move);
     event_record(s->idle, z->reduce_stream);
     s->held = false;
@@ -97,7 +83,11 @@ static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
 
 void zero_reduce_grad(struct zero *z, int u, uint64_t done_at) {
     if (zero_onebit_due(z)) return;
-    if (z->policy->grads == RESIDENT_FULL)
+    bool whole = z->policy->grads == RESIDENT_FULL;
+    if (whole && z->micro_index != z->micro_count - 1) return;
+    if (zero_bundle_of(&z->reduced_bundles.table, u)->count > 1)
+        zero_pack_reduce(z, u, done_at);
+    else if (whole)
         reduce_full(z, u, done_at);
     else
         reduce_slot(z, u, done_at);

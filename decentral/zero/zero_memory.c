@@ -8,7 +8,7 @@
 //   master      fp32 masters of 16-bit runs; in fp32 the weights are they   n_pad | S   fp32
 //   optimizer   the optimizer's states                                      n_pad | S   fp32, each
 //               1-bit Adam: errors of what a rank says, and of what it sums  n_pad + S   fp32
-//   comm        slots of what is sharded but used whole, staging of reductions, 1-bit codes
+//   comm        slots of what is sharded but used whole, bundles, staging of reductions, 1-bit codes
 //   workspace   norm, decision, losses
 //   offload     what zero_offload keeps on the host
 //   pinned      what the host reads of these, and what a device's collectives over the host pass through;
@@ -70,10 +70,7 @@ static void carve_grad_slots(struct zero *z) {
 }
 
 static void carve_control(struct zero *z) {
-    const struct layout *l = z->opt.layout;
-    size_t largest = 0;
-    for (int u = 0; u < l->count; u++)
-        if ((size_t)unit_shard(l, u) > largest) largest = (size_t)unit_shard(l, u);
+    size_t largest = (size_t)zero_pack_largest(z);
     struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
     size_t block = collective_host_staging(&z->source, largest, z->opt.dtype);
@@ -105,6 +102,7 @@ void zero_carve(struct zero *z) {
     if (z->opt.sums_in_fp32)
         grad_sums_carve(&z->sums, &z->arena, z->opt.layout,
                         z->policy->grads == RESIDENT_FULL ? GRAD_WHOLE : GRAD_SHARD);
+    zero_pack_carve(z);
     carve_control(z);
     zero_offload_carve(z);
     zero_onebit_carve(z);

@@ -82,25 +82,26 @@ static void add(int64_t *total, int64_t times, uint64_t of_one) {
 struct reach {
     int group;
     struct collective_team team;
+    const struct zero_bundles *bundles;  // which units go in one call
 };
 
-// What a primitive moves when it runs times[u] times over the shards of each unit u.
+// What a primitive moves when it runs times[u] times over the shards of each unit u; units of a bundle travel as often as each
+// other, in one call.
 static void add_traffic(struct totals *all, const struct zero_options *o, enum collective_primitive what,
                         const int64_t *times, struct reach reach) {
-    const struct layout *l = o->layout;
-    uint64_t peers = (uint64_t)l->world - 1;
-    size_t blocks = reach.team.count ? (size_t)(l->world / reach.team.count) : 1;
+    const struct zero_bundles *b = reach.bundles;
+    int world = o->layout->world;
+    uint64_t peers = (uint64_t)world - 1;
+    int64_t blocks = reach.team.count ? world / reach.team.count : 1;
     // A call asks every rank for its part, and units are alike: each size once, or 65,536 ranks would take minutes.
-    for (int u = 0, v; u < l->count; u = v) {
-        int64_t n = 0;
-        for (v = u; v < l->count && unit_shard(l, v) == unit_shard(l, u); v++) n = size_plus(n, times[v]);
-        struct collective_call c = {.primitive = what,
-                                    .count = blocks * (size_t)unit_shard(l, u),
-                                    .dt = o->dtype,
-                                    .team = reach.team};
-        struct collective_traffic t = collective_traffic(&c, o->source->rank, l->world, reach.group);
-        if (!collective_is_grouped(reach.group, l->world) && !reach.team.count && zero_edge(o) && peers) {
-            t.messages_across = (uint64_t)(l->world - zero_edge(o));
+    for (int i = 0, k; i < b->count; i = k) {
+        int64_t n = 0, shard = b->list[i].shard;
+        for (k = i; k < b->count && b->list[k].shard == shard; k++) n = size_plus(n, times[b->list[k].first]);
+        struct collective_call c = {
+            .primitive = what, .count = (size_t)(blocks * shard), .dt = o->dtype, .team = reach.team};
+        struct collective_traffic t = collective_traffic(&c, o->source->rank, world, reach.group);
+        if (!collective_is_grouped(reach.group, world) && !reach.team.count && zero_edge(o) && peers) {
+            t.messages_across = (uint64_t)(world - zero_edge(o));
             t.across.sent = t.all.sent / peers * t.messages_across;
             t.across.received = t.all.received / peers * t.messages_across;
         }
@@ -111,6 +112,18 @@ static void add_traffic(struct totals *all, const struct zero_options *o, enum c
         add(&all->messages, n, t.messages);
         add(&all->messages_across, n, t.messages_across);
     }
+}
+
+void zero_bundles_reduced(struct zero_bundles *b, const struct zero_options *o) {
+    zero_bundles_open(b, o->layout, o->buckets.reduce, ZERO_DOWN);
+}
+
+void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
+                           const struct zero_options *o) {
+    if (p->gather_grads)
+        zero_bundles_reduced(b, o);
+    else
+        zero_bundles_open(b, o->layout, p->gather_weights ? o->buckets.gather : 0, ZERO_UP);
 }
 
 // Those of all ranks, or those within the group of a secondary shard.
@@ -139,19 +152,26 @@ static uint64_t flat_across(uint64_t sent, int size, int group) {
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
     int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
     int64_t *times = xcalloc((unsigned long)o->layout->count, sizeof *times);
+    struct zero_bundles reduced, gathered;
+    zero_bundles_reduced(&reduced, o);
+    zero_bundles_gathered(&gathered, p, o);
     struct totals t = {0}, flat = {0};
     int hpz = zero_hpz(o), all = hpz ? hpz : o->group;
     for (int u = 0; u < o->layout->count; u++) times[u] = p->grads == RESIDENT_FULL ? 1 : micro;
-    add_traffic(&t, o, COLLECTIVE_REDUCE_SCATTER, times, (struct reach){.group = o->group});
+    add_traffic(&t, o, COLLECTIVE_REDUCE_SCATTER, times,
+                (struct reach){.group = o->group, .bundles = &reduced});
     gathers(p, o, times, false);
-    add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times, (struct reach){.group = all});
+    add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times, (struct reach){.group = all, .bundles = &gathered});
     gathers(p, o, times, true);
     flat = t;  // what would move without groups of either kind
     if (hpz) {
-        add_traffic(&flat, o, COLLECTIVE_ALL_GATHER, times, (struct reach){.group = all});
+        add_traffic(&flat, o, COLLECTIVE_ALL_GATHER, times,
+                    (struct reach){.group = all, .bundles = &gathered});
         add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times,
-                    (struct reach){.team = collective_within(o->source->rank, hpz)});
+                    (struct reach){.team = collective_within(o->source->rank, hpz), .bundles = &gathered});
     }
+    zero_bundles_close(&reduced);
+    zero_bundles_close(&gathered);
     free(times);
     struct wire_prediction w = {.sent_per_step = (uint64_t)t.sent,
                                 .received_per_step = (uint64_t)t.received,

@@ -16,6 +16,7 @@
 #define STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
 
 #include "decentral/collective/collective.h"
+#include "decentral/zero/zero_bundle.h"
 #include "decentral/zero/zero_schedule.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
@@ -55,6 +56,7 @@ struct zero_options {
     int hpz;       // ranks that share a secondary shard of the weights, stage 3; divides the ranks; 0: none
     bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
     struct zero_prefetch prefetch;  // stage 3
+    struct zero_buckets buckets;
     double deadline_s;
     const struct collective_source *source;  // rank, size
     bool sums_in_fp32;                       // of micro-batches
@@ -82,6 +84,10 @@ const struct zero_policy *zero_policy_for(const struct zero_options *o);  // of 
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o);
+// Units whose gradients are reduced together, and whose weights, or in stage 0 reduced gradients, are gathered together. Stage 3
+// gathers every unit alone, into its slot.
+void zero_bundles_reduced(struct zero_bundles *b, const struct zero_options *o);
+void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p, const struct zero_options *o);
 // hpZ (ZeRO++, Wang et al. 2023, section 4.2): ranks of a group that hold a secondary copy of the weights between them; 0:
 // none, as where one rank is a group or all are, whose secondary shard would be the primary one.
 int zero_hpz(const struct zero_options *o);

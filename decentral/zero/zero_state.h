@@ -30,6 +30,12 @@ struct zero_onebit_unit {
     uint64_t encoded_at, exchange;      // of the timeline
 };
 
+// Units that travel together: zero_pack.c.
+struct zero_pack {
+    struct zero_bundles table;
+    void *buf;  // (N, elements of the largest block that is packed)
+};
+
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
     void *weight_shard;          // (S): this rank's part of weights, or a buffer of its own
@@ -115,8 +121,9 @@ struct zero {
     struct collective_source source;
     const struct zero_policy *policy;
     struct arena arena;
-    struct zero_unit *units;         // (layout->count)
-    struct zero_schedule schedule;   // of weights
+    struct zero_unit *units;        // (layout->count)
+    struct zero_schedule schedule;  // of weights
+    struct zero_pack reduced_bundles, gathered_bundles;
     struct zero_slot *weight_slots;  // (zero_schedule_count), or NULL where weights are resident
     struct zero_slot grad_slots[ZERO_SLOTS];
     struct stream *gather_stream, *reduce_stream;
@@ -186,6 +193,30 @@ void zero_prefetch(struct topology *t, int u, enum pass pass);
 int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view);
 // at: the moment, if the compute stream has noted it already; else 0.
 void zero_release_weights(struct zero *z, int u, uint64_t at);
+
+// The micro-batch's gradient of u, whole or reduced to the shard, goes into the fp32 sum, if there is one.
+static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void *grad) {
+    const struct layout *l = z->opt.layout;
+    bool whole = z->policy->grads == RESIDENT_FULL;
+    grad_sums_add(&z->sums, s,
+                  &(struct grad_micro){.unit = u,
+                                       .index = z->micro_index,
+                                       .count = z->micro_count,
+                                       .grad = grad,
+                                       .n = whole ? l->units[u].n_pad : unit_shard(l, u),
+                                       .dt = z->opt.dtype});
+}
+
+// ---- zero_pack.c
+// The tables of bundles, without memory; z->opt and z->policy are set.
+void zero_pack_open(struct zero *z);
+void zero_pack_close(struct zero *z);
+void zero_pack_carve(struct zero *z);
+int64_t zero_pack_largest(const struct zero *z);  // elements of the largest block of a collective
+// Of units that travel with others, in the place of a collective of their own: copies u's gradient, or this rank's shard of its
+// updated weights, into the bundle's buffer; the bundle's last unit sends it off.
+void zero_pack_reduce(struct zero *z, int u, uint64_t done_at);
+void zero_pack_gather(struct zero *z, int u);
 
 // ---- zero_grads.c
 // Where the backward pass writes u's gradient: view->grad, view->accumulate. 0, or -1 after logging.

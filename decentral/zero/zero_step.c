@@ -109,6 +109,10 @@ static void launch_update(struct zero *z, const struct step_input *in) {
         }
         zu->updated_at = needed ? timeline_moment(z->base.timeline) : 0;
         if (!z->policy->gather_weights) continue;
+        if (zero_bundle_of(&z->gathered_bundles.table, u)->count > 1) {
+            zero_pack_gather(z, u);
+            continue;
+        }
         struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {zu->updated_at}};
         stream_wait_event(z->gather_stream, zu->updated);
         zu->gather = zero_move_begin(z, z->gather_stream, &m);

@@ -75,6 +75,8 @@
 //                  that may be gathered ahead of use; the unit that reaches it is still taken, 0: nothing
 //     zero_optimization.zero_hpz_partition_size (1: off), stage 3: ranks that hold a second copy of the weights between them,
 //                  so that only a unit's first gather of a step goes beyond them
+//     zero_optimization.reduce_bucket_size, allgather_bucket_size ("auto": each unit alone): elements of neighbouring
+//                  units that travel in one collective; in the ring
 //     zero_optimization.stage3_max_live_parameters ("auto": any), or max_live_parameters: elements that the slots of
 //                  gathered weights hold at most; one slot there always is
 //
@@ -235,9 +237,10 @@ struct config {
     int64_t prefetch_elements;  // stage 3: gathered ahead of use, 0: nothing; or one unit:
 #define PREFETCH_AUTO -1
     int64_t live_elements;  // stage 3: that slots of weights hold at most, one slot at least; 0: any
-    bool no_overlap;        // zero_optimization.overlap_comm is false
-    bool no_sync;           // ring.no_sync: stages 2 and 3 reduce gradients once a step
-    int64_t hpz;            // stage 3: ranks that hold a secondary copy of the weights between them; 1: none
+    int64_t reduce_elements, gather_elements;  // of units that travel together in the ring; 0: each alone
+    bool no_overlap;                           // zero_optimization.overlap_comm is false
+    bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once a step
+    int64_t hpz;  // stage 3: ranks that hold a secondary copy of the weights between them; 1: none
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
     struct aio_config aio;
     int64_t deadline_ms;  // collectives; = ps.deadline_ms

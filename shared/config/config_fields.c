@@ -184,6 +184,8 @@ static const struct field fields[] = {
     FIELD("zero_optimization.stage3_prefetch_bucket_size", FIELD_SIZE, c.prefetch_elements, .high = EXACT_MAX,
           .names = prefetch_names, .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true,
           DEFAULT("auto")),
+    SIZE("zero_optimization.reduce_bucket_size", c.reduce_elements, live_names),
+    SIZE("zero_optimization.allgather_bucket_size", c.gather_elements, live_names),
     SIZE("zero_optimization.stage3_max_live_parameters", c.live_elements, live_names, .stage_3 = true,
          .alias = "zero_optimization.max_live_parameters"),
     NUMBER("zero_optimization.zero_hpz_partition_size", FIELD_I64, c.hpz, 1, 65536, .stage_3 = true,

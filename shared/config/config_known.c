@@ -25,9 +25,7 @@ static const char ordered_sum[] = "gradients are summed in fp32 in worker order 
 
 static const struct known known[] = {
     HINT(ZERO("allgather_partitions"), TUNING),
-    HINT(ZERO("allgather_bucket_size"), TUNING),
     HINT(ZERO("reduce_scatter"), TUNING),
-    HINT(ZERO("reduce_bucket_size"), TUNING),
     HINT(ZERO("contiguous_gradients"), TUNING),
     HINT(ZERO("use_multi_rank_bucket_allreduce"), TUNING),
     HINT(ZERO("round_robin_gradients"), TUNING),

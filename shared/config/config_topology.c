@@ -85,6 +85,21 @@ static int choose(struct reading *r, const char *origin) {
     return 0;
 }
 
+// Bundles are of the ring; of weights, of the stages that gather them behind the update.
+static void resolve_bucket(struct reading *r, const char *path, int64_t *elements, bool used) {
+    if (!used && config_state(r, path) == FIELD_GIVEN && *elements)
+        config_note(r, &(struct note){.topic = NOTE_TUNING, .path = path});
+    if (!used) *elements = 0;
+}
+
+static void resolve_buckets(struct reading *r) {
+    struct config *c = &r->d->c;
+    bool ring = c->row->takes_stage;
+    resolve_bucket(r, "zero_optimization.reduce_bucket_size", &c->reduce_elements, ring);
+    resolve_bucket(r, "zero_optimization.allgather_bucket_size", &c->gather_elements,
+                   ring && (c->variant == 1 || c->variant == 2));
+}
+
 int config_resolve_topology(struct reading *r) {
     struct config *c = &r->d->c;
     char from[128], key_from[128];
@@ -105,6 +120,7 @@ int config_resolve_topology(struct reading *r) {
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
         warn("--collective: topology %s has no collectives: ignored", c->topology);
+    resolve_buckets(r);
     if (!row->collectives && c->no_sync)
         return fail(
             "%s: ring.no_sync: topology %s reduces no gradients between ranks that hold shards of them; it is of "

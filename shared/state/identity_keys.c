@@ -175,6 +175,8 @@ static const struct identity_key keys[] = {
     CONFIG("zero_optimization.stage3_prefetch_bucket_size", R),
     CONFIG("zero_optimization.stage3_max_live_parameters", R),
     CONFIG("zero_optimization.zero_hpz_partition_size", R),
+    CONFIG("zero_optimization.reduce_bucket_size", R),
+    CONFIG("zero_optimization.allgather_bucket_size", R),
     CONFIG("reduce_group", R | B),
     CONFIG("ring.collective", R),
     CONFIG("ring.no_sync", R),

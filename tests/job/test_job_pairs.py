@@ -50,11 +50,13 @@ SAME = {  # none of these may change a bit
         "host": ["--set", "activation_checkpointing.cpu_checkpointing=true"],
     },
     "hpz": {"1": [], "2": ["--set", "zero_optimization.zero_hpz_partition_size=2"]},
+    "bucket": {"auto": [], "60k": [w for way in ("reduce", "allgather") for w in ("--set", f"zero_optimization.{way}_bucket_size=60000")],
+               "all": [w for way in ("reduce", "allgather") for w in ("--set", f"zero_optimization.{way}_bucket_size=5e8")]},
     "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
 }
 FACTORS = {**BITS, **SAME}
 # What goes with codes of pushed gradients, which the star has.
-CODED = {"topology": "ps:sync", "group": "none", "offload": "none", "overlap": "on", "hpz": "1"}
+CODED = {"topology": "ps:sync", "group": "none", "offload": "none", "overlap": "on", "hpz": "1", "bucket": "auto"}
 
 
 def possible(case):
@@ -65,7 +67,7 @@ def possible(case):
         return False
     if case.get("hpz") == "2" and (case.get("workers") in ("3", "5", "7") or case.get("topology", "zero:3") != "zero:3"):
         return False
-    if case.get("topology") == "ps:sync" and case.get("overlap", "on") != "on":
+    if case.get("topology") == "ps:sync" and (case.get("overlap", "on") != "on" or case.get("bucket", "auto") != "auto"):
         return False
     if case.get("offload") in ("params", "filed", "all filed") and case.get("topology", "zero:3") != "zero:3":
         return False

@@ -43,6 +43,17 @@ class RingPage(unittest.TestCase):
             wire = dry(*args[:-1], args[-1] + value)
             self.assertEqual(format(wire["predicted_sent"], ","), count, value)
 
+    def test_bundles(self):
+        part = PAGE[PAGE.index("## Small units together"):]
+        rows = re.findall(r"^\| ([0-9, ]+) \| (\d+) \| (\d+) \| (\d+) \|$", part[:part.index("**DeepSpeed")], re.M)
+        self.assertEqual([stages for stages, *_ in rows], ["0, 1, 2", "3"])
+        for stages, *messages in rows:
+            for stage in stages.split(", "):
+                for bucket, count in zip(("auto", "15e6", "5e8"), messages):
+                    sizes = [w for way in ("reduce", "allgather") for w in ("--set", f"zero_optimization.{way}_bucket_size={bucket}")]
+                    wire = dry("--model", "gpt2-124m", "--workers", "2", "--topology", f"zero:{stage}", "--dtype", "bf16", *sizes)
+                    self.assertEqual(wire["messages"], int(count), (stage, bucket))
+
 
 if __name__ == "__main__":
     unittest.main()

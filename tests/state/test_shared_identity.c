@@ -105,7 +105,8 @@ static const struct {
      "program model.init_std recovery.resumed topology medium steps eval_every "
      "eval_every_seconds eval_batches target_loss trouble.straggle trouble.delay "
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
-     "zero_optimization.zero_hpz_partition_size zero_optimization.overlap_comm ring.collective ring.no_sync parameter_server.servers parameter_server.threads "
+     "zero_optimization.zero_hpz_partition_size zero_optimization.reduce_bucket_size zero_optimization.allgather_bucket_size "
+     "zero_optimization.overlap_comm ring.collective ring.no_sync parameter_server.servers parameter_server.threads "
      "parameter_server.partition_bytes parameter_server.replicate "
      "recovery.checkpoint_every recovery.checkpoint_background recovery.checkpoint_keep "
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},

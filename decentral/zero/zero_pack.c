@@ -107,7 +107,7 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     struct zero_slot *slot = whole ? NULL : &z->grad_slots[zero_grad_slot(z->opt.layout, u)];
     stream_wait_event(s, z->units[u].grad_done);
     zero_turn_begin(z, s, 0);
-    pack(z, s, p, u, whole ? z->units[u].grad : slot->buf);
+    pack(z, s, p, u, slot ? slot->buf : z->units[u].grad);
     zero_move_end(z, s, 0);
     if (slot) {
         slot->move = z->time.reduced;  // which the copy has waited for

@@ -94,10 +94,10 @@ static int server_open_order(const struct server *s, int t) {
     struct study_options so = {.layout = s->o->layout,
                                .map = s->map,
                                .dtype = s->c->dtype,
-                               .code = on_arrival ? (struct code_format){0} : s->c->ps.code,
                                .shard = o.shard,
                                .pushes = size_times(s->c->workers, s->c->steps),
                                .dir = s->c->ps.log_updates ? s->o->dir : NULL};
+    if (!on_arrival) so.code = s->c->ps.code;
     if (!(shard->study = study_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
     shard->replay = arrivals_read(&o, s->c->ps.replay_arrivals);

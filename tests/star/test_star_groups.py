@@ -14,6 +14,22 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 
 
+def children_of(parent):
+    """[(pid, words of its command line)] of a process; of what ends meanwhile nothing."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as f:
+                of = int(f.read().rpartition(b")")[2].split()[1])
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                words = f.read().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if of == parent:
+            found.append((int(pid), words))
+    return found
+
+
 class Groups(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
@@ -132,8 +148,7 @@ class Groups(unittest.TestCase):
                     begun = len(f.readlines()) >= 3
             except FileNotFoundError:
                 begun = False
-            lines = subprocess.run(["ps", "--ppid", str(p.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False).stdout.splitlines()
-            found = [int(line.split()[0]) for line in lines if " worker " in line and f"--rank {rank} " in line + " "]
+            found = [pid for pid, words in children_of(p.pid) if "worker" in words and f"--rank {rank} " in " ".join(words) + " "]
             if begun and found:
                 return found[0]
             self.assertIsNone(p.poll(), "the run is over")

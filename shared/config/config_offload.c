@@ -79,7 +79,7 @@ static int translate(const struct reading *r, const char **key, const char *old,
     return 0;
 }
 
-int config_resolve_offload(struct reading *r) {
+static int resolve_offload(struct reading *r) {
     struct config *c = &r->d->c;
     struct offload_config *o = &c->offload_optimizer, *p = &c->offload_param;
     const char *optimizer = optimizer_device, *param = param_device;
@@ -123,5 +123,23 @@ int config_resolve_offload(struct reading *r) {
             "%s: %s: the device would keep masters, which are larger than the weights that leave it: offload the whole "
             "optimizer too, with --set %s=cpu and ratio 1, or turn it off with --set %s=none",
             config_origin(r, param, from), param_key, optimizer_device, param_device);
+    return 0;
+}
+
+// A key whose master switch is off is told so; not its default, which every config.json of a run has.
+static void idle(struct reading *r, const char *path, bool used, bool changed) {
+    if (!used && changed && config_state(r, path) == FIELD_GIVEN)
+        config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = path});
+}
+
+int config_resolve_offload(struct reading *r) {
+    const struct config *c = &r->d->c;
+    if (resolve_offload(r)) return -1;
+    bool disk = c->offload_optimizer.device == OFFLOAD_NVME || c->offload_param.device == OFFLOAD_NVME;
+    idle(r, "aio.block_size", disk, c->aio.block_bytes != 1048576);
+    idle(r, "aio.queue_depth", disk, c->aio.depth != 16);
+    idle(r, "zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE,
+         c->offload_optimizer.ratio != 1);
+    idle(r, "parameter_server.compression_share", c->ps.code.kind == CODE_TOPK, c->ps.code.share != 0.01);
     return 0;
 }

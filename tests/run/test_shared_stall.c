@@ -1,0 +1,133 @@
+// When a process stood still: the rule on made-up clocks, and a child that is really stopped.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shared/time/stall.h"
+
+#define MS INT64_C(1000000)
+
+static bool looks(int64_t late, int64_t got, struct stall *out) {
+    struct stall_looks s = {0};
+    *out = (struct stall){0};
+    assert_false(stall_look(&s, 1000 * MS, 50 * MS, out));
+    return stall_look(&s, 1000 * MS + late, 50 * MS + got, out);
+}
+
+static void test_a_late_look_without_processor_time_is_a_stall(void **state) {
+    (void)state;
+    struct stall one;
+    assert_false(looks(2 * MS, 0, &one));
+    assert_false(looks(5 * MS, 0, &one));
+    assert_true(looks(200 * MS, 0, &one));
+    assert_int_equal(one.begin, 1000 * MS);
+    assert_int_equal(one.end, 1200 * MS);
+    assert_true(looks(200 * MS, 1 * MS, &one));
+    assert_int_equal(one.begin, 1001 * MS);
+}
+
+static void test_a_process_whose_other_threads_ran_did_not_stand_still(void **state) {
+    (void)state;
+    struct stall one;
+    assert_false(looks(200 * MS, 150 * MS, &one));
+    assert_false(looks(200 * MS, 390 * MS, &one));
+    assert_false(looks(8 * MS, 3 * MS, &one));
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void sleep_ms(int64_t ms) {
+    struct timespec t = {ms / 1000, ms % 1000 * MS};
+    while (nanosleep(&t, &t)) continue;
+}
+
+// The child tells its stalls once its parent has said so.
+static void child(int ask, int tell) {
+    struct stall found[64], longest[2];
+    char c = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    struct stall_watch *w = stall_watch_create();
+    if (!w || write(tell, &c, 1) != 1 || read(ask, &c, 1) != 1) _exit(1);
+    int64_t total = stall_total(w);
+    size_t n = stall_list(w, 0, found, 64), two = stall_list(w, 0, longest, 2);
+    if (write(tell, &total, sizeof total) < 0 || write(tell, &n, sizeof n) < 0 ||
+        write(tell, found, n * sizeof *found) < 0 || write(tell, longest, two * sizeof *longest) < 0)
+        _exit(1);
+    stall_watch_destroy(&w);
+    _exit(w != NULL);
+}
+
+// At least what the test knows of: on a busy machine a child stands still at other times too.
+static void test_a_stopped_process_knows_when(void **state) {
+    (void)state;
+    int ask[2], tell[2], status;
+    assert_int_equal(pipe(ask) | pipe(tell), 0);
+    pid_t pid = fork();
+    if (pid == 0) child(ask[0], tell[1]);
+    char c = 0;
+    assert_int_equal(read(tell[0], &c, 1), 1);
+    const int64_t ms[3] = {60, 20, 90};
+    int64_t stopped[3], went[3], known = 0, total = 0;
+    for (int i = 0; i < 3; i++) {
+        sleep_ms(20);
+        kill(pid, SIGSTOP);
+        waitpid(pid, &status, WUNTRACED);
+        stopped[i] = now_ns();
+        sleep_ms(ms[i]);
+        went[i] = now_ns();
+        kill(pid, SIGCONT);
+        known += went[i] - stopped[i];
+    }
+    size_t n = 0;
+    struct stall found[64] = {{0}};
+    assert_int_equal(write(ask[1], &c, 1), 1);
+    assert_int_equal(read(tell[0], &total, sizeof total), sizeof total);
+    assert_int_equal(read(tell[0], &n, sizeof n), sizeof n);
+    assert_in_range(n, 3, 64);
+    assert_int_equal(read(tell[0], found, n * sizeof *found), n * sizeof *found);
+    struct stall longest[2] = {{0}};
+    assert_int_equal(read(tell[0], longest, sizeof longest), sizeof longest);
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+    assert_true(total >= known);
+    assert_true(longest[0].end <= longest[1].begin);
+    for (int i = 0; i < 2; i++) assert_true(longest[i].end - longest[i].begin >= 60 * MS);
+    for (int i = 0; i < 3; i++) {
+        bool named = false;
+        for (size_t j = 0; j < n; j++)
+            named = named || (found[j].begin <= stopped[i] + MS && found[j].end >= went[i]);
+        assert_true(named);
+    }
+}
+
+static void test_without_a_watch_nothing_stood_still(void **state) {
+    (void)state;
+    struct stall one;
+    struct stall_watch *none = NULL;
+    assert_int_equal(stall_total(NULL), 0);
+    assert_int_equal(stall_within(NULL, 0, INT64_MAX), 0);
+    assert_int_equal(stall_list(NULL, 0, &one, 1), 0);
+    stall_watch_destroy(&none);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_late_look_without_processor_time_is_a_stall),
+        cmocka_unit_test(test_a_process_whose_other_threads_ran_did_not_stand_still),
+        cmocka_unit_test(test_a_stopped_process_knows_when),
+        cmocka_unit_test(test_without_a_watch_nothing_stood_still),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -75,6 +75,8 @@ int launch_mpi(const struct launch_mpi_options *o) {
     }
     setenv("OMPI_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);
     setenv("PRTE_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);  // Open MPI 5
+    // PMIx 5 keeps what ranks tell each other in files of the temporary folder, which a killed mpirun would leave there.
+    setenv("PMIX_MCA_gds", "hash", 0);
     fflush(NULL);
     char *mpirun = mpirun_for(program);
     if (mpi_guard_start()) return -1;

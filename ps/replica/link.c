@@ -33,8 +33,8 @@ int link_meet(struct link *l, const struct roster *r) {
 }
 
 bool link_is_holder(const struct link *l, const struct wire_header *h) {
-    return h->role == PS_SHARD && h->rank * l->threads + h->thread == l->holder_shard &&
-           h->incarnation == l->holder.incarnation;
+    return h->role == PS_SHARD && h->rank == l->holder_shard / l->threads &&
+           h->thread == l->holder_shard % l->threads && h->incarnation == l->holder.incarnation;
 }
 
 bool link_sent(struct link *l, struct net_socket *router, int peer, const struct ps_message *m) {

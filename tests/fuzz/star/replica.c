@@ -1,14 +1,15 @@
-// The replica of a neighbour's keys (ps/replica/replica.h), and messages of any kind, size and order: of the primary, of
+// The replica of a neighbour's keys (ps/replica/replica.h) behind the link that knows the neighbours, and messages of any kind, size and order: of the primary, of
 // its earlier process, of strangers; the scheduler's decisions between them. What is said twice changes nothing the second
 // time, a stranger changes and hears nothing, a key makes one update at a time, of a sum that is here, and after an error all
 // stays as it is.
 #include <xxhash.h>
 
-#include "ps/replica/replica.h"
+#include "ps/replica/link.h"
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
 
 #define PRIMARY   77
+#define HOLDER    78
 #define KEYS_MAX  64
 #define STEPS_MAX 6  // of decisions
 
@@ -16,6 +17,7 @@ struct life {
     struct sim *s;  // lends layout and map
     struct log log;
     struct replica *r;
+    struct link link;  // without sockets
     struct replica_buffers *buf;
     struct fuzz_bytes in;
     bool kept[KEYS_MAX][STEPS_MAX];  // that a sum is here, as the replica has said
@@ -56,6 +58,11 @@ static void create(struct life *x) {
                                       .port = {&x->log, log_send}};
     x->r = replica_create(&o);
     replica_set_primary(x->r, PRIMARY);
+    x->link = (struct link){.replica = x->r,
+                            .primary_shard = 0,
+                            .holder_shard = map->threads,
+                            .threads = map->threads,
+                            .holder.incarnation = HOLDER};
 }
 
 static void destroy(struct life *x) {
@@ -79,7 +86,17 @@ static bool say(struct life *x, struct wire_header h, size_t bytes, uint8_t fill
     struct ps_frame *f = bytes ? sim_frame(x->s, xcalloc(bytes, 1), bytes) : NULL;
     // Zeros and small numbers in any dtype.
     for (size_t i = 0; i < bytes; i += 2) ((uint8_t *)(uintptr_t)f->data)[i] = fill;
-    replica_message(x->r, &h, f);
+    const bool knows = replica_knows(x->r, &h), holder = h.role == PS_SHARD && h.rank == 1 && h.thread == 0;
+    struct net_message m = {.header = h, .frame = f, .from = {.id = {1}, .bytes = 1}};
+    x->link.to_primary = (struct net_route){.bytes = 0};
+    FUZZ_CHECK(link_is_holder(&x->link, &h) == (holder && h.incarnation == HOLDER),
+               "rank %d thread %d passes for the holder", h.rank, h.thread);
+    if (!link_took(&x->link, &m, &(int){0})) {
+        ps_frame_release(f);
+        return false;
+    }
+    FUZZ_CHECK(h.kind == WIRE_REPLICATE && (x->link.to_primary.bytes == 1) == knows,
+               "a stranger's way is kept for the primary's");
     for (int i = 0; i < x->log.count; i++) {
         const struct wire_header *a = &x->log.sent[i].h;
         if (a->kind == WIRE_REPLICATE_ACK && !a->seq && !(a->flags & WIRE_MISSING) && a->step < STEPS_MAX)
@@ -101,7 +118,7 @@ static void message(struct life *x) {
     h.rank = who >> 1 & 1;
     h.thread = who >> 2 & 1;
     h.job = who & 8 ? SIM_JOB - 1 : SIM_JOB;
-    h.incarnation = who & 16 ? PRIMARY - 1 : PRIMARY;
+    h.incarnation = who & 16 ? (who & 32 ? HOLDER : PRIMARY - 1) : PRIMARY;
     h.place_bytes = 0;
     size_t n = (size_t)elements(x, h.key < keys ? h.key : 0), size = h.seq ? 4 : dtype_size(x->s->t.dtype);
     size_t bytes = how & 4 ? 0 : how & 8 ? fuzz_below(&x->in, 256) * 8 : n * size;
@@ -154,13 +171,13 @@ static void decide(struct life *x, uint8_t what) {
     int64_t before[KEYS_MAX];
     int keys = x->s->map->count;
     for (int k = 0; k < keys; k++) before[k] = replica_version(x->r, k);
-    replica_decision(x->r, &h);
+    link_decided(&x->link, &h);
     for (int k = 0; k < keys; k++)
         FUZZ_CHECK(replica_version(x->r, k) == before[k] || x->kept[k][h.step],
                    "key %d makes the update of step %lld without its sum", k, (long long)h.step);
     FUZZ_CHECK(!failed || hash(x) == was, "a replica that has failed goes on");
     was = hash(x);
-    replica_decision(x->r, &h);
+    link_decided(&x->link, &h);
     FUZZ_CHECK(hash(x) == was, "step %lld is decided twice", (long long)h.step);
 }
 

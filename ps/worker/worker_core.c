@@ -198,7 +198,8 @@ static void note_acknowledged(struct worker_core *c, const struct worker_key *k,
     struct worker_unit *u = &c->units[k->part->unit];
     struct unit_times *t = &u->times;
     t->acknowledged_peers_ns = needed_ns(c, h, t->acknowledged_peers_ns);
-    if (--u->unacknowledged == 0) t->acknowledged_ns = ps_clock_ns(now);
+    // A group's leader may have added after now was read.
+    if (--u->unacknowledged == 0) t->acknowledged_ns = ps_later(ps_clock_ns(now), t->acknowledged_peers_ns);
 }
 
 static void note_landed(struct worker_core *c, const struct worker_key *k, const struct wire_header *h,

@@ -250,9 +250,9 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct zero_options o = options_of(c, NULL);
-    const struct zero_policy *p = zero_policy_for(&o);
     const struct collective_source source = {.size = c->workers};
     o.source = &source;
+    const struct zero_policy *p = zero_policy_for(&o);
     struct topology_formula f;
     (void)role;
     textbook_say(f.memory, zero_textbook(p, &o), 'N');

@@ -26,7 +26,8 @@ static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:3", .weights = RESIDENT_SHARD, .grads = RESIDENT_SHARD, .optimizer = RESIDENT_SHARD},
 };
 
-// Gradients stay whole until the step's last micro-batch.
+// Gradients stay whole until the step's last micro-batch: with no_sync, and of one rank, whose shard is the whole. What its
+// micro-batches add to is then one buffer in every stage, and so are the bits.
 static const struct zero_policy unsynchronised[ZERO_STAGES] = {
     [2] = {.name = "zero:2",
            .weights = RESIDENT_FULL,
@@ -37,8 +38,9 @@ static const struct zero_policy unsynchronised[ZERO_STAGES] = {
 };
 
 const struct zero_policy *zero_policy_for(const struct zero_options *o) {
-    return o->no_sync && o->stage >= 2 && o->stage < ZERO_STAGES ? &unsynchronised[o->stage]
-                                                                 : zero_policy_of(o->stage);
+    bool whole = o->no_sync || o->source->size == 1;
+    return whole && o->stage >= 2 && o->stage < ZERO_STAGES ? &unsynchronised[o->stage]
+                                                            : zero_policy_of(o->stage);
 }
 
 const struct zero_policy *zero_policy_of(int stage) {

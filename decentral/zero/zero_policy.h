@@ -79,7 +79,7 @@ struct zero_policy {
     bool gather_weights;  // after the update every rank gets the whole updated weights
 };
 const struct zero_policy *zero_policy_of(int stage);                      // NULL: no such stage
-const struct zero_policy *zero_policy_for(const struct zero_options *o);  // of their stage, and no_sync
+const struct zero_policy *zero_policy_for(const struct zero_options *o);  // of their stage, no_sync, ranks
 // The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
 // weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.

@@ -200,11 +200,11 @@ static void put_consistency(struct identity *i, const struct config *c) {
     cJSON_Delete(about);
 }
 
-// One micro-batch a step: all that are "sync" sum alike. With more, a ring's stages 2 and 3 sum each micro-batch over the
+// One micro-batch a step: all that are "sync" sum alike. With more, a ring's stages 2 and 3 sum each micro-batch over several
 // ranks, the others each step: two orders of the same sum.
 // What they are added in, too: "auto" has meant the run's type.
 static void put_sums(struct identity *i, const struct config *c) {
-    bool each = c->row->takes_stage && c->variant >= 2 && !c->no_sync;
+    bool each = c->row->takes_stage && c->variant >= 2 && c->workers > 1 && !c->no_sync;
     if (c->accumulation <= 1) return;
     identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
     identity_put(i, accum_key, config_sums_in_fp32(c) ? "fp32" : dtype_name(c->dtype));

@@ -230,13 +230,13 @@ static inline void zero_reference_add_ranks(const struct zero_case *c, char *con
 }
 
 // The reduced gradient of unit u: full gradients add up over micro-batches before the reduction, sharded
-// ones are reduced after each and added in the gradient's type.
+// ones are reduced after each and added in the gradient's type. One rank's are full in every stage.
 static inline void *zero_reference_gradient(const struct zero_case *c, const struct layout *l, int step,
                                             int u) {
     int64_t n = l->units[u].n_pad;
     char *grads[8], *reduced = calloc((size_t)n, 4), *part = calloc((size_t)n, 4);
     for (int r = 0; r < c->world; r++) grads[r] = calloc((size_t)n, 4);
-    bool each = c->stage >= 2;
+    bool each = c->stage >= 2 && c->world > 1;
     for (int m = 0; m < c->micro; m++) {
         for (int r = 0; r < c->world; r++)
             zero_reference_backward(c, l, r, step, m, u, !each && m > 0, grads[r]);

@@ -239,6 +239,14 @@ static void help_options(FILE *f, const struct cli_option *options, size_t count
     }
 }
 
+char *cli_program(void) {
+    char path[4096] = "starring";
+    FILE *f = fopen("/proc/self/cmdline", "rb");
+    if (f && !fread(path, 1, sizeof path - 1, f)) strcpy(path, "starring");  // its words end with zeros
+    if (f) fclose(f);
+    return shell_word(path);
+}
+
 void cli_help(FILE *f, const struct cli_command *cmd) {
     fprintf(f, "starring %s %s\n\n%s\n\nOptions:\n", cmd->name, cmd->usage, cmd->summary);
     if (!cmd->common_words) help_options(f, cmd->common, cmd->common_count);

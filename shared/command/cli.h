@@ -75,6 +75,9 @@ int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_
 int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
                double *out);
 
+// This program as it was called, as a word of a command that people are told to type (malloc'd).
+char *cli_program(void);
+
 void cli_help(FILE *f, const struct cli_command *cmd);
 // The nearest of count names by edit distance, or NULL when none is near.
 const char *cli_nearest(const char *word, const char *const *names, size_t count);

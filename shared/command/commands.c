@@ -295,8 +295,10 @@ const struct cli_command command_keygen = {
 static const struct cli_option plan_options[] = {
     {"device-memory", NULL, "SIZE", "what one worker's device has, as 6G: nothing above it is proposed", 0},
     {"host-memory", NULL, "SIZE",
-     "what one worker may take of its host, beside a GPU's memory or with it (any)", 0},
-    {"disk", NULL, "SIZE", "what one worker may put on disk (any)", 0},
+     "what all roles may take together of their hosts, beside GPUs' memory or with it (what this machine has left)",
+     0},
+    {"disk", NULL, "SIZE",
+     "what all workers may put on disk together (what nvme_path, or this folder, has left)", 0},
     {"most-batch", NULL, "B", "the largest micro-batch tried (64)", 0},
     {"all", NULL, NULL, "every plan that fits, not the fastest twelve", 0},
     {"tflops", NULL, "X", "Tflop/s that products reach on one worker (0.1; --device cuda: 400)", 0},
@@ -313,7 +315,8 @@ const struct cli_command command_plan = {
     .usage = "--device-memory SIZE [--model M] [--workers N] [OPTIONS]",
     .summary =
         "Names what fits: topology, offload, recomputation and micro-batch, fastest first. Memory and bytes are\n"
-        "those that train --dry-run predicts; times follow from rates, and only put the plans in order. With\n"
+        "those that train --dry-run predicts; times follow from rates, and only put the plans in order. Without\n"
+        "--host-memory and --disk a plan is for this machine, on which its commands start every role. With\n"
         "--topology T or --batch B, plans of that one alone. Exit status: 0 something fits, 1 nothing does, 2 wrong options.",
     .examples =
         "  starring plan --model gpt2-1558m --device-memory 6G --workers 1\n"

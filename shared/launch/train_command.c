@@ -77,10 +77,7 @@ static bool is_rank(const struct run *r) {
 // The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all; of those
 // that mpirun is still to start (--dry-run), all are taken to be here.
 static struct memory_part part_here(const struct run *r) {
-    const struct config *c = r->config;
-    bool to_start = !is_rank(r) && c->launch == LAUNCH_MPI;
-    if (to_start) return (struct memory_part){"worker", 0, c->workers, .processes = true};
-    if (!is_rank(r)) return (struct memory_part){.processes = !(c->row->launches >> LAUNCH_THREADS & 1)};
+    if (!is_rank(r)) return memory_part_of_run(r->config);
     int count = r->env.local_size ? r->env.local_size : 1;
     return (struct memory_part){"worker", r->env.rank, count, .processes = true};
 }

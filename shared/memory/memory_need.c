@@ -169,6 +169,11 @@ static int add_ranks(const struct job *j, const struct memory_part *part, const 
                                   : add_workers(j, part, first, count, n);
 }
 
+struct memory_part memory_part_of_run(const struct config *c) {
+    if (c->launch == LAUNCH_MPI) return (struct memory_part){"worker", 0, c->workers, .processes = true};
+    return (struct memory_part){.processes = !(c->row->launches >> LAUNCH_THREADS & 1)};
+}
+
 int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out) {
     const struct config *c = j->config;
     int rank = part->rank > 0 ? part->rank : 0, rc = 0;

@@ -60,6 +60,9 @@ struct memory_part {
     int gpus;          // GPUs of this machine; ranks take them in turn
 };
 
+// The whole run, as `train` starts it on this machine.
+struct memory_part memory_part_of_run(const struct config *c);
+
 // 0, or -1 after logging: the prediction failed.
 int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out);
 

@@ -84,6 +84,8 @@ static void print_json(const struct plan_question *q, const struct plan *p) {
     json_put(o, "workers", p->config->workers);
     json_put(o, "seq_len", (double)p->config->seq);
     json_put(o, "device_memory_bytes", q->device_bytes);
+    json_put(o, "host_memory_bytes", floor(q->host_bytes));  // null: not limited
+    json_put(o, "disk_limit_bytes", q->disk_bytes);
     cJSON *rates = cJSON_AddObjectToObject(o, "rates");
     for (const struct plan_rate *r = plan_rates_list; r->option; r++)
         json_put(rates, r->option, plan_rate_of(&q->rates, r));
@@ -95,12 +97,19 @@ static void print_json(const struct plan_question *q, const struct plan *p) {
 }
 
 // ---------------------------------------------------------------- as a table
+static const char *limit_of(char text[24], double bytes) {
+    return isinf(bytes) ? "any" : format_bytes(text, bytes);
+}
+
 static void print_head(const struct plan_question *q, const struct plan *p) {
-    char count[32], bytes[24];
-    printf("%s: %s parameters, %s, %d worker%s, sequences of %lld tokens, %s of device memory each\n",
-           p->config->model, format_count(count, p->params), dtype_name(p->config->dtype), p->config->workers,
-           p->config->workers > 1 ? "s" : "", (long long)p->config->seq,
-           format_bytes(bytes, q->device_bytes));
+    char count[32], bytes[24], host[24], disk[24];
+    printf("%s: %s parameters, %s, %d worker%s, sequences of %lld tokens\n", p->config->model,
+           format_count(count, p->params), dtype_name(p->config->dtype), p->config->workers,
+           p->config->workers > 1 ? "s" : "", (long long)p->config->seq);
+    printf(
+        "Limits: device memory %s for each worker; of all roles together, servers and scheduler too, host memory %s and disk "
+        "%s\n",
+        format_bytes(bytes, q->device_bytes), limit_of(host, q->host_bytes), limit_of(disk, q->disk_bytes));
     printf(
         "Memory and bytes are predictions, exact; times divide them by these rates, which options change:\n ");
     for (const struct plan_rate *r = plan_rates_list; r->option; r++)
@@ -123,22 +132,28 @@ static void print_table(const struct plan_question *q, const struct plan *p, boo
     int rows = all || p->count < ROWS ? p->count : ROWS;
     print_head(q, p);
     printf("%4s  %-9s %5s  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", "", "topology", "batch",
-           "recompute", "optimizer", "param", "device", "host", "disk", "wire/step", "step s", "tokens/s",
-           "bound by");
+           "recompute", "optimizer", "param", "device", "host, all", "disk, all", "wire/step", "step s",
+           "tokens/s", "bound by");
     for (int i = 0; i < rows; i++) print_row(i + 1, &p->all[i]);
     if (rows < p->count) printf("  and %d more that fit: --all\n", p->count - rows);
     char *line = plan_line(q, &p->all[0]);
-    printf("\nThe first: %s\n%s", line, p->count > 1 ? "The others': with --json\n" : "");
+    printf(
+        "\nThe first: %s\n%s%s", line, p->count > 1 ? "The others': with --json\n" : "",
+        p->as_bytes
+            ? "--tokenizer byte: the demo's text has no tokens of this model; --data FILE trains on your own\n"
+            : "");
     free(line);
 }
 
 static int say_none(const struct plan_question *q, const struct plan *p) {
-    char least[24], limit[24];
-    char *flags = plan_flags(&p->least);
+    char limit[3][24], least[3][24], *flags = plan_flags(&p->least);
     fail(
-        "plan: nothing fits %s of device memory per worker; the least is %s with %s. Take more --workers, a shorter "
-        "--seq or a smaller --model",
-        format_bytes(limit, q->device_bytes), format_bytes(least, p->least.device_bytes), flags);
+        "plan: nothing fits %s of device memory for each worker, and %s of host memory and %s of disk for all roles "
+        "together; nearest, with %s, %s and %s, is %s. Take a shorter --seq, a smaller --model, more --workers with less "
+        "each, or name what another machine has: --host-memory, --disk",
+        format_bytes(limit[0], q->device_bytes), limit_of(limit[1], q->host_bytes),
+        limit_of(limit[2], q->disk_bytes), format_bytes(least[0], p->least.device_bytes),
+        format_bytes(least[1], p->least.host_bytes), format_bytes(least[2], p->least.disk_bytes), flags);
     free(flags);
     return EXIT_RUN_FAILED;
 }

@@ -38,7 +38,7 @@ struct plan_step plan_step_of(const struct plan_work *w, const struct plan_rates
     struct plan_step s = {.compute_s = w->flops / r->flops,
                           .again_s = w->again_flops / r->flops + w->again_bytes / r->device_memory,
                           .wire_s = w->wire_bytes / r->wire,
-                          .update_s = larger(memory, larger(link, disk))};
+                          .update_s = larger(w->one_memory ? memory + link : larger(memory, link), disk)};
     double compute = s.compute_s + s.again_s, beside = larger(compute, s.wire_s);
     s.total_s = beside + s.update_s;
     if (s.update_s > beside)

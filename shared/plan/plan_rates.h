@@ -7,13 +7,15 @@
 //                   the optimizer's bytes / the bandwidth of the memory where the states are
 //                   what passes between host and device / that link's bandwidth
 //                   what is read and written on disk / the disk's bandwidth
-//               which overlap, unit by unit
+//               which overlap, unit by unit; where the device's memory is the host's, the copies take of the bandwidth that the
+//               update has, and the first two add up
 //     step      max(compute, wire) + update
 //
 // Pure.
 #ifndef STARRING_SHARED_PLAN_PLAN_RATES_H
 #define STARRING_SHARED_PLAN_PLAN_RATES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct plan_rates {
@@ -44,7 +46,8 @@ struct plan_work {
     double update_bytes;        // read and written by the update where the states are
     double host_link_bytes;     // the larger way
     double disk_bytes;          // read and written
-    int states_on_host;         // the update runs in the host's memory
+    bool states_on_host;        // the update runs in the host's memory
+    bool one_memory;            // the device's is the host's
 };
 
 struct plan_step {

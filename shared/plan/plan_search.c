@@ -1,23 +1,34 @@
 #include "shared/plan/plan_search.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/launch/launch_check.h"
+#include "shared/memory/memory_limits.h"
 #include "shared/memory/memory_need.h"
 #include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 
 const struct plan_knob plan_knobs[PLAN_KNOBS] = {
-    {"recompute", "activation_checkpointing.recompute", {NULL, "cheap", "block", ""}},
-    {"offload_optimizer", "zero_optimization.offload_optimizer.device", {NULL, "cpu", "nvme", ""}},
-    {"offload_param", "zero_optimization.offload_param.device", {NULL, "cpu", "nvme", ""}},
+    {"recompute", "activation_checkpointing.recompute", {NULL, "cheap", "block", ""}, NULL},
+    {"offload_optimizer",
+     "zero_optimization.offload_optimizer.device",
+     {NULL, "cpu", "nvme", ""},
+     "zero_optimization.offload_optimizer.nvme_path"},
+    {"offload_param",
+     "zero_optimization.offload_param.device",
+     {NULL, "cpu", "nvme", ""},
+     "zero_optimization.offload_param.nvme_path"},
 };
+#define HERE "."  // the folder of who names none
 enum { KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM };
 
 // What the configuration has of each knob.
@@ -27,6 +38,13 @@ static void read_knobs(const struct config *c, const char *is[PLAN_KNOBS]) {
     is[KNOB_RECOMPUTE] = recompute_name(c->recompute.kind);
     is[KNOB_OPTIMIZER] = device[c->offload_optimizer.device];
     is[KNOB_PARAM] = device[c->offload_param.device];
+}
+
+// The folder that the configuration has for a knob, or NULL.
+static const char *folder_of(const struct config *c, int knob) {
+    return knob == KNOB_OPTIMIZER ? c->offload_optimizer.nvme_path
+           : knob == KNOB_PARAM   ? c->offload_param.nvme_path
+                                  : NULL;
 }
 
 // Whether the caller's options, not a file, say what the key is.
@@ -75,34 +93,41 @@ static struct plan_work work_of(const struct job *j, const struct plan_candidate
         .wire_bytes = c->wire_bytes,
         .update_bytes = 2 * of_state(cfg, j),
         .states_on_host = cfg->offload_optimizer.device != OFFLOAD_NONE,
+        .one_memory = cfg->device != DEVICE_CUDA,
         .host_link_bytes = (double)(o->down > o->up ? o->down : o->up),
         .disk_bytes = (double)(o->read + o->written)};
 }
 
-// What lies on disk is what is written there in a step: masters, states and 16-bit weights, each once.
-static double disk_of(const struct plan_candidate *c) { return (double)c->offload.written; }
+// By which factor c exceeds the limit that it exceeds most; at most 1: it fits.
+static double excess(const struct plan_question *q, const struct plan_candidate *c) {
+    double most = c->device_bytes / q->device_bytes;
+    most = fmax(most, c->host_bytes / q->host_bytes);
+    return c->disk_bytes > 0 ? fmax(most, c->disk_bytes / q->disk_bytes) : most;
+}
 
 static int measure(const struct plan_question *q, const struct job *j, struct plan_candidate *c) {
     const struct config *cfg = j->config;
-    const struct memory_part part = {"worker", 0, 1, .processes = true, .gpus = 1};
-    struct memory_need need;
+    const struct memory_part one = {"worker", 0, 1, .processes = true, .gpus = 1},
+                             all = memory_part_of_run(cfg);
+    struct memory_need need, host;
     struct prediction p = {0};
-    if (prediction_of_rank(j, "worker", 0, &p) || memory_need_of(j, &part, &need)) return -1;
+    if (prediction_of_rank(j, "worker", 0, &p) || memory_need_of(j, &one, &need) ||
+        memory_need_of(j, &all, &host))
+        return -1;
     read_knobs(cfg, c->is);
     c->device_bytes = (double)mem_device_bytes(p.memory.predicted_bytes);
     if (need.gpus) c->device_bytes += need.gpu[0].allowed_bytes;
-    c->host_bytes = need.host.predicted_bytes + need.host.allowed_bytes;
+    c->host_bytes = ceil(host.host.predicted_bytes + host.host.allowed_bytes);
     c->server_bytes = largest_server(j);
     c->wire_bytes = busiest(j);
     c->offload = p.wire.offload;
-    c->disk_bytes = disk_of(c);
+    // What lies on disk is what is written there in a step: masters, states and 16-bit weights, each once.
+    c->disk_bytes = (double)c->offload.written * cfg->workers;
     c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
     struct plan_work w = work_of(j, c);
     c->step = plan_step_of(&w, &q->rates);
     c->tokens_per_s = (double)c->tokens / c->step.total_s;
-    c->fits = (q->device_bytes <= 0 || c->device_bytes <= q->device_bytes) &&
-              (q->host_bytes <= 0 || c->host_bytes <= q->host_bytes) &&
-              (q->disk_bytes <= 0 || c->disk_bytes <= q->disk_bytes);
+    c->excess = excess(q, c);
     return 0;
 }
 
@@ -112,7 +137,7 @@ static struct config *config_of(const struct plan_question *q, const struct plan
     char batch[24], workers[24];
     args.owned = NULL;
     args.owned_count = 0;
-    args.overrides = xcalloc(args.override_count + 3 + PLAN_KNOBS, sizeof *args.overrides);
+    args.overrides = xcalloc(args.override_count + 3 + 2 * PLAN_KNOBS, sizeof *args.overrides);
     size_t n = q->args->override_count;
     memcpy(args.overrides, q->args->overrides, n * sizeof *args.overrides);
     snprintf(batch, sizeof batch, "%lld", (long long)c->batch);
@@ -120,9 +145,13 @@ static struct config *config_of(const struct plan_question *q, const struct plan
     args.overrides[n++] = (struct config_override){.path = "topology", .value = c->topology};
     args.overrides[n++] = (struct config_override){.path = "workers", .value = workers};
     args.overrides[n++] = (struct config_override){.path = "train_micro_batch_size_per_gpu", .value = batch};
-    for (int k = 0; k < PLAN_KNOBS; k++)
+    for (int k = 0; k < PLAN_KNOBS; k++) {
         if (c->knob[k])
             args.overrides[n++] = (struct config_override){.path = plan_knobs[k].path, .value = c->knob[k]};
+        if (c->folder[k])
+            args.overrides[n++] =
+                (struct config_override){.path = plan_knobs[k].folder_path, .value = c->folder[k]};
+    }
     struct config *config = config_load(q->topologies, cli_get(q->args, "config"), args.overrides, n);
     free(args.overrides);
     if (!config) return NULL;
@@ -154,7 +183,7 @@ static bool try(const struct plan_question *q, struct plan_candidate *c) {
         config_destroy(&config);
         config = config_of(q, c);
     }
-    struct job j = {.ranks_here = 1};
+    struct job j = {.ranks_here = c->workers};
     bool ok = config && !job_open(&j, config, true) && !measure(q, &j, c);
     job_close(&j);
     config_destroy(&config);
@@ -184,12 +213,12 @@ static void add_best(const struct plan_question *q, struct plan_candidate c, str
         struct plan_candidate now = c;
         now.batch = batch;
         if (!try(q, &now)) continue;
-        if (!out->tried || now.device_bytes < out->least.device_bytes) out->least = now;
+        if (!out->tried || now.excess < out->least.excess) out->least = now;
         out->tried = true;
-        if (!now.fits) break;
+        if (now.excess > 1) break;
         if (now.tokens_per_s > best.tokens_per_s) best = now;
     }
-    if (!best.fits) return;
+    if (!best.batch) return;
     for (int i = 0; i < out->count; i++)
         if (same_cost(&out->all[i], &best)) return;
     out->all = xrealloc(out->all, (size_t)(out->count + 1) * sizeof *out->all);
@@ -202,7 +231,10 @@ static void with_knobs(const struct plan_question *q, struct plan_candidate c, i
         return;
     }
     for (int v = 0; !plan_knobs[knob].values[v] || *plan_knobs[knob].values[v]; v++) {
-        c.knob[knob] = plan_knobs[knob].values[v];
+        const char *value = plan_knobs[knob].values[v];
+        bool disk = value && !strcmp(value, "nvme");
+        c.knob[knob] = value;
+        c.folder[knob] = disk && !folder_of(out->config, knob) ? HERE : NULL;
         with_knobs(q, c, knob + 1, out);
         if (given(q, plan_knobs[knob].path)) break;
     }
@@ -214,10 +246,41 @@ static int faster(const void *a, const void *b) {
     return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
 }
 
+// How many bytes may still be written to a folder; 0: none.
+static double room_in(const char *folder) {
+    struct statvfs s;
+    return access(folder, W_OK) || statvfs(folder, &s) ? 0 : (double)s.f_bavail * (double)s.f_frsize;
+}
+
+// A plan is for the machine that it is made on, unless it is for GPUs that are not here.
+static void limit_to_here(struct plan_question *q, const struct config *c) {
+    bool here = c->device != DEVICE_CUDA || device_gpus(c);
+    struct memory_limit memory;
+    if (q->host_bytes <= 0)
+        q->host_bytes = here && !memory_limit_read("", &memory) ? memory.free_bytes : INFINITY;
+    if (q->disk_bytes > 0) return;
+    q->disk_bytes = INFINITY;
+    for (int k = KNOB_OPTIMIZER; k <= KNOB_PARAM && here; k++)
+        q->disk_bytes = fmin(q->disk_bytes, room_in(folder_of(c, k) ? folder_of(c, k) : HERE));
+}
+
+// What a command would train on: the demo's text is read byte by byte where the model's tokens are others.
+static void settle_data(struct plan *out) {
+    struct config *c = out->config;
+    struct job j = {.ranks_here = 1};
+    error_quiet(1);
+    bool readable = !job_open(&j, c, false);
+    error_quiet(0);
+    job_close(&j);
+    out->as_bytes = !readable && !strcmp(c->data, "demo") && (!c->tokenizer || !strcmp(c->tokenizer, "auto"));
+    if (!readable && !out->as_bytes) warn("no command of this plan starts here: %s", error_last());
+    error_clear();
+}
+
 // The one that was asked for, or the variants that have formulas of their own: those that keep something else where.
 static void with_topologies(const struct plan_question *q, struct plan *out) {
     if (q->topology) {
-        struct plan_candidate c = {.workers = out->config->workers};
+        struct plan_candidate c = {.workers = out->config->workers, .as_bytes = out->as_bytes};
         snprintf(c.topology, sizeof c.topology, "%s", q->topology);
         with_knobs(q, c, 0, out);
         return;
@@ -226,7 +289,7 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
         const struct topology_row *row = q->topologies->row[r];
         for (int v = 0; v < (row->textbook > 0 ? row->textbook : 1); v++) {
             struct topology_variant name;
-            struct plan_candidate c = {.workers = out->config->workers};
+            struct plan_candidate c = {.workers = out->config->workers, .as_bytes = out->as_bytes};
             row->variant(v, &name);
             if (row->max_workers && out->config->workers > row->max_workers) continue;
             snprintf(c.topology, sizeof c.topology, "%s", name.name);
@@ -235,7 +298,7 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
     }
 }
 
-int plan_search(const struct plan_question *q, struct plan *out) {
+int plan_search(struct plan_question *q, struct plan *out) {
     struct job j = {.ranks_here = 1};
     *out = (struct plan){0};
     out->config =
@@ -246,6 +309,8 @@ int plan_search(const struct plan_question *q, struct plan *out) {
     out->params = rc ? 0 : j.layout->params;
     job_close(&j);
     if (rc) return -1;
+    limit_to_here(q, out->config);
+    settle_data(out);
     error_quiet(1);
     with_topologies(q, out);
     error_quiet(0);
@@ -270,14 +335,21 @@ char *plan_flags(const struct plan_candidate *c) {
         char *more = xasprintf("%s --set %s=%s", text, plan_knobs[k].path, c->knob[k]);
         free(text);
         text = more;
+        if (!c->folder[k]) continue;
+        more = xasprintf("%s --set %s=%s", text, plan_knobs[k].folder_path, c->folder[k]);
+        free(text);
+        text = more;
     }
-    return text;
+    char *all = xasprintf("%s%s", text, c->as_bytes ? " --tokenizer byte" : "");
+    free(text);
+    return all;
 }
 
 char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
     static const char *const own[] = {"topology", "workers", "batch", "quiet",
                                       NULL};  // of plan_flags, or of no use
-    char *text = xasprintf("starring train");
+    char *program = cli_program(), *text = xasprintf("%s train", program);
+    free(program);
     for (size_t i = 0; i < q->args->given_count; i++) {
         const struct cli_given *g = &q->args->given[i];
         bool skip =

@@ -19,17 +19,18 @@
 // out, or says "none" where something else would follow from the caller's file.
 struct plan_knob {
     const char *name, *path;
-    const char *values[4];  // ends with ""
+    const char *values[4];    // ends with ""
+    const char *folder_path;  // the key of the folder that "nvme" writes to
 };
 extern const struct plan_knob plan_knobs[PLAN_KNOBS];
 
 struct plan_question {
     const struct topology_table *topologies;
-    const struct cli_args *args;      // the caller's options
-    const char *topology;             // the only one to be tried; NULL: all
-    double device_bytes, host_bytes;  // limits per rank; 0: none
-    double disk_bytes;                // likewise
-    int64_t most_batch;               // largest micro-batch tried
+    const struct cli_args *args;    // the caller's options
+    const char *topology;           // the only one to be tried; NULL: all
+    double device_bytes;            // a worker's limit
+    double host_bytes, disk_bytes;  // limits of all roles together; 0: not said, and INFINITY for none
+    int64_t most_batch;             // largest micro-batch tried
     struct plan_rates rates;
 };
 
@@ -38,30 +39,34 @@ struct plan_candidate {
     int workers;                     // the question's, whatever the topology takes by itself
     const char *knob[PLAN_KNOBS];    // the value of each as it is typed, or NULL
     const char *is[PLAN_KNOBS];      // what the configuration has then: "none", "cpu" ..
-    int64_t batch;                   // sequences of a micro-batch
-    int64_t tokens;                  // of a step, of all workers
-    double device_bytes;             // of a worker: the ledger, on a GPU with the allowance of memory_need.h
-    double host_bytes;               // of a worker beside it, with the allowance
-    double disk_bytes;               // of a worker
-    double server_bytes;             // of the largest server; 0: there is none
-    double wire_bytes;               // of a step: the larger way of the busiest rank
+    const char *folder[PLAN_KNOBS];  // to write to, or NULL: the caller has said it, or none is needed
+    bool as_bytes;        // the demo's text has no tokens of this model: it is trained on byte by byte
+    int64_t batch;        // sequences of a micro-batch
+    int64_t tokens;       // of a step, of all workers
+    double device_bytes;  // of a worker: the ledger, on a GPU with the allowance of memory_need.h
+    double host_bytes;    // of all roles together, with their allowances
+    double disk_bytes;    // of all workers
+    double server_bytes;  // of the largest server; 0: there is none
+    double wire_bytes;    // of a step: the larger way of the busiest rank
     struct offload_traffic offload;  // of a worker's step
     struct plan_step step;
     double tokens_per_s;
-    bool fits;
+    double excess;  // the factor by which it exceeds the limit that it exceeds most; at most 1: it fits
 };
 
 struct plan {
     struct plan_candidate *all;  // those that fit, fastest first; owned
     int count;
-    struct plan_candidate least;  // the one that needs the least of the device, where none fits
+    struct plan_candidate least;  // the one that exceeds its limits by the smallest factor, where none fits
     bool tried;                   // there was any
+    bool as_bytes;                // of each candidate
     struct config *config;        // the question's own, for the head of a table; owned
     int64_t params;
 };
 
+// Sets the limits that nobody named: this machine's memory and disk, or none where the plan is for GPUs that are not here.
 // 0, or -1 after logging: the options are wrong, or the model is not there.
-int plan_search(const struct plan_question *q, struct plan *out);
+int plan_search(struct plan_question *q, struct plan *out);
 void plan_free(struct plan *p);
 
 // The options of a candidate as they are typed behind those that were given (malloc'd).

@@ -139,6 +139,7 @@ int launch_star(const struct job *job, int *interrupted_by) {
     s.start = lives_last(job->dir).start + 1;
     s.config_path = xasprintf("%s/config.json", job->dir);
     stop_supervise();
+    stop_answers("this step");
     s.launcher = launcher_create(&o);
     int rc = start_scheduler(&s);
     for (int r = 0; r < c->ps.servers && !rc; r++) rc = start(&s, "server", r, 0);

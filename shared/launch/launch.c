@@ -183,6 +183,7 @@ static void interrupt(struct launcher *l, int number) {
     if (!l->interrupted_by) {
         l->interrupted_by = number;
         l->interrupted_s = now;
+        stop_answer(number);
         ask_orderly(l);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
         l->kill_at_s = now + l->o.grace_s;

@@ -72,7 +72,7 @@ static void say_interrupted(const struct run *r, int number, bool whole) {
 // The snapshots, now that nothing else of the run is left. Its own end is on disk already.
 static int evaluate(const struct run *r) {
     const struct job *j = &r->job;
-    const _Atomic int *stop = stop_install();
+    const _Atomic int *stop = stop_install("the batch in hand");
     enum evaluated rc = evaluate_run(&(struct evaluate_options){.config = j->config,
                                                                 .spec = &j->spec,
                                                                 .data = j->data,
@@ -139,7 +139,7 @@ int run_end(struct run *r, int status, int number) {
 
 int run_here(struct run *r, int (*ranks)(const struct job *j)) {
     if (run_begin(r)) return EXIT_USAGE;
-    r->job.stop = stop_install();
+    r->job.stop = stop_install("this step");
     int status = stop_status(ranks(&r->job), r->job.stop);
     return run_end(r, status, *r->job.stop);
 }

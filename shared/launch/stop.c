@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,25 @@ static _Atomic int stop_supervisor;
 static _Atomic int stop_rank;
 static _Atomic bool stop_stays;
 static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
+static char stop_words[2][128];                             // the answer to SIGINT, to SIGTERM; "": none
+static _Atomic bool stop_answered;
+
+void stop_answers(const char *behind) {
+    const char *line = isatty(STDERR_FILENO) ? "\n" : "";  // a terminal has shown ^C on it
+    // mpirun that nobody of ours watches gives its ranks a second.
+    const char *again = getenv("OMPI_COMM_WORLD_RANK") ? "unless mpirun ends it before" : "again ends now";
+    for (int i = 0; i < 2; i++)
+        snprintf(stop_words[i], sizeof stop_words[i], behind ? "%sstarring: %s: ending after %s; %s\n" : "",
+                 line, i ? "SIGTERM" : "Ctrl-C", behind, again);
+    stop_answered = false;
+}
+
+void stop_answer(int number) {
+    const char *text = stop_words[number == SIGTERM];
+    if (!*text || atomic_exchange(&stop_answered, true)) return;
+    ssize_t said = write(STDERR_FILENO, text, strlen(text));
+    (void)said;  // nobody reads
+}
 
 static void on_signal(int number) { stop_signal = number; }
 
@@ -32,6 +52,7 @@ static void on_signal_alone(int number) {
     _Atomic double *first = number == SIGINT ? &stop_first_int_s : &stop_first_term_s;
     double now = now_seconds();
     stop_signal = number;
+    stop_answer(number);
     if (*first == 0) *first = now;
     if (now - *first < STOP_AGAIN_S) return;
     signal(number, SIG_DFL);
@@ -147,9 +168,10 @@ static const _Atomic int *install_rank(int supervisor) {
     return &stop_signal;
 }
 
-const _Atomic int *stop_install(void) {
+const _Atomic int *stop_install(const char *behind) {
     int supervisor = supervisor_of_rank(NULL);
     if (supervisor) return install_rank(supervisor);
+    stop_answers(own_rank() ? NULL : behind);
     struct sigaction action = {.sa_handler = on_signal_alone, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     stop_first_int_s = stop_first_term_s = 0;
@@ -170,7 +192,7 @@ bool stop_supervised(void) {
 }
 
 const _Atomic int *stop_install_role(bool orderly) {
-    if (!stop_supervised()) return stop_install();
+    if (!stop_supervised()) return stop_install(orderly ? "this step" : NULL);
     stop_launcher = (int)getppid();
     struct sigaction all = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct sigaction launchers = {.sa_sigaction = on_launcher_signal, .sa_flags = SA_SIGINFO | SA_RESTART};

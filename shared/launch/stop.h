@@ -13,8 +13,13 @@
 #define STOP_AGAIN_S 0.5
 
 // Installs handlers for SIGINT and SIGTERM; the flag becomes the signal's number. A second signal of the
-// same kind, STOP_AGAIN_S later, ends the process at once. May be called again.
-const _Atomic int *stop_install(void);
+// same kind, STOP_AGAIN_S later, ends the process at once. May be called again. behind: as stop_answers.
+const _Atomic int *stop_install(const char *behind);
+
+// The first signal is answered at once, by one process of a job: "Ctrl-C: ending after this step; again ends now". behind: what
+// ends first, "this step"; NULL: another process answers. For who takes signals himself; with stop_install, nothing to do.
+void stop_answers(const char *behind);
+void stop_answer(int number);  // async-signal-safe; does nothing when it is called again
 
 // The launcher, before it starts children: they will know it.
 void stop_supervise(void);

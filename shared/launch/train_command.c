@@ -202,7 +202,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
     if (!dry && !r->life && ((c->recovery.restart > 0 && !star) || to_start))
         return become_supervisor(r, argc, argv);
     go_on(r);
-    if (r->life && is_rank(r)) stop_install();  // mpirun's signal concerns it in MPI_Init too
+    if (r->life && is_rank(r)) stop_install(NULL);  // mpirun's signal concerns it in MPI_Init too
     return !dry && to_start ? become_mpirun(r, argc, argv) : train(r, args, dry);
 }
 

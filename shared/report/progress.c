@@ -43,17 +43,26 @@ static int columns(FILE *f) {
     return !ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// "3:20 left", by the steps done so far.
+static const char *time_left(char text[32], const struct progress *p, int64_t step, double now_s) {
+    double left_s = (now_s - p->start_s) / (double)(step - p->o.first) * (double)(p->steps - step);
+    int minutes = (int)fmin(left_s / 60, 1e8);
+    if (minutes < 60)
+        snprintf(text, 32, "%d:%02d left", minutes, (int)left_s % 60);
+    else
+        snprintf(text, 32, "%d h %02d min left", minutes / 60, minutes % 60);
+    return text;
+}
+
 // A line that wraps could not be redrawn in place: a narrow terminal gets a short bar, or numbers alone.
 static void draw(struct progress *p, int64_t step) {
     double now_s = now_seconds();
     if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
     p->drawn_s = now_s;
-    double left_s = (now_s - p->start_s) / (double)(step - p->o.first) * (double)(p->steps - step);
-    char numbers[96], bar[BAR_WIDTH + 4] = "";
+    char left[32], numbers[96], bar[BAR_WIDTH + 4] = "";
     int room = columns(p->o.file) - 1;
-    room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %d:%02d left", (long long)step,
-                     (long long)p->steps, 100.0 * (double)step / (double)p->steps, (int)(left_s / 60),
-                     (int)left_s % 60);
+    room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %s", (long long)step, (long long)p->steps,
+                     100.0 * (double)step / (double)p->steps, time_left(left, p, step, now_s));
     int width = room - 3 < BAR_WIDTH ? room - 3 : BAR_WIDTH;
     if (width >= BAR_LEAST) {
         memset(bar, '.', (size_t)width + 1);
@@ -100,7 +109,7 @@ void progress_step(struct progress *p, const struct step_record *r) {
     p->tokens_since += r->tokens;
     p->seconds_since += r->seconds;
     if (r->step == p->o.first + 1 || r->step == p->steps || r->step % p->per_print == 0) {
-        char memory[24], rate[32], norm[16] = "-";
+        char memory[24], rate[32], left[32], norm[16] = "-";
         wipe(p);
         if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);
         double per_s = p->seconds_since > 0 ? (double)p->tokens_since / p->seconds_since : 0;
@@ -108,6 +117,7 @@ void progress_step(struct progress *p, const struct step_record *r) {
                 (long long)r->step, (long long)p->steps, r->loss, norm, r->lr,
                 format_count(rate, (int64_t)per_s), format_bytes(memory, (double)r->memory_bytes));
         if (r->loss_scale != 1) fprintf(p->o.file, "  scale %g", r->loss_scale);
+        if (r->step < p->steps) fprintf(p->o.file, "  %s", time_left(left, p, r->step, now_seconds()));
         if (r->skipped) fputs("  skipped: a gradient was not finite", p->o.file);
         fputc('\n', p->o.file);
         fflush(p->o.file);

@@ -140,6 +140,8 @@ static void interrupt(struct supervisor *s, int number) {
         kill(s->child, number);
     else if (again || !ranks_signal(s->ranks, number))
         end_all(s);
+    else
+        stop_answer(number);
 }
 
 // How long mpirun may still take. It sleeps for seconds between its signals to the ranks of a job that has lost one, where
@@ -374,6 +376,7 @@ int supervise(const struct supervise_options *o) {
         return fail("no random number"), EXIT_RUN_FAILED;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     take_signals(&s);
+    stop_answers("this step");
     int status = o->mpirun ? run_mpi(&s) : run_all(&s);
     // A Ctrl-C that came while all was ending would end this process in its own way: it has been obeyed already, or the
     // run had ended before it, and that has been said.

@@ -3,6 +3,7 @@
 `starring summary` says of runs that go on, were killed or failed."""
 import json
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ MODEL = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 20, "n_layer": 3, "n
 SIZE = ["--seq", "16", "--batch", "1", "--threads", "1", "--quiet"]
 LIMIT_S = 60  # a hang; far above what anything here takes
 FOREVER = "1000000"
+ANSWER = "starring: {}: ending after this step; again ends now"
 
 
 class Case(unittest.TestCase):
@@ -87,6 +89,7 @@ class Interrupted(Case):
         self.assertEqual(p.returncode, 128 + number, err)
         said = [line for line in err.splitlines() if "ended after step" in line]
         self.assertEqual(len(said), 1, err)
+        self.answered(number, err)
         self.assertNotIn("error", err)
         summary = self.json_of(out)
         self.assertEqual(summary["state"], "interrupted")
@@ -96,6 +99,29 @@ class Interrupted(Case):
         self.assertIn(f"after step {summary['steps']} of", said[0])
         self.assertEqual(self.state(out, 1), summary)
         return summary
+
+    def answered(self, number, err):
+        """Once for the job, and before anything else."""
+        words = ANSWER.format("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+        self.assertEqual(err.splitlines()[0], words, err)
+        self.assertEqual(err.count("ending after this step"), 1, err)
+
+    def test_an_answer_at_once(self):
+        """In a step that takes longer than anybody's patience; asked again, it ends there."""
+        for topology, more in (("local", []), ("local", ["--restart", "1", "--checkpoint-every", "1"]), ("zero:1", ["--workers", "2"]),
+                               ("zero:1", ["--workers", "2", "--launch", "mpi"]), ("ps:sync", ["--workers", "2", "--servers", "2"])):
+            argv = self.argv("cut", "--force", "--topology", topology, *more, "--delay", "0:constant:600000")
+            p = self.start(*[word for word in argv if word != "--quiet"])
+            self.assertIn("tokens per step", p.stdout.readline())  # the step begins
+            os.killpg(p.pid, signal.SIGINT)
+            self.assertTrue(select.select([p.stderr], [], [], LIMIT_S)[0], (topology, more))
+            first = p.stderr.readline()
+            self.assertEqual((first.strip(), p.poll()), (ANSWER.format("Ctrl-C"), None), (topology, more))
+            time.sleep(0.7)  # one that comes at once counts as the same
+            os.killpg(p.pid, signal.SIGINT)
+            _, err = p.communicate(timeout=LIMIT_S)
+            self.assertIn(p.returncode, (130, -signal.SIGINT), err)
+            self.assertNotIn("ending after", err)
 
     def kept(self, number, topology, *more):
         """The weights are those of a run of so many steps."""
@@ -149,8 +175,9 @@ class Interrupted(Case):
         os.killpg(p.pid, signal.SIGINT)
         _, err = p.communicate(timeout=LIMIT_S)
         self.assertEqual(p.returncode, 130, err)
-        self.assertEqual(err.count("Ctrl-C"), 1, err)
-        self.assertEqual(len(err.splitlines()), 1, err)  # the roles leave speaking to their launcher
+        self.answered(signal.SIGINT, err)
+        self.assertEqual(err.count("Ctrl-C"), 2, err)
+        self.assertEqual(len(err.splitlines()), 2, err)  # the roles leave speaking to their launcher
         p = self.run_it(PROGRAM, "summary", "cut")
         self.assertEqual((p.returncode, p.stderr), (1, ""))
         self.assertIn("state       interrupted", p.stdout)
@@ -198,6 +225,7 @@ class Interrupted(Case):
             _, err = p.communicate(timeout=LIMIT_S)
             self.assertEqual(p.returncode, 143, err)
             self.assertEqual(len([line for line in err.splitlines() if "SIGTERM: ended after step" in line]), 1, err)
+            self.answered(signal.SIGTERM, err)
             self.assertEqual(self.state(out, 1)["state"], "interrupted")
 
     def test_a_killed_role_is_named_once(self):
@@ -240,6 +268,7 @@ class Interrupted(Case):
         _, err = p.communicate(timeout=LIMIT_S)
         self.assertEqual(p.returncode, 130, err)
         self.assertIn("ended after step", err)
+        self.answered(signal.SIGINT, err)
         summary = self.state("cut", 1)
         self.assertEqual(summary["state"], "interrupted")
         self.assertEqual(summary["steps"], self.lines("cut"))
@@ -255,6 +284,17 @@ class Interrupted(Case):
         self.assertEqual(p.returncode, 2)
         self.assertIn("--save-on-interrupt: mpirun kills", p.stderr)
         self.assertFalse(os.path.exists(self.at("x")))
+
+
+class Progress(Case):
+    def test_each_line_says_how_long(self):
+        argv = self.argv("r", "--set", "steps_per_print=1", steps="4")
+        p = self.run_it(*[word for word in argv if word != "--quiet"])
+        lines = [line for line in p.stdout.splitlines() if "tok/s" in line]
+        self.assertEqual(len(lines), 4, p.stdout)
+        for line in lines[:-1]:
+            self.assertRegex(line, r"  \d+:\d\d left")
+        self.assertNotIn("left", lines[-1])
 
 
 class Summary(Case):

@@ -178,7 +178,10 @@ static int prepare(struct role *r) {
     r->job.takes_dir = worker && r->by_hand;
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
-    if (job_open(&r->job, c, !worker)) return -1;
+    error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
+    int opened = job_open(&r->job, c, !worker);
+    error_quiet(QUIET_NOT);
+    if (opened) return -1;
     struct memory_part part = {r->command->name, (int)rank, 1, .processes = true};
     if (r->by_hand && !is(r, &command_scheduler) && memory_check_run(&r->job, &part)) return -1;
     say_no_report(r);
@@ -225,9 +228,12 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
+    // Who was launched sees what its launcher has seen, and warned of.
+    error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
     bool computes = command == &command_worker;
     if (c && computes) device_resolve(c);
+    error_quiet(QUIET_NOT);
     if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0 && products_check(c) == 0))) {
         struct role r = {.command = command, .args = &args, .job.config = c};
         if (!prepare(&r)) status = leave(&r, stop_status(run(&r), r.job.stop));

@@ -67,7 +67,7 @@ static const struct cli_option common[] = {
     {"insecure", "security.insecure", NULL,
      "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all",
      0},
-    {"quiet", "quiet", NULL, "no step lines and no table", 0},
+    {"quiet", "quiet", NULL, "no step lines, no table, and of the configuration warnings alone", 0},
     {"set", CLI_SET, "KEY=VALUE",
      "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
 };

@@ -80,6 +80,8 @@ struct config *config_load(const struct topology_table *t, const char *path, con
     }
     struct config *c = xcalloc(1, sizeof *c);
     *c = d.c;
+    c->clip_given = config_state(&r, "gradient_clipping") != FIELD_ABSENT;
+    c->optimizer_given = config_state(&r, "optimizer.type") != FIELD_ABSENT;
     return c;
 }
 
@@ -100,6 +102,7 @@ char *config_to_json(const struct config *c) {
         if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;         // it only chose a default
         if (!strncmp(f->path, "zero_optimization.cpu_offload", 29)) continue;  // so did these
         if (!strcmp(f->path, "communication_data_type")) continue;             // dtype says it
+        if (!strcmp(f->path, "unknown_keys")) continue;                        // of a file that was read
         if (!field_serves(f, c)) continue;
         cJSON *item = field_load(f, &d);
         if (!item) continue;

@@ -226,6 +226,7 @@ struct config {
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
+    bool clip_given, optimizer_given;    // by a file or the command line, which a run's config.json is
     int grad_accum;                      // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
     struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;

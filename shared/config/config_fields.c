@@ -16,6 +16,7 @@ static const char *const launch_names[] = {"auto", "threads", "processes", "mpi"
 static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const unknown_names[] = {"refuse", "ignore", NULL};
 static const char *const wire_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {
     "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
@@ -113,6 +114,7 @@ static const struct field fields[] = {
     TEXT("trouble.fault", c.fault),
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
+    ENUM("unknown_keys", unknown_keys, unknown_names),
     ENUM("memory.check", c.memory_check, memory_check_names),
     SIZE("memory.logits_bytes", c.logits_bytes, logits_names),
     SIZE("memory.device_bytes", c.device_bytes, device_bytes_names),

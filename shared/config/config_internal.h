@@ -27,8 +27,9 @@ struct draft {
     int64_t last_iteration;               // scheduler.params.last_batch_iteration
     bool torch_adam;                      // optimizer.params.torch_adam
     bool cpu_offload, cpu_offload_param;  // zero_optimization's deprecated words for "device": "cpu"
-    int recompute;   // activation_checkpointing.recompute: 0: auto, else 1 + enum recompute_kind
-    int wire_dtype;  // communication_data_type: 0 the run's, else 1 + enum dtype
+    int recompute;     // activation_checkpointing.recompute: 0: auto, else 1 + enum recompute_kind
+    int wire_dtype;    // communication_data_type: 0 the run's, else 1 + enum dtype
+    int unknown_keys;  // of a file: 0: what looks misspelt is refused, 1: all are ignored
 };
 
 enum field_type {
@@ -87,6 +88,7 @@ enum note_topic {
     NOTE_STAGE_3_TUNING,  // likewise, and changes no result there
     NOTE_TUNING,   // tunes DeepSpeed's communication and memory; this program has nothing to tune there
     NOTE_ALWAYS,   // asks for what is always done
+    NOTE_WIRE,     // asks for fp32 on the wire, which gives the sums that are taken anyway; why: what travels
     NOTE_NOTHING,  // has nothing to act on
     NOTE_OFF,      // not supported, and off
     NOTE_AUTO,     // what "auto" became; why: whose default, or that it is the run's own
@@ -118,8 +120,9 @@ struct reading {
     const struct config_override *overrides;
     size_t override_count;
     enum field_state state[FIELDS_MAX];
-    size_t unknown;  // keys of the file that nobody knows
-    struct note {    // printed together at the end; the reading owns the texts
+    size_t unknown;          // keys of the file that nobody knows
+    bool lenient, misspelt;  // unknown_keys; one of them has been refused
+    struct note {            // printed together at the end; the reading owns the texts
         enum note_topic topic;
         const char *path, *value;  // value: of NOTE_AUTO
         const char *why;           // static

@@ -81,6 +81,10 @@ static void say(const struct note *n, const char *keys, int count) {
         case NOTE_ALWAYS:
             info("%s: done here whatever the key says: %s", n->origin, keys);
             return;
+        case NOTE_WIRE:
+            info("%s: sums are those of fp32 on the wire, on which gradients travel in %s, without loss: %s",
+                 n->origin, n->why, keys);
+            return;
         case NOTE_NOTHING:
             info("%s: nothing to act on here: %s", n->origin, keys);
             return;

@@ -62,12 +62,28 @@ static int resolve_dtype(struct reading *r) {
                  keys[i], text_of_bool[*on[i]]);
     if (!given) d->c.dtype = d->bf16 ? DT_BF16 : d->fp16 ? DT_F16 : DT_F32;
     d->c.scaler.enabled = d->c.dtype == DT_F16;
-    if (d->wire_dtype == 0 || d->wire_dtype - 1 == (int)d->c.dtype) return 0;
+    return 0;
+}
+
+// A 16-bit gradient is the same number in fp32, and the sum of all workers' is taken in fp32 and rounded once: what DeepSpeed does
+// with fp32 on the wire. Not so where something else is rounded on the way.
+static int check_wire(struct reading *r) {
+    static const char key[] = "communication_data_type";
+    const struct config *c = &r->d->c;
+    int asked = r->d->wire_dtype - 1;
+    char from[128];
+    bool groups = c->reduce_group && c->reduce_group != 1 && c->reduce_group != c->workers;
+    bool codes = c->ps.code.kind != CODE_NONE || c->optimizer.row->onebit;
+    if (asked < 0 || asked == (int)c->dtype) return 0;
+    if (asked == DT_F32 && !c->reduce_native && !groups && !codes) {
+        config_note(r, &(struct note){.topic = NOTE_WIRE, .path = key, .why = dtype_name(c->dtype)});
+        return 0;
+    }
     return fail(
-        "%s: communication_data_type %s is not the run's dtype %s: gradients travel in the run's dtype and are summed "
-        "in fp32 in worker order; another type would round them otherwise, so remove the key, or set dtype",
-        config_origin(r, "communication_data_type", from), dtype_name((enum dtype)(d->wire_dtype - 1)),
-        dtype_name(d->c.dtype));
+        "%s: %s %s is not the run's dtype %s: gradients travel in the run's dtype and are summed in fp32 in worker order; "
+        "another type would round them otherwise, so remove the key, or set dtype%s",
+        config_origin(r, key, from), key, dtype_name((enum dtype)asked), dtype_name(c->dtype),
+        asked == DT_F32 ? ", or leave \"reduce\", reduce_group and parameter_server.compression out" : "");
 }
 
 static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_batch_size_per_gpu",
@@ -357,7 +373,7 @@ int config_resolve(struct reading *r) {
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);
     if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r) || resolve_recompute(r) ||
-        check_accumulation(r))
+        check_accumulation(r) || check_wire(r))
         return -1;
     return check_rest(r);
 }

@@ -3,7 +3,7 @@
 //     a field                    read
 //     a key known to DeepSpeed   noted, or refused
 //     a section                  visited: some field's or known key's path continues it with a dot
-//     unknown                    reported with the nearest known name
+//     unknown                    reported with the nearest known name; refused where it looks like a misspelt one
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +32,7 @@ static bool is_section(const char *path) {
 
 #define NAME_MEANT_MAX   96  // a longer name is near to none of ours, and is shown cut
 #define UNKNOWN_SAID_MAX 20  // unknown keys of a file that are named one by one
+#define MISSPELT_MAX     2   // letters
 
 struct nearest {
     char name[128];
@@ -48,9 +49,19 @@ static void consider(struct nearest *best, const char *name, const char *candida
     snprintf(best->name, sizeof best->name, "%s", shown ? shown : part);
 }
 
+// Whether a run would be another with this key, or with one of this section.
+static bool acts(const char *path) {
+    for (size_t i = 0; i < path_count(); i++)
+        if ((!strcmp(path_at(i), path) || is_below(path_at(i), path)) &&
+            (i < field_count() || known_at(i - field_count())->use == KNOWN_REFUSED))
+            return true;
+    return false;
+}
+
 // The known name nearest to `given`: on its own level if one is close, else a key anywhere that has this name or
-// ends in it, else the nearest one of the level. All known names are lower-case.
-static void find_nearest(const char *level, const char *given, char out[128]) {
+// ends in it, else the nearest one of the level. All known names are lower-case. Whether it looks like that name misspelt: one
+// or two letters differ, of at least three times as many.
+static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
     for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
     const char *name = lower;
@@ -70,6 +81,7 @@ static void find_nearest(const char *level, const char *given, char out[128]) {
     bool prefer_here = here.distance <= close || elsewhere.distance > close;
     snprintf(out, 128, "%s", prefer_here ? here.name : elsewhere.name);
     free(lower);
+    return here.distance <= MISSPELT_MAX && 3 * here.distance <= strlen(given);
 }
 
 static const char *base_name(const char *path) {
@@ -78,18 +90,29 @@ static const char *base_name(const char *path) {
 }
 
 static int unknown_key(struct reading *r, const char *level, const char *name, const char *path) {
-    char from[128], near[128], help[192] = "";
+    char from[128], near[128] = "", help[192] = "", meant[256];
     const char *origin = config_origin(r, path, from);
     bool said = origin == r->file && r->unknown++ >= UNKNOWN_SAID_MAX;
     if (said) return 0;
+    bool misspelt = false;
     if (strlen(name) <= NAME_MEANT_MAX) {
-        find_nearest(level, name, near);
+        misspelt = find_nearest(level, name, near);
         snprintf(help, sizeof help, "; the nearest known name is %s", near);
+        snprintf(meant, sizeof meant, "%s%s%s", level, level[0] ? "." : "", near);
+        misspelt = misspelt && acts(meant);
     }
     const char *cut = strlen(path) > 200 ? ".." : "";
     // A flag is typed for this run, so an unknown key is a mistake there; files are shared with other programs.
     if (origin != r->file) return fail("%s: unknown key %.200s%s%s", origin, path, cut, help);
-    warn("%s: unknown key %.200s%s is ignored%s", base_name(r->file), path, cut, help);
+    if (misspelt && !r->lenient) {
+        r->misspelt = true;
+        fail(
+            "%s: unknown key %.200s%s; the run would be another one if it means %s: correct or remove it, or ignore all such "
+            "keys with --set unknown_keys=ignore",
+            r->file, path, cut, near);
+    } else {
+        warn("%s: unknown key %.200s%s is ignored%s", base_name(r->file), path, cut, help);
+    }
     return 0;
 }
 
@@ -162,8 +185,10 @@ static int walk_level(struct reading *r, const char *level, const cJSON *object)
 }
 
 int config_walk(struct reading *r, const cJSON *root) {
+    const cJSON *unknown = cJSON_GetObjectItemCaseSensitive(root, "unknown_keys");
+    r->lenient = cJSON_IsString(unknown) && !strcmp(unknown->valuestring, "ignore");
     int rc = walk_level(r, "", root);
     if (r->unknown > UNKNOWN_SAID_MAX)
         warn("%s: %zu more unknown keys are ignored", base_name(r->file), r->unknown - UNKNOWN_SAID_MAX);
-    return rc;
+    return r->misspelt ? -1 : rc;
 }

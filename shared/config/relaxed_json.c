@@ -12,7 +12,8 @@
 #include "shared/core/error.h"
 #include "shared/files/regular_file.h"
 
-#define MAX_DEPTH 64  // nesting; configurations have four levels, and the stack stays bounded
+#define MAX_DEPTH   64  // nesting; configurations have four levels, and the stack stays bounded
+#define COMMAS_SAID 5
 
 struct scanner {
     const char *name;  // of the file, for messages
@@ -21,6 +22,7 @@ struct scanner {
     int line;  // 1-based
     int depth;
     int values;  // so far
+    int commas;  // that were missing
     bool quiet;
 };
 
@@ -184,7 +186,7 @@ static cJSON *read_number(struct scanner *s) {
 // After a value: the comma, or the line break that stands for it, or the closing bracket.
 // 1: another one may follow; 0: closed (bracket consumed); -1 after naming the mistake.
 static int read_separator(struct scanner *s, char closing) {
-    int line = s->line;
+    const struct scanner behind = *s;
     if (!skip(s)) return -1;
     bool comma = *s->p == ',';
     if (comma) {
@@ -195,7 +197,10 @@ static int read_separator(struct scanner *s, char closing) {
         s->p++;
         return 0;
     }
-    if (comma || (s->line > line && *s->p)) return 1;
+    if (!comma && s->line > behind.line && *s->p && !s->quiet && s->commas++ < COMMAS_SAID)
+        info("%s:%d:%d: no comma behind this value: read as if there were one", s->name, behind.line,
+             (int)(behind.p - behind.line_start) + 1);
+    if (comma || (s->line > behind.line && *s->p)) return 1;
     refuse(s, closing == '}' ? "',' or '}'" : "',' or ']'");
     return -1;
 }

@@ -1,6 +1,7 @@
 #include "shared/core/error.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +24,15 @@ const char *error_label(void) { return self.label; }
 const char *error_last(void) { return self.last; }
 void error_take_over(const char *text) { snprintf(self.last, sizeof self.last, "%s", text); }
 void error_clear(void) { self.last[0] = '\0'; }
-void error_quiet(int on) { self.quiet = on; }
+void error_quiet(int what) { self.quiet = what; }
 
 // One write per message, so that lines of several threads and processes do not interleave.
 static void say(const char *kind, const char *text) {
-    if (self.quiet) return;
+    bool quiet[] = {[QUIET_NOT] = false,
+                    [QUIET_ALL] = true,
+                    [QUIET_REMARKS] = !*kind,
+                    [QUIET_WARNINGS] = strcmp(kind, "error: ") != 0};
+    if (quiet[self.quiet]) return;
     char line[2400];
     int n = self.label[0] ? snprintf(line, sizeof line, "starring: %s[%s] %s\n", kind, self.label, text)
                           : snprintf(line, sizeof line, "starring: %s%s\n", kind, text);

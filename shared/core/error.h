@@ -25,8 +25,14 @@ const char *error_last(void);
 void error_clear(void);
 // Makes text this thread's last error, without printing: another thread has logged it.
 void error_take_over(const char *text);
-// Tests of bad input: on this thread, keep texts but print nothing.
-void error_quiet(int on);
+// What this thread prints: all, or less. Texts of errors are kept all the same.
+enum error_quiet {
+    QUIET_NOT,
+    QUIET_ALL,       // nothing: tests of bad input, and ranks of which another speaks
+    QUIET_REMARKS,   // warnings and errors (--quiet, of the configuration)
+    QUIET_WARNINGS,  // errors alone: a process that another has started, which has warned of all that both see
+};
+void error_quiet(int what);
 
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -131,10 +131,11 @@ static int open_all(struct token_source *s, const struct data_options *o) {
     if (o->vocab < 1) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
         return fail("data %s: val_fraction %g must be at least 0 and below 1", o->path, o->val_fraction);
-    if (stream_open(&s->stream, o->path, o->tokenizer)) return -1;
+    int opened = stream_open(&s->stream, o->path, o->tokenizer);
+    if (o->val_path && stream_open(&s->val_stream, o->val_path, o->tokenizer)) opened = -1;
+    if (opened) return -1;
     s->train_tokens = s->stream.total;
     if (o->val_path) {
-        if (stream_open(&s->val_stream, o->val_path, o->tokenizer)) return -1;
         s->val_tokens = s->val_stream.total;
     } else {
         s->val_tokens = (int64_t)(o->val_fraction * (double)s->stream.total);

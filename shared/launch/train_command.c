@@ -10,6 +10,7 @@
 #include "shared/command/commands.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
@@ -22,7 +23,9 @@
 #include "shared/state/checkpoint.h"
 #include "shared/supervise/launch_mpi.h"
 #include "shared/supervise/supervise.h"
+#include "shared/train/resume.h"
 
+#define CROWD           8  // ranks a core, beyond which it is said what they cost
 #define SPEAKER_FIRST_S 3  // what the rank that speaks for the others has to fail before them
 
 static bool workers_given(const struct cli_args *args, const char *path) {
@@ -32,6 +35,18 @@ static bool workers_given(const struct cli_args *args, const char *path) {
     bool given = cJSON_HasObjectItem(file, "workers");
     cJSON_Delete(file);
     return given;
+}
+
+// What the run takes of itself and a reader of its losses should know.
+static void say_defaults(const struct config *c, const char *path) {
+    char lr[32];
+    if (path && strrchr(path, '/')) path = strrchr(path, '/') + 1;
+    shortest_f32(lr, c->optimizer.lr);
+    if (path && !c->optimizer_given)
+        info("%s names no optimizer: %s with lr %s is taken, where DeepSpeed takes the program's own", path,
+             c->optimizer.row->name, lr);
+    if (!c->clip_given)
+        info("gradient_clipping is not given: %.3g is taken, DeepSpeed's default (0: none)", (double)c->clip);
 }
 
 static int read_life(struct run *r, const struct cli_args *args) {
@@ -59,11 +74,15 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
     bool rank_of_ring = r->env.kind != RANK_ENV_NONE && r->env.mpi_ready;
     // Every rank reads the same configuration: what is wrong with it is said once.
     // What a supervisor has read without a word against it, it has also remarked on.
-    error_quiet((rank_of_ring && r->env.rank > 0) || r->life);
+    error_quiet(QUIET_ALL);
     snprintf(size, sizeof size, "%d", r->env.size);
     if (rank_of_ring && !workers_given(args, path))
         cli_override(args, "the number of MPI's ranks", "workers", size);
+    error_quiet((rank_of_ring && r->env.rank > 0) || r->life ? QUIET_ALL
+                : cli_get(args, "quiet")                     ? QUIET_REMARKS
+                                                             : QUIET_NOT);
     r->config = config_load(topologies, path, args->overrides, args->override_count);
+    if (r->config && !cli_get(args, "print-config")) say_defaults(r->config, path);
     if (r->config) return 0;
     if (rank_of_ring && r->env.rank > 0) speak_alone(r);
     return -1;
@@ -159,6 +178,35 @@ static void go_on(struct run *r) {
     r->config->recovery.resume_weights_only = false;
 }
 
+// What is wrong with where the run begins and where it writes, beside what is wrong with model and data.
+static int check_places(const struct run *r) {
+    const struct config *c = r->config;
+    char *from = NULL;
+    int rc = resume_find(c, false, &from);
+    free(from);
+    if (c->out && run_dir_possible(c->out)) return -1;
+    bool begins = c->out && !c->recovery.resume && r->life < 2;
+    return begins && run_dir_check(c->out, r->force) ? -1 : rc;
+}
+
+// Many ranks on few cores are right for a lesson on memory and bytes, and slow.
+static void say_crowd(const struct run *r) {
+    const struct config *c = r->config;
+    struct memory_part part = part_here(r);
+    struct memory_need need;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int ranks = 0;
+    char bytes[24];
+    for (const struct topology_role *role = c->row->roles; role->name; role++)
+        ranks += config_ranks(c, role->name);
+    if (is_rank(r)) ranks = r->job.ranks_here;
+    if (cores < 1 || ranks <= CROWD * cores || memory_need_of(&r->job, &part, &need)) return;
+    info(
+        "%d ranks share %ld core%s: a step takes about the time of all of them one after the other, and they take %s beside "
+        "the model's memory; fewer cost less",
+        ranks, cores, cores > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
+}
+
 // 3. Model and data, 4. memory, 5. the run.
 static int train(struct run *r, const struct cli_args *args, bool dry) {
     const struct config *c = r->config;
@@ -172,9 +220,12 @@ static int train(struct run *r, const struct cli_args *args, bool dry) {
                           .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers};
     // Of the ranks that share a machine the first speaks: all of them see the same files, and the same memory.
     bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
-    error_quiet(!speaks);
+    // Who goes on after a death has been warned.
+    error_quiet(!speaks ? QUIET_ALL : r->life > 1 ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry);
-    error_quiet(0);
+    if (!dry && (!rank || r->env.rank == 0) && check_places(r)) opened = -1;
+    if (!dry && !opened) say_crowd(r);
+    error_quiet(QUIET_NOT);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;
     struct memory_part part = part_here(r);

@@ -97,11 +97,8 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     free(fault);
     if (c->clip == 0)
         fputs("no gradient clipping\n", p->o.file);
-    else if (c->clip == 1)
-        fputs("gradient clipping 1.0 (DeepSpeed's default; \"gradient_clipping\": 0 turns it off)\n",
-              p->o.file);
     else
-        fprintf(p->o.file, "gradient clipping %g\n", (double)c->clip);
+        fprintf(p->o.file, "gradient clipping %.3g%s\n", (double)c->clip, c->clip == 1 ? ".0" : "");
     fflush(p->o.file);
 }
 

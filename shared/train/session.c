@@ -67,22 +67,21 @@ static int check_weights(const struct job *j) {
 
 int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
-    if (model_spec_load(c->model, &j->spec) || model_spec_check(&j->spec) ||
-        model_spec_check_seq(&j->spec, c->seq))
-        return -1;
-    j->layout = model_layout_create(&j->spec, c->workers);
-    if (!j->layout) return -1;
-    if (hf_has_weights(c->model)) j->weights_in = c->model;
-    if (predict_only) return 0;
-    if (j->weights_in && check_weights(j)) return -1;
+    bool known = !model_spec_load(c->model, &j->spec) && !model_spec_check(&j->spec) &&
+                 !model_spec_check_seq(&j->spec, c->seq);
+    if (known) j->layout = model_layout_create(&j->spec, c->workers);
+    if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
+    if (known && hf_has_weights(c->model)) j->weights_in = c->model;
+    int rc = known && (!j->weights_in || !check_weights(j)) ? 0 : -1;
+    // What is wrong with the data is said beside what is wrong with the model.
     struct data_options d = {.path = c->data,
                              .val_path = c->val_data,
                              .tokenizer = c->tokenizer,
-                             .model = c->model,
+                             .model = known ? c->model : NULL,
                              .val_fraction = c->val_fraction,
-                             .vocab = j->spec.vocab};
+                             .vocab = known ? j->spec.vocab : INT32_MAX};
     j->data = data_open(&d);
-    if (!j->data) return -1;
+    if (!j->data || rc) return -1;
     if (data_train_tokens(j->data) < c->seq + 1)
         return fail(
             "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "

@@ -232,9 +232,12 @@ static void test_wrong_types(void **state) {
 
 static void test_unknown_keys(void **state) {
     (void)state;
-    struct config *c = accept(
+    static const char text[] =
         "{\"gradient_cliping\": 1.0, \"optimizer\": {\"params\": {\"wieght_decay\": 1}},"
-        "\"zero_optimization\": {\"stge\": 3}, \"weight_decay\": 0.1, \"qqqqqqqq\": 1}");
+        "\"zero_optimization\": {\"stge\": 3}, \"weight_decay\": 0.1, \"qqqqqqqq\": 1}";
+    const struct config_override ignored = {"unknown_keys", "ignore", NULL};
+    struct config *c = load(text, &ignored, 1);
+    if (!c) fail_msg("refused: %s", said);
     assert_words(
         said,
         "unknown key gradient_cliping is ignored; the nearest known name is gradient_clipping\n|"
@@ -245,6 +248,25 @@ static void test_unknown_keys(void **state) {
         "unknown");
     assert_true(c->clip == 1);
     config_destroy(&c);
+    assert_null(load(text, NULL, 0));
+    assert_words(said,
+                 "unknown key gradient_cliping; |if it means gradient_clipping|--set unknown_keys=ignore\n|"
+                 "unknown key optimizer.params.wieght_decay; |unknown key zero_optimization.stge; |"
+                 "unknown key weight_decay is ignored|unknown key qqqqqqqq is ignored",
+                 "misspelt");
+    // Of what is ignored under its own name a misspelt one is, too; and the file may ask for it.
+    const char *const fine[] = {"{\"wall_clock_breakdwn\": true}", "{\"flops_profilr\": {\"enabled\": true}}",
+                                "{\"modelling\": 1, \"dates\": 2, \"fp8\": {\"enabled\": true}}",
+                                "{\"zero_optimisation\": {\"stage\": 3}, \"unknown_keys\": \"ignore\"}"};
+    for (size_t i = 0; i < COUNT(fine); i++) {
+        c = accept(fine[i]);
+        assert_words(said, "warning|is ignored", fine[i]);
+        config_destroy(&c);
+    }
+    refuse("{\"zero_optimisation\": {\"stage\": 3}}", "zero_optimisation|zero_optimization");
+    refuse("{\"Optimizer\": {\"type\": \"Adam\"}}", "unknown key Optimizer|optimizer");
+    refuse("{\"spares_gradients\": true}", "spares_gradients|sparse_gradients");
+    refuse("{\"unknown_keys\": \"no\"}", "unknown_keys|one of|\"ignore\"");
     const struct config_override o[] = {{"optimizer.params.lrr", "1", NULL}};
     assert_null(load("{}", o, 1));
     assert_words(error_last(), "--set: unknown key optimizer.params.lrr|nearest known name is lr", "--set");

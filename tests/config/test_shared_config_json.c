@@ -24,6 +24,29 @@ static void test_relaxed_forms(void **state) {
     cJSON_Delete(root);
 }
 
+// A comma that is read though it is not there is told with its place; of many the first ones.
+static void test_missing_commas_are_told(void **state) {
+    (void)state;
+    struct config *c = accept("{\n  \"steps\": 3 // more\n  \"seed\": 2,\n  \"workers\": 1\n}");
+    assert_int_equal(c->seed, 2);
+    assert_words(said, ":2:13: no comma behind this value", "one");
+    assert_null(strstr(strstr(said, "no comma") + 1, "no comma"));
+    config_destroy(&c);
+    c = accept("{\"steps\": 3,\n \"seed\": 2,\n}");
+    assert_string_equal(said, "");
+    config_destroy(&c);
+    cJSON *quiet = relaxed_json_try("[1\n2]");
+    assert_int_equal(cJSON_GetArraySize(quiet), 2);
+    cJSON_Delete(quiet);
+    char text[256] = "{\"trouble\": {\"straggle\": [";
+    for (int i = 0; i < 40; i++) strcat(text, "1\n");
+    strcat(text, "]}}");
+    assert_null(load(text, NULL, 0));
+    int lines = 0;
+    for (const char *at = said; (at = strstr(at, "no comma")); at++) lines++;
+    assert_int_equal(lines, 5);
+}
+
 static void test_relaxed_errors(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -98,6 +121,7 @@ static void test_relaxed_is_linear(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_relaxed_forms),
+        cmocka_unit_test(test_missing_commas_are_told),
         cmocka_unit_test(test_relaxed_errors),
         cmocka_unit_test(test_relaxed_is_linear),
     };

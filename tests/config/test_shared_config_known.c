@@ -40,7 +40,7 @@ static void test_known_keys(void **state) {
     config_destroy(&c);
 }
 
-// What travels is of the run's dtype: naming it is fine, another is not.
+// What travels is of the run's dtype: naming it is fine, and fp32, whose sums are those that are taken; another is not.
 static void test_what_travels(void **state) {
     (void)state;
     struct config *c = accept("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}");
@@ -48,8 +48,26 @@ static void test_what_travels(void **state) {
     config_destroy(&c);
     c = accept("{\"communication_data_type\": null}");
     config_destroy(&c);
-    refuse("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"fp32\"}",
-           "communication_data_type fp32|dtype bf16|worker order|remove the key");
+    c = accept("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"fp32\"}");
+    assert_words(said, "sums are those of fp32|gradients travel in bf16|: communication_data_type\n", "fp32");
+    assert_null(strstr(said, "warning"));
+    config_destroy(&c);
+    refuse("{\"communication_data_type\": \"bf16\"}",
+           "communication_data_type bf16|dtype fp32|worker order|remove the key");
+    refuse("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"fp16\"}",
+           "communication_data_type fp16|dtype bf16");
+    // Where something else is rounded on the way, they would be other sums.
+    static const char *const rounded[] = {
+        "\"reduce\": \"native\"", "\"reduce_group\": 2",
+        "\"parameter_server\": {\"compression\": \"int8\"}, \"topology\": \"ps:sync\"",
+        "\"optimizer\": {\"type\": \"OneBitAdam\"}"};
+    for (size_t i = 0; i < COUNT(rounded); i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"fp32\", \"workers\": 4, %s}",
+                 rounded[i]);
+        refuse(text, "communication_data_type fp32|dtype bf16");
+    }
     refuse("{\"communication_data_type\": \"int8\"}", "communication_data_type|one of|\"bf16\"");
 }
 

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""What a run says of its configuration before it begins: each remark once, however many processes read it; what was taken for
+what nobody gave; all that is wrong with its files at once; what many ranks on few cores cost."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+LIMIT_S = 240
+MODEL = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 20, "n_layer": 1, "n_head": 5, "n_positions": 33,
+         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+DROPOUTS = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.2}
+FILE = '{"wandb": {"enabled": true},\n "wall_clock_breakdown": true\n "steps": 2}\n'
+TRAIN = [PROGRAM, "train", "--seq", "16", "--batch", "1", "--threads", "1", "--steps", "2", "--no-weights", "--force", "--set",
+         "eval_batches=none"]
+
+
+class Told(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.write("model.json", json.dumps(MODEL))
+        self.write("drops.json", json.dumps(MODEL | DROPOUTS))
+        self.write("ds.json", FILE)
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def said(self, *more, status=0, train=None):
+        p = subprocess.run([*(train or TRAIN), "--out", "r", *more], cwd=self.folder, capture_output=True, text=True,
+                           timeout=LIMIT_S, check=False)
+        self.assertEqual(p.returncode, status, p.stderr)
+        return p.stderr.splitlines()
+
+    def test_each_remark_once(self):
+        runs = (["--topology", "local"], ["--topology", "zero:1", "--workers", "3"],
+                ["--topology", "zero:1", "--workers", "2", "--launch", "mpi"],
+                ["--topology", "ps:sync", "--workers", "3", "--servers", "2"],
+                ["--topology", "ps:sync", "--workers", "2", "--restart", "1", "--checkpoint-every", "1"],
+                ["--topology", "local", "--restart", "1", "--checkpoint-every", "1"])
+        for run in runs:
+            lines = self.said("-c", "ds.json", "--model", "drops.json", *run)
+            self.assertEqual(sorted(set(lines)), sorted(lines), run)
+            for words in ('"resid_pdrop" is 0.1', '"embd_pdrop" is 0.1', '"attn_pdrop" is 0.2', "wandb",
+                          "wall_clock_breakdown", "ds.json:2:30: no comma", "names no optimizer", "gradient_clipping is not"):
+                self.assertEqual(len([line for line in lines if words in line]), 1, (run, words, lines))
+            quiet = self.said("-c", "ds.json", "--model", "drops.json", "--quiet", *run)
+            self.assertEqual(len(quiet), 4, (run, quiet))
+            for line in quiet:
+                self.assertTrue(line.startswith("starring: warning: "), (run, line))
+
+    def test_ranks_of_another_mpirun(self):
+        mpirun = ["mpirun", "--oversubscribe", "-n", "2", *TRAIN]
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        os.environ.update(root)
+        lines = [line for line in self.said("-c", "ds.json", "--model", "drops.json", "--topology", "zero:1", train=mpirun)
+                 if line.startswith("starring")]
+        self.assertEqual(sorted(set(lines)), sorted(lines))
+        self.assertEqual(len(lines), 8, lines)
+
+    def test_who_chose_what(self):
+        self.write("all.json", '{"gradient_clipping": 1.0, "optimizer": {"type": "Lion"}}')
+        self.write("some.json", '{"optimizer": {"params": {"lr": 0.01}}}')
+        both = ["--model", "model.json", "--topology", "ps:sync", "--workers", "2"]
+        self.assertEqual(self.said("-c", "all.json", *both), [])
+        self.assertEqual(self.said("--set", "gradient_clipping=1", *both), [])
+        self.assertEqual(len(self.said(*both)), 1)
+        lines = self.said("-c", "some.json", *both)
+        self.assertEqual(lines, ["starring: some.json names no optimizer: AdamW with lr 0.01 is taken, where DeepSpeed takes the "
+                                 "program's own", "starring: gradient_clipping is not given: 1 is taken, DeepSpeed's default (0: none)"])
+
+    def test_all_that_is_wrong_at_once(self):
+        self.write("file", "")
+        for run in (["--topology", "local"], ["--topology", "ps:sync", "--workers", "2"],
+                    ["--topology", "zero:0", "--workers", "2", "--launch", "mpi"]):
+            lines = self.said(*run, "--model", "no-model", "--data", "no-data", "--set", "data.val_path=no-text", "--resume",
+                              "no-run", "--out", "file", "--quiet", status=2)
+            for name in ("no-model", "no-data", "no-text", "no-run", "file: is a file"):
+                self.assertEqual(len([line for line in lines if name in line]), 1, (run, name, lines))
+            self.assertEqual(len(lines), 5, lines)
+        lines = self.said("--model", "model.json", "--data", "no-data", "--out", "file/below", "--quiet", status=2)
+        self.assertEqual(len(lines), 2, lines)
+
+    def test_what_many_ranks_cost(self):
+        cores = os.cpu_count()
+        # More than its device has, so that nothing starts.
+        run = ["--model", "model.json", "--topology", "ps:sync", "--workers", "2", "--device-memory", "1K", "--set",
+               "gradient_clipping=1"]
+        lines = self.said(*run, "--servers", str(8 * cores), status=2)
+        self.assertRegex(lines[0], rf"^starring: {8 * cores + 2} ranks share {cores} cores?: a step takes .* fewer cost less$")
+        self.assertEqual(len([line for line in self.said(*run, "--servers", str(8 * cores - 2), status=2) if "share" in line]), 0)
+        self.assertEqual(len([line for line in self.said(*run, "--servers", "1000", "--quiet", status=2) if "share" in line]), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

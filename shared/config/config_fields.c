@@ -17,14 +17,14 @@ static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", "ref", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const unknown_names[] = {"refuse", "ignore", NULL};
-static const char *const wire_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
+static const char *const own_or_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {
     "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const batches_names[] = {"none", "all", NULL};
-static const char *const logits_names[] = {"auto", NULL};
+static const char *const auto_names[] = {"auto", NULL};
 static const char *const device_bytes_names[] = {"all", NULL};
 static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
 static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
@@ -32,10 +32,8 @@ static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const prefetch_names[] = {"none", "auto", NULL};
-static const char *const live_names[] = {"auto", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
-static const char *const accum_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const code_names[] = {"none", "onebit", "int8", "topk", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
@@ -116,7 +114,7 @@ static const struct field fields[] = {
     BOOL("quiet", c.quiet),
     ENUM("unknown_keys", unknown_keys, unknown_names),
     ENUM("memory.check", c.memory_check, memory_check_names),
-    SIZE("memory.logits_bytes", c.logits_bytes, logits_names),
+    SIZE("memory.logits_bytes", c.logits_bytes, auto_names),
     SIZE("memory.device_bytes", c.device_bytes, device_bytes_names),
     NUMBER("train_batch_size", FIELD_I64, c.train_batch, 1, 1 << 30, LATER),
     NUMBER("train_micro_batch_size_per_gpu", FIELD_I64, c.micro_batch, 1, 1 << 30, LATER),
@@ -186,9 +184,9 @@ static const struct field fields[] = {
     FIELD("zero_optimization.stage3_prefetch_bucket_size", FIELD_SIZE, c.prefetch_elements, .high = EXACT_MAX,
           .names = prefetch_names, .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true,
           DEFAULT("auto")),
-    SIZE("zero_optimization.reduce_bucket_size", c.reduce_elements, live_names),
-    SIZE("zero_optimization.allgather_bucket_size", c.gather_elements, live_names),
-    SIZE("zero_optimization.stage3_max_live_parameters", c.live_elements, live_names, .stage_3 = true,
+    SIZE("zero_optimization.reduce_bucket_size", c.reduce_elements, auto_names),
+    SIZE("zero_optimization.allgather_bucket_size", c.gather_elements, auto_names),
+    SIZE("zero_optimization.stage3_max_live_parameters", c.live_elements, auto_names, .stage_3 = true,
          .alias = "zero_optimization.max_live_parameters"),
     NUMBER("zero_optimization.zero_hpz_partition_size", FIELD_I64, c.hpz, 1, 65536, .stage_3 = true,
            DEFAULT("1")),
@@ -204,11 +202,11 @@ static const struct field fields[] = {
     BOOL("zero_optimization.cpu_offload_param", cpu_offload_param),
     NUMBER("aio.block_size", FIELD_I64, c.aio.block_bytes, 4096, 1 << 30, DEFAULT("1048576")),
     NUMBER("aio.queue_depth", FIELD_I64, c.aio.depth, 1, 1024, DEFAULT("16")),
-    ENUM("data_types.grad_accum_dtype", c.grad_accum, accum_names),
+    ENUM("data_types.grad_accum_dtype", c.grad_accum, own_or_dtype_names),
     NUMBER("activation_checkpointing.number_checkpoints", FIELD_I64, c.recompute.blocks, 0, EXACT_MAX),
     BOOL("activation_checkpointing.cpu_checkpointing", c.recompute.inputs_on_host),
     ENUM("activation_checkpointing.recompute", recompute, recompute_names),
-    ENUM("communication_data_type", wire_dtype, wire_dtype_names),
+    ENUM("communication_data_type", wire_dtype, own_or_dtype_names),
     FIELD("reduce", FIELD_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE("reduce_group", c.reduce_group, group_names),
     ENUM("ring.collective", c.collective, collective_names),

@@ -24,8 +24,8 @@ struct evaluation {
     struct stream *compute;
     struct arena arena;
     struct unit_view *units;
-    struct model *many, *single;  // of a batch of windows, and of one: what is left over
-    int64_t batch, windows;
+    struct model *many, *single;    // of a batch of windows, and of one: what is left over
+    int64_t batch, windows, asked;  // asked: by eval_batches; 0: all
     int32_t *tokens, *targets;
     void *host;  // (largest unit)
 };
@@ -94,6 +94,7 @@ static void count_windows(struct evaluation *x) {
     const struct config *c = x->c;
     x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
     int64_t asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
+    x->asked = asked;
     if (c->eval_batches > 0 && asked < x->windows) x->windows = asked;
     x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
     if (x->batch > x->windows) x->batch = x->windows;
@@ -186,6 +187,9 @@ static void say_all(const struct evaluation *x, int count) {
     if (!x->o->say) return;
     fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
             count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
+    if (x->asked > x->windows)
+        fprintf(x->o->say, "eval_batches %lld would be more than there is: the text is used once\n",
+                (long long)x->c->eval_batches);
     fflush(x->o->say);  // it may take a while
 }
 

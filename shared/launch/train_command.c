@@ -82,7 +82,6 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
                 : cli_get(args, "quiet")                     ? QUIET_REMARKS
                                                              : QUIET_NOT);
     r->config = config_load(topologies, path, args->overrides, args->override_count);
-    if (r->config && !cli_get(args, "print-config")) say_defaults(r->config, path);
     if (r->config) return 0;
     if (rank_of_ring && r->env.rank > 0) speak_alone(r);
     return -1;
@@ -223,8 +222,10 @@ static int train(struct run *r, const struct cli_args *args, bool dry) {
     // Who goes on after a death has been warned.
     error_quiet(!speaks ? QUIET_ALL : r->life > 1 ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry);
-    if (!dry && (!rank || r->env.rank == 0) && check_places(r)) opened = -1;
-    if (!dry && !opened) say_crowd(r);
+    bool first = !dry && (!rank || r->env.rank == 0);
+    if (first && check_places(r)) opened = -1;
+    if (first && !opened) say_defaults(c, cli_get(args, "config"));
+    if (first && !opened) say_crowd(r);
     error_quiet(QUIET_NOT);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;

@@ -148,6 +148,12 @@ class Evaluation(unittest.TestCase):
         rest = (34 * mean[17] - 32 * mean[16]) / 2
         self.assertAlmostEqual(rest, mean[16], delta=0.1)
         self.assertNotEqual(rest, mean[16])
+        said = self.train("more", "--topology", "local", "--workers", "1", "--set", "eval_batches=100000", steps="1").stdout
+        self.assertEqual(said.count("eval_batches 100000 would be more than there is: the text is used once"), 1, said)
+        said = self.train("all", "--topology", "local", "--workers", "1", steps="1").stdout
+        self.assertNotIn("would be more", said)
+        self.assertEqual(self.lines("more", "evals.jsonl")[0]["tokens"], self.lines("all", "evals.jsonl")[0]["tokens"])
+        self.assertEqual(self.losses("more"), self.losses("all"))
         for none in ("none", "0"):
             self.train("none", "--quiet", "--force", "--topology", "local", "--workers", "1", "--set",
                        "eval_batches=" + none, "--eval-every", "1")

@@ -246,8 +246,7 @@ class Interrupted(Case):
     def one_message(self, said, name):
         """Behind the answer at once, if there were ranks to be asked."""
         words = self.own_words(said)
-        if words[0].endswith(f"{name}: ending after this step; again ends now"):
-            words = words[1:]
+        words = words[1:] if words[0].endswith(f"{name}: ending after this step; again ends now") else words
         self.assertEqual(len(words), 1, words)
         self.assertIn(f"{name}: ended", words[0])
         return words[0]

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the lab to the truth: runs every command in it and compares what it prints with what the page says.
+"""Holds the lab to the truth: runs every command in it and compares what it prints with what the page says. Or looks through
+students' worksheets.
 
     experiments/lab_check.py [--program build/starring] [--keep DIR] [docs/lab.md docs/lab-answers.md ..]
+    experiments/lab_check.py --answers SHEET [SHEET ..]
 
 A page's commands are its fenced blocks marked `console`: a line that begins with "$ " is a command (it goes on
 below a backslash at its end, and on lines that begin with "> "), the lines under it are what it must print. In these
@@ -15,6 +17,9 @@ is anybody's word.
 
 The commands run in order, in a directory of their own that looks like the repository's root; nothing in runs/ is
 touched. Needs Python 3.9 and bash. Exit status: 0 all true; 1 something is not; 2 the command line is wrong.
+
+A worksheet is a copy of docs/lab-worksheet.md with answers behind its "=>". Those that docs/lab-answers.md has a key for are
+compared: numbers in their order, each to one in a hundred, or words in any order. Exit status: 0 all right; 1 not.
 """
 import argparse
 import os
@@ -210,12 +215,56 @@ def check(pages, program, directory):
     return wrong
 
 
+ANSWER = re.compile(r"^\W*(\d+\.\d+)\b[^\n]*?=>[^\S\n]*([^\n]*)$", re.M)
+KEY = re.compile(r"^\| (\d+\.\d+) \| ([^|]+) \|$", re.M)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+OFF = 0.01  # of a number
+
+
+def tokens(text):
+    """An answer's numbers, where it has nothing else but units; else its words."""
+    words = re.findall(r"[\w:.+-]+", text.lower().replace("mib", " "))
+    numbers = [float(w) for w in words if NUMBER.fullmatch(w)]
+    return numbers if words and len(numbers) == len(words) else {w.strip(".") for w in words} - {"and", ""}
+
+
+def is_right(key, answer):
+    want, got = tokens(key), tokens(answer)
+    if isinstance(want, set) or isinstance(got, set):
+        return want == got
+    return len(want) == len(got) and all(abs(a - b) <= OFF * abs(a) for a, b in zip(want, got))
+
+
+def look_through(path, key):
+    """Whether all that can be judged on a worksheet is right; says what is not."""
+    with open(path, encoding="utf-8") as f:
+        answers = dict(ANSWER.findall(f.read()))
+    if not set(key) <= set(answers):
+        raise ValueError(f"{path}: no line {sorted(set(key) - set(answers))[0]}: is it a copy of docs/lab-worksheet.md?")
+    free = [line for line in answers if line not in key]
+    right = [line for line in key if is_right(key[line], answers[line])]
+    print(f"{path}: {len(right)} of {len(key)} right; {sum(answers[line].strip() != '' for line in free)} of {len(free)} others written")
+    for line in key:
+        if line not in right:
+            print(f"  {line}  " + (f"not so: {answers[line].strip()}" if answers[line].strip() else "empty"))
+    return len(right) == len(key)
+
+
 def main(argv=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--program", default=os.environ.get("STARRING", os.path.join(ROOT, "build", "starring")))
     ap.add_argument("--keep", metavar="DIR", help="run in this new directory and keep it")
+    ap.add_argument("--answers", metavar="SHEET", nargs="+", help="look through these worksheets; run nothing")
     ap.add_argument("pages", nargs="*", default=[os.path.join(ROOT, page) for page in PAGES])
     args = ap.parse_args(argv)
+    if args.answers:
+        try:
+            with open(os.path.join(ROOT, "docs", "lab-answers.md"), encoding="utf-8") as f:
+                key = dict(KEY.findall(f.read()))
+            return 0 if all([look_through(path, key) for path in args.answers]) else 1
+        except (OSError, ValueError) as e:
+            print(f"lab_check.py: {e}", file=sys.stderr)
+            return 2
     if not os.access(args.program, os.X_OK):
         ap.error(f"{args.program} is not there: run make first, or name the program with --program")
     directory = args.keep or tempfile.mkdtemp(prefix="starring-lab-")

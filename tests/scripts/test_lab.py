@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import unittest
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "experiments"))
@@ -69,6 +69,84 @@ class Figures(unittest.TestCase):
 
     def test_small_numbers_and_names_claim_nothing(self):
         self.assertEqual(self.wrong("Exercise 2: 4 workers in zero:3, see [page](x/2024.md), stage-2, 16-bit, `24 GiB`", ""), [])
+
+
+class Answers(unittest.TestCase):
+    def setUp(self):
+        with open(os.path.join(ROOT, "docs", "lab-answers.md"), encoding="utf-8") as f:
+            self.key = dict(lab_check.KEY.findall(f.read()))
+        with open(os.path.join(ROOT, "docs", "lab-worksheet.md"), encoding="utf-8") as f:
+            self.sheet = f.read()
+
+    def look(self, sheet, *more):
+        """(exit status, what was said) of sheets of these texts."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = []
+            for i, text in enumerate((sheet, *more)):
+                paths.append(os.path.join(folder, f"{i}.md"))
+                with open(paths[-1], "w", encoding="utf-8") as f:
+                    f.write(text)
+            said = io.StringIO()
+            with redirect_stdout(said), redirect_stderr(said):
+                status = lab_check.main(["--answers", *paths])
+            return status, said.getvalue().replace(folder + os.sep, "")
+
+    def filled(self, **other):
+        """The sheet with the key's answers, or those of `other` ({"1_2": text})."""
+        lines = []
+        for line in self.sheet.splitlines():
+            number = line.split(" ")[0]
+            answer = other.get(number.replace(".", "_"), self.key.get(number, ""))
+            lines.append(line + " " + answer if line.endswith("=>") else line)
+        return "\n".join(lines) + "\n"
+
+    def test_an_empty_sheet(self):
+        status, said = self.look(self.sheet)
+        self.assertEqual(status, 1)
+        self.assertIn(f"0.md: 0 of {len(self.key)} right; 0 of ", said)
+        self.assertEqual(said.count("empty"), len(self.key))
+
+    def test_the_key_is_right(self):
+        status, said = self.look(self.filled())
+        self.assertEqual((status, said.count("\n")), (0, 1), said)
+        self.assertIn(f"{len(self.key)} of {len(self.key)} right", said)
+
+    def test_as_students_write(self):
+        status, said = self.look(self.filled(**{"1_1": "43.5 MiB", "1_8": "4p", "1_11": "zero:3 and zero:2", "2_1": "5.4; 5.44; 5.45",
+                                                "3_1": "Yes.", "1_9": "activations", "2_6": "8, 6 and 9".replace(" and", ",")}))
+        self.assertEqual(status, 0, said)
+        self.assertIn("1 of ", said)
+
+    def test_what_is_wrong_is_named_and_not_told(self):
+        status, said = self.look(self.filled(**{"1_1": "44.2", "1_11": "zero:3", "2_1": "5.44", "2_6": "6, 8, 9", "3_1": "no"}))
+        self.assertEqual(status, 1)
+        self.assertEqual([line.split()[0] for line in said.splitlines()[1:]], ["1.1", "1.11", "2.1", "2.6", "3.1"])
+        self.assertIn("not so: 44.2", said)
+        self.assertNotIn("43.54", said)
+
+    def test_a_class(self):
+        status, said = self.look(self.filled(), self.filled(**{"3_1": "no"}))
+        self.assertEqual(status, 1)
+        self.assertEqual(len([line for line in said.splitlines() if " right; " in line]), 2)
+
+    def test_what_is_no_worksheet(self):
+        status, said = self.look("# something else\n")
+        self.assertEqual(status, 2)
+        self.assertIn("is it a copy of docs/lab-worksheet.md", said)
+        said = io.StringIO()
+        with redirect_stderr(said):
+            self.assertEqual(lab_check.main(["--answers", "/nonexistent"]), 2)
+
+    def test_every_answer_has_its_question(self):
+        questions = [number for number, _ in lab_check.ANSWER.findall(self.sheet)]
+        self.assertEqual(len(questions), len(set(questions)))
+        self.assertLessEqual(set(self.key), set(questions))
+        for number, answer in self.key.items():  # nobody is asked for what the page itself says
+            line = next(l for l in self.sheet.splitlines() if l.startswith(number + " "))
+            self.assertTrue("(" in line or not lab_check.is_right(answer, line.split("=>")[0]), line)
+        for number in set(questions) - set(self.key):
+            line = next(l for l in self.sheet.splitlines() if l.startswith(number + " "))
+            self.assertIn("why", line, "a question without a key asks for words")
 
 
 class Running(unittest.TestCase):

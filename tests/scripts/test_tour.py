@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """docs/ARCHITECTURE.md's file tour and the files: every source is in the tour, every name in the tour is a file. Links
-of all pages lead to files."""
+of all pages lead to files, and commands of all pages can be typed as they stand."""
 import glob
 import os
 import re
+import shlex
+import subprocess
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 SOURCES = ("kernels", "shared", "ps", "decentral", "proto", "experiments")
 ENDINGS = (".c", ".h", ".cu", ".proto", ".py", ".json")
 HEADING = re.compile(r"^\*\*([\w/]+)/\*\*", re.M)
@@ -54,6 +57,42 @@ def broken_links(page, text, top=TOP):
             if not os.path.exists(os.path.join(top, os.path.dirname(page), link))]
 
 
+def pages():
+    return [os.path.join(TOP, "README.md")] + sorted(
+        p for p in glob.glob(os.path.join(TOP, "docs", "**", "*.md"), recursive=True) if f"{os.sep}results{os.sep}" not in p)
+
+
+def commands(text):
+    """The lines of a page's blocks that begin with the program, each with what it goes on with."""
+    text = re.sub(r" *\\\n *", " ", text)
+    return [m.group(1) for m in re.finditer(r"^(?: {4}|\$ |)((?:build/)?starring (?:[a-z]+) [^|;#\n]*)", text, re.M)]
+
+
+# Of the reader's own, or a variable of the shell.
+READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "$", "...")
+
+
+class Commands(unittest.TestCase):
+    def test_each_can_be_typed(self):
+        tried = 0
+        for page in pages():
+            with open(page, encoding="utf-8") as f:
+                found = commands(f.read())
+            for command in found:
+                self.assertTrue(command.startswith("build/"), (page, command))  # what make builds is in nobody's PATH
+                if not command.startswith("build/starring train ") or any(name in command for name in READERS):
+                    continue
+                words = [PROGRAM, *shlex.split(command)[1:], "--dry-run"]
+                p = subprocess.run(words, cwd=TOP, capture_output=True, text=True, timeout=120, check=False)
+                self.assertEqual(p.returncode, 0, (page, command, p.stderr))
+                tried += 1
+        self.assertGreater(tried, 25)
+
+    def test_the_rule_itself(self):
+        self.assertEqual(commands("x\n    starring train --a \\\n        --b # c\n$ build/starring plan x | y\n"),
+                         ["starring train --a --b ", "build/starring plan x "])
+
+
 class Tour(unittest.TestCase):
     def test_every_name_is_a_file(self):
         self.assertEqual(named(tour())[1], [])
@@ -62,8 +101,7 @@ class Tour(unittest.TestCase):
         self.assertEqual(sorted(set(sources()) - named(tour())[0]), [])
 
     def test_links_lead_to_files(self):
-        pages = [os.path.join(TOP, "README.md")] + glob.glob(os.path.join(TOP, "docs", "**", "*.md"), recursive=True)
-        for page in pages:
+        for page in [os.path.join(TOP, "README.md")] + glob.glob(os.path.join(TOP, "docs", "**", "*.md"), recursive=True):
             with open(page, encoding="utf-8") as f:
                 self.assertEqual(broken_links(os.path.relpath(page, TOP), f.read()), [])
 

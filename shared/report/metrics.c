@@ -188,7 +188,7 @@ static int read_lines(const char *dir, const char *name, struct metrics_totals *
         if (*line == '\n') continue;
         bool whole = strchr(line, '\n') != NULL;
         if (!whole && feof(f)) {
-            out->torn = true;
+            out->torn = name;
             break;
         }
         cJSON *o = whole ? cJSON_Parse(line) : NULL;

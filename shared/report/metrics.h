@@ -54,8 +54,8 @@ struct metrics_totals {
     double *step_seconds;              // (kept), owned: of each kept_every-th step, the first included
     int64_t kept, kept_every;          // kept <= METRICS_SECONDS_MAX; kept_every is 1 up to so many steps
     double val_loss, unigram_entropy;  // of the last evaluation; NAN: none
-    bool torn;                         // the last line is not whole (a full disk, a copy): it is left out
-    double written_s;                  // when metrics.jsonl was last written to, seconds since 1970
+    const char *torn;  // the file whose last line is not whole (a full disk, a copy) and is left out, or NULL
+    double written_s;  // when metrics.jsonl was last written to, seconds since 1970
 };
 // 0, or -1 after naming the file and the line: a broken line that others follow, or no metrics.jsonl.
 int metrics_read(const char *dir, struct metrics_totals *out);

@@ -25,6 +25,7 @@ struct found {
     const char *dir;
     struct run_state state;
     struct config *config;  // NULL: no config.json that can be read
+    bool damaged;           // a file is there and cannot be read to its end; it has been named
     bool has_metrics;       // metrics holds what its lines say
     struct metrics_totals metrics;
     cJSON *summary;            // summary.json, NULL: none that is whole
@@ -67,14 +68,15 @@ static void look(struct found *f) {
     run_state_read(f->dir, &f->state);
     f->reports = cJSON_CreateArray();
     f->missing = cJSON_CreateArray();
-    if (!access(path, F_OK))
-        f->config = config_load(f->topologies, path, NULL, 0);
-    else
-        warn("%s is not there: what the run was told is not known", path);
+    bool told = !access(path, F_OK), measured = has_file(f->dir, "metrics.jsonl");
+    if (!told) warn("%s is not there: what the run was told is not known", path);
+    f->config = told ? config_load(f->topologies, path, NULL, 0) : NULL;
+    if (told && !f->config) fail("%s is damaged: what the run was told is not known", path);
     free(path);
-    f->has_metrics = has_file(f->dir, "metrics.jsonl") && !metrics_read(f->dir, &f->metrics);
+    f->has_metrics = measured && !metrics_read(f->dir, &f->metrics);
+    f->damaged = (told && !f->config) || (measured && !f->has_metrics);
     if (f->has_metrics && f->metrics.torn)
-        warn("%s: the last line of a .jsonl file is not whole: it is left out", f->dir);
+        warn("%s/%s: the last line is not whole: it is left out", f->dir, f->metrics.torn);
     char *text = run_file_read(f->dir, "summary.json", true);
     if (text && !is_summary(f->summary = json_parse(text, strlen(text)))) {
         warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
@@ -82,6 +84,12 @@ static void look(struct found *f) {
         f->summary = NULL;
     }
     free(text);
+    double steps = json_number(f->summary, "steps");
+    if (f->has_metrics && (double)f->metrics.last_step < steps) {
+        fail("%s/metrics.jsonl is cut: it ends with step %lld, and the run has made %.0f", f->dir,
+             (long long)f->metrics.last_step, steps);
+        f->damaged = true;
+    }
     if (!f->config) return;
     for (const struct topology_role *r = f->config->row->roles; r->name; r++)
         look_at_ranks(f, r->name, config_ranks(f->config, r->name));
@@ -225,7 +233,9 @@ static int show(const struct topology_table *t, const char *dir, bool json) {
     }
     forget(&f);
     // A complete run whose files are damaged is not shown in full.
-    return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : phase == RUN_COMPLETE && table ? 0 : EXIT_RUN_FAILED;
+    return phase == RUN_RUNNING                           ? EXIT_STILL_RUNNING
+           : phase == RUN_COMPLETE && table && !f.damaged ? 0
+                                                          : EXIT_RUN_FAILED;
 }
 
 int summary_command(const struct topology_table *t, int argc, char **argv) {

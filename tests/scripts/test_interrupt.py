@@ -3,6 +3,7 @@
 `starring summary` says of runs that go on, were killed or failed."""
 import json
 import os
+import random
 import select
 import signal
 import subprocess
@@ -340,6 +341,32 @@ class Summary(Case):
         p = self.run_it(PROGRAM, "summary", "r")
         self.assertIn("config.json is not there", p.stderr)
         self.assertIn("steps       3", p.stdout)
+
+    def cut(self, name, at):
+        """What `summary` says of the run with this file ended after so many bytes; the file is then whole again."""
+        with open(self.at("r", name), "rb") as f:
+            whole = f.read()
+        os.truncate(self.at("r", name), at)
+        shown = [self.run_it(PROGRAM, "summary", "r", *more) for more in ((), ("--json",))]
+        with open(self.at("r", name), "wb") as f:
+            f.write(whole)
+        self.assertEqual([p.stderr for p in shown], [shown[0].stderr] * 2)
+        self.assertEqual(shown[0].returncode, shown[1].returncode)
+        return shown[0], json.loads(shown[1].stdout)
+
+    def test_cut_anywhere(self):
+        """What is missing is named, with status 1; what follows from other files is put together again. Errors never end well."""
+        self.assertEqual(self.run_it(*self.argv("r", steps="4")).returncode, 0)
+        whole, draw = self.json_of("r"), random.Random(11)
+        for name in ("config.json", "metrics.jsonl", "summary.json", "timeline.json", "state.json", "ranks/worker-0.json"):
+            size = os.path.getsize(self.at("r", name))
+            for at in [0, size - 2, *(draw.randrange(size) for _ in range(5))]:
+                p, told = self.cut(name, at)
+                self.assertEqual(p.returncode, 1 if name in ("config.json", "metrics.jsonl") else 0, (name, at, p.stderr))
+                self.assertEqual("error" in p.stderr, p.returncode == 1, (name, at, p.stderr))
+                self.assertEqual(told, whole, (name, at))
+                if name in ("config.json", "metrics.jsonl"):
+                    self.assertIn(f"error: r/{name} is", p.stderr)
 
     def test_files_of_others(self):
         """Documents of other shapes, and what is no file: said, not printed as nan, not waited for."""

@@ -329,7 +329,7 @@ static int run_rank(struct run *r) {
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
-    j->stop = stop_install("this step");
+    j->stop = stop_install(rank == 0 ? "this step" : NULL);
     if (rank == 0 && run_begin(r)) return EXIT_USAGE;
     if (rank != 0) job_resume_forget(j);
     struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}, .medium = medium};

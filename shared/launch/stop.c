@@ -171,7 +171,7 @@ static const _Atomic int *install_rank(int supervisor) {
 const _Atomic int *stop_install(const char *behind) {
     int supervisor = supervisor_of_rank(NULL);
     if (supervisor) return install_rank(supervisor);
-    stop_answers(own_rank() ? NULL : behind);
+    stop_answers(behind);
     struct sigaction action = {.sa_handler = on_signal_alone, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     stop_first_int_s = stop_first_term_s = 0;

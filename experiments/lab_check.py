@@ -216,7 +216,7 @@ def check(pages, program, directory):
 
 
 ANSWER = re.compile(r"^\W*(\d+\.\d+)\b[^\n]*?=>[^\S\n]*([^\n]*)$", re.M)
-KEY = re.compile(r"^\| (\d+\.\d+) \| ([^|]+) \|$", re.M)
+KEY = re.compile(r"^\| `(\d+\.\d+)` \| ([^|]+) \|$", re.M)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 OFF = 0.01  # of a number
 

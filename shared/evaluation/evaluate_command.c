@@ -77,8 +77,11 @@ static int renew_summary(const struct topology_table *t, const char *dir) {
 }
 
 static int run(const struct topology_table *t, const char *dir, bool keep, bool json) {
-    struct evaluate_dir_options o = {
-        .topologies = t, .dir = dir, .keep = keep, .stop = stop_install("the batch in hand"), .say = json ? stderr : stdout};
+    struct evaluate_dir_options o = {.topologies = t,
+                                     .dir = dir,
+                                     .keep = keep,
+                                     .stop = stop_install("the batch in hand"),
+                                     .say = json ? stderr : stdout};
     struct evals evals;
     if (!has_file(dir, "config.json") || !has_file(dir, "metrics.jsonl")) {
         fail("evaluate %s: no run directory: it holds no config.json and metrics.jsonl", dir);

@@ -264,16 +264,25 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
         q->disk_bytes = fmin(q->disk_bytes, room_in(folder_of(c, k) ? folder_of(c, k) : HERE));
 }
 
+static bool is_readable(const struct config *c) {
+    struct job j = {.ranks_here = 1};
+    error_quiet(QUIET_ALL);
+    bool readable = !job_open(&j, c, false);
+    error_quiet(QUIET_NOT);
+    job_close(&j);
+    return readable;
+}
+
 // What a command would train on: the demo's text is read byte by byte where the model's tokens are others.
 static void settle_data(struct plan *out) {
     struct config *c = out->config;
-    struct job j = {.ranks_here = 1};
-    error_quiet(1);
-    bool readable = !job_open(&j, c, false);
-    error_quiet(0);
-    job_close(&j);
-    out->as_bytes = !readable && !strcmp(c->data, "demo") && (!c->tokenizer || !strcmp(c->tokenizer, "auto"));
-    if (!readable && !out->as_bytes) warn("no command of this plan starts here: %s", error_last());
+    bool readable = is_readable(c);
+    if (!readable && !strcmp(c->data, "demo") && !strcmp(c->tokenizer, "auto")) {
+        free(c->tokenizer);
+        c->tokenizer = xstrdup("byte");
+        out->as_bytes = readable = is_readable(c);
+    }
+    if (!readable) warn("no command of this plan starts here: %s", error_last());
     error_clear();
 }
 

@@ -111,7 +111,7 @@ class Interrupted(Case):
         """In a step that takes longer than anybody's patience; asked again, it ends there."""
         for topology, more in (("local", []), ("local", ["--restart", "1", "--checkpoint-every", "1"]), ("zero:1", ["--workers", "2"]),
                                ("zero:1", ["--workers", "2", "--launch", "mpi"]), ("ps:sync", ["--workers", "2", "--servers", "2"])):
-            argv = self.argv("cut", "--force", "--topology", topology, *more, "--delay", "0:constant:600000")
+            argv = self.argv("cut", "--force", "--topology", topology, *more, "--delay", "0:constant:600000", "--set", "gradient_clipping=1")
             p = self.start(*[word for word in argv if word != "--quiet"])
             self.assertIn("tokens per step", p.stdout.readline())  # the step begins
             os.killpg(p.pid, signal.SIGINT)

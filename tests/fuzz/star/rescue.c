@@ -21,6 +21,7 @@ struct life {
     struct rescue_part *part;
     char *dir;
     bool broken[2];  // cannot be brought to the step
+    bool asked[2];
     _Atomic int settled[2];
 };
 
@@ -104,6 +105,79 @@ static void check_part(const struct life *x, int server, const struct server_buf
     free(path);
 }
 
+// By the neighbour, before it died.
+static void leave_before(const struct life *x) {
+    const struct state_file_options so = {.config = x->o.config,
+                                          .layout = x->o.layout,
+                                          .map = x->o.map,
+                                          .rank = 1,
+                                          .run_dir = fuzz_dir(),
+                                          .step = STEPS,
+                                          .life = LIFE};
+    char *error = NULL;
+    struct state_file *f = state_file_create(&so, &error);
+    int count, *keys = state_file_keys(x->o.map, 1, &count);
+    for (int i = 0; f && i < count; i++)
+        state_file_write(f, &(struct key_counts){.key = keys[i]}, &x->of[0][keys[i]], NULL);
+    FUZZ_CHECK(f && state_file_finish(&f, &error) == 0, "%s", error);
+    free(keys);
+}
+
+static void ask(struct life *x, uint8_t what) {
+    const struct wire_header h = {.kind = WIRE_RESCUE,
+                                  .step = STEPS,
+                                  .seq = LIFE,
+                                  .grad_scale = 2,
+                                  .count = what & 3 ? 1 : 0,
+                                  .values = {what & 2 ? 1 : 0}};
+    x->asked[0] = true;
+    x->asked[1] = x->asked[1] || what & 2;
+    rescue_part_asked(&x->part, &x->o, &h);
+}
+
+static void await(struct life *x) {
+    for (int ms = 0;; ms++) {
+        struct wire_header answer;
+        bool failed = rescue_part_failed(x->part, &answer);
+        FUZZ_CHECK(!failed || answer.seq == LIFE, "the answer is to another epoch");
+        bool own = is_there(x, 0) || (x->broken[0] && failed),
+             replica = is_there(x, 1) || (x->broken[1] && failed && x->settled[1]);
+        if (own && (replica || !x->asked[1])) return;
+        FUZZ_CHECK(ms < 20000, "a part is neither left nor refused");
+        usleep(200);
+    }
+}
+
+static void check(const struct life *x, bool left_before) {
+    for (int i = 0; i < 2; i++) {
+        bool ours = i == 0 || !left_before;
+        FUZZ_CHECK(x->settled[i] <= 1, "part %d is made %d times", i, x->settled[i]);
+        FUZZ_CHECK(
+            ours ? !is_there(x, i) || (x->asked[i] && !x->broken[i]) : is_there(x, i) && !x->settled[i],
+            "server %d's part is there", i);
+        if (is_there(x, i)) check_part(x, i, x->of[i == 1 && !left_before]);
+    }
+}
+
+static void create(struct life *x) {
+    for (int u = 0; u < x->s->l->count; u++)  // of the toy's units all tensors have one name
+        for (int i = 0; i < x->s->l->units[u].count; i++)
+            snprintf(x->s->l->units[u].tensors[i].name, sizeof x->s->l->units[u].tensors[i].name, "u%d.%d", u,
+                     i);
+    x->dir = checkpoint_partial(fuzz_dir(), STEPS, LIFE);
+    forget(x);
+    x->of[0] = buffers(x, 0);
+    x->of[1] = buffers(x, 0.5f);
+    x->o = (struct rescue_part_options){.config = &x->s->c,
+                                        .layout = x->s->l,
+                                        .map = x->s->map,
+                                        .run_dir = fuzz_dir(),
+                                        .own = x->of[0],
+                                        .replica = x->of[1],
+                                        .ctx = x,
+                                        .settle = settle};
+}
+
 FUZZ_TARGET(rescue) {
     struct fuzz_bytes in = {data, size};
     struct toy_case t = star_case(&in);
@@ -112,69 +186,15 @@ FUZZ_TARGET(rescue) {
     t.servers = 2;
     t.share = SHARE_NOTHING;
     struct life x = {.s = sim_create(&t), .broken = {how & 1, how & 2}};
-    for (int u = 0; u < x.s->l->count; u++)  // of the toy's units all tensors have one name
-        for (int i = 0; i < x.s->l->units[u].count; i++)
-            snprintf(x.s->l->units[u].tensors[i].name, sizeof x.s->l->units[u].tensors[i].name, "u%d.%d", u,
-                     i);
-    x.dir = checkpoint_partial(fuzz_dir(), STEPS, LIFE);
-    forget(&x);
-    x.of[0] = buffers(&x, 0);
-    x.of[1] = buffers(&x, 0.5f);
-    x.o = (struct rescue_part_options){.config = &x.s->c,
-                                       .layout = x.s->l,
-                                       .map = x.s->map,
-                                       .run_dir = fuzz_dir(),
-                                       .own = x.of[0],
-                                       .replica = x.of[1],
-                                       .ctx = &x,
-                                       .settle = settle};
-    bool left_before = how & 4, asked[2] = {false, false};
-    if (left_before) {  // by the neighbour, before it died
-        const struct state_file_options so = {.config = x.o.config,
-                                              .layout = x.o.layout,
-                                              .map = x.o.map,
-                                              .rank = 1,
-                                              .run_dir = fuzz_dir(),
-                                              .step = STEPS,
-                                              .life = LIFE};
-        char *error = NULL;
-        struct state_file *f = state_file_create(&so, &error);
-        int count, *keys = state_file_keys(x.o.map, 1, &count);
-        for (int i = 0; f && i < count; i++)
-            state_file_write(f, &(struct key_counts){.key = keys[i]}, &x.of[0][keys[i]], NULL);
-        FUZZ_CHECK(f && state_file_finish(&f, &error) == 0, "%s", error);
-        free(keys);
-    }
+    create(&x);
+    if (how & 4) leave_before(&x);
     for (int n = 0; in.left && n < 8; n++) {
         uint8_t what = fuzz_u8(&in);
-        const struct wire_header h = {.kind = WIRE_RESCUE,
-                                      .step = STEPS,
-                                      .seq = LIFE,
-                                      .grad_scale = 2,
-                                      .count = what & 3 ? 1 : 0,
-                                      .values = {what & 2 ? 1 : 0}};
-        asked[0] = true;
-        asked[1] = asked[1] || what & 2;
-        rescue_part_asked(&x.part, &x.o, &h);
-        bool over = what & 4;
-        for (int ms = 0; over; ms++) {
-            struct wire_header answer;
-            bool failed = rescue_part_failed(x.part, &answer);
-            FUZZ_CHECK(!failed || answer.seq == LIFE, "the answer is to another epoch");
-            over = !((is_there(&x, 0) || (x.broken[0] && failed)) &&
-                     (!asked[1] || is_there(&x, 1) || (x.broken[1] && failed && x.settled[1])));
-            FUZZ_CHECK(ms < 20000, "a part is neither left nor refused");
-            if (over) usleep(200);
-        }
+        ask(&x, what);
+        if (what & 4) await(&x);
     }
     rescue_part_destroy(&x.part);
-    for (int i = 0; i < 2; i++) {
-        bool ours = i == 0 || !left_before;
-        FUZZ_CHECK(x.settled[i] <= 1, "part %d is made %d times", i, x.settled[i]);
-        FUZZ_CHECK(ours ? !is_there(&x, i) || (asked[i] && !x.broken[i]) : is_there(&x, i) && !x.settled[i],
-                   "server %d's part is there", i);
-        if (is_there(&x, i)) check_part(&x, i, x.of[i == 1 && !left_before]);
-    }
+    check(&x, how & 4);
     free_buffers(&x, x.of[0]);
     free_buffers(&x, x.of[1]);
     sim_destroy(x.s);

@@ -13,9 +13,10 @@ examples:
 
 Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. Everything runs
 three times, each time in another random order; speeds are medians with 95% intervals. What the program would refuse of
-any run is known before the first one trains, and a run ends with the comparison that started it. Paths are relative to the
-directory it is started in. Needs Python 3.9 and nothing else. Exit status: 0 done; 1 a run failed, the runs are unlike,
-or --assert-equal found a difference; 2 the command line is wrong; 130 Ctrl-C.
+any run is known before the first one trains, and a run ends with the comparison that started it. When a run fails,
+--keep-going compares the others. Paths are relative to the directory it is started in. Needs Python 3.9 and nothing else.
+Exit status: 0 done; 1 a run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong, or
+a run's directory is not there; 130 Ctrl-C.
 """
 import os
 import re
@@ -28,8 +29,8 @@ if __name__ == "__main__":
 import cli
 from comparison import csvfile, equality, learning, likeness, options, sample, sentences, table
 from comparison.execute import run_all
-from comparison.pages import report
-from comparison.runs import RunError, UsageError, load
+from comparison.pages import closing, report
+from comparison.runs import Failure, RunError, UsageError, failures_in_words, load
 
 
 def built():
@@ -53,14 +54,27 @@ REPEAT = re.compile(r"(?:-seed=[^/]*?)?\.r(\d+)$|-seed=[^/]*$")
 
 
 def read_runs(args):
-    """[[runs of one label] ..] of --runs. What a comparison with repeats or seeds left stands together again: NAME.r1,
-    NAME.r2 or NAME-seed=1, NAME-seed=2 beside each other."""
-    groups = {}
+    """([[runs of one label] ..], [Failure]) of --runs. What a comparison with repeats or seeds left stands together again:
+    NAME.r1, NAME.r2 or NAME-seed=1, NAME-seed=2 beside each other."""
+    groups, failed = {}, []
+    missing = [directory for directory in args.runs if not os.path.isdir(directory)]
+    if missing:
+        raise UsageError("".join(f"--runs {directory}: there is no such directory\n" for directory in missing).rstrip())
+    real = [os.path.realpath(directory) for directory in args.runs]
+    for i, path in enumerate(real):
+        if path in real[:i]:
+            raise UsageError(f"--runs {args.runs[i]}: this run is named twice, and would be compared with itself: name it once")
     for directory in args.runs:
         path = os.path.abspath(directory)
         match = REPEAT.search(path)
         base = path[:match.start()] if match else path
-        run = load(os.path.basename(path), directory)
+        try:
+            run = load(os.path.basename(path), directory)
+        except RunError as e:
+            if not args.keep_going:
+                raise
+            failed.append(Failure(os.path.basename(path), os.path.basename(path), e.brief))
+            continue
         run.repeat = int(match.group(1) or 1) - 1 if match else 0
         groups.setdefault(base, []).append(run)
     bases = [os.path.basename(base) for base in groups]
@@ -71,7 +85,7 @@ def read_runs(args):
             label = f"{group[0].topology} ({name if bases.count(name) == 1 else os.path.relpath(base)})"
             for run in group:
                 run.label = label
-    return list(groups.values())
+    return list(groups.values()), failed
 
 
 def check(args, runs):
@@ -96,17 +110,21 @@ def hear(args, runs):
         return [], 1
 
 
-def say(args, groups, target, spoken):
+def say(args, groups, target, spoken, failed, paths):
     """The results on the terminal."""
-    print("\n" + table.text_table(groups, target) + "\n")
+    if not args.full:
+        print("\n" + closing.text(groups, target, spoken, paths[1], failed))
+        return
+    print("\n" + table.text_table(groups, target, failed) + "\n")
     for sentence in sentences.in_words(groups, target):
         print("* " + sentence)
     for _, sentence in equality.in_words([run for group in groups for run in group]):
         print("* " + sentence)
     if args.markdown:
-        print("\n" + table.markdown_table(groups, target))
+        print("\n" + table.markdown_table(groups, target, failed))
     if spoken:
         print("\n" + sample.as_text(spoken))
+    print("\n" + "\n".join(paths))
 
 
 def main(argv=None):
@@ -114,7 +132,9 @@ def main(argv=None):
     args = options.parse(words, __doc__, built())
     try:
         check_out(args.out)
-        groups = read_runs(args) if args.runs else run_all(args)
+        groups, failed = read_runs(args) if args.runs else run_all(args)
+        if not groups:
+            raise RunError("no run is left to compare:\n" + "\n".join(failures_in_words(failed, groups)))
         likeness.refuse_unlike(groups, args.force)
     except RunError as e:
         print(f"compare.py: {e}", file=sys.stderr)
@@ -123,17 +143,17 @@ def main(argv=None):
     target = learning.default_target(runs) if args.target_loss is None else args.target_loss
     os.makedirs(args.out, exist_ok=True)
     csv_path, html_path = os.path.join(args.out, "compare.csv"), os.path.join(args.out, "report.html")
-    csvfile.write_csv(csv_path, runs)
+    csvfile.write_csv(csv_path, runs, failed)
     spoken, status = hear(args, runs)
-    about = report.About(args.title, "experiments/compare.py " + shlex.join(words), args.out, trained=not args.runs, target=target)
+    about = report.About(args.title, "experiments/compare.py " + shlex.join(words), args.out, trained=not args.runs, target=target,
+                         failed=tuple(failed))
     try:
         report.write(html_path, groups, about, sample.as_html(spoken))
     except RunError as e:
         print(f"compare.py: no report: {e}", file=sys.stderr)
         status = e.status
-    say(args, groups, target, spoken)
-    print(f"\n{csv_path}\n{html_path}")
-    return check(args, runs) or status
+    say(args, groups, target, spoken, failed, (csv_path, html_path))
+    return check(args, runs) or (1 if failed else status)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 import cli
-from drill import exercise, jobs, table
+from drill import exercise, jobs, people, table
 
 
 def parse():
@@ -27,12 +27,17 @@ def parse():
     p.add_argument("--first", type=int, default=0, help="number of the first exercise: with --runs 1 one of them again")
     p.add_argument("--job", action="append", default=[], metavar="NAME", help="only this job; repeatable: " + "; ".join(j.name for j in jobs.JOBS))
     p.add_argument("--at-once", type=int, default=1, metavar="N", help="exercises at the same time (%(default)s)")
+    p.add_argument("--load", type=int, default=0, metavar="N", help="beside so many processes that only compute, and nobody is killed: no run may "
+                   "take a restart (under `nice`, where others use the machine)")
+    p.add_argument("--deadline", type=float, default=jobs.DEADLINE_S, metavar="S", help="deadline_ms of the jobs, in seconds (%(default)s)")
     p.add_argument("--minutes", type=float, default=0, help="begin no exercise later than this (0: no limit)")
     p.add_argument("--out", help="where runs that went wrong stay (a directory that is made; default: a temporary one)")
     p.add_argument("--json", metavar="FILE", help="leave every exercise there as one JSON document")
     args = p.parse_args()
-    if args.runs < 1 or args.at_once < 1 or args.first < 0 or args.minutes < 0:
-        p.error("--runs and --at-once are at least 1, --first and --minutes at least 0")
+    if args.runs < 1 or args.at_once < 1 or args.first < 0 or args.minutes < 0 or args.load < 0:
+        p.error("--runs and --at-once are at least 1, --first, --minutes and --load at least 0")
+    if args.deadline <= 0:
+        p.error("--deadline is above 0")
     return args
 
 
@@ -51,13 +56,14 @@ def chosen(args, config):
 
 
 def report(result):
-    who = "the launcher" if result.how == "launcher" else " and ".join(result.victims)
-    verdict = "; ".join(result.wrong) if result.wrong else "well" if result.hit else "well (nobody was there to die)"
+    who = "the launcher" if result.how == "launcher" else " and ".join(result.victims) or "nobody"
+    well = "well" if result.hit or result.how == exercise.NOBODY else "well (nobody was there to die)"
+    verdict = "; ".join(result.wrong) if result.wrong else well
     print(f"[{result.number}] {result.job}: {who}, {result.moment}, {result.how}: {verdict}", flush=True)
 
 
 def drill(args, directory):
-    config = jobs.write_config(directory)
+    config = jobs.write_config(directory, args.deadline)
     todo = chosen(args, config)
     for job in todo:
         exercise.undisturbed(args.program, config, job, directory)
@@ -66,15 +72,16 @@ def drill(args, directory):
     def one(number):
         if args.minutes and time.monotonic() - began > 60 * args.minutes:
             return None
-        return exercise.exercise(args.program, config, todo[number % len(todo)], number, (args.seed, directory))
-    with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+        return exercise.exercise(args.program, config, todo[number % len(todo)], number, (args.seed, directory), bool(args.load))
+    with people.burning(args.load), concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
         for result in pool.map(one, range(args.first, args.first + args.runs)):
             if result:
                 report(result)
                 results.append(result)
     print("\n" + table.markdown(results))
     if args.json:
-        facts = {"seed": args.seed, "steps": jobs.STEPS, "checkpoint_every": jobs.EVERY, "seconds": time.monotonic() - began}
+        facts = {"seed": args.seed, "steps": jobs.STEPS, "checkpoint_every": jobs.EVERY, "seconds": time.monotonic() - began,
+                 "load": args.load, "deadline": args.deadline}
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(table.document(results, facts), f, indent=1)
     return results

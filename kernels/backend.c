@@ -177,7 +177,10 @@ void stream_phase(struct stream *s, enum phase phase) {
 
 int stream_sync(struct stream *s) {
     atomic_fetch_add(&s->dev->host_waits, 1);
-    return s->dev->backend->sync(s);
+    device_awaited(s->dev, true);
+    int rc = s->dev->backend->sync(s);
+    device_awaited(s->dev, false);
+    return rc;
 }
 
 int stream_log(struct stream *s, size_t room, bool stamps_only) {
@@ -212,7 +215,10 @@ uint64_t dev_host_waits(struct device *d) { return atomic_load(&d->host_waits); 
 
 int event_sync(struct event *e) {
     atomic_fetch_add(&e->dev->host_waits, 1);
-    return e->dev->backend->event_sync(e);
+    device_awaited(e->dev, true);
+    int rc = e->dev->backend->event_sync(e);
+    device_awaited(e->dev, false);
+    return rc;
 }
 
 void dev_trace_shift(struct device *d, int64_t ns) { d->trace_shift_ns = ns; }

@@ -69,6 +69,7 @@ struct device_options {
     enum cpu_kernel kernel;  // CPU: how matrices are multiplied
     struct cuda_choices cuda;
     bool trace;           // keep spans of every operation for dev_trace_write
+    bool watch_host;      // others see that the opening thread is at work beside the device (work.h)
     size_t memory_bytes;  // dev_alloc refuses what goes beyond, MEM_HOST aside; 0: all that the device has
 };
 

@@ -30,6 +30,9 @@ struct device {
     int note_count;
     struct queue *queues;  // of every stream ever created, newest first; freed by close. lock
     int live_queues;       // not stopped. lock
+    pthread_t host;        // the thread that has opened it, where has_host
+    bool has_host;
+    atomic_int host_rests;  // waits of it for the device, one inside the other
 };
 
 struct stream {
@@ -43,6 +46,8 @@ struct event {
 // Fills and empties the head; called by a backend's open and close.
 void device_init(struct device *d, const struct backend *b, const struct device_options *opt);
 void device_fini(struct device *d);
+// The calling thread begins, or ends, to wait for the device.
+void device_awaited(struct device *d, bool waits);
 // Keeps the first error's text, "[label] text".
 void device_fail(struct device *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "ps/batches.h"
 #include "ps/consistency.h"
 #include "ps/record/arrivals.h"
 #include "ps/replica/replica_memory.h"
@@ -20,9 +21,10 @@ static int64_t of_own_key(const struct config *c) {
         sizeof *k->held + sizeof *k->pushed + sizeof *k->staleness + sizeof *k->ready_ns + sizeof *k->pulls;
     bool alone = consistency_of(c).row->on_arrival;
     if (alone && c->recovery.checkpoint_every > 0) each += sizeof *k->late;
+    if (alone) each += batches_words(1) * (int64_t)sizeof *k->batches;
     if (c->ps.replay_arrivals)
         each += sizeof(struct replay_worker) + sizeof(struct wire_header) + MALLOC_BYTES;
-    int64_t bytes = (int64_t)sizeof *k + 7 * MALLOC_BYTES + each * c->workers;
+    int64_t bytes = (int64_t)sizeof *k + 8 * MALLOC_BYTES + each * c->workers;
     int64_t pushes = size_times(c->workers, c->steps);
     if (c->ps.record_arrivals) bytes = size_plus(bytes, arrivals_bytes(pushes, false));
     if (c->ps.replay_arrivals) bytes = size_plus(bytes, arrivals_bytes(pushes, true));
@@ -39,12 +41,13 @@ static int64_t of_any_key(const struct config *c) {
     int64_t bytes = (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers) +
                               sizeof(struct replica_buffers)) +
                     each_thread * c->ps.threads;
-    // What is written of it, and what was read (ps/checkpoint): pushes of each worker.
+    // What is written of it, and what was read (ps/checkpoint): pushes and batches of each worker.
+    const int64_t each_worker = (1 + batches_words(1)) * (int64_t)sizeof(int64_t);
     if (c->recovery.checkpoint_every > 0)
         bytes +=
-            (int64_t)(sizeof(struct key_counts) + sizeof(struct server_buffers)) + 8 * (int64_t)c->workers;
+            (int64_t)(sizeof(struct key_counts) + sizeof(struct server_buffers)) + each_worker * c->workers;
     if (c->recovery.resume || c->recovery.restart > 0)
-        bytes += (int64_t)sizeof(struct key_counts) + 8 * (int64_t)c->workers;
+        bytes += (int64_t)sizeof(struct key_counts) + each_worker * c->workers;
     return bytes;
 }
 

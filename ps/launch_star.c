@@ -31,7 +31,11 @@ struct star {
     int start;          // of the command, for DIR/lives.jsonl
 };
 
-static int64_t last_step(void *ctx) { return metrics_last_step(((const struct star *)ctx)->job->dir); }
+// A scheduler with a link says it: no file is looked at where somebody else waits for this launcher.
+static int64_t last_step(void *ctx) {
+    const struct star *s = ctx;
+    return s->link[0] ? launcher_said_step(s->launcher) : metrics_last_step(s->job->dir);
+}
 
 static int start(struct star *s, const char *role, int rank, int announce_fd) {
     char threads[16], number[16], fd[16], life[16], of_run[16];
@@ -92,12 +96,6 @@ static int start_scheduler(struct star *s) {
 }
 
 // ---------------------------------------------------------------- after a death
-static int64_t life_of_job(void *ctx) {
-    const struct star *s = ctx;
-    const struct life last = lives_last(s->job->dir);
-    return last.start == s->start ? last.epoch : 0;
-}
-
 static int start_again(void *ctx, const char *role, int rank) {
     struct star *s = ctx;
     return start(s, role, rank, rank < 0 ? s->link[1] : 0);
@@ -128,7 +126,7 @@ int launch_star(const struct job *job, int *interrupted_by) {
                                .silent_s = ps_lost_s(c),
                                .still_s = deadline_s,
                                .last_step = last_step,
-                               .restarts = {c->recovery.restart, life_of_job, start_again, tell_death}};
+                               .restarts = {c->recovery.restart, start_again, tell_death}};
     struct star s = {.job = job, .program = launch_self()};
     if (!s.program) return EXIT_RUN_FAILED;
     if (prepare_trust(c) != 0) {

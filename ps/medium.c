@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include "ps/consistency.h"
+#include "ps/trust/trust.h"
 
 #define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
 
 int ps_io_threads(const struct config *c, int streams) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (ps_shares(c) || streams < 1) return 1;
+    bool near = trust_mode_asked(c) == TRUST_LOOPBACK;  // nobody is on another host
+    if ((near && ps_shares(c)) || streams < 1) return 1;
     return cores > 0 && streams > cores ? (int)cores : streams;
 }
 

@@ -27,8 +27,8 @@ static inline bool ps_keeps_copies(const struct config *c) {
 }
 // Whether this role offers to share memory.
 static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
-// How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive: one each where all go
-// over tcp.
+// How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive, and encrypt them: one each where
+// they go over tcp, all of them or those of peers on other hosts, and not more than there are cores.
 int ps_io_threads(const struct config *c, int streams);
 // pages, keys: of the map, or of its cut.
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys);

@@ -22,6 +22,7 @@
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"
 #include "shared/state/checkpoint.h"
+#include "shared/time/moments.h"
 #include "shared/train/session.h"
 
 struct role {
@@ -63,7 +64,9 @@ static int run_server(struct role *r) {
     struct rank_report report = {.rank = r->ps.rank};
     if (ps_server_run(&r->ps, &report)) return -1;
     r->end = (struct session_end){.rank = report.rank, .job = report.job};
-    return r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
+    int rc = r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
+    moments_free(&report.moments);
+    return rc;
 }
 
 static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {

@@ -1,8 +1,10 @@
 #include "ps/standstill.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
-#define TURN_COUNTS 0.25  // of lost_s, at most
+#define TURN_COUNTS (1.0 / 32)  // of lost_s, at most
+#define TOLD        0.25        // of lost_s, and more: people hear of it
 
 double standstill_turn(struct standstill *s, double lost_s, double now) {
     double begin = s->turn_s, stood_s = begin > 0 ? now - begin : 0, counts = TURN_COUNTS * lost_s;
@@ -18,10 +20,17 @@ double standstill_moved(double heard_s, double excused_s, double now) {
     return heard_s + excused_s < now ? heard_s + excused_s : now;
 }
 
+double turning_stood(struct turning *t, uint64_t turns, double excused_s, double now) {
+    bool turned = turns != t->turns || turns == 0;
+    t->seen_s = turned ? now : standstill_moved(t->seen_s, excused_s, now);
+    t->turns = turns;
+    return now - t->seen_s;
+}
+
 const char *standstill_words(const struct standstill *s, double lost_s, double heard_s,
                              char out[STANDSTILL_WORDS]) {
     out[0] = 0;
-    if (s->stood_s > 0 && s->woke_s > heard_s - lost_s)
+    if (s->stood_s > TOLD * lost_s && s->woke_s > heard_s - lost_s)
         snprintf(out, STANDSTILL_WORDS,
                  ", after this process had stood still for %.1f s: the job may do without it", s->stood_s);
     return out;

@@ -166,6 +166,9 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     if (out->record_bytes < 0) return -1;
     if (is_server(role)) out->alike = ps_server_alike(c, l, rank);
     if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
+    // Errors of codes, which a worker writes into a checkpoint by itself.
+    if (ps_codes(c) && !consistency_of(c).row->on_arrival)
+        out->state_bytes = (size_t)l->padded * sizeof(float);
     if (ps_crew(c)) out->alike = 1;  // what a worker leads depends on its place in its group
     return ps_worker_predict(c, l, rank, &out->memory, &out->wire);
 }
@@ -184,6 +187,15 @@ static struct topology_formula formula(const struct config *c, const char *role)
     return is_server(role) ? of_server : of_worker;
 }
 
+// Answers that are copies: weights, of each worker at most once (where pushes are applied on arrival, or workers may be lost)
+// and of a snapshot.
+static double copied_answers(const struct config *c, const struct prediction *p) {
+    double weights = (double)p->wire.sent_per_step / c->workers;
+    bool snapshots = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
+    double pulls = consistency_of(c).row->on_arrival || ps_elastic(c) ? c->workers : 0;
+    return (pulls + snapshots) * weights;
+}
+
 // What the credits of its workers let into the transport: a worker's own, or those of all that a server has.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
@@ -196,9 +208,10 @@ static struct topology_allowance allowance(const struct config *c, const char *r
         // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
         if (c->ps.replay_arrivals) credit = of_one = 2 * of_one;
     }
+    double copies = is_server(role) ? copied_answers(c, p) : 0;
     double sums = (double)(p->wire.replica_sent_per_step + p->wire.replica_received_per_step);
-    return (struct topology_allowance){.frame_bytes =
-                                           all * (of_one < credit ? of_one : credit) + FRAME_OVERHEAD * sums};
+    return (struct topology_allowance){.frame_bytes = all * (of_one < credit ? of_one : credit) + copies +
+                                                      FRAME_OVERHEAD * sums};
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {

@@ -17,12 +17,14 @@
 #define DRAIN_MESSAGES 64   // of one socket before the others get their turn
 
 #define REPEAT_MOST_S  2.0   // between two questions after the same thing
-#define REQUEST_MOST_S 0.5   // between two repetitions of what a worker or shard says of its whole step
+#define REQUEST_MOST_S 0.5   // between two repetitions of what a shard has of a step's gradients (--elastic)
 #define PEERS_S        0.25  // the first question after an answer that waits for others, and is known to
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
 // A step or gather may be incomplete this long before those who are waited for are said to be slow.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
+// What people may change about it.
+#define PS_LOST_KEY "; parameter_server.deadline_ms is twice as long as anybody may be silent"
 // A silent member counts as lost: half the deadline, but never fewer than four heartbeats.
 static inline double ps_lost_s(const struct config *c) {
     double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;

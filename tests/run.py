@@ -42,10 +42,13 @@ WAIT = ("test_job_launch", "test_drill.py", "test_restart.py", "test_compare_com
 ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "test_*_time", "test_*_time.py",
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_overlap.py", "test_medium.py", "test_soak.py",
-         "test_job_arrivals", "test_ps_net", "test_ps_bench", "test_shared_trouble")
+         "test_job_arrivals", "test_ps_net", "test_ps_bench")
 STEP_BACK = "5"  # `nice` of what computes
 AGAIN = 3  # programs that may be asked a second time
-CRASH = re.compile(r"Test failed with exception|AddressSanitizer|ThreadSanitizer|runtime error:")
+# Of the program, or of a child, as a shell, mpirun, our own messages and a Python assertion of its status tell it.
+CRASH = re.compile(r"Test failed with exception|AddressSanitizer|ThreadSanitizer|runtime error:"
+                   r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted\b|stack smashing|core dumped"
+                   r"|\bSIG(?:SEGV|BUS|ILL|FPE|ABRT)\b|\b[Ss]ignal(?: code)?:? (?:4|6|7|8|11)\b|(?<!\S)-(?:6|7|11) !=|!= -(?:6|7|11)\b")
 
 
 class Running:
@@ -113,20 +116,33 @@ def command(program, san, steps_back):
     return ["nice", "-n", STEP_BACK, *argv] if steps_back else argv
 
 
+def seconds_given(elapsed):
+    """What `elapsed` seconds were worth to a program: where more want to run than there are cores, each has its share."""
+    return elapsed * min(1, len(os.sched_getaffinity(0)) / max(1, os.getloadavg()[0]))
+
+
 def run(argv, env, limit):
-    """(output, exit status, or None when it was killed at the limit)."""
+    """(output, exit status, or None when it was killed at the limit, which is in seconds that the machine gave it)."""
     p = running.begin(argv, env)
-    try:
-        out, _ = p.communicate(timeout=limit)
-        status = p.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(p.pid, signal.SIGKILL)
-        out, _ = p.communicate()
-        status = None
-    except KeyboardInterrupt:
-        running.end()
-        p.wait()
-        raise
+    used, last = 0, time.monotonic()
+    while True:
+        try:
+            out, _ = p.communicate(timeout=1)
+            status = p.returncode
+            break
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+            used, last = used + seconds_given(now - last), now
+            if used < limit:
+                continue
+            os.killpg(p.pid, signal.SIGKILL)
+            out, _ = p.communicate()
+            status = None
+            break
+        except KeyboardInterrupt:
+            running.end()
+            p.wait()
+            raise
     running.forget(p)
     return out.decode("utf-8", "replace"), status
 
@@ -180,7 +196,7 @@ class Outcome:
             return "was not built"
         if status is None:
             self.failed += 1
-            return f"killed: still running after {limit:g} s"
+            return f"killed: still running after {limit:g} s' worth of this machine"
         if status < 0:
             self.failed += 1
             return f"died of signal {signal.Signals(-status).name}"
@@ -237,7 +253,7 @@ def outcomes(args, env):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--limit", type=float, default=600, help="seconds a program may take (default %(default)s)")
+    ap.add_argument("--limit", type=float, default=600, help="seconds a program may take on an idle machine: those of a busy one count less (default %(default)s)")
     ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)),
                     help="programs of either kind that run at once; 1: every program runs alone (default: cores)")
     ap.add_argument("--san", default="", choices=["", "address", "undefined", "thread"])

@@ -66,6 +66,7 @@ struct threads_hub *threads_hub_create(int size) {
     h->size = size;
     h->roomy = size <= sysconf(_SC_NPROCESSORS_ONLN);
     h->devices = xcalloc((unsigned long)size, sizeof *h->devices);
+    h->begins = xcalloc((unsigned long)size, sizeof *h->begins);
     h->told = xcalloc((unsigned long)size, sizeof *h->told);
     pthread_mutex_init(&h->lock, NULL);
     atomic_init(&h->aborted, false);
@@ -103,6 +104,7 @@ void threads_hub_destroy(struct threads_hub **hub) {
     }
     pthread_mutex_destroy(&h->lock);
     free(h->devices);
+    free(h->begins);
     free(h->told);
     free(h);
     *hub = NULL;
@@ -143,6 +145,7 @@ struct hub_rank {
 static void *rank_main(void *arg) {
     struct hub_rank *r = arg;
     r->rc = r->work(r->ctx, r->hub, r->rank);
+    threads_hub_computes(r->hub, r->rank, NULL);
     if (!r->rc) return NULL;
     r->why = xstrdup(error_last());
     r->failed_s = now_seconds();
@@ -171,6 +174,7 @@ int threads_hub_run(int size, const char *flag, int (*work)(void *ctx, struct th
     struct threads_hub *hub = threads_hub_create(size);
     if (!hub) return -1;
     struct hub_rank *ranks = xcalloc((unsigned long)size, sizeof *ranks);
+    memset(hub->begins, true, (size_t)size * sizeof *hub->begins);
     for (; started < size; started++) {
         struct hub_rank *r = &ranks[started];
         *r = (struct hub_rank){.work = work, .ctx = ctx, .hub = hub, .rank = started};
@@ -256,6 +260,7 @@ int threads_fail_and_abort(struct collective_threads *t, const char *text) {
 void threads_hub_computes(struct threads_hub *h, int rank, struct device *dev) {
     pthread_mutex_lock(&h->lock);
     h->devices[rank] = dev;
+    h->begins[rank] = false;
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -267,20 +272,22 @@ static bool is_present(const struct collective_threads *t, int rank) {
            t->channel->slots[place].present;
 }
 
-// Threads of one process live as long as it does. Where a device is at work, its rank is slow, and the others may
-// wait for each other because of it; where none is, a rank is stuck. With the channel locked; not the hub.
+// Threads of one process live as long as it does. Where a device is at work, or the thread beside it, its rank is slow, and
+// the others may wait for each other because of it; where none is, a rank is stuck. With the channel locked; not the hub.
 static bool somebody_is_slow(struct collective_threads *t, const struct collective_call *call,
                              double waited_s) {
     struct threads_hub *h = t->hub;
     bool any = false;
     pthread_mutex_lock(&h->lock);
     for (int i = 0; i < h->size; i++) {
-        if (!h->devices[i] || !dev_at_work(h->devices[i])) continue;
+        enum dev_work work = h->begins[i] ? DEV_HOST_WORKS : DEV_RESTS;
+        if (h->devices[i]) work = dev_at_work(h->devices[i]);
+        if (work == DEV_RESTS) continue;
         any = true;
         if (h->told[i] || is_present(t, i)) continue;
         h->told[i] = true;
-        info("waiting for rank %d: %.0f s in %s, it is computing", i, waited_s,
-             collective_name(call->primitive));
+        info("waiting for rank %d: %.0f s in %s, %s", i, waited_s, collective_name(call->primitive),
+             dev_work_says(work));
     }
     pthread_mutex_unlock(&h->lock);
     return any;
@@ -418,11 +425,11 @@ static void mail_comes_soon(struct collective_threads *t, const struct threads_m
 
 // Neither the deadline nor an abort ends the wait for a mail that is being read: the reader only copies
 // memory.
-int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
-                      const struct collective_call *call) {
+static int sleep_for_mail(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
+                          const struct collective_call *call) {
     struct patience patience = patience_of(t, 4);
+    double start = now_seconds();
     bool late = false;
-    if (m->state != want) mail_comes_soon(t, m, want);
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
         if (!busy && (late || atomic_load(&t->hub->aborted))) {
@@ -436,10 +443,22 @@ int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum
         }
         if (busy)
             pthread_cond_wait(&t->channel->moved, &t->channel->lock);
-        else
-            late = channel_sleep(t, &patience) == ETIMEDOUT;
+        else if (channel_sleep(t, &patience) == ETIMEDOUT && m->state != want) {
+            late = !somebody_is_slow(t, call, now_seconds() - start);
+            patience = patience_of(t, 1);
+        }
     }
     return 0;
+}
+
+int threads_mail_wait(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
+                      const struct collective_call *call) {
+    if (m->state != want) mail_comes_soon(t, m, want);
+    if (m->state == want) return 0;
+    stream_waits(call->stream, true);
+    int rc = sleep_for_mail(t, m, want, call);
+    stream_waits(call->stream, false);
+    return rc;
 }
 
 void threads_mail_set(struct collective_threads *t, struct threads_mail *m, enum mail_state state) {

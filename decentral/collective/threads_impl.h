@@ -80,9 +80,10 @@ struct threads_hub {
     bool roomy;  // there is a core for every rank
     struct threads_channel channels[COLLECTIVE_CHANNELS];
     struct threads_team *teams;  // one of each; grows at the front. lock
-    struct device **devices;     // (size) what ranks compute on, NULL where one has not said. lock
-    bool *told;                  // (size) that the rank is slow. lock
-    pthread_mutex_t lock;        // also guards why until `aborted`
+    struct device **devices;  // (size) what ranks compute on, NULL where one has not said, or has left. lock
+    bool *begins;             // (size) that the rank is on its way to its first collective. lock
+    bool *told;               // (size) that the rank is slow. lock
+    pthread_mutex_t lock;     // also guards why until `aborted`
     atomic_bool aborted;
     char why[COLLECTIVE_ERROR_BYTES];
 };

@@ -7,7 +7,8 @@
 //
 // Failure     A process that failed leaves requests behind that MPI cannot cancel (sends). The world is then
 //             marked broken and closed without MPI_Finalize, which would hang; when the process ends with
-//             an error, mpirun ends the job.
+//             an error, mpirun ends the job. A world that is refused after MPI_Init is left in the same way:
+//             MPI_Finalize of ranks that cannot reach each other has crashed inside of Open MPI.
 // Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
 // Devices     What is not host memory is staged (exchange_staged): the stream runs these calls as host
 //             functions.
@@ -35,30 +36,23 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     mpi_parent_release(&parent);
     if (rc != MPI_SUCCESS) return fail("MPI_Init_thread failed; is this process started by mpirun?");
-    if (provided < MPI_THREAD_MULTIPLE) {
-        MPI_Finalize();
+    if (provided < MPI_THREAD_MULTIPLE)
         return fail("this MPI gives thread level %d, MPI_THREAD_MULTIPLE (%d) is needed", provided,
                     MPI_THREAD_MULTIPLE);
-    }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (mpi_medium_meet(medium) || mpi_medium_hide(medium)) {
-        MPI_Finalize();
-        return -1;
-    }
+    if (mpi_medium_meet(medium) || mpi_medium_hide(medium)) return -1;
     struct mpi_world *w = xcalloc(1, sizeof *w);
     w->medium = *medium;
     MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);
     atomic_init(&w->broken, false);
     if (w->size > REDUCE_MAX) {
-        MPI_Finalize();
         int n = w->size;
         free(w);
         return fail("mpirun started %d ranks; at most %d are possible", n, REDUCE_MAX);
     }
     w->pulse = mpi_pulse_start(w->rank, w->size);
     if (!w->pulse) {
-        MPI_Finalize();
         free(w);
         return -1;
     }

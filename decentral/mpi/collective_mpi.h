@@ -14,7 +14,8 @@
 #include "decentral/mpi/mpi_medium.h"
 
 struct mpi_world;
-// medium: what is asked for; it becomes what is taken. 0, or -1 after logging; MPI is then finalized or never was.
+// medium: what is asked for; it becomes what is taken. 0, or -1 after logging; the process then
+// ends with an error, and without MPI_Finalize.
 int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);
 

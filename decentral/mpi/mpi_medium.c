@@ -157,6 +157,9 @@ int mpi_medium_meet(const struct mpi_medium *m) {
             "--medium tcp, or name the host once (mpirun --host %s:%d)",
             own, size / m->ranks_here, own, size);
     error_quiet(0);
+    // The first that leaves without MPI_Finalize makes mpirun end the others: not before rank 0 has said why.
+    MPI_Request said;
+    if (rc) (void)complete(MPI_Ibarrier(MPI_COMM_WORLD, &said), &said);
     free(all);
     return rc;
 }

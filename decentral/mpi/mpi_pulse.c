@@ -21,7 +21,7 @@
 
 struct pulse_peer {
     MPI_Request asking, telling;  // messages to it under way
-    char asked, told;             // what they carry; told: whether this rank is at work
+    char asked, told;             // what they carry; told: what this rank is at (enum dev_work)
     bool wants;                   // has asked and has not been answered
 };
 
@@ -30,12 +30,15 @@ struct mpi_pulse {
     pthread_t thread;
     atomic_bool ending;
     pthread_mutex_t lock;           // guards what follows down to named
-    struct device *dev;             // or NULL
+    struct device *dev;             // NULL: none yet, or none any more:
+    bool left;                      // this rank has had one
+    bool waits;                     // the main thread, beside the device, for others
     double since_s, until_s;        // others are asked from .. to
     double every_s;                 // between two questions
     double answered_s[REDUCE_MAX];  // when each rank last answered
-    double worked_s[REDUCE_MAX];    // and was at work
-    bool named[REDUCE_MAX];         // as slow
+    double worked_s[REDUCE_MAX];    // and was at work, and at what:
+    enum dev_work work[REDUCE_MAX];
+    bool named[REDUCE_MAX];  // as slow
     // The thread's own:
     struct pulse_peer peers[REDUCE_MAX];
     MPI_Request ask_in, tell_in;
@@ -70,10 +73,19 @@ static void send_to(int to, const char *text, int tag, MPI_Request *request) {
         *request = MPI_REQUEST_NULL;
 }
 
-static bool at_work(struct mpi_pulse *p) {
+// With the lock held.
+static void note_work(struct mpi_pulse *p, int rank, enum dev_work work) {
+    if (work == DEV_RESTS) return;
+    p->worked_s[rank] = now_seconds();
+    p->work[rank] = work;
+}
+
+// A rank that has no device yet is on its way to it, by files.
+static enum dev_work at_work(struct mpi_pulse *p) {
     pthread_mutex_lock(&p->lock);
-    bool work = p->dev && dev_at_work(p->dev);
-    if (work) p->worked_s[p->rank] = now_seconds();
+    enum dev_work work = p->dev ? dev_at_work(p->dev) : p->left ? DEV_RESTS : DEV_HOST_WORKS;
+    if (p->waits && work == DEV_HOST_WORKS) work = DEV_RESTS;
+    note_work(p, p->rank, work);
     pthread_mutex_unlock(&p->lock);
     return work;
 }
@@ -94,7 +106,7 @@ static void hear(struct mpi_pulse *p) {
     for (int from; (from = came(&p->tell_in)) >= 0; receive(&p->tell_in, &p->tell_in_text, TAG_TELL)) {
         pthread_mutex_lock(&p->lock);
         p->answered_s[from] = now_seconds();
-        if (p->tell_in_text) p->worked_s[from] = p->answered_s[from];
+        note_work(p, from, (enum dev_work)p->tell_in_text);
         pthread_mutex_unlock(&p->lock);
     }
 }
@@ -168,6 +180,13 @@ void mpi_pulse_stop(struct mpi_pulse **pulse, bool broken) {
 void mpi_pulse_computes(struct mpi_pulse *p, struct device *dev) {
     pthread_mutex_lock(&p->lock);
     p->dev = dev;
+    p->left = !dev;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void mpi_pulse_waits(struct mpi_pulse *p, bool waits) {
+    pthread_mutex_lock(&p->lock);
+    p->waits = waits;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -187,7 +206,7 @@ void mpi_pulse_ask(struct mpi_pulse *p, double deadline_s) {
 static void name_slow(struct mpi_pulse *p, const struct pulse_wait *w, int rank) {
     if (p->named[rank] || p->rank != (rank == 0)) return;
     p->named[rank] = true;
-    info("waiting for rank %d: %.0f s in %s, it is computing", rank, w->waited_s, w->what);
+    info("waiting for rank %d: %.0f s in %s, %s", rank, w->waited_s, w->what, dev_work_says(p->work[rank]));
 }
 
 bool mpi_pulse_slow(struct mpi_pulse *p, const struct pulse_wait *w, bool *silent) {

@@ -51,14 +51,14 @@ static void find_missing(struct collective_mpi *m, bool messages, bool *missing)
     }
 }
 
-// silent: those that give no sign of life; NULL: none.
-static int give_up(struct collective_mpi *m, const char *what, const bool *named, const bool *silent) {
-    char ranks[128], text[256];
-    snprintf(text, sizeof text, "rank %s did not come within %g s%s",
-             named ? collective_rank_list(ranks, sizeof ranks, named, m->x.impl.head.size) : "(some other)",
-             m->x.impl.head.deadline_s, silent ? " and gives no sign of life" : "");
+// ranks: those that are lost, for people. stuck: STOP_STUCK where they answer.
+static int give_up(struct collective_mpi *m, const char *what, const char *ranks, const bool *lost,
+                   int stuck) {
+    char text[256];
+    snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, m->x.impl.head.deadline_s,
+             stuck ? "" : " and gives no sign of life");
     mpi_fail_broken(m, what, text);
-    if (silent) stop_ranks_lost(silent, m->x.impl.head.size);
+    stop_ranks_lost(lost, m->x.impl.head.size, stuck);
     collective_abort(&m->x.impl.head, m->x.impl.error);
     return -1;
 }
@@ -74,7 +74,10 @@ static int check_deadline(struct collective_mpi *m, const char *what, double sta
     struct pulse_wait w = {what, waited_s, deadline_s, missing};
     if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
     for (int i = 0; i < m->x.impl.head.size; i++) any = any || silent[i];
-    return give_up(m, what, any ? silent : messages ? missing : NULL, any ? silent : NULL);
+    const bool *lost = any ? silent : missing;
+    char ranks[128] = "(some other)";
+    if (any || messages) collective_rank_list(ranks, sizeof ranks, lost, m->x.impl.head.size);
+    return give_up(m, what, ranks, lost, any ? 0 : STOP_STUCK);
 }
 
 void mpi_give_up_requests(struct collective_mpi *m) {
@@ -127,8 +130,11 @@ static int test_until_done(struct collective_mpi *m, const char *what, const siz
 
 // Waits for all of m->requests.
 int mpi_wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
+    struct mpi_pulse *main_thread = m->stream ? NULL : m->world->pulse;
     if (m->stream) stream_waits(m->stream, true);
+    if (main_thread) mpi_pulse_waits(main_thread, true);
     int rc = test_until_done(m, what, expected);
     if (m->stream) stream_waits(m->stream, false);
+    if (main_thread) mpi_pulse_waits(main_thread, false);
     return rc;
 }

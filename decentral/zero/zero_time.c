@@ -166,21 +166,27 @@ void zero_time_tell(struct zero *z, double *words) {
     t->count[ZERO_ROUND_OPEN] = 0;
 }
 
-// The last of all ranks; 0 when one of them does not know.
-static int64_t last_ready(const struct zero *z, const double *words, int stride, int i) {
+// The last of all ranks, and its number; 0 when one of them does not know.
+static int64_t last_ready(const struct zero *z, const double *words, int stride, int i, int *rank) {
     int64_t last = 0;
+    *rank = -1;
     for (int r = 0; r < z->base.size; r++) {
         int64_t ns = from_word(words[(size_t)r * (size_t)stride + (size_t)i]);
         if (!ns) return 0;
-        if (ns > last) last = ns;
+        if (ns <= last) continue;
+        last = ns;
+        *rank = r;
     }
     return last - z->time.ahead_ns - z->time.offset_ns;
 }
 
 void zero_time_hear(struct zero *z, const double *words, int stride) {
     struct zero_time *t = &z->time;
-    for (int i = 0; i < t->count[ZERO_ROUND_TOLD]; i++)
-        timeline_peers_ready(z->base.timeline, t->ids[ZERO_ROUND_TOLD][i], last_ready(z, words, stride, i));
+    for (int i = 0; i < t->count[ZERO_ROUND_TOLD]; i++) {
+        int rank;
+        int64_t ns = last_ready(z, words, stride, i, &rank);
+        timeline_peers_ready(z->base.timeline, t->ids[ZERO_ROUND_TOLD][i], ns, rank);
+    }
     t->count[ZERO_ROUND_TOLD] = 0;
 }
 

@@ -21,13 +21,13 @@ def csv_record(run):
         record[f"step_seconds_{key}"] = run.get("step_seconds", key)
     record["loss_first"], record["loss_last"] = run.losses[0], run.losses[-1]
     record["val_loss"], record["unigram_entropy"] = run.val_loss, run.unigram_entropy
-    record["weights_hash"] = run.weights_hash
+    record["weights_hash"], record["product"] = run.weights_hash, run.product
     for key, value in time_per_step(run).items():
         record[f"seconds_per_step_{key}"] = f"{value:.6g}"
     servers = server_times([run])
     for key, _ in SERVER_TIMES:
         record[f"server_seconds_per_step_{key}"] = f"{servers[key]:.6g}" if key in servers else None
-    for key in ("memory_bytes", "rss_bytes", "sent_per_step", "received_per_step", "cpu_seconds"):
+    for key in ("memory_bytes", "pss_bytes", "rss_bytes", "sent_per_step", "received_per_step", "cpu_seconds"):
         record[f"total_{key}"] = run.get("totals", key)
     for key in ("tokens_applied", "samples_applied", "seconds"):
         record[key] = run.summary.get(key)
@@ -56,8 +56,9 @@ def csv_record(run):
     return record
 
 
-def write_csv(path, runs):
-    records = [csv_record(r) for r in runs]
+def write_csv(path, runs, failed):
+    """A record a run; of a failed one its name and why."""
+    records = [csv_record(r) for r in runs] + [{"run": f.name, "label": f.label, "failed": f.why} for f in failed]
     fields = list(dict.fromkeys(key for record in records for key in record))
     with open(path, "w", newline="", encoding="utf-8") as f:
         writer = csv.DictWriter(f, fieldnames=fields, restval="")

@@ -7,7 +7,7 @@ from .runs import as_float
 
 # Where a configuration may differ without touching a bit, by the promise of the numerics (README).
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "ring", "zero_optimization", "servers", "trace",
-             "json", "quiet", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
+             "json", "quiet", "full", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
              "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation",
              "security"}
 
@@ -24,8 +24,8 @@ def first_difference(a, b):
         return step, (f"at step {step}: {mine} has {len(a.losses)} steps, "
                       f"{theirs} has {len(b.losses)}")
     if a.weights_hash != b.weights_hash:
-        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.weights_hash} in {mine}, "
-                      f"{b.weights_hash} in {theirs}")
+        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.hash_in_words} in {mine}, "
+                      f"{b.hash_in_words} in {theirs}")
     return None
 
 
@@ -35,6 +35,12 @@ def equal_groups(runs):
     for run in runs:
         groups.setdefault((tuple(run.losses), run.weights_hash), []).append(run)
     return list(groups.values())
+
+
+def letters(runs):
+    """{id of a run: the letter of its bits}: A has most runs."""
+    groups = sorted(equal_groups(runs), key=len, reverse=True)
+    return {id(run): chr(65 + i % 26) + str(i // 26 or "") for i, group in enumerate(groups) for run in group}
 
 
 def settings(run):
@@ -114,6 +120,9 @@ def why(run, reference):
     topology = run.topology or ""
     if run.tokens_per_step != reference.tokens_per_step:
         return f"its steps have {run.tokens_per_step} tokens against {reference.tokens_per_step}: other batches, other updates"
+    products = [r.get("cpu_kernel", "product") for r in (run, reference)]
+    if all(products) and products[0] != products[1]:
+        return f"its matrix product rounds in another way: {products[0]} against {products[1]}"
     if topology == "ps:async":
         return (f"the servers apply each worker's gradient alone, the moment it arrives: {n} small updates where the "
                 f"others make one, each computed on weights that have changed meanwhile (staleness"
@@ -169,7 +178,7 @@ def of_one_seed(runs):
     for group in groups:
         if len(group) > 1:
             out.append(("equal", f"{' = '.join(names(group, runs))}{repeats(group)}: equal to the last bit, the loss of each of the "
-                        f"{len(group[0].losses)} steps and the final weights ({group[0].weights_hash})."))
+                        f"{len(group[0].losses)} steps and the final weights ({group[0].hash_in_words})."))
     broken, told = broken_promises(runs), set()
     for group in groups[1:] if len(groups[0]) > 1 else groups:
         run = group[0]
@@ -187,5 +196,5 @@ def of_one_seed(runs):
     out += [("broken", f"BROKEN PROMISE: {text}. These topologies must agree to the last bit; this is a bug.")
             for text in broken]
     if len(runs) == 1:
-        out.append(("equal", f"One run only ({runs[0].label}, weights {runs[0].weights_hash}): nothing to compare it with."))
+        out.append(("equal", f"One run only ({runs[0].label}, weights {runs[0].hash_in_words}): nothing to compare it with."))
     return out

@@ -2,7 +2,9 @@
 import os
 import random
 import shutil
+import signal
 import subprocess
+import sys
 import time
 
 import cli
@@ -11,7 +13,7 @@ from netlab.lab import LabError
 
 from . import likeness, noise
 from .plan import order_in_words, plan, refuse_unaccepted, schedule
-from .runs import RunError, UsageError, as_float, load
+from .runs import Failure, RunError, UsageError, as_float, load
 
 TAIL_LINES = 25  # of a failed run's output
 
@@ -74,6 +76,20 @@ def clear(directory):
     os.makedirs(directory, exist_ok=True)
 
 
+def in_words(status):
+    """How a run ended that did not end well: its exit status, the signal that ended it, or what train() says."""
+    if not isinstance(status, int):
+        return status
+    return f"exit status {status}" if status >= 0 else f"ended by signal {-status} ({signal.strsignal(-status)})"
+
+
+def cause(lines):
+    """Of a failed run's output the first error, else its last words."""
+    errors = [line for line in lines if "error:" in line]
+    said = errors[:1] or [line for line in lines if line.strip()][-1:]
+    return said[0].strip() if said else "it said nothing"
+
+
 def execute(planned, name, directory, limit):
     """Runs the program once; the run read back, or RunError with the end of its output."""
     clear(directory)
@@ -85,10 +101,10 @@ def execute(planned, name, directory, limit):
     noise.write(directory, watch.result())
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
-            tail = f.read().replace("\r", "\n").splitlines()[-TAIL_LINES:]
-        what = f"exit status {status}" if isinstance(status, int) else status
+            lines = f.read().replace("\r", "\n").splitlines()
+        tail, what = lines[-TAIL_LINES:], in_words(status)
         raise RunError(f"{planned.label}: {what}\n  command: {' '.join(argv)}\n  the end of its output ({log}):\n"
-                       + "\n".join("    | " + line for line in tail))
+                       + "\n".join("    | " + line for line in tail), f"{what}: {cause(lines)} ({log})")
     run = load(name, directory)
     run.label, run.command, run.wall_seconds, run.point = planned.label, argv, seconds, planned.point
     run.medium_asked, run.seed_swept = planned.medium, planned.seed is not None
@@ -109,7 +125,8 @@ def place_of(args, planned, repeat):
 
 
 def run_all(args):
-    """[[runs of one label] ..] in the order given on the command line; within a label by seed and repeat."""
+    """([[runs of one label] ..] in the order given on the command line, within a label by seed and repeat; [Failure], empty
+    without --keep-going)."""
     planned = plan(args)
     seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
     scheduled = schedule(planned, args.repeat, seed)
@@ -117,21 +134,26 @@ def run_all(args):
     refuse_unaccepted(planned, lambda one: place_of(args, one, 0)[1])
     if len(scheduled) > 1:
         print(order_in_words(scheduled, seed), flush=True)
-    done = {}
+    done, failed = {}, []
     for number, (repeat, one) in enumerate(scheduled, 1):
         name, directory = place_of(args, one, repeat)
         print(f"[{number}/{len(scheduled)}] {name} ...", end=" ", flush=True)
         try:
             run = execute(one, name, directory, args.limit)
-        except RunError:
+        except RunError as e:
             print("failed", flush=True)
-            raise
+            if not args.keep_going or isinstance(e, UsageError):
+                raise
+            print(f"compare.py: {e}", file=sys.stderr, flush=True)
+            failed.append(Failure(one.label, name, e.brief))
+            continue
         run.repeat = repeat
         print(said_of(run), flush=True)
         done[(one.name, repeat)] = run
         if not args.force:
             likeness.refuse_unlike(grouped(planned, args.repeat, done), False)
-    return grouped(planned, args.repeat, done)
+    labels = [one.label for one in planned]
+    return grouped(planned, args.repeat, done), sorted(failed, key=lambda failure: labels.index(failure.label))
 
 
 def grouped(planned, repeats, done):

@@ -3,6 +3,10 @@ import argparse
 import os
 
 MEDIA = ("shm", "tcp")
+REPEAT = 3
+# What only training has a use for.
+TRAINS = ("medium", "bandwidth", "order_seed", "sweep", "repeat", "config", "set", "workers", "servers", "steps", "seed", "batch", "seq",
+          "model", "data", "dtype", "device", "keys", "insecure", "launch", "limit")
 
 
 def media_of(text):
@@ -30,8 +34,8 @@ def add_what(ap):
                       "On a GPU: what the program takes by itself (NCCL)")
     what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
                       "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")
-    what.add_argument("--repeat", type=int, default=3, metavar="R", help="run everything R times; speeds are medians with "
-                      "95%% intervals (default %(default)s; 1: no intervals)")
+    what.add_argument("--repeat", type=int, metavar="R", help="run everything R times; speeds are medians with "
+                      f"95%% intervals (default {REPEAT}; 1: no intervals)")
     what.add_argument("--order-seed", type=int, metavar="N", help="of the random order in which each repeat runs the "
                       "topologies; drawn anew and printed unless given")
     what.add_argument("--target-loss", type=float, metavar="X", help="the loss on held-out text that times to it are "
@@ -58,10 +62,13 @@ def add_out(ap, program):
     out.add_argument("--out", metavar="DIR", default="runs/compare", help="one directory per run, compare.csv, report.html "
                      "(default %(default)s)")
     out.add_argument("--title", default="starring: star and ring compared", help="of the report")
-    out.add_argument("--markdown", action="store_true", help="print the table as Markdown as well")
+    out.add_argument("--full", action="store_true", help="end with every figure and sentence, not with a line for each run")
+    out.add_argument("--markdown", action="store_true", help="the same, and the table as Markdown as well")
     out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",
                      help="exit with 1 unless all runs of one seed are equal to the last bit; with \"promised\": unless those "
                      "are that must be (ps:sync and zero:0-3 with the same number of workers)")
+    out.add_argument("--keep-going", action="store_true", help="a run that fails does not end the comparison: the table says what "
+                     "failed and why, and the exit status is 1")
     out.add_argument("--force", action="store_true", help="compare runs that are unlike in tokens per step, model, data, seed, "
                      "number format, steps, learning rate, clipping, device, medium, host or revision; the table names what is")
     out.add_argument("--program", metavar="FILE", help="default: $STARRING, else build/starring (in a bundle: bin/starring) "
@@ -81,9 +88,12 @@ def parse(argv, description, program):
     args.topologies = listed + [t for t in (args.topologies or "").split(",") if t]
     if bool(args.runs) == bool(args.topologies):
         ap.error("name topologies (--a T --b T, or --topologies T1,T2) or finished runs (--runs DIR DIR)")
-    for flag in ("medium", "bandwidth", "order_seed"):
-        if args.runs and getattr(args, flag) is not None:
+    for flag in TRAINS:
+        given = getattr(args, flag)
+        if args.runs and given is not None and given is not False and given != []:
             ap.error(f"--{flag.replace('_', '-')} says how to train: it has no use with --runs, which trains nothing")
+    args.full = args.full or args.markdown
+    args.repeat = REPEAT if args.repeat is None else args.repeat
     if args.repeat < 1:
         ap.error("--repeat must be at least 1")
     if args.limit is not None and not args.limit > 0:

@@ -18,13 +18,35 @@ CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "commu
 
 
 class RunError(Exception):
-    """A run that failed or left files that cannot be compared; the text is for people."""
+    """A run that failed or left files that cannot be compared; the text is for people. brief: why, in one line."""
     status = 1
+
+    def __init__(self, text, brief=None):
+        super().__init__(text)
+        self.brief = brief or text.splitlines()[0]
 
 
 class UsageError(RunError):
     """The command line is wrong."""
     status = 2
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run of a comparison that goes on without it: its label, its directory's name, and why, in one line."""
+    label: str
+    name: str
+    why: str
+
+
+def failures_in_words(failed, groups):
+    """["zero:2 (2 of 3 runs): why of the first"]; groups: those that did not fail."""
+    out = []
+    for label in dict.fromkeys(f.label for f in failed):
+        mine = [f for f in failed if f.label == label]
+        every = len(mine) + sum(len(g) for g in groups if g[0].label == label)
+        out.append(f"{label}{f' ({len(mine)} of {every} runs)' if every > 1 else ''}: {mine[0].why}")
+    return out
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,23 @@ class Run:
     @property
     def kind(self):
         return (self.topology or "").split(":")[0]
+
+    @property
+    def product(self):
+        """How matrices were multiplied, which the bits depend on: the CPU's product (cpu.kernel), else the device."""
+        return self.get("cpu_kernel", "product") or self.device
+
+    @property
+    def own_steps(self):
+        """Steps that the ranks' figures are of: those since the checkpoint that the run went on from; of asynchronous workers the
+        job's, N batches each, whoever did them. At least 1."""
+        steps = self.steps if isinstance(self.steps, (int, float)) else len(self.losses)
+        return max(steps - (self.resumed_from or 0), 1)
+
+    @property
+    def hash_in_words(self):
+        """The weights' hash beside the product that it belongs to: "21565abde008daf7, fma"."""
+        return ", ".join(str(word) for word in (self.weights_hash, self.product) if word)
 
     def elapsed(self):
         """Seconds of training since the first step began, at the end of each step."""

@@ -1,8 +1,6 @@
-"""What the times say, in sentences: which runs differ beyond what differs from repeat to repeat."""
-from . import learning, spread
+"""What the times say, in sentences: which runs differ beyond what differs from repeat to repeat. A noisy run says nothing."""
+from . import claims, learning, noise
 from .table import time_per_step
-
-CHANCE = 0.05
 
 
 def totals(*path):
@@ -13,25 +11,25 @@ def part(key):
     return lambda run: time_per_step(run)[key]
 
 
-# (what is compared, value of a run, whether it is said of more than two runs as well)
+# (what is compared, value of a run, whether it is said of more than two runs as well, whether a noisy machine spoils it)
 MEASURES = [
-    ("tokens/s", lambda run: run.tokens_per_second, True),
-    ("CPU seconds", totals("cpu_seconds"), True),
-    ("resident memory of the job", totals("rss_bytes"), False),
-    ("forward time", part("forward"), False),
-    ("backward time", part("backward"), False),
-    ("time waiting for peers", part("wait"), False),
-    ("exposed communication", part("comm_exposed"), False),
-    ("host time", part("host"), False),
+    ("tokens/s", lambda run: run.tokens_per_second, True, True),
+    ("CPU seconds", totals("cpu_seconds"), True, True),
+    ("resident memory of the job", totals("pss_bytes"), False, False),
+    ("forward time", part("forward"), False, True),
+    ("backward time", part("backward"), False, True),
+    ("time waiting for peers", part("wait"), False, True),
+    ("exposed communication", part("comm_exposed"), False, True),
+    ("host time", part("host"), False, True),
 ]
 
 
 def measures(target, groups):
-    """The measures that are told of so many groups."""
+    """[(words, value of a run, whether noise spoils it)] of what is told of so many groups."""
     out = list(MEASURES)
     if target is not None:
-        out.insert(1, (f"time to loss {target:.3f}", lambda run: learning.reached(run, target), True))
-    return [(words, read) for words, read, always in out if always or len(groups) == 2]
+        out.insert(1, (f"time to loss {target:.3f}", lambda run: learning.reached(run, target), True, True))
+    return [(words, read, timed) for words, read, always, timed in out if always or len(groups) == 2]
 
 
 def reference_of(group, groups):
@@ -51,15 +49,16 @@ def pairs(group, other, read):
 
 
 def compared(groups, target):
-    """[(group, other, words, Estimate of the ratio)] of everything that was measured in both."""
+    """[(group, other, words, Ratio)] of everything that was measured in both, without the times of noisy runs."""
+    quiet = {id(run) for group in groups for run in group if not noise.why_noisy(run)}
     out = []
-    for words, read in measures(target, groups):
+    for words, read, timed in measures(target, groups):
         for group in groups:
             other = reference_of(group, groups)
-            found = other and spread.ratio(pairs(group, other, read))
+            found = other and claims.ratio(pairs(*([r for r in g if id(r) in quiet or not timed] for g in (group, other)), read))
             if found:
                 out.append((group, other, words, found))
-    return out
+    return [(*about, ratio) for (*about, _), ratio in zip(out, claims.claim([found for *_, found in out]))]
 
 
 def ratio_text(found):
@@ -80,27 +79,42 @@ def clauses(found):
     return said
 
 
-def one_run_each(found):
+def one_run_each(found, which):
     """Without repeats: the ratios as they came, and that they prove nothing."""
     speeds = [f for f in found if f[2] == "tokens/s"]
     if not speeds:
         return []
-    return ["; ".join(clauses(speeds)) + ". One run each: how much runs differ among themselves is not known, so no interval is "
-            "given (--repeat 3)."]
+    return ["; ".join(clauses(speeds)) + f". {which} each: how much runs differ among themselves is not known, so nothing is "
+            "claimed (--repeat 3)."]
+
+
+def left_out(groups):
+    """Noisy runs, which nothing is said of: [] or one sentence."""
+    count = {g[0].label: (sum(bool(noise.why_noisy(r)) for r in g), len(g)) for g in groups}
+    noisy = [label if of == 1 else f"{label} ({some} of {of} runs)" for label, (some, of) in count.items() if some]
+    return [f"Nothing is said of the times of noisy runs: {', '.join(noisy)}."] if noisy and len(groups) > 1 else []
+
+
+def not_seen(found):
+    """What so few repeats could not have seen."""
+    listed = [f"{words} {claims.in_percent(now)} ({claims.in_percent(twice)})" for words, now, twice in
+              claims.unseen([(words, ratio) for _, _, words, ratio in found])]
+    return ("Smaller differences may be there. The smallest that such repeats, spread as these were, claim half of the time (in "
+            f"brackets: twice as many repeats): {', '.join(listed)}.")
 
 
 def in_words(groups, target):
     """Sentences on times and throughput; [] with one group."""
-    found = compared(groups, target)
+    every, noisy = compared(groups, target), left_out(groups)
+    found = [f for f in every if f[3].count > 1]
     if not found:
-        return []
-    if all(f[3].count == 1 for f in found):
-        return one_run_each(found)
-    found = [f for f in found if f[3].count > 1]
-    differ = [f for f in found if f[3].differs_from(1.0)]
+        return noisy + one_run_each(every, "One quiet run" if noisy else "One run")
+    differ = [f for f in found if f[3].differs]
     told = list(dict.fromkeys(f[2] for f in found))
-    said = clauses(differ) + ["nothing else differs beyond noise" if differ else "nothing differs beyond noise"]
+    # Where noise has left no time to look at, nobody may read this as said of times.
+    where = "" if any(words in told for words, _, timed in measures(target, groups) if timed) else f" in {', '.join(told)}"
+    said = clauses(differ) + [f"nothing else differs beyond noise{where}" if differ else f"Nothing differs beyond noise{where}"]
     least = min(f[3].count for f in found)
-    return ["; ".join(said) + ".",
-            f"Compared: {', '.join(told)}; {len(found)} ratios, each with {least} {'or more ' if any(f[3].count > least for f in found) else ''}"
-            f"repeats. {spread.METHOD}; of {len(found)} such intervals about {CHANCE * len(found):.1f} miss by chance."]
+    return ["; ".join(said) + ".", *noisy,
+            f"Compared: {', '.join(told)}; {len(found)} ratio{'s, each' * (len(found) > 1)} with {least} {'or more ' if any(f[3].count > least for f in found) else ''}"
+            f"repeats, {claims.METHOD}.", not_seen(found)]

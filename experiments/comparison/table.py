@@ -2,8 +2,10 @@
 import statistics
 import textwrap
 
-from . import learning, likeness, machine, network, noise, spread
-from .runs import PINNED, as_float, device_bytes
+from netlab import formula
+
+from . import learning, likeness, machine, noise, spread
+from .runs import PINNED, as_float, device_bytes, failures_in_words
 from .spread import estimate, median_and_range
 
 DASH = "-"
@@ -16,23 +18,25 @@ HOST = ("\"Host\" is when computing stood still for no transfer: the host's work
 STAR_IN_PLACE = ("On shm a star's worker reads the weights where its servers keep them and writes gradients where they read them: "
                  "its model state is gradients alone, half of the textbook's weights and gradients; the weights are among the "
                  "servers' memory.")
-RESIDENT = ("Resident memory adds the peaks of all processes: a page of shared memory, of the program or of a library counts in each "
-            "process that has touched it. Device memory counts each byte once.")
-EARLY = 1.05         # slowest worker's seconds over the fastest one's, from which tokens/s is explained
+RESIDENT = ("Resident memory is that of all processes of a job behind its last step, a star's scheduler and mpirun among them; a page that "
+            "several have touched, of shared memory, the program or a library, is divided among them and counts once.")
+PAIRS = ("The hashes beside which bf16-pairs stands are those of that matrix product, which is taken where the processor has a fast instruction for it: "
+         "other processors end in others, fma's. --set cpu.kernel=fma gives the same on all of them.")
+UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from which they are told
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
 # (key of summary.time, words). Data is a part of the host's time.
 TIMES = [("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("wait", "waiting for peers"),
          ("comm_exposed", "exposed communication"), ("host", "host")]
 SERVER_TIMES = [(key, key) for key in ("receive", "sum", "hold", "wait", "update", "reply")]
-TOTALS = [("memory_bytes", "device memory"), ("rss_bytes", "resident memory"), ("sent_per_step", "sent per step"),
+TOTALS = [("memory_bytes", "device memory"), ("pss_bytes", "resident memory"), ("sent_per_step", "sent per step"),
           ("received_per_step", "received per step")]
 
 
 def time_per_step(run):
-    """{part: seconds per step}, means over workers. summary.json's times are of the whole run. "host" holds "data"; runs
+    """{part: seconds per step}, means over workers. summary.json's times are of all its own steps. "host" holds "data"; runs
     from before there was a host's time have what the other parts leave of the total."""
     time = run.time or {}
-    steps = max(len(run.losses), 1)
+    steps = run.own_steps
     part = {k: float(time.get(k) or 0.0) / steps for k in
             ("data", "forward", "backward", "optimizer", "comm_exposed", "comm_overlapped", "wait", "total")}
     if isinstance(time.get("host"), (int, float)):
@@ -42,21 +46,21 @@ def time_per_step(run):
     return part
 
 
-def median_times(group):
-    """time_per_step() of one run; of repeated runs each part's median."""
-    parts = [time_per_step(r) for r in group]
-    return {key: statistics.median(p[key] for p in parts) for key in parts[0]}
+def middle(parts):
+    """Of several runs' parts those with the median total (of two in the middle the shorter): they add up to it, as each part's
+    own median would not. {} of none."""
+    return sorted(parts, key=lambda part: part["total"])[(len(parts) - 1) // 2] if parts else {}
+
+
+def middle_times(group):
+    """time_per_step() of the middle run."""
+    return middle([time_per_step(r) for r in group])
 
 
 def server_times(group):
-    """{part: seconds per step} of one server's threads, all added; means over servers, medians over runs. {} of a ring."""
-    found = {}
-    for key in [k for k, _ in SERVER_TIMES] + ["total"]:
-        per_run = [statistics.mean(float(s.get(key) or 0) for s in r.server_time) / max(len(r.losses), 1)
-                   for r in group if r.server_time]
-        if per_run:
-            found[key] = statistics.median(per_run)
-    return found
+    """{part: seconds per step} of one server's threads, all added; means over servers, of the middle run. {} of a ring."""
+    return middle([{key: statistics.mean(float(s.get(key) or 0) for s in r.server_time) / r.own_steps
+                    for key in [k for k, _ in SERVER_TIMES] + ["total"]} for r in group if r.server_time])
 
 
 def others_share(run):
@@ -72,7 +76,12 @@ def footnotes(groups):
 
 def remarks(groups):
     """What a reader of the rows must know, as sentences; the report has them too."""
-    return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + early_enders(groups)
+    return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + shared_budgets(groups) + own_bits(groups)
+
+
+def own_bits(groups):
+    """Why the hashes may be others than a page's or a neighbour's."""
+    return [PAIRS] if any(r.product == "bf16-pairs" for g in groups for r in g) else []
 
 
 def shared_pages(groups):
@@ -82,18 +91,17 @@ def shared_pages(groups):
     return star + ([RESIDENT] if runs else [])
 
 
-def early_enders(groups):
-    """Asynchronous runs in which some worker had done its steps long before the last one: tokens/s has that rest in it."""
+def shared_budgets(groups):
+    """Asynchronous runs in which some worker did many more of the job's batches than another: who, and what tokens/s leaves out."""
     out = []
     for run in [g[0] for g in groups if stale(g[0])]:
-        seconds = [float(t.get("total") or 0) for t in run.time_per_rank or []]
-        if len(seconds) < 2 or min(seconds) <= 0 or max(seconds) < EARLY * min(seconds) or not run.tokens_per_step:
+        batches = [b for b in run.get("batches") or [] if isinstance(b, (int, float))]
+        if len(batches) < 2 or max(batches) <= UNEQUAL * min(batches):
             continue
-        each = len(run.losses) * run.tokens_per_step / len(seconds)
-        out.append(f"{run.label}: every worker computes equally many steps, and whoever is done rests. The first was done after "
-                   f"{min(seconds):.1f} s, the last after {max(seconds):.1f} s; tokens/s counts until then. While all of them "
-                   f"computed it was {sum(each / s for s in seconds):,.0f}"
-                   f"{' (run 1)' if any(len(g) > 1 and g[0] is run for g in groups) else ''}.")
+        out.append(f"{run.label}: the workers share one budget of batches, and whoever is done with one takes the next; they did "
+                   f"{', '.join(f'{b:.0f}' for b in batches)} of it"
+                   f"{' (run 1)' if any(len(g) > 1 and g[0] is run for g in groups) else ''}. Tokens/s is of the time in which all "
+                   f"are at work; the last {as_float(run.get('tail_seconds')):.2f} s are not in it.")
     return out
 
 
@@ -110,12 +118,12 @@ def doubtful(groups):
             f"{', '.join(listed)}."] if listed else []
 
 
-def captions(groups):
-    """What stands above the table: the medium, the machine, the build, and what is unlike."""
+def captions(groups, failed):
+    """What stands above the table: the medium, the machine, the build, what is unlike, and what failed."""
     runs = [r for g in groups for r in g]
     out = [f"{name}: {', '.join(found)}" for name, found in machine.shared(runs) if found]
     unlike = likeness.in_words(groups)
-    return out + ([f"unlike: {unlike}"] if unlike else [])
+    return out + ([f"unlike: {unlike}"] if unlike else []) + [f"failed: {text}" for text in failures_in_words(failed, groups)]
 
 
 def number(value, text="{:,.0f}"):
@@ -189,6 +197,7 @@ def rows(groups, target=None):
     hashes = [str(g[0].weights_hash).removeprefix("0x") if len({r.weights_hash for r in g}) == 1 else "varies" for g in groups]
     at.out.append(("weights hash", [h[:8] for h in hashes]))
     at.out.append(("", [h[8:] for h in hashes]))
+    at.add("  matrix product", [str(r.product or DASH) for r in firsts])
     return at.out
 
 
@@ -209,23 +218,21 @@ def speed_rows(at):
 
 def link_rows(at):
     """Runs across a cluster in a box: what the wire alone takes for a step, beside what the step took."""
-    links = [[network.link_of(r) for r in g] for g in at.groups]
+    links = [[formula.link_of(r) for r in g] for g in at.groups]
     at.add("link of every rank", [found[0].words if found[0] else DASH for found in links])
     at.add("  step by the formula (ms)", [number(1e3 * found[0].bound, "{:.1f}") if found[0] else DASH for found in links])
     at.timed("  measured (ms)", [number(median_and_range([1e3 * f.seconds for f in found if f])[0], "{:.1f}") for found in links])
 
 
 def time_rows(at):
-    times, servers = [median_times(g) for g in at.groups], [server_times(g) for g in at.groups]
-    at.heading("time per step, mean over workers (ms)")
+    times, servers = [middle_times(g) for g in at.groups], [server_times(g) for g in at.groups]
+    at.timed("step, mean over workers (ms)", [number(1e3 * t["total"], "{:.1f}") for t in times])
     for key, words in TIMES:
         at.timed("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
     at.timed("    of which reading data", [number(1e3 * t["data"], "{:.1f}") for t in times])
-    at.timed("  overlapped communication", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
-    at.heading("a server's threads, per step, added (ms)")
-    for key, words in SERVER_TIMES:
-        at.timed("  " + words, [number(1e3 * t[key], "{:.1f}") if key in t else DASH for t in servers])
-    at.close_heading()
+    at.timed("overlapped communication (ms)", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
+    for key, words in [("total", "a server's threads, per step, added (ms)")] + [(k, "  " + w) for k, w in SERVER_TIMES]:
+        at.timed(words, [number(1e3 * t[key], "{:.1f}") if key in t else DASH for t in servers])
 
 
 def loss_rows(at, target):
@@ -265,7 +272,7 @@ def total_rows(at):
     at.heading("whole job, all roles added (MiB)")
     for key, words in TOTALS:
         found = [median_and_range([r.get("totals", key) for r in g])[0] for g in at.groups]
-        at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "rss_bytes" else "{:,.0f}") for v in found])
+        at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "pss_bytes" else "{:,.0f}") for v in found])
     at.measured("  CPU seconds of training", lambda r: r.get("totals", "cpu_seconds"), "{:.1f}")
     at.close_heading()
 
@@ -294,7 +301,7 @@ def all_roles(runs):
     return sorted(seen, key=lambda role: {"worker": 0, "server": 1}.get(role, 2))
 
 
-def text_table(groups, target=None, width=WIDTH):
+def text_table(groups, target=None, failed=(), width=WIDTH):
     """One column per group, in blocks of as many as fit `width`; captions above, footnotes below."""
     lines = [("", [g[0].label for g in groups])] + rows(groups, target)
     first = max(len(label) for label, cells in lines if cells)
@@ -312,13 +319,13 @@ def text_table(groups, target=None, width=WIDTH):
             if i == 0:
                 out.append("-" * (first + sum(widths[j] + 2 for j in block)))
         out.append("")
-    fill = [[textwrap.fill(text, width) for text in texts] for texts in (captions(groups), footnotes(groups))]
+    fill = [[textwrap.fill(text, width) for text in texts] for texts in (captions(groups, failed), footnotes(groups))]
     return "\n".join(fill[0] + [""] * bool(fill[0]) + out[:-1] + fill[1])
 
 
-def markdown_table(groups, target=None):
+def markdown_table(groups, target=None, failed=()):
     """The same for a README."""
-    out = [f"{text}  " for text in captions(groups)] + [""]
+    out = [f"{text}  " for text in captions(groups, failed)] + [""]
     out += ["| | " + " | ".join(g[0].label for g in groups) + " |", "|---|" + "---:|" * len(groups)]
     for label, cells in rows(groups, target):
         indent = "&nbsp;&nbsp;" * ((len(label) - len(label.lstrip())) // 2)

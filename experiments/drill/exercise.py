@@ -13,6 +13,7 @@ from . import jobs, moments, people
 
 RESTARTS = 6
 FROZEN_SHARE, TWO_SHARE, AGAIN_SHARE, LAUNCHER_SHARE = 0.06, 0.15, 0.15, 0.08
+NOBODY = "nobody"  # is killed: whoever is lost lived
 SETTLE_S = 5  # for what goes by itself behind a run that was killed
 
 
@@ -23,7 +24,7 @@ class Result:
     job: str
     victims: list
     moment: str
-    how: str  # "killed", "frozen", "killed, and the launcher"
+    how: str  # "killed", "frozen", "killed, and the launcher", NOBODY
     hit: bool = False  # somebody died while the run was going on
     wrong: list = field(default_factory=list)  # sentences; none: all is well
     to_next_s: float = None  # from the death to the next step that was done
@@ -105,6 +106,8 @@ class Exercise:
 
     def deaths(self, draw):
         r = self.result
+        if r.how == NOBODY:
+            return
         if not moments.MOMENTS[r.moment](self.out, self.alive, draw):
             return
         if r.how != "launcher":
@@ -155,6 +158,12 @@ class Exercise:
         elif self.job.equal and got != self.job.reference["weights_hash"]:
             self.result.wrong.append(f"the last weights are {got} instead of {self.job.reference['weights_hash']}")
 
+    def check_lives(self):
+        """Where nobody was killed nobody may have been lost."""
+        spent = len(moments.lives(self.out)) - 1
+        if self.result.how == NOBODY and spent > 0:
+            self.result.wrong.append(f"{spent} restarts were taken, and nobody had died")
+
     def run(self, draw):
         began, segments = time.monotonic(), people.segments()
         os.makedirs(self.directory, exist_ok=True)
@@ -167,6 +176,7 @@ class Exercise:
                 self.process.kill()
                 self.process.wait()
         self.check_left(segments)
+        self.check_lives()
         if not self.result.wrong:
             self.check_hash()
         self.result.seconds = time.monotonic() - began
@@ -175,10 +185,12 @@ class Exercise:
         return self.result
 
 
-def exercise(program, config, job, number, place):
-    """One of them, from the draw to the verdict. place: (seed, directory of the drill)."""
+def exercise(program, config, job, number, place, spared=False):
+    """One of them, from the draw to the verdict. place: (seed, directory of the drill). spared: nobody is killed."""
     seed, directory = place
     result, draw = draw_result(number, job, seed)
+    if spared:
+        result = Result(number, job.name, [], "no moment", NOBODY)
     return Exercise(program, config, job, result, os.path.join(directory, f"{number:04d}")).run(draw)
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 # Small enough for hundreds of runs; long enough that a moment drawn at random lies inside of the training. The deadline is
 # what a frozen process costs.
-STEPS, EVERY = 120, 8
+STEPS, EVERY, DEADLINE_S = 120, 8, 10
 CONFIG = {
     "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
     "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}, "bf16": {"enabled": True},
-    "parameter_server": {"deadline_ms": 10000},
 }
 FLAGS = ["--seq", "64", "--threads", "1"]
 LIMIT_S = 120  # of a run: more is a hang
@@ -39,6 +38,7 @@ JOBS = [
     Job("ps:sync, background", [*STAR, "--servers", "1"], star(1), ["--checkpoint-background"]),
     Job("ps:sync, tcp, losses", [*STAR, "--servers", "2", "--medium", "tcp"], star(2), ["--fault", "drop=0.01,dup=0.02,reorder=0.05"]),
     Job("ps:sync, replicas", [*STAR, "--servers", "2"], star(2), ["--replicate"]),
+    Job("ps:sync, codes", [*STAR, "--servers", "2", "--set", "parameter_server.compression=onebit"], star(2)),
     Job("ps:sync, elastic", ["--topology", "ps:sync", "--workers", "3"], [*star(1), "worker 2"], ["--elastic", "2:3"], equal=False),
     Job("ps:async", ["--topology", "ps:async", "--workers", "2", "--servers", "2"], star(2), equal=False),
     Job("zero:1, threads", ["--topology", "zero:1", "--workers", "2"], ["run"]),
@@ -61,10 +61,10 @@ def find(names):
     return [known[name] for name in names] or list(JOBS)
 
 
-def write_config(directory):
+def write_config(directory, deadline_s=DEADLINE_S):
     path = os.path.join(directory, "drill.json")
     with open(path, "w", encoding="utf-8") as f:
-        json.dump(CONFIG, f, indent=1)
+        json.dump({**CONFIG, "parameter_server": {"deadline_ms": round(1000 * deadline_s)}}, f, indent=1)
     return path
 
 

@@ -1,9 +1,27 @@
 """The processes of a run, found by a word in their environment, and what a run may leave behind."""
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+
+import cli
 
 MARK = "STARRING_DRILL"
 SHARED = "/dev/shm"
+
+
+@contextlib.contextmanager
+def burning(count):
+    """Beside so many processes that want a processor, and do nothing else."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.DEVNULL, preexec_fn=cli.dies_with_us())
+               for _ in range(count)]
+    try:
+        yield
+    finally:
+        for b in burners:
+            b.kill()
+            b.wait()
 
 
 def read(path):

@@ -7,8 +7,8 @@ def groups_of(results):
     groups = {}
     for r in results:
         kinds = sorted({v.split()[0] for v in r.victims})
-        who = "launcher" if r.how == "launcher" else " + ".join(kinds) if len(kinds) == len(r.victims) else f"two {kinds[0]}s"
-        when = r.moment + ("" if r.how in ("killed", "launcher") else f", {r.how}")
+        who = r.how if not kinds or r.how == "launcher" else " + ".join(kinds) if len(kinds) == len(r.victims) else f"two {kinds[0]}s"
+        when = r.moment + ("" if r.how in ("killed", "launcher", who) else f", {r.how}")
         groups.setdefault((r.job, who, when), []).append(r)
     return dict(sorted(groups.items()))
 

@@ -1,7 +1,8 @@
 """What the wire alone would take for a step, and a table of it beside what was measured.
 
-M is the bytes of all weights in the run's format, padded as they are sent; N workers, S servers, B bytes per second each
-way of every link.
+M = P*b is the bytes of all P weights, b in the run's format; N workers, S servers, B bytes per second each way of every link.
+It is the textbook's: nothing in it comes from what the program predicts or counts. The program pads its weights, and its
+zero:3 gathers some units once ("up to 3U"): the columns beside the formula have its own bytes.
 
     star    max(M/B, N*M/(S*B))     each server takes in N*M/S and gives out as much; full duplex, so both at once
     ring    2(N-1)/N * M/B          the reduce-scatter, then the all-gather
@@ -14,12 +15,14 @@ twice the formula. The ring's parts follow each other always, and its formula ad
 import json
 import os
 import statistics
+from dataclasses import dataclass
 
 import regular
 
 from . import rate as rates
 
 LEFT = "netlab.json"
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}   # of a number
 
 
 class Measured:
@@ -48,39 +51,62 @@ class Measured:
     def servers(self):
         return self.summary["servers"] or 0
 
-    def padded(self):
+    def weights(self):
         """M."""
-        first = next(w for w in self.summary["wire"] if w["role"] == "worker")
-        n, sent = self.summary["workers"], first["predicted_sent"]
-        if self.servers:
-            return sent
-        return sent / ((n - 1) / n) / (3 if self.topology == "zero:3" else 2) if n > 1 else 0
+        return self.summary["params"] * BYTES[self.summary["dtype"]]
 
     def formula(self):
         """Seconds of a step, as in the module's head."""
-        return seconds(self.topology, self.padded(), self.summary["workers"], self.servers, self.bytes_per_second)
+        return seconds(self.topology, self.weights(), self.summary["workers"], self.servers, self.bytes_per_second)
 
     def serial(self):
         """How often the formula's time passes: 2 where a star's pulls wait for the end of all pushes."""
         together = self.summary["dtype"] == "fp16" or (self.config.get("gradient_clipping") or 0) > 0
         return 2 if self.topology == "ps:sync" and together else 1
 
+    def steps_of(self, wire):
+        """Steps that an entry of the summary's "wire" is a mean over: those since the run went on; an asynchronous worker's own."""
+        batches = self.summary.get("batches")
+        if batches and wire["role"] == "worker":
+            return batches[wire["rank"]]
+        return self.summary["steps"] - (self.summary.get("resumed_from") or 0)
+
     def links(self):
         """[(host, payload sent, payload received, link sent, link received)] of the whole run, in bytes."""
         out = []
         for w in self.summary["wire"]:
             letter = "s" if w["role"] == "server" else "w" if self.servers else "r"
-            host, steps = f"{letter}{w['rank']}", self.summary["steps"]
+            host, steps = f"{letter}{w['rank']}", self.steps_of(w)
             link = self.lab["links"][host]
             out.append((host, w["sent_per_step"] * steps, w["received_per_step"] * steps, link["sent_bytes"], link["received_bytes"]))
         return out
 
 
-def seconds(topology, padded, workers, servers, bytes_per_second):
+def seconds(topology, weights, workers, servers, bytes_per_second):
     """The formula's seconds of a step."""
     if topology.startswith("ps:"):
-        return max(1, workers / servers) * padded / bytes_per_second
-    return (3 if topology == "zero:3" else 2) * (workers - 1) / workers * padded / bytes_per_second
+        return max(1, workers / servers) * weights / bytes_per_second
+    return (3 if topology == "zero:3" else 2) * (workers - 1) / workers * weights / bytes_per_second
+
+
+@dataclass(frozen=True)
+class Link:
+    """A compared run's links: words for their bandwidth, seconds that the wire alone takes for a step by the formula, and
+    measured ones (the median of all steps but the first)."""
+    words: str
+    bound: float
+    seconds: float
+
+
+def link_of(run):
+    """The Link of a run that was across a lab and says so, None of others. run: as comparison/runs.py reads it."""
+    if not os.path.exists(os.path.join(run.directory, LEFT)):
+        return None
+    try:
+        found = Measured(run.directory)
+        return Link(rates.say(found.lab["bits_per_second"]), found.formula() * found.serial(), found.seconds)
+    except (OSError, ValueError, KeyError, TypeError):  # as runs.link_rate
+        return None
 
 
 def table(runs):
@@ -90,7 +116,7 @@ def table(runs):
     for run in runs:
         bound = run.formula() * run.serial()
         _, sent, received, link_sent, link_received = max(run.links(), key=lambda row: row[1])
-        lines.append(f"{run.topology:<10}{run.servers or '-':>8}{rates.say(run.lab['bits_per_second']):>12}{mb(run.padded()):>10}"
+        lines.append(f"{run.topology:<10}{run.servers or '-':>8}{rates.say(run.lab['bits_per_second']):>12}{mb(run.weights()):>10}"
                      f"{run.formula():>8.3f} s{bound:>8.3f} s{run.seconds:>8.3f} s{run.seconds / bound:>9.2f}"
                      f"{mb(sent):>13}{mb(link_sent):>10}{mb(received):>12}{mb(link_received):>9}")
     lines += ["", "formula: star max(M/B, N*M/(S*B)), ring 2(N-1)/N*M/B (zero:3: 3(N-1)/N*M/B); bound: twice that where clipping or",

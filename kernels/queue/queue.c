@@ -295,7 +295,9 @@ static struct slot *slot_free(struct queue *q, enum slot_kind kind) {
     pthread_mutex_lock(&q->lock);
     if (q->queued - q->done == QUEUE_SLOTS) {
         q->watchers++;
+        device_awaited(q->head.dev, true);
         while (q->queued - q->done == QUEUE_SLOTS) pthread_cond_wait(&q->progress, &q->lock);
+        device_awaited(q->head.dev, false);
         q->watchers--;
     }
     struct slot *slot = &q->ring[q->queued % QUEUE_SLOTS];

@@ -55,8 +55,9 @@ void trace_write_thread(void *file, int pid, int tid, const char *name, const st
         const struct trace_span *s = &l->spans[i];
         fputs(",\n{\"ph\":\"X\",\"name\":", f);
         json_string(f, s->name);
-        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", phases[s->phase], pid,
-                tid, (double)(s->start_ns + l->shift_ns) * 1e-3, (double)s->duration_ns * 1e-3);
+        fprintf(f, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
+                s->kind == INTERVAL_WAIT ? "blocked" : phases[s->phase], pid, tid,
+                (double)(s->start_ns + l->shift_ns) * 1e-3, (double)s->duration_ns * 1e-3);
     }
     if (l->dropped)
         fprintf(f,

@@ -91,16 +91,35 @@ double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d) {
     return bench_ratio(bench_worker_rate(r, BENCH_SHM, d), bench_worker_rate(r, BENCH_TCP, d));
 }
 
+double bench_over_peer(const struct bench_row *r, enum bench_direction d) {
+    const struct bench_series *star = &r->star[BENCH_TCP].moved[d].seconds, *peer = &r->peer.moved[d].seconds;
+    struct bench_series ratios = {0};
+    for (int i = 0; i < star->count && i < peer->count; i++)
+        bench_series_add(&ratios, bench_ratio(peer->values[i], star->values[i]));
+    double median = bench_series_median(&ratios);
+    bench_series_free(&ratios);
+    return median;
+}
+
+double bench_latency_over_peer(const struct bench_row *r) {
+    return bench_ratio(bench_series_median(&r->star[BENCH_TCP].acknowledged),
+                       bench_series_median(&r->peer.acknowledged));
+}
+
+static void star_free(struct bench_star *s) {
+    for (int d = 0; d < BENCH_DIRECTIONS; d++) bench_series_free(&s->moved[d].seconds);
+    bench_series_free(&s->step.seconds);
+    bench_series_free(&s->acknowledged);
+    bench_series_free(&s->landed);
+}
+
 void bench_row_free(struct bench_row *r) {
     bench_series_free(&r->copy.seconds);
     bench_series_free(&r->pieces.seconds);
     bench_series_free(&r->apply.seconds);
     for (int m = 0; m < BENCH_MEDIA; m++) {
-        struct bench_star *s = &r->star[m];
         bench_series_free(&r->raw[m].moved.seconds);
-        for (int d = 0; d < BENCH_DIRECTIONS; d++) bench_series_free(&s->moved[d].seconds);
-        bench_series_free(&s->step.seconds);
-        bench_series_free(&s->acknowledged);
-        bench_series_free(&s->landed);
+        star_free(&r->star[m]);
     }
+    star_free(&r->peer);
 }

@@ -76,6 +76,7 @@ struct bench_row {
     struct bench_timed copy, pieces, apply;  // one thread; copies count what they read and write
     struct bench_raw raw[BENCH_MEDIA];       // tcp: ZeroMQ alone; shm: the ring
     struct bench_star star[BENCH_MEDIA];
+    struct bench_star peer;  // beside tcp
 };
 void bench_row_free(struct bench_row *r);
 
@@ -88,5 +89,9 @@ double bench_server_rate(const struct bench_row *r, enum bench_medium m, enum be
 // What goes through all servers together, as a share of the raw stream of the same medium.
 double bench_share_of_raw(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
 double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d);  // 0: one is missing
+// The star over tcp beside the peer: goodput over goodput, the median of the rounds' ratios; seconds over seconds of the
+// acknowledgements' medians. 0: there is no peer.
+double bench_over_peer(const struct bench_row *r, enum bench_direction d);
+double bench_latency_over_peer(const struct bench_row *r);
 
 #endif

@@ -18,6 +18,8 @@
 
 struct star {
     struct bench_plan plan;
+    const char *program;     // of a peer; NULL: a star
+    struct bench_star *out;  // what is measured of it
     struct bench_member *scheduler, *servers[RANKS_MOST], *workers[RANKS_MOST];
     int64_t steps;
 };
@@ -27,7 +29,7 @@ struct measure {
     struct bench_row *row;
     struct bench_team *team;
     struct bench_member *solo, *sender, *receiver;
-    struct star stars[BENCH_MEDIA][BENCH_KINDS];
+    struct star stars[BENCH_MEDIA][BENCH_KINDS], peer;
     int round;  // -1: warming up
 };
 
@@ -49,7 +51,7 @@ static int read_span(struct bench_member *from, int64_t *begin, int64_t *end, ch
 static int start_star(struct measure *m, struct star *s) {
     char address[BENCH_LINE_MAX];
     const struct bench_plan *p = &s->plan;
-    struct bench_start start = {.role = "scheduler", .plan = p, .rank = -1};
+    struct bench_start start = {.role = "scheduler", .plan = p, .rank = -1, .program = s->program};
     if (!(s->scheduler = bench_team_start(m->team, &start, address))) return -1;
     start.address = address;
     start.role = "server";
@@ -81,15 +83,14 @@ static int start_all(struct measure *m) {
     char rest[BENCH_LINE_MAX];
     const struct bench_plan *p = &m->q->plan;
     size_t copy, pieces;
-    int keys;
     if (!(m->solo =
               bench_team_start(m->team, &(struct bench_start){.role = "solo", .plan = p, .rank = -1}, rest)))
         return -1;
-    if (sscanf(rest, "%zu %zu %d", &copy, &pieces, &keys) != 3)
+    if (sscanf(rest, "%zu %zu", &copy, &pieces) != 2)
         return fail("bench ps: a process began with \"%s\"", rest);
     m->row->copy.bytes = 2 * (double)copy;
     m->row->pieces.bytes = 2 * (double)pieces;
-    m->row->apply.bytes = keys * bench_apply_bytes(bench_elements(p), p->workers, p->dtype);
+    m->row->apply.bytes = m->row->keys * bench_apply_bytes(bench_elements(p), p->workers, p->dtype);
     if (start_peers(m) != 0) return -1;
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++) {
@@ -97,9 +98,11 @@ static int start_all(struct measure *m) {
             s->plan = *p;
             s->plan.kind = (enum bench_kind)kind;
             s->plan.medium = (enum bench_medium)medium;
+            s->out = &m->row->star[medium];
             if (start_star(m, s) != 0) return -1;
         }
-    return 0;
+    m->peer = (struct star){.plan = *p, .program = m->q->peer, .out = &m->row->peer};
+    return m->q->peer ? start_star(m, &m->peer) : 0;
 }
 
 // ---------------------------------------------------------------- one thread, raw streams
@@ -164,7 +167,7 @@ static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *
 
 // A whole step, then one whose pulls are alone: they begin when twice the time of the first one's pushes has passed.
 static int measure_stream(struct measure *m, struct star *s) {
-    struct bench_star *out = &m->row->star[s->plan.medium];
+    struct bench_star *out = s->out;
     double bytes = (double)m->row->keys * (double)m->row->bytes, before[BENCH_ROLES], after[BENCH_ROLES];
     int64_t first, middle, last, start = start_moment();
     out->there = true;
@@ -183,13 +186,28 @@ static int measure_stream(struct measure *m, struct star *s) {
     keep(m, &out->moved[BENCH_PULL].seconds, 1e-9 * (double)(last - first));
     for (int r = 0; r < BENCH_ROLES; r++)
         add_cpu(m, &out->cpu[r], after[r] - before[r], 2 * bytes * s->plan.workers);
-    s->steps += 2;
+    s->steps += 3;  // with the one whose weights the pull reads
     return 0;
 }
 
+static int measure_acknowledgements(struct measure *m, struct star *s) {
+    int64_t start = start_moment(), took;
+    for (int w = 0; w < s->plan.workers; w++) bench_tell(s->workers[w], "acknowledge %" PRId64, start);
+    for (int w = 0; w < s->plan.workers; w++) {
+        char line[BENCH_LINE_MAX];
+        int used = 0;
+        if (bench_answer(s->workers[w], line) != 0) return -1;
+        for (const char *at = line; sscanf(at, "%" SCNd64 " %n", &took, &used) == 1; at += used)
+            keep(m, &s->out->acknowledged, 1e-9 * (double)took);
+    }
+    s->steps++;
+    return 0;
+}
+
+// Over tcp the acknowledgements of a star are those of one that does not update in between.
 static int measure_latency(struct measure *m, struct star *s) {
-    struct bench_star *out = &m->row->star[s->plan.medium];
-    int keys = bench_keys(&s->plan);
+    struct bench_star *out = s->out;
+    int keys = s->plan.servers * s->plan.threads;
     size_t wanted = LATENCY_BYTES / (s->plan.bytes * (size_t)keys);
     int steps = wanted > LATENCY_STEPS ? LATENCY_STEPS : wanted < 1 ? 1 : (int)wanted;
     if (steps * keys > LATENCY_MOST) steps = LATENCY_MOST / keys;
@@ -202,7 +220,8 @@ static int measure_latency(struct measure *m, struct star *s) {
         if (bench_answer(s->workers[w], line) != 0) return -1;
         for (const char *at = line;
              sscanf(at, "%" SCNd64 " %" SCNd64 " %n", &acknowledged, &landed, &used) == 2; at += used) {
-            keep(m, &out->acknowledged, 1e-9 * (double)acknowledged);
+            if (s->program || s->plan.medium == BENCH_SHM)
+                keep(m, &out->acknowledged, 1e-9 * (double)acknowledged);
             keep(m, &out->landed, 1e-9 * (double)landed);
         }
     }
@@ -217,7 +236,11 @@ static int measure_round(struct measure *m) {
         if (measure_raw(m, (enum bench_medium)medium) != 0) return -1;
         if (!m->q->media[medium]) continue;
         if (measure_stream(m, &m->stars[medium][BENCH_STREAM]) != 0 ||
+            (medium == BENCH_TCP && measure_acknowledgements(m, &m->stars[medium][BENCH_STREAM]) != 0) ||
             measure_latency(m, &m->stars[medium][BENCH_LATENCY]) != 0)
+            return -1;
+        if (medium == BENCH_TCP && m->q->peer &&
+            (measure_stream(m, &m->peer) != 0 || measure_latency(m, &m->peer) != 0))
             return -1;
     }
     return 0;
@@ -231,7 +254,7 @@ static int end_member(struct bench_member *member) {
 }
 
 // The last lines of workers and servers say what went over the wire.
-static int end_star(struct measure *m, struct star *s) {
+static int end_star(struct star *s) {
     struct bench_wire wire = {.steps = (double)s->steps};
     const struct bench_plan *p = &s->plan;
     char line[BENCH_LINE_MAX];
@@ -253,7 +276,7 @@ static int end_star(struct measure *m, struct star *s) {
         wire.server_sent += sent / p->servers;
         wire.server_received += received / p->servers;
     }
-    if (p->kind == BENCH_STREAM) m->row->star[p->medium].wire = wire;
+    if (p->kind == BENCH_STREAM) s->out->wire = wire;
     return 0;
 }
 
@@ -261,7 +284,9 @@ static int end_all(struct measure *m) {
     if (end_member(m->solo) != 0 || end_member(m->sender) != 0 || end_member(m->receiver) != 0) return -1;
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++)
-            if (end_star(m, &m->stars[medium][kind]) != 0) return -1;
+            if (end_star(&m->stars[medium][kind]) != 0) return -1;
+    // A peer's other processes end with its last worker.
+    for (int w = 0; w < m->q->plan.workers && m->q->peer; w++) bench_tell(m->peer.workers[w], "end");
     return 0;
 }
 

@@ -10,7 +10,8 @@
 struct bench_request {
     struct bench_plan plan;  // its kind and medium are the measuring's to choose
     bool media[BENCH_MEDIA];
-    int rounds;  // after one that is not counted
+    int rounds;        // after one that is not counted
+    const char *peer;  // the program of bench_build.h; NULL: the star is alone
 };
 
 // Fills row, which bench_row_free empties in any case. The exit status; *interrupted: a signal that ended it, or 0.

@@ -24,6 +24,10 @@ int bench_keys(const struct bench_plan *p) {
     return (keys + shards - 1) / shards * shards;
 }
 
+size_t bench_partition(const struct bench_plan *p) {
+    return p->bytes < p->partition ? p->bytes : p->partition;
+}
+
 int64_t bench_elements(const struct bench_plan *p) { return (int64_t)(p->bytes / dtype_size(p->dtype)); }
 
 struct layout *bench_layout(const struct bench_plan *p) {
@@ -49,7 +53,7 @@ struct config *bench_config(const struct topology_table *t, const struct bench_p
     snprintf(workers, sizeof workers, "%d", p->workers);
     snprintf(servers, sizeof servers, "%d", p->servers);
     snprintf(threads, sizeof threads, "%d", p->threads);
-    snprintf(bytes, sizeof bytes, "%zu", p->bytes);
+    snprintf(bytes, sizeof bytes, "%zu", bench_partition(p));
     const struct config_override set[] = {
         {"topology", "ps:sync", NULL},
         {"workers", workers, NULL},

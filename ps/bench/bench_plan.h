@@ -1,5 +1,5 @@
-// What the processes of one row of `starring bench ps` agree on: a layout made up of units of one payload each,
-// and the configuration of a real star over it. Every process derives both from the same few numbers.
+// What the processes of one row of `starring bench ps` agree on: a layout made up of units of one payload each, cut into
+// partitions as a run's are, and the configuration of a real star over it. Every process derives both from the same few numbers.
 //
 //     stream    many payloads a step, gradients clipped: a step's pushes, its updates and its pulls are then
 //               apart, because the servers wait for the scheduler's decision. A gradient that is not finite
@@ -23,8 +23,10 @@ struct bench_plan {
     enum dtype dtype;
     size_t bytes;  // of a payload
     int servers, workers, threads;
+    size_t partition;  // bytes that are sent in one message, at most
 };
-int bench_keys(const struct bench_plan *p);  // payloads of a step
+int bench_keys(const struct bench_plan *p);          // payloads of a step
+size_t bench_partition(const struct bench_plan *p);  // bytes, but for a payload's last one
 int64_t bench_elements(const struct bench_plan *p);
 
 // Both malloc'd: config_destroy, layout_destroy. The configuration is NULL after logging.

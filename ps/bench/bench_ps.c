@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/bench/bench_build.h"
 #include "ps/bench/bench_roles.h"
 #include "ps/bench/bench_table.h"
 #include "ps/bench/bench_team.h"
@@ -15,7 +16,8 @@
 
 #define RANKS_MOST   4
 #define PAYLOAD_MOST ((size_t)256 << 20)
-#define MEMORY_SHARE 0.9  // of what the machine has left
+#define PARTITION    ((size_t)1 << 20)  // as parameter_server.partition_bytes
+#define MEMORY_SHARE 0.9                // of what the machine has left
 
 static const struct cli_option options[] = {
     {"min-bytes", NULL, "B", "smallest payload; K, M and G are 1024's powers (4K)", 0},
@@ -24,8 +26,11 @@ static const struct cli_option options[] = {
     {"servers", NULL, "N", "servers, 1 to 4; 1-4: one after the other (1)", 0},
     {"workers", NULL, "N", "workers, likewise (1)", 0},
     {"threads", NULL, "N", "shard threads of a server (1)", 0},
+    {"partition", NULL, "B",
+     "what the star sends of a payload in one message, at most, as parameter_server.partition_bytes (1M)", 0},
     {"medium", NULL, "M", "what payloads go through: tcp, shm or both (both)", 0},
     {"dtype", NULL, "D", "fp32 or bf16 (bf16)", 0},
+    {"peer", NULL, "DIR", "ps-lite's source folder: it is built, and takes its turns beside tcp", 0},
     {"rounds", NULL, "N", "measured rounds of each row, after one for warming up (7)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
     // Between the bench and the processes that it starts (bench_roles.h).
@@ -42,14 +47,16 @@ static const struct cli_command command = {
     .usage = "[--servers N] [--workers N] [--medium M] [OPTIONS]",
     .summary =
         "Runs the star's real scheduler, servers and workers as processes of this host, over payloads of --min-bytes\n"
-        "to --max-bytes (partitions of a made-up model), and times: pushes that servers sum, pulls, both latencies\n"
+        "to --max-bytes (units of a made-up model, in partitions of at most --partition), and times: pushes that servers sum, pulls, both latencies\n"
         "of a payload that is alone (push to acknowledgement, push to new weights), and a shard thread's arithmetic\n"
         "(sum, AdamW, weights in the run's dtype). Beside them, in turn in every round: ZeroMQ without a star and a\n"
         "ring of shared memory, whose receivers read every byte once, and memcpy. Shares are ratios of medians.\n"
+        "With --peer also ps-lite, whose server adds each push to a sum in fp32.\n"
         "bytes per worker / seconds is a worker's goodput; times workers, divided by servers, it is a server's.",
     .examples =
         "  starring bench ps --min-bytes 1M --max-bytes 1M\n"
         "  starring bench ps --servers 1-4 --workers 2 --medium tcp\n"
+        "  starring bench ps --medium tcp --rounds 31 --peer ps-lite\n"
         "  starring bench ps --max-bytes 1M --factor 16 --rounds 3 --json\n",
     CLI_OPTIONS(options),
 };
@@ -62,6 +69,7 @@ struct bench {
     struct bench_request q;
     size_t min_bytes, max_bytes, factor;
     struct range servers, workers;
+    const char *peer;  // ps-lite's source folder; NULL: no peer
     bool json;
     cJSON *rows;
 };
@@ -110,6 +118,11 @@ static int read_sizes(const struct cli_args *a, struct bench *b) {
         cli_integer(a, "factor", 2, 1 << 20, 4, &factor))
         return -1;
     b->factor = (size_t)factor;
+    if (cli_bytes(a, "partition", PARTITION, &b->q.plan.partition)) return -1;
+    if (b->q.plan.partition % BENCH_BYTES_STEP || !b->q.plan.partition)
+        return fail(
+            "--partition %s: a server's partitions are whole blocks of %d bytes; give a multiple of that",
+            cli_get(a, "partition"), BENCH_BYTES_STEP);
     if (b->min_bytes % BENCH_BYTES_STEP)
         return fail(
             "--min-bytes %s: a server's partitions are whole blocks of %d bytes; give a multiple of that",
@@ -132,6 +145,9 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     b->q.plan.threads = (int)threads;
     b->q.rounds = (int)rounds;
     b->json = cli_get(a, "json") != NULL;
+    b->peer = cli_get(a, "peer");
+    if (b->peer && !b->q.media[BENCH_TCP])
+        return fail("--peer %s: ps-lite has no shared memory; give --medium tcp or both", b->peer);
     return 0;
 }
 
@@ -142,7 +158,7 @@ static int check_memory(const struct bench *b) {
     for (p.bytes = b->min_bytes; p.bytes <= b->max_bytes / b->factor; p.bytes *= b->factor) continue;
     p.servers = b->servers.high;
     p.workers = b->workers.high;
-    double need = bench_memory(&p, b->q.media[BENCH_TCP] + b->q.media[BENCH_SHM]);
+    double need = bench_memory(&p, b->q.media[BENCH_TCP] + b->q.media[BENCH_SHM] + (b->peer != NULL));
     if (memory_limit_read("", &limit) != 0 || need <= MEMORY_SHARE * limit.free_bytes) return 0;
     return fail(
         "bench ps: %zu bytes a payload, %d servers and %d workers take about %.1f GiB, and %s leaves %.1f GiB; "
@@ -170,8 +186,7 @@ static int run_sizes(struct bench *b) {
     return 0;
 }
 
-static int run(struct bench *b) {
-    if (check_memory(b) != 0) return EXIT_USAGE;
+static int run_rows(struct bench *b) {
     b->rows = b->json ? cJSON_CreateArray() : NULL;
     if (!b->json) bench_table_head(&b->q);
     for (int s = b->servers.low; s <= b->servers.high; s++)
@@ -194,6 +209,17 @@ static int run(struct bench *b) {
     free(text);
     cJSON_Delete(o);
     return 0;
+}
+
+static int run(struct bench *b) {
+    char *peer = NULL;
+    int status;
+    if (check_memory(b) != 0) return EXIT_USAGE;
+    if (b->peer && !(peer = bench_build(b->peer, &status))) return status;
+    b->q.peer = peer;
+    status = run_rows(b);
+    bench_build_remove(&peer);
+    return status;
 }
 
 // A process that the bench has started.

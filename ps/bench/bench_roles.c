@@ -15,6 +15,7 @@
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 #include "shared/report/rank_report.h"
+#include "shared/time/moments.h"
 
 // ---------------------------------------------------------------- the bench's line
 int64_t bench_now(void) {
@@ -113,6 +114,7 @@ int bench_server(const struct bench_seat *s) {
     if (c && !bench_say(s->control, "%d", (int)getpid()) && open_trust(s, c, PS_SERVER, &t) == 0) {
         struct ps_role_options o = role_of(s, c, l, &t);
         rc = ps_server_run(&o, &r);
+        moments_free(&r.moments);
         trust_close(&t);
     }
     if (!rc) rc = bench_say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
@@ -133,7 +135,8 @@ struct seated {
     struct topology *t;
     struct comm *comm;
     int64_t step, updates;
-    void **grads;  // (units)
+    int64_t updates_read;  // that the weights read last held
+    void **grads;          // (units)
     double loss;
     uint64_t seen;  // of weights read, so that they are
 };
@@ -207,6 +210,7 @@ static int await_units(struct seated *w, enum pass pass) {
         if (topology_acquire(w->t, u, pass, &view) != 0) return -1;
         if (pass == PASS_FORWARD) read_shared(w, &view);
     }
+    if (pass == PASS_FORWARD) w->updates_read = comm_published(w->comm).version;
     return 0;
 }
 
@@ -225,27 +229,38 @@ static int close_step(struct seated *w) {
     return 0;
 }
 
-// Hands all gradients over at once. The scheduler closes the step when they have been summed.
+static int update(struct seated *w) {
+    for (int u = 0; u < w->l->count; u++) push(w, u);
+    return close_step(w);
+}
+
+// Hands all gradients over at once. The scheduler closes the step when they have been summed. Behind what is measured
+// comes an update whose weights nobody reads: those of the next pull are new, and in no cache that a reading filled.
 static int whole_step(struct seated *w, int64_t start) {
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->seat->rank == 0) set_first(w, 1e-3f);
     int64_t begin = bench_wait_until(start);
-    for (int u = 0; u < w->l->count; u++) push(w, u);
-    if (close_step(w) != 0) return -1;
+    if (update(w) != 0) return -1;
     int64_t summed = bench_now();
     if (await_units(w, PASS_FORWARD) != 0) return -1;
-    return bench_say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, bench_now());
+    int64_t end = bench_now();
+    if (await_units(w, PASS_BACKWARD) != 0 || update(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
+    return bench_say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
 
 // The report, and with it the pulls' answers, is held back until the sums are surely done.
 static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
+    int64_t read = w->updates_read;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->seat->rank == 0) set_first(w, INFINITY);
     bench_wait_until(start);
     for (int u = 0; u < w->l->count; u++) push(w, u);
     int64_t begin = bench_wait_until(start + rest);
     if (close_step(w) != 0 || await_units(w, PASS_FORWARD) != 0) return -1;
-    return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, bench_now());
+    int64_t end = bench_now();
+    if (w->updates_read <= read)
+        return fail("bench ps: a pull read weights of update %lld again", (long long)read);
+    return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, end);
 }
 
 // The payloads of a step one after the other, each on its way alone.
@@ -272,12 +287,32 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
     return bench_say(w->seat->control, "%s", line);
 }
 
+// The payloads of a step one after the other, where no server updates before all are there: tcp alone, for over shared
+// memory the weights are the acknowledgement.
+static int measure_acknowledgements(struct seated *w, int64_t start) {
+    char line[BENCH_LINE_MAX];
+    size_t at = 0;
+    if (await_units(w, PASS_BACKWARD) != 0) return -1;
+    if (w->seat->rank == 0) set_first(w, 1e-3f);
+    bench_wait_until(start);
+    for (int u = 0; u < w->l->count; u++) {
+        int64_t begin = bench_now();
+        push(w, u);
+        if (await_acknowledged(w, u) != 0) return -1;
+        at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " ", bench_now() - begin);
+        if (at + 24 > sizeof line) return fail("bench ps: too many payloads a step for one answer");
+    }
+    if (close_step(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
+    return bench_say(w->seat->control, "%s", line);
+}
+
 static int obey(struct seated *w, const char *line) {
     int64_t start, rest;
     int steps;
     if (sscanf(line, "step %" SCNd64, &start) == 1) return whole_step(w, start);
     if (sscanf(line, "pull %" SCNd64 " %" SCNd64, &start, &rest) == 2) return pulls_alone(w, start, rest);
     if (sscanf(line, "latency %" SCNd64 " %d", &start, &steps) == 2) return measure_latency(w, start, steps);
+    if (sscanf(line, "acknowledge %" SCNd64, &start) == 1) return measure_acknowledgements(w, start);
     return fail("bench ps: a worker was told \"%s\"", line);
 }
 

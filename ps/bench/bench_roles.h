@@ -6,9 +6,11 @@
 //     scheduler    "PID ADDRESS"
 //     server       .. last line: payload bytes sent and received, a step
 //     worker       "step START"      -> "BEGIN SUMMED END"  a whole step: when the scheduler had closed it, which it
-//                                       does when all gradients are summed, and when the last weights had been read
+//                                       does when all gradients are summed, and when the last weights had been read;
+//                                       then an update whose weights it leaves unread
 //                  "pull START REST" -> "BEGIN END"  a step that skips its update, and reports REST ns after START:
-//                                       from the report to the last weights
+//                                       from the report to the last weights, which are read for the first time
+//                  "acknowledge START" -> "ACK .."  a step of one payload at a time, in ns
 //                  "latency START N" -> "ACK LANDED .."  N steps of one payload at a time, in ns
 //                  .. last line: payload bytes sent, received, steps; a checksum
 //     receiver     "PID ADDRESS"; "tcp" or "shm"  -> "CHECKSUM"

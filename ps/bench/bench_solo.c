@@ -41,16 +41,22 @@ static int tell(struct solo *s, const struct wire_header *h, struct ps_frame *fr
     return s->refused ? fail("bench ps: %s", s->refused) : 0;
 }
 
+static int64_t elements_of(const struct solo *s, int key) {
+    return s->map->parts[key].end - s->map->parts[key].begin;
+}
+
 static int load(struct solo *s) {
     struct ps_frame zeros = {xcalloc((unsigned long)bench_elements(&s->plan), sizeof(float)),
                              (size_t)bench_elements(&s->plan) * sizeof(float), keep_frame};
     int rc = 0;
-    for (int key = 0; key < s->map->count && !rc; key++)
+    for (int key = 0; key < s->map->count && !rc; key++) {
+        zeros.bytes = (size_t)elements_of(s, key) * sizeof(float);
         rc = tell(
             s,
             &(struct wire_header){
                 .kind = WIRE_INIT, .role = PS_WORKER, .job = JOB, .incarnation = 1, .key = key, .seq = 1},
             &zeros);
+    }
     free((void *)zeros.data);
     return rc;
 }
@@ -62,7 +68,8 @@ static int open_gradients(struct solo *s) {
         void *p = arena_take(&s->arena, MEM_GRADIENT, s->plan.bytes);
         if (!p) return -1;
         bench_fill_gradient(&s->plan, p);
-        s->frames[i] = (struct ps_frame){p, s->plan.bytes, keep_frame};
+        s->frames[i] =
+            (struct ps_frame){p, (size_t)elements_of(s, i % keys) * dtype_size(s->plan.dtype), keep_frame};
     }
     s->from = arena_take(&s->arena, MEM_COMM, COPY_BYTES);
     s->to = arena_take(&s->arena, MEM_COMM, COPY_BYTES);
@@ -168,8 +175,7 @@ int bench_solo(const struct bench_seat *seat) {
     int rc = open_solo(&s, seat);
     size_t copied = COPY_BYTES / seat->plan.bytes * seat->plan.bytes;
     if (!rc)
-        rc = bench_say(seat->control, "%d %zu %zu %d", (int)getpid(), COPY_BYTES,
-                       copied ? copied : COPY_BYTES, s.map->count);
+        rc = bench_say(seat->control, "%d %zu %zu", (int)getpid(), COPY_BYTES, copied ? copied : COPY_BYTES);
     while (!rc && !(rc = bench_hear(seat->control, line)) && strcmp(line, "end") != 0)
         rc = obey(&s, seat->control, line);
     close_solo(&s);

@@ -41,12 +41,22 @@ static void print_medium(const struct bench_row *r, enum bench_medium m) {
         bench_cpu_per_gb(&s->cpu[BENCH_SERVER]), GB(apply), GB(copy), bench_ratio(apply, copy));
 }
 
+static void print_peer(const struct bench_row *r) {
+    const struct bench_star *p = &r->peer;
+    printf(
+        "#%9zu ps-lite: push %.3f, pull %.3f, ack us %.1f; star / ps-lite: push %.2f, pull %.2f, ack %.2f\n",
+        r->bytes, GB(bench_timed_rate(&p->moved[BENCH_PUSH])), GB(bench_timed_rate(&p->moved[BENCH_PULL])),
+        US(bench_series_median(&p->acknowledged)), bench_over_peer(r, BENCH_PUSH),
+        bench_over_peer(r, BENCH_PULL), bench_latency_over_peer(r));
+}
+
 void bench_table_row(const struct bench_row *r) {
     for (int m = 0; m < BENCH_MEDIA; m++)
         if (r->star[m].there) print_medium(r, (enum bench_medium)m);
     if (bench_shm_over_tcp(r, BENCH_PUSH) > 0)
         printf("#%9zu shm / tcp: push %.2f, pull %.2f\n", r->bytes, bench_shm_over_tcp(r, BENCH_PUSH),
                bench_shm_over_tcp(r, BENCH_PULL));
+    if (r->peer.there) print_peer(r);
     fflush(stdout);
 }
 
@@ -113,6 +123,22 @@ static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
     put_wire(x, &s->wire);
 }
 
+static void put_peer(cJSON *o, const struct bench_row *r) {
+    cJSON *x = cJSON_AddObjectToObject(o, "peer");
+    cJSON_AddStringToObject(x, "name", "ps-lite");
+    cJSON *over = cJSON_AddObjectToObject(x, "star_over_peer");
+    for (int i = 0; i < BENCH_DIRECTIONS; i++) {
+        enum bench_direction d = (enum bench_direction)i;
+        put_timed(x, bench_direction_name(d), &r->peer.moved[d]);
+        put(over, bench_direction_name(d), bench_over_peer(r, d));
+    }
+    put_latency(x, "push_to_acknowledgement", &r->peer.acknowledged);
+    cJSON *cpu = cJSON_AddObjectToObject(x, "cpu_seconds_per_gb");
+    for (int role = 0; role < BENCH_ROLES; role++)
+        put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&r->peer.cpu[role]));
+    put(over, "push_to_acknowledgement", bench_latency_over_peer(r));
+}
+
 cJSON *bench_row_json(const struct bench_row *r) {
     cJSON *o = cJSON_CreateObject();
     put(o, "payload_bytes", (double)r->bytes);
@@ -130,6 +156,7 @@ cJSON *bench_row_json(const struct bench_row *r) {
     cJSON *star = cJSON_AddObjectToObject(o, "star");
     for (int m = 0; m < BENCH_MEDIA; m++)
         if (r->star[m].there) put_star(star, r, (enum bench_medium)m);
+    if (r->peer.there) put_peer(o, r);
     if (r->star[BENCH_TCP].there && r->star[BENCH_SHM].there) {
         cJSON *over = cJSON_AddObjectToObject(o, "shm_over_tcp");
         put(over, "push", bench_shm_over_tcp(r, BENCH_PUSH));

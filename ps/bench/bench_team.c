@@ -33,19 +33,20 @@ struct bench_team {
 };
 
 void bench_plan_text(const struct bench_plan *p, char text[BENCH_PLAN_TEXT]) {
-    snprintf(text, BENCH_PLAN_TEXT, "%d,%d,%d,%zu,%d,%d,%d", (int)p->kind, (int)p->medium, (int)p->dtype,
-             p->bytes, p->servers, p->workers, p->threads);
+    snprintf(text, BENCH_PLAN_TEXT, "%d,%d,%d,%zu,%d,%d,%d,%zu", (int)p->kind, (int)p->medium, (int)p->dtype,
+             p->bytes, p->servers, p->workers, p->threads, p->partition);
 }
 
 int bench_plan_read(struct bench_plan *p, const char *text) {
     int kind, medium, dtype, used = 0;
     *p = (struct bench_plan){.kind = BENCH_STREAM};
-    if (!text || sscanf(text, "%d,%d,%d,%zu,%d,%d,%d%n", &kind, &medium, &dtype, &p->bytes, &p->servers,
-                        &p->workers, &p->threads, &used) != 7)
+    if (!text || sscanf(text, "%d,%d,%d,%zu,%d,%d,%d,%zu%n", &kind, &medium, &dtype, &p->bytes, &p->servers,
+                        &p->workers, &p->threads, &p->partition, &used) != 8)
         return fail("bench ps --as is for processes that the bench starts itself");
     bool good = !text[used] && kind >= 0 && kind < BENCH_KINDS && medium >= 0 && medium < BENCH_MEDIA &&
                 (dtype == DT_F32 || dtype == DT_BF16) && p->bytes && p->bytes % BENCH_BYTES_STEP == 0 &&
-                p->servers > 0 && p->workers > 0 && p->threads > 0;
+                p->servers > 0 && p->workers > 0 && p->threads > 0 && p->partition &&
+                p->partition % BENCH_BYTES_STEP == 0;
     p->kind = (enum bench_kind)kind;
     p->medium = (enum bench_medium)medium;
     p->dtype = (enum dtype)dtype;
@@ -88,9 +89,10 @@ static void inherit(int fd, bool on) {
 }
 
 struct bench_member *bench_team_launch(struct bench_team *t, const struct bench_start *s) {
-    char plan[BENCH_PLAN_TEXT], rank[16], control[16], ring[16];
-    const char *argv[ARGS_MAX] = {t->program, "bench", "ps",        "--as", s->role,
-                                  "--plan",   plan,    "--control", control};
+    char plan[BENCH_PLAN_TEXT], rank[16], control[16], ring[16], keys[16];
+    const char *program = s->program ? s->program : t->program;
+    const char *argv[ARGS_MAX] = {program,  "bench", "ps",        "--as", s->role,
+                                  "--plan", plan,    "--control", control};
     int ends[2], n = 9;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
         fail("bench ps: no socket: %s", strerror(errno));
@@ -103,9 +105,11 @@ struct bench_member *bench_team_launch(struct bench_team *t, const struct bench_
     if (s->rank >= 0) argv[n++] = "--rank", argv[n++] = rank;
     if (s->address) argv[n++] = "--address", argv[n++] = s->address;
     if (s->ring) argv[n++] = "--ring", argv[n++] = ring;
+    snprintf(keys, sizeof keys, "%d", bench_keys(s->plan));
+    if (s->program) argv[n++] = "--keys", argv[n++] = keys;
     struct launch_child child = {.role = s->role,
                                  .rank = s->rank,
-                                 .program = t->program,
+                                 .program = program,
                                  .argv = (char *const *)argv,
                                  .keep_fd = ends[1]};
     inherit(s->ring, true);

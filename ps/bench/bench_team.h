@@ -19,6 +19,7 @@ struct bench_start {
     int rank;             // -1: the only one
     const char *address;  // or NULL
     int ring;             // or 0
+    const char *program;  // of a peer (bench_build.h); NULL: this one
 };
 // Starts a process and reads its first line without the PID into rest. Valid as long as the team. NULL after logging.
 struct bench_member *bench_team_start(struct bench_team *t, const struct bench_start *s,

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/batches.h"
+#include "ps/errands.h"
 #include "ps/trust/descriptors.h"
 #include "shared/core/error.h"
 
@@ -24,13 +26,16 @@ struct keeper {
     int *keys;              // (count) in the order of the file
     struct entry *entries;  // (map->count)
     int64_t *pushed;        // (map->count, N) of the entries
+    int64_t *batches;       // (map->count, batches_words(N)) likewise
     pthread_t thread;
     bool started;
+    struct errands *refusals;
     _Atomic int give_up;  // the writer is to leave what it is at
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    int64_t step;  // of the checkpoint in hand; NO_STEP: none. Guarded by mutex, as all below
-    int64_t over;  // checkpoints of so many steps or fewer have had their turn, but for the one in hand
+    // Of the checkpoint in hand: twice its steps, and one if it is the last; NO_STEP: none. Guarded by mutex, as all below.
+    int64_t order;
+    int64_t over;  // checkpoints up to this one have had their turn, but for the one in hand
     bool ending, orderly;
     double begin_s, copy_s;  // of the one in hand
     struct keeper_figures figures;
@@ -51,25 +56,34 @@ static void copy_aside(const struct keeper *k, const struct kept_key *x, struct 
     for (int i = 0; i < k->states; i++) memcpy(e->buf.state[i], x->buf->state[i], bytes);
 }
 
+static int64_t order_of(const struct kept_key *x) { return 2 * x->step + x->last; }
+
 // Whether the key belongs to the checkpoint in hand. It begins with the first key of its step.
-static bool belongs(struct keeper *k, int64_t step, bool *busy) {
+static bool belongs(struct keeper *k, int64_t order, bool *busy) {
     *busy = false;
-    if (k->step == step) return true;
-    if (step <= k->over) return false;
-    k->over = step;
-    *busy = k->step != NO_STEP;
+    if (k->order == order) return true;
+    if (order <= k->over) return false;
+    k->over = order;
+    *busy = k->order != NO_STEP;
     if (*busy) return false;
-    k->step = step;
+    k->order = order;
     k->begin_s = now_seconds();
     return true;
 }
 
-static void refuse(struct keeper *k, int64_t step) {
-    struct state_file_options o = file_of(k, step);
+// Worker 0 reads it, and says so.
+static void leave_reason(void *arg) {
+    const struct state_file_options *o = arg;
     char why[160];
-    snprintf(why, sizeof why, "server %d is still writing the checkpoint before", o.rank);
-    state_file_refuse(&o, why);
-    warn("the checkpoint of step %lld is left out: %s", (long long)step, why);
+    snprintf(why, sizeof why, "server %d is still writing the checkpoint before", o->rank);
+    state_file_refuse(o, why);
+}
+
+// On a disk that is slow or stands still, most of all: the shard does not wait for it.
+static void refuse(struct keeper *k, int64_t step) {
+    struct state_file_options *o = xcalloc(1, sizeof *o);
+    *o = file_of(k, step);
+    errands_ask(k->refusals, leave_reason, o, free);
     pthread_mutex_lock(&k->mutex);
     k->figures.failed++;
     pthread_mutex_unlock(&k->mutex);
@@ -80,7 +94,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     struct entry *e = &k->entries[x->counts.key];
     bool busy = false;
     pthread_mutex_lock(&k->mutex);
-    bool mine = !k->ending && belongs(k, x->step, &busy);
+    bool mine = !k->ending && belongs(k, order_of(x), &busy);
     pthread_mutex_unlock(&k->mutex);
     if (!mine) {
         if (busy) refuse(k, x->step);
@@ -92,11 +106,17 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     memcpy(pushed, x->counts.pushed, workers * sizeof *pushed);
     e->counts = x->counts;
     e->counts.pushed = pushed;
+    if (x->counts.batches) {
+        size_t words = (size_t)batches_words(k->o.file.config->workers);
+        int64_t *batches = k->batches + (size_t)x->counts.key * words;
+        memcpy(batches, x->counts.batches, words * sizeof *batches);
+        e->counts.batches = batches;
+    }
     e->buf = *x->buf;
     if (k->o.copies) copy_aside(k, x, e);
     double seconds = now_seconds() - begin;
     pthread_mutex_lock(&k->mutex);
-    if (k->step == x->step) {  // it has not been given up meanwhile
+    if (k->order == order_of(x)) {  // it has not been given up meanwhile
         e->there = true;
         e->pins = k->o.copies ? NULL : x->pins;
         if (e->pins) atomic_fetch_add(e->pins, 1);
@@ -108,7 +128,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
 
 bool keeper_idle(struct keeper *k) {
     pthread_mutex_lock(&k->mutex);
-    bool idle = k->step == NO_STEP;
+    bool idle = k->order == NO_STEP;
     pthread_mutex_unlock(&k->mutex);
     return idle;
 }
@@ -132,7 +152,7 @@ static struct entry *await_key(struct keeper *k, int key) {
 
 // The file of the checkpoint in hand. 0, or -1 with *why.
 static int write_file(struct keeper *k, int64_t *bytes, char **why) {
-    struct state_file_options o = file_of(k, k->step);
+    struct state_file_options o = file_of(k, k->order / 2);
     struct state_file *f = state_file_create(&o, why);
     struct entry *e = NULL;
     int rc = 0;
@@ -153,7 +173,7 @@ static int write_file(struct keeper *k, int64_t *bytes, char **why) {
 
 static void write_checkpoint(struct keeper *k) {
     char *why = NULL;
-    int64_t bytes = 0, step = k->step;
+    int64_t bytes = 0, step = k->order / 2;
     int rc = write_file(k, &bytes, &why);
     pthread_mutex_lock(&k->mutex);
     for (int i = 0; i < k->count; i++) let_go(&k->entries[k->keys[i]]);
@@ -163,7 +183,7 @@ static void write_checkpoint(struct keeper *k) {
     k->figures.copy_seconds += k->copy_s;
     if (k->copy_s > k->figures.copy_seconds_most) k->figures.copy_seconds_most = k->copy_s;
     k->copy_s = 0;
-    k->step = NO_STEP;
+    k->order = NO_STEP;
     pthread_mutex_unlock(&k->mutex);
     if (rc != 0)
         warn("the checkpoint of step %lld is given up: %s", (long long)step, why ? why : "no reason");
@@ -175,8 +195,8 @@ static void *keeper_main(void *arg) {
     descriptors_apart();
     error_set_label("server %d", k->o.file.rank);
     pthread_mutex_lock(&k->mutex);
-    while (!k->ending || k->step != NO_STEP) {
-        if (k->step == NO_STEP) {
+    while (!k->ending || k->order != NO_STEP) {
+        if (k->order == NO_STEP) {
             pthread_cond_wait(&k->changed, &k->mutex);
             continue;
         }
@@ -197,12 +217,14 @@ struct keeper *keeper_create(const struct keeper_options *o) {
     k->keys = state_file_keys(o->file.map, o->file.rank, &k->count);
     k->entries = xcalloc(all + 1, sizeof *k->entries);
     k->pushed = xcalloc(all * (unsigned long)o->file.config->workers + 1, sizeof *k->pushed);
-    k->step = k->over = NO_STEP;
+    k->batches = xcalloc(all * (unsigned long)batches_words(o->file.config->workers) + 1, sizeof *k->batches);
+    k->order = k->over = NO_STEP;
     pthread_mutex_init(&k->mutex, NULL);
     pthread_cond_init(&k->changed, NULL);
-    k->started = pthread_create(&k->thread, NULL, keeper_main, k) == 0;
+    k->refusals = errands_create();
+    k->started = k->refusals && pthread_create(&k->thread, NULL, keeper_main, k) == 0;
     if (k->started) return k;
-    fail("cannot start the thread that writes checkpoints");
+    fail("cannot start the thread that writes checkpoints: " ERROR_RAISE_THREADS);
     keeper_destroy(&k);
     return NULL;
 }
@@ -215,6 +237,7 @@ void keeper_end(struct keeper *k, bool orderly) {
     pthread_cond_broadcast(&k->changed);
     pthread_mutex_unlock(&k->mutex);
     pthread_join(k->thread, NULL);
+    errands_destroy(&k->refusals);
     k->started = false;
 }
 
@@ -226,11 +249,13 @@ void keeper_destroy(struct keeper **at) {
     struct keeper *k = *at;
     if (!k) return;
     keeper_end(k, false);
+    errands_destroy(&k->refusals);
     pthread_mutex_destroy(&k->mutex);
     pthread_cond_destroy(&k->changed);
     free(k->keys);
     free(k->entries);
     free(k->pushed);
+    free(k->batches);
     free(k);
     *at = NULL;
 }

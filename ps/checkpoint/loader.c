@@ -23,7 +23,7 @@ struct loader {
 static int load(struct loader *l) {
     struct checkpoint *c = checkpoint_open(l->path);
     int rc = c ? start_point_check(c, l->seal) : -1;
-    if (rc == 0) l->step = checkpoint_train(c)->step;
+    if (rc == 0) l->step = start_point_step(l->o.config, c);
     if (rc == 0) rc = key_rows_read(&l->rows, c, l->o.config, l->o.map);
     if (rc == 0) rc = state_file_read(&l->o, c);
     checkpoint_close(&c);

@@ -17,6 +17,8 @@ int start_point_check(const struct checkpoint *c, uint64_t seal);
 // begins at the beginning: workers take the weights from there by themselves. 0, or -1 after logging.
 int start_point_find(struct start_point *p, const struct config *c, const char *run_dir);
 // This checkpoint. 0, or -1 after logging.
-int start_point_at(struct start_point *p, const char *path);
+int start_point_at(struct start_point *p, const struct config *c, const char *path);
+// Behind which step a job goes on from it: where workers share a budget, worker 0's own count.
+int64_t start_point_step(const struct config *c, const struct checkpoint *checkpoint);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/batches.h"
 #include "ps/consistency.h"
 #include "shared/core/error.h"
 
@@ -51,7 +52,7 @@ struct state_file *state_file_create(const struct state_file_options *o, char **
     f->o = *o;
     f->states = o->config->optimizer.row->states;
     if (consistency_of(o->config).row->on_arrival)
-        f->table = key_table_create(o->map, count, o->config->workers);
+        f->table = key_table_create(o->map, count, o->config->workers, batches_own(o->config));
     if (f->table) key_table_extras(f->table, extra);
     snprintf(who, sizeof who, "server-%d", o->rank);
     char *dir = checkpoint_partial(o->run_dir, o->step, o->life);

@@ -49,10 +49,26 @@ static int64_t steps_begin(const struct diary_role *r, int steps) {
     return begin_ns;
 }
 
+// What the span was for, as far as it was for something. comma: before the first member.
+static void write_of(FILE *f, const char *comma, const struct diary_of *of) {
+    const struct {
+        const char *name;
+        int64_t value;
+        bool known;
+    } members[] = {{"key", of->key, of->key >= 0},
+                   {"step", of->step + 1, of->step >= 0},
+                   {"worker", of->worker, of->count == 1 && of->worker >= 0}};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        if (!members[i].known) continue;
+        fprintf(f, "%s\"%s\":%" PRId64, comma, members[i].name, members[i].value);
+        comma = ",";
+    }
+}
+
 static void write_span(FILE *f, const struct diary_role *r, const struct diary *d,
                        const struct diary_span *s) {
-    fprintf(f, "{\"part\":\"%s\",\"key\":%d,\"step\":%" PRId64 ",\"worker\":%d", diary_part_name(d, s->part),
-            s->of.key, s->of.step + (s->of.step >= 0), s->of.count == 1 ? s->of.worker : -1);
+    fprintf(f, "{\"part\":\"%s\"", diary_part_name(d, s->part));
+    write_of(f, ",", &s->of);
     fprintf(f, ",\"begin\":%" PRId64 ",\"end\":%" PRId64 "}", s->begin_ns + r->shift_ns,
             s->end_ns + r->shift_ns);
 }
@@ -123,9 +139,10 @@ static void write_event(struct trace_out *x, const struct diary *d, const struct
     const char *name = r->name ? r->name(s) : diary_part_name(d, s->part);
     fprintf(x->file, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d", name, r->role,
             r->pid, x->tid);
-    fprintf(x->file, ",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"key\":%d,\"step\":%" PRId64 ",\"worker\":%d}}",
-            (double)(s->begin_ns + r->shift_ns) * 1e-3, (double)(s->end_ns - s->begin_ns) * 1e-3, s->of.key,
-            s->of.step + (s->of.step >= 0), s->of.count == 1 ? s->of.worker : -1);
+    fprintf(x->file, ",\"ts\":%.3f,\"dur\":%.3f,\"args\":{", (double)(s->begin_ns + r->shift_ns) * 1e-3,
+            (double)(s->end_ns - s->begin_ns) * 1e-3);
+    write_of(x->file, "", &s->of);
+    fputs("}}", x->file);
     char ph = r->arrow ? r->arrow(s) : 0;
     if (!ph) return;
     for (int i = 0; i < s->of.count; i++) write_arrow(x, s, ph, s->of.worker + i);

@@ -51,7 +51,7 @@ int join_running(const struct ps_login *l, const struct ps_identity *id, struct 
         now = now_seconds();
         heard_s = standstill_moved(heard_s, standstill_turn(&still, ps_lost_s(c), now), now);
         if (now - heard_s > ps_lost_s(c))
-            return fail("joining: the scheduler was lost: silent for %.1f s%s", now - heard_s,
+            return fail("joining: the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
                         standstill_words(&still, ps_lost_s(c), heard_s, stood));
     }
 }

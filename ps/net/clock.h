@@ -42,6 +42,14 @@ int64_t ps_clock_error(const struct ps_clock *c, int64_t own_ns);
 int64_t ps_clock_to_scheduler(const struct ps_clock *c, int64_t own_ns);
 int64_t ps_clock_from_scheduler(const struct ps_clock *c, int64_t ns);
 
+// A moment at which a worker's part was ready says whose it was: the remainder by PS_MOMENT_RANKS is the worker. So the
+// latest of many moments, through shards, groups and the scheduler, names who came last. It is off by a microsecond at most.
+#define PS_MOMENT_RANKS 1024
+static inline int64_t ps_moment_of(int64_t ns, int rank) {
+    return ns > 0 ? ns - ns % PS_MOMENT_RANKS + rank % PS_MOMENT_RANKS : 0;
+}
+static inline int ps_moment_rank(int64_t ns) { return ns > 0 ? (int)(ns % PS_MOMENT_RANKS) : -1; }
+
 static inline int64_t ps_later(int64_t a_ns, int64_t b_ns) { return a_ns > b_ns ? a_ns : b_ns; }
 // Seconds of now_seconds() as nanoseconds.
 static inline int64_t ps_clock_ns(double seconds) { return (int64_t)(seconds * 1e9); }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "ps/net/rejoin.h"
+#include "ps/standstill.h"
 #include "ps/timing.h"
 #include "ps/trust/trust.h"
 #include "ps/waiting.h"
@@ -125,12 +126,19 @@ static int fail_refused(const struct ps_login *l, enum net_refusal why) {
     return -1;
 }
 
+// A moment of waiting, less what this process stood still itself.
+static double waited_since(double start, struct standstill *still, double deadline_s) {
+    double now = now_seconds();
+    return standstill_moved(start, standstill_turn(still, deadline_s, now), now);
+}
+
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
+    struct standstill still = {0};
     double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
     enum net_refusal refused = NET_NOT_REFUSED;
     int repeats = -1;
-    while (now_seconds() - start < deadline_s) {
+    while (now_seconds() - (start = waited_since(start, &still, deadline_s)) < deadline_s) {
         struct net_message m;
         say_waiting(l, id, &waiting, "the scheduler");
         if (repeats < 0 || now_seconds() - said > rto_backoff(HELLO_FIRST_S, repeats, HELLO_EVERY_S)) {
@@ -172,8 +180,6 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
     return -1;
 }
 
-// Waits somewhat longer than the scheduler, which names who is missing at its deadline: its message must
-// arrive.
 struct roster *ps_read_start(const struct ps_role_options *role, int shards, const struct ps_frame *frame) {
     struct roster *r = roster_read(frame->data, frame->bytes, shards, role->config->workers);
     if (!r)
@@ -184,8 +190,9 @@ struct roster *ps_read_start(const struct ps_role_options *role, int shards, con
 
 struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
+    struct standstill still = {0};
     double start = now_seconds(), said = 0, deadline_s = 1.25 * ps_deadline_s(l->role->config);
-    while (now_seconds() - start < deadline_s) {
+    while (now_seconds() - (start = waited_since(start, &still, deadline_s)) < deadline_s) {
         struct net_message m;
         say_waiting(l, id, &waiting, "the other workers and the servers of the job");
         // Says that this role lives, too; and once the job has started, START is the answer.
@@ -196,8 +203,8 @@ struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
         int rc = next(l, id, &m);
         if (rc < 0) return NULL;
         if (rc == 0) continue;
-        // The step in hand has to end first: that may take its time.
-        if (m.header.kind == WIRE_WELCOME && id->life > 1) start = now_seconds();
+        // It lives, and says itself when it has waited for others, for a step or for files for too long.
+        if (m.header.kind == WIRE_WELCOME || m.header.kind == WIRE_HEARTBEAT_ACK) start = now_seconds();
         bool started = m.header.kind == WIRE_START && m.frame;
         struct roster *roster = started ? ps_read_start(l->role, l->shards, m.frame) : NULL;
         if (started) {

@@ -11,6 +11,7 @@
 
 #include "ps/net/curve.h"
 #include "ps/net/zap.h"
+#include "ps/trust/descriptors.h"
 #include "shared/core/error.h"
 
 // How long messages may still leave to a peer whose connection ends before the socket does. A connection
@@ -31,6 +32,8 @@
 #define REDIAL_S 0.25
 
 #define BIND_AGAIN_US 20000
+
+#define ZMQ_OWN_THREADS 1  // beside those that move payloads: it closes sockets
 
 struct net {
     void *context;
@@ -58,6 +61,13 @@ struct net_frame {
     zmq_msg_t msg;
 };
 
+// libzmq starts its threads with the first socket, and ends the process where it cannot.
+static int start_threads(void *context, int io_threads) {
+    if (threads_claim(io_threads + ZMQ_OWN_THREADS) != 0) return -1;
+    void *first = zmq_socket(context, ZMQ_PAIR);
+    return first ? zmq_close(first) : fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
+}
+
 struct net *net_create(const struct net_options *o) {
     struct net *n = xcalloc(1, sizeof *n);
     n->o = *o;
@@ -71,6 +81,7 @@ struct net *net_create(const struct net_options *o) {
     zmq_ctx_set(n->context, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
     mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
+    if (start_threads(n->context, o->io_threads > 1 ? o->io_threads : 1) != 0) net_destroy(&n, 0);
     return n;
 }
 
@@ -316,15 +327,41 @@ static void let_go(void *data, void *hint) {
     atomic_fetch_sub((_Atomic int *)hint, 1);
 }
 
-static int payload_part(zmq_msg_t *msg, const struct ps_message *m) {
+// A payload's copy: the transport's until it is sent.
+struct copy {
+    struct wire_count *wire;
+    size_t bytes;
+    char data[];
+};
+
+static void copy_let_go(void *data, void *hint) {
+    (void)data;
+    struct copy *c = hint;
+    atomic_fetch_sub(&c->wire->copied, c->bytes);
+    free(c);
+}
+
+static struct copy *copy_of(struct wire_count *wire, const struct ps_message *m) {
+    struct copy *c = malloc(sizeof *c + m->bytes);
+    if (!c) return NULL;
+    *c = (struct copy){.wire = wire, .bytes = m->bytes};
+    memcpy(c->data, m->payload, m->bytes);
+    uint64_t now = atomic_fetch_add(&wire->copied, m->bytes) + m->bytes,
+             most = atomic_load(&wire->copied_peak);
+    while (now > most && !atomic_compare_exchange_weak(&wire->copied_peak, &most, now)) continue;
+    return c;
+}
+
+static int payload_part(struct wire_count *wire, zmq_msg_t *msg, const struct ps_message *m) {
     if (m->inflight) {
         if (zmq_msg_init_data(msg, (void *)m->payload, m->bytes, let_go, m->inflight) != 0) return -1;
         atomic_fetch_add(m->inflight, 1);
         return 0;
     }
-    if (zmq_msg_init_size(msg, m->bytes) != 0) return -1;
-    memcpy(zmq_msg_data(msg), m->payload, m->bytes);
-    return 0;
+    struct copy *c = copy_of(wire, m);
+    if (c && zmq_msg_init_data(msg, c->data, m->bytes, copy_let_go, c) == 0) return 0;
+    if (c) copy_let_go(NULL, c);
+    return -1;
 }
 
 bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m) {
@@ -344,7 +381,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     bool pays = wire_is_payload(&m->header), copies = wire_is_replica(&m->header);
     if (m->bytes) {
         zmq_msg_t msg;
-        if (payload_part(&msg, m) != 0) {
+        if (payload_part(wire, &msg, m) != 0) {
             zmq_send(s->socket, "", 0, ZMQ_DONTWAIT);  // ends the message; the receiver drops it
             return false;
         }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "ps/net/net.h"
+#include "ps/standstill.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -17,18 +18,13 @@ struct pulse {
     struct net_socket *scheduler;
     int quit_fd;
     pthread_t thread;
-    uint64_t seen_turns;
-    double seen_s;
+    struct turning turning;
 };
 
 // Whether the thread that must turn does, or has not begun.
 static bool turns(struct pulse *p, double now) {
     uint64_t n = p->o.turns ? atomic_load(p->o.turns) : 0;
-    if (n != p->seen_turns || n == 0) {
-        p->seen_turns = n;
-        p->seen_s = now;
-    }
-    return now - p->seen_s <= ps_deadline_s(p->o.role->config);
+    return turning_stood(&p->turning, n, 0, now) <= ps_deadline_s(p->o.role->config);
 }
 
 static void *pulse_main(void *arg) {
@@ -59,7 +55,7 @@ struct pulse *pulse_start(const struct pulse_options *o) {
     if (p->net) p->scheduler = net_dealer(p->net, &scheduler);
     int rc = p->scheduler ? pthread_create(&p->thread, NULL, pulse_main, p) : -1;
     if (rc == 0) return p;
-    if (p->scheduler) fail("cannot start the thread of the heartbeats");
+    if (p->scheduler) fail("cannot start the thread of the heartbeats: " ERROR_RAISE_THREADS);
     pulse_free(p);
     return NULL;
 }

@@ -102,12 +102,15 @@ static void become_myself(uint64_t incarnation, int times) {
 int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char *why) {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // never unlocked by who begins anew
     const struct again before = left_here();
-    int restarts = o->config->recovery.restart;
+    const struct config *c = o->config;
+    int restarts = c->recovery.restart;
+    // The scheduler counts; each member can begin one login more with every restart.
+    long most = (long)restarts * (c->workers + c->ps.servers + 2);
     if (!restarts)
         return fail(
             "%s: the job begins anew, and this role knows no restarts: give every role the same --restart N",
             why);
-    if (before.times >= restarts) return fail("%s; all restarts are used up (--restart %d)", why, restarts);
+    if (before.times >= most) return fail("%s; all restarts are used up (--restart %d)", why, restarts);
     pthread_mutex_lock(&one);
     bool supervised = stop_supervised();
     if (o->say_waiting) info("%s: logging in again at %s", why, o->scheduler);

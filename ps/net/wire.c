@@ -14,7 +14,7 @@ const char *wire_kind_name(enum wire_kind k) {
         "decision",      "report",   "step_done",  "gather",   "gather_done",    "goodbye",
         "goodbye_ack",   "shutdown", "abort",      "rollback", "arrived",        "set",
         "join",          "joined",   "replicate",  "rescue",   "replicate_ack",  "pull_sent",
-        "snapshot_sent", "pulse",    "member"};
+        "snapshot_sent", "pulse",    "member",     "take",     "taken"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -51,7 +51,9 @@ uint64_t wire_place_bytes(const struct wire_header *h) { return h->flags & WIRE_
     X(lr)               \
     X(loss_scale)       \
     X(clip)             \
-    X(grad_scale) X(loss) X(norm) X(ready_ns) X(peers_ready_ns) X(clock) X(epoch) X(mask) X(life) X(ask)
+    X(grad_scale)       \
+    X(loss)             \
+    X(norm) X(ready_ns) X(peers_ready_ns) X(clock) X(epoch) X(mask) X(life) X(ask) X(heard) X(said) X(batch)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 
@@ -101,6 +103,7 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     if (p->rank < -1 || p->rank > 1 << 20 || p->thread > 1 << 16 || p->key > INT32_MAX) return -1;
     // What follows a step or a version, and differences and sums of two moments, stay in range.
     if (p->step < 0 || p->step > INT64_MAX >> 2 || p->version < 0 || p->version > INT64_MAX >> 2) return -1;
+    if (p->batch < 0 || p->batch > INT64_MAX >> 2) return -1;
     if (p->staleness < 0 || p->staleness > INT64_MAX >> 2) return -1;
     if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
     if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;

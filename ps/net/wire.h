@@ -3,6 +3,7 @@
 //
 //     worker -> scheduler   HELLO HEARTBEAT PULSE REPORT GATHER GOODBYE ABORT
 //     server -> scheduler   HELLO HEARTBEAT PULSE GOODBYE ABORT RESCUE shard -> scheduler  HELLO SHARD_SUM
+//     worker -> scheduler   TAKE          scheduler -> worker  TAKEN      where workers run ahead of each other
 //     worker -> scheduler   JOIN          scheduler -> worker  JOINED     } --elastic
 //     shard -> scheduler    ARRIVED       scheduler -> shard   SET MEMBER }
 //     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT ROLLBACK
@@ -23,7 +24,8 @@
 //     REPLICATE lost    REPLICATE (empty, ask n) ->  REPLICATE_ACK (MISSING, ask n) ->  REPLICATE
 //     PULL_REPLY lost   PULL (AGAIN, ask n)  -->  PULL_SENT (ask n): it left before  -->  PULL (MISSING)  -->  PULL_REPLY
 // Each peer's messages arrive in the order in which they were sent, where they arrive: what such an answer overtakes
-// is lost. On a link that is slow, not lossy, no payload travels twice.
+// is lost. On a link that is slow, not lossy, no payload travels twice. One question is about all that is open between the
+// two: its answer counts what each has had of the other, and only where something is missing follow questions about the rest.
 #ifndef STARRING_PS_NET_WIRE_H
 #define STARRING_PS_NET_WIRE_H
 
@@ -47,11 +49,11 @@ enum wire_kind {
     WIRE_ATTACHED,       // seq text(the server's segment; "": nothing is shared) flags(HELD: text is why not)
     WIRE_INIT,           // key seq ask; payload fp32 masters; none: whether they have come
     WIRE_INIT_ACK,       // key seq ask flags(MISSING: they have not; HELD: not its replica yet)
-    WIRE_PUSH,  // key step version lr grad_scale flags(SKIP, KEEP, CREW, PULLS: seq and into as of a PULL of
+    WIRE_PUSH,  // key step version batch lr grad_scale flags(SKIP, KEEP, CREW, PULLS: seq and into as of a PULL of
                 // step+1) ready ask; payload gradient of the run's dtype
-    WIRE_PUSH_ACK,    // key step staleness ask flags(HELD: arrived, its turn has not come; MISSING: not
-                      // arrived) peers_ready
-    WIRE_PULL,        // key step(wanted) seq into ask flags(FINAL; AGAIN; MISSING: the answer has not come)
+    WIRE_PUSH_ACK,  // key step staleness ask flags(HELD: arrived, its turn has not come; MISSING: not
+                    // arrived) peers_ready
+    WIRE_PULL,  // key step(wanted) seq into ask flags(FINAL, with it KEEP; AGAIN; MISSING: the answer has not come)
     WIRE_PULL_REPLY,  // key step version seq staleness(of the push before) flags(FINAL) peers_ready; payload
                       // weights of the run's dtype
     WIRE_SNAPSHOT,    // key version(the first that will do) seq ask flags(AGAIN MISSING: as of a PULL)
@@ -84,6 +86,9 @@ enum wire_kind {
     WIRE_SNAPSHOT_SENT,  // key seq ask
     WIRE_PULSE,          // the sender lives; no answer (ps/net/pulse.h)
     WIRE_MEMBER,  // of the scheduler to the shards: key(worker) seq(its incarnation) life: it may come to them now
+    // One budget of batches (ps/scheduler/budget.h):
+    WIRE_TAKE,  // step seq(the sender's steps that are acknowledged); the first: version values(what is done already)
+    WIRE_TAKEN,  // step batch flags(FINAL: none is left; batch is how many were handed out)
     WIRE_KINDS
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
@@ -125,6 +130,7 @@ struct wire_header {
     uint64_t job, incarnation, manifest;
     int32_t key;
     int64_t step, version;
+    int64_t batch;  // of the job's budget (ps/batches.h)
     uint64_t seq;
     int64_t staleness;
     uint32_t flags;
@@ -132,10 +138,13 @@ struct wire_header {
     uint64_t mask;                      // bit w: worker w
     uint32_t life;                      // of the sender's rank: 1, 2, ..; 0: nobody takes another's place
     uint32_t ask;                       // number of a question about a key; its answer has the same
+    // Of an answer: messages about keys (INIT, PUSH, PULL and their answers) that its sender has had of the receiver, and
+    // has sent to it, this one among them. What has left before and is not among them is lost. said 0: not counted.
+    uint64_t heard, said;
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
-    // sender's own part could have left. peers_ready_ns: the latest ready_ns of all that the answer needed: who
+    // sender's own part could have left; of a worker's push and report with its rank (ps_moment_of). peers_ready_ns: the latest ready_ns of all that the answer needed: who
     // waited for it before that moment waited for a peer, and after it for the transfer.
     int64_t ready_ns, peers_ready_ns;
     uint64_t clock;  // ps_clock_id of the sender

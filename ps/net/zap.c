@@ -94,7 +94,8 @@ struct zap *zap_start(void *context, const struct ps_trust *trust, const char *t
         good = error == 0;
     }
     if (good) return z;
-    fail("nobody can be asked who may join: %s", zmq_strerror(error));
+    fail("nobody can be asked who may join: %s%s", zmq_strerror(error),
+         error == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     if (z->socket) zmq_close(z->socket);
     free(z);
     return NULL;

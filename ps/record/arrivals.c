@@ -14,7 +14,8 @@
 struct key_arrivals {
     struct arrival *all;  // (count)
     int64_t count, room;
-    uint32_t *places;  // (workers, steps) of what was read: where in all
+    // Of what was read: where in all a worker's pushes are, one worker behind the other; where each begins (workers + 1).
+    uint32_t *places, *first;
 };
 
 struct arrivals {
@@ -22,7 +23,8 @@ struct arrivals {
     struct key_arrivals *keys;  // (map->count); those of other shards stay empty
 };
 
-#define WORDS_BYTES 16  // of an arrival, as a rule; at most 31
+#define WORDS_BYTES 24  // of an arrival, as a rule
+#define WORDS_MOST  44
 static_assert(sizeof(struct key_arrivals) <= ARRIVALS_KEY_BYTES, "counted before the run");
 
 int64_t arrivals_bytes(int64_t pushes, bool replay) {
@@ -46,6 +48,7 @@ void arrivals_destroy(struct arrivals **at) {
     for (int key = 0; key < a->o.map->count; key++) {
         free(a->keys[key].all);
         free(a->keys[key].places);
+        free(a->keys[key].first);
     }
     free(a->keys);
     free(a);
@@ -68,13 +71,20 @@ const struct arrival *arrivals_at(const struct arrivals *a, int key, int64_t i) 
 
 const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker, int64_t step) {
     const struct key_arrivals *k = &a->keys[key];
-    if (step < 0 || step >= a->o.steps || worker >= a->o.workers) return NULL;
-    return &k->all[k->places[worker * a->o.steps + step]];
+    if (!k->first || step < 0 || worker >= a->o.workers) return NULL;
+    return step < k->first[worker + 1] - k->first[worker] ? &k->all[k->places[k->first[worker] + step]]
+                                                          : NULL;
+}
+
+int64_t arrivals_batch(const struct arrivals *a, int worker, int64_t step) {
+    const struct arrival *x = NULL;
+    for (int key = 0; key < a->o.map->count && !x; key++) x = arrivals_of(a, key, worker, step);
+    return x ? x->batch : -1;
 }
 
 // ---------------------------------------------------------------- writing
 static void write_head(FILE *f, const struct arrivals_options *o) {
-    fprintf(f, "starring arrivals 1 shard %d workers %d steps %lld manifest %016llx (%s)\n", o->shard,
+    fprintf(f, "starring arrivals 2 shard %d workers %d steps %lld manifest %016llx (%s)\n", o->shard,
             o->workers, (long long)o->steps, (unsigned long long)o->manifest->hash, o->manifest->text);
 }
 
@@ -93,7 +103,7 @@ int arrivals_write(const struct arrivals *a, const char *dir) {
         if (a->o.map->parts[key].shard != a->o.shard) continue;
         fprintf(f, "key %d:", key);
         for (int64_t i = 0; i < k->count; i++) {
-            fprintf(f, " %d@%u", k->all[i].worker, k->all[i].version);
+            fprintf(f, " %d#%lld@%u", k->all[i].worker, (long long)k->all[i].batch, k->all[i].version);
             if (k->all[i].staleness) fprintf(f, "+%u", k->all[i].staleness);
         }
         fputc('\n', f);
@@ -118,35 +128,50 @@ static int refuse(const struct reading *r, const char *why) {
                 r->path, r->line, why);
 }
 
-// WORKER@VERSION[+STALENESS], digits alone. NULL: it is none; else behind it.
+// WORKER#BATCH@VERSION[+STALENESS], digits alone. NULL: it is none; else behind it.
 static const char *read_arrival(const char *at, struct arrival *x) {
-    uint64_t number[3] = {0};
-    for (int i = 0; i < 3; i++) {
+    uint64_t number[4] = {0};
+    for (int i = 0; i < 4; i++) {
         int digits = 0;
         for (; isdigit((unsigned char)*at) && digits < 10; digits++)
             number[i] = number[i] * 10 + (uint64_t)(*at++ - '0');
         if (!digits || number[i] > UINT32_MAX / 2) return NULL;
-        if (i < 2 && *at != "@+"[i]) break;
-        if (i < 2) at++;
-        if (i == 0 && !isdigit((unsigned char)*at)) return NULL;
+        if (i < 3 && *at != "#@+"[i]) {
+            if (i < 2) return NULL;
+            break;
+        }
+        if (i < 3) at++;
     }
-    *x = (struct arrival){(int32_t)number[0], (uint32_t)number[1], (uint32_t)number[2]};
+    *x = (struct arrival){(int32_t)number[0], (uint32_t)number[2], (uint32_t)number[3], (int64_t)number[1]};
     return *at == ' ' || !*at ? at : NULL;
 }
 
 // What any run does: versions grow by one or, where a push was skipped, not at all; a worker computes on weights
 // that hold its own last push.
-static int check_arrival(const struct reading *r, struct key_arrivals *k, const struct arrival *x,
-                         uint32_t *done, uint32_t *own) {
+static int check_arrival(const struct reading *r, struct key_arrivals *k, const struct arrival *x, bool *had,
+                         uint32_t *own) {
     const struct arrival *before = k->count ? &k->all[k->count - 1] : NULL;
     uint32_t now = x->version + x->staleness, last = before ? before->version + before->staleness : 0;
     if (x->worker >= r->a->o.workers) return refuse(r, "names a worker that the run does not have");
-    if (done[x->worker] >= r->a->o.steps)
-        return refuse(r, "has more pushes of a worker than the run has steps");
+    if (x->batch >= k->room || had[x->batch])
+        return refuse(r, "has a batch twice, or one that the run does not have");
+    had[x->batch] = true;
     if (now < last || now > last + (before != NULL))
         return refuse(r, "has versions that do not follow each other");
     if (x->version < own[x->worker]) return refuse(r, "has a push on weights older than its worker's last");
     return 0;
+}
+
+// Where each worker's pushes are.
+static void find_places(struct key_arrivals *k, int workers) {
+    k->first = xcalloc((unsigned long)workers + 1, sizeof *k->first);
+    k->places = xcalloc((unsigned long)k->count, sizeof *k->places);
+    for (int64_t i = 0; i < k->count; i++) k->first[k->all[i].worker + 1]++;
+    for (int w = 0; w < workers; w++) k->first[w + 1] += k->first[w];
+    uint32_t *next = xcalloc((unsigned long)workers, sizeof *next);
+    memcpy(next, k->first, (size_t)workers * sizeof *next);
+    for (int64_t i = 0; i < k->count; i++) k->places[next[k->all[i].worker]++] = (uint32_t)i;
+    free(next);
 }
 
 static int read_key(const struct reading *r, const char *text, int wanted) {
@@ -157,27 +182,26 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
     if (key != wanted) return refuse(r, "is of another key than the shard's next one");
     struct key_arrivals *k = &a->keys[key];
     unsigned long workers = (unsigned long)a->o.workers;
-    uint32_t *done = xcalloc(workers, sizeof *done), *own = xcalloc(workers, sizeof *own);
     // Exactly so many: whoever has fewer or more is refused.
     k->room = (int64_t)workers * a->o.steps;
-    k->places = xcalloc((unsigned long)k->room, sizeof *k->places);
     k->all = xcalloc((unsigned long)k->room, sizeof *k->all);
+    uint32_t *own = xcalloc(workers, sizeof *own);
+    bool *had = xcalloc((unsigned long)k->room, sizeof *had);
     for (const char *at = text + used; *at == ' ' && !rc;) {
         struct arrival x;
         if (!(at = read_arrival(at + 1, &x))) {
-            rc = refuse(r, "is torn: WORKER@VERSION+STALENESS was expected");
+            rc = refuse(r, "is torn: WORKER#BATCH@VERSION+STALENESS was expected");
             break;
         }
-        if ((rc = check_arrival(r, k, &x, done, own))) break;
-        k->places[x.worker * a->o.steps + done[x.worker]++] = (uint32_t)k->count;
+        if ((rc = check_arrival(r, k, &x, had, own))) break;
         own[x.worker] = x.version + x.staleness;  // one more unless it was skipped, which the next one tells
         arrivals_note(a, key, &x);
     }
-    for (int w = 0; w < a->o.workers && !rc; w++)
-        if (done[w] < a->o.steps)
-            rc = refuse(r, "has fewer pushes of a worker than the run has steps: torn, or interrupted");
-    free(done);
+    if (!rc && k->count < k->room)
+        rc = refuse(r, "has fewer pushes than the run has batches: torn, or interrupted");
+    if (!rc) find_places(k, a->o.workers);
     free(own);
+    free(had);
     return rc;
 }
 
@@ -185,7 +209,7 @@ static int read_head(const struct reading *r, const char *text) {
     const struct arrivals_options *o = &r->a->o;
     char *wanted = NULL;
     size_t size = 0;
-    if (strncmp(text, "starring arrivals 1 ", 20) != 0) return refuse(r, "is no head of recorded arrivals");
+    if (strncmp(text, "starring arrivals 2 ", 20) != 0) return refuse(r, "is no head of recorded arrivals");
     FILE *f = open_memstream(&wanted, &size);
     if (!f) return fail("%s: out of memory", r->path);
     write_head(f, o);
@@ -232,7 +256,7 @@ static int read_all(struct reading *r, char *text) {
 // A longer file is of another run.
 static size_t words_at_most(const struct arrivals_options *o) {
     int64_t keys = o->map->shard_keys[o->shard], pushes = size_times(o->workers, o->steps);
-    return (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, 31), 32)), 8192);
+    return (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, WORDS_MOST), 32)), 8192);
 }
 
 struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir) {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +10,8 @@
 
 #include "kernels/queue/clock.h"
 #include "ps/codec/push_code.h"
+#include "ps/record/study_log.h"
 #include "shared/core/error.h"
-#include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
 
 struct tally {
@@ -26,12 +25,9 @@ struct study {
     struct tally *units;  // (units)
     struct tally points[STUDY_POINTS];
     int64_t *pushed;  // (map->count)
-    FILE *log;
+    struct study_log *log;
     char *path;
-    // The first line that could not be written, which may be torn: nothing is written behind it.
-    int64_t lost_step;   // whose it was
-    _Atomic int failed;  // its errno, set behind lost_step
-    bool told;           // the main thread's
+    bool told;  // that lines of it are lost; the main thread's
 };
 
 struct study *study_create(const struct study_options *o) {
@@ -41,7 +37,7 @@ struct study *study_create(const struct study_options *o) {
     s->pushed = xcalloc((unsigned long)o->map->count, sizeof *s->pushed);
     if (!o->dir) return s;
     s->path = xasprintf("%s/ranks/updates-%d.jsonl", o->dir, o->shard);
-    s->log = file_create_stream(s->path);
+    s->log = study_log_open(s->path);
     if (s->log) return s;
     fail("--log-updates: %s cannot be written: %s", s->path, strerror(errno));
     study_destroy(&s);
@@ -51,7 +47,8 @@ struct study *study_create(const struct study_options *o) {
 void study_destroy(struct study **at) {
     struct study *s = *at;
     if (!s) return;
-    if (s->log) fclose(s->log);
+    int64_t step;
+    if (s->log) study_log_close(&s->log, &step);
     free(s->path);
     free(s->units);
     free(s->pushed);
@@ -78,25 +75,24 @@ static void log_push(struct study *s, const struct wire_header *h, const void *g
     double norm = norm_of(s, h, grad, p->end - p->begin);
     char text[32] = "null";
     if (isfinite(norm)) snprintf(text, sizeof text, "%.9g", norm);
-    errno = ENOSPC;  // what a short write means
-    int rc = fprintf(s->log,
-                     "{\"worker\":%d,\"unit\":\"%s\",\"key\":%d,\"step\":%lld,\"version\":%lld,\"tau\":%llu,"
-                     "\"norm\":%s,\"time_ns\":%lld}\n",
-                     h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1,
-                     (long long)h->version, (unsigned long long)tau, text, (long long)queue_now_ns());
-    if (rc > 0) return;
-    s->lost_step = h->step + 1;
-    atomic_store(&s->failed, errno);
+    char *line = xasprintf(
+        "{\"worker\":%d,\"unit\":\"%s\",\"key\":%d,\"step\":%lld,\"batch\":%lld,\"version\":%lld,\"tau\":%llu,"
+        "\"norm\":%s,\"time_ns\":%lld}\n",
+        h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1, (long long)h->batch,
+        (long long)h->version, (unsigned long long)tau, text, (long long)queue_now_ns());
+    study_log_add(s->log, line, h->step + 1);
+    free(line);
 }
 
 void study_tell(struct study *s) {
-    int error = s ? atomic_load(&s->failed) : 0;
-    if (!error || s->told) return;
+    int64_t step = 0;
+    int error = s && s->log && !s->told ? study_log_lost(s->log, &step) : 0;
+    if (!error) return;
     s->told = true;
     fail(
         "--log-updates: %s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit "
         "status %d",
-        s->path, strerror(error), (long long)s->lost_step, EXIT_RUN_FAILED);
+        s->path, strerror(error), (long long)step, EXIT_RUN_FAILED);
 }
 
 void study_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau) {
@@ -105,7 +101,7 @@ void study_push(struct study *s, const struct wire_header *h, const void *grad, 
     if (point >= STUDY_POINTS) point = STUDY_POINTS - 1;
     count(&s->units[s->o.map->parts[h->key].unit], tau, number + 1);
     count(&s->points[point], tau, number + 1);
-    if (s->log && !atomic_load(&s->failed)) log_push(s, h, grad, tau);
+    if (s->log) log_push(s, h, grad, tau);
 }
 
 void study_begin(struct study *s, int key, int64_t pushes) { s->pushed[key] = pushes; }
@@ -131,13 +127,12 @@ static cJSON *tally_json(const struct tally *t, const char *unit) {
 static int end_log(struct study *s) {
     if (!s->log) return 0;
     study_tell(s);
-    bool closed = fclose(s->log) == 0;
-    s->log = NULL;
-    int error = atomic_load(&s->failed);
-    if (error)
-        return fail("--log-updates: %s: its lines from step %lld on are missing: %s", s->path,
-                    (long long)s->lost_step, strerror(error));
-    return closed ? 0 : fail("--log-updates: %s: cannot write: %s", s->path, strerror(errno));
+    int64_t step = 0;
+    int error = study_log_close(&s->log, &step);
+    if (!error) return 0;
+    if (!step) return fail("--log-updates: %s: cannot write: %s", s->path, strerror(error));
+    return fail("--log-updates: %s: its lines from step %lld on are missing: %s", s->path, (long long)step,
+                strerror(error));
 }
 
 int study_write(struct study *const *all, int shards, const char *dir, int rank) {

@@ -1,7 +1,7 @@
 // What a server finds out about staleness beyond a histogram: by unit, over time, and on request a line for each push.
 //
 // Ownership   One of a shard's, used by its thread while the job runs, then by the server's main thread. The log is
-//             written as it comes, to DIR/ranks/updates-SHARD.jsonl: what is in memory does not grow.
+//             written as it comes, to DIR/ranks/updates-SHARD.jsonl, by another thread (study_log.h).
 // Time        A point of the series stands for as many pushes of each key in turn as make STUDY_POINTS of the run.
 #ifndef STARRING_PS_RECORD_STUDY_H
 #define STARRING_PS_RECORD_STUDY_H

@@ -64,7 +64,7 @@ bool chain_answered(struct server_core *c, const struct wire_header *h) {
     if (loads) {
         const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
         k->load_kept = h->seq;
-        port_tell(&c->o.port, 0, &r);
+        tell_worker(c, 0, &(struct ps_message){.header = r});
         return false;
     }
     k->chain.kept = true;

@@ -135,7 +135,7 @@ void rescue_part_asked(struct rescue_part **at, const struct rescue_part_options
     p->running = pthread_create(&p->tid, NULL, leave_parts, p) == 0;
     if (p->running) return;
     atomic_store(&p->idle, 1);
-    fail("cannot start a thread that writes this server's state");
+    fail("cannot start a thread that writes this server's state: " ERROR_RAISE_THREADS);
 }
 
 bool rescue_part_failed(struct rescue_part *p, struct wire_header *answer) {

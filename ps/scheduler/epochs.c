@@ -42,9 +42,9 @@ void epochs_retire(struct epochs *e, uint64_t incarnation) {
 
 bool epochs_left(const struct epochs *e) { return e->used < e->o.restarts; }
 
-void epochs_next(struct epochs *e, const char *why) {
+void epochs_next(struct epochs *e, const char *why, bool free) {
     e->epoch++;
-    e->used++;
+    e->used += !free;
     e->job = e->o.job(e->o.ctx);
     snprintf(e->why, sizeof e->why, "%s", why);
 }

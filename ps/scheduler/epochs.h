@@ -53,8 +53,8 @@ void epochs_retire(struct epochs *e, uint64_t incarnation);
 void epochs_former(struct epochs *e, uint64_t incarnation);
 bool epochs_retired(const struct epochs *e, uint64_t incarnation);
 bool epochs_left(const struct epochs *e);
-// The next one begins, because of why.
-void epochs_next(struct epochs *e, const char *why);
+// The next one begins, because of why; it takes a restart, unless it is free.
+void epochs_next(struct epochs *e, const char *why, bool free);
 // What those of an earlier epoch are told.
 struct wire_header epochs_rollback(const struct epochs *e);
 

@@ -17,9 +17,11 @@ void launcher_link_lost(const struct launcher_link *l, int pid, const char *name
     say(l, line);
 }
 
-void launcher_link_alive(const struct launcher_link *l) {
-    char line[40];
-    snprintf(line, sizeof line, "alive %d\n", (int)getpid());
+void launcher_link_life(const struct launcher_link *l) { say(l, "life\n"); }
+
+void launcher_link_alive(const struct launcher_link *l, int64_t steps) {
+    char line[64];
+    snprintf(line, sizeof line, "alive %d %lld\n", (int)getpid(), (long long)steps);
     say(l, line);
 }
 

@@ -1,5 +1,6 @@
 #include "ps/scheduler/membership.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "ps/standstill.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 
 #define SHUTDOWN_EVERY_S 0.2
 
@@ -187,6 +189,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
         m->joins = c->started && ps_elastic(c->o.config);
         m->news_s = 0;
     }
+    if (!m->present) c->came_s = now;
     m->present = true;
     m->incarnation = h->incarnation;
     m->pid = h->key;
@@ -244,25 +247,48 @@ void membership_goodbye(struct membership *c, int i) {
 }
 
 // ---------------------------------------------------------------- time
+// The epoch begins without these workers, where they may come and go: a new one of a job that has begun before, when half
+// the deadline is over. Whoever comes later joins.
+static bool begins_without(const struct membership *c, double now) {
+    int workers = 0;
+    if (!ps_elastic(c->o.config) || !c->epochs || !c->epochs->why[0]) return false;
+    if (now - c->o.start_s <= ps_lost_s(c->o.config)) return false;
+    for (int i = 0; i < c->count; i++) {
+        if (!c->m[i].present && (i == 0 || i >= c->workers)) return false;
+        workers += i < c->workers && c->m[i].present;
+    }
+    return workers >= c->o.config->recovery.elastic_min;
+}
+
+static int begin(struct membership *c, double now) {
+    int rc = c->o.starts ? c->o.starts(c->o.starts_ctx, c->epochs, &c->start, c->error) : 0;
+    if (rc != 0) return rc < 0 ? -1 : 0;
+    c->started = true;
+    for (int i = 0; i < c->count; i++) {
+        c->m[i].seen_s = now;
+        if (c->m[i].present)
+            send_start(c, i, false);
+        else
+            c->m[i].life = 1;  // of the process that is missing: another one's is the next
+    }
+    return 0;
+}
+
 static int login_tick(struct membership *c, double now) {
     struct member_names missing = {.count = 0};
     for (int i = 0; i < c->count; i++)
         if (!c->m[i].present) member_names_add(c, &missing, i);
-    if (!missing.count) {
-        if (c->o.starts && c->o.starts(c->o.starts_ctx, c->epochs, &c->start, c->error) != 0) return -1;
-        c->started = true;
-        for (int i = 0; i < c->count; i++) {
-            c->m[i].seen_s = now;
-            send_start(c, i, false);
-        }
-        return 0;
-    }
-    if (now - c->o.start_s <= ps_deadline_s(c->o.config)) return 0;
+    if (!missing.count || begins_without(c, now)) return begin(c, now);
+    if (now - fmax(c->o.start_s, c->came_s) <= ps_deadline_s(c->o.config)) return 0;
     const char *why = c->epochs ? c->epochs->why : "", *refused = c->refused;
+    char names[150], cause[120], said[110];
     c->late = true;
-    return core_fail(c->error, "login: %s did not come within %lld ms%s%.120s%s%.120s", missing.text,
-                     (long long)c->o.config->ps.deadline_ms, *why ? "; before, " : "", why,
-                     *refused ? "; refused was: " : "", refused);
+    return core_fail(
+        c->error,
+        "login: %s did not come within %lld ms (parameter_server.deadline_ms) of the last that came%s%s%s%s",
+        text_words(names, sizeof names, missing.text), (long long)c->o.config->ps.deadline_ms,
+        *why ? "; before, " : "", text_words(cause, sizeof cause, why), *refused ? "; refused was: " : "",
+        text_words(said, sizeof said, refused));
 }
 
 // How far member i is known to be, at least the job's step. Where workers are alone there are no rounds, and
@@ -290,10 +316,10 @@ static int lost_tick(struct membership *c, int64_t step, double now) {
         c->lost = i;
         member_name(c, i, name);
         if (!c->started || c->closing)
-            return core_fail(c->error, "%s was lost %s: silent for %.1f s%s", name,
+            return core_fail(c->error, "%s was lost %s: silent for %.1f s%s" PS_LOST_KEY, name,
                              c->closing ? "while the job closed, after its last step" : "during login",
                              now - m->seen_s, process_of(m, process));
-        return core_fail(c->error, "%s was lost at step %lld: silent for %.1f s%s", name,
+        return core_fail(c->error, "%s was lost at step %lld: silent for %.1f s%s" PS_LOST_KEY, name,
                          (long long)step_of(c, i, step), now - m->seen_s, process_of(m, process));
     }
     return 0;
@@ -320,6 +346,9 @@ void membership_hold(struct membership *c) { c->held = true; }
 
 void membership_excuse(struct membership *c, double excused_s, double now) {
     for (int i = 0; i < c->count; i++) c->m[i].seen_s = standstill_moved(c->m[i].seen_s, excused_s, now);
+    // Nor was it the time of those who are still to come.
+    c->o.start_s = standstill_moved(c->o.start_s, excused_s, now);
+    c->came_s = standstill_moved(c->came_s, excused_s, now);
 }
 
 int membership_tick(struct membership *c, int64_t step, double now) {

@@ -3,7 +3,7 @@
 //
 //     absent --HELLO: manifest equal? rank free?--> present --GOODBYE, or silent for too long--> gone
 //                     (a rank that is taken, by another process: scheduler_core.c knows what that means)
-//     all present       --> started: START to all
+//     all present       --> started: START to all (--elastic, a new epoch: after a while MIN workers are enough)
 //     all workers gone  --> closing: SHUTDOWN to the servers until each has said GOODBYE --> done; one that falls silent
 //     before is lost
 //
@@ -41,12 +41,15 @@ struct scheduler_options {
     double start_s;          // now, at creation
     struct ps_port port;     // peers: member numbers, PEER_SENDER
     struct epoch_options epochs;
-    // All are there. Writes what START names: the checkpoint to go on from ("": none) and its step. 0, or -1 with
-    // error written. NULL: nothing is gone on from.
+    // All are there. Writes what START names: the checkpoint to go on from ("": none) and its step. 0; 1: it is not known
+    // yet, and asked for again; or -1 with error written. NULL: nothing is gone on from.
     int (*starts)(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]);
     void *starts_ctx;
     struct rescue_port rescue;
     struct absence_port absent;
+    // A replay: the batch that worker's `step` had (ps/scheduler/budget.h). NULL: none.
+    int64_t (*recorded)(void *ctx, int worker, int64_t step);
+    void *recorded_ctx;
 };
 
 struct member {
@@ -70,6 +73,7 @@ struct membership {
     int workers, servers, shards, count;  // count: of all members
     struct member *m;                     // (count)
     bool started, closing, done;
+    double came_s;         // when somebody came who was not there
     bool held;             // until the epoch ends
     double shutdown_s;     // when SHUTDOWN was sent last
     char *first_identity;  // of the worker that came first; NULL: none has

@@ -6,6 +6,7 @@
 
 #include "ps/replica/replica.h"
 #include "shared/core/error.h"
+#include "shared/state/checkpoint.h"
 
 #define REPEAT_S 0.5
 
@@ -70,6 +71,7 @@ static bool begin(struct rescue *r, const struct membership *m, const char *why,
     bool idle = !r->known || !m->started || m->closing || last->kind == WIRE_NONE;
     if (idle || r->now.step != last->step + 1 || r->port.begin(r->port.ctx, &job) != 0) return false;
     r->active = true;
+    r->failed_s = 0;
     r->message = (struct wire_header){.kind = WIRE_RESCUE,
                                       .step = last->step + 1,
                                       .seq = life,
@@ -121,6 +123,13 @@ bool rescue_over(struct rescue *r, const struct membership *m, double now) {
     }
     if (state == RESCUE_FAILED && !r->given_up) {
         char text[WIRE_TEXT_MAX];
+        // A full disk has no room for a server's reason: it is asked for.
+        bool unknown = strstr(why, CHECKPOINT_NO_REASON) != NULL;
+        if (unknown && !r->failed_s) {
+            r->failed_s = now;
+            tell(r, m);
+        }
+        if (unknown && now - r->failed_s < REPEAT_S) return false;
         snprintf(text, sizeof text, "the servers' state could not be kept: %.300s", why);
         add_reason(r, text);
     }

@@ -26,8 +26,8 @@ struct rescue {
     struct step_figures last;  // of that step
     bool active, given_up;
     struct wire_header message;  // RESCUE
-    double sent_s;
-    char why[WIRE_TEXT_MAX];  // the death, and what became of the rescue
+    double sent_s, failed_s;     // failed_s: when the files said that it comes to nothing; 0: not so
+    char why[WIRE_TEXT_MAX];     // the death, and what became of the rescue
 };
 
 void rescue_init(struct rescue *r, const struct scheduler_options *o);

@@ -20,6 +20,9 @@ struct rescue_files {
     bool running;  // the thread is to be joined
     _Atomic int quit, over;
     bool complete;  // once it is over, until the next epoch begins
+    // Of the checkpoint that the epoch begins with:
+    struct train_state begin;
+    bool known;
     char why[WIRE_TEXT_MAX];
 };
 
@@ -39,10 +42,11 @@ static void *complete(void *arg) {
                                              .states = c->optimizer.row->states,
                                              .stall_seconds = ps_deadline_s(c)};
     error_set_label("scheduler");
-    int rc = checkpoint_complete(&commit, &r->quit, &error);
+    bool there = checkpoint_latest_step(r->o->dir) == r->job.train.step;
+    int rc = there ? 0 : checkpoint_complete(&commit, &r->quit, &error);
     // Worker 0 may have completed its own of the same step meanwhile.
     r->complete = rc == 0 || checkpoint_latest_step(r->o->dir) == r->job.train.step;
-    if (rc == 0)
+    if (rc == 0 && !there)
         checkpoint_rotate(r->o->dir, (int)c->recovery.checkpoint_keep,
                           c->recovery.checkpoint_keep_every * c->recovery.checkpoint_every);
     snprintf(r->why, sizeof r->why, "%s", error ? error : "");
@@ -61,14 +65,9 @@ static void join(struct rescue_files *r) {
 // ---------------------------------------------------------------- the port
 static int read_train(void *ctx, const char *path, struct train_state *out) {
     const struct rescue_files *r = ctx;
-    *out = (struct train_state){0};
-    scaler_init(&out->scaler, &r->o->config->scaler);
-    if (!path[0]) return 0;
-    struct checkpoint *c = checkpoint_open(path);
-    if (!c) return -1;
-    *out = *checkpoint_train(c);
-    checkpoint_close(&c);
-    return 0;
+    (void)path;  // rescue_files_read was given the same
+    *out = r->begin;
+    return r->known ? 0 : -1;
 }
 
 // A worker knows of its data and device what a scheduler does not. How keys are cut is no part of a checkpoint.
@@ -84,13 +83,12 @@ static cJSON *identity_of(const struct rescue_files *r, const char *text) {
 static int begin(void *ctx, const struct rescue_job *job) {
     struct rescue_files *r = ctx;
     join(r);
-    if (checkpoint_latest_step(r->o->dir) == job->train.step) return -1;  // there it is
     r->job = *job;
     r->identity = identity_of(r, job->identity);
     atomic_store(&r->quit, 0);
     atomic_store(&r->over, 0);
     if (pthread_create(&r->tid, NULL, complete, r) != 0)
-        return fail("cannot start a thread for a checkpoint");
+        return fail("cannot start a thread for a checkpoint: " ERROR_RAISE_THREADS);
     r->running = true;
     return 0;
 }
@@ -119,6 +117,16 @@ void rescue_files_tidy(struct rescue_files *r) {
     if (r->complete) metrics_mend(r->o->dir, &line);
     if (c->ps.replicate && r->o->dir) checkpoint_sweep(r->o->dir, 0);
     r->complete = false;
+}
+
+void rescue_files_read(struct rescue_files *r, const char *path) {
+    struct checkpoint *c = NULL;
+    if (!r->o->config->ps.replicate || !r->o->dir) return;
+    r->begin = (struct train_state){0};
+    scaler_init(&r->begin.scaler, &r->o->config->scaler);
+    r->known = !path[0] || (c = checkpoint_open(path));
+    if (c) r->begin = *checkpoint_train(c);
+    checkpoint_close(&c);
 }
 
 static void give_up(void *ctx) { atomic_store(&((struct rescue_files *)ctx)->quit, 1); }

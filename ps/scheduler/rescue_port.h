@@ -28,7 +28,8 @@ struct rescue_port {
     void *ctx;
     // The training state of a checkpoint; "": of the beginning. 0 or -1.
     int (*read)(void *ctx, const char *checkpoint, struct train_state *out);
-    int (*begin)(void *ctx, const struct rescue_job *job);  // 0, or -1: it cannot
+    int (*begin)(void *ctx,
+                 const struct rescue_job *job);  // 0, or -1: it cannot. Touches no file, as all here
     // Of the one that has begun; failed: why says so.
     enum rescue_state (*state)(void *ctx, char why[WIRE_TEXT_MAX]);
     void (*give_up)(void *ctx);  // it will soon be over

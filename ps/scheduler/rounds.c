@@ -7,6 +7,7 @@
 #include "ps/consistency.h"
 #include "ps/elastic/deal.h"
 #include "ps/net/clock.h"
+#include "ps/scheduler/budget.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -45,6 +46,7 @@ struct rounds {
     struct step_figures figures;  // of the last decision, at decided_s
     double decided_s;
     struct wire_header step_done, decision, gathered;  // last answers; kind NONE: none yet
+    struct budget *budget;                             // NULL: workers go step by step
     struct step_set *set;                              // NULL: every worker belongs to every step
     struct wire_header fixed, joined;                  // of it, likewise
     struct absences *absences;
@@ -261,6 +263,25 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
     return 0;
 }
 
+// ---------------------------------------------------------------- one budget
+static void answer_takes(struct rounds *c) {
+    struct wire_header h;
+    for (int w; (w = budget_ready(c->budget, &h)) >= 0;) port_tell(&c->o.port, w, &h);
+}
+
+void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
+    struct wire_header taken;
+    if (!c->budget || !is_live(c, w)) return;
+    if (budget_take(c->budget, w, h, &taken)) port_tell(&c->o.port, w, &taken);
+    answer_takes(c);
+}
+
+void rounds_stop(struct rounds *c) {
+    if (!c->budget) return;
+    budget_stop(c->budget);
+    answer_takes(c);
+}
+
 // ---------------------------------------------------------------- workers that come and go
 bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
 
@@ -283,6 +304,8 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss) {
     struct gather *g = &c->gather;
     step_set_lost(c->set, w);
     absences_lost(c->absences, w, loss);
+    if (c->budget) budget_lost(c->budget, w);
+    if (c->budget) answer_takes(c);
     note_live(c, furthest(c));
     g->count -= g->have[w];
     g->have[w] = false;
@@ -321,11 +344,11 @@ static void join_at_once(struct rounds *c, int w) {
 
 void rounds_join(struct rounds *c, int w) {
     bool alone = c->rule.row->on_arrival;
-    int64_t next = alone ? furthest(c) + 1 : c->round.step;
+    bool over = c->budget ? budget_empty(c->budget) : c->round.step >= c->o.config->steps;
     if (!c->set || (is_live(c, w) && !c->joined.kind)) return;
     if (is_live(c, w)) {
         port_tell(&c->o.port, w, &c->joined);  // the answer was lost
-    } else if (next >= c->o.config->steps || c->members->stop) {
+    } else if (over || c->members->stop) {
         struct wire_header h = {.kind = WIRE_REFUSED, .flags = WIRE_FINAL};
         snprintf(h.text, sizeof h.text, "the job has come to its end: there is nothing left to join");
         port_tell(&c->o.port, w, &h);
@@ -409,6 +432,12 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     c->gather.told = xcalloc(n, sizeof(bool));
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
     c->round.step = o->start;
+    const struct budget_options bo = {.workers = c->workers,
+                                      .total = batches_total(o->config),
+                                      .returns = ps_elastic(o->config),
+                                      .recorded = o->recorded,
+                                      .ctx = o->recorded_ctx};
+    if (c->rule.row->on_arrival) c->budget = budget_create(&bo);
     if (!ps_elastic(o->config)) return c;
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,
@@ -432,6 +461,7 @@ void rounds_destroy(struct rounds **at) {
     free(c->gather.have);
     free(c->gather.told);
     free(c->gather.values);
+    budget_destroy(&c->budget);
     step_set_destroy(&c->set);
     absences_destroy(&c->absences);
     free(c);

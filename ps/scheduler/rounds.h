@@ -13,6 +13,8 @@
 //     JOIN      of a worker that has logged in to the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of those who are live
 //
+// Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
+//
 // Requests are repeated by their senders until answered; the last answers are kept for that.
 // Errors: -1 with rounds_error set.
 #ifndef STARRING_PS_SCHEDULER_ROUNDS_H
@@ -27,6 +29,9 @@ void rounds_destroy(struct rounds **c);
 int rounds_report(struct rounds *c, int worker, const struct wire_header *h, double now);
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now);
 int rounds_gather(struct rounds *c, int worker, const struct wire_header *h, double now);
+void rounds_take(struct rounds *c, int worker,
+                 const struct wire_header *h);  // where workers run ahead (budget.h)
+void rounds_stop(struct rounds *c);             // some worker was asked to leave
 
 // ---- where workers come and go
 bool rounds_has(const struct rounds *c, int worker);    // it belongs to the job

@@ -7,8 +7,10 @@
 #include "ps/checkpoint/start_point.h"
 #include "ps/consistency.h"
 #include "ps/diary/diary_file.h"
+#include "ps/errands.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
+#include "ps/record/arrivals.h"
 #include "ps/scheduler/epoch_start.h"
 #include "ps/scheduler/launcher_link.h"
 #include "ps/scheduler/rescue_files.h"
@@ -31,6 +33,8 @@ struct scheduler {
     struct scheduler_core *core;
     struct net_route *routes;  // (members)
     struct manifest manifest;
+    struct manifest order;    // of recorded arrivals
+    struct arrivals *replay;  // of one shard: which batch each worker's step had; NULL: none are repeated
     struct net_route sender;  // of the message being handled
     struct ps_identity id;
     struct wire_count wire;
@@ -39,6 +43,14 @@ struct scheduler {
     struct rescue_files *rescue;
     struct launcher_link link;
     double alive_s;  // when the launcher was told last
+    bool said_steps;
+    struct errands *errands;
+    struct beginning *beginning;  // the last errand of that kind; NULL: there was none
+    uint64_t begins;              // its number
+    uint64_t standing;            // of the last one that people have heard of
+    int found;                    // what an errand has come to: 0 or -1
+    struct epoch_options epochs;  // of the first
+    char why[WIRE_TEXT_MAX];
     struct standstill still;
     struct waiting waiting;
     struct diary *diary;   // NULL: no trace
@@ -88,26 +100,83 @@ static void say_slow(struct scheduler *s, double now) {
     if (scheduler_core_news(s->core, news) && !s->o->config->quiet) info("%s", news);
 }
 
-// Records and checkpoints are looked at and written while strangers may hold all connections that there can be.
+// ---------------------------------------------------------------- errands
+// The first line that a launcher hears is the address, unless it has told it itself (--bind), with a port.
+static bool is_known(const char *address) { return address && !strchr(address, '*'); }
+
+static void say_alive(struct scheduler *s) {
+    if (!s->address[0] && !is_known(s->o->scheduler)) return;
+    int64_t steps = s->core ? scheduler_core_steps(s->core) : -1;
+    bool news = (steps > 0) != s->said_steps;
+    if (!news && now_seconds() - s->alive_s <= ps_heartbeat_s(s->o->config)) return;
+    s->alive_s = now_seconds();
+    s->said_steps = steps > 0;
+    launcher_link_alive(&s->link, steps);
+}
+
+// A file system that stands still is slow, not dead.
+static void say_standing(struct scheduler *s) {
+    uint64_t number;
+    double now = now_seconds(), age_s = errands_age(s->errands, now, &number);
+    if (age_s <= ps_overdue_s(s->o->config) || number == s->standing || s->o->config->quiet) return;
+    s->standing = number;
+    info("waiting for the file system of %s: %.0f s so far; members are answered meanwhile",
+         s->o->dir ? s->o->dir : "the run", age_s);
+}
+
+// Before it is known which job this is, and behind it: who logs in hears that the scheduler lives, and waits; so does the
+// launcher.
+static void wait_for(struct scheduler *s, uint64_t number) {
+    while (!errands_wait(s->errands, number, HURRY_MS * 1e-3)) {
+        struct ps_message patience = {.header = {.kind = WIRE_HEARTBEAT_ACK}};
+        struct net_poll_item item = {.socket = s->router};
+        struct net_message m;
+        say_alive(s);
+        say_standing(s);
+        if (!s->router || net_poll(&item, 1, HURRY_MS) != 0) continue;
+        while (item.ready && net_recv(s->router, &m) == 1) {
+            ps_frame_release(m.frame);
+            ps_stamp(&s->id, &patience.header);
+            if (m.header.kind == WIRE_HELLO) net_send(s->router, &m.from, &patience);
+        }
+    }
+}
+
+static void apart(struct scheduler *s, void (*what)(void *)) {
+    wait_for(s, errands_ask(s->errands, what, s, NULL));
+}
+
+// Where an epoch begins, as the files say.
 struct beginning {
     const struct scheduler *s;
-    const struct epochs *e;
-    struct epoch_start *out;
-    char *error;
+    struct epochs e;  // as it was when all were there
+    struct epoch_start out;
+    char error[WIRE_TEXT_MAX];
     int rc;
 };
 
 static void begins(void *arg) {
     struct beginning *b = arg;
-    b->rc = epoch_starts((void *)b->s->o, b->e, b->out, b->error);
+    rescue_files_tidy(b->s->rescue);
+    b->rc = epoch_starts((void *)b->s->o, &b->e, &b->out, b->error);
+    if (b->rc == 0) rescue_files_read(b->s->rescue, b->out.checkpoint);
 }
 
+// An epoch that has ended meanwhile has nothing to begin: the next one asks again.
 static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
-    const struct scheduler *s = ctx;
-    struct beginning b = {.s = s, .e = e, .out = out, .error = error};
-    rescue_files_tidy(s->rescue);
-    descriptors_call_apart(begins, &b);
-    return b.rc;
+    struct scheduler *s = ctx;
+    struct beginning *b = s->beginning;
+    if (b && !errands_done(s->errands, s->begins)) return 1;
+    if (b && b->e.job == e->job) {
+        *out = b->out;
+        memcpy(error, b->error, WIRE_TEXT_MAX);
+        if (!b->rc) launcher_link_life(&s->link);
+        return b->rc;
+    }
+    if (!b) b = s->beginning = xcalloc(1, sizeof *b);
+    *b = (struct beginning){.s = s, .e = *e, .out = *out};
+    s->begins = errands_ask(s->errands, begins, b, NULL);
+    return 1;
 }
 
 static uint64_t next_job(void *ctx) {
@@ -129,24 +198,33 @@ static int64_t step_of_absence(const struct scheduler *s, const struct absence *
 
 struct noting {
     const struct scheduler *s;
-    const struct absence *a;
+    struct absence a;
+    char *why;
 };
 
 // What cannot be written down is said, and changes nothing else.
 static void note(void *arg) {
     const struct noting *n = arg;
-    const struct absence *a = n->a;
+    const struct absence *a = &n->a;
     const struct away line = {.step = step_of_absence(n->s, a),
                               .worker = a->worker,
                               .away = a->away,
                               .cause = a->loss.cause,
-                              .why = a->loss.why};
+                              .why = n->why};
     away_add(n->s->o->dir, &line);
 }
 
+static void note_free(void *arg) {
+    free(((struct noting *)arg)->why);
+    free(arg);
+}
+
 static void note_absence(void *ctx, const struct absence *a) {
-    struct noting n = {ctx, a};
-    if (n.s->o->dir) descriptors_call_apart(note, &n);
+    const struct scheduler *s = ctx;
+    if (!s->o->dir) return;
+    struct noting *n = xcalloc(1, sizeof *n);
+    *n = (struct noting){s, *a, a->loss.why ? xstrdup(a->loss.why) : NULL};
+    errands_ask(s->errands, note, n, note_free);
 }
 
 static void hear_launcher(struct scheduler *s) {
@@ -171,13 +249,12 @@ static int scheduler_loop(struct scheduler *s) {
         int rc = 0;
         say_waiting(s, now_seconds());
         say_slow(s, now_seconds());
-        if (now_seconds() - s->alive_s > ps_heartbeat_s(s->o->config)) {
-            s->alive_s = now_seconds();
-            launcher_link_alive(&s->link);
-        }
+        say_alive(s);
+        say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         diary_enter(s->diary, WIRE_NONE, &DIARY_NOTHING);
-        if (net_poll(items, s->link.fd ? 2 : 1, POLL_MS) != 0)
+        bool soon = s->beginning && !errands_done(s->errands, s->begins);
+        if (net_poll(items, s->link.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         // Before what has come meanwhile is heard: each message is followed by a look at who is silent.
         double now = now_seconds(), excused_s = standstill_turn(&s->still, ps_lost_s(s->o->config), now);
@@ -198,28 +275,40 @@ static int scheduler_loop(struct scheduler *s) {
     return 0;
 }
 
-struct first_epoch {
-    const struct scheduler *s;
-    struct epoch_options *out;
-};
-
 static void read_first(void *arg) {
-    const struct first_epoch *f = arg;
-    epoch_first(f->s->o, f->s->first.checkpoint, f->out);
+    struct scheduler *s = arg;
+    s->found = start_point_find(&s->first, s->o->config, s->o->dir);
+    if (s->found == 0) epoch_first(s->o, s->first.checkpoint, &s->epochs);
 }
 
 // Of a scheduler that follows one that has died, its launcher has said why.
-static int scheduler_first_epoch(struct scheduler *s, struct epoch_options *out, char why[WIRE_TEXT_MAX]) {
+static int scheduler_first_epoch(struct scheduler *s) {
+    struct epoch_options *out = &s->epochs;
     char said[WIRE_TEXT_MAX];
     int pid;
     *out = (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->link.fd > 0};
-    descriptors_call_apart(read_first, &(struct first_epoch){s, out});
+    apart(s, read_first);
+    if (s->found != 0) return -1;
     while (launcher_link_dead(&s->link, &pid, said))
         if (out->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
-            out->why = memcpy(why, said, sizeof said);
+            out->why = memcpy(s->why, said, sizeof said);
     if (out->used <= out->restarts) return 0;
     return fail("%s; all restarts are used up (--restart %d), as %s/lives.jsonl says", out->why,
                 out->restarts, s->o->dir);
+}
+
+static int64_t recorded(void *ctx, int worker, int64_t step) {
+    return arrivals_batch(((const struct scheduler *)ctx)->replay, worker, step);
+}
+
+static int read_replay(struct scheduler *s, const struct shard_map *map) {
+    const struct config *c = s->o->config;
+    struct arrivals_options o = {.map = map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
+    if (!c->ps.replay_arrivals) return 0;
+    s->order = manifest_of_order(c, s->o->layout, map);
+    while (!map->shard_keys[o.shard]) o.shard++;
+    s->replay = arrivals_read(&o, c->ps.replay_arrivals);
+    return s->replay ? 0 : -1;
 }
 
 static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
@@ -232,13 +321,16 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
                              .trust = s->o->trust,
                              .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
                              .stop = s->o->stop};
-    if (start_point_find(&s->first, c, s->o->dir) != 0) return -1;
+    s->link.fd = s->o->link;
+    if (read_replay(s, map) != 0) return -1;
     if (descriptors_claim(descriptors_of_scheduler(c, map->threads), DESCRIPTORS_SPARE) != 0) return -1;
+    if (!(s->errands = errands_create())) return -1;
     s->net = net_create(&no);
     if (!s->net ||
         !(s->router = net_router(s->net, NET_CONTROL, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
+    if (scheduler_first_epoch(s) != 0) return -1;
     s->manifest = manifest_make(s->o, map);
     s->rescue = rescue_files_create(s->o);
     struct scheduler_options co = {.config = c,
@@ -251,13 +343,14 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
                                    .seal = s->first.seal,
                                    .start_s = now_seconds(),
                                    .port = {s, scheduler_send},
+                                   .epochs = s->epochs,
                                    .starts = starts,
                                    .starts_ctx = s,
                                    .rescue = rescue_files_port(s->rescue),
-                                   .absent = {s, note_absence}};
-    char why[WIRE_TEXT_MAX];
-    s->link.fd = s->o->link;
-    if (scheduler_first_epoch(s, &co.epochs, why) != 0) return -1;
+                                   .absent = {s, note_absence},
+                                   .recorded = s->replay ? recorded : NULL,
+                                   .recorded_ctx = s};
+    s->still.turn_s = co.start_s;
     s->core = scheduler_core_create(&co);
     s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
     snprintf(s->address, sizeof s->address, "%s", bound);
@@ -283,7 +376,8 @@ static struct diary *trace_begin(const struct ps_role_options *o, const char *na
     return o->dir && o->config->trace ? diary_create(&d) : NULL;
 }
 
-static int trace_end(struct scheduler *s) {
+static void trace_end(void *arg) {
+    struct scheduler *s = arg;
     const struct config *c = s->o->config;
     struct diary_thread thread = {"messages", s->diary};
     struct diary_role r = {.dir = s->o->dir,
@@ -294,7 +388,7 @@ static int trace_end(struct scheduler *s) {
                            .first_tid = 1,
                            .workers = c->workers};
     diary_end(s->diary);
-    return s->diary ? diary_write_trace(&r) : 0;
+    s->found = s->diary ? diary_write_trace(&r) : 0;
 }
 
 int ps_scheduler_run(const struct ps_role_options *o) {
@@ -309,13 +403,21 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         rc = scheduler_loop(&s);
         if (rc != 0) part(&s);
         if (rc != 0) ps_fail(scheduler_core_error(s.core));
-        if (rc == 0) rc = trace_end(&s);
+        if (rc == 0) {
+            apart(&s, trace_end);
+            rc = s.found;
+        }
     }
+    if (s.errands) wait_for(&s, errands_asked(s.errands));
+    errands_destroy(&s.errands);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
     rescue_files_destroy(&s.rescue);
     manifest_release(&s.manifest);
+    manifest_release(&s.order);
+    arrivals_destroy(&s.replay);
     free(s.routes);
+    free(s.beginning);
     diary_destroy(&s.diary);
     shard_map_destroy(&map);
     return rc;

@@ -8,6 +8,7 @@
 #include "ps/scheduler/rescue.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 
 #define PARTING_MOST_S 1.0  // for members to hear why the job has ended
 
@@ -15,6 +16,7 @@ struct scheduler_core {
     struct scheduler_options o;
     struct epochs epochs;
     struct membership members;
+    bool *fell;  // (members + 1) since the last START: who died, or, the last, that somebody did not come
     struct rounds *rounds;
     char news[WIRE_TEXT_MAX];
     struct rescue rescue;
@@ -63,18 +65,40 @@ static void epoch_begin(struct scheduler_core *c, double start_s) {
     c->rounds = rounds_create(&o, &c->members);
 }
 
-// All are there, and where they go on is known.
+// Workers that have not come: the job goes on without them (membership.c).
+static void go_without(struct scheduler_core *c) {
+    struct member_names missing = {.count = 0};
+    char why[WIRE_TEXT_MAX] = "", name[48];
+    for (int w = 0; w < c->members.workers; w++) {
+        if (c->members.m[w].present) continue;
+        core_fail(why, "%s did not come to the new epoch within %g s", member_name(&c->members, w, name),
+                  ps_lost_s(c->o.config));
+        rounds_lost(c->rounds, w, &(struct loss){"silent", why});
+        member_names_add(&c->members, &missing, w);
+    }
+    if (missing.count)
+        snprintf(
+            c->news, sizeof c->news,
+            "epoch %u begins without %s, which did not come within %g s, half of deadline_ms: whoever comes "
+            "later joins",
+            c->epochs.epoch, missing.text, ps_lost_s(c->o.config));
+}
+
+// All are there that the epoch waits for, and where they go on is known.
 static void epoch_start(struct scheduler_core *c) {
     struct scheduler_options o = c->members.o;
+    memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
     rescue_starts(&c->rescue, &c->members.start);
-    if (o.start == c->members.start.step) return;
-    o.start = c->members.start.step;
-    rounds_destroy(&c->rounds);
-    c->rounds = rounds_create(&o, &c->members);
+    if (o.start != c->members.start.step) {
+        o.start = c->members.start.step;
+        rounds_destroy(&c->rounds);
+        c->rounds = rounds_create(&o, &c->members);
+    }
+    go_without(c);
 }
 
 // From here on nothing is decided any more. Those who do not hear of it now are told when they speak.
-static void epoch_end(struct scheduler_core *c, const char *why) {
+static void epoch_end(struct scheduler_core *c, const char *why, bool free) {
     struct membership *m = &c->members;
     for (int i = 0; i < m->count; i++)
         if (m->m[i].present) epochs_retire(&c->epochs, m->m[i].incarnation);
@@ -82,7 +106,7 @@ static void epoch_end(struct scheduler_core *c, const char *why) {
     // on arrival the scheduler decides no step, and worker 0's lines tell.
     if (m->started)
         c->epochs.reached = consistency_of(c->o.config).row->on_arrival ? -1 : rounds_step(c->rounds);
-    epochs_next(&c->epochs, why);
+    epochs_next(&c->epochs, why, free);
     struct wire_header h = epochs_rollback(&c->epochs);
     for (int i = 0; i < m->count; i++)
         if (m->m[i].present) port_tell(&c->o.port, i, &h);
@@ -134,7 +158,7 @@ static void send_away(const struct scheduler_core *c) {
 // A member has died (-1: one that nobody knows), as why says: the one place where that becomes an epoch, or the job's
 // end. -1: its end.
 static int death(struct scheduler_core *c, int member, const char *why, double now) {
-    char text[WIRE_TEXT_MAX] = "";
+    char text[WIRE_TEXT_MAX] = "", own[WIRE_TEXT_MAX];
     if (c->error[0]) return -1;
     if (bears(c, member)) {
         snprintf(text, sizeof text, "%s", why);
@@ -142,7 +166,12 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     }
     if (!c->o.epochs.restarts && is_elastic(c, member)) say_unborne(c, member, why, text);
     if (!c->o.epochs.restarts) return scheduler_core_abort(c, text[0] ? text : why);
-    if (!epochs_left(&c->epochs)) {
+    // A member that dies while all are coming to the epoch that a death has begun takes no restart of its own, unless it
+    // does so again and again. The first cause is the one that is told.
+    bool *fell = &c->fell[member < 0 ? c->members.count : member];
+    bool follows = !c->members.started && c->epochs.why[0], free = follows && !*fell;
+    *fell = true;
+    if (!free && !epochs_left(&c->epochs)) {
         core_fail(text, "%.400s; all restarts are used up (--restart %d)", why, c->o.epochs.restarts);
         return scheduler_core_abort(c, text);
     }
@@ -151,9 +180,12 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
         membership_hold(&c->members);
         return 0;
     }
-    snprintf(text, sizeof text, "%s", why);
-    epoch_end(c, text);
+    text_words(own, sizeof own - 64, why);  // it may be in what ends now
+    snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
+    epoch_end(c, text, free);
     epoch_begin(c, now);
+    if (follows)
+        snprintf(c->news, sizeof c->news, "%.450s: all log in anew, to epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
         snprintf(
             c->news, sizeof c->news,
@@ -269,6 +301,8 @@ static void dispatch(struct scheduler_core *c, int i, const struct wire_header *
     if (c->rescue.active) return;
     int64_t step = rounds_step(c->rounds);
     if (h->kind == WIRE_REPORT && worker) rc = rounds_report(c->rounds, i, h, now);
+    if (h->kind == WIRE_TAKE && worker) rounds_take(c->rounds, i, h);
+    if (c->members.stop) rounds_stop(c->rounds);
     if (h->kind == WIRE_GATHER && worker) rc = rounds_gather(c->rounds, i, h, now);
     if (h->kind == WIRE_ARRIVED && shard >= 0) rc = rounds_arrived(c->rounds, shard, h);
     if (h->kind == WIRE_SHARD_SUM && shard >= 0) rc = rounds_sum(c->rounds, shard, h, now);
@@ -330,7 +364,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (m->started && !started) epoch_start(c);
     if (rc == 0) {
         if (!rescue_over(&c->rescue, m, now)) return 0;
-        epoch_end(c, c->rescue.why);
+        epoch_end(c, c->rescue.why, false);
         epoch_begin(c, now);
         return 0;
     }
@@ -361,6 +395,13 @@ const char *scheduler_core_error(const struct scheduler_core *c) { return c->err
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c) { return &c->epochs; }
 int scheduler_core_members(const struct scheduler_core *c) { return c->members.count; }
 
+// Where each goes at its own pace, it is worker 0's that are written down.
+int64_t scheduler_core_steps(const struct scheduler_core *c) {
+    const struct membership *m = &c->members;
+    int64_t steps = consistency_of(c->o.config).row->on_arrival ? m->m[0].step : rounds_step(c->rounds);
+    return m->started && steps > m->start.step ? steps : -1;
+}
+
 bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *servers) {
     const struct membership *m = &c->members;
     *workers = *servers = 0;
@@ -375,6 +416,7 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
     epochs_init(&c->epochs, &o->epochs, o->job);
     rescue_init(&c->rescue, o);
     epoch_begin(c, o->start_s);
+    c->fell = xcalloc((unsigned long)c->members.count + 1, sizeof *c->fell);
     return c;
 }
 
@@ -384,6 +426,7 @@ void scheduler_core_destroy(struct scheduler_core **c) {
     membership_free(&(*c)->members);
     epochs_free(&(*c)->epochs);
     rescue_free(&(*c)->rescue);
+    free((*c)->fell);
     free(*c);
     *c = NULL;
 }

@@ -42,5 +42,7 @@ const char *scheduler_core_error(const struct scheduler_core *c);
 // Workers and servers that have not come; false: the job has started.
 bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *servers);
 int scheduler_core_members(const struct scheduler_core *c);
+// How many steps are known to be done (-1: none has been since the epoch began).
+int64_t scheduler_core_steps(const struct scheduler_core *c);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ps/batches.h"
 #include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/crew/crew.h"
@@ -21,6 +22,7 @@
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/time/moments.h"
 
 static int server_listen(struct server *s) {
     size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + TRUST_TOKEN_MAX + 1) + 1;
@@ -112,6 +114,7 @@ static int server_start_shards(struct server *s) {
         struct server_core_options o = {.layout = s->o->layout,
                                         .map = s->map,
                                         .shard = s->id.rank * s->map->threads + t,
+                                        .batches = batches_total(s->c),
                                         .buffers = s->buffers,
                                         .rule = consistency_of(s->c),
                                         .optimizer = s->c->optimizer,
@@ -137,7 +140,7 @@ static int server_start_shards(struct server *s) {
         shard->id.role = PS_SHARD;
         shard->id.thread = t;
         if (pthread_create(&shard->tid, NULL, shard_main, shard) != 0)
-            return fail("cannot start shard thread %d", t);
+            return fail("cannot start shard thread %d: " ERROR_RAISE_THREADS, t);
         shard->started = true;
     }
     return 0;
@@ -233,15 +236,11 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
 }
 
 // Whether a shard's thread has stood still for longer than a member may be silent; then why says so.
-static bool stands_still(const struct server *s, struct shard *shard, double now, char why[WIRE_TEXT_MAX]) {
-    uint64_t turns = atomic_load(&shard->turns);
-    if (turns != shard->seen_turns || turns == 0) {
-        shard->seen_turns = turns;
-        shard->seen_s = now;
-    }
-    if (now - shard->seen_s <= ps_deadline_s(s->c)) return false;
-    snprintf(why, WIRE_TEXT_MAX, "shard thread %d has stood still for %.1f s", shard->thread,
-             now - shard->seen_s);
+static bool stands_still(const struct server *s, struct shard *shard, double excused_s,
+                         char why[WIRE_TEXT_MAX]) {
+    double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), excused_s, now_seconds());
+    if (stood_s <= ps_deadline_s(s->c)) return false;
+    snprintf(why, WIRE_TEXT_MAX, "shard thread %d has stood still for %.1f s", shard->thread, stood_s);
     return true;
 }
 
@@ -255,19 +254,19 @@ static void server_beat(struct server *s, double now) {
 static int lost_scheduler(const struct server *s, const struct standstill *still, double heard_s,
                           double now) {
     char why[WIRE_TEXT_MAX], stood[STANDSTILL_WORDS];
-    snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s", now - heard_s,
+    snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
              standstill_words(still, ps_lost_s(s->c), heard_s, stood));
     return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, why) : fail("%s", why);
 }
 
 // What ends this server, or NULL; in text alone where it may only have been frozen. In a rescue its threads have ended.
-static const char *server_trouble(struct server *s, char text[WIRE_TEXT_MAX]) {
+static const char *server_trouble(struct server *s, double excused_s, char text[WIRE_TEXT_MAX]) {
     struct loader *loaders[] = {atomic_load(&s->loader), atomic_load(&s->twin_loader)};
     const char *why = NULL;
     for (int t = 0; t < s->map->threads && !s->rescue; t++)
         if (atomic_load(&s->shards[t].failed))
             why = s->shards[t].error;
-        else if (stands_still(s, &s->shards[t], now_seconds(), text))
+        else if (stands_still(s, &s->shards[t], excused_s, text))
             why = text;
     for (int i = 0; i < 2 && !s->rescue; i++)
         if (loaders[i] && loader_state(loaders[i]) == LOADER_FAILED) why = loader_error(loaders[i]);
@@ -283,17 +282,17 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
+        double now = now_seconds(), excused_s = standstill_turn(&still, ps_lost_s(s->c), now);
+        // This process stood still: what the scheduler has said since is yet to be heard.
+        heard_s = standstill_moved(heard_s, excused_s, now);
         for (int t = 0; t < s->map->threads; t++) study_tell(s->shards[t].study);
-        const char *why = server_trouble(s, text);
+        const char *why = server_trouble(s, excused_s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);
         if (why) {
             ps_abort(s->scheduler, &s->id, why);
             return ps_fail(why);
         }
-        double now = now_seconds();
-        // This process stood still: what the scheduler has said since is yet to be heard.
-        heard_s = standstill_moved(heard_s, standstill_turn(&still, ps_lost_s(s->c), now), now);
         if (now - heard_s > ps_lost_s(s->c)) return lost_scheduler(s, &still, heard_s, now);
         if (!s->started && now - hello_s > ps_hello_s(s->c)) ps_hello(l, &s->id), hello_s = now;
         bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
@@ -329,7 +328,7 @@ static void report_checkpoints(const struct server *s, struct checkpoint_report 
 static void server_report(struct server *s, struct rank_report *r) {
     struct mem_usage usage;
     struct rusage self;
-    int64_t steps = 0;
+    double steps = 0;
     *r = (struct rank_report){.rank = s->id.rank, .job = s->id.job};
     snprintf(r->role, sizeof r->role, "server");
     if (s->dev && ps_server_predict(s->c, s->o->layout, s->id.rank, &r->memory, &r->wire) == 0) {
@@ -355,8 +354,13 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
                                  atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
+    r->moments = moments_take(&(struct moments_options){.watch = s->watch,
+                                                        .begin = r->span.begin_ns,
+                                                        .end = r->span.end_ns,
+                                                        .offset = s->id.clock.offset_ns});
     r->scheduler = s->scheduler_cost;
     report_checkpoints(s, &r->checkpoints);
+    r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);
     rank_report_count(r, &s->wire, steps);
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }
@@ -479,10 +483,11 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     s.order = manifest_of_order(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);
     s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank, .incarnation = ps_random_id()};
-    int rc = server_run(&s);
+    int rc = (s.watch = stall_watch_create()) ? server_run(&s) : -1;
     server_close(&s, rc == 0);
     if (report) server_report(&s, report);
     if (rc == 0) rc = server_leave_files(&s);
+    stall_watch_destroy(&s.watch);
     server_free(&s);
     return rc;
 }

@@ -1,10 +1,10 @@
 #include "ps/server/server_core.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/batches.h"
 #include "ps/elastic/server_set.h"
 #include "ps/net/clock.h"
 #include "ps/replica/chain.h"
@@ -38,8 +38,8 @@ static int first_late(const struct server_core *c, const struct server_key *k) {
 static bool hold_late(struct server_core *c, struct server_key *k, const struct wire_header *h,
                       const struct gradient *g) {
     if (!k->late || (!keep_pinned(k) && first_late(c, k) < 0)) return false;
-    k->late[h->rank] =
-        (struct server_late){++c->late, h->step, h->version, h->ready_ns, h->lr, h->grad_scale, h->flags};
+    k->late[h->rank] = (struct server_late){++c->late,   h->step, h->version,    h->batch,
+                                            h->ready_ns, h->lr,   h->grad_scale, h->flags};
     k->held[h->rank] = *g;
     k->pushed[h->rank] = h->step + 1;
     keep_waits(c);
@@ -62,6 +62,7 @@ static int settle_key(struct server_core *c, struct server_key *k) {
                                       .key = k->key,
                                       .step = l->step,
                                       .version = l->version,
+                                      .batch = l->batch,
                                       .ready_ns = l->ready_ns,
                                       .lr = l->lr,
                                       .grad_scale = l->grad_scale,
@@ -124,6 +125,9 @@ static const char *push_unfit(const struct server_core *c, const struct server_k
         return "an earlier step is not over";
     if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
         return "it was computed on a version the server does not have";
+    int words = batches_words(rule->workers);
+    if (k->batches && (h->batch >= c->o.batches || !batches_fits(k->batches, words, h->batch)))
+        return "its batch is none that the job has handed out";
     if (c->set && c->set->fixed && h->step == c->round.step) return "the step goes on without this worker";
     const struct codec *codec = codec_of(c->o.code.kind);
     return codec ? codec->fault(&c->o.code, g->data, g->bytes, k->n) : NULL;
@@ -172,7 +176,7 @@ static void answer_question(struct server_core *c, struct server_key *k, const s
         r.step = p->want > 0 ? p->want - 1 : 0;
         r.flags = p->final ? WIRE_HELD : WIRE_MISSING;
     }
-    port_tell(&c->o.port, h->rank, &r);
+    tell_worker(c, h->rank, &(struct ps_message){.header = r});
 }
 
 // A worker goes on from a checkpoint, and this shard has read one that is not as far.
@@ -202,7 +206,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     bool enters = c->set && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
     if (h->seq < p->seq || (!early && want > k->step + 1 + k->pushed[h->rank])) return;
-    if (h->seq > p->seq)
+    bool fresh = h->seq > p->seq;
+    if (fresh)
         *p = (struct server_pull){.pending = true,
                                   .want = want,
                                   .seq = h->seq,
@@ -213,6 +218,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         answer_pull(c, k, h->rank);
     else if (h->kind == WIRE_PULL && h->flags & WIRE_AGAIN)
         answer_question(c, k, h);
+    // The end of a job that shares a budget: nobody pushes any more.
+    if (fresh && k->batches && k->loaded && p->final && keep_wanted(c, h)) keep_key(c, k, want, true);
 }
 
 // Worker 0 loads the masters in fp32; the weights are rounded from them once. A repeated or late request is
@@ -240,7 +247,7 @@ static void on_init(struct server_core *c, struct server_key *k, const struct wi
             r.flags = WIRE_MISSING;
         else if (!chain_has_loaded(c, k))
             r.flags = WIRE_HELD;
-        port_tell(&c->o.port, h->rank, &r);
+        tell_worker(c, h->rank, &(struct ps_message){.header = r});
     }
     ps_frame_release(frame);
 }
@@ -274,6 +281,28 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     if (worker < 0 || worker >= c->o.rule.workers || !incarnation) return;
     if (c->set ? !server_set_member(c, worker, life) : c->incarnation[worker] != 0) return;
     c->incarnation[worker] = incarnation;
+    c->lines[worker] = (struct server_line){0};
+}
+
+static int take_message(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                        struct ps_frame *frame) {
+    switch (h->kind) {
+        case WIRE_PUSH:
+            if (h->flags & WIRE_PULLS) on_pull(c, k, h, h->step + 1);
+            return on_push(c, k, h, frame);
+        case WIRE_PULL:
+            on_pull(c, k, h, h->step);
+            return k->replay ? replay_advance(c, k) : 0;
+        case WIRE_SNAPSHOT:
+            on_snapshot(c, k, h);
+            return 0;
+        case WIRE_INIT:
+            on_init(c, k, h, frame);
+            return 0;
+        default:
+            refuse(c, h, "a shard takes no such message");
+            return 0;
+    }
 }
 
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
@@ -293,23 +322,12 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         refuse(c, h, "this shard does not own the key");
         return 0;
     }
-    switch (h->kind) {
-        case WIRE_PUSH:
-            if (h->flags & WIRE_PULLS) on_pull(c, k, h, h->step + 1);
-            return on_push(c, k, h, frame);
-        case WIRE_PULL:
-            on_pull(c, k, h, h->step);
-            return k->replay ? replay_advance(c, k) : 0;
-        case WIRE_SNAPSHOT:
-            on_snapshot(c, k, h);
-            return 0;
-        case WIRE_INIT:
-            on_init(c, k, h, frame);
-            return 0;
-        default:
-            refuse(c, h, "a shard takes no such message");
-            return 0;
-    }
+    bool counts = h->kind == WIRE_PUSH || h->kind == WIRE_PULL || h->kind == WIRE_INIT;
+    c->lines[h->rank].heard += counts;
+    c->asks = counts && h->flags & WIRE_AGAIN ? h->rank : -1;
+    int rc = take_message(c, k, h, frame);
+    c->asks = -1;
+    return rc;
 }
 
 int server_core_decision(struct server_core *c, const struct wire_header *h) {
@@ -354,7 +372,7 @@ int server_core_tick(struct server_core *c, double now) {
     }
     keep_note_wait(c);
     chain_tick(c);
-    double pause_s = rto_backoff(RTO_FIRST_S, c->round.repeats, fmin(c->o.repeat_most_s, REQUEST_MOST_S));
+    double pause_s = rto_backoff(RTO_FIRST_S, c->round.repeats, c->o.repeat_most_s);
     if (c->round.reported && !c->round.decided && now - c->round.sent_s > pause_s) {
         c->round.repeats++;
         report_sum(c);
@@ -377,6 +395,11 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
     k->ready_ns = xcalloc(workers, sizeof *k->ready_ns);
     k->pulls = xcalloc(workers, sizeof *k->pulls);
     if (c->o.replay) k->replay = replay_key_create(c->o.rule.workers);
+    if (c->o.rule.row->on_arrival) {
+        int words = batches_words(c->o.rule.workers);
+        k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
+        batches_clear(k->batches, words);
+    }
     if (!c->o.keep.keep || !c->o.rule.row->on_arrival) return;
     k->late = xcalloc(workers, sizeof *k->late);
 }
@@ -388,6 +411,8 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
     c->incarnation = xcalloc((unsigned long)o->rule.workers, sizeof *c->incarnation);
     c->segments = xcalloc((unsigned long)o->rule.workers, sizeof *c->segments);
+    c->lines = xcalloc((unsigned long)o->rule.workers, sizeof *c->lines);
+    c->asks = -1;
     c->grads = xcalloc((unsigned long)o->rule.workers, sizeof *c->grads);
     c->row = xcalloc((unsigned long)o->rule.workers, sizeof *c->row);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
@@ -409,6 +434,7 @@ void server_core_destroy(struct server_core **core) {
         for (int w = 0; w < c->o.rule.workers; w++) ps_frame_release(k->held[w].frame);
         free(k->held);
         free(k->pushed);
+        free(k->batches);
         free(k->staleness);
         free(k->ready_ns);
         free(k->pulls);
@@ -419,6 +445,7 @@ void server_core_destroy(struct server_core **core) {
     free(c->index);
     free(c->incarnation);
     free(c->segments);
+    free(c->lines);
     free(c->grads);
     free(c->row);
     free(c->chunk);
@@ -450,6 +477,8 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     k->skew = r->updates - r->version;
     k->step = r->clock;
     memcpy(k->pushed, r->pushed, (size_t)c->o.rule.workers * sizeof *k->pushed);
+    if (k->batches)
+        memcpy(k->batches, r->batches, (size_t)batches_words(c->o.rule.workers) * sizeof *k->batches);
     k->loaded = true;
     for (int w = 0; w < c->o.rule.workers; w++)
         if (k->pulls[w].pending && k->pulls[w].want > k->pushed[w]) refuse_beyond(c, k, w, k->pulls[w].want);

@@ -15,7 +15,8 @@
 //                       v
 //          the optimizer; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
 //
-// The last three are one pass over memory where nothing has to be decided (key_pass.h). Gradients that lie in the
+// The last three are one pass over memory where nothing has to be decided and nobody waits for an acknowledgement
+// (key_pass.h). Gradients that lie in the
 // workers' segments are held where they are, without an acknowledgement, and added in that pass; the answer to the
 // worker's pull says that its gradient was taken. Weights go into the worker's segment, or the worker reads them
 // where they are: nobody changes them before it has pushed again.
@@ -30,7 +31,8 @@
 // of a pinned key waits for the pin; the first message of a push counts, repetitions keep nothing.
 //
 // Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
-// acknowledged and dropped. What is not understood is refused with a text, never applied.
+// acknowledged and dropped. Where pushes are applied on arrival, so is a batch that the key holds (ps/batches.h), whoever
+// brings it: of a worker that died, or of a life before. What is not understood is refused with a text, never applied.
 // Errors: -1 with server_core_error set (the shard is then finished and tells the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H
 #define STARRING_PS_SERVER_SERVER_CORE_H

@@ -26,11 +26,12 @@ static int64_t applied(const struct server_key *k, int worker) {
     return k->replay ? k->replay->w[worker].done : k->pushed[worker] - keep_late(k, worker);
 }
 
-void keep_key(struct server_core *c, struct server_key *k, int64_t step) {
+void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
     for (int w = 0; w < c->o.rule.workers; w++) c->row[w] = applied(k, w);
-    c->o.keep.keep(c->o.keep.ctx,
-                   &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew, k->step, c->row},
-                                      .step = step,
-                                      .buf = &k->buf,
-                                      .pins = &k->pins});
+    c->o.keep.keep(c->o.keep.ctx, &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew,
+                                                                k->step, c->row, k->batches},
+                                                     .step = step,
+                                                     .last = last,
+                                                     .buf = &k->buf,
+                                                     .pins = &k->pins});
 }

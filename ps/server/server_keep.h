@@ -15,7 +15,7 @@ static inline bool keep_pinned(const struct server_key *k) { return atomic_load(
 // Whether this push's step is to be kept.
 bool keep_wanted(const struct server_core *c, const struct wire_header *h);
 // Hands the key over as it is, behind `step` steps.
-void keep_key(struct server_core *c, struct server_key *k, int64_t step);
+void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last);
 // An update waits for a pin; how long such waits have taken, with each tick.
 void keep_waits(struct server_core *c);
 void keep_note_wait(struct server_core *c);

@@ -14,10 +14,11 @@ struct study;
 // What a checkpoint holds of a key beside its buffers.
 struct key_counts {
     int key;
-    int64_t version;        // updates applied
-    int64_t updates;        // by the count of its moments (Adam's t): another topology may have begun them
-    int64_t clock;          // steps over; 0 where pushes are applied on arrival
-    const int64_t *pushed;  // (N) pushes applied of each worker
+    int64_t version;         // updates applied
+    int64_t updates;         // by the count of its moments (Adam's t): another topology may have begun them
+    int64_t clock;           // steps over; 0 where pushes are applied on arrival
+    const int64_t *pushed;   // (N) pushes applied of each worker
+    const int64_t *batches;  // a row (ps/batches.h), where pushes are applied on arrival; else NULL
 };
 
 // A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, nor while somebody has
@@ -25,6 +26,7 @@ struct key_counts {
 struct kept_key {
     struct key_counts counts;  // until the call returns
     int64_t step;
+    bool last;  // behind all steps of a run that shares a budget: another one of that number may be there
     const struct server_buffers *buf;
     _Atomic int *pins;
 };
@@ -37,6 +39,7 @@ struct server_core_options {
     const struct layout *layout;
     const struct shard_map *map;
     int shard;
+    int64_t batches;                       // of the job's budget, where pushes are applied on arrival
     const struct server_buffers *buffers;  // (map->count); those of this shard are used
     struct consistency_rule rule;
     struct optimizer_config optimizer;
@@ -67,7 +70,7 @@ struct server_segment {
 struct server_totals {
     uint64_t pushes, duplicates, refused;
     size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
-    int64_t steps;                       // steps over on every key of the shard
+    double steps;  // over on every key of the shard; of pushes that are applied on arrival also a part of one
     // How often updates waited for keys to be written, and for how long.
     int64_t pin_waits;
     double pin_seconds, pin_seconds_most;

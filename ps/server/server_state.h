@@ -38,7 +38,7 @@ struct server_shot {
 // What came with a gradient that is held until its key is no longer pinned.
 struct server_late {
     uint64_t order;  // 1, 2, ..; 0: nothing is held
-    int64_t step, version, ready_ns;
+    int64_t step, version, batch, ready_ns;
     float lr, grad_scale;
     uint32_t flags;
 };
@@ -63,6 +63,7 @@ struct server_key {
     int64_t open_ready_ns;      // the latest ready_ns of its gradients: what the open step's update needs
     int64_t update_ready_ns;    // that of the last update: with a commit round, of all keys
     struct gradient *held;      // (N)
+    int64_t *batches;           // which it holds (ps/batches.h); NULL: steps commit
     int64_t *pushed;            // (N) pushes taken; the next step expected
     int64_t *staleness;         // (N) of the last push
     int64_t *ready_ns;          // (N) of the last push; once added, with those added before it
@@ -103,6 +104,11 @@ struct server_set {
     uint32_t *life;    // (N) heard; 0: none
 };
 
+// Messages about keys between this shard and a worker's process.
+struct server_line {
+    uint64_t heard, said;
+};
+
 struct server_core {
     struct server_core_options o;
     int count;  // keys of this shard
@@ -110,6 +116,8 @@ struct server_core {
     int *index;                       // (map->count): key -> place in keys, -1: not ours
     uint64_t *incarnation;            // (N); 0: not heard yet
     struct server_segment *segments;  // (N)
+    struct server_line *lines;        // (N)
+    int asks;                         // the worker whose question is being answered; -1: none
     int attached;                     // workers with a segment
     const void **grads;               // (N) of a sum
     void *chunk;                      // scratch of a pass
@@ -130,6 +138,18 @@ struct server_core {
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
+
+// Everything that this shard says to a worker about a key: it is counted, and a question's answer says the counts.
+static inline void tell_worker(struct server_core *c, int worker, const struct ps_message *message) {
+    struct server_line *line = &c->lines[worker];
+    struct ps_message m = *message;
+    line->said++;
+    if (worker == c->asks) {
+        m.header.heard = line->heard;
+        m.header.said = line->said;
+    }
+    c->o.port.send(c->o.port.ctx, worker, &m);
+}
 
 // Workers whose gradients one push brings.
 static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }

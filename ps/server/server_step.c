@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "ps/batches.h"
 #include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/study.h"
@@ -33,7 +34,7 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
                             .peers_ready_ns = held ? 0 : k->ready_ns[worker],
                             .flags = held ? WIRE_HELD : 0};
     turn_to(c, SERVER_REPLY, of_push(k, worker, -1));
-    port_tell(&c->o.port, worker, &r);
+    tell_worker(c, worker, &(struct ps_message){.header = r});
 }
 
 // Only a pull with the largest delay allowed needed the last update. Any other: this worker's push alone.
@@ -52,7 +53,7 @@ static void answer_in_segment(struct server_core *c, struct server_key *k, int w
     if (!pull->answered && pull->into) memcpy(c->segments[worker].base + pull->into, k->buf.weight, bytes);
     h->version = pull->version;
     h->place_bytes = bytes;
-    port_tell(&c->o.port, worker, h);
+    tell_worker(c, worker, &(struct ps_message){.header = *h});
 }
 
 // Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
@@ -80,7 +81,7 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     if (c->segments[worker].base)
         answer_in_segment(c, k, worker, &m.header);
     else
-        c->o.port.send(c->o.port.ctx, worker, &m);
+        tell_worker(c, worker, &m);
     pull->answered = true;
 }
 
@@ -162,7 +163,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     k->contributed = 0;
     c->open--;
     answer_pulls(c, k);
-    if (k->keep) keep_key(c, k, k->step);
+    if (k->keep) keep_key(c, k, k->step, false);
     k->keep = false;
 }
 
@@ -193,7 +194,7 @@ void end_round(struct server_core *c) {
     int64_t next = c->round.step + 1;
     c->decided = c->round.scalars;
     c->round = (struct server_round){.step = next};
-    c->totals.steps = next - c->begin;
+    c->totals.steps = (double)(next - c->begin);
     if (!c->set) return;
     memset(c->set->keys, 0, (size_t)c->o.rule.workers * sizeof *c->set->keys);
     c->set->arrived = c->set->fixed = 0;
@@ -235,10 +236,18 @@ static void take_turns(struct server_core *c, struct server_key *k, int count) {
         gradient_taken(c, k, worker_of_turn(c, k, k->turn));
 }
 
+// Whether a worker's credits, and what it waits for, hang on the gradients' being read: not where they lie in segments,
+// and not where they were acknowledged as they came.
+static bool owes_acknowledgement(const struct server_core *c, const struct server_key *k) {
+    for (int w = 0; w < c->o.rule.workers && !c->set; w++)
+        if (k->held[w].frame) return true;
+    return false;
+}
+
 int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once) {
     const struct update_scalars *scalars = c->o.commit_round ? NULL : round_scalars(c);
     const struct update_step step = {.lr = k->lr, .t = k->version + k->skew + 1, .scalars = scalars};
-    *at_once = scalars && atomic_load(&k->inflight) == 0 && !keep_pinned(k);
+    *at_once = scalars && atomic_load(&k->inflight) == 0 && !keep_pinned(k) && !owes_acknowledgement(c, k);
     struct key_pass p = {.sum = *sum,
                          .squares = &c->round.sum,
                          .optimizer = &c->o.optimizer,
@@ -359,26 +368,40 @@ static const void *decoded(const struct server_core *c, const struct server_key 
     return k->buf.acc;
 }
 
+// Its worker hears so, and those who waited for it.
+static void taken(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                  const struct gradient *g, int64_t tau) {
+    k->pushed[h->rank] = h->step + 1;
+    k->staleness[h->rank] = tau;
+    k->ready_ns[h->rank] = h->ready_ns;
+    if (g->frame || !k->pulls[h->rank].pending) acknowledge(c, k, h->rank, false);
+    answer_pulls(c, k);
+    if (keep_wanted(c, h)) keep_key(c, k, h->step + 1, false);
+}
+
 int push_on_arrival(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     const struct gradient *g) {
     struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
     uint64_t tau = (uint64_t)(k->version - h->version);
+    int words = batches_words(c->o.rule.workers), rc = 0;
+    if (batches_has(k->batches, words, h->batch)) {
+        c->totals.duplicates++;
+        ps_frame_release(g->frame);
+        taken(c, k, h, g, (int64_t)tau);
+        return 0;
+    }
     const void *grad = c->o.code.kind == CODE_NONE ? g->data : decoded(c, k, g);
-    const struct arrival arrival = {h->rank, (uint32_t)h->version, (uint32_t)tau};
+    const struct arrival arrival = {h->rank, (uint32_t)h->version, (uint32_t)tau, h->batch};
     if (c->o.study) study_push(c->o.study, h, grad, tau);
     if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
     turn_to(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
-    int rc = apply(c, k, grad, h->lr, &scalars);
+    rc = apply(c, k, grad, h->lr, &scalars);
     ps_frame_release(g->frame);
     if (rc != 0) return -1;
-    k->pushed[h->rank] = h->step + 1;
-    k->staleness[h->rank] = (int64_t)tau;
-    k->ready_ns[h->rank] = h->ready_ns;
+    batches_add(k->batches, words, h->batch);
     staleness_count(&c->totals.staleness, tau);
     c->totals.pushes++;
-    if (++c->applied % ((uint64_t)c->count * (uint64_t)c->o.rule.workers) == 0) c->totals.steps++;
-    if (g->frame || !k->pulls[h->rank].pending) acknowledge(c, k, h->rank, false);
-    answer_pulls(c, k);
-    if (keep_wanted(c, h)) keep_key(c, k, h->step + 1);
+    c->totals.steps = (double)++c->applied / ((double)c->count * c->o.rule.workers);
+    taken(c, k, h, g, (int64_t)tau);
     return 0;
 }

@@ -18,7 +18,7 @@ int push_on_arrival(struct server_core *c, struct server_key *k, const struct wi
 int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
               const struct gradient *g);
 // All gradients that count are here: they are added, and the key joins the shard's sum. Where nothing has to be decided
-// or waited for (*at_once), the update is part of the same pass. Then they are let go, and close_key commits the key if
+// or waited for, and nobody is owed an acknowledgement (*at_once), the update is part of the same pass. Then they are let go, and close_key commits the key if
 // that can be; the last one has closed the shard's step. 0, or -1 with an error.
 int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once);
 int close_key(struct server_core *c, struct server_key *k, bool at_once);

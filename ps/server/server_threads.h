@@ -17,9 +17,11 @@
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
+#include "ps/standstill.h"
 
 struct pulse;
 struct server;
+struct stall_watch;
 
 // The last question of a worker about what can be shared.
 struct shard_met {
@@ -42,9 +44,8 @@ struct shard {
     pthread_t tid;
     bool started, loaded;    // its keys have what the loader has read
     _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
-    uint64_t seen_turns;     // the main thread's
-    double seen_s;
-    _Atomic int failed;  // error is complete before this is set
+    struct turning turning;  // the main thread's
+    _Atomic int failed;      // error is complete before this is set
     char error[WIRE_TEXT_MAX];
 };
 
@@ -56,6 +57,7 @@ struct server {
     struct net *net;
     struct net_socket *scheduler;
     struct pulse *pulse;
+    struct stall_watch *watch;
     struct wire_count wire;
     struct ps_identity id;
     char *endpoints;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -50,35 +51,32 @@ int descriptors_claim(int needed, int spare) {
         (unsigned long long)l.rlim_cur, needed, needed);
 }
 
+static void *wait_main(void *arg) {
+    pthread_mutex_lock(arg);
+    pthread_mutex_unlock(arg);
+    return NULL;
+}
+
+int threads_claim(int count) {
+    pthread_mutex_t all = PTHREAD_MUTEX_INITIALIZER;  // none ends before all have begun
+    pthread_t *thread = xcalloc((unsigned long)count, sizeof *thread);
+    int started = 0, error = 0;
+    pthread_mutex_lock(&all);
+    while (started < count && !(error = pthread_create(&thread[started], NULL, wait_main, &all))) started++;
+    pthread_mutex_unlock(&all);
+    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    free(thread);
+    if (started == count) return 0;
+    return fail("no thread can be started for this process's connections: %s; " ERROR_RAISE_THREADS,
+                strerror(error));
+}
+
 // Of the sockets nothing may stay: a connection ends where its last descriptor does.
 void descriptors_apart(void) {
     struct rlimit l;
     if (unshare(CLONE_FILES) || syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return;
     if (getrlimit(RLIMIT_NOFILE, &l)) return;
     for (int fd = STDERR_FILENO + 1; fd < (int)l.rlim_cur; fd++) close(fd);
-}
-
-struct call {
-    void (*what)(void *);
-    void *arg;
-    const char *label;
-};
-
-static void *call_main(void *arg) {
-    const struct call *c = arg;
-    descriptors_apart();
-    error_set_label("%s", c->label);
-    c->what(c->arg);
-    return NULL;
-}
-
-void descriptors_call_apart(void (*what)(void *), void *arg) {
-    struct call c = {what, arg, error_label()};
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, call_main, &c))
-        what(arg);
-    else
-        pthread_join(thread, NULL);
 }
 
 int descriptors_spare(size_t heard_bytes) {

@@ -1,5 +1,6 @@
-// How many descriptors a process may hold (RLIMIT_NOFILE), looked at before its first socket: libzmq ends the process where
-// it finds none left. Connections of strangers take some too, for as long as a handshake may last.
+// How many descriptors a process may hold (RLIMIT_NOFILE), and whether it can start threads (RLIMIT_NPROC), looked at before
+// its first socket: libzmq ends the process where it finds none left. Connections of strangers take descriptors too, for as
+// long as a handshake may last.
 #ifndef STARRING_PS_TRUST_DESCRIPTORS_H
 #define STARRING_PS_TRUST_DESCRIPTORS_H
 
@@ -20,10 +21,11 @@ int descriptors_of_worker(const struct config *c, int shards);
 int descriptors_spare(size_t heard_bytes);
 int descriptors_claim(int needed, int spare);
 
+// Whether so many threads more can be started now: they are, for a moment. 0, or -1 after logging.
+int threads_claim(int count);
+
 // Gives the calling thread, which writes or reads files, a table of descriptors of its own: connections of strangers may use
 // up the process's. Only standard streams are in it. Where the kernel or a container forbids that, the process's stays.
 void descriptors_apart(void);
-// Calls what(arg) on such a thread, and waits for it. What it logs has the caller's label; error_last() stays behind.
-void descriptors_call_apart(void (*what)(void *), void *arg);
 
 #endif

@@ -1,5 +1,6 @@
 #include "ps/trust/secret_file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -17,6 +18,7 @@
 #define OPENING "starring job secret 1\n"
 #define TEXT    (sizeof OPENING - 1 + Z85_KEY_CHARS + 1)  // bytes of a file
 #define OTHERS  0077u
+#define TMP     "/tmp"
 
 _Static_assert(JOB_SECRET_BYTES == 32, "a secret is written as a key is");
 
@@ -28,12 +30,34 @@ static bool own_dir(const char *path) {
     return lstat(path, &about) == 0 && S_ISDIR(about.st_mode) && about.st_uid == geteuid();
 }
 
-// The directory of a place (malloc'd); NULL: this machine, or this shell, has no such place. Whoever logs in by another
+// This user's directories in /tmp, the n-th of them (malloc'd); NULL: there are no more. Anybody can take the plain name
+// first, and then it counts for nothing: others have endings that nobody can foresee, and are known by their owner.
+static char *tmp_dir(int n) {
+    char *plain = xasprintf(TMP "/starring-%u", (unsigned)geteuid()), *found = NULL;
+    struct stat about;
+    bool usable = own_dir(plain) || (lstat(plain, &about) != 0 && errno == ENOENT);
+    if (usable && n-- == 0) return plain;
+    size_t length = strlen(plain) - strlen(TMP "/");
+    DIR *d = opendir(TMP);
+    for (struct dirent *e; d && !found && (e = readdir(d));) {
+        if (strncmp(e->d_name, plain + strlen(TMP "/"), length) != 0 || e->d_name[length] != '.') continue;
+        char *path = xasprintf(TMP "/%s", e->d_name);
+        if (own_dir(path) && n-- == 0)
+            found = path;
+        else
+            free(path);
+    }
+    if (d) closedir(d);
+    free(plain);
+    return found;
+}
+
+// The n-th directory of a place (malloc'd); NULL: this machine, or this shell, has none. Whoever logs in by another
 // way may lack the variable, so what it usually says is looked at too. After su or sudo it may still be another user's.
-static char *place_dir(enum place p) {
+static char *place_dir(enum place p, int n) {
     const char *given = getenv("XDG_RUNTIME_DIR");
-    if (p == PLACE_TMP) return xasprintf("/tmp/starring-%u", (unsigned)geteuid());
-    if (p == PLACE_GIVEN && (!given || *given != '/')) return NULL;
+    if (p == PLACE_TMP) return tmp_dir(n);
+    if (n > 0 || (p == PLACE_GIVEN && (!given || *given != '/'))) return NULL;
     char *run = p == PLACE_GIVEN ? xstrdup(given) : xasprintf("/run/user/%u", (unsigned)geteuid());
     char *dir = own_dir(run) ? xasprintf("%s/starring", run) : NULL;
     free(run);
@@ -110,17 +134,14 @@ static int find_in(const char *dir, const char *name, uint8_t secret[JOB_SECRET_
 }
 
 int secret_file_find(const char *address, uint8_t secret[JOB_SECRET_BYTES]) {
-    char name[64];
-    if (!file_name(address, name)) return 0;
+    char name[64], *dir;
     int found = 0;
-    bool better = false;  // a place that nobody else can have taken
-    for (int p = 0; p < PLACES && !found; p++) {
-        char *dir = place_dir(p);
-        // Anybody can make a directory of that name in /tmp: it holds up those alone who have no other place.
-        if (dir && (p != PLACE_TMP || !better || own_dir(dir))) found = find_in(dir, name, secret);
-        better |= dir != NULL;
-        free(dir);
-    }
+    if (!file_name(address, name)) return 0;
+    for (int p = 0; p < PLACES && !found; p++)
+        for (int n = 0; !found && (dir = place_dir(p, n)); n++) {
+            found = find_in(dir, name, secret);
+            free(dir);
+        }
     return found;
 }
 
@@ -153,11 +174,22 @@ static int leave_in(const char *dir, const char *path, const char *name, const c
     return rc;
 }
 
+// The plain name in /tmp is taken, and there is no other place: NULL after logging.
+static char *another_dir(void) {
+    char *dir = xasprintf(TMP "/starring-%u.XXXXXX", (unsigned)geteuid());
+    if (mkdtemp(dir)) return dir;
+    fail("%s: %s; set XDG_RUNTIME_DIR to a directory of yours", dir, strerror(errno));
+    free(dir);
+    return NULL;
+}
+
 char *secret_file_leave(const char *bound, const uint8_t secret[JOB_SECRET_BYTES]) {
     char name[64], key[Z85_KEY_CHARS + 1], *dir = NULL;
     int rc = 1;
     if (!file_name(bound, name)) return fail("%s: no address with a port", bound), NULL;
-    for (int p = 0; p < PLACES && !dir; p++) dir = place_dir(p);
+    for (int p = 0; p < PLACES && !dir; p++) dir = place_dir(p, 0);
+    if (!dir) dir = another_dir();
+    if (!dir) return NULL;
     z85_key_text(secret, key);
     char *path = xasprintf("%s/%s", dir, name), *text = xasprintf(OPENING "%s\n", key);
     for (int tries = 0; rc > 0 && tries < 100; tries++) rc = leave_in(dir, path, name, text);

@@ -1,6 +1,7 @@
 // The job's secret for roles that people start one by one on one host: the scheduler leaves it in a file that its user
-// alone can read (0600), in a directory of that user's (0700): $XDG_RUNTIME_DIR/starring or /tmp/starring-UID, with the
-// port of the scheduler's address in its name. Members of the same user find it by the address they are given.
+// alone can read (0600), in a directory of that user's (0700): $XDG_RUNTIME_DIR/starring or /tmp/starring-UID (or, where
+// another user has taken that name, /tmp/starring-UID.XXXXXX), with the port of the scheduler's address in its name.
+// Members of the same user find it by the address they are given.
 //
 // A scheduler that is started again at a port takes what an earlier one of this user has left there: members that live on
 // need no new secret.

@@ -5,6 +5,7 @@
 
 #include "ps/medium.h"
 #include "ps/net/rejoin.h"
+#include "ps/standstill.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -78,9 +79,13 @@ static int hear(struct meeting *m, struct net_socket *from, int shard) {
 static int meet_all(struct meeting *m, struct net_poll_item *items) {
     const struct config *c = m->a->role->config;
     int shards = m->a->sharing->map->shards;
-    double end = now_seconds() + ps_deadline_s(c), asked_s = 0;
-    while (m->open > 0) {
+    double since_s = now_seconds(), asked_s = 0;  // since_s: the start, or the last answer
+    struct standstill still = {.turn_s = since_s};
+    for (int open = m->open; m->open > 0;) {
         double now = now_seconds();
+        since_s = standstill_moved(since_s, standstill_turn(&still, ps_deadline_s(c), now), now);
+        if (open > m->open) since_s = now;
+        open = m->open;
         if (ps_stopped(m->a->role->stop)) {
             error_quiet(1);
             return fail("interrupted during login");
@@ -91,11 +96,12 @@ static int meet_all(struct meeting *m, struct net_poll_item *items) {
         if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
         for (int i = 0; i <= shards; i++)
             if (items[i].ready && hear(m, items[i].socket, i - 1) != 0) return -1;
-        for (int g = 0; now > end && g < shards; g++)
+        for (int g = 0; now - since_s > ps_deadline_s(c) && g < shards; g++)
             if (m->asked[g] != ASK_DONE)
-                return fail("login: server %d shard %d did not answer within %lld ms",
-                            g / m->a->sharing->map->threads, g % m->a->sharing->map->threads,
-                            (long long)c->ps.deadline_ms);
+                return fail(
+                    "login: server %d shard %d did not answer within %lld ms (parameter_server.deadline_ms)",
+                    g / m->a->sharing->map->threads, g % m->a->sharing->map->threads,
+                    (long long)c->ps.deadline_ms);
     }
     return 0;
 }

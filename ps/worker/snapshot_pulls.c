@@ -7,8 +7,9 @@
 #include "shared/core/error.h"
 
 struct collection {
-    struct collection *next;
+    struct collection *next;  // younger
     struct snapshot *snapshot;
+    bool begun;
     uint64_t seq;
     int64_t version, least, most;
     int missing;      // keys
@@ -21,7 +22,9 @@ struct collection {
 
 struct snapshot_pulls {
     struct snapshot_pulls_options o;
-    struct collection *first;
+    struct collection *first;  // the oldest; the others wait for it
+    struct snapshot *last;     // that began; NULL: none has, or nothing more is wanted
+    bool ended;
     uint64_t seq;
 };
 
@@ -49,18 +52,32 @@ static void ask(const struct snapshot_pulls *p, struct collection *c, uint32_t f
         if (!c->answered[key]) ask_key(p, c, key, flags);
 }
 
+// Where steps commit all keys are asked for at once, before this worker pushes anything to the next update.
+static void begin_next(struct snapshot_pulls *p, double now) {
+    struct collection *c = p->first;
+    if (!c || c->begun || !snapshot_may_begin(c->snapshot)) return;
+    c->begun = true;
+    p->last = c->snapshot;
+    ask(p, c, 0, now);
+}
+
 void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s, double now) {
-    struct collection *c = xcalloc(1, sizeof *c);
-    *c = (struct collection){.next = p->first,
-                             .snapshot = s,
+    struct collection *c = xcalloc(1, sizeof *c), **at = &p->first;
+    while (*at) at = &(*at)->next;
+    *c = (struct collection){.snapshot = s,
                              .seq = ++p->seq,
                              .version = version,
                              .least = INT64_MAX,
                              .missing = p->o.map->count,
                              .answered = xcalloc((unsigned long)p->o.map->count, sizeof(bool)),
                              .again = xcalloc((unsigned long)p->o.map->count, sizeof(uint32_t))};
-    p->first = c;
-    ask(p, c, 0, now);
+    *at = c;
+    if (p->ended) snapshot_pulls_end(p);
+    begin_next(p, now);
+}
+
+bool snapshot_pulls_busy(const struct snapshot_pulls *p) {
+    return p->first || (p->last && !snapshot_may_begin(p->last));
 }
 
 static void forget(struct snapshot_pulls *p, struct collection *c) {
@@ -84,15 +101,7 @@ void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h
         ask_key(p, c, h->key, WIRE_AGAIN | WIRE_MISSING);
     }
     if (!c || c->answered[h->key] || !frame || frame->bytes != bytes) return;
-    // The frame goes back to the thread that it came from; the file is written by another.
-    void *copy = xcalloc(1, bytes);
-    memcpy(copy, frame->data, bytes);
-    snapshot_write(c->snapshot, &(struct snapshot_piece){.unit = part->unit,
-                                                         .begin = part->begin,
-                                                         .end = part->end,
-                                                         .data = copy,
-                                                         .release = free,
-                                                         .owner = copy});
+    memcpy(snapshot_room(c->snapshot, part->unit, part->begin), frame->data, bytes);
     c->answered[h->key] = true;
     c->asked_s = now;  // answers are coming
     c->repeats = 0;
@@ -101,11 +110,14 @@ void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h
     if (--c->missing > 0) return;
     struct collection whole = *c;
     forget(p, c);
-    snapshot_collected(whole.snapshot, whole.least, whole.most);  // may ask for the next one
+    snapshot_collected(whole.snapshot, whole.least, whole.most);
+    begin_next(p, now);
 }
 
 void snapshot_pulls_tick(struct snapshot_pulls *p, double now) {
-    for (struct collection *c = p->first; c; c = c->next)
+    struct collection *c = p->first;
+    begin_next(p, now);
+    if (c && c->begun)
         if (now - c->asked_s > rto_backoff(PEERS_S, c->repeats, p->o.repeat_most_s)) {
             c->repeats++;
             ask(p, c, WIRE_AGAIN, now);
@@ -114,6 +126,8 @@ void snapshot_pulls_tick(struct snapshot_pulls *p, double now) {
 
 void snapshot_pulls_end(struct snapshot_pulls *p) {
     while (p->first) forget(p, p->first);
+    p->last = NULL;
+    p->ended = true;
 }
 
 void snapshot_pulls_destroy(struct snapshot_pulls **at) {

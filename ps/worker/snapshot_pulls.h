@@ -5,6 +5,8 @@
 //     SNAPSHOT version v   -->    version < v: remembered, and answered by the update that makes it v
 //                          <--    SNAPSHOT_REPLY version, weights
 //
+// The answers gather in the snapshot's room, and the next one begins when it is free: no file is waited for here.
+//
 // Who trains in step asks for what it has just finished, before it can push anything to the next update: the weights
 // are those of one version. Where pushes are applied on arrival each key is answered at its own moment.
 //
@@ -32,6 +34,8 @@ void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snaps
 void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
                            const struct ps_frame *frame, double now);
 void snapshot_pulls_tick(struct snapshot_pulls *p, double now);
+// Whether one is being collected, or what was collected is not in its file yet.
+bool snapshot_pulls_busy(const struct snapshot_pulls *p);
 // Nothing more is wanted: snapshots are touched no longer.
 void snapshot_pulls_end(struct snapshot_pulls *p);
 

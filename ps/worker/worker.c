@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/batches.h"
 #include "ps/checkpoint/key_rows.h"
 #include "ps/checkpoint/start_point.h"
 #include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/medium.h"
+#include "ps/scheduler/budget.h"
 #include "ps/worker/worker_state.h"
 #include "shared/core/error.h"
 
@@ -80,10 +82,31 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
 // Of the step behind the one in hand it is not known who belongs to it: most often the same.
 static int64_t worker_batch(struct topology *t, int64_t step) {
     struct worker *w = (struct worker *)t;
-    int64_t own = w->c->micro_batch * w->c->accumulation;
+    int64_t own = batches_own(w->c);
+    if (is_alone(w)) {
+        timeline_blocked(t->timeline, w->take.id, w->take.from_ns, w->take.to_ns);
+        w->take.from_ns = w->take.to_ns = 0;
+        return w->take.batch * own;
+    }
     if (!t->deals) return step * w->c->train_batch + t->beside.dealt + t->rank * own;
     int64_t ahead = (step - w->step) * own * elastic_count(w->deal.members);
     return deal_first(&w->deal, t->rank, own) + ahead;
+}
+
+static int worker_take(struct topology *t, int64_t step) {
+    struct worker *w = (struct worker *)t;
+    worker_ask_batch(w, step);
+    w->take.from_ns = timeline_now();
+    if (comm_wait(w->comm, COMM_TAKEN, -1, step, "the scheduler did not say which batch comes next") != 0)
+        return -1;
+    w->take.to_ns = timeline_now();
+    struct published p = comm_published(w->comm);
+    timeline_peers_ready(t->timeline, w->take.id, w->take.asked_ns, -1);  // it needs nobody but the scheduler
+    timeline_done(t->timeline, w->take.id, p.status.done_ns);
+    w->take.batch = p.status.taken;
+    int64_t dealt = p.status.handed_out * batches_own(w->c);
+    if (dealt > t->dealt) t->dealt = dealt;
+    return p.status.taken >= 0;
 }
 
 static int worker_grad_ready(struct topology *t, int u) {
@@ -107,9 +130,9 @@ static int worker_grad_ready(struct topology *t, int u) {
         w->sum_started = true;
         if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
-    w->tasks[u].push =
-        (struct push_info){.step = w->step, .lr = worker_lr(w), .grad_scale = 1.0f, .keep = t->keep};
-    if (!w->c->no_overlap) worker_push_unit(w, u);
+    w->tasks[u].push = (struct push_info){
+        .step = w->step, .lr = worker_lr(w), .grad_scale = 1.0f, .keep = t->keep, .batch = w->take.batch};
+    if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
     return 0;
 }
 
@@ -136,26 +159,26 @@ static int worker_finish(struct topology *t) {
             staging_await_weights(w->staging, u, (struct transfer_ids){0});
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
-        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
+        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL, .keep = t->keep});
         if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
     }
     comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
     if (is_alone(w)) count_samples(w);
     // What was collected until now has come before the last weights.
     comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
-    if (comm_wait(w->comm, COMM_PULLED, -1, w->step,
-                  "the last snapshot was not ended, or the trace not written") != 0)
-        return -1;
-    char why[WIRE_TEXT_MAX];
-    t->lacks_file = comm_trace_lost(w->comm, why);  // no reason to go without the weights
-    if (t->lacks_file) fail("%s", why);
+    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended") != 0) return -1;
+    t->lacks_file = comm_write_trace(w->comm) != 0;  // no reason to go without the weights
     worker_refresh(w);
     return 0;
 }
 
+// Of the version that this worker's next push ends, it is asked for before that push. A slow disk is waited for, by this
+// thread alone: the failure of the wait is every later wait's.
 static void worker_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
-    comm_command(((struct worker *)t)->comm,
-                 &(struct command){.kind = COMMAND_SNAPSHOT, .version = version, .snapshot = s});
+    struct worker *w = (struct worker *)t;
+    if (!t->mean_per_worker)
+        comm_wait(w->comm, COMM_SNAPSHOT, -1, w->step, "the snapshot before is not in its file");
+    comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOT, .version = version, .snapshot = s});
 }
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
@@ -187,6 +210,75 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     return 0;
 }
 
+// The errors of codes go with a checkpoint where all workers are behind the same step.
+static int worker_own(struct topology *t, int index, struct state_range *out) {
+    struct worker *w = (struct worker *)t;
+    if (!ps_codes(w->c) || is_alone(w) || index >= t->layout->count) return -1;
+    *out = (struct state_range){.unit = index,
+                                .kind = STATE_ERROR,
+                                .end = t->layout->units[index].n_pad,
+                                .data = w->buffers.errors[index]};
+    return 0;
+}
+
+static int load_errors_of(struct worker *w, struct checkpoint *c, int u) {
+    const struct unit *unit = &w->t.layout->units[u];
+    size_t bytes = (size_t)unit->n_pad * sizeof(float);
+    float *values = xcalloc(1, bytes);
+    int rc = checkpoint_errors(c, w->t.rank, w->t.size, unit, values);
+    if (!rc) dev_copy(w->t.compute, w->buffers.errors[u], values, bytes);
+    if (stream_sync(w->t.compute)) rc = fail("unit %s: loading errors: %s", unit->name, dev_error(w->t.dev));
+    free(values);
+    return rc;
+}
+
+// 1: the checkpoint holds none of this worker's, or of another number of workers: they stay zero.
+static int load_errors(struct worker *w, struct checkpoint *c) {
+    const struct layout *l = w->t.layout;
+    char who[32];
+    int64_t scale = 0;
+    int rc = is_alone(w);
+    snprintf(who, sizeof who, "worker-%d", w->t.rank);
+    for (int u = 0; u < l->count && !rc; u++)
+        rc = checkpoint_errors(c, w->t.rank, w->t.size, &l->units[u], NULL);
+    if (!rc) rc = checkpoint_extra(c, who, "error_scale", &scale, 1);
+    for (int u = 0; u < l->count && !rc; u++) rc = load_errors_of(w, c, u);
+    w->errors.scale = bits_to_f32((uint32_t)scale);
+    w->t.own_word = scale;
+    return rc;
+}
+
+static int64_t wrote_with(const struct checkpoint *c, const char *key) {
+    const char *text = checkpoint_identity(c, key);
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+// Whether a star with other partitions wrote it, where the code chooses within one. Of the same grains as many keys are the
+// same ones, and so is a key a unit.
+static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
+    const struct layout *l = w->t.layout;
+    int64_t servers = wrote_with(c, "parameter_server.servers");
+    int64_t threads = wrote_with(c, "parameter_server.threads");
+    struct config there = *w->c;
+    struct shard_cut before, now;
+    there.ps.servers = (int)servers;
+    there.ps.threads = (int)threads;
+    there.ps.partition_bytes = wrote_with(c, "parameter_server.partition_bytes");
+    if (w->c->ps.code.kind != CODE_TOPK || servers < 1 || threads < 1) return false;
+    if (shard_cut_of(&there, l, &before) || shard_cut_of(w->c, l, &now)) return false;
+    return before.keys != now.keys || (before.grain != now.grain && now.keys > l->count);
+}
+
+// Of the budget the scheduler hears what is used from the workers, who have read it.
+static void go_on_alone(struct worker *w, const struct key_rows *rows) {
+    int64_t low = key_rows_low(rows), next = key_rows_next(rows);
+    w->t.start.step = key_rows_step(rows, w->t.rank);
+    w->t.dealt = w->t.start.dealt;
+    budget_write_done(&w->take.done, low);
+    for (int64_t batch = low; batch < next; batch++)
+        if (key_rows_has(rows, batch)) budget_set_done(&w->take.done, batch);
+}
+
 // The servers read the state themselves: this worker goes on where they are, on weights that it pulls.
 static int worker_load(struct topology *t, struct checkpoint *c) {
     struct worker *w = (struct worker *)t;
@@ -197,18 +289,25 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
                     checkpoint_path(c));
     int rc = start_point_check(c, w->seal);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
-    if (rc == 0 && is_alone(w)) t->start.step = key_rows_step(&rows, t->rank);
+    if (rc == 0 && is_alone(w)) go_on_alone(w, &rows);
     key_rows_free(&rows);
     if (rc != 0) return -1;
     w->step = t->start.step;
     w->updates = t->start.updates;
     w->deal.state = t->start;
     if (t->deals) t->samples = t->start.samples;
-    if (t->rank == 0 && ps_codes(w->c))
+    int errors = ps_codes(w->c) ? load_errors(w, c) : 0;
+    if (errors < 0) return -1;
+    if (errors && t->rank == 0)
         warn(
-            "%s: what codes had not said of the gradients before it is lost: checkpoints hold no errors of "
-            "parameter_server.compression %s, which begin at zero",
-            checkpoint_path(c), codec_of(w->c->ps.code.kind)->name);
+            "%s: what codes had not said of the gradients before it is lost: it holds no errors of "
+            "parameter_server.compression %s of %d worker%s, which begin at zero",
+            checkpoint_path(c), codec_of(w->c->ps.code.kind)->name, t->size, t->size > 1 ? "s" : "");
+    if (t->rank == 0 && cut_otherwise(w, c))
+        warn(
+            "%s: topk chooses within a partition, and partitions were others there (parameter_server.servers, threads, "
+            "partition_bytes); so the last bits will not be those of the run undisturbed",
+            checkpoint_path(c));
     comm_command(w->comm, &(struct command){.kind = COMMAND_BEGIN, .step = w->step});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, late) != 0) return -1;
     w->loaded = true;
@@ -248,11 +347,13 @@ static const struct topology_ops worker_ops = {
     .release = worker_release,
     .begin_micro = worker_begin_micro,
     .batch = worker_batch,
+    .take = worker_take,
     .grad_ready = worker_grad_ready,
     .step = worker_step,
     .sum = worker_sum,
     .finish = worker_finish,
     .snapshot = worker_snapshot,
+    .own = worker_own,
     .load = worker_load,
     .load_unit = worker_load_unit,
     .abort = worker_abort,
@@ -360,6 +461,13 @@ struct comm *ps_worker_comm(struct topology *t) {
 
 struct topology *ps_worker_create(const struct ps_worker_options *o) {
     const struct config *c = o->role.config;
+    bool keeps = c->recovery.checkpoint_every > 0 && ps_codes(c) && !consistency_of(c).row->on_arrival;
+    if (keeps && !o->role.dir) {
+        fail(
+            "--checkpoint-every: nowhere to leave what this worker's codes have not said: give --out DIR, the same on all "
+            "machines: a directory that they share");
+        return NULL;
+    }
     struct worker *w = xcalloc(1, sizeof *w);
     w->t = (struct topology){.ops = &worker_ops,
                              .layout = o->role.layout,
@@ -371,7 +479,8 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .launch = "processes"};
     w->c = c;
     w->rule = consistency_of(c);
-    w->t.mean_per_worker = is_alone(w);
+    w->take.asked = -1;
+    w->t.mean_per_worker = w->t.shares = is_alone(w);
     w->t.deals = ps_elastic(c) && !is_alone(w);
     w->deal.members = elastic_all(c->workers);
     struct topology *t = &w->t;

@@ -54,11 +54,16 @@ struct published comm_published(struct comm *c) {
     return p;
 }
 
-bool comm_trace_lost(struct comm *c, char why[WIRE_TEXT_MAX]) {
+int comm_write_trace(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
-    snprintf(why, WIRE_TEXT_MAX, "%s", c->trace_lost);
+    struct diary *diary = c->left;
+    const struct ps_clock clock = c->now.status.clock;
+    c->left = NULL;
     pthread_mutex_unlock(&c->mutex);
-    return why[0] != 0;
+    const struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, &clock, diary};
+    int rc = diary ? worker_trace_write(&t) : 0;
+    diary_destroy(&diary);
+    return rc;
 }
 
 // ---------------------------------------------------------------- waiting (main thread)
@@ -75,6 +80,10 @@ static bool has_happened(const struct comm *c, enum comm_event event, int u, int
             return c->unobeyed == 0 && now->pulling == 0;
         case COMM_GATHERED:
             return now->gathers_done == c->gathers_asked;
+        case COMM_SNAPSHOT:
+            return c->unobeyed == 0 && !c->collecting;
+        case COMM_TAKEN:
+            return now->taken_step == step;
         case COMM_STEP_DONE:
             return consistency_allows(&c->rule, step + 1 - now->steps_done);
     }
@@ -139,14 +148,13 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
 }
 
+// For the main thread: this one answers, and touches no file.
 static void leave_trace(struct comm *c) {
-    struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, worker_core_clock(c->core), c->diary};
-    if (c->diary && worker_trace_write(&t) != 0) {
-        pthread_mutex_lock(&c->mutex);
-        snprintf(c->trace_lost, sizeof c->trace_lost, "%s", error_last());
-        pthread_mutex_unlock(&c->mutex);
-    }
-    diary_destroy(&c->diary);
+    diary_end(c->diary);
+    pthread_mutex_lock(&c->mutex);
+    c->left = c->diary;
+    pthread_mutex_unlock(&c->mutex);
+    c->diary = NULL;
 }
 
 static void obey(struct comm *c, const struct command *x, double now) {
@@ -161,7 +169,7 @@ static void obey(struct comm *c, const struct command *x, double now) {
             return;
         case COMMAND_BEGIN:
             worker_core_begin(core, x->step);
-            worker_core_pull_all(core, now);
+            worker_core_pull_all(core, false, now);
             return;
         case COMMAND_CREW:
             worker_core_crew(core, x->crew);
@@ -172,8 +180,11 @@ static void obey(struct comm *c, const struct command *x, double now) {
         case COMMAND_GATHER:
             worker_core_gather(core, x->gather, x->count, now);
             return;
+        case COMMAND_TAKE:
+            worker_core_take(core, x->step, x->done, now);
+            return;
         case COMMAND_PULL_ALL:
-            worker_core_pull_all(core, now);
+            worker_core_pull_all(core, x->keep, now);
             return;
         case COMMAND_SNAPSHOT:
             snapshot_pulls_open(c->snapshots, x->version, x->snapshot, now);
@@ -256,7 +267,7 @@ static int pass_on(struct comm *c) {
     return *why ? fail("the device has failed: %s", why) : 0;
 }
 
-// Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer.
+// Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer, or a snapshot is waited for.
 static bool publish(struct comm *c, double busy_s) {
     bool busy = false;
     // Before anybody can see the transfers' end and close the record.
@@ -274,13 +285,16 @@ static bool publish(struct comm *c, double busy_s) {
     c->taken = 0;
     c->now.status = *worker_core_status(c->core);
     c->now.busy_s += busy_s;
+    c->collecting = snapshot_pulls_busy(c->snapshots);
     if (c->waited_unit >= 0)
         worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
     // The main thread is woken for what it waits for alone: it would take a core from those who compute.
     if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step))
         pthread_cond_broadcast(&c->changed);
+    // Nobody wakes this thread when the room is free.
+    bool hurry = c->collecting && c->waiting && c->waited_event == COMM_SNAPSHOT;
     pthread_mutex_unlock(&c->mutex);
-    return busy && !worker_core_transferring(c->core);
+    return hurry || (busy && !worker_core_transferring(c->core));
 }
 
 // A shard owes an answer, and is silent: the scheduler may not know yet.
@@ -359,7 +373,8 @@ static void *comm_main(void *arg) {
 
 // ---------------------------------------------------------------- create
 static int start(struct comm *c) {
-    struct worker_core_options o = {.layout = c->o.role.layout,
+    struct worker_core_options o = {.rank = c->id.rank,
+                                    .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,
                                     .weights = c->o.buffers->wire_weights,
@@ -385,7 +400,7 @@ static int start(struct comm *c) {
     c->snapshots = snapshot_pulls_create(&(struct snapshot_pulls_options){
         .map = o.map, .dtype = o.dtype, .repeat_most_s = o.repeat_most_s, .port = o.port});
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
-        return fail("cannot start the communication thread");
+        return fail("cannot start the communication thread: " ERROR_RAISE_THREADS);
     c->thread_started = true;
     return 0;
 }
@@ -459,6 +474,7 @@ void comm_destroy(struct comm **at) {
     pthread_cond_destroy(&c->changed);
     worker_times_destroy(&c->times);
     diary_destroy(&c->diary);
+    diary_destroy(&c->left);
     free(c->commands);
     free(c->shards);
     roster_destroy(&c->roster);

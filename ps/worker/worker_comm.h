@@ -52,11 +52,12 @@ enum command_kind {
     COMMAND_CREW,   // before the first push
     COMMAND_REPORT,
     COMMAND_GATHER,
+    COMMAND_TAKE,
     COMMAND_PULL_ALL,
     COMMAND_SNAPSHOT,
     COMMAND_SNAPSHOTS_END,
     COMMAND_STOP,
-    COMMAND_TRACE,  // leaves this thread's trace, if there is one
+    COMMAND_TRACE,  // hands this thread's trace over, if there is one (comm_write_trace)
     COMMAND_GOODBYE
 };
 
@@ -64,11 +65,13 @@ struct command {
     enum command_kind kind;
     int unit;
     struct push_info push;
-    struct transfer_ids ids;  // PUSH
-    const float *values;      // INIT: (n_pad), until the unit is no longer busy
-    uint64_t round;           // INIT
-    int64_t step;             // BEGIN
-    struct crew *crew;        // CREW: outlives the comm
+    struct transfer_ids ids;         // PUSH
+    const float *values;             // INIT: (n_pad), until the unit is no longer busy
+    uint64_t round;                  // INIT
+    int64_t step;                    // BEGIN TAKE
+    const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
+    bool keep;                       // PULL_ALL
+    struct crew *crew;               // CREW: outlives the comm
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;        // GATHER
@@ -86,6 +89,8 @@ enum comm_event {
     COMM_LOADED,     // the servers have what was last sent of the unit: initial values, or a gradient
     COMM_PULLED,     // every pull has been answered
     COMM_GATHERED,   // the last gather
+    COMM_SNAPSHOT,   // no snapshot is under way
+    COMM_TAKEN,      // what was asked for the step
     COMM_STEP_DONE,  // the scheduler has closed the step, as far as the consistency asks for that
 };
 // Blocks until it has happened: for longer than deadline_ms only while every server that owes an answer is heard.
@@ -101,7 +106,8 @@ struct published {
     double waited_s;  // comm_wait stood still
 };
 struct published comm_published(struct comm *c);
-// Whether this thread's part of the trace could not be written, and why. After COMMAND_TRACE has been obeyed.
-bool comm_trace_lost(struct comm *c, char why[WIRE_TEXT_MAX]);
+// Writes the communication thread's part of the trace, once COMMAND_TRACE has been obeyed: on the caller's thread, which may
+// wait for a disk while the other one answers. 0, or -1 after logging.
+int comm_write_trace(struct comm *c);
 
 #endif

@@ -40,6 +40,7 @@ struct comm {
     struct published now;
     int64_t *landed;  // (units)
     int *busy;        // (units)
+    bool collecting;  // a snapshot is under way
     int unobeyed;     // commands whose effect is not published yet
     uint64_t gathers_asked;
     bool waiting;  // for:
@@ -48,8 +49,8 @@ struct comm {
     int64_t waited_step;
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
-    char lost[WIRE_TEXT_MAX];        // what has not come although restarts are left, to be said; "": nothing
-    char trace_lost[WIRE_TEXT_MAX];  // why its part of the trace could not be written; "": it was, or none is
+    char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
+    struct diary *left;        // for the main thread to write (COMMAND_TRACE)
     char error[WIRE_TEXT_MAX];
     bool error_logged;
 };

@@ -7,6 +7,7 @@
 
 #include "ps/codec/push_code.h"
 #include "ps/consistency.h"
+#include "ps/timing.h"
 #include "ps/worker/worker_repeat.h"
 #include "shared/core/error.h"
 
@@ -15,10 +16,10 @@ static void open_pull(struct worker_core *c, struct worker_key *k, int64_t want,
     if (!k->pulling) c->status.pulling++;
     k->pulling = true;
     k->pull_final = final;
+    k->pull_keep = false;
     k->pull_want = want;
     k->pull_seq = ++c->pull_seq;
     k->arrived = false;
-    k->asked = 0;
 }
 
 static void queue_key(struct worker_core *c, struct worker_key *k, const void *payload, size_t bytes) {
@@ -98,12 +99,15 @@ static int pump(struct worker_core *c, double now) {
         c->queued--;
         c->credits.taken += takes;
         k->asked_s = now;
-        k->asked = 0;
         k->arrived = false;
         if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
     }
     return 0;
+}
+
+static int64_t own_moment(const struct worker_core *c, int64_t own_ns) {
+    return ps_moment_of(ps_clock_to_scheduler(&c->clock, own_ns), c->o.rank);
 }
 
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
@@ -117,7 +121,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     if (info->step == c->begin + (int64_t)s->spreads) staleness_spread(s, (uint64_t)(newest - oldest));
     const int *first = c->o.map->first;
     struct push_info push = *info;
-    push.ready_ns = ps_clock_to_scheduler(&c->clock, info->ready_ns);
+    push.ready_ns = own_moment(c, info->ready_ns);
     c->units[u] = (struct worker_unit){.times = {.step = info->step, .ready_ns = info->ready_ns},
                                        .unacknowledged = first[u + 1] - first[u],
                                        .unlanded = first[u + 1] - first[u]};
@@ -159,7 +163,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *r, doub
                             .loss_scale = r->in.loss_scale,
                             .clip = r->in.clip,
                             .flags = r->in.stop ? WIRE_STOP : 0,
-                            .ready_ns = ps_clock_to_scheduler(&c->clock, r->ready_ns)};
+                            .ready_ns = own_moment(c, r->ready_ns)};
     if (r->deal) deal_write(r->deal, &h);
     request_open(c, &c->report, &h, now);
 }
@@ -175,10 +179,11 @@ void worker_core_gather(struct worker_core *c, const double *values, int count, 
     request_open(c, &c->gather, &h, now);
 }
 
-void worker_core_pull_all(struct worker_core *c, double now) {
+void worker_core_pull_all(struct worker_core *c, bool keep, double now) {
     for (int key = 0; key < c->o.map->count; key++) {
         c->keys[key].asked_s = now;
         open_pull(c, &c->keys[key], c->keys[key].landed, true);
+        c->keys[key].pull_keep = keep;
         send_pull(c, key, 0, now);
     }
 }
@@ -190,7 +195,8 @@ void worker_core_goodbye(struct worker_core *c, double now) {
 
 // ---------------------------------------------------------------- answers
 static int64_t needed_ns(const struct worker_core *c, const struct wire_header *h, int64_t before_ns) {
-    return ps_later(before_ns, ps_clock_from_scheduler(&c->clock, h->peers_ready_ns));
+    int64_t own_ns = ps_clock_from_scheduler(&c->clock, h->peers_ready_ns);
+    return ps_later(before_ns, ps_moment_of(own_ns, ps_moment_rank(h->peers_ready_ns)));
 }
 
 static void note_acknowledged(struct worker_core *c, const struct worker_key *k, const struct wire_header *h,
@@ -228,7 +234,7 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     key_answered(c, k, h->ask, !k->shared && !(h->flags & WIRE_MISSING), now);
     if (open && h->flags & WIRE_MISSING) key_missing(c, key, h->ask, now);
     if (h->flags & WIRE_MISSING) return;
-    key_arrived(k);
+    k->arrived = true;
     if (!open) return;
     if (h->flags & WIRE_HELD) {
         // Overtaken by weights that contain it: this goes on being repeated until the last word comes.
@@ -254,6 +260,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     char *unit = c->o.weights[k->part->unit];
     if (frame) memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, bytes);
     k->pulling = false;
+    c->lines[k->part->shard].waits = 0;
     k->landed = k->pull_want;
     k->version = h->version;
     k->fills++;
@@ -277,17 +284,13 @@ static void on_init_ack(struct worker_core *c, int key, const struct wire_header
     if (h->flags & WIRE_MISSING)
         key_missing(c, key, h->ask, now);
     else if (h->flags & WIRE_HELD)
-        key_arrived(k);  // its replica is not complete
+        k->arrived = true;  // its replica is not complete
     else
         sent_through(c, k);
 }
 
-static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
-                    const struct ps_frame *frame, double now) {
-    if (h->kind == WIRE_REFUSED)
-        return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
-    if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
-    struct worker_key *k = &c->keys[h->key];
+static int take_answer(struct worker_core *c, struct worker_key *k, const struct wire_header *h,
+                       const struct ps_frame *frame, double now) {
     switch (h->kind) {
         case WIRE_PUSH_ACK:
             on_push_ack(c, h->key, h, now);
@@ -305,6 +308,18 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
         default:
             return 0;
     }
+}
+
+static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
+                    const struct ps_frame *frame, double now) {
+    if (h->kind == WIRE_REFUSED)
+        return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
+    line_heard(&c->lines[shard], h);
+    if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
+    struct worker_key *k = &c->keys[h->key];
+    int rc = take_answer(c, k, h, frame, now);
+    if (rc == 0) line_answered(c, shard, h, now);
+    return rc;
 }
 
 static int on_scheduler(struct worker_core *c, const struct wire_header *h, double now) {
@@ -328,6 +343,14 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             if (h->ready_ns > 0) rto_sample(&c->rto, (double)(ps_clock_ns(now) - h->ready_ns) * 1e-9);
             c->status.clock = c->clock;
             if (h->flags & WIRE_STOP) c->status.stopped = true;
+            return 0;
+        case WIRE_TAKEN:
+            if (!c->take.open || h->step != c->take.h.step) return 0;
+            c->take.open = false;
+            c->status.taken_step = h->step;
+            c->status.taken = h->flags & WIRE_FINAL ? -1 : h->batch;
+            c->status.handed_out = h->flags & WIRE_FINAL ? h->batch : h->batch + 1;
+            c->status.done_ns = ps_clock_ns(now);
             return 0;
         case WIRE_GATHER_DONE:
             if (!c->gather.open || h->seq != c->gather.h.seq || h->count != c->gather.h.count) return 0;
@@ -355,7 +378,7 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
         c->heard_s = now;
         if (!rc) rc = on_scheduler(c, h, now);
     } else if (!rc) {
-        c->shard_s[peer] = now;
+        c->lines[peer].heard_s = now;
         rc = on_shard(c, peer, h, frame, now);
     }
     ps_frame_release(frame);
@@ -381,8 +404,10 @@ static void note_standstill(struct worker_core *c, double now) {
     double excused_s = standstill_turn(&c->still, c->o.lost_s, now);
     if (excused_s <= 0) return;
     c->heard_s = standstill_moved(c->heard_s, excused_s, now);
-    for (int g = 0; g < c->o.map->shards; g++)
-        c->shard_s[g] = standstill_moved(c->shard_s[g], excused_s, now);
+    for (struct shard_line *l = c->lines; l < c->lines + c->o.map->shards; l++)
+        l->heard_s = standstill_moved(l->heard_s, excused_s, now);
+    for (struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++)
+        k->asked_s = standstill_moved(k->asked_s, excused_s, now);
 }
 
 int worker_core_tick(struct worker_core *c, double now) {
@@ -392,6 +417,7 @@ int worker_core_tick(struct worker_core *c, double now) {
     take_back(c, now);
     c->status.silent_s = 0;
     if (worker_core_transferring(c)) keys_tick(c, now);
+    take_tick(c, now);
     requests_tick(c, now);
     bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
@@ -407,7 +433,7 @@ int worker_core_tick(struct worker_core *c, double now) {
     c->status.lost_scheduler = now - c->heard_s > c->o.lost_s && !c->status.parted;
     char stood[STANDSTILL_WORDS];
     if (c->status.lost_scheduler)
-        return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s",
+        return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s" PS_LOST_KEY,
                          (long long)c->step, now - c->heard_s,
                          standstill_words(&c->still, c->o.lost_s, c->heard_s, stood));
     return 0;
@@ -431,10 +457,11 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->o = *o;
     c->credits.most = (size_t)o->credit_bytes;
     c->heard_s = o->start_s;
+    c->first = c->status.taken_step = -1;
     c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
-    c->shard_s = xcalloc((unsigned long)o->map->shards, sizeof *c->shard_s);
-    c->shard_rto = xcalloc((unsigned long)o->map->shards, sizeof *c->shard_rto);
+    c->lines = xcalloc((unsigned long)o->map->shards, sizeof *c->lines);
+    c->oldest = xcalloc((unsigned long)o->map->shards, sizeof *c->oldest);
     c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
     for (int key = 0; key < o->map->count; key++) key_init(c, &c->keys[key], &o->map->parts[key]);
     return c;
@@ -443,8 +470,8 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
 void worker_core_destroy(struct worker_core **c) {
     if (!*c) return;
     free((*c)->keys);
-    free((*c)->shard_s);
-    free((*c)->shard_rto);
+    free((*c)->lines);
+    free((*c)->oldest);
     free((*c)->units);
     free(*c);
     *c = NULL;

@@ -30,6 +30,7 @@
 #include "shared/core/topology.h"
 
 struct worker_core_options {
+    int rank;
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
@@ -56,11 +57,12 @@ struct push_info {
     float grad_scale;  // async: the worker's own decision
     bool skip;
     bool keep;         // the state behind this step goes into a checkpoint
+    int64_t batch;     // where pushes are applied on arrival: of the job's budget
     int64_t ready_ns;  // when it was handed over, this host's clock
 };
 
 // How the last push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. What a
-// peer's part made late is told from what the transfer took by the two times of peers.
+// peer's part made late is told from what the transfer took by the two times of peers, which name the peer (ps_moment_rank).
 struct unit_times {
     int64_t step;                        // of the push
     int64_t ready_ns;                    // handed over
@@ -80,6 +82,8 @@ struct worker_status {
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one
     bool parted;                       // GOODBYE was acknowledged
+    int64_t taken_step, taken;         // the last step that was asked for, and its batch; -1: none was left
+    int64_t handed_out;                // batches of the job then, at least
     bool stopped;                      // some worker was asked to leave
     struct staleness staleness;
     // The longest that a shard has left what this worker asked without any word, repetitions included. A shard
@@ -113,7 +117,11 @@ struct step_report {
 };
 void worker_core_report(struct worker_core *c, const struct step_report *report, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
-void worker_core_pull_all(struct worker_core *c, double now);  // fresh weights of every key, as control bytes
+// Fresh weights of every key, as control bytes. keep: the state goes into a checkpoint.
+void worker_core_pull_all(struct worker_core *c, bool keep, double now);
+// The batch of `step`, which begins when those before it have been handed over. done: what a checkpoint says of the
+// budget, of the first one (ps/scheduler/budget.h); NULL: nothing.
+void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done, double now);
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
 void worker_core_goodbye(struct worker_core *c, double now);
 

@@ -10,6 +10,8 @@
 void send_key(struct worker_core *c, int key, double now);
 
 void request_open(struct worker_core *c, struct request *r, const struct wire_header *h, double now);
+// While a TAKE is open: says it again as soon as more of this worker's steps are acknowledged.
+void take_tick(struct worker_core *c, double now);
 void requests_tick(struct worker_core *c, double now);
 
 // A pull of the key: the first of its kind, or a question about it.
@@ -22,7 +24,9 @@ void keys_step_done(struct worker_core *c, double now);
 // ---- answers
 // Of a shard that answers as soon as it is asked: a round trip. whole: of the payload, if it is that one's number.
 void key_answered(struct worker_core *c, struct worker_key *k, uint32_t ask, bool payload, double now);
-void key_arrived(struct worker_key *k);  // the push; what comes next waits for others
+// Of any message of the shard, before and after it is taken.
+void line_heard(struct shard_line *l, const struct wire_header *h);
+void line_answered(struct worker_core *c, int shard, const struct wire_header *h, double now);
 void key_missing(struct worker_core *c, int key, uint32_t ask, double now);
 void key_answer_lost(struct worker_core *c, int key, uint32_t ask, double now);
 

@@ -32,6 +32,12 @@ struct worker {
     struct comm *comm;
     struct unit_task *tasks;  // (units)
     int64_t step, updates;
+    // Alone: the last batch taken, how long that was waited for (none: 0), and what a checkpoint says is done.
+    struct {
+        int64_t asked, asked_ns, batch, from_ns, to_ns;  // asked: the last step for which one was, and when
+        uint64_t id;
+        struct wire_header done;
+    } take;
     struct step_deal
         deal;  // who belongs to the step in hand, where that changes (t.deals); members 0: not known yet
     int micro, micro_count;
@@ -54,9 +60,10 @@ struct published worker_refresh(struct worker *w);
 // comm_wait, as the record of this worker's time has it: the host stands still for transfer id (0: for none).
 int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what);
 // The unit's gradient leaves once what compute has been given so far has run.
-void worker_push_unit(struct worker *w, int u);
+void worker_push_unit(struct worker *w, int u, enum phase phase);  // phase: of compute, behind the hand-over
 // As the loop computes it: gradients may go out before the loop asks for the step.
 float worker_lr(const struct worker *w);
+void worker_ask_batch(struct worker *w, int64_t step);  // of the budget, unless it has been asked for
 int worker_step(struct topology *t, const struct step_input *in, struct step_stats *out);  // the hook
 
 #endif

@@ -32,7 +32,15 @@ static int hand_over(void *arg) {
     return 0;
 }
 
-void worker_push_unit(struct worker *w, int u) {
+// A compute stream that pushes by itself does not compute meanwhile.
+static void enqueue_hand_over(struct worker *w, struct unit_task *task, enum phase phase) {
+    struct stream *s = staging_push_stream(w->staging, w->t.compute);
+    if (s == w->t.compute) stream_phase(s, PHASE_COMM);
+    stream_host(s, "push", hand_over, task);
+    if (s == w->t.compute) stream_phase(s, phase);
+}
+
+void worker_push_unit(struct worker *w, int u, enum phase phase) {
     struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
     struct transfer_ids *ids = &w->tasks[u].ids;
     ids->in = w->t.timeline;
@@ -43,7 +51,7 @@ void worker_push_unit(struct worker *w, int u) {
     if (w->c->no_overlap)
         hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
     else
-        stream_host(staging_push_stream(w->staging, w->t.compute), "push", hand_over, &w->tasks[u]);
+        enqueue_hand_over(w, &w->tasks[u], phase);
 }
 
 float worker_lr(const struct worker *w) {
@@ -62,7 +70,7 @@ static int fetch_all(struct worker *w, int64_t step) {
 
 // The last unit's first, as with overlap.
 static void push_all(struct worker *w) {
-    for (int u = w->t.layout->count - 1; u >= 0; u--) worker_push_unit(w, u);
+    for (int u = w->t.layout->count - 1; u >= 0; u--) worker_push_unit(w, u, PHASE_OTHER);
 }
 
 // And nothing is computed before all weights are there. w->step is the next one.
@@ -108,7 +116,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     comm_command(w->comm, &c);
     if (worker_await(w, COMM_STEP_DONE, -1, id, late) != 0) return -1;
     struct published p = comm_published(w->comm);
-    timeline_peers_ready(w->t.timeline, id, p.status.done_peers_ns);
+    timeline_peers_ready(w->t.timeline, id, p.status.done_peers_ns, ps_moment_rank(p.status.done_peers_ns));
     timeline_done(w->t.timeline, id, p.status.done_ns);
     *out = p.status.stats;
     if (!w->t.deals) return 0;
@@ -132,10 +140,11 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
                                  .lr = in->lr,
                                  .grad_scale = s.grad_scale,
                                  .skip = s.skip != 0,
-                                 .keep = w->t.keep};
+                                 .keep = w->t.keep,
+                                 .batch = w->take.batch};
         for (int u = 0; u < w->t.layout->count; u++) {
             w->tasks[u].push = push;
-            worker_push_unit(w, u);
+            worker_push_unit(w, u, PHASE_OTHER);
         }
         return 0;
     }
@@ -146,6 +155,17 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
             "they came; lower the learning rate or set gradient_clipping",
             (long long)in->step, (long long)words.sum.nonfinite);
     return 0;
+}
+
+void worker_ask_batch(struct worker *w, int64_t step) {
+    bool first = w->take.asked < 0;
+    if (w->take.asked >= step) return;
+    w->take.asked = step;
+    w->take.id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
+    w->take.asked_ns = timeline_now();
+    timeline_own_ready(w->t.timeline, w->take.id, w->take.asked_ns);
+    comm_command(w->comm,
+                 &(struct command){.kind = COMMAND_TAKE, .step = step, .done = first ? &w->take.done : NULL});
 }
 
 // A worker that decides alone exchanges nothing with the scheduler at the end of a step: heartbeats carry the
@@ -167,7 +187,10 @@ int worker_step(struct topology *t, const struct step_input *in, struct step_sta
     worker_refresh(w);
     if (rc != 0) return -1;
     if (is_alone(w)) out->stop = stop_alone(w, in->stop);
+    // The answer is on its way while the weights are.
+    if (is_alone(w) && !out->stop) worker_ask_batch(w, in->step + 1);
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->loss_scale);
+    w->t.own_word = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     w->step++;
     if (!out->skipped) w->updates++;

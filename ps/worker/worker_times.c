@@ -38,7 +38,7 @@ static void tell_gradients(struct worker_times *t, int u, const struct unit_time
     uint64_t id = t->ids[u].gradients;
     if (!id || !at->acknowledged_ns) return;
     timeline_first_byte(tl, id, at->sent_ns);
-    timeline_peers_ready(tl, id, at->acknowledged_peers_ns);
+    timeline_peers_ready(tl, id, at->acknowledged_peers_ns, ps_moment_rank(at->acknowledged_peers_ns));
     timeline_done(tl, id, at->acknowledged_ns);
     t->ids[u].gradients = 0;
     t->open--;
@@ -49,7 +49,7 @@ static void tell_weights(struct worker_times *t, int u, const struct unit_times 
     uint64_t id = t->ids[u].weights;
     if (!id || !at->landed_ns) return;
     timeline_first_byte(tl, id, at->landed_first_ns);
-    timeline_peers_ready(tl, id, at->landed_peers_ns);
+    timeline_peers_ready(tl, id, at->landed_peers_ns, ps_moment_rank(at->landed_peers_ns));
     if (!staged) timeline_done(tl, id, at->landed_ns);
     t->ids[u].weights = 0;
     t->open--;

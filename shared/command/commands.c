@@ -68,6 +68,7 @@ static const struct cli_option common[] = {
      "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all",
      0},
     {"quiet", "quiet", NULL, "no step lines, no table, and of the configuration warnings alone", 0},
+    {"full", "full", NULL, "end with every figure, as starring summary prints them, not with a few lines", 0},
     {"set", CLI_SET, "KEY=VALUE",
      "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
 };
@@ -319,7 +320,7 @@ const struct cli_command command_plan = {
         "--host-memory and --disk a plan is for this machine, on which its commands start every role. With\n"
         "--topology T or --batch B, plans of that one alone. Exit status: 0 something fits, 1 nothing does, 2 wrong options.",
     .examples =
-        "  starring plan --model gpt2-1558m --device-memory 6G --workers 1\n"
+        "  starring plan --model gpt2-1558m --device-memory 6G --workers 1 --dtype bf16\n"
         "  starring plan --model llama-2-7b --device cuda --device-memory 80G --workers 8 --seq 4096 --dtype bf16\n",
     CLI_OPTIONS(plan_options),
     CLI_COMMON(common),

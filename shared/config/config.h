@@ -26,7 +26,7 @@
 //     eval_batches      "all"       or "none", or how many global batches of the held-out text
 //     target_loss       0           of the held-out text: summary.json says when it was reached; 0: none
 //     keep_snapshots    false
-//     trace, json, quiet            false
+//     trace, json, quiet, full      false
 //     trouble           {"straggle": ["RANK:FACTOR[:PROBABILITY]", ..],           shared/core/trouble.h
 //                        "delay": ["RANK:DISTRIBUTION:MS", ..],
 //                        "fault": "drop=P,dup=P,reorder=P,delay=MS[,seed=S]"}
@@ -212,7 +212,7 @@ struct config {
     int64_t eval_batches;  // EVAL_ALL, 0: none
     double target_loss;
     bool keep_snapshots;
-    bool trace, json, quiet;
+    bool trace, json, quiet, full;
     char *fault;             // of messages: what is lost, repeated, late; NULL: none
     char *straggle, *delay;  // lists of shared/core/trouble.h, right for the run's workers; NULL: none
     enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)

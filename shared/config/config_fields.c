@@ -112,6 +112,7 @@ static const struct field fields[] = {
     TEXT("trouble.fault", c.fault),
     BOOL("json", c.json),
     BOOL("quiet", c.quiet),
+    BOOL("full", c.full),
     ENUM("unknown_keys", unknown_keys, unknown_names),
     ENUM("memory.check", c.memory_check, memory_check_names),
     SIZE("memory.logits_bytes", c.logits_bytes, auto_names),
@@ -288,17 +289,15 @@ static int number(const struct field *f, const cJSON *v, const char *origin, dou
 
 // Which of the field's names v is. 0, or -1 after fail().
 static int name_index(const struct field *f, const cJSON *v, const char *origin, int *out) {
-    char list[128] = "";
+    char list[128];
     snprintf(list, sizeof list, "%s",
-             f->type != FIELD_SIZE     ? "one of"
-             : f->names == group_names ? "a number of workers, or one of"
-             : f->low > 0              ? "bytes, or one of"
-                                       : "a number, or one of");
+             f->type != FIELD_SIZE      ? "one of"
+             : f->names == group_names  ? "a number of workers, or one of"
+             : strstr(f->path, "zero_") ? "a number of elements, or one of"
+             : f->low > 0               ? "bytes (4096, 64K, 16M or 1GiB), or one of"
+                                        : "a number, or one of");
     for (int i = 0; f->names[i]; i++) {
-        if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) {
-            *out = i;
-            return 0;
-        }
+        if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) return *out = i, 0;
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s \"%s\"", i ? "," : "", f->names[i]);
     }

@@ -41,8 +41,8 @@ static int check_machine(const char *section, const struct offload_config *o) {
 }
 
 int config_check_folders(const struct config *c) {
-    if (check_machine(optimizer_key, &c->offload_optimizer)) return -1;
-    return check_machine(param_key, &c->offload_param);
+    int optimizer = check_machine(optimizer_key, &c->offload_optimizer);  // both are said at once
+    return check_machine(param_key, &c->offload_param) || optimizer ? -1 : 0;
 }
 
 static int check_blocks(const struct reading *r) {
@@ -140,6 +140,8 @@ int config_resolve_offload(struct reading *r) {
     idle(r, "aio.queue_depth", disk, c->aio.depth != 16);
     idle(r, "zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE,
          c->offload_optimizer.ratio != 1);
+    idle(r, "tensorboard.output_path", c->tensorboard.enabled, c->tensorboard.output_path != NULL);
+    idle(r, "csv_monitor.output_path", c->csv_monitor.enabled, c->csv_monitor.output_path != NULL);
     idle(r, "parameter_server.compression_share", c->ps.code.kind == CODE_TOPK, c->ps.code.share != 0.01);
     return 0;
 }

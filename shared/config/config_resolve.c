@@ -366,6 +366,28 @@ static int resolve_recompute(struct reading *r) {
         o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
 }
 
+// A file is shared between topologies and types; a key that stands on the command line is meant for this run.
+static void say_idle(struct reading *r) {
+    const struct config *c = &r->d->c;
+    char from[128];
+    const struct {
+        const char *section;
+        bool used;
+    } of[] = {{"parameter_server.", c->row->messages}, {"fp16.", c->dtype == DT_F16}};
+    for (size_t i = 0; i < field_count(); i++) {
+        const char *path = field_at(i)->path;
+        for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+            if (of[k].used || strncmp(path, of[k].section, strlen(of[k].section)) != 0) continue;
+            bool said = !strcmp(path, "parameter_server.compression_share") ||
+                        !strcmp(config_origin(r, path, from), "--servers") || !strcmp(path, "fp16.enabled");
+            bool rings_too = !strcmp(path, "parameter_server.deadline_ms");
+            if (said || rings_too || config_state(r, path) != FIELD_GIVEN) continue;
+            if (config_origin(r, path, from) == r->file) continue;
+            config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = path});
+        }
+    }
+}
+
 int config_resolve(struct reading *r) {
     if (resolve_dtype(r) || config_resolve_topology(r) || config_resolve_offload(r) || resolve_batch(r))
         return -1;
@@ -373,7 +395,8 @@ int config_resolve(struct reading *r) {
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);
     if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r) || resolve_recompute(r) ||
-        check_accumulation(r) || check_wire(r))
+        check_accumulation(r) || check_wire(r) || check_rest(r))
         return -1;
-    return check_rest(r);
+    say_idle(r);
+    return 0;
 }

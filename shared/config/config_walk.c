@@ -58,13 +58,23 @@ static bool acts(const char *path) {
     return false;
 }
 
-// The known name nearest to `given`: on its own level if one is close, else a key anywhere that has this name or
+// "lr" of learning_rate: what its words begin with.
+static void initials_of(const char *name, char out[16]) {
+    size_t n = 0;
+    for (const char *p = name; *p && n < 15; p++)
+        if (p == name || p[-1] == '_') out[n++] = *p;
+    out[n > 1 ? n : 0] = 0;
+}
+
+// The known name nearest to `given`: on its own level if one is close or abbreviates it, else a key anywhere that has this name or
 // ends in it, else the nearest one of the level. All known names are lower-case. Whether it looks like that name misspelt: one
 // or two letters differ, of at least three times as many.
 static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
     for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
     const char *name = lower;
+    char initials[16];
+    initials_of(name, initials);
     size_t skip = level[0] ? strlen(level) + 1 : 0;
     size_t close = strlen(name) / 3 > 2 ? strlen(name) / 3 : 2;
     struct nearest here = {.distance = SIZE_MAX}, elsewhere = {.distance = SIZE_MAX};
@@ -72,7 +82,7 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
         const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
         if (!skip || is_below(path, level)) {
             const char *part = path + skip;
-            consider(&here, name, part, (int)strcspn(part, "."), NULL);
+            consider(&here, !strcmp(part, initials) ? part : name, part, (int)strcspn(part, "."), NULL);
         }
         const char *tail = strlen(leaf) > strlen(name) ? leaf + strlen(leaf) - strlen(name) : leaf;
         consider(&elsewhere, name, leaf, (int)strlen(leaf), path);
@@ -81,7 +91,8 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
     bool prefer_here = here.distance <= close || elsewhere.distance > close;
     snprintf(out, 128, "%s", prefer_here ? here.name : elsewhere.name);
     free(lower);
-    return here.distance <= MISSPELT_MAX && 3 * here.distance <= strlen(given);
+    return strcmp(here.name, initials) != 0 && here.distance <= MISSPELT_MAX &&
+           3 * here.distance <= strlen(given);
 }
 
 static const char *base_name(const char *path) {
@@ -92,6 +103,9 @@ static const char *base_name(const char *path) {
 static int unknown_key(struct reading *r, const char *level, const char *name, const char *path) {
     char from[128], near[128] = "", help[192] = "", meant[256];
     const char *origin = config_origin(r, path, from);
+    // A section that is there only because a flag named a key in it is the flag's, too.
+    for (size_t i = 0; i < r->override_count && origin == r->file; i++)
+        if (is_below(r->overrides[i].path, path)) origin = config_origin(r, r->overrides[i].path, from);
     bool said = origin == r->file && r->unknown++ >= UNKNOWN_SAID_MAX;
     if (said) return 0;
     bool misspelt = false;

@@ -1,6 +1,7 @@
 #include "shared/core/error.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,6 +27,23 @@ void error_take_over(const char *text) { snprintf(self.last, sizeof self.last, "
 void error_clear(void) { self.last[0] = '\0'; }
 void error_quiet(int what) { self.quiet = what; }
 
+static void (*_Atomic heard_by)(void);
+
+void error_heard_by(void (*heard)(void)) { atomic_store(&heard_by, heard); }
+void error_was_said(void) {
+    void (*heard)(void) = atomic_load(&heard_by);
+    if (heard) heard();
+}
+
+// Names in files may be a stranger's: none of it commands the terminal (ESC, and what UTF-8 writes as C2 80 to C2 9F).
+static void disarm(char *line) {
+    for (unsigned char *c = (unsigned char *)line; *c; c++) {
+        bool c1 = *c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
+        if (c1 || (*c < ' ' && *c != '\n' && *c != '\t') || *c == 0x7f) *c = '?';
+        if (c1) *++c = '?';
+    }
+}
+
 // One write per message, so that lines of several threads and processes do not interleave.
 static void say(const char *kind, const char *text) {
     bool quiet[] = {[QUIET_NOT] = false,
@@ -37,8 +55,10 @@ static void say(const char *kind, const char *text) {
     int n = self.label[0] ? snprintf(line, sizeof line, "starring: %s[%s] %s\n", kind, self.label, text)
                           : snprintf(line, sizeof line, "starring: %s%s\n", kind, text);
     if (n >= (int)sizeof line) n = (int)sizeof line - 1;
+    disarm(line);
     fwrite(line, 1, (size_t)n, stderr);
     fflush(stderr);
+    if (*kind == 'e') error_was_said();
 }
 
 int fail(const char *fmt, ...) {
@@ -71,6 +91,7 @@ void info(const char *fmt, ...) {
 static void *must(void *p, unsigned long bytes) {
     if (!p) {
         fprintf(stderr, "starring: error: out of host memory (asked for %lu bytes)\n", bytes);
+        error_was_said();
         exit(EXIT_RUN_FAILED);
     }
     return p;

@@ -12,6 +12,10 @@
 #define EXIT_RUN_FAILED 1
 #define EXIT_USAGE      2
 
+// What helps where the kernel starts no process or thread.
+#define ERROR_RAISE_THREADS \
+    "raise the limit of this user's processes and threads (ulimit -u; of a container or a service: pids.max), or end some of them"
+
 // The name that messages of this thread begin with ("worker 1", "rank 0"; "" for the launcher). The text is
 // copied.
 void error_set_label(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -25,6 +29,9 @@ const char *error_last(void);
 void error_clear(void);
 // Makes text this thread's last error, without printing: another thread has logged it.
 void error_take_over(const char *text);
+// Called behind each error that was printed, by the thread that did so: perhaps in a signal's handler. NULL: nobody.
+void error_heard_by(void (*heard)(void));
+void error_was_said(void);  // for who prints one without fail()
 // What this thread prints: all, or less. Texts of errors are kept all the same.
 enum error_quiet {
     QUIET_NOT,

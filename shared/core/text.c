@@ -119,3 +119,12 @@ const char *text_count(const char *text, int *out) {
     *out = atoi(text);
     return text + digits;
 }
+
+const char *text_words(char *out, size_t size, const char *text) {
+    size_t length = strlen(text), room = size - sizeof " ..";
+    snprintf(out, size, "%s", text);
+    if (length < size) return out;
+    while (room > 0 && text[room] != ' ') room--;
+    snprintf(out + room, size - room, " ..");
+    return out;
+}

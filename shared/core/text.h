@@ -24,6 +24,9 @@ const char *format_utc(char text[32], time_t t);
 // them; NULL: there are none, or more.
 const char *text_count(const char *text, int *out);
 
+// As many whole words of the text as fit, " .." behind them where it is longer. Returns out.
+const char *text_words(char *out, size_t size, const char *text);
+
 // The shortest decimal text that reads back as exactly the same number.
 void shortest_f32(char text[32], float x);
 void shortest_f64(char text[32], double x);

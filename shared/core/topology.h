@@ -149,6 +149,10 @@ struct topology_ops {
     // Which samples of the run (numbered as shared/train/batch_feed.h says) this rank's batch of `step` begins with, where
     // ranks come and go: known for the next step, a guess for the one after it. NULL: slice `rank` of each global batch.
     int64_t (*batch)(struct topology *t, int64_t step);
+    // Before each step, where ranks share one budget of batches and a fast one takes more: waits until it is known whether
+    // there is a batch left for this rank's `step`, which `batch` then says. 1; 0: the budget is used, this rank's steps are
+    // over; -1. Called where `shares` says so.
+    int (*take)(struct topology *t, int64_t step);
     int (*grad_ready)(struct topology *t, int u);  // u's gradient of this micro-batch is complete
     // Finishes communication, norm, skip/clip, update. The only hook of a step in which the host waits for
     // its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
@@ -164,14 +168,17 @@ struct topology_ops {
     // and until the next one, which the caller makes wait; they are there when compute's work so far, and what the hook adds
     // to it, has run. NULL: only others hold them.
     void (*part)(struct topology *t, int u, struct weights_part *out);
-    // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes, without
-    // making anybody wait. s is the topology's until all pieces are there or finish has been called.
+    // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes. Nobody waits but
+    // the caller, until the one before is in its file; where workers go at their own pace it does not either. s is the topology's until all pieces are there or finish has been called.
     void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
     // This rank's share of what a checkpoint holds: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are
     // no more. Those of all ranks are disjoint and together everything. NULL: others hold the state, and write it. What
     // lies there is the state behind the last step once what compute has been given so far has run, until the updates of
     // the next step, which the caller makes wait.
     int (*state)(struct topology *t, int index, struct state_range *out);
+    // Where others hold the state: what this rank has of its own beside it (STATE_ERROR), in the same way; own_word goes with
+    // it. -1 for index 0: nothing. All ranks of a job have it or none. NULL: nothing.
+    int (*own)(struct topology *t, int index, struct state_range *out);
     // Instead of load_unit, on every rank, before the first step: takes the state from a checkpoint, whatever wrote it.
     // `start` is set by then. 0, or -1 after logging.
     int (*load)(struct topology *t, struct checkpoint *c);
@@ -201,7 +208,8 @@ struct topology {
     struct {
         int64_t dealt, samples;
     } beside;
-    // The state behind the step that begins is to be kept. Set by the loop before the step's first begin_micro.
+    // The state behind the step that begins is to be kept. Set by the loop before the step's first begin_micro, and, where
+    // ranks share a budget, before finish: the state behind all steps.
     bool keep;
     float loss_scale;  // of the step that begins; set likewise. 0: it has none
     const char
@@ -218,9 +226,11 @@ struct topology {
     struct staleness staleness;  // star only
     const char *medium;    // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
     const char *launch;    // what its ranks are: "threads", "processes" or "mpi"
+    int64_t own_word;      // behind the last step
     bool mean_per_worker;  // async: gradients and loss are means over the worker's own batch
+    bool shares;           // ranks take their batches from one budget: each does as many steps as it comes to
     // Who belongs to a step is decided step by step (--elastic): `samples` are the topology's, in the weights behind the last
-    // step, `dealt` of them have been handed out (train_state), and `contributors` is how many ranks' gradients that step's update is the mean of.
+    // step, `dealt` of them have been handed out (train_state; where ranks share a budget, as far as this one knows), and `contributors` is how many ranks' gradients that step's update is the mean of.
     bool deals;
     int64_t dealt;
     int contributors;
@@ -241,6 +251,7 @@ static inline int topology_begin_micro(struct topology *t, int i, int n) {
     return t->ops->begin_micro(t, i, n);
 }
 static inline int64_t topology_batch(struct topology *t, int64_t step) { return t->ops->batch(t, step); }
+static inline int topology_take(struct topology *t, int64_t step) { return t->ops->take(t, step); }
 static inline int topology_grad_ready(struct topology *t, int u) { return t->ops->grad_ready(t, u); }
 static inline int topology_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     return t->ops->step(t, in, out);

@@ -1,8 +1,10 @@
 #include "shared/evaluation/evaluate_command.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/command/commands.h"
 #include "shared/config/json.h"
@@ -84,7 +86,9 @@ static int run(const struct topology_table *t, const char *dir, bool keep, bool 
                                      .say = json ? stderr : stdout};
     struct evals evals;
     if (!has_file(dir, "config.json") || !has_file(dir, "metrics.jsonl")) {
-        fail("evaluate %s: no run directory: it holds no config.json and metrics.jsonl", dir);
+        fail("evaluate %s: %s", dir,
+             access(dir, X_OK) ? strerror(errno)
+                               : "no run directory: it holds no config.json and metrics.jsonl");
         return EXIT_USAGE;
     }
     int waiting = evaluate_waiting(dir);

@@ -26,6 +26,9 @@ struct snapshots {
     struct snapshots_options o;
     const struct config *c;
     struct topology *t;  // gone before the last pieces are, maybe: what they need is kept here
+    const struct layout *layout;
+    bool on_arrival;  // t->mean_per_worker
+    bool leads;       // rank 0
     struct device *dev;
     enum dtype dtype;
     char *dir;
@@ -33,7 +36,11 @@ struct snapshots {
     struct stream *stream;
     struct event *ready, *written;
     double start_s, last_s;
-    bool collected;         // the topology brings the weights
+    bool collected;  // the topology brings the weights
+    struct arena arena;
+    char *room;             // they gather there
+    _Atomic bool taken;     // and are on their way into a file
+    bool settled;           // the topology may be gone: it is asked for nothing more; guarded by mutex
     struct snapshot *open;  // newest first
     struct snapshot *last;  // of the end
     pthread_mutex_t mutex;  // of the list
@@ -48,13 +55,13 @@ static void give_up(struct snapshots *s, const char *why) {
 
 static struct snapshot *open_snapshot(struct snapshots *s, const struct snapshot_info *info, int parts) {
     char *path = xasprintf("%s/step-%lld", s->dir, (long long)info->step), *why = NULL;
-    struct snapshot_place place = {.path = path, .layout = s->t->layout, .dtype = s->t->dtype};
+    struct snapshot_place place = {.path = path, .layout = s->layout, .dtype = s->dtype};
     struct snapshot_file *file = snapshot_file_create(&place, parts > 1 ? s->t->rank : 0, parts, &why);
     struct snapshot *one = NULL;
     if (file) {
         one = xcalloc(1, sizeof *one);
-        *one = (struct snapshot){
-            .owner = s, .file = file, .info = *info, .has_info = s->t->rank == 0, .version = -1};
+        *one =
+            (struct snapshot){.owner = s, .file = file, .info = *info, .has_info = s->leads, .version = -1};
         pthread_mutex_lock(&s->mutex);
         one->next = s->open;
         s->open = one;
@@ -80,6 +87,14 @@ static int finish_run(void *arg) {
 static void finish(struct snapshot *one) { stream_host(one->owner->stream, "snapshot", finish_run, one); }
 
 // ---------------------------------------------------------------- pieces, on the snapshot stream's thread
+struct snapshot_piece {
+    int unit;
+    int64_t begin, end;  // elements
+    const void *data;
+    const void *(*read)(void *ctx, int unit);  // instead of data: weights_part's
+    void *ctx;
+};
+
 struct task {
     struct snapshot *one;
     struct snapshot_piece piece;
@@ -110,7 +125,7 @@ static int write_from_device(struct snapshot *one, const struct snapshot_piece *
 static int task_run(void *arg) {
     struct task *task = arg;
     struct snapshot_piece *p = &task->piece;
-    bool on_host = p->release || p->read || dev_host_memory(task->one->owner->dev);
+    bool on_host = p->read || dev_host_memory(task->one->owner->dev);
     if (p->read && !(p->data = p->read(p->ctx, p->unit))) {
         free(task);
         return -1;  // what cannot be read for a snapshot cannot be for the next step
@@ -119,12 +134,11 @@ static int task_run(void *arg) {
         write_piece(task->one, p);  // an error stays with the file: its finishing tells
     else
         write_from_device(task->one, p);
-    if (p->release) p->release(p->owner);
     free(task);
     return 0;
 }
 
-void snapshot_write(struct snapshot *one, const struct snapshot_piece *p) {
+static void snapshot_write(struct snapshot *one, const struct snapshot_piece *p) {
     struct task *task = xcalloc(1, sizeof *task);
     *task = (struct task){one, *p};
     stream_host(one->owner->stream, "snapshot", task_run, task);
@@ -140,17 +154,47 @@ static void ask(struct snapshots *s, const struct snapshot_info *info, int64_t v
     topology_snapshot(s->t, version < 0 ? 0 : version, one);
 }
 
-// The first multiple of eval_every that the servers have not reached yet. They answer when they have.
+// The first multiple of eval_every that the servers have not reached yet. They answer when they have. On the snapshot
+// stream's thread, but for the first time.
 static void ask_ahead(struct snapshots *s, int64_t version) {
     int64_t per_step = s->c->train_batch / own_sequences(s->c);  // updates that make a global batch
     int64_t step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every;
     struct snapshot_info info = {.step = step};
-    if (step < s->c->steps) ask(s, &info, step * per_step);
+    struct snapshot *one = step < s->c->steps ? open_snapshot(s, &info, 1) : NULL;
+    if (!one) return;
+    one->version = step * per_step;
+    pthread_mutex_lock(&s->mutex);
+    if (!s->settled) topology_snapshot(s->t, one->version, one);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static char *room_of(const struct snapshots *s, int u) {
+    char *at = s->room;
+    for (int i = 0; i < u; i++) at += (size_t)s->layout->units[i].n_pad * dtype_size(s->dtype);
+    return at;
+}
+
+void *snapshot_room(const struct snapshot *one, int u, int64_t begin) {
+    return room_of(one->owner, u) + (size_t)begin * dtype_size(one->owner->dtype);
+}
+
+bool snapshot_may_begin(const struct snapshot *one) { return !atomic_load(&one->owner->taken); }
+
+// On the snapshot stream's thread.
+static int write_collected(void *arg) {
+    struct snapshot *one = arg;
+    struct snapshots *s = one->owner;
+    const struct layout *l = s->layout;
+    for (int u = 0; u < l->count; u++) snapshot_file_write(one->file, u, 0, l->units[u].n_pad, room_of(s, u));
+    finish_run(one);
+    atomic_store(&s->taken, false);
+    if (s->on_arrival && s->c->eval_every > 0) ask_ahead(s, one->info.updates);
+    return 0;
 }
 
 void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
     struct snapshots *s = one->owner;
-    if (s->t->mean_per_worker) {
+    if (s->on_arrival) {
         one->info.updates = least;
         one->info.samples = least * own_sequences(s->c);
         one->info.seconds = now_seconds() - s->start_s;
@@ -162,8 +206,8 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
         free(why);
         return;
     }
-    finish(one);
-    if (s->t->mean_per_worker && s->c->eval_every > 0) ask_ahead(s, least);
+    atomic_store(&s->taken, true);
+    stream_host(s->stream, "snapshot", write_collected, one);
 }
 
 // ---------------------------------------------------------------- the loop
@@ -176,7 +220,7 @@ static void remove_unfinished(const struct snapshots *s) {
         struct snapshot_info info;
         struct snapshot_place place = {.path = path, .layout = s->t->layout, .dtype = s->t->dtype};
         struct snapshot_file *file = snapshot_file_open(&place, &info, &why);
-        if (!file && strtoll(e->d_name + 5, NULL, 10) != s->t->start.step) {
+        if (!file && strtoll(e->d_name + 5, NULL, 10) != train_state_place(&s->t->start)) {
             warn("snapshot %s: it was being written when the run ended, and is left out", why);
             unlink(path);
         }
@@ -187,10 +231,11 @@ static void remove_unfinished(const struct snapshots *s) {
     if (d) closedir(d);
 }
 
-void snapshots_begin(struct snapshots *s) {
+void snapshots_begin(struct snapshots *s, double before_s) {
     if (!s) return;
     if (s->t->start.step > 0 && s->t->rank == 0) remove_unfinished(s);
-    s->start_s = s->last_s = now_seconds();
+    s->last_s = now_seconds();
+    s->start_s = s->last_s - before_s;
     if (s->collected && s->t->mean_per_worker && s->t->rank == 0 && s->c->eval_every > 0)
         ask_ahead(s, s->t->samples / own_sequences(s->c));
 }
@@ -245,7 +290,11 @@ void snapshots_last_unit(struct snapshots *s, int u, const void *weights) {
 }
 
 void snapshots_settle(struct snapshots *s) {
-    if (s) stream_sync(s->stream);
+    if (!s) return;
+    pthread_mutex_lock(&s->mutex);
+    s->settled = true;
+    pthread_mutex_unlock(&s->mutex);
+    stream_sync(s->stream);
 }
 
 void snapshots_end(struct snapshots *s) {
@@ -265,6 +314,22 @@ void snapshots_end(struct snapshots *s) {
 }
 
 // ---------------------------------------------------------------- life
+// One function that measures and carves.
+static void *carve(struct arena *a, const struct config *c, const struct layout *l, int rank,
+                   bool device_memory) {
+    bool any = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
+    if (!any || rank != 0 || !config_ranks(c, "server")) return NULL;
+    return arena_take(a, device_memory ? MEM_HOST : MEM_CHECKPOINT, (size_t)l->padded * dtype_size(c->dtype));
+}
+
+void snapshots_predict(const struct config *c, const struct layout *l, int rank, bool device_memory,
+                       size_t bytes[MEM_CLASSES]) {
+    struct arena a;
+    arena_init(&a, NULL);
+    carve(&a, c, l, rank, device_memory);
+    for (int class = 0; class < MEM_CLASSES; class ++) bytes[class] += a.bytes[class];
+}
+
 int snapshots_gear_create(struct snapshots_gear *g, struct device *dev) {
     *g = (struct snapshots_gear){.stream = stream_create(dev, "snapshot")};
     if (g->stream) g->ready = event_create(dev);
@@ -289,10 +354,17 @@ struct snapshots *snapshots_create(const struct snapshots_options *o) {
     s->dev = t->dev;
     s->dtype = t->dtype;
     s->collected = !t->ops->part;
+    s->layout = t->layout;
+    s->on_arrival = t->mean_per_worker;
+    s->leads = t->rank == 0;
     s->dir = xasprintf("%s/snapshots", o->dir);
     pthread_mutex_init(&s->mutex, NULL);
-    bool there = !mkdir(s->dir, 0777) || errno == EEXIST;
-    if (!there) warn("%s: %s: nothing will be evaluated", s->dir, strerror(errno));
+    arena_init(&s->arena, t->dev);
+    if (s->collected) s->room = carve(&s->arena, c, t->layout, t->rank, !dev_host_memory(t->dev));
+    bool there = !s->arena.failed && (!mkdir(s->dir, 0777) || errno == EEXIST);
+    if (!there)
+        warn("%s: %s: nothing will be evaluated", s->dir,
+             s->arena.failed ? dev_error(t->dev) : strerror(errno));
     const struct snapshots_gear *gear = o->gear;
     if (there && !gear && !snapshots_gear_create(&s->own, t->dev)) gear = &s->own;
     if (there && gear) {
@@ -309,6 +381,7 @@ void snapshots_destroy(struct snapshots **at) {
     if (!s) return;
     if (s->stream) snapshots_end(s);
     snapshots_gear_destroy(&s->own);
+    arena_release(&s->arena);
     pthread_mutex_destroy(&s->mutex);
     free(s->dir);
     free(s);

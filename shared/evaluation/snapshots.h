@@ -3,12 +3,14 @@
 //
 //     ring, local    compute   | .. update t | forward, backward of t+1  | waits | update t+1 | ..
 //                    snapshot                | writes this rank's part   |
-//     star           worker 0 asks the servers for the weights of a version (topology_snapshot); each key is written as
-//                    it arrives. No server waits, and no other worker knows.
+//     star           worker 0 asks the servers for the weights of a version (topology_snapshot), which gather in a room of
+//                    its own and are written from there. No server waits, and no other worker knows. The room holds one
+//                    snapshot: on a slow disk worker 0 waits before it asks for the next one, as a ring's rank does.
 //
 // When           after every eval_every steps, or the first step that ends eval_every_seconds after the last snapshot
 //                (worker 0's clock); where workers go at their own pace, eval_every counts global batches that the
 //                servers have applied. The last weights are written by worker 0 alone, whatever the topology.
+// Memory         The room: the weights, once, on worker 0 of a star whose run takes snapshots on its way.
 // Failures       A snapshot that cannot be written is given up with a warning that names the file; training goes on.
 // Threads        The loop's main thread, but snapshot_* (below): one thread of the topology.
 // Owner          The rank's session; destroyed when the topology is gone and the device is not.
@@ -34,13 +36,18 @@ struct snapshots_options {
     const struct snapshots_gear *gear;  // outlives the snapshots; NULL: they make their own
 };
 
+// The room's, added to bytes.
+void snapshots_predict(const struct config *c, const struct layout *l, int rank, bool device_memory,
+                       size_t bytes[MEM_CLASSES]);
+
 struct snapshots;
 // NULL where no evaluation is wanted, or, after a warning, where none can be made ready.
 struct snapshots *snapshots_create(const struct snapshots_options *o);
 void snapshots_destroy(struct snapshots **s);
 
 // ---- the loop; s may be NULL in all of them
-void snapshots_begin(struct snapshots *s);  // the first step begins now
+// The first step begins now, behind so many seconds of training in earlier starts of the run.
+void snapshots_begin(struct snapshots *s, double before_s);
 // Whether this rank asks for a snapshot after the step that ends now: step_input.snapshot.
 bool snapshots_wanted(const struct snapshots *s);
 // Before updates of the weights are enqueued on compute.
@@ -55,19 +62,13 @@ void snapshots_settle(struct snapshots *s);
 // Everything is in its file; what was not finished is removed.
 void snapshots_end(struct snapshots *s);
 
-// ---- a topology that collects the weights itself
+// ---- a topology that collects the weights itself, one snapshot after the other. None of these touches a file.
 struct snapshot;
-struct snapshot_piece {
-    int unit;
-    int64_t begin, end;  // elements
-    const void *data;    // stays until release(owner) is called, on another thread
-    void (*release)(void *owner);
-    void *owner;
-    const void *(*read)(void *ctx, int unit);  // instead of data: weights_part's
-    void *ctx;
-};
-void snapshot_write(struct snapshot *s, const struct snapshot_piece *p);
-// All pieces have been handed over; the keys' versions were least to most. The snapshot is no longer the topology's.
+// Whether the room is free: what was collected before is in its file, or given up.
+bool snapshot_may_begin(const struct snapshot *s);
+// Where the unit's elements from this one on are to be put.
+void *snapshot_room(const struct snapshot *s, int unit, int64_t begin);
+// All of them are there; the keys' versions were least to most. The snapshot is no longer the topology's.
 void snapshot_collected(struct snapshot *s, int64_t least, int64_t most);
 
 #endif

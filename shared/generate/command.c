@@ -43,7 +43,7 @@ static const struct cli_option options[] = {
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
     {"set", CLI_SET, "KEY=VALUE",
-     "memory.check=off: start although memory seems too small; cuda.attention, cuda.gelu", 0},
+     "cpu.kernel; memory.check=off: start although memory seems too small; cuda.attention, cuda.gelu", 0},
     {"json", NULL, NULL, "print one JSON document: prompt, ids, text, seed, tokens/s ..", 0},
 };
 
@@ -80,7 +80,6 @@ struct run {
     struct prompt prompt;
     struct generate_options o;
     int64_t window;
-    enum dtype dtype;
     struct device *dev;
     struct stream *compute;
     struct generator *generator;
@@ -99,15 +98,16 @@ static void release(struct run *r) {
 
 // --set takes any key of a configuration; generating uses few of them, and refuses the others.
 static int check_overrides(const struct cli_args *a) {
-    static const char *const known[] = {"seed",         "dtype",          "device",   "threads",
-                                        "memory.check", "cuda.attention", "cuda.gelu"};
+    static const char *const known[] = {"seed",         "dtype",          "device",    "threads",
+                                        "memory.check", "cuda.attention", "cuda.gelu", "cpu.kernel"};
     for (size_t i = 0; i < a->override_count; i++) {
         bool found = false;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
             found |= !strcmp(a->overrides[i].path, known[k]);
         if (!found)
-            return fail("--set %s: is not used by generate; memory.check, cuda.attention and cuda.gelu are",
-                        a->overrides[i].path);
+            return fail(
+                "--set %s: is not used by generate; cpu.kernel, memory.check, cuda.attention and cuda.gelu are",
+                a->overrides[i].path);
     }
     return 0;
 }
@@ -132,12 +132,18 @@ static int read_options(struct run *r) {
     return 0;
 }
 
+// The device, and how it multiplies weights of that type: another product draws other tokens.
+static int choose_device(struct run *r) {
+    device_resolve(r->config);
+    return cpu_kernel_choose(r->config);
+}
+
 static int open_weights(struct run *r) {
     if (source_open(&r->source, r->model) || model_spec_load(r->source.dir, &r->spec) ||
         !(r->layout = model_layout_create(&r->spec, 1)) ||
         !(r->reader = hf_open(r->source.dir, &r->spec, r->layout)))
         return -1;
-    r->dtype = cli_get(r->args, "dtype") ? r->config->dtype : hf_dtype(r->reader);
+    if (!cli_get(r->args, "dtype")) r->config->dtype = hf_dtype(r->reader);
     return 0;
 }
 
@@ -195,10 +201,11 @@ static int choose_window(struct run *r) {
 }
 
 static int open_device(struct run *r) {
-    device_resolve(r->config);
     const struct backend *found = device_backend(r->config);
-    struct device_options d = {
-        .threads = (int)r->config->threads, .label = "generate", .cuda = r->config->cuda};
+    struct device_options d = {.threads = (int)r->config->threads,
+                               .label = "generate",
+                               .kernel = r->config->cpu_kernel,
+                               .cuda = r->config->cuda};
     if (!found) return -1;
     if (dev_open(found, &d, &r->dev)) return fail("--device %s: cannot open it", found->name);
     r->compute = stream_create(r->dev, "compute");
@@ -230,7 +237,7 @@ static int create(struct run *r) {
                                   .layout = r->layout,
                                   .dev = r->dev,
                                   .compute = r->compute,
-                                  .dtype = r->dtype,
+                                  .dtype = r->config->dtype,
                                   .window = r->window};
     if (check_memory(r, &g)) return -1;
     r->generator = generator_create(&g, r->reader);
@@ -252,21 +259,24 @@ static int continue_prompt(struct run *r) {
     int said = 0;
     device_notes_say(r->dev, &said);
     if (!json) fputc('\n', stdout);
+    const struct config *c = r->config;
     struct generation g = {.model = r->model,
                            .weights = r->source.dir,
-                           .device = device_backend(r->config)->name,
+                           .device = device_backend(c)->name,
+                           .cpu_kernel = c->device == DEVICE_CPU ? cpu_kernel_name(c->cpu_kernel) : NULL,
                            .options = &r->o,
                            .prompt = &r->prompt,
                            .ids = ids,
                            .count = made,
                            .window = r->window,
                            .ended = made > 0 && is_end_token(&r->o, ids[made - 1]),
-                           .dtype = r->dtype,
+                           .dtype = r->config->dtype,
                            .seconds = seconds};
     if (json && made >= 0) print_generation_json(stdout, &g);
     if (!json && made >= 0)
-        info("%lld tokens in %.2f s (%.1f tokens/s)%s, %s on %s, seed %llu", (long long)made, seconds,
+        info("%lld tokens in %.2f s (%.1f tokens/s)%s, %s on %s%s%s, seed %llu", (long long)made, seconds,
              (double)made / seconds, g.ended ? ", ended by the model" : "", dtype_name(g.dtype), g.device,
+             g.cpu_kernel ? " by " : "", g.cpu_kernel ? g.cpu_kernel : "",
              (unsigned long long)r->o.sample.seed);
     free(ids);
     return made < 0 ? -1 : 0;
@@ -277,8 +287,8 @@ int generate_command(const struct topology_table *t, int argc, char **argv) {
     struct run r = {.topologies = t, .args = &args};
     enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !read_options(&r) && !open_weights(&r) && !read_prompt(&r) &&
-        !choose_window(&r))
+    if (outcome == CLI_RUN && !read_options(&r) && !open_weights(&r) && !choose_device(&r) &&
+        !read_prompt(&r) && !choose_window(&r))
         status = open_device(&r) || create(&r) || continue_prompt(&r) ? EXIT_RUN_FAILED : 0;
     release(&r);
     cli_args_free(&args);

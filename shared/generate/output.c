@@ -91,6 +91,7 @@ void print_generation_json(FILE *f, const struct generation *g) {
     cJSON_AddNumberToObject(j, "window", (double)g->window);
     cJSON_AddStringToObject(j, "dtype", dtype_name(g->dtype));
     cJSON_AddStringToObject(j, "device", g->device);
+    json_put_text(j, "cpu_kernel", g->cpu_kernel);
     cJSON_AddNumberToObject(j, "seconds", g->seconds);
     cJSON_AddNumberToObject(j, "tokens_per_second", g->seconds > 0 ? (double)g->count / g->seconds : 0);
     json_print(f, j);

@@ -21,6 +21,7 @@ int print_token(void *ctx, int32_t token);
 
 struct generation {
     const char *model, *weights, *device;
+    const char *cpu_kernel;  // how the CPU multiplied; NULL: another device did
     const struct generate_options *options;
     const struct prompt *prompt;
     const int32_t *ids;  // (count)

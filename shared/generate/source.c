@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
@@ -17,6 +18,7 @@ static bool is_directory(const char *path) {
 }
 
 static int no_weights(const char *given) {
+    if (access(given, X_OK)) return fail("--model %s: %s", given, strerror(errno));
     if (has_file(given, "metrics.jsonl") || has_file(given, "summary.json") || has_file(given, "ranks"))
         return fail(
             "--model %s: this run has no weights/: it was trained with --no-weights, or did not come to "

@@ -1,8 +1,6 @@
 #include "shared/launch/away.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +9,7 @@
 
 #include "shared/config/config.h"
 #include "shared/config/json.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/report/run_file.h"
 
@@ -29,18 +28,10 @@ static char *line_of(const struct away *a) {
     return line;
 }
 
-// In one write: a line is there as a whole, or not at all.
-int away_add(const char *dir, const struct away *a) {
-    char *path = xasprintf("%s/" FILE_NAME, dir), *line = line_of(a);
-    size_t size = line ? strlen(line) : 0;
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    int rc = fd >= 0 && size && write(fd, line, size) == (ssize_t)size
-                 ? 0
-                 : fail("%s: cannot write: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
+void away_add(const char *dir, const struct away *a) {
+    char *line = line_of(a);
+    if (line) run_file_add(dir, FILE_NAME, line);
     free(line);
-    free(path);
-    return rc;
 }
 
 void away_forget(const char *dir) {
@@ -69,15 +60,14 @@ static void bring_back(FILE *out, struct last_seen all[CONFIG_ELASTIC_MAX], int6
     }
 }
 
-int away_cut(const char *dir, int64_t steps) {
-    char *text = run_file_read(dir, FILE_NAME, true), *rest = text, *kept = NULL;
+void away_cut(const char *dir, int64_t steps) {
+    char *text = run_file_lines(dir, FILE_NAME), *rest = text, *kept = NULL, *why = NULL;
     struct last_seen seen[CONFIG_ELASTIC_MAX] = {0};
     size_t size = 0;
-    if (!text) return 0;
-    FILE *out = open_memstream(&kept, &size);
+    FILE *out = text ? open_memstream(&kept, &size) : NULL;
     if (!out) {
         free(text);
-        return fail("%s/" FILE_NAME ": out of memory", dir);
+        return;
     }
     int64_t count = 0;
     for (char *line; (line = strsep(&rest, "\n"));) {
@@ -90,9 +80,11 @@ int away_cut(const char *dir, int64_t steps) {
         cJSON_Delete(o);
     }
     bring_back(out, seen, steps + 1);
-    int rc =
-        fclose(out) ? fail("%s/" FILE_NAME ": out of memory", dir) : run_file_write(dir, FILE_NAME, kept);
+    char *path = xasprintf("%s/" FILE_NAME, dir);
+    if (fclose(out) || disk_write_file(path, kept, &why))
+        warn("%s: absences of steps that are done again stay there; the job goes on", why ? why : path);
+    free(path);
+    free(why);
     free(kept);
     free(text);
-    return rc;
 }

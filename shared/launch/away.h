@@ -16,11 +16,12 @@ struct away {
     const char *cause, *why;  // NULL where it is back
 };
 
-// Adds a line. 0, or -1 after logging.
-int away_add(const char *dir, const struct away *a);
+// Adds a line. A disk that does not take it costs the job a warning, and the summary this absence.
+void away_add(const char *dir, const struct away *a);
 // A new run begins in dir.
 void away_forget(const char *dir);
 // The run goes on behind so many steps, with all workers: lines of later steps go, and who was away is back. 0: it begins.
-int away_cut(const char *dir, int64_t steps);
+// The same of a disk that does not take it.
+void away_cut(const char *dir, int64_t steps);
 
 #endif

@@ -27,6 +27,7 @@ struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
     l->o = *o;
     l->start_s = now_seconds();
+    l->said_step = -1;
     sigemptyset(&l->signals);
     sigaddset(&l->signals, SIGCHLD);
     sigaddset(&l->signals, SIGINT);
@@ -81,7 +82,8 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     struct child *child = place_of(l, c);
     if (pid < 0 || got > 0) {
         if (pid > 0) waitpid(pid, NULL, 0);
-        return fail("cannot start %s (%s): %s", child->name, c->program, strerror(why));
+        return fail("cannot start %s (%s): %s%s", child->name, c->program, strerror(why),
+                    why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
     child->pid = pid;
     child->ended_well = child->told_to = false;
@@ -130,7 +132,13 @@ static void hear(struct launcher *l) {
         l->length = 0;
         int name = 0, fate = 0;
         if (sscanf(l->line, "lost %d %n", &pid, &name) == 1 && name > 0) end_lost(l, pid, l->line + name);
-        if (sscanf(l->line, "alive %d", &pid) == 1) l->alive = pid, l->alive_s = now_seconds();
+        l->lives += !strcmp(l->line, "life");
+        long long step = -1;
+        if (sscanf(l->line, "alive %d %lld", &pid, &step) >= 1) {
+            l->alive = pid;
+            l->alive_s = now_seconds();
+            if (step >= 0) l->said_step = step;
+        }
         if (sscanf(l->line, "fate %d %n", &pid, &fate) == 1 && fate > 0)
             launcher_hear_fate(l, pid, l->line + fate);
     }
@@ -223,7 +231,7 @@ static int give_up_silent(struct launcher *l, double deadline_s) {
 }
 
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size) {
-    double until_s = now_seconds() + deadline_s;
+    double looked_s = now_seconds(), until_s = looked_s + deadline_s;
     int length = 0;
     while (!l->status) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -242,7 +250,11 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             continue;
         }
         watch(l, 1);
-        if (now_seconds() <= until_s) continue;
+        double now = now_seconds(), turn_s = now - looked_s;
+        looked_s = now;
+        if (turn_s > 0.1 * deadline_s)
+            until_s += turn_s;  // this launcher stood still, and they perhaps with it
+        if (now <= until_s) continue;
         if (give_up_silent(l, deadline_s)) return -1;
         until_s = now_seconds() + deadline_s;
         length = 0;
@@ -250,6 +262,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
     return -1;
 }
 
+int64_t launcher_said_step(const struct launcher *l) { return l->said_step; }
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 int launcher_wait(struct launcher *l) {

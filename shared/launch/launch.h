@@ -30,7 +30,6 @@ struct launcher;
 // Deaths by a signal that do not end the job.
 struct launch_restarts {
     int count;  // so many times; 0: none. Deaths before the next life of the job has begun count once, but of one child.
-    int64_t (*life)(void *ctx);  // of the job, the one that began last: it grows
     // Starts that child again, with launcher_start. 0, or -1 after logging.
     int (*again)(void *ctx, const char *role, int rank);
     // A child has died; why: in words. Comes before `again`. NULL: nobody is told, and no child is expendable. Of one that
@@ -69,9 +68,11 @@ int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or 
 // child, silent for that long, is killed, and the next one asked instead.
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size);
 
-// From now on lines from fd are heard: "fate PID .." (launch_restarts.died), and "lost PID NAME": this child stands still and
-// the job has given it up (PID 0: whatever process has the name). It is killed, if it still runs.
+// From now on lines from fd are heard: "life" (the job begins its next one, or its first), "fate PID .." (launch_restarts.died),
+// and "lost PID NAME": this child stands still and the job has given it up (PID 0: whatever process has the name). It is killed,
+// if it still runs. And "alive PID STEP" (launch_options.silent_s): the last step known to be done; -1: not known.
 void launcher_listen(struct launcher *l, int fd);
+int64_t launcher_said_step(const struct launcher *l);  // -1: nobody has said it
 
 // The job's exit status: 0 when every child ended with 0; 2 when the first that failed ended with 2
 // (configuration); 128 + signal when they did not because of Ctrl-C or SIGTERM; else 1.

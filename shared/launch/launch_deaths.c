@@ -22,18 +22,17 @@ static void when(const struct launcher *l, char *text, size_t size) {
 static bool may_die(struct launcher *l, struct child *child) {
     const struct launch_restarts *r = &l->o.restarts;
     if (!r->count || l->interrupted_by || l->kill_at_s > 0) return false;
-    int64_t life = r->life(l->o.ctx);
-    bool another = !l->incidents || life != l->life || child->incident == l->incidents;
+    bool another = !l->incidents || l->lives != l->life || child->incident == l->incidents;
     if (another && l->incidents + l->replaced >= r->count) return false;
     l->incidents += another;
-    l->life = life;
+    l->life = l->lives;
     child->incident = l->incidents;
     return true;
 }
 
 // The job has not begun its next life yet, since somebody was started again.
 static bool is_mending(const struct launcher *l) {
-    return l->incidents > 0 && !l->interrupted_by && !l->kill_at_s && l->o.restarts.life(l->o.ctx) == l->life;
+    return l->incidents > 0 && !l->interrupted_by && !l->kill_at_s && l->lives == l->life;
 }
 
 static void start_again(struct launcher *l, struct child *child) {

@@ -39,11 +39,12 @@ struct launcher {
     int status;            // the job's, once something went wrong
     int interrupted_by;    // SIGINT or SIGTERM, 0: neither
     double interrupted_s;  // when the first came
-    int incidents;  // deaths that children were started again after, those of one life of the job together
-    int replaced;   // children that were started again while the others went on
-    int64_t life;   // of the job, in which the last one was
-    int link;       // "lost PID .." lines; 0: none
-    int alive;      // a child that says there that it lives, and says so again and again; 0: none
+    int incidents;    // deaths that children were started again after, those of one life of the job together
+    int replaced;     // children that were started again while the others went on
+    int lives, life;  // of the job, as it has said; in which the last death was
+    int link;         // "lost PID .." lines; 0: none
+    int alive;        // a child that says there that it lives, and says so again and again; 0: none
+    int64_t said_step;          // of the job, as that one says; -1: it has not
     double alive_s, watched_s;  // when it did last; when this launcher looked last
     double looked_s;            // when it looked last whether children stand still
     char line[320];             // of them, what has come of the next one

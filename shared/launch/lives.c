@@ -1,8 +1,6 @@
 #include "shared/launch/lives.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,22 +37,15 @@ static char *line_of(const struct life *life) {
     return line;
 }
 
-// In one write: a line is there as a whole, or not at all.
-int lives_add(const char *dir, const struct life *life) {
-    char *path = xasprintf("%s/" FILE_NAME, dir), *line = line_of(life);
-    size_t size = line ? strlen(line) : 0;
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    int rc =
-        fd >= 0 && size && write(fd, line, size) == (ssize_t)size ? 0 : fail("%s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
+void lives_add(const char *dir, const struct life *life) {
+    char *line = line_of(life);
+    if (line) run_file_add(dir, FILE_NAME, line);
     free(line);
-    free(path);
-    return rc;
 }
 
 struct life lives_last(const char *dir) {
     struct life last = {0};
-    char *text = run_file_read(dir, FILE_NAME, true), *rest = text;
+    char *text = run_file_lines(dir, FILE_NAME), *rest = text;
     for (char *line; text && (line = strsep(&rest, "\n"));) {
         cJSON *o = cJSON_Parse(line);
         double epoch = json_number(o, "epoch"), restarts = json_number(o, "restarts"),

@@ -25,8 +25,8 @@ struct life {
     int64_t lost;
 };
 
-// Adds a line. 0, or -1 after logging.
-int lives_add(const char *dir, const struct life *life);
+// Adds a line. A disk that does not take it costs the job a warning, and its count of lives.
+void lives_add(const char *dir, const struct life *life);
 // The last one. Never logs: what is torn is left out.
 struct life lives_last(const char *dir);
 // A new run begins in dir.

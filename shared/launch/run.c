@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/evaluation/evaluate.h"
 #include "shared/launch/away.h"
@@ -16,10 +17,11 @@
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"
+#include "shared/state/checkpoint.h"
 #include "shared/train/resume.h"
 
 // A run that goes on where it was keeps what is written down of it.
-static int begin_history(const struct run *r) {
+static void begin_history(const struct run *r) {
     const char *dir = r->config->out;
     bool goes_on = resume_is_own(r->job.resume, dir);
     int64_t done = metrics_last_step(dir), from = r->job.resume_step;
@@ -31,7 +33,7 @@ static int begin_history(const struct run *r) {
                          .checkpoint = r->job.resume,
                          .counted = goes_on,
                          .lost = done > from ? done - from : 0};
-    return r->life && r->config->recovery.restart ? lives_add(dir, &first) : 0;
+    if (r->life && r->config->recovery.restart) lives_add(dir, &first);
 }
 
 int run_begin(struct run *r) {
@@ -43,13 +45,15 @@ int run_begin(struct run *r) {
     if (resume_take_dir(c, r->job.resume, c->out, r->force)) return -1;
     // Until now an earlier start of the run may have been at its end: it wrote checkpoints and removed them.
     if (r->job.resume_found && job_resume(&r->job, false)) return -1;
-    return begin_history(r);
+    begin_history(r);
+    return 0;
 }
 
-// The one message of an interruption. A terminal has shown ^C on the line. whole: all ranks have ended in order.
-static void say_interrupted(const struct run *r, int number, bool whole) {
+// The one message of an interruption. A terminal has shown ^C on the line. summary: all ranks have ended in order; else NULL.
+static void say_interrupted(const struct run *r, int number, const cJSON *summary) {
     const struct job *j = &r->job;
-    int64_t step = metrics_last_step(j->dir);
+    bool whole = summary != NULL;
+    int64_t lines = metrics_last_step(j->dir), step = whole ? (int64_t)json_number(summary, "steps") : lines;
     error_set_label("%s", "");
     if (isatty(STDERR_FILENO)) fputc('\n', stderr);
     const char *what = number == SIGINT ? "Ctrl-C" : "SIGTERM";
@@ -63,7 +67,7 @@ static void say_interrupted(const struct run *r, int number, bool whole) {
     else
         info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
              (long long)j->config->steps, j->dir, has);
-    if (j->config->recovery.checkpoint_every > 0) steps_lost_say(j->dir, step);
+    if (j->config->recovery.checkpoint_every > 0) steps_lost_say(j->dir, lines);
     if (evaluate_waiting(j->dir))
         info("starring evaluate %s evaluates the %d snapshots that it took", j->dir,
              evaluate_waiting(j->dir));
@@ -95,7 +99,9 @@ static int merge(const struct run *r, int number) {
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
     int evaluated = 0;
-    if (interrupted) say_interrupted(r, number, true);
+    // A participant that was late for a checkpoint which was given up has made its directory anew. Nobody writes any more.
+    if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, 0);
+    if (interrupted) say_interrupted(r, number, summary);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
     if (!interrupted && evaluate_waiting(j->dir)) {
         evaluated = evaluate(r);
@@ -103,6 +109,7 @@ static int merge(const struct run *r, int number) {
         if (!(summary = summary_merge(j->config->topologies, j->dir))) return EXIT_RUN_FAILED;
     }
     closing_show(j->config, j->dir, summary);
+    if (closing_unkept(j->dir, summary) && !evaluated) evaluated = EXIT_RUN_FAILED;
     cJSON_Delete(summary);
     return !interrupted ? evaluated : number ? 128 + number : EXIT_RUN_FAILED;
 }
@@ -110,7 +117,7 @@ static int merge(const struct run *r, int number) {
 bool run_is_over(const struct run *r) {
     const struct config *c = r->config;
     struct run_state s;
-    if (!resume_is_own(r->job.resume, c->out) || r->job.resume_step < c->steps) return false;
+    if (!resume_is_own(r->job.resume, c->out) || r->job.resume_place < c->steps) return false;
     run_state_read(c->out, &s);
     return s.phase == RUN_COMPLETE;
 }
@@ -132,7 +139,7 @@ int run_show(struct run *r) {
 int run_end(struct run *r, int status, int number) {
     bool interrupted = number && status == 128 + number;
     if (!status) return merge(r, number);
-    if (interrupted) say_interrupted(r, number, false);
+    if (interrupted) say_interrupted(r, number, NULL);
     run_state_end(r->job.dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
 }

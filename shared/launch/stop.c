@@ -24,7 +24,7 @@ static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
 static _Atomic int stop_supervisor;
 static _Atomic int stop_rank;
-static _Atomic bool stop_stays;
+static _Atomic bool stop_stays, stop_spoke;
 static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
 static char stop_words[2][128];                             // the answer to SIGINT, to SIGTERM; "": none
 static _Atomic bool stop_answered;
@@ -119,10 +119,18 @@ static void tell(int number, int value) {
         sigqueue(supervisor, number, (union sigval){.sival_int = value << VALUE_SHIFT | own_rank()});
 }
 
+static void on_error(void) {
+    if (!atomic_exchange(&stop_spoke, true))
+        sigqueue(stop_supervisor, STOP_RANK_SPOKE, (union sigval){.sival_int = stop_rank});
+}
+
 void stop_rank_streams(void) {
     int fds[2];
     const char *mpirun = getenv(MPI_GUARD_VARIABLE);
     bool told = supervisor_of_rank(fds) && mpirun;
+    stop_supervisor = supervisor_of_rank(NULL);
+    stop_rank = own_rank();
+    if (stop_supervisor) error_heard_by(on_error);
     for (int i = 0; i < 2 && told; i++) {
         char path[64];
         snprintf(path, sizeof path, "/proc/%s/fd/%d", mpirun, fds[i]);
@@ -143,12 +151,12 @@ void stop_rank_ended(int status) {
     while (stop_stays) pause();
 }
 
-void stop_ranks_lost(const bool *lost, int size) {
+void stop_ranks_lost(const bool *lost, int size, int stuck) {
     int supervisor = supervisor_of_rank(NULL), first = -1, count = 0;
     for (int i = size - 1; i >= 0; i--)
         if (lost[i]) first = i, count++;
     if (!supervisor) return;
-    sigqueue(supervisor, STOP_RANK_DIED, (union sigval){.sival_int = count << VALUE_SHIFT | first});
+    sigqueue(supervisor, STOP_RANK_DIED, (union sigval){.sival_int = (count | stuck) << VALUE_SHIFT | first});
     // The rank that failed for this would tell the others, and they that they have failed: final, which this is not.
     usleep(LOST_WAIT_US);
 }

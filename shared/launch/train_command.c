@@ -114,6 +114,20 @@ static int configure(struct run *r, const struct topology_table *topologies, str
     return 0;
 }
 
+// Flags of which each takes away what the other asks for.
+static int check_flags(const struct cli_args *args) {
+    static const struct {
+        const char *one, *other, *why;
+    } pairs[] = {{"quiet", "full", "the one prints no table, the other all of it"},
+                 {"no-weights", "save-on-interrupt",
+                  "the one writes no weights, the other those of a run that was ended"},
+                 {"dry-run", "print-config", "the one prints predictions, the other the configuration"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (cli_get(args, pairs[i].one) && cli_get(args, pairs[i].other))
+            return fail("--%s, --%s: %s: give one of them", pairs[i].one, pairs[i].other, pairs[i].why);
+    return 0;
+}
+
 // 2. What cannot be done at all, or not on this machine.
 static int check(const struct run *r, const struct cli_args *args, bool dry) {
     struct config *c = r->config;
@@ -264,7 +278,7 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
     stop_rank_streams();
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !configure(&r, topologies, &args)) {
+    if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
         if (cli_get(&args, "print-config"))
             status = print_config(r.config);
         else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))

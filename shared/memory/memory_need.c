@@ -6,6 +6,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/evaluation/snapshots.h"
 #include "shared/model/model.h"
 #include "shared/time/timeline_room.h"
 #include "shared/train/batch_feed.h"
@@ -48,10 +49,19 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     model_predict(&m, model_bytes);
     batch_feed_predict(j->config, j->config->device == DEVICE_CUDA, model_bytes);
     hinder_predict(j->config, model_bytes);
+    size_t room[MEM_CLASSES] = {0}, alone = 0;  // worker 0's, which makes it unlike the others
+    snapshots_predict(j->config, j->layout, rank, j->config->device == DEVICE_CUDA, room);
+    for (int c = 0; c < MEM_CLASSES; c++) {
+        model_bytes[c] += room[c];
+        alone += room[c];
+    }
     saver_predict(j->config, out->state_bytes, j->config->device == DEVICE_CUDA, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     // Units are padded for the number of workers: each worker's share is as large as any other's.
-    if (!out->alike) out->alike = config_ranks(j->config, role) - rank;
+    if (alone)
+        out->alike = 1;
+    else if (!out->alike)
+        out->alike = config_ranks(j->config, role) - rank;
     return check_sizes(j, role, rank, out);
 }
 

@@ -1,6 +1,8 @@
 #include "shared/monitor/monitor.h"
 
 #include <errno.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -92,6 +94,19 @@ static void say_lost(struct monitor *m, const char *path, int64_t step) {
         path, strerror(errno), (long long)step, EXIT_RUN_FAILED);
 }
 
+// All of the step's line in metrics.jsonl; what is null there is no point, but for a loss. 0, or -1 with errno.
+static int put_events(struct event_file *events, const struct step_record *r, int64_t x) {
+    struct metrics_scalar all[METRICS_SCALARS];
+    int count = metrics_scalars(r, all), rc = 0;
+    for (int i = 0; i < count && !rc; i++) {
+        bool is_loss = !strcmp(all[i].key, "loss");
+        char tag[64];
+        snprintf(tag, sizeof tag, "Train/Samples/%s", is_loss ? "train_loss" : all[i].key);
+        if (is_loss || isfinite(all[i].value)) rc = event_file_scalar(events, tag, x, all[i].value);
+    }
+    return rc;
+}
+
 void monitor_step(struct monitor *m, const struct step_record *r) {
     const double values[CURVES] = {r->loss, r->lr, r->loss_scale};
     if (r->skipped) m->skipped++;
@@ -102,10 +117,10 @@ void monitor_step(struct monitor *m, const struct step_record *r) {
             say_lost(m, csv_file_path(m->csv[i]), r->step);
             csv_file_close(&m->csv[i]);
         }
-        if (m->events && event_file_scalar(m->events, tags[i], x, values[i])) {
-            say_lost(m, event_file_path(m->events), r->step);
-            event_file_close(&m->events);
-        }
+    }
+    if (m->events && put_events(m->events, r, x)) {
+        say_lost(m, event_file_path(m->events), r->step);
+        event_file_close(&m->events);
     }
 }
 

@@ -4,6 +4,8 @@
 //     Train/Samples/lr            of the step's update
 //     Train/Samples/loss_scale    of the step, where dtype is fp16
 //
+// The event file has all other values of a step's line in metrics.jsonl as well, each as Train/Samples/KEY.
+//
 // x is the number of samples so far, skipped steps included, as DeepSpeed's global_samples. The sections "tensorboard" and
 // "csv_monitor" say where: OUTPUT_PATH/JOB_NAME, made where it is not there.
 //

@@ -3,6 +3,7 @@
 #include <liburing.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "shared/core/error.h"
 #include "shared/offload/disk_lane.h"
@@ -67,6 +68,14 @@ static int reap(struct lane *l, const struct disk_transfer *t, bool go_on, struc
     return rc;
 }
 
+// Until nothing is under way that the kernel has taken: its memory is the caller's, who may free it.
+static void drain(struct lane *l, const struct disk_transfer *t, struct disk_trouble *why) {
+    while (l->spare + (int)io_uring_sq_ready(&l->ring) < l->depth) {
+        reap(l, t, false, why);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 static int lane_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why) {
     struct lane *l = (struct lane *)lane;
     size_t next = 0;
@@ -87,6 +96,7 @@ static int lane_run(struct disk_lane *lane, const struct disk_transfer *t, struc
         int sent = io_uring_submit_and_wait(&l->ring, 1);
         // Out of memory for a moment, or interrupted: what is under way still completes.
         if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY) {
+            drain(l, t, why);
             *why = (struct disk_trouble){t->offset, l->broken = -sent};
             return -1;
         }

@@ -307,11 +307,31 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
     }
 }
 
+// What all plans have in common. What the command line says of a star is some plans' alone: as long as no topology is named it is
+// no remark that another has no use for it.
+static struct config *read_common(const struct plan_question *q) {
+    static const char star[] = "parameter_server.";
+    const struct cli_args *a = q->args;
+    const char *file = cli_get(a, "config");
+    if (q->topology) return config_load(q->topologies, file, a->overrides, a->override_count);
+    error_quiet(QUIET_WARNINGS);
+    struct config *all = config_load(q->topologies, file, a->overrides, a->override_count);
+    error_quiet(QUIET_NOT);
+    if (!all) return NULL;
+    struct config_override *others = xcalloc(a->override_count + 1, sizeof *others);
+    size_t n = 0;
+    for (size_t i = 0; i < a->override_count; i++)
+        if (strncmp(a->overrides[i].path, star, strlen(star)) != 0) others[n++] = a->overrides[i];
+    struct config *remarks = config_load(q->topologies, file, others, n);  // which it makes
+    config_destroy(&remarks);
+    free(others);
+    return all;
+}
+
 int plan_search(struct plan_question *q, struct plan *out) {
     struct job j = {.ranks_here = 1};
     *out = (struct plan){0};
-    out->config =
-        config_load(q->topologies, cli_get(q->args, "config"), q->args->overrides, q->args->override_count);
+    out->config = read_common(q);
     if (!out->config) return -1;
     device_resolve(out->config);
     int rc = job_open(&j, out->config, true);

@@ -33,7 +33,14 @@ void closing_show(const struct config *c, const char *dir, const struct cJSON *s
     if (c->json)
         json_print(stdout, summary);
     else if (!c->quiet)
-        summary_print(stdout, dir, summary);
+        (c->full ? summary_print : summary_print_brief)(stdout, dir, summary);
+}
+
+int closing_unkept(const char *dir, const struct cJSON *summary) {
+    if (!summary_unkept(summary)) return 0;
+    return fail(
+        "%s/checkpoints: no checkpoint could be kept (%s): all steps are done, and nothing can go on from them",
+        dir, json_text(json_item(summary, "checkpoints"), "why", "there was no memory for them"));
 }
 
 // ---------------------------------------------------------------- the last to leave
@@ -95,6 +102,7 @@ enum closing closing_leave(const struct closing_rank *r) {
         if (!(summary = summary_merge(c->topologies, r->dir))) return CLOSING_FAILED;
     }
     closing_show(c, r->dir, summary);
+    int rc = closing_unkept(r->dir, summary);
     cJSON_Delete(summary);
-    return CLOSING_LAST;
+    return rc ? CLOSING_FAILED : CLOSING_LAST;
 }

@@ -23,6 +23,9 @@ struct cJSON *closing_merge(const struct config *c, const char *dir);
 // The table on standard output; the document with --json; nothing with --quiet.
 void closing_show(const struct config *c, const char *dir, const struct cJSON *summary);
 
+// Says so of a run that was to keep checkpoints and has none. 0: it has, or was to keep none; -1 after logging.
+int closing_unkept(const char *dir, const struct cJSON *summary);
+
 struct closing_rank {
     const struct config *config;
     const char *dir;

@@ -80,19 +80,40 @@ static void put_line(struct lines *f, int64_t step, const char *line, int length
         f->path, strerror(f->failed), (long long)step, EXIT_RUN_FAILED);
 }
 
+int metrics_scalars(const struct step_record *r, struct metrics_scalar out[METRICS_SCALARS]) {
+    const struct metrics_scalar all[METRICS_SCALARS] = {
+        {"step", METRICS_INTEGER, (double)r->step},
+        {"loss", METRICS_REAL, r->loss},
+        {"grad_norm", METRICS_REAL, r->grad_norm},
+        {"lr", METRICS_REAL, r->lr},
+        {"loss_scale", METRICS_REAL, r->loss_scale},
+        {"tokens", METRICS_INTEGER, (double)r->tokens},
+        {"samples", METRICS_INTEGER, (double)r->samples},
+        {"seconds", METRICS_REAL, r->seconds},
+        {"elapsed", METRICS_REAL, r->elapsed},
+        {"skipped", METRICS_BOOLEAN, r->skipped},
+        {"memory_bytes", METRICS_INTEGER, (double)r->memory_bytes},
+        {"workers", METRICS_INTEGER, r->workers},
+    };
+    memcpy(out, all, sizeof all);
+    return r->workers ? METRICS_SCALARS : METRICS_SCALARS - 1;
+}
+
 static int format_line(char line[LINE_MAX_BYTES], const struct step_record *r) {
-    char loss[METRICS_NUMBER_MAX], norm[METRICS_NUMBER_MAX], lr[METRICS_NUMBER_MAX],
-        scale[METRICS_NUMBER_MAX], seconds[METRICS_NUMBER_MAX], elapsed[METRICS_NUMBER_MAX];
-    char workers[32] = "";
-    if (r->workers) snprintf(workers, sizeof workers, ",\"workers\":%d", r->workers);
-    return snprintf(
-        line, LINE_MAX_BYTES,
-        "{\"step\":%lld,\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,\"tokens\":%"
-        "lld,\"samples\":%lld,\"seconds\":%s,\"elapsed\":%s,\"skipped\":%s,\"memory_bytes\":%zu%s}\n",
-        (long long)r->step, metrics_number(loss, r->loss), metrics_number(norm, r->grad_norm),
-        metrics_number(lr, r->lr), metrics_number(scale, r->loss_scale), (long long)r->tokens,
-        (long long)r->samples, metrics_number(seconds, r->seconds), metrics_number(elapsed, r->elapsed),
-        r->skipped ? "true" : "false", r->memory_bytes, workers);
+    struct metrics_scalar all[METRICS_SCALARS];
+    int count = metrics_scalars(r, all), n = 0;
+    for (int i = 0; i < count; i++) {
+        char value[METRICS_NUMBER_MAX];
+        if (all[i].kind == METRICS_REAL)
+            metrics_number(value, all[i].value);
+        else if (all[i].kind == METRICS_BOOLEAN)
+            snprintf(value, sizeof value, "%s", all[i].value != 0 ? "true" : "false");
+        else
+            snprintf(value, sizeof value, "%.0f", all[i].value);
+        n +=
+            snprintf(line + n, (size_t)(LINE_MAX_BYTES - n), "%c\"%s\":%s", i ? ',' : '{', all[i].key, value);
+    }
+    return n + snprintf(line + n, (size_t)(LINE_MAX_BYTES - n), "}\n");
 }
 
 void metrics_step(struct metrics *m, const struct step_record *r) {

@@ -18,7 +18,10 @@ struct step_record {
     double loss;       // mean over the global batch
     double grad_norm;  // NAN: none computed
     double lr, loss_scale;
-    int64_t tokens;   // of the global batch, or of the workers whose gradients counted
+    int64_t
+        tokens;  // of the global batch, or of the workers whose gradients counted; where ranks share a budget, of all since
+    // the line before
+    int64_t place;    // there: steps of the run that the samples make, no key; else 0: step
     int workers;      // that is how many, where workers come and go; else 0 (no key)
     int64_t samples;  // of the whole job whose gradients have been applied, this step's included
     double seconds;   // this step, host clock
@@ -27,6 +30,17 @@ struct step_record {
     bool skipped;
     size_t memory_bytes;  // device memory in use on this rank
 };
+
+// The values of a line, in its order.
+enum metrics_kind { METRICS_INTEGER, METRICS_REAL, METRICS_BOOLEAN };
+struct metrics_scalar {
+    const char *key;
+    enum metrics_kind kind;
+    double value;  // below 2^53 where it is an integer
+};
+#define METRICS_SCALARS 12
+// How many there are.
+int metrics_scalars(const struct step_record *r, struct metrics_scalar out[METRICS_SCALARS]);
 
 struct metrics;  // one thread
 

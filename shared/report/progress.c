@@ -21,6 +21,7 @@ struct progress {
     int64_t steps, per_print;
     double start_s, drawn_s;
     bool bar_shown;
+    bool any;              // line was printed
     int64_t tokens_since;  // of the steps since the last line
     double seconds_since;
 };
@@ -45,7 +46,7 @@ static int columns(FILE *f) {
 
 // "3:20 left", by the steps done so far.
 static const char *time_left(char text[32], const struct progress *p, int64_t step, double now_s) {
-    double left_s = (now_s - p->start_s) / (double)(step - p->o.first) * (double)(p->steps - step);
+    double left_s = (now_s - p->start_s) / fmax((double)(step - p->o.first), 1) * (double)(p->steps - step);
     int minutes = (int)fmin(left_s / 60, 1e8);
     if (minutes < 60)
         snprintf(text, 32, "%d:%02d left", minutes, (int)left_s % 60);
@@ -105,23 +106,25 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
 void progress_step(struct progress *p, const struct step_record *r) {
     p->tokens_since += r->tokens;
     p->seconds_since += r->seconds;
-    if (r->step == p->o.first + 1 || r->step == p->steps || r->step % p->per_print == 0) {
+    int64_t place = r->place ? r->place : r->step;
+    if (!p->any || place == p->steps || r->step % p->per_print == 0) {
+        p->any = true;
         char memory[24], rate[32], left[32], norm[16] = "-";
         wipe(p);
         if (isfinite(r->grad_norm)) snprintf(norm, sizeof norm, "%.3f", r->grad_norm);
         double per_s = p->seconds_since > 0 ? (double)p->tokens_since / p->seconds_since : 0;
-        fprintf(p->o.file, "step %4lld/%lld  loss %7.4f  norm %6s  lr %.2e  %7s tok/s  %s",
-                (long long)r->step, (long long)p->steps, r->loss, norm, r->lr,
-                format_count(rate, (int64_t)per_s), format_bytes(memory, (double)r->memory_bytes));
+        fprintf(p->o.file, "step %4lld/%lld  loss %7.4f  norm %6s  lr %.2e  %7s tok/s  %s", (long long)place,
+                (long long)p->steps, r->loss, norm, r->lr, format_count(rate, (int64_t)per_s),
+                format_bytes(memory, (double)r->memory_bytes));
         if (r->loss_scale != 1) fprintf(p->o.file, "  scale %g", r->loss_scale);
-        if (r->step < p->steps) fprintf(p->o.file, "  %s", time_left(left, p, r->step, now_seconds()));
+        if (place < p->steps) fprintf(p->o.file, "  %s", time_left(left, p, place, now_seconds()));
         if (r->skipped) fputs("  skipped: a gradient was not finite", p->o.file);
         fputc('\n', p->o.file);
         fflush(p->o.file);
         p->tokens_since = 0;
         p->seconds_since = 0;
     }
-    draw(p, r->step);
+    draw(p, place);
 }
 
 void progress_destroy(struct progress **pp) {

@@ -7,6 +7,7 @@
 
 #include "shared/core/topology.h"
 #include "shared/device/device_facts.h"
+#include "shared/memory/job_resident.h"
 #include "shared/time/split.h"
 
 // The part of a run in which a rank trains: from the beginning of its first step to the end of its last one (a server:
@@ -40,17 +41,20 @@ struct checkpoint_report {
     // How often the loop or the device waited for a checkpoint, and for how long.
     int64_t slowed;
     double slowed_seconds, slowed_most;
+    char why[320];  // worker 0: why the last one was given up; "": none was
 };
 
+struct moments;
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
     uint64_t job;                   // struct topology's
     struct topology_memory memory;  // predicted; a worker's with the model's activations
     size_t peak_bytes[MEM_CLASSES];
-    size_t transport_peak_bytes;  // frames held in flight (star), apart from the ledger
-    size_t rss_bytes;             // peak resident set of the process
-    uint64_t late_allocations;    // device allocations after the first step: 0
+    size_t transport_peak_bytes;   // frames held in flight (star), apart from the ledger
+    size_t rss_bytes;              // peak resident set of the process
+    struct job_resident resident;  // worker 0's: of the whole job, behind the last step
+    uint64_t late_allocations;     // device allocations after the first step: 0
     struct wire_prediction wire;
     struct wire_later wire_later;
     int64_t steps;                                          // what is measured per step was divided by
@@ -61,14 +65,20 @@ struct rank_report {
     double replica_sent_per_step, replica_received_per_step;
     double down_per_step, up_per_step, read_per_step, written_per_step;  // of what is offloaded
     struct time_split time;                                              // of all steps on this rank
-    double time_check;       // its parts / what the loop's own clock says that the steps took
-    int64_t clock_error_ns;  // of peers' times on this rank's clock, at most
+    struct moments *moments;  // shared/time/moments.h; whose the report is frees them; NULL: none
+    double time_check;        // its parts / what the loop's own clock says that the steps took
+    int64_t clock_error_ns;   // of peers' times on this rank's clock, at most
     struct server_time server_time;
     struct rank_span span;
     int64_t updates;             // applied since it started: by a worker's loop, or to every key of a server
     int64_t samples_per_update;  // of the global batch, or of one worker's share (async)
     // Where workers come and go: samples of the job whose gradients were applied since this rank's first step; else 0.
     int64_t samples_counted;
+    // Where ranks share a budget of batches (shares): this one's, and of these the ones that updated nothing, and those that it
+    // ended when another one had run out of work; for how long some, not all, were at work. Else 0.
+    bool shares;
+    int64_t batches, skipped, tail_batches;
+    double tail_seconds;
     struct helper_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;
@@ -91,10 +101,10 @@ static inline void rank_span_end(struct rank_span *s) {
     s->cpu_end_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-// What a rank's counters hold after so many steps.
-static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, int64_t steps) {
-    double per = steps > 0 ? (double)steps : 1.0;
-    r->steps = steps;
+// What a rank's counters hold after so many steps: of a server of an asynchronous job that was interrupted also a part of one.
+static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, double steps) {
+    double per = steps > 0 ? steps : 1.0;
+    r->steps = (int64_t)steps;
     r->sent_per_step = (double)atomic_load(&wire->payload_sent) / per;
     r->received_per_step = (double)atomic_load(&wire->payload_received) / per;
     r->across_sent_per_step = (double)atomic_load(&wire->across_sent) / per;

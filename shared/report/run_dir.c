@@ -348,8 +348,8 @@ static int cut_evals(const char *dir, int64_t step) {
     return rc;
 }
 
-int run_dir_cut(const char *dir, int64_t step) {
-    cut_snapshots(dir, step);
+int run_dir_cut(const char *dir, int64_t step, int64_t place) {
+    cut_snapshots(dir, place);
     checkpoint_drop_later(dir, step);
-    return cut_evals(dir, step);
+    return cut_evals(dir, place);
 }

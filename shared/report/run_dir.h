@@ -32,8 +32,9 @@ int run_dir_take(const char *dir, const struct config *c, bool force);
 int run_dir_continue(const char *dir, const struct config *c);
 // The same where there is no checkpoint to go on from: what an earlier start has left goes, unless it is a whole run.
 int run_dir_begin_again(const char *dir, const struct config *c);
-// Removes what comes after `step`: evaluations, snapshots, checkpoints. 0, or -1 after logging.
-int run_dir_cut(const char *dir, int64_t step);
+// Removes what comes after: checkpoints behind `step`, evaluations and snapshots behind step `place` of the job, which is another
+// number where workers share a budget. 0, or -1 after logging.
+int run_dir_cut(const char *dir, int64_t step, int64_t place);
 
 // Makes dir and dir/ranks where they are not there; for one of several processes that share it.
 int run_dir_join(const char *dir);

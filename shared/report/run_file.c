@@ -1,6 +1,7 @@
 #include "shared/report/run_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,41 @@ int run_file_write(const char *dir, const char *name, const char *text) {
     free(part);
     free(path);
     return rc;
+}
+
+// Where the last whole line ends. -1 with errno.
+static off_t end_of_lines(int fd) {
+    off_t end = lseek(fd, 0, SEEK_END);
+    for (char c = 0; end > 0 && c != '\n'; end -= c != '\n')
+        if (pread(fd, &c, 1, end - 1) != 1) return -1;
+    return end;
+}
+
+static int add_line(int fd, const char *line) {
+    size_t size = strlen(line);
+    off_t end = end_of_lines(fd);
+    if (end < 0 || ftruncate(fd, end)) return -1;
+    errno = ENOSPC;  // what a short write means
+    if (pwrite(fd, line, size, end) == (ssize_t)size) return 0;
+    int why = errno;
+    if (ftruncate(fd, end)) why = errno;
+    errno = why;
+    return -1;
+}
+
+void run_file_add(const char *dir, const char *name, const char *line) {
+    char *path = xasprintf("%s/%s", dir, name);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0 || add_line(fd, line))
+        warn("%s: cannot write: %s: a line is missing there; the job goes on", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    free(path);
+}
+
+char *run_file_lines(const char *dir, const char *name) {
+    char *text = run_file_read(dir, name, true), *last = text ? strrchr(text, '\n') : NULL;
+    if (text) *(last ? last + 1 : text) = 0;
+    return text;
 }
 
 char *run_file_read(const char *dir, const char *name, bool quiet) {

@@ -53,6 +53,7 @@ static void put_facts(cJSON *o, const struct run_facts *f) {
     json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
     cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
     json_put(run, "resumed_from", f->resumed_from > 0 ? (double)f->resumed_from : NAN);
+    json_put(run, "place", f->place > 0 ? (double)f->place : NAN);
     cJSON_AddStringToObject(run, "data", f->data);
     json_put_text(run, "revision", starring_revision);
     if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
@@ -148,30 +149,8 @@ static void read_ranks(const char *dir, const char *role, int count, cJSON *rank
     }
 }
 
-// Nearest-rank percentile of sorted values.
-static double percentile(const double *sorted, int64_t n, double p) {
-    return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
-}
-
-double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
-    int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
-    double total_s = warm ? m->later_seconds : m->steps ? m->step_seconds[0] : 0;
-    return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
-}
-
 bool summary_interrupted(const struct cJSON *summary) {
     return !strcmp(json_text(summary, "state", ""), run_phase_word(RUN_INTERRUPTED));
-}
-
-static void put_speed(cJSON *s, const struct config *c, const struct metrics_totals *m,
-                      const struct run_flops *flops) {
-    json_put(s, "tokens_per_step", (double)(c->train_batch * c->seq));
-    summary_put_flops(s, flops);
-    if (m->kept) sort_ascending(m->step_seconds, (size_t)m->kept);
-    cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
-    json_put(step, "median", percentile(m->step_seconds, m->kept, 0.5));
-    json_put(step, "p5", percentile(m->step_seconds, m->kept, 0.05));
-    json_put(step, "p95", percentile(m->step_seconds, m->kept, 0.95));
 }
 
 // As the configuration has it; nothing where there was none.
@@ -233,10 +212,11 @@ static struct run_flops put_run(cJSON *s, cJSON *ranks) {
         {json_number(run, "flops_per_token"), json_number(run, "flops_per_token_causal")},
         {json_number(run, "recomputed_flops_per_token"),
          json_number(run, "recomputed_flops_per_token_causal")}};
-    // Of an asynchronous star worker 0 may have done all its steps and another worker not.
-    if (cJSON_IsTrue(json_item(run, "interrupted")))
-        cJSON_ReplaceItemInObjectCaseSensitive(s, "state",
-                                               cJSON_CreateString(run_phase_word(RUN_INTERRUPTED)));
+    const cJSON *place = json_item(run, "place");  // workers that share a budget: no one's own lines tell
+    bool interrupted = cJSON_IsTrue(json_item(run, "interrupted"));
+    if (cJSON_IsNumber(place)) cJSON_ReplaceItemInObjectCaseSensitive(s, "steps", cJSON_Duplicate(place, 1));
+    if (interrupted || cJSON_IsNumber(place))
+        summary_put_state(s, run_phase_word(interrupted ? RUN_INTERRUPTED : RUN_COMPLETE));
     cJSON_Delete(run);
     return flops;
 }
@@ -368,14 +348,14 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"medium",
          "what payloads take between ranks: shm (shared memory), tcp, threads (of one process), nccl, mpi (what "
          "Open MPI chose by itself), none (one rank)"},
-        {"tokens_per_second", "tokens_applied / seconds"},
+        {"tokens_per_second", "tokens_applied / seconds, without the tail: of the time in which all work"},
         {"tokens_applied", "tokens of all workers whose gradients were applied; skipped steps are not"},
         {"seconds",
          "from the beginning of the first worker's first step to the end of the last worker's last one, without what "
          "was no training"},
         {"totals",
-         "all roles added up: bytes of device memory (ledger) and of frames held, resident bytes (each process once), "
-         "bytes a step, CPU seconds of the training part (each process once); busiest: the largest of one rank"},
+         "all roles added up: bytes of device memory (ledger) and of frames held, resident bytes (rss: peaks, each "
+         "process once; pss: of all processes of the job behind the last step, launchers too, shared pages once), bytes a step, CPU seconds of the training part (each process once); busiest: the largest of one rank"},
         {"revision", "of the sources; null: not built from a git checkout"},
         {"loss", "nats per token, mean over the global batch"},
         {"val_loss", "nats per token on held-out text, of the last snapshot that was evaluated"},
@@ -443,12 +423,12 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
     struct run_flops flops = put_run(s, ranks);
     summary_put_totals(s, c, ranks);
     put_learning(s, c, dir, m);
-    put_speed(s, c, m, &flops);
+    summary_put_speed(s, c, m, &flops);
     put_ranks(s, c, ranks);
     summary_put_devices(s, ranks);
     summary_put_mfu(s, c->dtype);
     summary_put_times(s, ranks);
-    if (c->recovery.checkpoint_every > 0) summary_put_checkpoints(s, ranks);
+    if (c->recovery.checkpoint_every > 0) summary_put_checkpoints(s, dir, ranks);
     if (c->recovery.restart > 0) summary_put_lives(s, dir);
     if (c->recovery.elastic) summary_put_away(s, dir, c->workers, m);
     summary_put_server_times(s, ranks);

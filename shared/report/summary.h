@@ -26,6 +26,7 @@ struct run_facts {
     uint64_t weights_hash;
     bool has_hash, interrupted;
     int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none
+    int64_t place;                // where ranks share a budget: steps of the run that are done; else 0
     const char *data;             // description of the token stream
     struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
     const char *medium, *launch;  // struct topology's
@@ -48,8 +49,13 @@ struct cJSON *summary_build(const struct topology_table *t, const char *dir);
 struct cJSON *summary_merge(const struct topology_table *t, const char *dir);
 // Whether the document tells of a run that ended before its last step.
 bool summary_interrupted(const struct cJSON *summary);
+// Of one that is complete, and whose checkpoints were all given up: nothing can be gone on from.
+#define STATE_UNKEPT "unkept"
+bool summary_unkept(const struct cJSON *summary);
 
 // The table for people.
 void summary_print(FILE *f, const char *dir, const struct cJSON *summary);
+// The few lines with which a run ends.
+void summary_print_brief(FILE *f, const char *dir, const struct cJSON *summary);
 
 #endif

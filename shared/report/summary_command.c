@@ -1,5 +1,6 @@
 #include "shared/report/summary_command.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,10 @@ static bool is_run(const char *dir) {
         fail("summary %s: %s", *dir ? dir : "\"\"",
              *dir && !access(dir, F_OK) ? "is a file; name the run's directory"
                                         : "there is no such directory");
+        return false;
+    }
+    if (access(dir, X_OK)) {
+        fail("summary %s: %s", dir, strerror(errno));
         return false;
     }
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
@@ -84,10 +89,13 @@ static void look(struct found *f) {
         f->summary = NULL;
     }
     free(text);
-    double steps = json_number(f->summary, "steps");
-    if (f->has_metrics && (double)f->metrics.last_step < steps) {
-        fail("%s/metrics.jsonl is cut: it ends with step %lld, and the run has made %.0f", f->dir,
-             (long long)f->metrics.last_step, steps);
+    // Where workers share a budget the lines are of worker 0's own batches.
+    const cJSON *own = json_item(f->summary, "batches");
+    double steps = own && own->child ? own->child->valuedouble : json_number(f->summary, "steps");
+    bool any = own || !(json_number(f->summary, "resumed_from") >= steps);  // step was left to do
+    if (f->has_metrics && any && (double)f->metrics.last_step < steps) {
+        fail("%s/metrics.jsonl is cut: it ends with step %lld, and %s has made %.0f", f->dir,
+             (long long)f->metrics.last_step, own ? "worker 0" : "the run", steps);
         f->damaged = true;
     }
     if (!f->config) return;
@@ -108,7 +116,9 @@ static enum run_phase phase_of(const struct found *f) {
     if (f->state.phase != RUN_UNKNOWN) return f->state.phase;
     const char *word = json_text(f->summary, "state", NULL);
     if (f->summary && !word) return RUN_COMPLETE;
-    if (word) return !strcmp(word, run_phase_word(RUN_COMPLETE)) ? RUN_COMPLETE : RUN_INTERRUPTED;
+    if (word)
+        return !strcmp(word, run_phase_word(RUN_COMPLETE)) || summary_unkept(f->summary) ? RUN_COMPLETE
+                                                                                         : RUN_INTERRUPTED;
     bool all = f->config && f->has_metrics && f->metrics.last_step >= f->config->steps &&
                !cJSON_GetArraySize(f->missing);
     return all ? RUN_COMPLETE : RUN_UNKNOWN;
@@ -128,7 +138,7 @@ static cJSON *document(const struct found *f, enum run_phase phase) {
     json_put_text(o, "dtype", c ? dtype_name(c->dtype) : NULL);
     json_put(o, "workers", c ? c->workers : NAN);
     json_put(o, "servers", c ? config_ranks(c, "server") : NAN);
-    json_put(o, "steps", (double)(any ? m->steps : 0));
+    json_put(o, "steps", (double)(any ? m->last_step : 0));
     json_put(o, "steps_planned", c ? (double)c->steps : NAN);
     json_put(o, "skipped", (double)(any ? m->skipped : 0));
     cJSON *loss = cJSON_AddObjectToObject(o, "loss");
@@ -231,11 +241,10 @@ static int show(const struct topology_table *t, const char *dir, bool json) {
             print_found(&f, phase, o);
         cJSON_Delete(o);
     }
-    forget(&f);
     // A complete run whose files are damaged is not shown in full.
-    return phase == RUN_RUNNING                           ? EXIT_STILL_RUNNING
-           : phase == RUN_COMPLETE && table && !f.damaged ? 0
-                                                          : EXIT_RUN_FAILED;
+    bool whole = phase == RUN_COMPLETE && table && !f.damaged && !summary_unkept(f.summary);
+    forget(&f);
+    return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : whole ? 0 : EXIT_RUN_FAILED;
 }
 
 int summary_command(const struct topology_table *t, int argc, char **argv) {

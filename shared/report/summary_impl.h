@@ -8,20 +8,28 @@
 // Adds "time" to a rank's report; "time" and "time_per_rank" to the summary.
 void summary_put_rank_times(cJSON *rank, const struct rank_report *r);
 void summary_put_times(cJSON *summary, const cJSON *ranks);
+void summary_print_peers(FILE *f, const cJSON *summary);  // whom the workers waited for, and who stood still
 
 // Adds "checkpoints" to a rank's report that wrote or tried to; what they cost the run to the summary.
 void summary_put_rank_checkpoints(cJSON *rank, const struct checkpoint_report *r);
-void summary_put_checkpoints(cJSON *summary, const cJSON *ranks);
+void summary_put_checkpoints(cJSON *summary, const char *dir, const cJSON *ranks);
+void summary_put_state(cJSON *summary, const char *word);  // instead of the one that it has
 void summary_print_checkpoints(FILE *f, const cJSON *summary);
 // Adds "lives": how often the job has begun anew and what that cost, as DIR/lives.jsonl says. Nothing without --restart.
 void summary_put_lives(cJSON *summary, const char *dir);
 void summary_print_lives(FILE *f, const cJSON *summary);
 struct metrics_totals;
+// Adds "tokens_per_step", the rates in FLOP and "step_seconds". Sorts m's seconds.
+void summary_put_speed(cJSON *summary, const struct config *c, const struct metrics_totals *m,
+                       const struct run_flops *flops);
 // Adds "away" (--elastic): which steps went without which workers, as DIR/away.jsonl says.
 void summary_put_away(cJSON *summary, const char *dir, int64_t workers, const struct metrics_totals *m);
 void summary_print_away(FILE *f, const cJSON *summary);
 // Steps that the ranks' reports tell of: those before the checkpoint that they went on from are none of them.
 double summary_own_steps(const cJSON *summary);
+
+// Beside the matrix product that the hash belongs to.
+void summary_print_hash(FILE *f, const cJSON *summary);
 
 // Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
 double summary_rate(const struct metrics_totals *m, double tokens_per_step);

@@ -1,12 +1,17 @@
-// Where the time went, of servers too, checkpoints, lives and who was away included: a rank's report and the summary.
+// Where the time went, of servers too, speed, checkpoints, lives and who was away included: a rank's report and the summary.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/statistics.h"
+#include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
+#include "shared/report/run_state.h"
 #include "shared/report/summary_impl.h"
+#include "shared/state/checkpoint.h"
+#include "shared/time/moments.h"
 
 static const char *const names[] = {
     "data", "forward", "backward", "optimizer", "comm_exposed", "comm_overlapped", "wait", "host", "total"};
@@ -21,24 +26,107 @@ void summary_put_rank_times(cJSON *rank, const struct rank_report *r) {
     for (size_t i = 0; i < TIMES; i++) json_put(time, names[i], times[i]);
     json_put(time, "check", r->time_check);
     json_put(time, "clock_error_s", (double)r->clock_error_ns * 1e-9);
+    moments_put(rank, r->moments);
 }
 
 static bool is_worker(const cJSON *rank) { return !strcmp(json_text(rank, "role", ""), "worker"); }
+
+static void put_peer(cJSON *list, const cJSON *rank, double seconds) {
+    if (!(seconds > 0)) return;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, o);
+    json_put_text(o, "role", json_text(rank, "role", NULL));
+    json_put(o, "rank", json_number(rank, "rank"));
+    json_put(o, "seconds", seconds);
+}
+
+// What all reports say of who waited for whom.
+struct meeting {
+    const cJSON *ranks;
+    struct moments **moments;  // (count)
+    double *all;               // (count) seconds that all workers waited for each
+    size_t count;
+};
+
+static struct meeting meet(const cJSON *ranks) {
+    struct meeting m = {.ranks = ranks, .count = (size_t)cJSON_GetArraySize(ranks)};
+    const cJSON *r;
+    size_t i = 0;
+    m.moments = xcalloc(m.count + 1, sizeof(struct moments *));
+    m.all = xcalloc(m.count + 1, sizeof *m.all);
+    cJSON_ArrayForEach(r, ranks) m.moments[i++] = moments_read(r);
+    return m;
+}
+
+static void part(struct meeting *m) {
+    for (size_t i = 0; i < m->count; i++) moments_free(&m->moments[i]);
+    free(m->moments);
+    free(m->all);
+}
+
+static void replace(cJSON *o, const char *name, double value) {
+    cJSON_ReplaceItemInObject(o, name, cJSON_CreateNumber(value));
+}
+
+// Worker i's times: what was exposed while another rank stood still was waiting for it, and the host's while it did itself.
+static void settle(struct meeting *m, size_t i, cJSON *time) {
+    const struct moments *own = m->moments[i];
+    double *blamed = xcalloc(m->count + 1, sizeof *blamed), moved = 0;
+    const cJSON *r;
+    size_t peer = 0;
+    if (own) {
+        moments_blame(m->moments, m->count, i, blamed);
+        double still = blamed[i];
+        blamed[i] = 0;
+        cJSON *list = cJSON_AddArrayToObject(time, "waited_for");
+        cJSON_ArrayForEach(r, m->ranks) {
+            double number = json_number(r, "rank"), seconds = blamed[peer];
+            moved += blamed[peer];
+            if (is_worker(r) && number >= 0 && number < own->ranks) seconds += own->waited[(int)number];
+            put_peer(list, r, seconds);
+            m->all[peer++] += seconds;
+        }
+        double exposed = json_number(time, "comm_exposed");
+        moved = fmin(moved, exposed);
+        still = fmin(still, exposed - moved);
+        replace(time, "comm_exposed", exposed - moved - still);
+        replace(time, "wait", json_number(time, "wait") + moved);
+        replace(time, "host", json_number(time, "host") + still);
+    }
+    free(blamed);
+}
+
+// Which rank was waited for how long, mean over the workers, and how long each rank stood still.
+static void put_peers(cJSON *s, cJSON *mean, const struct meeting *m, int workers) {
+    const cJSON *r;
+    size_t i = 0;
+    cJSON *waited = cJSON_AddArrayToObject(mean, "waited_for"),
+          *still = cJSON_AddArrayToObject(s, "stood_still");
+    cJSON_ArrayForEach(r, m->ranks) {
+        put_peer(waited, r, m->all[i] / workers);
+        put_peer(still, r, m->moments[i] ? m->moments[i]->stood_still : 0);
+        i++;
+    }
+}
 
 // Means over workers; of the checks the one that is off most, of the clocks' errors the largest.
 void summary_put_times(cJSON *s, const cJSON *ranks) {
     double sum[TIMES] = {0}, check = 1, error = 0;
     int workers = 0;
+    size_t next = 0;
+    struct meeting m = meet(ranks);
     cJSON *each = cJSON_CreateArray();
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
+        size_t at = next++;
         if (!is_worker(r)) continue;
-        const cJSON *time = json_item(r, "time");
+        cJSON *time = cJSON_Duplicate(json_item(r, "time"), 1);
+        settle(&m, at, time);
         double own = json_number(time, "check");
         for (size_t i = 0; i < TIMES; i++) sum[i] += json_number(time, names[i]);
         if (fabs(own - 1) > fabs(check - 1)) check = own;
         error = fmax(error, json_number(time, "clock_error_s"));
-        cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
+        cJSON_AddItemToArray(each, time);
         workers++;
     }
     cJSON *mean = cJSON_AddObjectToObject(s, "time");
@@ -46,11 +134,73 @@ void summary_put_times(cJSON *s, const cJSON *ranks) {
     json_put(mean, "check", check);
     json_put(mean, "clock_error_s", error);
     cJSON_AddItemToObject(s, "time_per_rank", each);
+    put_peers(s, mean, &m, workers);
+    part(&m);
+}
+
+// Those of at least a hundredth of a step, or of all steps.
+static void print_peers(FILE *f, const char *words, const cJSON *list, double least, double per,
+                        const char *unit) {
+    const cJSON *o;
+    bool any = false;
+    cJSON_ArrayForEach(o, list) {
+        double seconds = json_number(o, "seconds");
+        if (!(seconds >= least)) continue;
+        fprintf(f, "%s%s %.0f %.2f %s", any ? ", " : words, json_text(o, "role", "-"), json_number(o, "rank"),
+                seconds * per, unit);
+        any = true;
+    }
+    if (any) fputc('\n', f);
+}
+
+void summary_print_peers(FILE *f, const cJSON *s) {
+    const cJSON *time = json_item(s, "time");
+    double least = 0.01 * json_number(time, "total");
+    print_peers(f, "waited for  ", json_item(time, "waited_for"), least, 1e3 / fmax(summary_own_steps(s), 1),
+                "ms");
+    print_peers(f, "stood still ", json_item(s, "stood_still"), fmax(least, 0.1), 1, "s");
 }
 
 double summary_own_steps(const cJSON *s) {
     double before = json_number(s, "resumed_from");
     return json_number(s, "steps") - (isfinite(before) ? before : 0);
+}
+
+// ---------------------------------------------------------------- speed
+// Nearest-rank percentile of sorted values.
+static double percentile(const double *sorted, int64_t n, double p) {
+    return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
+}
+
+double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
+    int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
+    double total_s = warm ? m->later_seconds : m->steps ? m->step_seconds[0] : 0;
+    return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
+}
+
+#define SPREAD_LEAST 5  // steps: fewer say nothing about a spread
+
+// (p95 - p5) / median of the steps behind the first, which warms up: what experiments/comparison calls noisy by. Sorts them.
+static double spread_of(const struct metrics_totals *m) {
+    int64_t n = m->kept - 1;
+    if (n < SPREAD_LEAST) return NAN;
+    double *later = m->step_seconds + 1;
+    sort_ascending(later, (size_t)n);
+    double median = 0.5 * (later[(n - 1) / 2] + later[n / 2]);
+    return median > 0 ? (percentile(later, n, 0.95) - percentile(later, n, 0.05)) / median : NAN;
+}
+
+void summary_put_speed(struct cJSON *s, const struct config *c, const struct metrics_totals *m,
+                       const struct run_flops *flops) {
+    double spread = spread_of(m);
+    json_put(s, "tokens_per_step", (double)(c->train_batch * c->seq));
+    summary_put_flops(s, flops);
+    if (m->kept) sort_ascending(m->step_seconds, (size_t)m->kept);
+    cJSON *step = cJSON_AddObjectToObject(s, "step_seconds");
+    json_put(step, "median", percentile(m->step_seconds, m->kept, 0.5));
+    json_put(step, "p5", percentile(m->step_seconds, m->kept, 0.05));
+    json_put(step, "p95", percentile(m->step_seconds, m->kept, 0.95));
+    json_put(step, "spread", spread);
 }
 
 // ---------------------------------------------------------------- checkpoints
@@ -64,11 +214,21 @@ void summary_put_rank_checkpoints(cJSON *rank, const struct checkpoint_report *r
     json_put(o, "slowed", (double)r->slowed);
     json_put(o, "slowed_seconds", r->slowed_seconds);
     json_put(o, "slowed_most", r->slowed_most);
+    json_put_text(o, "why", *r->why ? r->why : NULL);
+}
+
+bool summary_unkept(const struct cJSON *summary) {
+    return !strcmp(json_text(summary, "state", ""), STATE_UNKEPT);
+}
+
+void summary_put_state(cJSON *s, const char *word) {
+    cJSON_ReplaceItemInObjectCaseSensitive(s, "state", cJSON_CreateString(word));
 }
 
 // Files are written at the same time: the run's bytes are those of all ranks, its seconds those of the slowest. All ranks
-// wait for the one that waits longest.
-void summary_put_checkpoints(cJSON *s, const cJSON *ranks) {
+// wait for the one that waits longest. Where all steps are done, and nothing is there that could be gone on from, the state
+// says so; but not of a star that found them done, and so had nothing to keep.
+void summary_put_checkpoints(cJSON *s, const char *dir, const cJSON *ranks) {
     double bytes = 0, seconds = 0, slowed = 0, most = 0;
     const cJSON *r, *first = json_item(cJSON_GetArrayItem(ranks, 0), "checkpoints");
     cJSON_ArrayForEach(r, ranks) {
@@ -84,12 +244,16 @@ void summary_put_checkpoints(cJSON *s, const cJSON *ranks) {
     cJSON *o = cJSON_AddObjectToObject(s, "checkpoints");
     json_put(o, "written", written);
     json_put(o, "failed", failed);
+    json_put_text(o, "why", json_text(first, "why", NULL));
     json_put(o, "bytes", bytes);
     json_put(o, "seconds_writing", seconds);
     json_put(o, "bytes_per_second", seconds > 0 ? bytes / seconds : NAN);
     cJSON *step = cJSON_AddObjectToObject(o, "step_slowed_seconds");
     json_put(step, "mean", written + failed > 0 ? slowed / (written + failed) : NAN);
     json_put(step, "max", most);
+    bool complete = !strcmp(json_text(s, "state", ""), run_phase_word(RUN_COMPLETE));
+    bool due = failed > 0 || summary_own_steps(s) > 0;
+    if (complete && due && !written && checkpoint_latest_step(dir) < 0) summary_put_state(s, STATE_UNKEPT);
 }
 
 void summary_print_checkpoints(FILE *f, const cJSON *s) {
@@ -97,7 +261,7 @@ void summary_print_checkpoints(FILE *f, const cJSON *s) {
     const cJSON *o = json_item(s, "checkpoints");
     if (!o) return;
     double written = json_number(o, "written"), failed = json_number(o, "failed");
-    fprintf(f, "\ncheckpoints %.0f written", written);
+    fprintf(f, "checkpoints %.0f written", written);
     if (failed > 0) fprintf(f, ", %.0f given up", failed);
     if (written > 0)
         fprintf(f, ", %s each at %s/s", format_bytes(bytes, json_number(o, "bytes") / written),
@@ -134,7 +298,7 @@ static void take_life(struct lives *l, const cJSON *life) {
 }
 
 void summary_put_lives(cJSON *s, const char *dir) {
-    char *text = run_file_read(dir, "lives.jsonl", true), *rest = text;
+    char *text = run_file_lines(dir, "lives.jsonl"), *rest = text;
     struct lives l = {0};
     for (char *line; text && (line = strsep(&rest, "\n"));) {
         cJSON *life = cJSON_Parse(line);
@@ -204,7 +368,7 @@ static void take_absence(cJSON *list, const cJSON *line, double last) {
 }
 
 static cJSON *read_absences(const char *dir, double last, double *missed) {
-    char *text = run_file_read(dir, "away.jsonl", true), *rest = text;
+    char *text = run_file_lines(dir, "away.jsonl"), *rest = text;
     cJSON *list = cJSON_CreateArray(), *o, *next;
     for (char *line; text && (line = strsep(&rest, "\n"));) {
         cJSON *parsed = cJSON_Parse(line);
@@ -280,7 +444,7 @@ void summary_put_server_times(struct cJSON *summary, const struct cJSON *ranks) 
 
 void summary_print_server_times(FILE *f, const struct cJSON *summary) {
     const cJSON *r;
-    double steps = summary_own_steps(summary);
+    double steps = fmax(summary_own_steps(summary), 1);
     cJSON_ArrayForEach(r, json_item(summary, "server_time")) {
         fprintf(f, "  server %2.0f   ", json_number(r, "rank"));
         for (size_t i = 0; i + 1 < SERVER_NAMES; i++)

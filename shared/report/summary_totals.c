@@ -35,6 +35,12 @@ void summary_put_cost(struct cJSON *rank, const struct rank_report *r) {
     json_put(rank, "updates", (double)r->updates);
     json_put(rank, "samples_per_update", (double)r->samples_per_update);
     json_put(rank, "samples_counted", r->samples_counted ? (double)r->samples_counted : NAN);
+    if (r->shares) {
+        json_put(rank, "batches", (double)r->batches);
+        json_put(rank, "skipped", (double)r->skipped);
+        json_put(rank, "tail_batches", (double)r->tail_batches);
+        json_put(rank, "tail_seconds", r->tail_seconds);
+    }
     cJSON *clock = cJSON_AddObjectToObject(rank, "clock");
     json_put_text(clock, "boot_id", m.boot_id);
     json_put(clock, "begin_ns", trained ? (double)s->begin_ns : NAN);
@@ -44,6 +50,11 @@ void summary_put_cost(struct cJSON *rank, const struct rank_report *r) {
     json_put(process, "pid", (double)m.pid);
     json_put(process, "cpu_begin_ns", trained ? (double)s->cpu_begin_ns : NAN);
     json_put(process, "cpu_end_ns", trained ? (double)s->cpu_end_ns : NAN);
+    if (r->resident.processes) {
+        cJSON *job = cJSON_AddObjectToObject(rank, "job_resident");
+        json_put(job, "pss_bytes", (double)r->resident.pss_bytes);
+        json_put(job, "processes", r->resident.processes);
+    }
     put_machine(rank, &m);
     put_scheduler(rank, &r->scheduler);
 }
@@ -57,7 +68,7 @@ struct process {
 };
 
 struct totals {
-    double memory, transport, pinned, offload, rss, cpu_s;
+    double memory, transport, pinned, offload, rss, pss, cpu_s;
     double sent, received, control_sent, control_received;
 };
 
@@ -109,6 +120,15 @@ static void add_rank(struct totals *all, struct totals *busiest, const cJSON *ra
     }
 }
 
+// NAN: worker 0 did not see all of the ranks' processes, as of several hosts, or of roles that were started one by one.
+static double resident_of_job(const cJSON *ranks, const struct process *processes, int count) {
+    const cJSON *r, *seen = NULL;
+    cJSON_ArrayForEach(r, ranks) if (!seen) seen = json_item(r, "job_resident");
+    for (int i = 1; i < count; i++)
+        if (strcmp(processes[i].boot_id, processes[0].boot_id)) return NAN;
+    return json_number(seen, "processes") >= count ? json_number(seen, "pss_bytes") : NAN;
+}
+
 static void add_processes(struct totals *all, struct totals *busiest, const cJSON *ranks) {
     struct process *processes = xcalloc((unsigned long)cJSON_GetArraySize(ranks) + 1, sizeof *processes);
     int count = 0;
@@ -122,6 +142,7 @@ static void add_processes(struct totals *all, struct totals *busiest, const cJSO
         busiest->rss = largest(busiest->rss, p->rss_bytes);
         busiest->cpu_s = largest(busiest->cpu_s, cpu_s);
     }
+    all->pss = resident_of_job(ranks, processes, count);
     free(processes);
 }
 
@@ -200,6 +221,30 @@ static double training_seconds(const cJSON *ranks) {
     return one_clock && end > begin ? (end - begin) * 1e-9 - aside : longest;
 }
 
+// One budget of batches for all workers: who did how many, how many updated nothing, of which metrics.jsonl knows worker 0's
+// alone, and what was done when not all had work. Returns the tail's batches; NAN: there is no such budget.
+static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
+    double batches = 0, skipped = 0;
+    cJSON *each = NULL;
+    const cJSON *r;
+    *seconds = 0;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!json_item(r, "batches")) continue;
+        if (!each) each = cJSON_AddArrayToObject(summary, "batches");
+        cJSON_AddItemToArray(each, cJSON_CreateNumber(json_number(r, "batches")));
+        batches += json_number(r, "tail_batches");
+        skipped += json_number(r, "skipped");
+        *seconds = largest(*seconds, json_number(r, "tail_seconds"));
+    }
+    if (!each) return NAN;
+    // NAN: reports of an earlier version, which do not say it.
+    if (isfinite(skipped))
+        cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(summary, "skipped"), skipped);
+    json_put(summary, "tail_batches", batches);
+    json_put(summary, "tail_seconds", *seconds);
+    return batches;
+}
+
 void summary_put_totals(struct cJSON *summary, const struct config *c, const struct cJSON *ranks) {
     struct totals all = {0}, busiest = {0};
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
@@ -213,8 +258,14 @@ void summary_put_totals(struct cJSON *summary, const struct config *c, const str
     json_put(summary, "samples_applied", samples);
     json_put(summary, "tokens_applied", tokens);
     json_put(summary, "seconds", seconds);
+    double tail_s, tail = put_tail(summary, ranks, &tail_s) * per_update * (double)c->seq;
+    if (tail < tokens && tail_s < seconds) {
+        tokens -= tail;
+        seconds -= tail_s;
+    }
     json_put(summary, "tokens_per_second", seconds > 0 ? tokens / seconds : NAN);
     put_figures(summary, "totals", &all);
+    json_put(cJSON_GetObjectItem(summary, "totals"), "pss_bytes", all.pss);
     put_figures(summary, "busiest", &busiest);
     const cJSON *machine = json_item(cJSON_GetArrayItem(ranks, 0), "machine");
     cJSON_AddItemToObject(summary, "machine", machine ? cJSON_Duplicate(machine, 1) : cJSON_CreateNull());
@@ -224,6 +275,7 @@ void summary_print_totals(FILE *f, const struct cJSON *summary) {
     char a[24], b[24], c[24], d[24], e[24];
     const cJSON *all = json_item(summary, "totals"), *most = json_item(summary, "busiest");
     if (!all) return;
+    double pss = json_number(all, "pss_bytes");  // of one process there is none: its peak is no part of that
     fprintf(f, "\n%-12s %12s %12s %12s %12s %12s %8s\n", "whole job", "memory", "frames held", "resident",
             "sent/step", "recv/step", "CPU s");
     for (int i = 0; i < 2; i++) {
@@ -231,7 +283,7 @@ void summary_print_totals(FILE *f, const struct cJSON *summary) {
         fprintf(f, "  %-10s %12s %12s %12s %12s %12s %8.2f\n", i ? "busiest" : "all roles",
                 format_bytes(a, json_number(o, "memory_bytes")),
                 format_bytes(e, json_number(o, "transport_bytes")),
-                format_bytes(b, json_number(o, "rss_bytes")),
+                isfinite(pss) && i ? "-" : format_bytes(b, isfinite(pss) ? pss : json_number(o, "rss_bytes")),
                 format_bytes(c, json_number(o, "sent_per_step")),
                 format_bytes(d, json_number(o, "received_per_step")), json_number(o, "cpu_seconds"));
     }

@@ -33,9 +33,11 @@ static void put_phase(cJSON *phases, const char *name, int64_t steps, const stru
 void summary_put_wire(struct cJSON *rank, const struct rank_report *r) {
     const struct wire_prediction *p = &r->wire;
     int64_t steps = r->steps, later = r->wire_later.steps;
-    json_put(rank, "predicted_sent", wire_mean(p->sent_per_step, p->later.sent_per_step, steps, later));
+    // Where no step was left to do nothing was sent.
+    json_put(rank, "predicted_sent",
+             steps > 0 ? wire_mean(p->sent_per_step, p->later.sent_per_step, steps, later) : 0);
     json_put(rank, "predicted_received",
-             wire_mean(p->received_per_step, p->later.received_per_step, steps, later));
+             steps > 0 ? wire_mean(p->received_per_step, p->later.received_per_step, steps, later) : 0);
     json_put(rank, "sent_per_step", r->sent_per_step);
     json_put(rank, "received_per_step", r->received_per_step);
     if (!later) return;

@@ -92,7 +92,8 @@ static int look(struct commit *m, int64_t *seen) {
     for (int i = 0; i < m->c->count; i++) {
         const char *name = m->c->participants[i];
         if (m->there[i]) continue;
-        if (read_small(m->dir, name, ".failed", text)) return disk_error(m->error, "%s: %s", name, text);
+        if (read_small(m->dir, name, ".failed", text))
+            return disk_error(m->error, "%s: %s", name, *text ? text : CHECKPOINT_NO_REASON);
         m->there[i] = read_small(m->dir, name, ".json", text);
         if (m->there[i] && read_sidecar(m, i, text)) return -1;
         missing += !m->there[i];
@@ -187,6 +188,7 @@ static int give_name(struct commit *m) {
     }
     m->named = rc == 0;
     if (rc == 0) rc = disk_sync_dir(m->all, m->error);
+    if (rc == 0) rc = disk_sync_dir(m->c->run_dir, m->error);  // checkpoints/ may be new
     if (rc == 0 && replaced) {
         char *why = NULL;
         if (checkpoint_remove(m->all, replaced, step, &why)) warn("%s", why);

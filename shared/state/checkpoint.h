@@ -39,6 +39,9 @@ struct checkpoint_commit {
     double stall_seconds;  // given up when no participant's file has grown for so long; 0: never
 };
 
+// The reason of a participant whose disk has no room for one.
+#define CHECKPOINT_NO_REASON "could not write it, nor the reason"
+
 // Waits until every participant has left its sidecar, compares the sizes, writes the manifest and renames the partial
 // directory to step-N, all on disk when it returns 0. If there is a step-N already it is replaced, without a
 // moment in which there is none. -1: a participant failed, something could not be written, *quit became true (NULL:

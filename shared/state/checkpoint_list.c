@@ -141,6 +141,10 @@ char *checkpoint_resolve(const char *text, const char *run_dir, char **error) {
         disk_error(error, "%s: %s", text, access(text, F_OK) == 0 ? "is no directory" : strerror(errno));
         return NULL;
     }
+    if (access(text, X_OK)) {
+        disk_error(error, "%s: %s", text, strerror(errno));
+        return NULL;
+    }
     if (has_file(text, MANIFEST_NAME)) return realpath(text, NULL);
     int64_t step;
     char *below = checkpoints_dir(text), *path = newest_in(is_dir(below) ? below : text, &step);

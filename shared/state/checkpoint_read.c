@@ -91,6 +91,7 @@ static int add_piece(struct checkpoint *c, struct part *part, const struct st_te
     const char *rest, *path = st_path(part->file), *after = "";
     int kind = kind_in(t->name, &rest);
     if (kind < 0 && t->dtype == DT_I64 && t->dims == 1) return 0;
+    if (!strncmp(t->name, "error/", 6) && t->dtype == DT_F32 && t->dims == 1) return 0;
     if (kind < 0)
         return fail("%s: tensor %s: neither a piece of the state nor an array of I64", path, t->name);
     if (kind >= STATE_OPTIMIZER + c->manifest.states)
@@ -315,13 +316,13 @@ int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int 
     return 0;
 }
 
-int checkpoint_extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
-                     int count) {
+static int extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out, int count,
+                 bool alone) {
     for (int i = 0; i < c->manifest.count; i++) {
         struct part *p = &c->parts[i];
         if (participant && strcmp(participant, p->participant) != 0) continue;
         // Also where there is nothing of this name: the name may be what is damaged.
-        if (verify(c, p)) return -1;
+        if (!alone && verify(c, p)) return -1;
         const char *rest;
         const struct st_tensor *t = st_find(p->file, name);
         if (!t || kind_in(name, &rest) >= 0) continue;
@@ -332,4 +333,31 @@ int checkpoint_extra(struct checkpoint *c, const char *participant, const char *
         return 0;
     }
     return 1;
+}
+
+int checkpoint_extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
+                     int count) {
+    return extra(c, participant, name, out, count, false);
+}
+
+int checkpoint_extra_alone(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
+                           int count) {
+    return extra(c, participant, name, out, count, true);
+}
+
+int checkpoint_errors(struct checkpoint *c, int worker, int workers, const struct unit *unit, float *out) {
+    char who[32], name[TENSOR_NAME_MAX + 16];
+    struct part *part = NULL;
+    int count = 0;
+    snprintf(who, sizeof who, "worker-%d", worker);
+    snprintf(name, sizeof name, "error/%s@0", unit->name);
+    for (int i = 0; i < c->manifest.count; i++) {
+        count += !strncmp(c->parts[i].participant, "worker-", 7);
+        if (!strcmp(c->parts[i].participant, who)) part = &c->parts[i];
+    }
+    if (!part || count != workers) return 1;
+    if (verify(c, part)) return -1;
+    const struct st_tensor *t = st_find(part->file, name);
+    if (!t || t->dtype != DT_F32 || t->numel != unit->n_pad) return 1;
+    return out ? st_to_f32(t, 0, t->numel, out) : 0;
 }

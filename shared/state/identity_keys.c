@@ -89,6 +89,7 @@ static const struct identity_key keys[] = {
     CONFIG("trouble.fault", 0),  // of the process that is told so; no bit moves
     CONFIG("json", 0),
     CONFIG("quiet", 0),
+    CONFIG("full", 0),
     CONFIG("unknown_keys", 0),  // of a file that was read
     CONFIG("memory.check", 0),  // of each machine
     CONFIG("memory.logits_bytes", R | B),

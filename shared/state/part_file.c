@@ -1,10 +1,12 @@
 #include "shared/state/part_file.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/config/json.h"
 #include "shared/core/disk.h"
@@ -47,7 +49,9 @@ static void add(struct entries *e, char *name, enum dtype dtype, int64_t n) {
 
 static void add_range(struct entries *e, const struct layout *l, const struct state_range *r) {
     const struct unit *unit = &l->units[r->unit];
-    for (int i = 0; i < unit->count; i++) {
+    if (r->kind == STATE_ERROR)
+        add(e, xasprintf("error/%s@%lld", unit->name, (long long)r->begin), DT_F32, r->end - r->begin);
+    for (int i = 0; i < unit->count && r->kind != STATE_ERROR; i++) {
         const struct tensor *t = &unit->tensors[i];
         struct span s = span_of(t, r->begin, r->end);
         if (s.first >= s.last) continue;
@@ -59,9 +63,9 @@ static void add_range(struct entries *e, const struct layout *l, const struct st
     }
 }
 
-// "master/.." and "state<digit>.." are pieces.
+// "master/..", "error/.." and "state<digit>.." are pieces.
 static bool piece_name(const char *name) {
-    return strncmp(name, "master/", 7) == 0 ||
+    return strncmp(name, "master/", 7) == 0 || strncmp(name, "error/", 6) == 0 ||
            (strncmp(name, "state", 5) == 0 && isdigit((unsigned char)name[5]));
 }
 
@@ -71,7 +75,7 @@ static int check(const struct part_options *o, char **error) {
     for (int i = 0; i < o->count; i++) {
         const struct state_range *r = &o->ranges[i];
         bool unit = r->unit >= 0 && r->unit < o->layout->count;
-        if (!unit || r->kind < 0 || r->begin < 0 || r->begin > r->end ||
+        if (!unit || r->kind < STATE_ERROR || r->begin < 0 || r->begin > r->end ||
             r->end > o->layout->units[r->unit].n_pad)
             return disk_error(error, "%s: range %d: no elements %lld to %lld of kind %d in unit %d",
                               o->participant, i, (long long)r->begin, (long long)r->end, r->kind, r->unit);
@@ -97,10 +101,12 @@ static int make_dirs(const char *dir, char **error) {
     return rc;
 }
 
-// As far as that is possible: a disk that is full may have no room for the reason either.
+// As far as that is possible: a disk that is full has no room for the reason, but in most cases for a name. Without either,
+// whoever completes the checkpoint waits until nothing has moved for long.
 static void leave_failed(const char *dir, const char *participant, const char *why) {
     char *path = path_of(dir, participant, ".failed");
-    disk_write_file(path, why, NULL);
+    int fd = disk_write_file(path, why, NULL) ? disk()->open(path, O_WRONLY | O_CREAT, 0666) : -1;
+    if (fd >= 0) close(fd);
     free(path);
 }
 
@@ -190,8 +196,9 @@ int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, 
         return disk_error(&f->error, "%s: elements %lld to %lld of range %d come out of order",
                           f->participant, (long long)begin, (long long)end, range);
     const struct unit *unit = &f->layout->units[f->ranges[range].unit];
-    for (int i = 0; i < unit->count; i++) {
-        struct span s = span_of(&unit->tensors[i], begin, end);
+    bool whole = f->ranges[range].kind == STATE_ERROR;
+    for (int i = 0; i < (whole ? 1 : unit->count); i++) {
+        struct span s = whole ? (struct span){begin, end} : span_of(&unit->tensors[i], begin, end);
         if (s.first >= s.last) continue;
         size_t bytes = (size_t)(s.last - s.first) * sizeof *data;
         if (st_writer_append(f->file, data + (s.first - begin), bytes))

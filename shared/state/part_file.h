@@ -4,7 +4,7 @@
 //                                 the ranges; then the extras, I64
 //     DIR/worker-0.json           the sidecar {"file","bytes","xxh64"}: its existence says that the file is complete and on
 //                                 disk
-//     DIR/worker-0.failed         or the reason why there will be none
+//     DIR/worker-0.failed         or the reason why there will be none; empty where the disk had no room for it
 //
 // A range is cut into pieces, one for each logical tensor that it meets: gaps, padding and what is reserved behind a
 // tensor are never written, so that the files do not depend on the padding of the layout. What is behind the @ is the
@@ -22,7 +22,9 @@
 
 #include "shared/core/unit.h"
 
-enum state_kind { STATE_MASTER = 0, STATE_OPTIMIZER = 1 /* + i */ };
+// What codes of its gradients have not said is one worker's alone: every participant may have all elements of it, and they are
+// written as they lie, a piece "error/UNIT@0" each, as padding has errors too.
+enum state_kind { STATE_ERROR = -1, STATE_MASTER = 0, STATE_OPTIMIZER = 1 /* + i */ };
 
 // Elements [begin, end) of a unit's masters or of one of its optimizer states.
 struct state_range {

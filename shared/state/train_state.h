@@ -14,11 +14,15 @@ struct train_state {
     int64_t updates;  // attempts that were not skipped
     int64_t samples;  // whose gradients are in the weights
     int64_t dealt;    // handed out: data order is a function of (seed, dealt)
+    int64_t place;    // where ranks share a budget: steps of the run that the samples make; else 0: `step`
     int skipped_in_a_row;
     struct scaler scaler;
 };
 
-// {"step", "updates", "samples", "dealt", "skipped_in_a_row", "scaler": {"scale", "iter", "last_overflow",
+// How many of the run's steps are done: of one that shares a budget `step` is worker 0's own count.
+static inline int64_t train_state_place(const struct train_state *s) { return s->place ? s->place : s->step; }
+
+// {"step", "updates", "samples", "dealt", "place" (unless 0), "skipped_in_a_row", "scaler": {"scale", "iter", "last_overflow",
 // "hysteresis_left"}}: numbers that read back as the same bits. The caller deletes it.
 struct cJSON *train_state_json(const struct train_state *s);
 // 0, or -1 after fail() named file, key and what is wrong.

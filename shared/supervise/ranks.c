@@ -22,6 +22,8 @@
 #define MEET_DEADLINES 3  // they need so much of the machine that this counts no deadline that all others do
 #define TOLD_S \
     1.0  // after mpirun has told the ranks that something is wrong, until that is taken for what is known
+#define STILL     "gave no sign of life for"
+#define NOT_COME  "lived, and did not come to the others within"
 #define HOW_TRIES 20
 #define HOW_NS    5000000
 
@@ -34,7 +36,7 @@ struct rank {
     pid_t pid;  // 0: not seen yet
     int pidfd;  // 0: there is none
     struct life life;
-    bool enters, met, ended, gone;
+    bool enters, met, spoke, ended, gone;
     int status;  // of one that has ended
     int how;     // as of waitpid, of one that is gone
     bool how_known;
@@ -54,6 +56,7 @@ struct ranks {
     int entered;                 // MPI_Init
     double entered_s;            // when the last one did
     int lost_first, lost_count;  // as a rank has said
+    bool lost_live;              // those live, and did not come
     int first_status;
     bool wordless;  // its rank has not said why
     char why[160];  // of a loss
@@ -101,13 +104,18 @@ void ranks_hear(struct ranks *r, int number, const siginfo_t *info) {
     bool value = info->si_code == SI_QUEUE;
     int i = value ? stop_value_rank(info->si_value.sival_int) : r->count;
     int said = value ? stop_value_number(info->si_value.sival_int) : 0;
-    if (number == STOP_RANK_DIED && value && said && !r->lost_count) r->lost_first = i, r->lost_count = said;
+    if (number == STOP_RANK_DIED && value && said && !r->lost_count) {
+        r->lost_first = i;
+        r->lost_count = said & ~STOP_STUCK;
+        r->lost_live = said & STOP_STUCK;
+    }
     if (number == STOP_RANK_DIED && !said && !r->told_s) r->told_s = now_seconds(), r->told = value ? i : -1;
     if (i >= r->count || number == STOP_RANK_DIED) return;
     struct rank *rank = &r->rank[i];
     r->came_s = now_seconds();
     rank->enters |= number == STOP_RANK_ENTERS;
     rank->met |= number == STOP_RANK_MET;
+    rank->spoke |= number == STOP_RANK_SPOKE;
     if (number == STOP_RANK_ENTERS && ++r->entered == r->count) r->entered_s = now_seconds();
     if (number != STOP_RANK_ENDED) return;
     rank->ended = true;
@@ -215,7 +223,7 @@ static void say_gone(struct ranks *r, int i) {
 }
 
 // One that a signal has ended: others may have ended because of that. One that left by itself without a word, as a library
-// may make it do, has failed.
+// may make it do, has failed; and so has one that has said why.
 static bool find_killed(struct ranks *r) {
     struct proc_look mpirun;
     if (proc_look(r->mpirun, &mpirun) || mpirun.state == 'Z')
@@ -223,6 +231,8 @@ static bool find_killed(struct ranks *r) {
     for (int i = 0; i < r->count; i++) {
         struct rank *rank = &r->rank[i];
         if (!rank->gone || rank->ended) continue;
+        if (rank->spoke && rank->how_known && !WIFSIGNALED(rank->how)) r->first_status = EXIT_RUN_FAILED;
+        if (r->first_status) return false;
         say_gone(r, i);
         if (!rank->how_known || WIFSIGNALED(rank->how)) return true;
     }
@@ -234,14 +244,12 @@ static bool find_killed(struct ranks *r) {
     return false;
 }
 
-static void say_still(struct ranks *r, int first, int count) {
+static void say_lost(struct ranks *r, int first, int count, const char *did) {
     if (count == 1)
-        snprintf(r->why, sizeof r->why, "rank %d gave no sign of life for the deadline and was killed",
-                 first);
+        snprintf(r->why, sizeof r->why, "rank %d %s the deadline and was killed", first, did);
     else
-        snprintf(r->why, sizeof r->why,
-                 "rank %d and %d more gave no sign of life for the deadline and were killed", first,
-                 count - 1);
+        snprintf(r->why, sizeof r->why, "rank %d and %d more %s the deadline and were killed", first,
+                 count - 1, did);
 }
 
 // One that waits in MPI_Init for another may be as still as that.
@@ -256,7 +264,7 @@ static bool find_still(struct ranks *r) {
         count[waits]++;
     }
     bool waits = !count[0];
-    if (count[waits]) say_still(r, first[waits], count[waits]);
+    if (count[waits]) say_lost(r, first[waits], count[waits], STILL);
     return count[waits] > 0;
 }
 
@@ -302,7 +310,7 @@ static bool find_mpirun_still(struct ranks *r) {
 
 static bool is_lost(struct ranks *r) {
     if (r->lost_count) {
-        say_still(r, r->lost_first, r->lost_count);
+        say_lost(r, r->lost_first, r->lost_count, r->lost_live ? NOT_COME : STILL);
         return true;
     }
     // mpirun first: what waits for it is as still.

@@ -225,14 +225,12 @@ static void end_orphans(struct supervisor *s) {
     sigaddset(&said, STOP_RANK_ENTERS);
     sigaddset(&said, STOP_RANK_MET);
     sigaddset(&said, STOP_RANK_ENDED);
+    sigaddset(&said, STOP_RANK_SPOKE);
     for (int number; (number = sigtimedwait(&said, &info, &now)) > 0;)
         if (s->ranks) ranks_hear(s->ranks, number, &info);
 }
 
 // ---------------------------------------------------------------- lives
-// Whether the run directory is this job's: its first life may have died before it had taken it.
-static bool has_taken(const struct supervisor *s) { return lives_last(s->o->dir).job == s->job; }
-
 static void say_death(const struct supervisor *s, int status, char *why, size_t size) {
     if (s->are == RANKS_LOST)
         ranks_say(s->ranks, why, size);
@@ -245,7 +243,7 @@ static void say_death(const struct supervisor *s, int status, char *why, size_t 
 }
 
 // done: steps, as the life before has said.
-static int add_life(const struct supervisor *s, const char *why, int64_t done) {
+static void add_life(const struct supervisor *s, const char *why, int64_t done) {
     char *latest = checkpoint_latest(s->o->dir);
     int64_t from = latest ? checkpoint_latest_step(s->o->dir) : 0;
     struct life life = {.start = lives_last(s->o->dir).start,
@@ -256,14 +254,15 @@ static int add_life(const struct supervisor *s, const char *why, int64_t done) {
                         .why = why,
                         .counted = latest || !s->o->resume,
                         .lost = done > from ? done - from : 0};
-    int rc = lives_add(s->o->dir, &life);
+    lives_add(s->o->dir, &life);
     free(latest);
-    return rc;
 }
 
-// Whether the run directory has been taken in this life, by the process that stands for the run.
-static bool is_own(const struct supervisor *s) {
+// Whether the run directory is this job's: taken in an earlier life, of which a line tells, or in this one, by the process
+// that stands for the run.
+static bool has_taken(const struct supervisor *s) {
     struct run_state state;
+    if (s->o->restarts && lives_last(s->o->dir).job == s->job) return true;
     run_state_read(s->o->dir, &state);
     return state.pid > 0 && state.pid == (s->ranks ? ranks_first_pid(s->ranks) : s->child);
 }
@@ -273,12 +272,12 @@ static void leave_word(const struct supervisor *s, enum run_phase phase, const c
     run_state_end_for(s->o->dir, s->ranks ? ranks_first_pid(s->ranks) : s->child, phase, why);
 }
 
-// The next life begins. 0, or -1 after logging: there is none left, or it cannot be written down.
+// The next life begins. 0, or -1 after logging: there is none left.
 static int next_life(struct supervisor *s, int status) {
     char why[160], when[64] = ", before the first step was done";
     int64_t step = metrics_last_step(s->o->dir);
     int left = s->o->restarts - ++s->deaths;
-    bool taken = s->o->restarts ? has_taken(s) : is_own(s);
+    bool taken = has_taken(s);
     say_death(s, status, why, sizeof why);
     if (step > 0 && taken) snprintf(when, sizeof when, ", after step %lld", (long long)step);
     if (left < 0) {
@@ -293,13 +292,14 @@ static int next_life(struct supervisor *s, int status) {
          now_seconds() - s->start_s, when, left, s->o->restarts, left == 1 ? "is" : "are");
     if (!taken) return 0;
     s->life++;
-    return add_life(s, why, step);
+    add_life(s, why, step);
+    return 0;
 }
 
 // The message of an interruption, where who stands for the run was killed before it could end in order: by somebody else,
 // with another rank, or where it had hardly been started again.
 static void say_interrupted(const struct supervisor *s, int status) {
-    bool taken = s->o->restarts ? has_taken(s) : is_own(s);
+    bool taken = has_taken(s);
     char when[64] = "before the first step was done", why[160] = "";
     int64_t step = taken ? metrics_last_step(s->o->dir) : -1;
     if (s->ranks ? ranks_first_has_ended(s->ranks) : step < 1) return;
@@ -355,6 +355,7 @@ static void take_signals(struct supervisor *s) {
     sigaddset(&s->signals, STOP_RANK_ENTERS);
     sigaddset(&s->signals, STOP_RANK_MET);
     sigaddset(&s->signals, STOP_RANK_ENDED);
+    sigaddset(&s->signals, STOP_RANK_SPOKE);
     pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
 }
 

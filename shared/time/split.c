@@ -83,20 +83,32 @@ static double *part_of(struct time_split *t, enum phase p) {
             return &t->optimizer;
         case PHASE_DATA:
             return &t->data;
-        case PHASE_OTHER:
         case PHASE_COMM:
+            return &t->comm_exposed;
+        case PHASE_OTHER:
         case PHASES:
             break;
     }
     return &t->host;
 }
 
+static void tell_gap(const struct split_input *in, const struct split_block *b, const struct split_gap *g) {
+    struct split_gap one = *g;
+    one.id = b->id;
+    one.peer = b->peer;
+    if (in->gap && one.end > one.begin) in->gap(in->ctx, &one);
+}
+
 // Idle and blocked.
-static void add_blocked(struct time_split *t, const struct split_block *b, int64_t begin, int64_t end) {
+static void add_blocked(struct time_split *t, const struct split_input *in, const struct split_block *b,
+                        int64_t begin, int64_t end) {
     int64_t from = earlier(later(b->own_ready, begin), end);
     int64_t to = later(from, earlier(b->peers_ready, end));
     t->wait += seconds(to - from);
     t->comm_exposed += seconds(end - begin - (to - from));
+    tell_gap(in, b, &(struct split_gap){.begin = begin, .end = from});
+    tell_gap(in, b, &(struct split_gap){.begin = from, .end = to, .wait = true});
+    tell_gap(in, b, &(struct split_gap){.begin = to, .end = end});
 }
 
 struct cursor {
@@ -119,7 +131,7 @@ static void add_gap(struct time_split *t, const struct split_input *in, struct c
         const struct split_block *b = &in->blocked[i];
         int64_t from = later(b->begin, begin), to = earlier(b->end, end);
         if (from > begin) add_free(t, in, at, begin, from);
-        add_blocked(t, b, from, to);
+        add_blocked(t, in, b, from, to);
         begin = to;
     }
     if (end > begin) add_free(t, in, at, begin, end);
@@ -140,7 +152,8 @@ void time_split_of(const struct split_input *step, struct time_split *out) {
         const struct split_span *b = &in.busy[i];
         if (b->begin > idle_since) add_gap(out, &in, &at, idle_since, b->begin);
         *part_of(out, b->phase) += seconds(b->end - b->begin);
-        out->comm_overlapped += seconds(covered(in.moves, in.move_count, &move, b->begin, b->end));
+        if (b->phase != PHASE_COMM)
+            out->comm_overlapped += seconds(covered(in.moves, in.move_count, &move, b->begin, b->end));
         idle_since = b->end;
     }
     if (in.end > idle_since) add_gap(out, &in, &at, idle_since, in.end);

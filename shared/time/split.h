@@ -6,7 +6,8 @@
 //     split            | forward |wait|exp.| backward |  host |exp| | optimizer |     exp.: exposed
 //
 // A moment of the step is, in this order of precedence:
-//   busy      the compute stream works: the phase of the span
+//   busy      the compute stream works: the phase of the span. Where it hands a transfer over itself (PHASE_COMM), that
+//             is exposed communication
 //   blocked   compute stream or host stands still for a transfer: up to the moment at which the last rank that
 //             the transfer needs was ready it is waiting for peers, after it exposed communication. So is what
 //             lies before this rank's own part was ready: its data is on the way to the link. Of several
@@ -47,6 +48,16 @@ struct split_span {
 struct split_block {
     int64_t begin, end;
     int64_t own_ready, peers_ready;  // of the transfer
+    uint64_t id;
+    int peer;  // who was ready last; -1: not known
+};
+
+// A piece of a gap in which compute stood still for a transfer: waiting for peers, or exposed communication.
+struct split_gap {
+    int64_t begin, end;
+    uint64_t id;
+    int peer;
+    bool wait;
 };
 
 // Arrays are sorted and cut in place. Spans that overlap (they should not) count once, for the earlier one.
@@ -57,6 +68,9 @@ struct split_input {
     struct split_span *moves;  // transfers, from the last rank's readiness to the end; without phase
     struct split_span *data;   // reading of batches; without phase
     size_t busy_count, blocked_count, move_count, data_count;
+    void (*gap)(void *ctx,
+                const struct split_gap *g);  // is told of each piece, in order of time; may be NULL
+    void *ctx;
 };
 
 void time_split_of(const struct split_input *in, struct time_split *out);

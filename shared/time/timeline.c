@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "shared/core/error.h"
 #include "shared/time/timeline_room.h"
@@ -32,6 +31,7 @@ struct block {
 struct record {
     struct transfer_times t;
     uint64_t gates[GATES];  // moments; 0: none
+    int last;               // of all ranks to be ready, as far as known; -1: not
 };
 
 struct step {
@@ -65,6 +65,7 @@ struct timeline {
     struct step steps[STEPS];
     uint64_t begun, split;  // steps
     struct time_split sum;
+    struct gaps *gaps;
     uint64_t lost;
     struct timeline_clock clock;
     // What time_split_of is given.
@@ -73,22 +74,12 @@ struct timeline {
     struct interval taken[TAKEN];
 };
 
-const char *transfer_kind_name(enum transfer_kind k) {
-    static const char *const names[TRANSFER_KINDS] = {"weights", "gradients", "control"};
-    return names[k];
-}
-
-int64_t timeline_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 // ---------------------------------------------------------------- life
 struct timeline *timeline_create(const struct timeline_options *o) {
     struct timeline *tl = xcalloc(1, sizeof *tl);
     tl->room = timeline_room(o->layout, o->micro_batches);
     tl->layout = o->layout;
+    tl->gaps = gaps_create(o->ranks, o->traced);
     tl->spans = xcalloc(SPANS, sizeof *tl->spans);
     tl->busy = xcalloc(SPANS, sizeof *tl->busy);
     tl->reads = xcalloc(tl->room, sizeof *tl->reads);
@@ -116,6 +107,7 @@ void timeline_destroy(struct timeline **timeline) {
     free(tl->transfers);
     free(tl->moves);
     free(tl->moments.ns);
+    gaps_destroy(&tl->gaps);
     pthread_mutex_destroy(&tl->lock);
     free(tl);
     *timeline = NULL;
@@ -236,7 +228,7 @@ static size_t blocks_within(struct timeline *tl, const struct step *s, struct sp
         const struct record *r = record_of(tl, b->id);
         if (!r || b->end <= s->begin || b->begin >= s->end) continue;
         struct transfer_times t = times_of(tl, r);
-        out[n++] = (struct split_block){b->begin, b->end, t.own_ready, t.peers_ready};
+        out[n++] = (struct split_block){b->begin, b->end, t.own_ready, t.peers_ready, b->id, r->last};
     }
     return n;
 }
@@ -252,6 +244,12 @@ static size_t moves_within(struct timeline *tl, const struct step *s, struct spl
     return n;
 }
 
+static void note_gap(void *ctx, const struct split_gap *gap) {
+    struct timeline *tl = ctx;
+    const struct record *r = record_of(tl, gap->id);
+    gaps_note(tl->gaps, &(struct gap){*gap, r ? r->t.what : (struct transfer){.unit = -1}});
+}
+
 static void split_step(struct timeline *tl, const struct step *s) {
     struct time_split one;
     struct split_input in = {.begin = s->begin,
@@ -259,7 +257,9 @@ static void split_step(struct timeline *tl, const struct step *s) {
                              .busy = tl->busy,
                              .blocked = tl->stood,
                              .moves = tl->moves,
-                             .data = tl->data};
+                             .data = tl->data,
+                             .gap = note_gap,
+                             .ctx = tl};
     in.busy_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, tl->busy);
     in.data_count = spans_within(tl->reads, s->reads, tl->next_read, tl->room, s, tl->data);
     in.blocked_count = blocks_within(tl, s, tl->stood);
@@ -331,7 +331,7 @@ uint64_t timeline_ask(struct timeline *tl, const struct transfer *t) {
     int64_t now = timeline_now();
     pthread_mutex_lock(&tl->lock);
     uint64_t id = tl->next_transfer++;
-    tl->transfers[id % tl->room] = (struct record){.t = {.what = *t, .id = id, .asked = now}};
+    tl->transfers[id % tl->room] = (struct record){.t = {.what = *t, .id = id, .asked = now}, .last = -1};
     pthread_mutex_unlock(&tl->lock);
     return id;
 }
@@ -344,10 +344,11 @@ void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns) {
     pthread_mutex_unlock(&tl->lock);
 }
 
-void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns) {
+void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns, int peer) {
     if (!tl) return;
     pthread_mutex_lock(&tl->lock);
     struct record *r = record_of(tl, id);
+    if (r && ns > r->t.peers_ready) r->last = peer;
     if (r) keep_latest(&r->t.peers_ready, ns);
     pthread_mutex_unlock(&tl->lock);
 }
@@ -425,6 +426,8 @@ int64_t timeline_split(struct timeline *tl, struct time_split *sum) {
     pthread_mutex_unlock(&tl->lock);
     return steps;
 }
+
+const struct gaps *timeline_gaps(const struct timeline *tl) { return tl->gaps; }
 
 const struct layout *timeline_layout(const struct timeline *tl) { return tl->layout; }
 

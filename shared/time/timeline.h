@@ -31,27 +31,31 @@
 #ifndef STARRING_SHARED_TIME_TIMELINE_H
 #define STARRING_SHARED_TIME_TIMELINE_H
 
-#include "shared/core/unit.h"
-#include "shared/time/split.h"
+#include <time.h>
+
+#include "shared/time/gaps.h"
 
 #define TIMELINE_LATE 3  // steps
 #define TIMELINE_KEPT 3  // of the run's last steps, for pictures
-
-enum transfer_kind { TRANSFER_WEIGHTS, TRANSFER_GRADIENTS, TRANSFER_CONTROL, TRANSFER_KINDS };
-const char *transfer_kind_name(enum transfer_kind k);  // "weights", ..
 
 struct timeline;
 struct timeline_options {
     struct stream *compute;
     const struct layout *layout;  // names of the units; outlives the timeline
     int64_t micro_batches;        // of a step
+    int ranks;                    // that it may wait for
+    bool traced;                  // all gaps are kept
 };
 // NULL after logging.
 struct timeline *timeline_create(const struct timeline_options *o);
 void timeline_destroy(struct timeline **tl);
 
 // ---------------------------------------------------------------- the loop
-int64_t timeline_now(void);
+static inline int64_t timeline_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 // The moments are the caller's, so that its own sum of the steps is of the same ones: between two looks at a clock a
 // loaded machine may take a thread's core away for longer than a short run's hundredth.
 void timeline_step_at(struct timeline *tl, int64_t step, int64_t ns);  // begins; the step before it ends here
@@ -65,15 +69,11 @@ void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // t
 void timeline_end(struct timeline *tl);
 
 // ---------------------------------------------------------------- transfers
-struct transfer {
-    enum transfer_kind kind;
-    int unit;        // of the layout; -1: none
-    uint64_t bytes;  // payload that this rank sends, or, where it only receives, receives
-};
 uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // an id; asked: now
 // At ns. own_ready and peers_ready keep the latest they are told, first_byte the earliest, done the latest.
 void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
-void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns);
+void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns,
+                          int peer);  // peer: the last; -1: not known
 void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
 // The host stood still for it. What compute stands still for, timeline_wait records.
@@ -105,6 +105,7 @@ struct timeline_clock {
 };
 void timeline_set_clock(struct timeline *tl, struct timeline_clock clock);
 struct timeline_clock timeline_clock(struct timeline *tl);
+const struct gaps *timeline_gaps(const struct timeline *tl);  // of all steps; after timeline_end
 uint64_t timeline_lost(struct timeline *tl);  // spans and blocked intervals that found no room
 
 // A step as it was recorded; arrays are the caller's to free by timeline_view_free. Times as in split.h.

@@ -70,7 +70,7 @@ struct checkpoint *resume_open(const char *path, const struct identity_source *s
     bool whole = !c->recovery.resume_weights_only;
     int rc = whole ? compare(ck, s, says) : 0;
     if (!rc) rc = checkpoint_fits(ck, s->layout);
-    int64_t step = checkpoint_train(ck)->step;
+    int64_t step = train_state_place(checkpoint_train(ck));
     if (!rc && whole && step > c->steps)
         rc = fail("--resume: %s is behind step %lld, and --steps is %lld: there is no way back", path,
                   (long long)step, (long long)c->steps);

@@ -23,6 +23,7 @@ struct saver {
     const struct saver_gear *gear;
     char participant[32];
     struct state_range *ranges;  // of this rank, where they lie
+    bool beside;                 // they are this rank's own: others hold the state
     int count;
     size_t bytes;
     const char **participants;  // worker 0: of the run
@@ -38,6 +39,7 @@ struct saver {
 struct save {
     struct saver *s;
     struct train_state state;
+    int64_t own_word;
     char *why;  // there is no file of this rank; NULL: there is
 };
 
@@ -92,14 +94,18 @@ static void write_ranges(struct saver *s, struct part_file *f) {
     }
 }
 
-static char *write_file(struct saver *s, const struct train_state *state) {
-    char *why = NULL, *dir = checkpoint_partial(s->o.dir, state->step, s->t->life);
+static char *write_file(const struct save *v) {
+    struct saver *s = v->s;
+    const struct part_extra word = {"error_scale", &v->own_word, 1};
+    char *why = NULL, *dir = checkpoint_partial(s->o.dir, v->state.step, s->t->life);
     double start_s = now_seconds();
     struct part_file *f = part_file_create(&(struct part_options){.dir = dir,
                                                                   .participant = s->participant,
                                                                   .layout = s->t->layout,
                                                                   .ranges = s->ranges,
-                                                                  .count = s->count},
+                                                                  .count = s->count,
+                                                                  .extra = &word,
+                                                                  .extras = s->beside},
                                            &why);
     free(dir);
     if (!f) return why;
@@ -113,7 +119,7 @@ static char *write_file(struct saver *s, const struct train_state *state) {
 
 static int write_run(void *arg) {
     struct save *v = arg;
-    v->why = write_file(v->s, &v->state);
+    v->why = write_file(v);
     if (v->why)
         v->s->report.failed++;  // worker 0 says it
     else
@@ -124,6 +130,7 @@ static int write_run(void *arg) {
 // ---------------------------------------------------------------- the checkpoint, on worker 0
 // Its own file's failure is known here also where no word of it could be left.
 static void say_failed(const struct save *v, const char *why) {
+    snprintf(v->s->report.why, sizeof v->s->report.why, "%s", v->why ? v->why : why);
     long long step = v->state.step, kept = checkpoint_latest_step(v->s->o.dir);
     if (!v->why)
         warn("%s; training goes on", why);
@@ -172,7 +179,8 @@ static int forget_run(void *arg) {
 
 // ---------------------------------------------------------------- the loop
 bool saver_due(const struct saver *s, int64_t step, bool leaving) {
-    return s && (leaving || step + 1 == s->c->steps || (step + 1) % s->c->recovery.checkpoint_every == 0);
+    bool ends = s && !s->t->shares && (leaving || step + 1 == s->c->steps);
+    return ends || (s && (step + 1) % s->c->recovery.checkpoint_every == 0);
 }
 
 void saver_gate(struct saver *s) {
@@ -214,7 +222,7 @@ void saver_keep(struct saver *s, const struct train_state *now) {
     if (!s) return;
     const struct saver_gear *g = s->gear;
     struct save *v = xcalloc(1, sizeof *v);
-    *v = (struct save){.s = s, .state = *now};
+    *v = (struct save){.s = s, .state = *now, .own_word = s->t->own_word};
     event_record(g->ready, s->t->compute);
     stream_wait_event(g->stream, g->ready);
     if (g->copy) {
@@ -279,20 +287,24 @@ void saver_gear_destroy(struct saver_gear *g) {
 }
 
 // ---------------------------------------------------------------- life
+static int range_of(struct topology *t, int index, struct state_range *out) {
+    return t->ops->state ? topology_state(t, index, out) : t->ops->own ? t->ops->own(t, index, out) : -1;
+}
+
 static void list_ranges(struct saver *s) {
     struct state_range r;
-    if (!s->t->ops->state) return;
-    while (!topology_state(s->t, s->count, &r)) s->count++;
-    s->ranges = xcalloc((size_t)s->count, sizeof *s->ranges);
+    while (!range_of(s->t, s->count, &r)) s->count++;
+    s->beside = !s->t->ops->state && s->count > 0;
+    s->ranges = xcalloc((size_t)s->count + 1, sizeof *s->ranges);
     for (int i = 0; i < s->count; i++) {
-        topology_state(s->t, i, &s->ranges[i]);
+        range_of(s->t, i, &s->ranges[i]);
         s->bytes += bytes_of(&s->ranges[i]);
     }
 }
 
-// Every rank that holds state leaves a file, and worker 0.
+// Every rank that holds state, or has some of its own, leaves a file, and worker 0.
 static void list_participants(struct saver *s) {
-    int workers = s->t->ops->state ? s->t->size : 1;
+    int workers = s->t->ops->state || s->beside ? s->t->size : 1;
     int servers = s->t->ops->state ? 0 : config_ranks(s->c, "server");
     s->participant_count = workers + servers;
     s->participants = xcalloc((size_t)s->participant_count, sizeof *s->participants);
@@ -302,7 +314,9 @@ static void list_participants(struct saver *s) {
 
 struct saver *saver_create(const struct saver_options *o) {
     struct topology *t = o->topology;
-    if (!o->dir || o->config->recovery.checkpoint_every <= 0 || (!t->ops->state && t->rank != 0)) return NULL;
+    struct state_range r;
+    bool writes = t->ops->state || t->rank == 0 || !range_of(t, 0, &r);
+    if (!o->dir || o->config->recovery.checkpoint_every <= 0 || !writes) return NULL;
     struct saver *s = xcalloc(1, sizeof *s);
     *s = (struct saver){.o = *o, .c = o->config, .t = t, .dev = t->dev, .gear = o->gear};
     snprintf(s->participant, sizeof s->participant, "worker-%d", t->rank);

@@ -53,6 +53,7 @@ void saver_destroy(struct saver **s);
 
 // ---- the loop; s may be NULL in all of them
 // Whether the state behind attempt `step` is to be kept: every checkpoint_every, the last, and where the run ends early.
+// Where ranks share a budget no step is known to be the last one: the loop has finish keep what is behind all of them.
 bool saver_due(const struct saver *s, int64_t step, bool leaving);
 void saver_gate(struct saver *s);  // before a step that is due
 void saver_hold(struct saver *s);  // before updates are enqueued on compute

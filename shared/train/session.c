@@ -23,6 +23,7 @@
 #include "shared/report/summary.h"
 #include "shared/report/trace.h"
 #include "shared/state/identity_agree.h"
+#include "shared/time/moments.h"
 #include "shared/time/timeline_file.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
@@ -41,6 +42,7 @@ struct session {
     struct model *model;
     struct batch_feed *feed;
     struct hinder *hinder;
+    struct stall_watch *watch;  // NULL: nobody waits for this rank
     struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
     struct topology *topology;
     struct snapshots *snapshots;
@@ -110,6 +112,7 @@ int job_resume(struct job *j, bool says) {
     struct checkpoint *ck = resume_open(j->resume, &source, says);
     if (!ck) return -1;
     j->resume_step = checkpoint_train(ck)->step;
+    j->resume_place = train_state_place(checkpoint_train(ck));
     checkpoint_close(&ck);
     return 0;
 }
@@ -157,6 +160,7 @@ static int open_device(struct session *x) {
                                .kernel = c->cpu_kernel,
                                .cuda = c->cuda,
                                .trace = c->trace,
+                               .watch_host = true,
                                .memory_bytes = (size_t)c->device_bytes};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
     if (products_give(c, x->dev, &x->products)) return -1;
@@ -206,7 +210,10 @@ static int compare_ranks(struct session *x) {
 
 static void go_on(struct topology *t, const struct train_state *from, const struct config *c) {
     t->start = *from;
-    t->beside.dealt = from->dealt - from->step * c->train_batch;
+    t->start.place = train_state_place(from);
+    // Of a run that shared a budget only one that does counts worker 0's steps.
+    if (!t->shares) t->start.step = t->start.place;
+    t->beside.dealt = from->dealt - t->start.step * c->train_batch;
     t->beside.samples = from->samples - from->updates * c->train_batch;
 }
 
@@ -255,11 +262,13 @@ static int open_output(struct session *x) {
     // In a later life of the job the directory is its own, whatever this process was told when it began its first.
     bool takes = j->takes_dir && x->topology->epoch <= 1;
     if (j->dir && takes && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
-    if (j->dir && run_dir_cut(j->dir, first)) return -1;
+    if (j->dir && run_dir_cut(j->dir, first, train_state_place(&x->topology->start))) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
     if (monitor_create(j->config, &x->topology->start, &x->monitor)) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
-    struct progress_options p = {.file = file, .bar = !j->no_bar && isatty(fileno(file)), .first = first};
+    struct progress_options p = {.file = file,
+                                 .bar = !j->no_bar && isatty(fileno(file)),
+                                 .first = first ? train_state_place(&x->topology->start) : 0};
     if (!j->no_metrics) x->progress = progress_create(&p);
     return 0;
 }
@@ -294,7 +303,17 @@ static struct saver *open_saver(const struct session *x) {
                                                 .gear = x->saver_gear.stream ? &x->saver_gear : NULL});
 }
 
-static int leave_report(struct session *x, const struct train_result *result) {
+static struct moments *moments_of(const struct session *x, const struct train_result *result) {
+    const struct rank_span *span = &result->report.span;
+    return moments_take(&(struct moments_options){.timeline = result->timeline,
+                                                  .watch = x->watch,
+                                                  .begin = span->begin_ns,
+                                                  .end = span->end_ns,
+                                                  .offset = timeline_clock(result->timeline).offset_ns,
+                                                  .alone = x->topology->mean_per_worker});
+}
+
+static int leave_report(struct session *x, struct train_result *result) {
     const struct job *j = x->job;
     struct run_facts facts = {
         .params = j->layout->params,
@@ -304,7 +323,8 @@ static int leave_report(struct session *x, const struct train_result *result) {
         .weights_hash = result->weights_hash,
         .has_hash = result->has_hash,
         .interrupted = result->interrupted,
-        .resumed_from = x->topology->start.step,
+        .resumed_from = train_state_place(&x->topology->start),
+        .place = x->topology->shares ? result->place : 0,
         .medium = x->topology->medium,
         .launch = x->topology->launch,
         .data = data_description(j->data)};
@@ -314,10 +334,12 @@ static int leave_report(struct session *x, const struct train_result *result) {
     dev_trace_shift(x->dev, timeline_clock(result->timeline).offset_ns);
     // What one file lacks is no reason to go without the others.
     int rc = x->topology->lacks_file ? -1 : 0;
-    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev)) rc = -1;
+    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
     if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) rc = -1;
     facts.products = products_json(x->dev, &x->products);
+    result->report.moments = moments_of(x, result);
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
+    moments_free(&result->report.moments);
     cJSON_Delete(facts.products);
     return rc;
 }
@@ -385,7 +407,9 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) x.snapshots = open_snapshots(&x);
     if (!rc) x.saver = open_saver(&x);
+    if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_create())) rc = -1;
     if (!rc) rc = train(&x, &ended);
+    stall_watch_destroy(&x.watch);
     if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;

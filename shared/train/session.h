@@ -20,6 +20,7 @@ struct job {
     char *resume;            // checkpoint to go on from, found once for all ranks of this process; NULL: none
     bool resume_found;       // it has been looked for
     int64_t resume_step;     // behind which it was written
+    int64_t resume_place;    // steps of the run that are done then
     const char *weights_in;  // Hugging Face directory to start from, or NULL
     bool no_weights;         // do not write DIR/weights
     bool save_on_interrupt;  // write DIR/weights of an interrupted run too

@@ -7,7 +7,6 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/data/tokenizer_files.h"
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/model/grad_watch.h"
@@ -18,7 +17,9 @@
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
 #include "shared/train/overflow.h"
+#include "shared/train/pace.h"
 #include "shared/train/saver.h"
+#include "shared/train/train_weights.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
 #define DIVERGED_STEPS 8
@@ -31,14 +32,15 @@ struct train {
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
-    bool watched;     // the step under way, whose overflow would end the run
-    int64_t updates;  // applied so far
+    bool watched;      // the step under way, whose overflow would end the run
+    int64_t updates;   // applied so far
+    struct pace pace;  // where ranks share a budget
     int skipped_in_a_row;
     bool leaving;  // some rank was asked to
     struct batch_feed *feed;
     struct hinder *hinder;  // NULL: no trouble was asked for
     double steps_s;         // all steps
-    double job_s;           // until the last worker had ended its own, where each goes at its own pace
+    double job_s;           // of earlier starts, too, and until the last worker had ended its own
     uint64_t allocations;   // after the first step
 };
 
@@ -137,7 +139,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     batch_feed_sent(x->feed, step);
-    if (step + 1 < x->c->steps && read_batch(x, step + 1)) return step_failed(x, step);
+    if (step + 1 < x->c->steps && !x->t->shares && read_batch(x, step + 1)) return step_failed(x, step);
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
                          schedule_steps(samples_before(x), x->c->train_batch));
@@ -182,7 +184,8 @@ struct told {
 };
 
 // Of the workers whose gradients counted.
-static int64_t tokens_of_step(const struct train *x) {
+static int64_t tokens_of_step(const struct train *x, const struct told *told) {
+    if (x->t->shares) return (told->samples - x->pace.samples) * x->c->seq;
     return (x->t->deals ? x->t->contributors * own_sequences(x) : x->c->train_batch) * x->c->seq;
 }
 
@@ -194,7 +197,8 @@ static void tell_step(const struct train *x, const struct step_input *in, const 
                                  .grad_norm = stats->grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
-                                 .tokens = tokens_of_step(x),
+                                 .tokens = tokens_of_step(x, told),
+                                 .place = x->t->shares ? pace_place(x->c, x->t, told->samples) : 0,
                                  .workers = x->t->deals ? x->t->contributors : 0,
                                  .samples = told->samples,
                                  .seconds = told->seconds,
@@ -234,45 +238,6 @@ static int initial_weights(struct train *x) {
     return rc;
 }
 
-// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit: the
-// others wait for rank 0's disk after each, so that no deadline must cover the writing of a whole model.
-static int final_weights(struct train *x) {
-    bool first = x->t->rank == 0;
-    struct hf_writer *writer = NULL;
-    if (first && x->o->weights_out &&
-        !(writer = hf_writer_create(x->o->weights_out, x->o->spec, x->l, x->t->dtype)))
-        return -1;
-    struct weights_hash *hash = weights_hash_create();
-    struct snapshot_info now = {x->c->steps, samples_before(x), version_of(x, samples_before(x)), x->job_s};
-    int rc = 0;
-    if (first && !x->r->interrupted) snapshots_last_begin(x->o->snapshots, &now);
-    for (int u = 0; u < x->l->count && !rc; u++) {
-        struct unit_view view;
-        if ((rc = topology_acquire(x->t, u, PASS_EVAL, &view))) break;
-        size_t bytes = (size_t)x->l->units[u].n_pad * dtype_size(x->t->dtype);
-        if (first) {
-            void *host = xcalloc(1, bytes);
-            dev_copy(x->t->compute, host, view.weights, bytes);
-            rc = stream_sync(x->t->compute);
-            if (!rc) weights_hash_unit(hash, x->l, u, host, x->t->dtype);
-            if (!rc && writer) rc = hf_write_unit(writer, u, host);
-            if (!rc && !x->r->interrupted) snapshots_last_unit(x->o->snapshots, u, host);
-            free(host);
-        }
-        if (!rc) rc = topology_release(x->t, u, PASS_EVAL);
-        double nothing = 0;
-        if (!rc) rc = topology_sum(x->t, &nothing, 1);
-    }
-    x->r->weights_hash = weights_hash_finish(&hash);
-    x->r->has_hash = first && !rc;
-    if (writer && !rc) {
-        rc = hf_writer_finish(&writer);
-        if (!rc && x->o->tokenizer_in) rc = tokenizer_copy(x->o->tokenizer_in, x->o->weights_out);
-    }
-    if (writer) hf_writer_discard(&writer);
-    return rc;
-}
-
 static size_t peak_rss_bytes(void) {
     FILE *f = fopen("/proc/self/status", "r");
     char line[128];
@@ -301,9 +266,10 @@ static void split_time(struct train *x) {
 }
 
 // Read while every rank of the run still holds its memory: the last weights, which all ranks go through together, come
-// afterwards. If the device cannot report its memory, the report has no such figures.
-static void read_device(struct train *x) {
+// afterwards. If the device or the kernel cannot report its memory, the report has no such figures.
+static void read_memory(struct train *x) {
     struct rank_report *r = &x->r->report;
+    if (x->t->rank == 0) job_resident_read(&r->resident);
     r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);
 }
 
@@ -332,6 +298,8 @@ static void report(struct train *x) {
     r->rank = x->t->rank;
     r->job = x->t->job;
     r->updates = x->updates - x->t->start.updates;
+    r->shares = x->t->shares;
+    if (r->shares) r->batches = x->r->steps - x->t->start.step;
     r->samples_per_update = samples_per_update(x);
     r->samples_counted = x->t->deals ? x->t->samples - x->t->start.samples : 0;
     dev_usage(x->t->dev, &usage);
@@ -339,6 +307,7 @@ static void report(struct train *x) {
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
     hinder_predict(x->c, model_bytes);
     saver_predict(x->c, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev), model_bytes);
+    if (x->o->snapshots) snapshots_predict(x->c, x->l, x->t->rank, !dev_host_memory(x->t->dev), model_bytes);
     r->memory = x->t->memory;
     for (int c = 0; c < MEM_CLASSES; c++) {
         r->memory.predicted_bytes[c] += model_bytes[c];
@@ -348,7 +317,7 @@ static void report(struct train *x) {
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
     r->wire = x->t->wire_predicted;
     r->wire_later = x->t->wire_later;
-    rank_report_count(r, &x->t->wire, x->r->steps - x->t->start.step);
+    rank_report_count(r, &x->t->wire, (double)(x->r->steps - x->t->start.step));
     r->staleness = x->t->staleness;
     r->checkpoints = saver_report(x->o->saver);
 }
@@ -365,13 +334,15 @@ static int meet(struct train *x) {
 static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
 
 static struct train_state state_behind(const struct train *x, int64_t step, int64_t samples) {
-    return (struct train_state){
-        .step = step + 1,
-        .updates = x->updates,
-        .samples = samples,
-        .dealt = x->t->deals ? x->t->dealt : (step + 1) * x->c->train_batch + x->t->beside.dealt,
-        .skipped_in_a_row = x->skipped_in_a_row,
-        .scaler = x->scaler};
+    return (struct train_state){.step = step + 1,
+                                .updates = x->updates,
+                                .samples = samples,
+                                .place = x->t->shares ? pace_place(x->c, x->t, samples) : 0,
+                                .dealt = x->t->shares  ? pace_dealt(x->t, samples)
+                                         : x->t->deals ? x->t->dealt
+                                                       : (step + 1) * x->c->train_batch + x->t->beside.dealt,
+                                .skipped_in_a_row = x->skipped_in_a_row,
+                                .scaler = x->scaler};
 }
 
 // Whether the run ends early behind this step, because some rank was asked to leave. Where others hold the state, they
@@ -381,6 +352,7 @@ static bool leaves(struct train *x, int64_t step, bool told) {
     int64_t every = x->c->recovery.checkpoint_every;
     bool kept = before || every == 0 || x->t->ops->state || (step + 1) % every == 0;
     x->leaving |= told;
+    if (x->t->shares) return x->leaving;  // finish keeps the state
     return x->leaving && kept && step + 1 < x->c->steps;
 }
 
@@ -399,7 +371,9 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     x->r->steps = step + 1;
     if (step == x->t->start.step) x->allocations = allocations(x->t->dev);
     tell_step(x, &in, &stats, &told);
-    struct snapshot_info at = {step + 1, told.samples, version_of(x, told.samples), told.elapsed};
+    int64_t place = x->t->shares ? pace_place(x->c, x->t, told.samples) : step + 1;
+    pace_step(&x->pace, step, told.samples, now, stats.skipped);
+    struct snapshot_info at = {place, told.samples, version_of(x, told.samples), told.elapsed};
     snapshots_step(x->o->snapshots, &at, stats.snapshot);
     x->r->interrupted = leaves(x, step, stats.stop);
     struct train_state state = state_behind(x, step, told.samples);
@@ -407,8 +381,18 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     return 0;
 }
 
+// Whether this rank has a step `step`: 1, 0 or -1.
+static int has_step(struct train *x, int64_t step) {
+    if (x->r->interrupted) return 0;
+    if (!x->t->shares) return step < x->c->steps;
+    int more = topology_take(x->t, step);  // 0 before all is handed out: some rank was asked to leave
+    if (more == 0) x->r->interrupted = x->t->dealt < x->c->steps * x->c->train_batch;
+    return more;
+}
+
 static int run_steps(struct train *x) {
-    snapshots_begin(x->o->snapshots);  // may open a file: no part of the first step
+    x->pace.samples = samples_before(x);
+    snapshots_begin(x->o->snapshots, x->o->elapsed_before);  // may open a file: no part of the first step
     rank_span_begin(&x->r->report.span);
     if (x->t->start.step > 0) {  // that one may have been under way when the run was killed
         int64_t samples = samples_before(x);
@@ -418,21 +402,26 @@ static int run_steps(struct train *x) {
     int64_t start = timeline_now(), begin = start;
     // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
     bool over = x->t->start.step >= x->c->steps;
+    int more;
     if (over && x->t->ops->state) saver_keep(x->o->saver, &x->t->start);
-    for (int64_t step = x->t->start.step; step < x->c->steps && !x->r->interrupted; step++) {
+    for (int64_t step = x->t->start.step; (more = has_step(x, step)) > 0; step++) {
         timeline_step_at(x->r->timeline, step, begin);
         if (one_step(x, step, start, begin)) return -1;
         begin = timeline_now();
     }
+    if (more < 0) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
-    int64_t end = timeline_now();
+    // Of what others still do with the budget no time is this rank's.
+    int64_t end = x->t->shares ? begin : timeline_now();
     timeline_pause_at(x->r->timeline, end);
     rank_span_end(&x->r->report.span);
-    x->steps_s = x->job_s = seconds_since(start, end);
+    if (x->t->shares) x->r->report.span.end_ns = end;
+    x->steps_s = seconds_since(start, end);
+    x->job_s = x->o->elapsed_before + x->steps_s;
     if (!x->t->mean_per_worker) return 0;
-    int rc = meet(x);
-    x->job_s =
-        seconds_since(start, timeline_now());  // the weights then hold the slowest worker's gradients as well
+    const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : timeline_now()};
+    int rc = meet(x) || pace_tell(&x->pace, &at, &x->r->report) ? -1 : 0;
+    x->job_s += seconds_since(end, timeline_now());  // the weights then hold all workers' gradients
     return rc;
 }
 
@@ -443,6 +432,18 @@ static void go_on_from(struct train *x, const struct train_state *s) {
     x->updates = s->updates;
     x->skipped_in_a_row = s->skipped_in_a_row;
     x->scaler = s->scaler;
+}
+
+// Where ranks share a budget nobody knows which step is the last one: what is behind all of them is kept here.
+static int finish(struct train *x) {
+    x->t->keep = x->t->shares && x->o->saver;
+    if (x->t->keep) saver_gate(x->o->saver);
+    if (topology_finish(x->t)) return -1;
+    x->r->place = pace_place(x->c, x->t, samples_before(x));
+    x->r->interrupted &= !x->t->shares || x->r->place < x->c->steps;  // asked in the last batch: all is done
+    struct train_state state = state_behind(x, x->r->steps - 1, x->t->samples);
+    if (x->t->keep) saver_keep(x->o->saver, &state);
+    return 0;
 }
 
 static int run(struct train *x) {
@@ -459,15 +460,16 @@ static int run(struct train *x) {
     if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
     if (!x->feed || !x->model || initial_weights(x)) return -1;
     go_on_from(x, &x->t->start);
-    struct timeline_options to = {.compute = x->t->compute, .layout = x->l, .micro_batches = c->accumulation};
+    struct timeline_options to = {x->t->compute, x->l, c->accumulation, x->t->size, c->trace};
     if (!(x->t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
-    if (run_steps(x) || topology_finish(x->t)) return -1;
+    if (run_steps(x) || finish(x)) return -1;
     split_time(x);  // transfers of the last step have ended, and the peers have said when they were ready
-    read_device(x);
+    read_memory(x);
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
-    if (keep && final_weights(x)) return -1;
+    struct snapshot_info now = {c->steps, samples_before(x), version_of(x, samples_before(x)), x->job_s};
+    if (keep && train_weights(x->o, &now, x->r)) return -1;
     snapshots_end(x->o->snapshots);
     saver_settle(x->o->saver);
     return 0;

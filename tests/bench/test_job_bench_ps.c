@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -46,9 +47,11 @@ static void expect_latency(const cJSON *star, const char *key, double least_samp
 }
 
 // What the wire's own counters say on both sides.
-static void expect_wire(const cJSON *star, double bytes, double rounds, const double ranks[2]) {
+static void expect_wire(const cJSON *star, double bytes, double rounds, const double ranks[3]) {
     const cJSON *w = job_item(star, "wire");
-    double steps = 2 * (rounds + 1);  // and the round for warming up
+    // A whole one, one whose weights the pull reads, the pull's, over tcp the acknowledgements'; and the round for
+    // warming up.
+    double steps = (ranks[2] > 0 ? 4 : 3) * (rounds + 1);
     expect_equal("steps", job_number(w, "steps"), steps);
     expect_equal("expected_bytes", job_number(w, "expected_bytes"), steps * bytes);
     expect_equal("worker_sent_bytes", job_number(w, "worker_sent_bytes"), steps * bytes);
@@ -63,7 +66,8 @@ static void expect_star(const cJSON *row, const char *medium, double rounds) {
     static const char *const directions[] = {"push", "pull"}, *const roles[] = {"worker", "server",
                                                                                 "scheduler"};
     const cJSON *star = job_item(job_item(row, "star"), medium);
-    double ranks[2] = {job_number(row, "servers"), job_number(row, "workers")};
+    bool tcp = !strcmp(medium, "tcp");
+    double ranks[3] = {job_number(row, "servers"), job_number(row, "workers"), tcp};
     double bytes = job_number(row, "payload_bytes") * job_number(row, "keys");
     double raw = job_number(job_item(job_item(row, "raw"), medium), "bytes_per_second");
     for (int d = 0; d < 2; d++) {
@@ -75,10 +79,11 @@ static void expect_star(const cJSON *row, const char *medium, double rounds) {
     for (int r = 0; r < 3; r++) positive(job_item(star, "cpu_seconds_per_gb"), roles[r]);
     double step = expect_timed(star, "whole_step", bytes, rounds);
     assert_true(step <= job_number(job_item(star, "push"), "bytes_per_second"));
-    expect_latency(star, "push_to_acknowledgement", rounds * ranks[0] * ranks[1]);
+    double acknowledged = tcp ? job_number(row, "keys") : ranks[0];
+    expect_latency(star, "push_to_acknowledgement", rounds * acknowledged * ranks[1]);
     expect_latency(star, "push_to_weights", rounds * ranks[0] * ranks[1]);
-    assert_true(job_number(job_item(star, "push_to_weights"), "median_us") >=
-                job_number(job_item(star, "push_to_acknowledgement"), "median_us"));
+    assert_true(tcp || job_number(job_item(star, "push_to_weights"), "median_us") >=
+                           job_number(job_item(star, "push_to_acknowledgement"), "median_us"));
     expect_wire(star, bytes, rounds, ranks);
 }
 
@@ -102,7 +107,8 @@ static void expect_row(const cJSON *row, double rounds, const char *const *media
 static void a_row_holds_what_it_promises(void **state) {
     static const char *const both[] = {"tcp", "shm", NULL};
     cJSON *j = job_json(
-        *state, "bench ps --min-bytes 4K --max-bytes 16K --servers 2 --workers 1-2 --rounds 2 --json");
+        *state,
+        "bench ps --min-bytes 4K --max-bytes 16K --partition 8K --servers 2 --workers 1-2 --rounds 2 --json");
     const cJSON *rows = job_item(j, "rows"), *row;
     static const double wants[4][2] = {{4096, 1}, {16384, 1}, {4096, 2}, {16384, 2}};  // payload, workers
     int i = 0;
@@ -165,9 +171,12 @@ static void what_cannot_be_benched_is_said(void **state) {
         {"--rounds 0", "--rounds 0"},
         {"--threads 9", "--threads 9"},
         {"--factor 1", "--factor 1"},
+        {"--partition 1000", "--partition 1000: a server's partitions are whole blocks of 1024 bytes"},
         {"--sizes 4K", "sizes"},
+        {"--peer /nowhere", "/nowhere/src/meta.proto: No such file or directory; give the source folder"},
+        {"--peer . --medium shm", "give --medium tcp or both"},
         {"--as server", "processes that the bench starts itself"},
-        {"--as nobody --plan 0,0,1,1024,1,1,1", "processes that the bench starts itself"},
+        {"--as nobody --plan 0,0,1,1024,1,1,1,1024", "processes that the bench starts itself"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct job_output o = job_run(*state, "bench ps %s", cases[i].words);
@@ -179,6 +188,77 @@ static void what_cannot_be_benched_is_said(void **state) {
     assert_true(!o.status && strstr(o.out, "--min-bytes") && strstr(o.out, "--medium") &&
                 !strstr(o.out, "--plan"));
     job_output_free(&o);
+}
+
+// ---------------------------------------------------------------- beside a peer
+static void leave(const struct job_place *p, const char *name, const char *text) {
+    char *path = xasprintf("%s/%s", p->dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(path, 0755), 0);
+    free(path);
+}
+
+// A compiler that leaves a peer whose payloads take one millisecond, and are acknowledged within one microsecond.
+static const char compiler[] =
+    "#!/bin/sh\n"
+    "while [ \"$1\" != -o ]; do shift; done\n"
+    "grep -q KVServer \"$2.cc\" && cp slow_peer \"$2\"\n";
+static const char slow_peer[] =
+    "#!/usr/bin/env python3\n"
+    "import os, sys, time\n"
+    "a = dict(zip(sys.argv[3::2], sys.argv[4::2]))\n"
+    "control = os.fdopen(int(a['--control']), 'r+b', buffering=0)\n"
+    "say = lambda *words: control.write((' '.join(map(str, words)) + '\\n').encode())\n"
+    "say(os.getpid(), 'address')\n"
+    "while a['--as'] != 'worker' and not os.path.exists('ended'): time.sleep(0.01)\n"
+    "for line in control if a['--as'] == 'worker' else ():\n"
+    "    what, *n = line.decode().split()\n"
+    "    if what == 'step': say(0, 1000000, 2000000)\n"
+    "    if what == 'pull': say(0, 2000000)\n"
+    "    if what == 'latency': say(*[1000, 2000] * int(n[1]))\n"
+    "    if what == 'end': break\n"
+    "open('ended', 'w').close()\n";
+
+static void a_peer_takes_its_turns(void **state) {
+    const struct job_place *p = *state;
+    char *path = xasprintf("%s:%s", p->dir, getenv("PATH")), *before = xasprintf("%s", getenv("PATH"));
+    char *made =
+        xasprintf("mkdir -p %s/tmp %s/peer/src && touch %s/peer/src/meta.proto", p->dir, p->dir, p->dir);
+    char *left = xasprintf("rmdir %s/tmp", p->dir), *tmp = xasprintf("%s/tmp", p->dir);
+    assert_int_equal(system(made), 0);
+    leave(p, "protoc", "#!/bin/sh\n");
+    leave(p, "c++", compiler);
+    leave(p, "slow_peer", slow_peer);
+    setenv("PATH", path, 1);
+    setenv("TMPDIR", tmp, 1);
+    cJSON *j =
+        job_json(p, "bench ps --min-bytes 4K --max-bytes 4K --medium tcp --rounds 1 --peer peer --json");
+    const cJSON *row = cJSON_GetArrayItem(job_item(j, "rows"), 0), *peer = job_item(row, "peer");
+    const cJSON *star = job_item(job_item(row, "star"), "tcp"), *over = job_item(peer, "star_over_peer");
+    double bytes = 256 * 4096.0;
+    assert_string_equal(job_text(peer, "name"), "ps-lite");
+    expect_equal("push", expect_timed(peer, "push", bytes, 1), bytes / 1e-3);
+    expect_equal("pull", expect_timed(peer, "pull", bytes, 1), bytes / 2e-3);
+    expect_equal("acknowledgement", job_number(job_item(peer, "push_to_acknowledgement"), "median_us"), 1);
+    expect_equal("push / peer", job_number(over, "push"),
+                 job_number(job_item(star, "push"), "bytes_per_second") / (bytes / 1e-3));
+    expect_equal("pull / peer", job_number(over, "pull"),
+                 job_number(job_item(star, "pull"), "bytes_per_second") / (bytes / 2e-3));
+    expect_equal("acknowledgement / peer", job_number(over, "push_to_acknowledgement"),
+                 job_number(job_item(star, "push_to_acknowledgement"), "median_us"));
+    cJSON_Delete(j);
+    leave(p, "c++", "#!/bin/sh\nexit 1\n");
+    struct job_output o = job_run(p, "bench ps --medium tcp --peer peer");
+    if (o.status != 1 || !strstr(o.err, "--peer peer: ps-lite could not be built") || *o.out)
+        fail_msg("status %d\n%s%s", o.status, o.err, o.out);
+    job_output_free(&o);
+    setenv("PATH", before, 1);
+    unsetenv("TMPDIR");
+    assert_int_equal(system(left), 0);  // empty again
+    free(path), free(before), free(made), free(left), free(tmp);
 }
 
 // ---------------------------------------------------------------- nothing stays behind
@@ -242,6 +322,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_row_holds_what_it_promises, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(the_table_has_its_columns, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_benched_is_said, job_setup, job_teardown),
+        cmocka_unit_test_setup_teardown(a_peer_takes_its_turns, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(a_killed_role_ends_the_others, job_setup, job_teardown),
         cmocka_unit_test_setup_teardown(interrupting_leaves_nothing, job_setup, job_teardown),
     };

@@ -103,34 +103,38 @@ static void plans_have_payloads_for_every_shard(void **state) {
                                .bytes = wants[i].bytes,
                                .servers = wants[i].servers,
                                .workers = 2,
-                               .threads = wants[i].threads};
+                               .threads = wants[i].threads,
+                               .partition = 1 << 20};
         assert_int_equal(bench_keys(&p), wants[i].keys);
         p.kind = BENCH_LATENCY;
         assert_int_equal(bench_keys(&p), wants[i].servers * wants[i].threads);
     }
 }
 
-// One partition a payload, as many on each shard: balance does not cut them.
-static void payloads_are_the_partitions(void **state) {
+// Payloads are cut by the most that one message has, and by nothing else; as many partitions lie on each shard.
+static void payloads_are_cut_into_partitions(void **state) {
     (void)state;
     static const enum dtype types[] = {DT_F32, DT_BF16};
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 4; d++) {
         struct bench_plan p = {.kind = BENCH_STREAM,
-                               .dtype = types[d],
+                               .dtype = types[d % 2],
                                .bytes = 65536,
                                .servers = 3,
                                .workers = 3,
-                               .threads = 2};
+                               .threads = 2,
+                               .partition = d < 2 ? 1 << 20 : 16384};
+        int pieces = d < 2 ? 1 : 4;
         struct layout *l = bench_layout(&p);
         struct config *c = bench_config(&topologies, &p);
         assert_non_null(c);
-        assert_true(c->clip == 1 && c->workers == 3 && c->dtype == types[d] && c->medium == MEDIUM_TCP);
+        assert_true(c->clip == 1 && c->workers == 3 && c->dtype == types[d % 2] && c->medium == MEDIUM_TCP);
         struct shard_map *m = shard_map_of(c, l);
         assert_non_null(m);
-        assert_int_equal(m->count, bench_keys(&p));
-        assert_int_equal(l->params, m->count * bench_elements(&p));
+        assert_int_equal(m->count, bench_keys(&p) * pieces);
+        assert_int_equal(l->params, bench_keys(&p) * bench_elements(&p));
         for (int k = 0; k < m->count; k++)
-            assert_int_equal((size_t)(m->parts[k].end - m->parts[k].begin) * dtype_size(types[d]), p.bytes);
+            assert_int_equal((size_t)(m->parts[k].end - m->parts[k].begin) * dtype_size(types[d % 2]),
+                             p.bytes / (size_t)pieces);
         for (int g = 0; g < m->shards; g++) assert_int_equal(m->shard_keys[g], m->count / m->shards);
         shard_map_destroy(&m);
         config_destroy(&c);
@@ -145,20 +149,21 @@ static void payloads_are_the_partitions(void **state) {
 
 static void plans_travel_as_text(void **state) {
     (void)state;
-    struct bench_plan p = {BENCH_LATENCY, BENCH_SHM, DT_BF16, 3072, 2, 3, 1}, q;
+    struct bench_plan p = {BENCH_LATENCY, BENCH_SHM, DT_BF16, 3072, 2, 3, 1, 2048}, q;
     char text[BENCH_PLAN_TEXT];
     bench_plan_text(&p, text);
     assert_int_equal(bench_plan_read(&q, text), 0);
     assert_true(q.kind == p.kind && q.medium == p.medium && q.dtype == p.dtype && q.bytes == p.bytes);
-    assert_true(q.servers == 2 && q.workers == 3 && q.threads == 1);
+    assert_true(q.servers == 2 && q.workers == 3 && q.threads == 1 && q.partition == 2048);
     static const char *const wrong[] = {NULL,
                                         "",
                                         "x",
-                                        "0,0,1,1024,1,1",
-                                        "0,0,1,1024,1,1,1,1",
-                                        "0,0,2,1024,1,1,1",
-                                        "0,0,1,1000,1,1,1",
-                                        "0,0,1,1024,0,1,1"};
+                                        "0,0,1,1024,1,1,1",
+                                        "0,0,1,1024,1,1,1,1024,1",
+                                        "0,0,2,1024,1,1,1,1024",
+                                        "0,0,1,1000,1,1,1,1024",
+                                        "0,0,1,1024,1,1,1,1000",
+                                        "0,0,1,1024,0,1,1,1024"};
     error_quiet(1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(bench_plan_read(&q, wrong[i]), -1);
@@ -167,7 +172,8 @@ static void plans_travel_as_text(void **state) {
 
 static void memory_grows_with_what_runs(void **state) {
     (void)state;
-    struct bench_plan p = {.dtype = DT_BF16, .bytes = 64 << 20, .servers = 1, .workers = 1, .threads = 1};
+    struct bench_plan p = {
+        .dtype = DT_BF16, .bytes = 64 << 20, .servers = 1, .workers = 1, .threads = 1, .partition = 1 << 20};
     double one = bench_memory(&p, 1), both = bench_memory(&p, 2);
     // Of each element a server holds 16 bytes of fp32 and 2 of weights, in two stars a medium, and `solo` once more.
     double elements = 32.0 * (1 << 20);
@@ -258,7 +264,7 @@ int main(void) {
         cmocka_unit_test(rates_and_shares),
         cmocka_unit_test(arithmetic_counts_what_it_must_move),
         cmocka_unit_test(plans_have_payloads_for_every_shard),
-        cmocka_unit_test(payloads_are_the_partitions),
+        cmocka_unit_test(payloads_are_cut_into_partitions),
         cmocka_unit_test(plans_travel_as_text),
         cmocka_unit_test(memory_grows_with_what_runs),
         cmocka_unit_test(the_ring_carries_every_byte),

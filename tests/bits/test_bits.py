@@ -21,7 +21,7 @@ COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 
 def hashes(build, env=None):
     """{"matmul fp32": hash}"""
-    p = subprocess.run([os.path.join(BITS, build)], capture_output=True, text=True, timeout=120, check=False,
+    p = subprocess.run([os.path.join(BITS, build)], capture_output=True, text=True, check=False,
                        env={**os.environ, **(env or {})})
     if p.returncode != 0:
         raise AssertionError(f"{build}: exit status {p.returncode}\n{p.stdout}{p.stderr}")
@@ -60,7 +60,7 @@ class Training(unittest.TestCase):
         out = os.path.join(self.folder, name)
         p = subprocess.run([PROGRAM, "train", "--model", "tiny", "--data", "demo", "--steps", "3", "--seq", "32",
                             "--device", "cpu", "--topology", "local", "--out", out, *flags],
-                           capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **(env or {})})
+                           capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
         if p.returncode != 0:
             return p, None
         with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
@@ -81,6 +81,8 @@ class Training(unittest.TestCase):
         p, fma = self.train("fma", "--dtype", "bf16", "--set", "cpu.kernel=fma")
         self.assertEqual(fma["cpu_kernel"]["product"], "fma")
         self.assertIn("cpu kernel fma", p.stdout)
+        self.assertIn(f"weights     hash {fma['weights_hash']} (fma)\n", p.stdout)
+        self.assertNotIn("other bits", p.stdout)
         with open(os.path.join(self.folder, "fma", "config.json"), encoding="utf-8") as f:
             self.assertEqual(json.load(f)["cpu"]["kernel"], "fma")
         p, pairs = self.train("pairs", "--dtype", "bf16", "--set", "cpu.kernel=bf16-pairs")
@@ -89,6 +91,10 @@ class Training(unittest.TestCase):
             self.assertEqual(p.returncode, 2)
             return
         self.assertEqual(pairs["cpu_kernel"]["product"], "bf16-pairs")
+        again = subprocess.run([PROGRAM, "summary", os.path.join(self.folder, "pairs")], capture_output=True, text=True, check=True)
+        for text in (p.stdout, again.stdout):
+            self.assertIn(f"weights     hash {pairs['weights_hash']} (bf16-pairs: other bits than fma's, which --set "
+                          "cpu.kernel=fma gives everywhere)\n", text)
         # Three steps of Adam in bf16 may round to the same weights; the gradients' norm shows the difference at once.
         self.assertNotEqual(self.norms("pairs"), self.norms("fma"))
 

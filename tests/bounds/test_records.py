@@ -2,6 +2,7 @@
 """What grows with keys, ranks, steps or a file's contents is counted before the run, bounded, or refused in words."""
 import json
 import os
+import re
 import resource
 import shutil
 import struct
@@ -134,8 +135,11 @@ class Records(unittest.TestCase):
         self.assertIn(self.at("run", "ranks", "updates-0.jsonl"), told[0])
         self.assertIn("training goes on", told[0])
         self.assertIn("are missing: File too large", said.split(told[0])[1], "the end says it again")
+        lost = int(re.search(r"the lines from step (\d+) on are lost", told[0])[1])
         with open(self.at("run", "metrics.jsonl"), encoding="utf-8") as f:
-            self.assertEqual(len(f.readlines()), 200)
+            last = json.loads(f.readlines()[-1])
+        # Which worker did how many of the 400 batches is nobody's promise; that they were done is.
+        self.assertGreater(last["samples"], 2 * lost)
 
     def test_logs_stay_until_they_are_merged(self):
         """What the servers wrote line by line is there until it is in the one file, whatever ends the merging."""
@@ -204,7 +208,8 @@ class Records(unittest.TestCase):
         out = self.at("run")
         status, _, said, _ = self.run_it("train", *TINY, "--topology", "zero:1", "--workers", "2", "--steps", "2", "--out", out)
         self.assertEqual(status, 0, said)
-        compare = [sys.executable, os.path.join(TOP, "experiments", "compare.py"), "--runs", out, out, "--out", self.at("compared")]
+        shutil.copytree(out, self.at("whole"))
+        compare = [sys.executable, os.path.join(TOP, "experiments", "compare.py"), "--runs", out, self.at("whole"), "--out", self.at("compared")]
         for name in ("config.json", "load.json", "netlab.json", "timeline.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
             with self.subTest(name=name):
                 if os.path.exists(os.path.join(out, name)):

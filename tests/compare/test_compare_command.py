@@ -14,6 +14,7 @@ import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from test_compare_page import keyed
 from test_compare import COMPARE, Case, FakeProgram, make_run
 
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
@@ -114,7 +115,7 @@ class Places(FakeProgram):
         with open(os.path.join(self.work, "my config.json"), "w", encoding="utf-8") as f:
             f.write('{"steps": 2, "train_batch_size": 4}')
         p = self.compare("-c", "my config.json", "--topologies", "ps:sync,zero:1", "--workers", "2", "--model", "tiny",
-                         "--data", "my text.txt", "--seq", "16", "--repeat", "1", "--out", "my runs", "--medium", "shm,tcp", "--assert-equal")
+                         "--data", "my text.txt", "--seq", "16", "--repeat", "1", "--out", "my runs", "--medium", "shm,tcp", "--assert-equal", "--full")
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
         self.assertIn("ps:sync shm = ps:sync tcp = zero:1 shm = zero:1 tcp: equal to the last bit", p.stdout)
         self.assertRegex(p.stdout, r"\nmedium +shm +tcp +shm +tcp\nlaunch +processes +processes +mpi +mpi\n")
@@ -128,8 +129,9 @@ class Sweeps(FakeProgram):
         self.assertEqual(p.returncode, 0, p.stderr)
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
             page = f.read()
-        section = page[page.index("What the swept setting changes"):page.index("The numbers")]
+        section = page[page.index("<h2>What the swept setting changes"):page.index("<h2>The numbers")]
         self.assertIn("workers, log2", section)
+        self.assertGreater(keyed(self, section), 2)
         for metric in ("tokens/s", "step, median (ms)", "loss of the last step", "memory per worker (MiB)",
                        "a worker sends, per step (MiB)"):
             self.assertIn(f"{metric}", section)

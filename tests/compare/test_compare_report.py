@@ -14,9 +14,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import noise, table
 from comparison.draw import bars, lines, style, svg
-from comparison.pages import figures, sweep
+from comparison.pages import curves, figures, report, sweep
 from comparison.runs import load
-from test_compare import Case, make_run
+from test_compare import HASH, Case, make_run
 
 LONG = "ps:async partition_bytes=1048576 gradient_clipping=0.25 betas=[0.9,0.95] type=WarmupCosineLR"
 TEXT = re.compile(r'<text class="(\w+)"([^>]*)>(.*?)</text>')
@@ -178,6 +178,25 @@ class Pages(Case):
             self.assertFalse(words in page + text, words)
         self.assertIn(table.HOST, " ".join(text.split()))
         self.assertTrue("threads that wait for a core" in page)
+        self.assertEqual(page.count(html.escape(table.RESIDENT)), 2)  # below the bars and below the table
+        self.assertFalse("the program itself once" in page)
+
+    def test_times_are_divided_by_the_steps_that_they_are_of(self):
+        """A resumed run's are of what came behind the checkpoint; an asynchronous worker 0 writes fewer lines than the job has steps."""
+        for name, more, steps in (("all", {}, 4), ("on", {"resumed_from": 2}, 2), ("over", {"resumed_from": 4}, 1),
+                                  ("slow", {"steps": 8, "batches": [4, 12]}, 8)):
+            run = load(name, make_run(self.at(name), "ps:sync", **more))
+            self.assertEqual((table.time_per_step(run)["total"], table.server_times([run])["total"]), (2.0 / steps, 2.0 / steps), name)
+
+    def test_a_hash_stands_beside_its_product(self):
+        for product, word in (("fma", "assertNotIn"), ("bf16-pairs", "assertIn")):
+            page, text = self.page("ps:sync", "zero:2", cpu_kernel={"product": product, "built_for": "AVX-512"})
+            self.assertIn(f"the final weights ({HASH}, {product}).", text)
+            self.assertRegex(text, rf"\n  matrix product +{product} +{product}\n")
+            getattr(self, word)(table.PAIRS, " ".join(text.split()))
+            self.assertEqual(page.count(f'<td class="hash">{HASH}</td><td>{product}</td>'), 2)
+            with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
+                self.assertEqual([r["product"] for r in csv.DictReader(f)], [product] * 2)
 
     def test_24_columns_are_printed_in_blocks(self):
         run = load("a", make_run(self.at("a"), "zero:1"))
@@ -294,6 +313,12 @@ class Noise(Case):
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
             return p.stdout, f.read()
 
+    def test_noisy_runs_are_counted_one_by_one(self):
+        runs = [load("zero:1", make_run(self.at(f"r{i}"), "zero:1")) for i in range(3)]
+        for run in runs[1:]:
+            run.load = {"others_share": 0.5}
+        self.assertIn("not quiet during 2 of 3 runs", report.warning(runs))
+
     def test_a_noisy_run_is_marked_and_no_other(self):
         text, page = self.noisy_page(others_share=0.35)
         self.assertRegex(text, r"tokens/s +2,000 +2,000 ~")
@@ -306,6 +331,20 @@ class Noise(Case):
             rows = list(csv.DictReader(f))
         self.assertEqual([r["noisy"] for r in rows], ["", "other programs took 35% of the cores"])
         self.assertEqual(rows[1]["load_others_share"], "0.35")
+
+    def test_times_are_marked_wherever_they_stand(self):
+        run = load("zero:1", make_run(self.at("r"), "zero:1", evals=[(2, 4.0), (3, 2.125)]))
+        self.assertIn("<td>zero:1</td><td>1.25</td>", curves.time_to([[run]], 3.0625))
+        self.assertFalse(" ~" in figures.totals([[run]]))
+        run.load = {"others_share": 0.5}
+        self.assertIn("<td>zero:1</td><td>1.25 ~</td>", curves.time_to([[run]], 3.0625))
+        self.assertIn("<td>never</td>", curves.time_to([[run]], 2.0))
+        page = figures.totals([[run]])
+        self.assertEqual((page.index("<h3>CPU seconds") < page.index("zero:1 ~"), page.count("<h3>")), (True, 4))
+
+    def test_the_caption_tells_medians_as_the_table_does(self):
+        runs = [load("zero:1", make_run(self.at(f"m{i}"), "zero:1", val_loss=loss)) for i, loss in enumerate((2.5, 2.75, 2.625))]
+        self.assertIn("Held-out loss after the last step: zero:1 2.6250.", curves.losses([runs]))
 
     def test_quiet_runs_are_not_marked(self):
         text, page = self.noisy_page(others_share=noise.OTHERS_BOUND, stolen_share=noise.STEAL_BOUND)

@@ -13,8 +13,9 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 import compare
-from comparison import learning, likeness, plan, sentences, spread, table
-from comparison.runs import RunError, UsageError, load
+from comparison import claims, learning, likeness, plan, sentences, spread, table
+from comparison.pages import findings
+from comparison.runs import Run, RunError, UsageError, load
 from test_compare import Case, FakeProgram, make_run
 
 
@@ -23,8 +24,8 @@ class Intervals(unittest.TestCase):
         """Share of the intervals that hold the true median, which `draw` has at 1."""
         rng = random.Random(7)
         with mock.patch.object(spread, "RESAMPLES", 300):
-            held = [not spread.estimate([draw(rng) for _ in range(runs)], seed).differs_from(1.0) for seed in range(tries)]
-        return sum(held) / tries
+            found = [spread.estimate([draw(rng) for _ in range(runs)], seed) for seed in range(tries)]
+        return sum(e.low <= 1.0 <= e.high for e in found) / tries
 
     def test_intervals_hold_the_true_median_as_often_as_they_say(self):
         for runs in (2, 3, 5, 10):
@@ -32,7 +33,7 @@ class Intervals(unittest.TestCase):
             self.assertTrue(0.89 <= found <= 0.99, (runs, found))
 
     def test_a_plain_bootstrap_of_three_runs_would_not(self):
-        with mock.patch.object(spread, "student", lambda freedom: spread.NORMAL), mock.patch.object(spread.math, "sqrt", lambda x: 1.0):
+        with mock.patch.object(spread, "t_quantile", lambda chance, freedom: spread.NORMAL), mock.patch.object(spread.math, "sqrt", lambda x: 1.0):
             self.assertLess(self.coverage(lambda rng: math.exp(rng.gauss(0, 0.05)), 3), 0.85)
 
     def test_equal_seeds_give_equal_intervals(self):
@@ -43,29 +44,125 @@ class Intervals(unittest.TestCase):
 
     def test_known_samples(self):
         e = spread.estimate([100.0, 110.0, 104.0])
-        wider = math.sqrt(3 / 2) * 4.3027 / 1.959964  # resampled medians of three reach from the lowest to the highest
+        wider = math.sqrt(3 / 2) * 4.302653 / 1.959964  # resampled medians of three reach from the lowest to the highest
         self.assertEqual((e.value, e.count), (104.0, 3))
-        self.assertAlmostEqual(e.low, 104 * (100 / 104) ** wider, 6)
-        self.assertAlmostEqual(e.high, 104 * (110 / 104) ** wider, 6)
+        self.assertAlmostEqual(e.low, 104 * (100 / 104) ** wider, 4)
+        self.assertAlmostEqual(e.high, 104 * (110 / 104) ** wider, 4)
         self.assertEqual(spread.estimate([5.0, 5.0, 5.0]), spread.Estimate(5.0, 5.0, 5.0, 3))
 
     def test_one_run_has_no_interval(self):
         self.assertEqual(spread.estimate([7.0]), spread.Estimate(7.0, None, None, 1))
-        self.assertFalse(spread.estimate([7.0]).differs_from(1.0))
         self.assertIsNone(spread.estimate([None, float("nan")]))
 
     def test_quantiles_of_student(self):
-        self.assertEqual([spread.student(f) for f in (1, 2, 20)], [12.7062, 4.3027, 2.086])
-        self.assertAlmostEqual(spread.student(30), 2.0423, 2)
-        self.assertAlmostEqual(spread.student(10**6), spread.NORMAL, 5)
+        for chance, freedom, wanted in ((0.05, 1, 12.7062), (0.05, 2, 4.3027), (0.05, 3, 3.1824), (0.05, 20, 2.0860), (0.01, 5, 4.0321),
+                                        (0.001, 10, 4.5869), (0.05, 10**4, 1.9602)):
+            self.assertAlmostEqual(spread.t_quantile(chance, freedom), wanted, 3)
+
+
+class Noise:
+    """Made-up comparisons: runs whose times and throughput scatter around truths, some of it common to a repeat, some to a run,
+    some to each measure."""
+    PARTS = ("forward", "backward", "wait", "comm_exposed", "host")
+    LEAN = {"normal": lambda rng: rng.gauss(0, 1), "skewed": lambda rng: rng.expovariate(1) - 1,
+            "flat": lambda rng: rng.uniform(-3**0.5, 3**0.5), "outliers": lambda rng: rng.gauss(0, 0.5 if rng.random() < 0.9 else 2.8)}
+
+    def __init__(self, seed, repeats, shape="normal", deviation=0.08):
+        self.rng, self.repeats, self.draw, self.deviation = random.Random(seed), repeats, self.LEAN[shape], deviation
+
+    def value(self, truth):
+        return truth * math.exp(self.deviation * self.draw(self.rng))
+
+    def groups(self, speeds):
+        """[[Run ..] ..] of these true tokens/s; all else is equal."""
+        out = [[] for _ in speeds]
+        for repeat in range(self.repeats):
+            common = math.exp(0.2 * self.rng.gauss(0, 1))
+            for place, (group, speed) in enumerate(zip(out, speeds)):
+                run = Run(f"{place}.r{repeat}", "nowhere")
+                run.label, run.repeat, run.losses = f"zero:{place}", repeat, ["3.0"]
+                time = {part: self.value(common) for part in self.PARTS} | {"total": 5.0}
+                run.summary = {"topology": f"zero:{place}", "seed": 1, "tokens_per_second": self.value(speed / common), "time": time,
+                               "totals": {"cpu_seconds": self.value(common), "pss_bytes": self.value(1e9)}}
+                group.append(run)
+        return out
+
+    def compared(self, speeds):
+        return sentences.compared(self.groups(speeds), None)
+
+
+def share(found):
+    found = list(found)
+    return sum(found) / len(found)
+
+
+class Claims(unittest.TestCase):
+    TRIES = 600
+    SLACK = 3 * math.sqrt(0.05 * 0.95 / TRIES)
+
+    def test_a_thing_compared_with_itself_differs_in_one_of_twenty_comparisons_at_most(self):
+        for shape in Noise.LEAN:
+            for repeats, sides in ((3, 2), (5, 2), (4, 4)):
+                noise = Noise(repeats, repeats, shape)
+                wrong = share(any(ratio.differs for *_, ratio in noise.compared([1000] * sides)) for _ in range(self.TRIES))
+                self.assertLessEqual(wrong, 0.05 + self.SLACK, (shape, repeats, sides))
+
+    def test_without_the_correction_it_would_in_more(self):
+        noise = Noise(3, 3)
+        wrong = share(any(r.chance < 0.05 for *_, r in noise.compared([1000, 1000])) for _ in range(self.TRIES))
+        self.assertGreater(wrong, 0.15)
+
+    def test_known_differences_are_found_and_alone(self):
+        noise = Noise(5, 5, deviation=0.02)
+        claimed = [[(words, round(ratio.value, 1)) for _, _, words, ratio in noise.compared([1000, 1300]) if ratio.differs] for _ in range(200)]
+        self.assertGreater(share(("tokens/s", 1.3) in found for found in claimed), 0.97)
+        self.assertLess(share(len(found) > 1 for found in claimed), 0.10)
+
+    def test_the_smallest_difference_that_is_told_is_seen_half_of_the_time(self):
+        for repeats, deviation in ((3, 0.08), (5, 0.08), (5, 0.01), (10, 0.03)):
+            told = claims.smallest(deviation * math.sqrt(2), repeats, 8)
+            noise = Noise(repeats, repeats, deviation=deviation)
+            seen = share(next(r.differs for _, _, words, r in noise.compared([1000, 1000 * math.exp(told)]) if words == "tokens/s")
+                         for _ in range(self.TRIES))
+            self.assertAlmostEqual(seen, 0.5, delta=0.07, msg=(repeats, deviation))
+
+    def test_three_repeats_of_runs_that_spread_over_8_percent(self):
+        self.assertEqual([claims.in_percent(claims.smallest(0.08 * math.sqrt(2), 3, m)) for m in (1, 8)], ["27%", "99%"])
+        self.assertEqual([claims.in_percent(effect) for effect in (math.log(1.02), math.log(3.44), 50)], ["2%", "3.4 times", "over 100 times"])
+
+    def test_spreads_of_one_measure_are_pooled(self):
+        def repeated(spread, count=3):
+            return claims.Ratio(1.0, count, 1.0, 1.0, spread, 1.0)
+        found = claims.unseen([("tokens/s", repeated(0.03)), ("tokens/s", repeated(0.04, 5)), ("host time", repeated(0.0)), ("alone", claims.Ratio(1.0, 1))])
+        pooled = math.sqrt((0.03**2 + 0.04**2) / 2)
+        self.assertEqual(found, [("tokens/s", claims.smallest(pooled, 3, 3), claims.smallest(pooled, 6, 3)), ("host time", claims.LEAST, claims.LEAST)])
+
+    def test_the_surest_must_hold_against_all_and_the_next_against_the_rest(self):
+        def ratio(chance, value=2.0):
+            return claims.Ratio(value, 3, 1.0, 3.0, 0.1, chance)
+        self.assertEqual([r.differs for r in claims.claim([ratio(0.024), ratio(0.016)])], [True, True])
+        self.assertEqual([r.differs for r in claims.claim([ratio(0.024), ratio(0.026)])], [True, True])
+        self.assertEqual([r.differs for r in claims.claim([ratio(0.026), ratio(0.027)])], [False, False])
+        self.assertEqual([r.differs for r in claims.claim([ratio(0.001, 1.019), ratio(0.001, 1.021), ratio(0.001, 0.99)])], [False, True, False])
+        self.assertEqual(claims.claim([claims.Ratio(2.0, 1)]), [claims.Ratio(2.0, 1)])
 
     def test_ratios_are_taken_within_a_repeat(self):
         slow = [0.5, 1.0, 2.0]  # what slowed a whole repeat slowed both
-        e = spread.ratio([(1.1 * s, s) for s in slow])
-        self.assertAlmostEqual(e.value, 1.1)
-        self.assertAlmostEqual(e.high - e.low, 0.0)
-        self.assertTrue(e.differs_from(1.0))
-        self.assertIsNone(spread.ratio([(0.0, 1.0), (None, 2.0)]))
+        found = claims.ratio([(1.1 * s, s) for s in slow])
+        self.assertAlmostEqual(found.value, 1.1)
+        self.assertAlmostEqual(found.high - found.low, 0.0)
+        self.assertLess(found.chance, 1e-6)
+        self.assertIsNone(claims.ratio([(0.0, 1.0), (None, 2.0)]))
+        self.assertEqual(claims.ratio([(3.0, 2.0)]), claims.Ratio(1.5, 1))
+
+    def test_a_known_sample(self):
+        found = claims.ratio([(1.0, 1.0), (1.2, 1.0), (1.1, 1.0)])
+        logs = [0.0, math.log(1.2), math.log(1.1)]
+        mean = sum(logs) / 3
+        spread_of = math.sqrt(sum((x - mean)**2 for x in logs) / 2)
+        self.assertAlmostEqual(found.value, math.exp(mean))
+        self.assertAlmostEqual(found.low, math.exp(mean - 4.3027 * spread_of / math.sqrt(3)), 4)
+        self.assertAlmostEqual(spread.t_quantile(found.chance, 2), mean / spread_of * math.sqrt(3), 6)
 
 
 def words_of(case, speeds, **summaries):
@@ -84,30 +181,61 @@ def words_of(case, speeds, **summaries):
 
 class Sentences(Case):
     def test_what_differs_is_said_with_its_interval_and_the_rest_is_noise(self):
-        groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [1085, 970, 1026], "zero:3": [1100, 800, 1000]})
-        first, second = sentences.in_words(groups, None)
+        groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [1085, 970, 1030], "zero:3": [1100, 800, 1000]})
+        first, second, third = sentences.in_words(groups, None)
         low, high = re.match(r"zero:2 reaches 1\.08 \((1\.0\d) to (1\.\d\d)\) times the tokens/s of ps:sync; "
                              r"nothing else differs beyond noise\.$", first).groups()
         self.assertTrue(1.0 < float(low) < 1.08 <= float(high), first)
-        self.assertIn("4 ratios, each with 3 repeats", second)
-        self.assertIn("0.2 miss by chance", second)
+        self.assertIn("4 ratios, each with 3 repeats, claimed together at 5% (Student's t on logarithms, Holm 1979), from 2% on", second)
+        found = sentences.compared(groups, None)
+        (_, now, twice), other = claims.unseen([(words, ratio) for _, _, words, ratio in found])
+        self.assertTrue(1.2 < math.exp(now) < 3 and now > 2 * twice, (now, twice))
+        self.assertIn(f"twice as many repeats): tokens/s {claims.in_percent(now)} ({claims.in_percent(twice)}), CPU seconds 2% (2%).", third)
+        self.assertEqual(other[1], claims.LEAST)
 
     def test_nothing_differs(self):
         groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [1010, 880, 949]})
-        self.assertEqual(sentences.in_words(groups, None)[0], "nothing differs beyond noise.")
+        self.assertEqual(sentences.in_words(groups, None)[0], "Nothing differs beyond noise.")
 
     def test_two_sides_are_compared_in_their_parts_as_well(self):
         slow = {"forward": 0.9, "backward": 1.0, "comm_exposed": 0.1, "wait": 0.05, "host": 0.15, "total": 2.4}
         groups = words_of(self, {"ps:sync": [1000, 900], "zero:2": [1000, 900]}, zero2={"time": slow})
-        first, second = sentences.in_words(groups, None)
+        first, second, _ = sentences.in_words(groups, None)
         self.assertIn("zero:2 takes 1.80 (1.80 to 1.80) times the forward time of ps:sync", first)
         for words in ("tokens/s", "CPU seconds", "backward time", "time waiting for peers", "exposed communication", "host time"):
             self.assertIn(words, second)
 
+    def test_a_noisy_run_gives_no_sentence_about_times(self):
+        groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [2000, 1800, 190000]})
+        groups[1][2].load = {"others_share": 0.5}
+        first, noisy, second, _ = sentences.in_words(groups, None)
+        self.assertEqual(noisy, "Nothing is said of the times of noisy runs: zero:2 (1 of 3 runs).")
+        self.assertIn("zero:2 reaches 2.00 (2.00 to 2.00) times the tokens/s of ps:sync", first)
+        self.assertIn("each with 2 or more repeats", second)  # memory is no time
+        groups[0][0].load = {"stolen_share": 0.5}
+        first, noisy, second, _ = sentences.in_words(groups, None)
+        self.assertIn("ps:sync (1 of 3 runs), zero:2 (1 of 3 runs)", noisy)
+        self.assertEqual([first, second.split(";")[0]], ["Nothing differs beyond noise in resident memory of the job.",
+                                                          "Compared: resident memory of the job"])
+        # The report's sentence on speed does not pass for one on speed where no time was looked at.
+        self.assertEqual(findings.of_speed(groups, None), f"{first} {noisy}")
+        for run in groups[0]:
+            run.load = {"stolen_share": 0.5}
+        self.assertNotIn("tokens/s", " ".join(sentences.in_words(groups, None)))
+
+    def test_one_noisy_run_each_says_nothing(self):
+        groups = words_of(self, {"ps:sync": [1000], "zero:2": [1100], "zero:3": [1200]})
+        groups[1][0].load = {"others_share": 0.5}
+        noisy, said = sentences.in_words(groups, None)
+        self.assertEqual(noisy, "Nothing is said of the times of noisy runs: zero:2.")
+        self.assertRegex(said, r"^zero:3 reaches 1\.20 times the tokens/s of ps:sync\. One quiet run each: ")
+        groups[0][0].load = {"others_share": 0.5}
+        self.assertEqual(sentences.in_words(groups, None), ["Nothing is said of the times of noisy runs: ps:sync, zero:2."])
+
     def test_one_run_each_proves_nothing(self):
         said = sentences.in_words(words_of(self, {"ps:sync": [1000], "zero:2": [1100]}), None)
         self.assertEqual(len(said), 1)
-        self.assertRegex(said[0], r"^zero:2 reaches 1\.10 times the tokens/s of ps:sync\. One run each: .*no interval")
+        self.assertRegex(said[0], r"^zero:2 reaches 1\.10 times the tokens/s of ps:sync\. One run each: .*nothing is claimed")
         self.assertEqual(sentences.in_words(words_of(self, {"ps:sync": [1000]}), None), [])
 
     def test_everything_is_compared_with_the_first_star_or_ring_on_its_medium(self):
@@ -273,7 +401,7 @@ class Together(Case):
             for seed in (1, 2):
                 for repeat in (1, 2):
                     names.append(make_run(self.at(f"{topology.replace(':', '-')}-seed={seed}.r{repeat}"), topology, seed=seed))
-        groups = compare.read_runs(Namespace(runs=names))
+        groups, _ = compare.read_runs(Namespace(runs=names))
         self.assertEqual([[(r.seed, r.repeat) for r in g] for g in groups], [[(1, 0), (1, 1), (2, 0), (2, 1)]] * 2)
         self.assertEqual([g[0].label for g in groups], ["ps:sync", "zero:2"])
         self.assertEqual(likeness.unlike(groups), {})
@@ -281,7 +409,7 @@ class Together(Case):
 
     def test_other_names_stand_alone(self):
         names = [make_run(self.at(n), "zero:2") for n in ("lab-1", "lab-2")]
-        groups = compare.read_runs(Namespace(runs=names))
+        groups, _ = compare.read_runs(Namespace(runs=names))
         self.assertEqual([[r.label for r in g] for g in groups], [["zero:2 (lab-1)"], ["zero:2 (lab-2)"]])
 
 

@@ -55,6 +55,27 @@ class Words(unittest.TestCase):
         self.assertEqual(formula.seconds("zero:1", m, 4, 0, b), 150)
         self.assertEqual(formula.seconds("zero:3", m, 4, 0, b), 225)
 
+    def test_the_formula_knows_nothing_of_the_programs_bytes(self):
+        for topology, servers, dtype, wanted in (("zero:1", 0, "bf16", 2 * 0.75 * 2000), ("zero:3", 0, "fp32", 3 * 0.75 * 4000),
+                                                 ("ps:sync", 2, "fp16", 4 / 2 * 2000)):
+            with tempfile.TemporaryDirectory() as run:
+                for name, found in (("summary.json", {"topology": topology, "params": 1000, "dtype": dtype, "workers": 4, "servers": servers,
+                                                      "wire": [{"role": "worker", "rank": 0, "predicted_sent": 77, "sent_per_step": 78}]}),
+                                    ("config.json", {"gradient_clipping": 0}), ("netlab.json", {"bits_per_second": 80}), ("metrics.jsonl", {"seconds": 9})):
+                    with open(os.path.join(run, name), "w", encoding="utf-8") as f:
+                        json.dump(found, f)
+                self.assertEqual(formula.Measured(run).formula(), wanted / 10)
+
+    def test_payload_of_the_whole_run(self):
+        """Steps since it went on; of ps:async each worker's own, and the job's on a server."""
+        wire = [{"role": role, "rank": rank, "sent_per_step": 100, "received_per_step": 10} for role, rank in
+                (("worker", 0), ("worker", 1), ("server", 0))]
+        for more, wanted in (({}, [800, 800, 800]), ({"resumed_from": 6}, [200, 200, 200]), ({"batches": [5, 11]}, [500, 1100, 800])):
+            run = formula.Measured.__new__(formula.Measured)
+            run.summary = {"servers": 1, "steps": 8, "wire": wire, **more}
+            run.lab = {"links": {host: {"sent_bytes": 1, "received_bytes": 1} for host in ("w0", "w1", "s0")}}
+            self.assertEqual([sent for _, sent, *_ in run.links()], wanted)
+
     def test_only_root(self):
         with self.assertRaisesRegex(lab.LabError, "only root.*sudo"):
             lab.check_possible(uid=NOBODY)
@@ -100,7 +121,7 @@ class Box(unittest.TestCase):
         for host, sent, received, link_sent, link_received in run.links():
             self.assertGreater(link_sent, sent, host)
             self.assertGreater(link_received, received, host)
-            self.assertLess(link_sent, sent * 1.1 + 3 * run.padded(), host)
+            self.assertLess(link_sent, sent * 1.1 + 3 * run.weights(), host)
         self.assertEqual((run.summary["medium"], run.summary["machine"]["host"]), ("tcp", os.uname().nodename))
         return run
 
@@ -196,7 +217,7 @@ class Box(unittest.TestCase):
         p = subprocess.run([sys.executable, COMPARE, "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth", "40Mbit",
                             "--repeat", "1", "--workers", "2", "--steps", "2", "--model", "model.json", "--seq", "8", "--batch", "1",
                             "--dtype", "bf16", "--set", "data.tokenizer=byte", "--set", "eval_batches=0", "--assert-equal",
-                            "--out", "cmp"], cwd=self.dir, capture_output=True, text=True, check=False)
+                            "--full", "--out", "cmp"], cwd=self.dir, capture_output=True, text=True, check=False)
         self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
         self.assertIn("links of 40 Mbit/s", p.stdout)
 

@@ -164,6 +164,8 @@ static void test_dtype(void **state) {
          DT_F32, "nothing to act on here|aio (queue_depth)|zero_optimization.offload_optimizer (ratio)"},
         {"{\"topology\": \"ps:sync\", \"parameter_server\": {\"compression\": \"int8\", \"compression_share\": 0.5}}",
          DT_F32, "nothing to act on here|parameter_server (compression_share)"},
+        {"{\"tensorboard\": {\"output_path\": \"curves\"}, \"csv_monitor\": {\"output_path\": \"curves\"}}",
+         DT_F32, "nothing to act on here|tensorboard (output_path)|csv_monitor (output_path)"},
         {"{\"fp16\": {\"enabled\": false}}", DT_F32, NULL},
         {"{\"dtype\": \"fp16\"}", DT_F16, NULL},
         {"{\"dtype\": \"fp16\", \"fp16\": {\"enabled\": \"auto\"}}", DT_F16,
@@ -254,6 +256,11 @@ static void test_unknown_keys(void **state) {
                  "unknown key optimizer.params.wieght_decay; |unknown key zero_optimization.stge; |"
                  "unknown key weight_decay is ignored|unknown key qqqqqqqq is ignored",
                  "misspelt");
+    c = accept("{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}");
+    assert_words(said,
+                 "unknown key optimizer.params.learning_rate is ignored; the nearest known name is lr\n",
+                 "in full");
+    config_destroy(&c);
     // Of what is ignored under its own name a misspelt one is, too; and the file may ask for it.
     const char *const fine[] = {"{\"wall_clock_breakdwn\": true}", "{\"flops_profilr\": {\"enabled\": true}}",
                                 "{\"modelling\": 1, \"dates\": 2, \"fp8\": {\"enabled\": true}}",
@@ -270,6 +277,9 @@ static void test_unknown_keys(void **state) {
     const struct config_override o[] = {{"optimizer.params.lrr", "1", NULL}};
     assert_null(load("{}", o, 1));
     assert_words(error_last(), "--set: unknown key optimizer.params.lrr|nearest known name is lr", "--set");
+    const struct config_override in_no_section[] = {{"compression.codec", "onebit", NULL}};
+    assert_null(load("{}", in_no_section, 1));
+    assert_words(error_last(), "--set: unknown key compression|nearest known name is", "--set of a section");
 }
 
 // What ranks talk through is a ring's matter: written for rings, and a flag that does nothing is said so.
@@ -294,6 +304,24 @@ static void test_collectives(void **state) {
     config_destroy(&c);
     c = accept("{\"topology\": \"zero:0\"}");
     assert_int_equal(c->collective, RING_AUTO);
+    config_destroy(&c);
+}
+
+// A file is shared; what the command line says for this run, and the run has no use for, is told.
+static void test_idle_flags(void **state) {
+    (void)state;
+    static const struct config_override o[] = {{"parameter_server.threads", "2", NULL},
+                                               {"parameter_server.deadline_ms", "9000", NULL},
+                                               {"fp16.loss_scale", "1024", NULL}};
+    struct config *c = load("{\"topology\": \"zero:2\"}", o, COUNT(o));
+    assert_words(said, "--set: nothing to act on here: fp16 (loss_scale), parameter_server (threads)\n", "");
+    config_destroy(&c);
+    c = load("{\"topology\": \"ps:sync\", \"dtype\": \"fp16\"}", o, COUNT(o));
+    assert_string_equal(said, "");
+    config_destroy(&c);
+    c = accept(
+        "{\"topology\": \"zero:2\", \"parameter_server\": {\"threads\": 2}, \"fp16\": {\"loss_scale\": 1024}}");
+    assert_string_equal(said, "");
     config_destroy(&c);
 }
 
@@ -414,8 +442,8 @@ int main(void) {
         cmocka_unit_test(test_topologies),         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_topology_and_stage), cmocka_unit_test(test_dtype),
         cmocka_unit_test(test_wrong_types),        cmocka_unit_test(test_unknown_keys),
-        cmocka_unit_test(test_collectives),        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_cuda_section),
+        cmocka_unit_test(test_collectives),        cmocka_unit_test(test_idle_flags),
+        cmocka_unit_test(test_overrides),          cmocka_unit_test(test_cuda_section),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,6 +222,7 @@ static void test_round_trip_random(void **state) {
         {"trace", "bool"},
         {"json", "bool"},
         {"quiet", "bool"},
+        {"full", "bool"},
         {"threads", "int"},
         {"workers", "int"},
         {"train_micro_batch_size_per_gpu", "int"},

@@ -3,6 +3,8 @@
 what nobody gave; all that is wrong with its files at once; what many ranks on few cores cost."""
 import json
 import os
+import re
+import shlex
 import subprocess
 import tempfile
 import unittest
@@ -54,6 +56,12 @@ class Told(unittest.TestCase):
             for line in quiet:
                 self.assertTrue(line.startswith("starring: warning: "), (run, line))
 
+    def test_no_file_commands_the_terminal(self):
+        """A stranger's file names things in its own words: none that a terminal obeys."""
+        self.write("evil.json", json.dumps({"\x1b[31mred\x07\x9b2J\x7f, and naïve": 1}, ensure_ascii=False).replace("\x7f", "\\u007f"))
+        lines = self.said("-c", "evil.json", "--model", "drops.json", "--topology", "local")
+        self.assertTrue([line for line in lines if "unknown key ?[31mred???2J?, and naïve is ignored" in line], lines)
+
     def test_ranks_of_another_mpirun(self):
         mpirun = ["mpirun", "--oversubscribe", "-n", "2", *TRAIN]
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -74,6 +82,13 @@ class Told(unittest.TestCase):
         self.assertEqual(lines, ["starring: some.json names no optimizer: AdamW with lr 0.01 is taken, where DeepSpeed takes the "
                                  "program's own", "starring: gradient_clipping is not given: 1 is taken, DeepSpeed's default (0: none)"])
 
+    def test_flags_that_take_away_what_another_asks_for(self):
+        for flags in (["--quiet", "--full"], ["--save-on-interrupt", "--no-weights"], ["--dry-run", "--print-config"]):
+            lines = self.said("--topology", "local", *flags, status=2)
+            self.assertEqual(len(lines), 1, lines)
+            for word in (*flags, "give one of them"):
+                self.assertIn(word, lines[0])
+
     def test_all_that_is_wrong_at_once(self):
         self.write("file", "")
         for run in (["--topology", "local"], ["--topology", "ps:sync", "--workers", "2"],
@@ -85,6 +100,29 @@ class Told(unittest.TestCase):
             self.assertEqual(len(lines), 5, lines)
         lines = self.said("--model", "model.json", "--data", "no-data", "--out", "file/below", "--quiet", status=2)
         self.assertEqual(len(lines), 2, lines)
+
+    @unittest.skipUnless(os.geteuid() == 0, "root alone can be somebody else")
+    def test_a_folder_that_may_not_be_read_is_not_called_empty(self):
+        os.chmod(self.folder, 0o755)
+        os.mkdir(os.path.join(self.folder, "closed"), 0o700)
+        for words in (["summary", "closed"], ["evaluate", "closed"], ["generate", "--model", "closed", "--prompt", "x"],
+                      [*TRAIN[1:], "--model", "model.json", "--topology", "local", "--resume", "closed"]):
+            try:
+                p = subprocess.run([PROGRAM, *words], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+                                   user=65534, group=65534, extra_groups=[])
+            except PermissionError:
+                self.skipTest("another user does not reach the program")
+            self.assertEqual(p.returncode, 2, p.stderr)
+            self.assertRegex(p.stderr, r"^starring: error: (\S+ )?closed: Permission denied\n$|--resume: closed: Permission denied\n$")
+        p = subprocess.run([PROGRAM, "evaluate", "none"], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        self.assertEqual((p.returncode, p.stderr), (2, "starring: error: evaluate none: No such file or directory\n"))
+
+    def test_the_last_line_can_be_typed(self):
+        out = "my runs/100%s of mine"
+        p = subprocess.run([*TRAIN, "--model", "model.json", "--topology", "local", "--out", out], cwd=self.folder, capture_output=True,
+                           text=True, timeout=LIMIT_S, check=True)
+        files, typed = re.fullmatch(r"files +(.*)   \(every figure: (.*)\)", p.stdout.splitlines()[-1]).groups()
+        self.assertEqual((files, shlex.split(typed)), (out, [PROGRAM, "summary", out]))
 
     def test_what_many_ranks_cost(self):
         cores = os.cpu_count()

@@ -36,9 +36,11 @@ struct rank_thread {
 static void *rank_main(void *arg) {
     struct rank_thread *t = arg;
     error_quiet(1);
-    dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &t->dev);
+    dev_open(backend_find("cpu", &(const char *){NULL}),
+             &(struct device_options){.threads = 1, .watch_host = true}, &t->dev);
     for (int i = 0; i < 2; i++) {
-        struct collective_options o = {.control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s};
+        struct collective_options o = {
+            .control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s, .dev = t->dev};
         t->s[i] = stream_create(t->dev, "comm");
         t->c[i] = collective_threads_kind.create(t->hub, t->rank, i, &o);
     }
@@ -231,6 +233,76 @@ static void test_a_missing_rank_is_named_by_the_deadline(void **state) {
     assert_mentions(t[2].error, "rank 0 did not come");
 }
 
+// Rank 1 stands beside its device for three deadlines, in a file as it were, and then hangs: it waits for an exchange with
+// rank 2 that rank 2 is not in. The first is waited for, the second is not.
+static int body_beside(struct rank_thread *t) {
+    float x = 1, y = 0;
+    if (t->rank == 1) usleep(3000000);
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    if (stream_sync(t->s[0]) || y != 3) return -2;
+    double start = now_seconds();
+    if (t->rank == 1) collective_recv(t->c[1], t->s[1], &x, 1, DT_F32, 2);
+    if (t->rank == 1 && stream_sync(t->s[1]) == 0) return -3;
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    int rc = stream_sync(t->s[0]);
+    return now_seconds() - start > 2.5 ? -4 : rc;
+}
+
+static void test_who_is_beside_its_device_is_waited_for(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 1, body_beside);
+    for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, -1);
+    assert_mentions(t[0].error, "did not come within 1 s");
+}
+
+// A receiver waits for its sender likewise.
+static int body_beside_mail(struct rank_thread *t) {
+    float x = (float)t->rank;
+    if (t->rank == 1) usleep(3000000);
+    if (t->rank == 1) collective_send(t->c[0], t->s[0], &x, 1, DT_F32, 0);
+    if (t->rank == 0) collective_recv(t->c[0], t->s[0], &x, 1, DT_F32, 1);
+    return stream_sync(t->s[0]) == 0 && x == 1 ? 0 : -1;
+}
+
+static void test_a_sender_beside_its_device_is_waited_for(void **state) {
+    (void)state;
+    struct rank_thread t[2];
+    run_ranks(t, 2, 1, body_beside_mail);
+    for (int i = 0; i < 2; i++) assert_int_equal(t[i].rc, 0);
+}
+
+// On its way to its first collective a rank reads files, too. Who ends without one is missing.
+static int work_late(void *ctx, struct threads_hub *hub, int rank) {
+    struct rank_thread *t = (struct rank_thread *)ctx + rank;
+    struct collective_options o = {.deadline_s = 1};
+    float x = 1, y = 0;
+    error_quiet(1);
+    if (rank == 1) usleep(3000000);
+    if (rank == 1 && t->size == 1) return 0;
+    dev_open(backend_find("cpu", &(const char *){NULL}),
+             &(struct device_options){.threads = 1, .watch_host = true}, &o.dev);
+    struct stream *s = stream_create(o.dev, "comm");
+    struct collective *c = collective_threads_kind.create(hub, rank, 0, &o);
+    collective_all_reduce(c, s, &x, &y, 1, DT_F32);
+    int rc = stream_sync(s) == 0 && y == 2 ? 0 : (fail)("%s", collective_error(c));
+    stream_destroy(&s);
+    collective_destroy(&c);
+    dev_close(&o.dev);
+    return rc;
+}
+
+static void test_who_is_on_the_way_is_waited_for(void **state) {
+    (void)state;
+    struct rank_thread t[2] = {{.rank = 0}};
+    assert_int_equal(threads_hub_run(2, "--workers", work_late, t), 0);
+    error_quiet(1);
+    t[1].size = 1;
+    assert_int_equal(threads_hub_run(2, "--workers", work_late, t), -1);
+    error_quiet(0);
+    assert_mentions(error_last(), "rank 1 did not come within 1 s");
+}
+
 // Rank 1 comes after 0.6 s that it sleeps in small pieces, so that it has not come when a process wakes that stood still.
 static int body_late(struct rank_thread *t) {
     float x = 1, y = 0;
@@ -370,6 +442,9 @@ int main(void) {
         cmocka_unit_test(test_many_in_flight_on_two_channels),
         cmocka_unit_test(test_differing_calls_are_named),
         cmocka_unit_test(test_a_missing_rank_is_named_by_the_deadline),
+        cmocka_unit_test(test_who_is_beside_its_device_is_waited_for),
+        cmocka_unit_test(test_a_sender_beside_its_device_is_waited_for),
+        cmocka_unit_test(test_who_is_on_the_way_is_waited_for),
         cmocka_unit_test(test_a_process_that_stood_still_goes_on),
         cmocka_unit_test(test_abort_ends_every_wait),
         cmocka_unit_test(test_sums_without_arithmetic_are_refused),

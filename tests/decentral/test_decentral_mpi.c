@@ -8,10 +8,12 @@
 #include <cmocka.h>
 // clang-format on
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "decentral/mpi/collective_mpi.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 #include "tests/decentral/collective_cases.h"
 #include "tests/decentral/time_cases.h"
 #include "tests/decentral/zero_cases.h"
@@ -28,6 +30,16 @@ const char *__tsan_default_suppressions(void) {
 }
 
 #define DONE "rank outcome as expected"
+
+// A world that was refused must not be finalized.
+int MPI_Finalize(void);
+int PMPI_Finalize(void);
+static bool refused_world;
+int MPI_Finalize(void) {
+    if (!refused_world) return PMPI_Finalize();
+    fprintf(stderr, "MPI_Finalize was called behind a refusal\n");
+    _exit(9);
+}
 
 // What a rank of a job has.
 struct mpi_rank {
@@ -150,7 +162,7 @@ static int job_no_staging_is_refused(struct mpi_rank *r) {
 static int job_missing(struct mpi_rank *r) {
     float x = 0, y[3];
     struct collective *c =
-        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 1 ? 30 : 1});
+        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 1 ? 30 : 1, .dev = r->dev});
     if (r->rank == 1) {
         collective_barrier(c, r->s);
         usleep(2000000);
@@ -223,6 +235,23 @@ static int job_slow(struct mpi_rank *r) {
     return rc;
 }
 
+// Rank 1 stands for several deadlines in a file, as it were: on its way to its device, and beside it.
+static int job_beside(struct mpi_rank *r) {
+    float x = r->rank == 1;
+    struct collective *c[2];
+    for (int i = 0; i < 2; i++) {
+        if (r->rank == 1) usleep(4000000);
+        c[i] = open_channel(r, i, (struct collective_options){.deadline_s = 1.5, .dev = r->dev});
+        if (!c[i]) return -1;
+    }
+    if (r->rank == 1) usleep(4000000);
+    collective_broadcast(c[1], r->s, &x, 1, DT_F32, 1);
+    int rc = stream_sync(r->s) || x != 1 ? -1 : 0;
+    if (rc) fprintf(stderr, "%s\n", collective_error(c[1]));
+    for (int i = 0; i < 2; i++) collective_destroy(&c[i]);
+    return rc;
+}
+
 // One that is stopped is an error that names it, though another computes on.
 static int job_stopped(struct mpi_rank *r) {
     double seconds = 20, start = now_seconds();
@@ -240,10 +269,27 @@ static int job_stopped(struct mpi_rank *r) {
     return strstr(why, "rank 1 did not come") ? 0 : -1;
 }
 
-// Nobody computes: calls that differ, each waiting for the other, end at the deadline.
+static atomic_int told;
+static void hear(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    atomic_store(&told, info->si_value.sival_int);
+}
+
+// This process is what it tells who is lost.
+static void be_supervisor(void) {
+    struct sigaction a = {.sa_sigaction = hear, .sa_flags = SA_SIGINFO};
+    char host[64] = "", value[128];
+    gethostname(host, sizeof host - 1);
+    snprintf(value, sizeof value, "%d:1:2:%s", (int)getpid(), host);
+    setenv("STARRING_SUPERVISOR", value, 1);
+    sigaction(STOP_RANK_DIED, &a, NULL);
+}
+
+// Nobody computes: calls that differ, each waiting for the other, end at the deadline, and all are restarted.
 static int job_differ(struct mpi_rank *r) {
     float x[3] = {0}, y[3];
     double start = now_seconds();
+    be_supervisor();
     struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 1.5, .dev = r->dev});
     if (r->rank == 1)
         collective_recv(c, r->s, x, 1, DT_F32, 2);
@@ -251,6 +297,8 @@ static int job_differ(struct mpi_rank *r) {
         collective_all_gather(c, r->s, x, y, 1, DT_F32);
     if (stream_sync(r->s) == 0 || now_seconds() - start > 6) return -1;
     const char *why = collective_error(c);
+    bool gave_up = !strstr(why, "aborted by rank");
+    if (gave_up && !(stop_value_number(atomic_load(&told)) & STOP_STUCK)) return -1;
     return strstr(why, "did not come within 1.5 s") && !strstr(why, "sign of life") ? 0 : -1;
 }
 
@@ -313,7 +361,22 @@ static const struct job {
     {"slow", job_slow, false, 3, false},
     {"stopped", job_stopped, true, 2, false},
     {"differ", job_differ, true, 3, false},
+    {"refused", NULL, true, 3, false},
+    {"beside", job_beside, false, 3, false},
 };
+
+// Their starter takes the ranks of one host for several hosts'.
+static int run_refused(void) {
+    struct mpi_medium m = {.medium = MEDIUM_SHM, .ranks_here = 1, .ranks = 3};
+    struct mpi_world *w;
+    int rank, size;
+    refused_world = true;
+    if (mpi_world_open(&w, &m, &rank, &size) == 0) return 1;
+    if (strstr(error_last(), "but what started them takes them for 3 hosts'")) printf("a rank: " DONE "\n");
+    fflush(stdout);
+    usleep(300000);  // for the others to speak
+    return 3;
+}
 
 // A failed rank leaves through _exit, as its world cannot be finalized; late enough for the others to speak
 // before mpirun ends them.
@@ -323,9 +386,11 @@ static int run_as_rank(const char *name) {
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
         if (strcmp(jobs[i].name, name) == 0) job = &jobs[i];
     error_quiet(1);
+    if (!strcmp(name, "refused")) return run_refused();
     if (!job || mpi_world_open(&r.world, &(struct mpi_medium){0}, &r.rank, &r.size) != 0) return 1;
-    if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &r.dev))
-        return 1;
+    bool sleeps = !strcmp(name, "missing");  // beside its device, and is missed all the same
+    struct device_options o = {.threads = 1, .watch_host = !sleeps};
+    if (dev_open(backend_find("cpu", &(const char *){NULL}), &o, &r.dev)) return 1;
     r.s = stream_create(r.dev, "comm");
     int rc = job->run(&r);
     if (rc == 0) printf("%d: " DONE "\n", r.rank);

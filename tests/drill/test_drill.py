@@ -33,6 +33,16 @@ class Short(unittest.TestCase):
         self.assertTrue(any(e["to_next_s"] is not None for e in hit), p.stdout)
 
 
+    def test_beside_a_load(self):
+        """Nobody is killed, and the table says so."""
+        with tempfile.TemporaryDirectory() as d:
+            p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--runs", "2", "--load", "3", "--deadline", "20", "--job", "ps:sync",
+                                "--out", os.path.join(d, "runs")], capture_output=True, text=True, timeout=600, check=False)
+        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        self.assertIn("[1] ps:sync: nobody, no moment, nobody: well", p.stdout)
+        self.assertRegex(p.stdout, r"\| ps:sync \| nobody +\| no moment +\| +2 \| +0 \| +0 \|")
+
+
 class Program:
     """A program that does to its run directory what a test wants of it."""
 
@@ -49,9 +59,9 @@ class Program:
 class Sees(unittest.TestCase):
     """Each with a program that breaks one promise."""
 
-    def verdict(self, body):
+    def verdict(self, body, how="killed"):
         job = jobs.Job("local", ["--topology", "local"], ["run"], reference={"weights_hash": "right"})
-        result = exercise.Result(0, job.name, ["run"], "start", "killed")
+        result = exercise.Result(0, job.name, ["run"], "start", how)
         with tempfile.TemporaryDirectory() as d, mock.patch.object(exercise, "SETTLE_S", 0.3), mock.patch.object(jobs, "LIMIT_S", 3):
             program = Program(d, body)
             done = exercise.Exercise(program.path, "none", job, result, os.path.join(d, "0000")).run(random.Random(1))
@@ -68,6 +78,11 @@ class Sees(unittest.TestCase):
 
     def test_no_summary(self):
         self.assertIn("0 steps instead of", self.verdict("pass\n"))
+
+    def test_restart_without_a_death(self):
+        body = "open(out + '/lives.jsonl', 'w').write('{}\\n' * %d)\n" + f"end({jobs.STEPS}, 'right')\n"
+        self.assertEqual(self.verdict(body % 1, exercise.NOBODY), "")
+        self.assertIn("1 restarts were taken, and nobody had died", self.verdict(body % 2, exercise.NOBODY))
 
     def test_failed_run(self):
         self.assertIn("exit status 1", self.verdict("sys.exit(1)\n"))

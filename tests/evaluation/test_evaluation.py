@@ -106,10 +106,9 @@ class Evaluation(unittest.TestCase):
     def test_the_last_weights_are_there_when_the_slowest_worker_has_ended(self):
         self.train("late", "--quiet", "--topology", "ps:async", "--straggle", "1:8", "--eval-every", "4", steps="12")
         s, evals = self.summary("late"), self.lines("late", "evals.jsonl")
-        fast, slow = (t["total"] for t in s["time_per_rank"])
-        self.assertLess(fast, 0.8 * slow)
+        self.assertEqual(sum(s["batches"]), 24)
+        self.assertEqual(s["samples_applied"], 48)
         self.assertEqual(evals[-1]["samples"], s["samples_applied"])
-        self.assertGreaterEqual(evals[-1]["seconds"], 0.9 * slow)  # the clocks of two processes, of a run of 0.15 s
 
     def test_by_seconds(self):
         for topology in ("zero:1", "ps:sync", "ps:async"):

@@ -2,8 +2,19 @@
 // last bit, and nobody stopped for them.
 #include <dirent.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tests/ps/test_ps_star.h"
+
+// The disk of this test stands still for so long at its first write.
+static _Atomic int stands_ms;
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
+    int ms = atomic_exchange(&stands_ms, 0);
+    if (ms) usleep((useconds_t)ms * 1000);
+    return syscall(SYS_pwrite64, fd, data, bytes, at);
+}
 
 static char *make_dir(void) {
     char *dir = xstrdup("/tmp/starring-collected-XXXXXX");
@@ -41,11 +52,12 @@ static struct snapshot_file *open_step(const char *dir, const struct toy_case *t
     return f;
 }
 
-static void sync_snapshots(struct toy_case t) {
+static void sync_snapshots(struct toy_case t, int64_t deadline_ms) {
     char *dir = make_dir();
     t.snapshots = dir;
     t.every = 1;
     struct job *j = job_create(&t);
+    if (deadline_ms) j->c.ps.deadline_ms = deadline_ms;
     struct toy_ref ref = toy_ref_start(&t, j->l);
     job_run(j, NULL, t.workers);
     check_all_done(j);
@@ -74,8 +86,21 @@ static void every_step_of_synchronous_workers(void **state) {
         t.servers = 1 + i % 2;
         t.overflow_step = i == 3 ? 2 : -1;  // the snapshot after a skipped step is the one before again
         t.far = i == 2;
-        sync_snapshots(t);
+        sync_snapshots(t, 0);
     }
+}
+
+// Each of many keys comes while the disk stands still for longer than the deadline: nobody is lost, the bits are the plain
+// trainer's, and the next snapshot waits.
+static void a_disk_that_stands_still(void **state) {
+    (void)state;
+    struct toy_case t = base_case();
+    t.rows = 6000;  // more keys than a stream has places
+    t.partition_bytes = 1;
+    t.steps = 4;
+    atomic_store(&stands_ms, 3000);
+    sync_snapshots(t, 1000);
+    assert_int_equal(atomic_load(&stands_ms), 0);
 }
 
 // Versions pass while a snapshot is collected: some are left out, and what is there says which version it is of.
@@ -148,6 +173,7 @@ static void asked_for_ahead_of_time(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_step_of_synchronous_workers),
+        cmocka_unit_test(a_disk_that_stands_still),
         cmocka_unit_test(versions_that_pass_quickly),
         cmocka_unit_test(asked_for_ahead_of_time),
     };

@@ -178,7 +178,7 @@ static void the_next_update_waits_for_the_file(void **state) {
     struct snapshots *s =
         snapshots_create(&(struct snapshots_options){.config = &c, .dir = r->dir, .topology = &b.t});
     assert_non_null(s);
-    snapshots_begin(s);
+    snapshots_begin(s, 0);
     snapshots_step(s, &taken, false);  // after its last step a run has other ways
     struct snapshot_info first = {.step = 1, .samples = 4, .updates = 1};
     snapshots_step(s, &first, false);

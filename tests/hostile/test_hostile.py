@@ -256,6 +256,8 @@ class Hostile(unittest.TestCase):
     def test_ring(self):
         if not shutil.which("mpirun"):
             self.skipTest("no mpirun")
+        if nobody() is None:
+            self.skipTest("not root: the attacker would be this user, whom mpirun's ports let in, and its bytes can crash Open MPI's PMIx")
         self.attacked(*RING)
 
     def test_who_is_let_in_does_harm(self):

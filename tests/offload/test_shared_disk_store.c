@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -343,12 +344,83 @@ static int child_without_uring(const struct room *r) {
     return disk_store_create(&s, &o) == -1 ? 0 : 6;
 }
 
+// The thread sanitizer follows no threads of a process that was forked beside others.
+#ifdef __SANITIZE_THREAD__
+#define NO_THREADS_AFTER_FORK() skip()
+#else
+#define NO_THREADS_AFTER_FORK() (void)0
+#endif
+
 static void test_without_io_uring(void **state) {
     const struct room *r = *state;
     int status;
+    NO_THREADS_AFTER_FORK();
     pid_t child = fork();
     assert_true(child >= 0);
     if (!child) _exit(child_without_uring(r));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+// ---------------------------------------------------------------- a kernel that takes no more
+#define PIECE DISK_ALIGN
+
+// A pipe stands for the disk. Three reads are under way when the kernel begins to forbid io_uring_enter: the first one ends
+// then, the others a while later.
+struct late {
+    int to;
+    _Atomic int refused;  // seccomp has no say here
+};
+
+static void *forbid_and_answer(void *arg) {
+    struct late *l = arg;
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_enter, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    static char answer[2 * PIECE] = {1};
+    usleep(200000);
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)) l->refused = 1;
+    if (write(l->to, answer, PIECE) != PIECE) _exit(4);
+    usleep(300000);
+    answer[0] = answer[PIECE] = 2;
+    if (write(l->to, answer, 2 * PIECE) != 2 * PIECE) _exit(5);
+    return NULL;
+}
+
+static int child_with_less_and_less(const struct room *r) {
+    struct disk_store *s = store_of(r, DISK_ENGINE_URING, PIECE, 3);
+    int ends[2];
+    pthread_t thread;
+    error_quiet(QUIET_ALL);
+    if (pipe2(ends, O_CLOEXEC) || dup2(ends[0], descriptor(r)) < 0) return 1;
+    struct late l = {.to = ends[1]};
+    if (pthread_create(&thread, NULL, forbid_and_answer, &l)) return 2;
+    int rc = disk_store_load(s, r->memory, (struct disk_range){0, 8 * PIECE, "unit 1"});
+    memset(r->memory, 7, 8 * PIECE);  // it is the caller's again
+    pthread_join(thread, NULL);
+    usleep(100000);
+    if (l.refused) return 77;
+    if (rc != -1 || !strstr(error_last(), "Operation not permitted")) return 3;
+    for (size_t i = 0; i < 8 * PIECE; i++)
+        if (r->memory[i] != 7) return 6;
+    return 0;
+}
+
+// What fails returns when nothing is under way any more.
+static void test_nothing_comes_behind_an_error(void **state) {
+    const struct room *r = *state;
+    int status;
+    NO_THREADS_AFTER_FORK();
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) _exit(child_with_less_and_less(r));
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) == 77) skip();
@@ -365,6 +437,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_full_disk_is_found_first, make, clear),
         cmocka_unit_test_setup_teardown(test_trouble, make, clear),
         cmocka_unit_test_setup_teardown(test_without_io_uring, make, clear),
+        cmocka_unit_test_setup_teardown(test_nothing_comes_behind_an_error, make, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,9 +172,19 @@ static void check_moment(struct sim *s, const struct sim_worker *x, int64_t ns, 
         if (c->worst_ns > off_ns) off_ns = c->worst_ns;
     }
     int64_t off = ns - ahead_ns - expected_ns;
-    if (llabs(off) > 2 * off_ns + (s->skew != 0 ? 2 : 0))
+    if (llabs(off) > 2 * off_ns + PS_MOMENT_RANKS + (s->skew != 0 ? 2 : 0))
         fail_msg("worker %d, step %lld: a moment is off by %lld ns", x->end.index, (long long)x->step,
                  (long long)off);
+}
+
+// The moment names the worker that came last, where one did.
+static void check_who(int64_t ns, const int64_t *handed, int workers) {
+    int last = 0;
+    for (int w = 1; w < workers; w++)
+        if (handed[w] > handed[last]) last = w;
+    for (int w = 0; w < workers; w++)
+        if (w != last && handed[last] - handed[w] <= PS_MOMENT_RANKS) return;
+    assert_int_equal(ps_moment_rank(ns), last);
 }
 
 // What x's last step needed of others, whatever was repeated, lost or overtaken on the way.
@@ -192,6 +202,7 @@ static void check_moments(struct sim *s, struct sim_worker *x) {
         assert_int_equal(t->step, step);
         check_moment(s, x, t->ready_ns, own_ns);
         check_moment(s, x, t->landed_peers_ns, alone ? own_ns : round ? all_ns : unit_ns);
+        if (s->skew == 0 && !alone && !round) check_who(t->landed_peers_ns, handed, s->t.workers);
         // Weights that came before it, and prove that the push had come, stand for an acknowledgement.
         if (s->drop_percent == 0 && s->in_order)
             check_moment(s, x, t->acknowledged_peers_ns, alone ? own_ns : earlier_ns);

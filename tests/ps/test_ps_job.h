@@ -39,6 +39,7 @@ struct toy_worker_result {
     int rc, rank;
     void *weights[TOY_UNITS];
     struct step_stats last;
+    int64_t steps, sample;  // of its own; the last one's
     struct topology_memory memory;
     struct mem_usage usage;
     uint64_t sent, received, predicted_sent, predicted_received;
@@ -141,12 +142,16 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     if (c->snapshots && t->rank == 0)
         r->snapshots = snapshots_create(
             &(struct snapshots_options){.config = config, .dir = c->snapshots, .topology = t});
-    snapshots_begin(r->snapshots);
-    for (int64_t step = t->start.step; step < c->steps && !r->last.stop; step++) {
+    snapshots_begin(r->snapshots, 0);
+    int more = 1;
+    for (int64_t step = t->start.step; !r->last.stop; step++) {
+        if ((more = t->shares ? topology_take(t, step) : step < c->steps) <= 0) break;
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         timeline_step(t->timeline, step);
         if (toy_pass(c, t, r->compute, step)) return -1;
         int64_t sample = toy_sample(c, t, step);
+        r->steps++;
+        r->sample = sample;
         double loss = toy_loss(c, (int)(sample % c->workers), sample / c->workers);
         int64_t samples = t->mean_per_worker || t->deals ? t->samples : updates * config->train_batch;
         float lr = schedule_lr(&c->schedule, TOY_LR, schedule_steps(samples, config->train_batch));
@@ -168,6 +173,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
         struct snapshot_info now = {step + 1, updates * config->train_batch, updates, 1};
         snapshots_step(r->snapshots, &now, r->last.snapshot);
     }
+    if (more < 0) return -1;
     r->sums[0] = t->rank + 1;
     r->sums[1] = 0.125;
     if (topology_sum(t, r->sums, 2) || (c->look && toy_evaluate(t, r->looks, &r->torn))) return -1;
@@ -230,6 +236,8 @@ static inline void toy_worker_run(const struct toy_worker_options *o, struct toy
         if (r->rc) topology_abort(t, error_last());
         if (!r->rc) toy_check_times(tl, r);
         if (!r->rc) toy_collect(o->t, t, r);
+        if (r->snapshots)
+            snapshots_predict(o->role.config, o->role.layout, r->rank, o->t->far, r->memory.predicted_bytes);
         topology_destroy(&t);
         timeline_destroy(&tl);
         snapshots_destroy(&r->snapshots);

@@ -1,5 +1,6 @@
 // The star over real sockets, roles as threads: the same bits as the plain trainer, predicted bytes
 // equal counted ones, and logins that must be refused.
+#include "ps/medium.h"
 #include "test_ps_star.h"
 
 static void test_sync_bits(void **state) {
@@ -59,12 +60,13 @@ static void test_async(void **state) {
 }
 
 #define STEPS 12
-static _Atomic int fast_steps;
+static _Atomic int fast_steps, slow_steps;
 
-// Worker 1 takes its third step when worker 0 has done all of its own.
+// Worker 1 does its third step when worker 0 has done half of the budget, and worker 0 the other half behind worker 1's fourth.
 static int slow_worker_waits(void *ctx, int rank, int64_t step) {
     (void)ctx;
-    if (rank == 0) atomic_store(&fast_steps, (int)step);
+    atomic_store(rank == 0 ? &fast_steps : &slow_steps, (int)step);
+    while (rank == 0 && step >= STEPS && atomic_load(&slow_steps) < 4) usleep(1000);
     while (rank == 1 && step == 2 && atomic_load(&fast_steps) < STEPS - 1) usleep(1000);
     return 0;
 }
@@ -83,13 +85,14 @@ static void test_schedule_follows_the_job(void **state) {
                                               .total_steps = STEPS,
                                               .warmup = WARMUP_LINEAR};
         atomic_store(&fast_steps, 0);
+        atomic_store(&slow_steps, 0);
         struct job *j = job_create(&t);
         j->on_step = slow_worker_waits;
         job_run(j, NULL, t.workers);
         check_all_done(j);
         for (int w = 0; w < 2; w++) {
             const struct toy_worker_result *r = &j->worker[w];
-            for (int s = 0; s < STEPS; s++) {
+            for (int s = 0; s < r->steps; s++) {
                 assert_true(r->samples[s] >= s && (s == 0 || r->samples[s] > r->samples[s - 1]));
                 assert_true(f32_to_bits(r->lr[s]) ==
                             f32_to_bits(schedule_lr(&t.schedule, TOY_LR, r->samples[s] / 2)));
@@ -97,7 +100,10 @@ static void test_schedule_follows_the_job(void **state) {
         }
         const struct toy_worker_result *fast = &j->worker[0], *slow = &j->worker[1];
         // The weights of its fourth step came after all of the other's: the last two of them may be under way.
-        assert_true(slow->samples[3] >= STEPS - 2 + 3 && slow->samples[STEPS - 1] >= 2 * STEPS - 3);
+        assert_true(slow->samples[3] >= STEPS - 2 + 3 && slow->samples[slow->steps - 1] <= 2 * STEPS);
+        // One budget: the fast one has taken more of it.
+        assert_int_equal(fast->steps + slow->steps, 2 * STEPS);
+        assert_true(slow->steps >= 4 && fast->steps >= STEPS);
         assert_true(slow->lr[3] > fast->lr[3]);
         assert_true(fast->samples[STEPS - 1] <= STEPS - 1 + 2);
         for (int s = 0; s < t.servers; s++) {
@@ -110,6 +116,47 @@ static void test_schedule_follows_the_job(void **state) {
         }
         job_destroy(j);
     }
+}
+
+// Where pushes are applied on arrival an answer over tcp is a copy: counted while the transport has it, within what the check
+// of memory allows. Where steps commit there are none.
+static void answers_that_are_copies(void **state) {
+    (void)state;
+    for (int sync = 0; sync < 2; sync++) {
+        struct toy_case t = sync ? base_case() : async_of(0.5f, DT_BF16);
+        t.medium = MEDIUM_TCP;
+        struct job *j = job_create(&t);
+        job_run(j, NULL, t.workers);
+        check_all_done(j);
+        for (int s = 0; s < t.servers; s++) {
+            struct prediction p = {0};
+            assert_int_equal(topology_star.predict(&j->c, j->l, "server", s, &p), 0);
+            double allowed = topology_star.allowance(&j->c, "server", &p).frame_bytes;
+            double weights = (double)p.wire.sent_per_step / t.workers;
+            size_t most = j->report[s].transport_peak_bytes;
+            assert_true((double)most <= allowed);
+            if (!sync) assert_true(most > 0 && (double)most <= t.workers * weights);
+            p.wire.received_per_step = 0;
+            assert_true(topology_star.allowance(&j->c, "server", &p).frame_bytes ==
+                        (sync ? 0 : t.workers * weights));
+        }
+        job_destroy(j);
+    }
+}
+
+// What encrypts payloads for other hosts is not one thread; on one host nobody moves them.
+static void threads_for_other_hosts(void **state) {
+    (void)state;
+    struct toy_case t = base_case();
+    struct config c = toy_config(&t);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int most = cores < 3 ? (int)cores : 3;
+    assert_int_equal(ps_io_threads(&c, 3), 1);
+    c.security.keys = (char *)"keys";
+    assert_int_equal(ps_io_threads(&c, 3), most);
+    c.security.keys = NULL;
+    c.medium = MEDIUM_TCP;
+    assert_int_equal(ps_io_threads(&c, 3), most);
 }
 
 // One worker started from another configuration: refused, with both sides' words; the others are told
@@ -174,6 +221,8 @@ int main(void) {
         cmocka_unit_test(test_media),
         cmocka_unit_test(test_skip_at_the_end),
         cmocka_unit_test(test_async),
+        cmocka_unit_test(answers_that_are_copies),
+        cmocka_unit_test(threads_for_other_hosts),
         cmocka_unit_test(test_schedule_follows_the_job),
         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_missing),

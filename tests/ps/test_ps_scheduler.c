@@ -1,5 +1,6 @@
 // Single messages to the scheduler: logins, steps, gathers, who is missing, who is lost.
 #include "ps/scheduler/rounds.h"
+#include "ps/timing.h"
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- the scheduler
@@ -124,7 +125,7 @@ static void test_membership_alone(void **state) {
     assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_WELCOME), 1);
     assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), 1);
     assert_int_equal(membership_tick(m, 3, 3.5), -1);
-    assert_string_equal(m->error, "worker 0 was lost at step 3: silent for 2.5 s");
+    assert_string_equal(m->error, "worker 0 was lost at step 3: silent for 2.5 s" PS_LOST_KEY);
     membership_free(m);
     fixture_destroy(f);
 }

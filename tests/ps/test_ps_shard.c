@@ -9,7 +9,8 @@ struct fixture {
     struct sim *sim;  // lends layout, map and buffers
     struct log log;
     struct server_core *core;
-    size_t bytes;  // of key 0
+    size_t bytes;          // of key 0
+    int64_t acknowledged;  // the version that key 0 had when its last gradient was acknowledged
 };
 
 static struct fixture fixture_create(const char *consistency) {
@@ -25,10 +26,18 @@ static struct fixture fixture_create(const char *consistency) {
     return b;
 }
 
+static void fixture_send(void *ctx, int peer, const struct ps_message *m) {
+    struct fixture *b = ctx;
+    bool taken = m->header.kind == WIRE_PUSH_ACK && !(m->header.flags & WIRE_HELD);
+    if (taken) b->acknowledged = server_core_version(b->core, 0);
+    log_send(&b->log, peer, m);
+}
+
 static void fixture_open(struct fixture *b, bool round) {
     struct server_core_options o = {.layout = b->sim->l,
                                     .map = b->sim->map,
                                     .shard = 0,
+                                    .batches = 8,
                                     .buffers = b->sim->buffers,
                                     .rule = consistency_of(&b->sim->c),
                                     .optimizer = b->sim->c.optimizer,
@@ -36,7 +45,7 @@ static void fixture_open(struct fixture *b, bool round) {
                                     .commit_round = round,
                                     .repeat_most_s = 1.0,
                                     .job = SIM_JOB,
-                                    .port = {&b->log, log_send}};
+                                    .port = {b, fixture_send}};
     b->core = server_core_create(&o);
     for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, 0);
 }
@@ -91,6 +100,7 @@ static void test_order_of_pulls(void **state) {
     assert_int_equal(logged(&b.log, 0, WIRE_PUSH_ACK) + logged(&b.log, 1, WIRE_PUSH_ACK), 2);
     assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY) + logged(&b.log, 1, WIRE_PULL_REPLY), 2);
     assert_int_equal(server_core_version(b.core, 0), 1);
+    assert_int_equal(b.acknowledged, 0);  // the update, which takes longer, comes behind
     server_core_totals(b.core, &totals);
     assert_int_equal(totals.held_bytes, 0);
     assert_int_equal(totals.held_peak_bytes, b.bytes);
@@ -255,14 +265,17 @@ static void test_staleness(void **state) {
     struct wire_header h = from(0, WIRE_PUSH, 0, 0);
     give(&b, h, b.bytes, 0);
     h = from(0, WIRE_PUSH, 0, 1);
-    h.version = 1;
+    h.version = h.batch = 1;
     give(&b, h, b.bytes, 0);
-    give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);
+    h = from(1, WIRE_PUSH, 0, 0);
+    h.batch = 3;
+    give(&b, h, b.bytes, 0);
     assert_int_equal(b.log.sent[0].h.staleness, 2);
-    give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);  // repeated: not applied, the same answer
+    give(&b, h, b.bytes, 0);  // repeated: not applied, the same answer
     assert_int_equal(b.log.sent[0].h.staleness, 2);
     h = from(1, WIRE_PUSH, 0, 1);
     h.version = 3;
+    h.batch = 2;
     h.flags = WIRE_SKIP;
     give(&b, h, b.bytes, 0);
     assert_int_equal(server_core_version(b.core, 0), 3);  // a skipped push is no update
@@ -277,9 +290,39 @@ static void test_staleness(void **state) {
     assert_int_equal(b.log.count, 0);
     h = from(0, WIRE_PUSH, 0, 2);
     h.version = 3;
+    h.batch = 4;
     give(&b, h, b.bytes, 0);
     assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
     assert_null(b.log.inflight);  // asynchronous replies are copies
+    fixture_close(&b);
+}
+
+// A batch is in a key once, whoever brings it: of a worker that died another one does. Its sender hears what it waits for.
+static void test_batches(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("async");
+    fixture_open(&b, false);
+    fixture_load(&b);
+    struct wire_header h = from(0, WIRE_PUSH, 0, 0);
+    h.batch = 1;
+    give(&b, h, b.bytes, 0);
+    assert_int_equal(server_core_version(b.core, 0), 1);
+    h = from(1, WIRE_PUSH, 0, 0);
+    h.batch = 1;
+    h.flags = WIRE_PULLS;
+    give(&b, h, b.bytes, 0);
+    assert_int_equal(server_core_version(b.core, 0), 1);
+    assert_int_equal(logged(&b.log, 1, WIRE_PULL_REPLY), 1);
+    h = from(1, WIRE_PUSH, 0, 1);  // the one before, which was open
+    give(&b, h, b.bytes, 0);
+    assert_int_equal(server_core_version(b.core, 0), 2);
+    h = from(0, WIRE_PUSH, 0, 1);
+    h.batch = 8;
+    expect_refused(&b, h, b.bytes, "none that the job has handed out");
+    struct server_totals totals;
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.pushes, 2);
+    assert_int_equal(totals.duplicates, 1);
     fixture_close(&b);
 }
 
@@ -356,16 +399,19 @@ static void test_credits_and_urgency(void **state) {
     b.log.count = 0;
     worker_core_tick(w, 1.5);  // unanswered: asked about
     assert_int_equal(logged(&b.log, 0, WIRE_PUSH), 0);
-    assert_int_equal(logged(&b.log, 0, WIRE_PULL), 2);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL), 1);  // by one question for all keys
     // What a shard leaves without a word counts, however often it was asked; any word of it ends its silence.
     assert_true(worker_core_status(w)->silent_s == 1.5);
-    for (double now = 2.0; now <= 4.0; now += 0.5)
-        worker_core_tick(w, now);  // a longer turn would be a standstill
+    const double turn_s = 0.125;  // a longer one would be a standstill
+    double now = 1.5;
+    while (now < 4.0) worker_core_tick(w, now += turn_s);
     assert_true(worker_core_status(w)->silent_s == 4.0);
-    worker_core_message(w, 0, &ack, NULL, 4.5);  // a repetition
-    worker_core_tick(w, 4.75);
+    while (now < 4.5) worker_core_tick(w, now += turn_s);
+    worker_core_message(w, 0, &ack, NULL, now);  // a repetition
+    while (now < 4.75) worker_core_tick(w, now += turn_s);
     assert_true(worker_core_status(w)->silent_s == 0.25);
-    assert_int_equal(worker_core_tick(w, 6.0), -1);
+    while (now < 5.0) assert_int_equal(worker_core_tick(w, now += turn_s), 0);
+    assert_int_equal(worker_core_tick(w, now + turn_s), -1);
     assert_non_null(strstr(worker_core_error(w), "the scheduler was lost"));
     worker_core_destroy(&w);
     sim_destroy(b.sim);
@@ -441,10 +487,8 @@ int main(void) {
         cmocka_unit_test(test_order_of_pulls), cmocka_unit_test(test_commit_waits_for_transport),
         cmocka_unit_test(test_round_and_skip), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_different_lr),   cmocka_unit_test(test_slow_worker),
-        cmocka_unit_test(test_segment_bounds),
-
-        cmocka_unit_test(test_staleness),      cmocka_unit_test(test_credits_and_urgency),
-        cmocka_unit_test(test_credits),        cmocka_unit_test(test_held_keeps_no_urgent_back),
-    };
+        cmocka_unit_test(test_segment_bounds), cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_batches),        cmocka_unit_test(test_credits_and_urgency),
+        cmocka_unit_test(test_credits),        cmocka_unit_test(test_held_keeps_no_urgent_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

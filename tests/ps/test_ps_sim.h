@@ -2,6 +2,7 @@
 // and delays messages as a counter-based generator says, so that every run can be repeated.
 #ifndef STARRING_TESTS_PS_TEST_PS_SIM_H
 #define STARRING_TESTS_PS_TEST_PS_SIM_H
+#include "ps/batches.h"
 #include "tests/ps_loss/sim_network.h"
 
 static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thread, int index) {
@@ -40,7 +41,8 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
 }
 
 static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
-    struct worker_core_options o = {.layout = s->l,
+    struct worker_core_options o = {.rank = x->end.index,
+                                    .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,
                                     .weights = x->weights,
@@ -79,6 +81,8 @@ static inline void sim_add_worker(struct sim *s, int w) {
 // What shards record and replay, (shards) each; NULL: nothing. Who keeps their keys; the step that the job begins with.
 struct sim_order {
     struct arrivals **record, **replay;
+    int64_t (*recorded)(void *ctx, int worker, int64_t step);
+    void *ctx;
     struct keep_port keep;
     int64_t start;
 };
@@ -88,6 +92,7 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
     struct server_core_options o = {.layout = s->l,
                                     .map = s->map,
                                     .shard = g,
+                                    .batches = batches_total(&s->c),
                                     .buffers = s->buffers,
                                     .rule = consistency_of(&s->c),
                                     .optimizer = s->c.optimizer,
@@ -159,6 +164,8 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .manifest = {.hash = 5},
                                    .job = SIM_JOB,
                                    .start = order ? order->start : 0,
+                                   .recorded = order ? order->recorded : NULL,
+                                   .recorded_ctx = order ? order->ctx : NULL,
                                    .port = {&s->scheduler_end, sim_send}};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
@@ -244,13 +251,22 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
                (x->phase == SIM_RESUMING && now->pulling == 0)) {
         x->phase = SIM_COMPUTE;
     } else if (x->phase == SIM_COMPUTE && landed && busy == 0) {
-        if (s->on_landed && x->step > 0) s->on_landed(s, x);
-        if (x->step == s->t.steps) {
+        if (alone && x->asked > x->step && now->taken_step != x->step) return;
+        if (s->on_landed && x->step > 0 && (!alone || x->asked <= x->step)) s->on_landed(s, x);
+        if (alone && x->asked <= x->step) {
+            worker_core_take(x->core, x->step, x->asked ? NULL : x->done, sim_clock(s, x));
+            x->asked = x->step + 1;
+            return;
+        }
+        if (alone ? now->taken < 0 : x->step == s->t.steps) {
             x->phase = SIM_OVER;
             return;
         }
+        x->batch = alone ? now->taken : x->step * s->t.workers + x->end.index;
+        x->batches++;
         for (int u = 0; u < s->l->count; u++) {
-            toy_grad(&s->t, s->l, u, x->end.index, x->step, x->weights[u], x->grads[u]);
+            toy_grad(&s->t, s->l, u, (int)(x->batch % s->t.workers), x->batch / s->t.workers, x->weights[u],
+                     x->grads[u]);
             memcpy(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         }
         x->pushed = 0;
@@ -259,6 +275,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
     } else if (x->phase == SIM_PUSHING && x->pushed < s->l->count) {
         struct push_info p = {
             .step = x->step, .lr = TOY_LR, .grad_scale = 1.0f, .ready_ns = ps_clock_ns(sim_clock(s, x))};
+        p.batch = x->batch;
         p.keep = x->end.index == 0 && s->keep_every && (x->step + 1) % s->keep_every == 0;
         int u = s->l->count - 1 - x->pushed++;
         s->handed[x->step][u][x->end.index] = ps_clock_ns(s->now);
@@ -315,7 +332,7 @@ static inline void sim_resume(struct sim *s, int w, int64_t step) {
     x->step = step;
     x->phase = SIM_RESUMING;
     worker_core_begin(x->core, step);
-    worker_core_pull_all(x->core, sim_clock(s, x));
+    worker_core_pull_all(x->core, false, sim_clock(s, x));
 }
 
 #endif

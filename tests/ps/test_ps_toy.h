@@ -61,7 +61,7 @@ struct toy_case {
     int group;                // workers of a group whose gradients are added first; 0: none
     enum medium medium;       // of real roles
     int partition_bytes;      // 0: small ones
-    int64_t rows;             // of the simulation's first matrix; 0: 80
+    int64_t rows;             // of the first matrix; 0: 80
     bool far;                 // the workers' device has memory of its own (test_ps_far.h)
     bool refused;             // the last one's cannot page-lock what it shares
     double repeat_s;          // of the simulation: between two questions, at most; 0: 0.2

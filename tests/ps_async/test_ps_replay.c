@@ -35,6 +35,8 @@ static struct arrivals_options options_of(const struct run *r, const struct shar
         .map = map, .manifest = &manifest, .shard = shard, .workers = WORKERS, .steps = r->t.steps};
 }
 
+static int64_t recorded(void *ctx, int worker, int64_t step) { return arrivals_batch(ctx, worker, step); }
+
 // dir: where the recording to replay is; NULL: none. The map outlives the recordings.
 static void run_open(struct run *r, uint64_t seed, const struct shard_map *map, const char *dir) {
     *r = (struct run){.t = asynchronous};
@@ -45,6 +47,8 @@ static void run_open(struct run *r, uint64_t seed, const struct shard_map *map, 
         if (dir) assert_non_null(r->replay[g] = arrivals_read(&o, dir));
     }
     struct sim_order order = {.record = r->record, .replay = dir ? r->replay : NULL};
+    if (dir) order.recorded = recorded;
+    order.ctx = r->replay[0];
     r->s = sim_create_ordered(&r->t, 0, &order);
 }
 
@@ -57,7 +61,7 @@ static void run_go(struct run *r) {
     }
     for (int w = 0; w < WORKERS; w++) {
         const struct staleness *s = &worker_core_status(r->s->workers[w].core)->staleness;
-        assert_int_equal(s->spreads, r->t.steps);
+        assert_int_equal(s->spreads, (uint64_t)r->s->workers[w].batches);
         assert_true(s->spread_mean <= (double)s->spread_max);
         if (s->spread_max > r->spread) r->spread = s->spread_max;
     }
@@ -190,12 +194,14 @@ static void what_does_not_fit_is_refused(void **state) {
         {"workers 3", "workers 2", "line 1: is of another run"},
         {"steps 6", "steps 7", "line 1: is of another run"},
         {"manifest 0000000000001234", "manifest 0000000000001235", "line 1: is of"},
-        {"starring arrivals 1", "starring arrivals 2", "line 1: is no head"},
+        {"starring arrivals 2", "starring arrivals 1", "line 1: is no head"},
         {"key ", "kex ", "line 2: is torn"},
         {"@", "x", "line 2: is torn"},
         {"@0", "@9", "line 2: has versions that do not follow"},
-        {" 1@", " 3@", "line 2: names a worker"},
-        {" 1@", " 2@", "line 2: has "},
+        {" 1#", " 3#", "line 2: names a worker"},
+        {"#1@", "#0@", "line 2: has a batch twice"},
+        {"#1@", "#18@", "line 2: has a batch twice, or one that the run does not have"},
+        {"#1@", "@", "line 2: is torn"},
         {"end ", "end 1", "is not the \"end\""}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         const char *at = strstr(whole, changes[i][0]);
@@ -220,9 +226,10 @@ static void late_pulls_get_their_version(void **state) {
     t.steps = 2;
     snprintf(path, sizeof path, "%s/arrivals.0", p->other);
     FILE *f = fopen(path, "w");
-    fprintf(f, "starring arrivals 1 shard 0 workers 3 steps 2 manifest 0000000000001234 (toy)\n");
+    fprintf(f, "starring arrivals 2 shard 0 workers 3 steps 2 manifest 0000000000001234 (toy)\n");
     for (int k = 0; k < p->map->count; k++)
-        if (p->map->parts[k].shard == 0) fprintf(f, "key %d: 0@0 1@0+1 0@1+1 1@2+1 2@0+4 2@5\n", k);
+        if (p->map->parts[k].shard == 0)
+            fprintf(f, "key %d: 0#0@0 1#1@0+1 0#2@1+1 1#3@2+1 2#4@0+4 2#5@5\n", k);
     fprintf(f, "end %d\n", p->map->shard_keys[0]);
     fclose(f);
     struct arrivals *replay[SHARDS] = {arrivals_read(&o, p->other)};
@@ -248,6 +255,7 @@ static void late_pulls_get_their_version(void **state) {
     h.grad_scale = 1;
     struct wire_header other = h, pull = h;
     other.rank = 1;
+    other.batch = 1;
     other.incarnation = sim_incarnation(PS_WORKER, 1);
     server_core_message(core, &other, sim_frame(s, xcalloc(n, 2), 2 * n), 0);
     assert_int_equal(server_core_version(core, key), 0);  // not its turn

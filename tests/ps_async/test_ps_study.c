@@ -1,10 +1,14 @@
 // Known staleness gives exactly these tables: by unit, over time, and a line for each push.
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
 
 #include "ps/record/study.h"
+#include "ps/record/study_log.h"
 #include "shared/state/staleness.h"
 #include "tests/ps/test_ps_sim.h"
 
@@ -96,7 +100,67 @@ static void tables_are_exact(void **state) {
     layout_destroy(&l);
 }
 
+static _Atomic int stands, flushes;
+
+// Whoever writes to a file that stands still waits here.
+int fflush(FILE *f) {
+    int (*flush)(FILE *) = (int (*)(FILE *))dlsym(RTLD_NEXT, "fflush");
+    if (f && f != stdout && f != stderr) atomic_fetch_add(&flushes, 1);
+    while (f && f != stdout && f != stderr && atomic_load(&stands)) usleep(100);
+    return flush(f);
+}
+
+// A disk that stands still holds up nobody who adds lines, which are all there in the end, in their order; what it refuses is
+// told with the step that it began with, and nothing is written behind it.
+static void a_disk_that_stands_still(void **state) {
+    char path[] = "/tmp/study-log-XXXXXX", line[64];
+    int64_t step = 0;
+    (void)state;
+    close(mkstemp(path));
+    struct study_log *l = study_log_open(path);
+    assert_non_null(l);
+    atomic_store(&stands, 1);
+    for (int i = 0; i < 10000; i++) {
+        snprintf(line, sizeof line, "line %d\n", i);
+        study_log_add(l, line, i + 1);
+        while (i == 0 && !atomic_load(&flushes)) usleep(100);
+    }
+    assert_int_equal(study_log_lost(l, &step), 0);
+    atomic_store(&stands, 0);
+    assert_int_equal(study_log_close(&l, &step), 0);
+    FILE *f = fopen(path, "r");
+    for (int i = 0; i < 10000; i++) {
+        assert_non_null(fgets(line, sizeof line, f));
+        assert_int_equal(atoi(line + 5), i);
+    }
+    fclose(f);
+    assert_int_equal(unlink(path), 0);
+    assert_null(study_log_open("/tmp/nowhere/log"));
+    assert_int_equal(errno, ENOENT);
+    // More than is kept for a disk.
+    assert_non_null(l = study_log_open(path));
+    char *much = xcalloc(1, ((size_t)5 << 20) + 1);
+    memset(much, 'x', (size_t)5 << 20);
+    atomic_store(&stands, 1);
+    atomic_store(&flushes, 0);
+    for (int i = 0; i < 6; i++) {
+        study_log_add(l, much, 11 + i);
+        while (i == 0 && !atomic_load(&flushes)) usleep(100);
+    }
+    assert_int_equal(study_log_lost(l, &step), ENOBUFS);
+    assert_int_equal(step, 15);  // one is being written, three wait
+    atomic_store(&stands, 0);
+    assert_int_equal(study_log_close(&l, &step), ENOBUFS);
+    assert_int_equal(step, 15);
+    struct stat about;
+    assert_int_equal(stat(path, &about), 0);
+    assert_int_equal(about.st_size, (off_t)20 << 20);
+    free(much);
+    unlink(path);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tables_are_exact)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tables_are_exact),
+                                       cmocka_unit_test(a_disk_that_stands_still)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

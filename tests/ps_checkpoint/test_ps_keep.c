@@ -1,14 +1,15 @@
 // Checkpoints of the star's state machines, without sockets, threads or files: a network that shuffles, loses and
 // repeats messages, a keeper that copies keys or pins them for as long as it likes, and jobs that go on from what it
 // has.
+#include "ps/scheduler/budget.h"
 #include "tests/ps/test_ps_log.h"
 
-#define KEEPS SIM_STEPS
+#define KEEPS (SIM_STEPS * SIM_WORKERS)
 #define KEYS  512
 
 struct kept {
     float *data;  // (1 + states, n)
-    int64_t version, clock, pushed[SIM_WORKERS];
+    int64_t version, clock, pushed[SIM_WORKERS], batches[64];
 };
 
 struct keeper {
@@ -50,6 +51,8 @@ static void keep(void *ctx, const struct kept_key *x) {
     out->version = x->counts.version;
     out->clock = x->counts.clock;
     memcpy(out->pushed, x->counts.pushed, (size_t)k->sim->t.workers * sizeof(int64_t));
+    if (x->counts.batches)
+        memcpy(out->batches, x->counts.batches, (size_t)batches_words(k->sim->t.workers) * sizeof(int64_t));
     if (!k->pins) return;
     assert_null(k->pinned[key].pins);
     atomic_fetch_add(x->pins, 1);
@@ -114,6 +117,13 @@ static const struct kept *find(const struct keeper *k, int at, const struct part
     return first;
 }
 
+static int64_t first_step(const struct keeper *k, int at, int worker) {
+    int64_t least = INT64_MAX;
+    for (int key = 0; key < k->sim->map->count; key++)
+        if (k->keys[at][key].pushed[worker] < least) least = k->keys[at][key].pushed[worker];
+    return least;
+}
+
 struct resumption {
     const struct keeper *from;
     int at;
@@ -125,7 +135,10 @@ static void load_key(struct sim *s, struct resumption *r, int key) {
     const struct partition *p = &s->map->parts[key];
     float *out[3] = {s->buffers[key].master, s->buffers[key].state[0], s->buffers[key].state[1]};
     const struct kept *x = find(r->from, r->at, p, out, elements(s, key));
-    struct key_counts counts = {key, x->version, x->version, x->clock, x->pushed};
+    // What some keys have beyond the others they know by the batch.
+    int64_t pushed[SIM_WORKERS];
+    for (int w = 0; w < s->t.workers; w++) pushed[w] = first_step(r->from, r->at, w);
+    struct key_counts counts = {key, x->version, x->version, x->clock, pushed, x->batches};
     assert_int_equal(server_core_loaded(s->shards[p->shard], &counts), 0);
     r->loaded[key] = true;
     r->missing--;
@@ -138,11 +151,18 @@ static void load_some(struct sim *s) {
     if (key < s->map->count && !r->loaded[key]) load_key(s, r, key);
 }
 
-static int64_t first_step(const struct keeper *k, int at, int worker) {
-    int64_t least = INT64_MAX;
-    for (int key = 0; key < k->sim->map->count; key++)
-        if (k->keys[at][key].pushed[worker] < least) least = k->keys[at][key].pushed[worker];
-    return least;
+// What the workers say of the budget, as they read it.
+static struct wire_header done_in(const struct keeper *k, int at, const struct toy_case *t) {
+    struct wire_header h = {.kind = WIRE_NONE};
+    int words = batches_words(t->workers);
+    budget_write_done(&h, 0);
+    for (int64_t batch = 0; batch < t->workers * t->steps; batch++) {
+        bool all = true;
+        for (int key = 0; key < k->sim->map->count; key++)
+            all = all && batches_has(k->keys[at][key].batches, words, batch);
+        if (all) budget_set_done(&h, batch);
+    }
+    return h;
 }
 
 static struct sim *resume(const struct toy_case *t, const struct keeper *k, int at, int drop) {
@@ -154,7 +174,11 @@ static struct sim *resume(const struct toy_case *t, const struct keeper *k, int 
     s->on_turn = load_some;
     s->ctx = &r;
     for (int g = 0; g < s->map->shards; g++) server_core_begin(s->shards[g], k->steps[at]);
-    for (int w = 0; w < t->workers; w++) sim_resume(s, w, first_step(k, at, w));
+    struct wire_header done = done_in(k, at, t);
+    for (int w = 0; w < t->workers; w++) {
+        s->workers[w].done = &done;
+        sim_resume(s, w, first_step(k, at, w));
+    }
     sim_go_on(s, INT64_MAX);
     assert_int_equal(r.missing, 0);
     free(r.loaded);
@@ -260,7 +284,7 @@ static void test_async(void **state) {
         for (int key = 0; key < s->map->count; key++)
             assert_int_equal(server_core_version(s->shards[s->map->parts[key].shard], key),
                              t.workers * t.steps);
-        for (int i = 0; i < t.steps / every; i++) {
+        for (int i = 0; i < KEEPS && k->steps[i]; i++) {
             bool goes_on = every > 1 || i == (int)(seed / 4 % 8);
             for (int key = 0; key < s->map->count; key++) {
                 const struct kept *x = &k->keys[i][key];
@@ -316,7 +340,7 @@ static struct wire_header pull_of(int worker, int64_t step, uint32_t flags) {
 static void test_early_pulls(void **state) {
     (void)state;
     const int64_t pushed[2] = {5, 5};
-    const struct key_counts counts = {0, 5, 5, 5, pushed};
+    const struct key_counts counts = {0, 5, 5, 5, pushed, NULL};
     struct fixture f = fixture_open("sync");
     struct server_core_options o = {.layout = f.sim->l,
                                     .map = f.sim->map,

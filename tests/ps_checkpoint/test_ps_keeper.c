@@ -16,76 +16,7 @@
 #include "ps/checkpoint/start_point.h"
 #include "shared/core/disk.h"
 #include "shared/core/path.h"
-#include "tests/ps/test_ps_toy.h"
-
-#define LIFE 77
-#define KEYS 64
-
-// A job's servers without their cores: memory, and what is known of each key.
-struct job {
-    struct config c;
-    struct layout *l;
-    struct shard_map *map;
-    struct server_buffers buf[KEYS], copies[KEYS];
-    int64_t pushed[KEYS][4];
-    _Atomic int pins[KEYS];
-    char dir[64];
-};
-
-static float value_of(int unit, int64_t i, int kind, int64_t step) {
-    return toy_noise((uint64_t)(100 * unit + 10 * kind + (int)step), (uint64_t)i);
-}
-
-// Gaps and pads are zero.
-static void fill(struct job *j, int key, int64_t step) {
-    const struct partition *p = &j->map->parts[key];
-    const struct unit *u = &j->l->units[p->unit];
-    for (int kind = 0; kind < 3; kind++) {
-        float *out = kind ? j->buf[key].state[kind - 1] : j->buf[key].master;
-        memset(out, 0, (size_t)(p->end - p->begin) * sizeof *out);
-        for (int t = 0; t < u->count; t++)
-            for (int64_t i = u->tensors[t].offset; i < u->tensors[t].offset + u->tensors[t].numel; i++)
-                if (i >= p->begin && i < p->end) out[i - p->begin] = value_of(p->unit, i, kind, step);
-    }
-}
-
-static void job_init(struct job *j, const char *consistency, int workers, int servers, int threads) {
-    const struct toy_case t = {.dtype = DT_BF16,
-                               .consistency = consistency,
-                               .workers = workers,
-                               .servers = servers,
-                               .threads = threads};
-    *j = (struct job){.c = toy_config(&t), .l = toy_layout(workers, 80)};
-    for (int u = 0; u < j->l->count; u++)
-        for (int i = 0; i < j->l->units[u].count; i++)
-            snprintf(j->l->units[u].tensors[i].name, TENSOR_NAME_MAX, "u%d.t%d", u, i);
-    j->c.train_batch = 12;
-    j->c.micro_batch = 12 / workers;
-    j->map = shard_map_of(&j->c, j->l);
-    assert_true(j->map->count <= KEYS);
-    for (int key = 0; key < j->map->count; key++) {
-        unsigned long n = (unsigned long)(j->map->parts[key].end - j->map->parts[key].begin);
-        j->buf[key] =
-            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL};
-        j->copies[key] =
-            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL};
-    }
-    snprintf(j->dir, sizeof j->dir, "/tmp/starring-keeper-XXXXXX");
-    assert_non_null(mkdtemp(j->dir));
-}
-
-static void job_free(struct job *j) {
-    char *command = xasprintf("rm -rf %s", j->dir);
-    assert_int_equal(system(command), 0);
-    free(command);
-    for (int key = 0; key < j->map->count; key++)
-        for (int i = 0; i < 2; i++) {
-            const struct server_buffers *b = i ? &j->copies[key] : &j->buf[key];
-            free(b->master), free(b->state[0]), free(b->state[1]);
-        }
-    shard_map_destroy(&j->map);
-    layout_destroy(&j->l);
-}
+#include "tests/ps_checkpoint/keeper_job.h"
 
 static struct keeper *open_keeper(struct job *j, int server, bool copies) {
     struct keeper_options o = {
@@ -101,7 +32,8 @@ static void hand_over(struct job *j, struct keeper *k, int key, int64_t step) {
     keeper_keep(k, &(struct kept_key){.counts = {.key = key,
                                                  .version = 10 * step + key,
                                                  .updates = 10 * step + key + 5,
-                                                 .pushed = j->pushed[key]},
+                                                 .pushed = j->pushed[key],
+                                                 .batches = j->batches[key]},
                                       .step = step,
                                       .buf = &j->buf[key],
                                       .pins = &j->pins[key]});
@@ -258,8 +190,12 @@ static void test_rows(void **state) {
     job_init(&cut, "async", 3, 3, 2);
     job_init(&more, "async", 4, 2, 1);
     job_init(&sync, "sync", 3, 2, 1);
-    for (int key = 0; key < j.map->count; key++)
+    for (int key = 0; key < j.map->count; key++) {
         for (int w = 0; w < 3; w++) j.pushed[key][w] = 4 + (key + w) % 3;
+        j.batches[key][0] = 14 + key % 3;
+        batches_clear(j.batches[key], (int)WORDS(3));
+        j.batches[key][1] = 7;  // no key has it
+    }
     open_keepers(&j, k, false);
     keep_all(&j, k, 4);
     struct checkpoint *c = complete(&j, 4);
@@ -269,9 +205,14 @@ static void test_rows(void **state) {
         assert_int_equal(rows.keys[key].version, 40 + key);
         assert_int_equal(rows.keys[key].updates, 45 + key);
         assert_int_equal(rows.keys[key].clock, 0);
-        assert_memory_equal(rows.keys[key].pushed, j.pushed[key], 3 * sizeof(int64_t));
+        // Where some key lacks a push all go on, and know what they have by the batch.
+        for (int w = 0; w < 3; w++) assert_int_equal(rows.keys[key].pushed[w], 4);
+        assert_memory_equal(rows.keys[key].batches, j.batches[key], sizeof j.batches[key][0] * WORDS(3));
     }
-    for (int w = 0; w < 3; w++) assert_int_equal(key_rows_step(&rows, w), 4);  // the push that some key lacks
+    assert_int_equal(key_rows_low(&rows), 7);
+    assert_int_equal(key_rows_next(&rows), 16);
+    for (int64_t batch = 0; batch < 20; batch++)
+        assert_true(key_rows_has(&rows, batch) == (batch != 7 && batch < 14));
     assert_int_equal(key_rows_version(&rows), 40);
     key_rows_free(&rows);
     // Of the pieces of a key the one with the most updates.
@@ -279,11 +220,14 @@ static void test_rows(void **state) {
     for (int key = 0; key < cut.map->count; key++) {
         int last = last_of(j.map, &cut.map->parts[key]);
         assert_int_equal(rows.keys[key].version, 40 + last);
-        assert_memory_equal(rows.keys[key].pushed, j.pushed[last], 3 * sizeof(int64_t));
+        assert_memory_equal(rows.keys[key].batches, j.batches[last], sizeof j.batches[last][0] * WORDS(3));
     }
     key_rows_free(&rows);
     assert_int_equal(key_rows_read(&rows, c, &more.c, more.map), 0);
-    for (int w = 0; w < 4; w++) assert_int_equal(rows.keys[0].pushed[w], 5);  // (4 + 5 + 6) / 3
+    for (int w = 0; w < 4; w++) assert_int_equal(rows.keys[0].pushed[w], 4);  // worker 0's
+    // Batches of three samples instead of four: as many samples are used.
+    assert_int_equal(rows.keys[0].batches[0], (j.batches[last_of(j.map, more.map->parts)][0] - 1) * 4 / 3);
+    assert_int_equal(batches_holes(rows.keys[0].batches, (int)WORDS(4)), 0);
     assert_int_equal(rows.keys[0].version, (40 + last_of(j.map, &more.map->parts[0])) * 4 / 3);
     key_rows_free(&rows);
     assert_int_equal(key_rows_read(&rows, c, &sync.c, sync.map), 0);
@@ -300,11 +244,51 @@ static void test_rows(void **state) {
     assert_int_equal(rows.keys[0].version, 9);  // 36 samples, 4 to a worker's batch
     assert_int_equal(rows.keys[0].updates, 3);
     assert_int_equal(rows.keys[0].clock, 0);
+    assert_int_equal(rows.keys[0].batches[0], 12);  // 48 samples were handed out
     assert_int_equal(key_rows_step(&rows, 2), 4);
     key_rows_free(&rows);
     checkpoint_close(&c);
     close_keepers(&sync, k, 1);
     job_free(&j), job_free(&same), job_free(&cut), job_free(&more), job_free(&sync);
+}
+
+// Another byte in server 0's file: so far behind its header's beginning, or, below 0, before its end.
+static void damage(const struct job *j, long at) {
+    char *path = xasprintf("%s/checkpoints/step-4/server-0.safetensors", j->dir);
+    FILE *f = fopen(path, "r+");
+    assert_true(f && !fseek(f, at, at < 0 ? SEEK_END : SEEK_SET));
+    int c = fgetc(f);
+    assert_true(!fseek(f, -1, SEEK_CUR) && fputc(c + 1, f) != EOF && !fclose(f));
+    free(path);
+}
+
+// Every role reads how far all keys are. The bytes of the state are hashed by those that take it.
+static void test_rows_alone(void **state) {
+    (void)state;
+    struct job j;
+    struct keeper *k[2];
+    struct key_rows rows;
+    job_init(&j, "async", 3, 2, 1);
+    open_keepers(&j, k, false);
+    keep_all(&j, k, 4);
+    struct checkpoint *c = complete(&j, 4);
+    checkpoint_close(&c);
+    char *path = xasprintf("%s/checkpoints/step-4", j.dir);
+    error_quiet(1);
+    for (int i = 0; i < 2; i++) {
+        damage(&j, i ? -24 : 4096);  // a row; a master
+        assert_non_null(c = checkpoint_open(path));
+        assert_int_equal(key_rows_read(&rows, c, &j.c, j.map), i ? -1 : 0);
+        if (!i) assert_int_equal(rows.keys[1].version, 41);
+        key_rows_free(&rows);
+        assert_int_equal(checkpoint_verify(c), -1);
+        assert_non_null(strstr(error_last(), "server-0.safetensors: is damaged"));
+        checkpoint_close(&c);
+    }
+    error_quiet(0);
+    close_keepers(&j, k, 1);
+    free(path);
+    job_free(&j);
 }
 
 static char *text_of(const struct job *j, int64_t step, const char *ending) {
@@ -327,6 +311,7 @@ static void test_one_at_a_time(void **state) {
     for (int key = 0; key < last; key++) fill(&j, key, 4), hand_over(&j, k, key, 4);
     hand_over(&j, k, 0, 8);
     hand_over(&j, k, 1, 8);
+    while (!there(&j, 8, 0, ".failed")) usleep(100);
     char *why = text_of(&j, 8, ".failed");
     assert_non_null(strstr(why, "still writing the checkpoint before"));
     free(why);
@@ -344,6 +329,52 @@ static void test_one_at_a_time(void **state) {
     assert_false(there(&j, 8, 0, ".json"));
     assert_int_equal(keeper_figures(k).complete, 2);
     assert_int_equal(keeper_figures(k).failed, 1);
+    keeper_destroy(&k);
+    job_free(&j);
+}
+
+static _Atomic int disk_stands, opens;
+static pthread_t shard;
+
+static void stand(void) {
+    atomic_fetch_add(&opens, 1);
+    assert_true(!pthread_equal(pthread_self(), shard));
+    while (atomic_load(&disk_stands)) usleep(100);
+}
+
+static int open_stands(const char *path, int flags, mode_t mode) {
+    stand();
+    return disk_system.open(path, flags, mode);
+}
+
+static int mkdir_stands(const char *path, mode_t mode) {
+    stand();
+    return disk_system.mkdir(path, mode);
+}
+
+// A disk that stands still holds no shard up: not the one whose key begins a checkpoint that is left out, either.
+static void test_standing_disk(void **state) {
+    (void)state;
+    struct job j;
+    struct disk_ops stands = disk_system;
+    job_init(&j, "async", 2, 1, 1);
+    struct keeper *k = open_keeper(&j, 0, true);
+    stands.open = open_stands;
+    stands.mkdir = mkdir_stands;
+    atomic_store(&disk_stands, 1);
+    shard = pthread_self();
+    disk_replace(&stands);
+    fill(&j, 0, 4), hand_over(&j, k, 0, 4);
+    while (!atomic_load(&opens)) usleep(100);
+    for (int64_t step = 8; step <= 16; step += 4) hand_over(&j, k, 0, step);
+    for (int key = 1; key < j.map->count; key++) fill(&j, key, 4), hand_over(&j, k, key, 4);
+    atomic_store(&disk_stands, 0);
+    while (!there(&j, 4, 0, ".json") || !keeper_idle(k)) usleep(100);
+    keeper_end(k, true);
+    disk_replace(&disk_system);
+    for (int64_t step = 8; step <= 16; step += 4) assert_true(there(&j, step, 0, ".failed"));
+    assert_int_equal(keeper_figures(k).complete, 1);
+    assert_int_equal(keeper_figures(k).failed, 3);
     keeper_destroy(&k);
     job_free(&j);
 }
@@ -422,7 +453,7 @@ static void test_loader(void **state) {
     char *path = xasprintf("%s/checkpoints/step-4", j.dir),
          *file = xasprintf("%s/server-1.safetensors", path);
     const struct state_read r = {&j.c, j.l, j.map, 1, j.buf, NULL};
-    assert_int_equal(start_point_at(&p, path), 0);
+    assert_int_equal(start_point_at(&p, &j.c, path), 0);
     // It is read; the scheduler has found another one of that name; a bit has flipped.
     for (int i = 0; i < 3; i++) {
         struct loader *l = loader_create(&r, path, p.seal + (i == 1));
@@ -450,7 +481,8 @@ static void test_loader(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_written_and_read), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_one_at_a_time),    cmocka_unit_test(test_end),
+        cmocka_unit_test(test_rows_alone),       cmocka_unit_test(test_one_at_a_time),
+        cmocka_unit_test(test_standing_disk),    cmocka_unit_test(test_end),
         cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_loader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

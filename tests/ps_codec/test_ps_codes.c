@@ -125,6 +125,7 @@ struct shard {
 static void shard_open(struct shard *b, const struct toy_case *t) {
     *b = (struct shard){.sim = sim_create(t), .code = t->code};
     struct server_core_options o = {.layout = b->sim->l,
+                                    .batches = 8,
                                     .map = b->sim->map,
                                     .buffers = b->sim->buffers,
                                     .rule = consistency_of(&b->sim->c),

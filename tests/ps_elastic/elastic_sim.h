@@ -88,6 +88,7 @@ static inline void enter(struct sim *s, int w, const struct wire_header *h) {
     fate->dead[w] = fate->hears[w] = false;
     fate->dealt[w] = true;
     fate->joins++;
+    x->asked = 0;
     sim_start_worker(s, x);
     worker_core_gathers(x->core, h->seq);
     sim_resume(s, w, fate->deal[w].state.step);
@@ -124,7 +125,6 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, const struct
 // Where worker w's samples of its step begin; what it says of the step goes by their numbers.
 static inline int64_t first_of(const struct sim *s, int w) {
     const struct sim_worker *x = &s->workers[w];
-    if (is_async(s)) return x->step * s->t.workers + w;
     if (!fate->dealt[w]) return w;  // of the first step
     assert_int_equal(fate->deal[w].state.step, x->step);
     return deal_first(&fate->deal[w], w, 1);
@@ -134,13 +134,13 @@ static inline void report(struct sim *s, struct sim_worker *x, int64_t first) {
     struct step_report r = {
         .in = {.step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)},
         .loss = toy_loss(&s->t, (int)(first % s->t.workers), first / s->t.workers)};
-    if (!is_async(s)) worker_core_report(x->core, &r, s->now);
+    worker_core_report(x->core, &r, s->now);
 }
 
 // As sim_work, with the samples that the worker was dealt.
 static inline void work(struct sim *s, struct sim_worker *x) {
     int w = x->end.index;
-    if (x->phase != SIM_COMPUTE && x->phase != SIM_CLOSING && x->phase != SIM_PUSHING) {
+    if (is_async(s) || (x->phase != SIM_COMPUTE && x->phase != SIM_CLOSING && x->phase != SIM_PUSHING)) {
         sim_work(s, x);
         return;
     }
@@ -160,7 +160,7 @@ static inline void work(struct sim *s, struct sim_worker *x) {
     } else if (x->phase == SIM_PUSHING && x->pushed == s->l->count) {
         report(s, x, first);
         x->phase = SIM_CLOSING;
-    } else if (x->phase == SIM_CLOSING && !is_async(s)) {
+    } else if (x->phase == SIM_CLOSING) {
         if (now->steps_done <= x->step) return;
         if (!now->stats.skipped) x->updates++;
         x->last = now->stats;

@@ -68,12 +68,12 @@ static void test_deaths(void **state) {
     assert_true(partial > 20 && joins > 60 && away > 60);
 }
 
-// Updates of a dead worker stay where they were applied; the others wait for nobody. Who comes back goes on where the
-// foremost is.
+// Updates of a dead worker stay where they were applied, and what it had not brought to all keys others bring; they wait for
+// nobody. Who comes back goes on where the foremost is.
 static void test_async(void **state) {
     (void)state;
     int joins = 0, killed = 0;
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+    for (uint64_t seed = 1; seed <= 180; seed++) {
         struct toy_case t = case_of(seed);
         t.consistency = "async";
         t.clip = 0;
@@ -88,13 +88,10 @@ static void test_async(void **state) {
         s->drop_percent = (int)(seed / 2 % 3) * 5;
         s->repeat_percent = (int)(seed / 3 % 3) * 5;
         run(s, &f);
-        // Every push of those who have lived all the time, and none twice.
-        int whole = 0;
-        for (int w = 0; w < t.workers; w++) whole += !f.dead[w] && !s->workers[w].end.incarnation;
         for (int k = 0; k < s->map->count; k++) {
             int64_t version = server_core_version(s->shards[s->map->parts[k].shard], k);
-            assert_true(version >= whole * t.steps && version <= t.workers * t.steps);
-            if (kills == f.kills) assert_int_equal(version, t.workers * t.steps);
+            // Every batch once, also those that the dead had begun.
+            assert_int_equal(version, t.workers * t.steps);
         }
         joins += f.joins;
         killed += kills - f.kills;

@@ -58,6 +58,9 @@ struct sim_worker {
     int64_t step, updates;
     int pushed;
     struct step_stats last;
+    // Where workers share a budget: steps asked for; the batch in hand; what is done already (first step), or NULL.
+    int64_t asked, batch, batches;
+    const struct wire_header *done;
 };
 
 struct sim;
@@ -89,7 +92,8 @@ struct sim {
     double skew;  // worker w's clock is (w + 1) * skew seconds ahead of the scheduler's
     int looks;    // for on_landed
     // Moments of the scheduler's clock, nanoseconds.
-    int64_t handed[SIM_STEPS][TOY_UNITS][SIM_WORKERS], reported[SIM_STEPS][SIM_WORKERS];
+    int64_t handed[SIM_STEPS * SIM_WORKERS][TOY_UNITS][SIM_WORKERS],
+        reported[SIM_STEPS * SIM_WORKERS][SIM_WORKERS];
     double repeat_s, peers_s;  // of all cores
     double rate;               // bytes a second that leave one end, in order; 0: no time passes
     double free[PS_ROLES][8];  // with a rate: when an end has sent all

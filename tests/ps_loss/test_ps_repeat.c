@@ -33,7 +33,7 @@ struct alone {
     double now;
 };
 
-static void alone_open(struct alone *a) {
+static void alone_open_with(struct alone *a, int64_t credit_bytes) {
     *a = (struct alone){.t = {.dtype = DT_BF16,
                               .consistency = "sync",
                               .workers = 2,
@@ -47,14 +47,22 @@ static void alone_open(struct alone *a) {
                                     .dtype = DT_BF16,
                                     .weights = a->sim->workers[0].weights,
                                     .grads = (const void *const *)a->sim->workers[0].grads,
-                                    .credit_bytes = 1,  // one key at a time
+                                    .credit_bytes = credit_bytes,
                                     .repeat_most_s = 2,
                                     .peers_s = 0.25,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 1e6,
                                     .port = {&a->log, log_send}};
     a->core = worker_core_create(&o);
-    worker_core_push_unit(a->core, 0, &(struct push_info){.step = 0, .lr = 0.1f, .grad_scale = 1.0f});
+}
+
+static void alone_push(struct alone *a, int u) {
+    worker_core_push_unit(a->core, u, &(struct push_info){.step = 0, .lr = 0.1f, .grad_scale = 1.0f});
+}
+
+static void alone_open(struct alone *a) {
+    alone_open_with(a, 1);  // one key at a time
+    alone_push(a, 0);
     worker_core_tick(a->core, 0);
     assert_int_equal(logged(&a->log, 0, WIRE_PUSH), 1);
 }
@@ -177,10 +185,180 @@ static void test_samples(void **state) {
     struct wire_header done = {.kind = WIRE_PUSH_ACK, .key = 0, .ask = first + 3};
     worker_core_message(a.core, 0, &done, NULL, a.now);
     // A round trip of 1 s (the push), then one of 0.3 s (the last question): SRTT 0.9125 s, RTTVAR 0.55 s. More than the
-    // most that is waited, for the answer to key 0 as for key 1, which goes now.
-    pass(&a, 4.0, WIRE_PULL, at);
-    assert_true(about(at[0], 2700) && about(at[1], 3000) && !at[2]);
+    // most that is waited, from key 1 on, which goes now: one question is about both keys.
+    pass(&a, 4.9, WIRE_PULL, at);
+    assert_true(about(at[0], 3000) && !at[1]);
     alone_close(&a);
+}
+
+// ---------------------------------------------------------------- one worker, many keys
+// All of them pushed to one shard at 0 s.
+static int many_open(struct alone *a) {
+    alone_open_with(a, 1 << 30);
+    for (int u = 0; u < a->sim->l->count; u++) alone_push(a, u);
+    worker_core_tick(a->core, 0);
+    int keys = a->sim->map->count;
+    assert_int_equal(logged(&a->log, 0, WIRE_PUSH), keys);
+    assert_true(keys > 5);
+    return keys;
+}
+
+// The shard's word about a question, as its counts are.
+static void word(struct alone *a, enum wire_kind kind, uint32_t flags, const struct wire_header *question,
+                 uint64_t heard, uint64_t said) {
+    struct wire_header h = {.kind = kind,
+                            .key = question->key,
+                            .ask = question->ask,
+                            .seq = question->seq,
+                            .step = kind == WIRE_PULL_SENT,
+                            .flags = flags,
+                            .heard = heard,
+                            .said = said};
+    a->log.count = 0;
+    assert_int_equal(worker_core_message(a->core, 0, &h, NULL, a->now), 0);
+}
+
+// One question is about all keys. Its answer counts: nothing is lost, and all of them wait for others.
+static void test_one_question_for_all(void **state) {
+    (void)state;
+    struct alone a;
+    int at[32], keys = many_open(&a), questions = 0;
+    pass(&a, 0.1015, WIRE_PULL, at);
+    assert_true(about(at[0], 100) && !at[1]);
+    assert_int_equal(worker_core_status(a.core)->questions, 1);
+    word(&a, WIRE_PUSH_ACK, WIRE_HELD, &a.log.sent[0].h, (uint64_t)keys + 1, 1);
+    assert_int_equal(a.log.count, 0);
+    // A minute of waiting for others: a question at 1/4 s, 1/2 s, 1 s, each 2 s, each about another key; the third and every
+    // eighth of them are about each key.
+    bool asked[64] = {false};
+    int others = 0, each = 0;
+    uint64_t sent = (uint64_t)keys + 1;
+    for (int i = 0; a.now < 60; i++) {
+        a.now += 0.001;
+        a.log.count = 0;
+        worker_core_tick(a.core, a.now);
+        if (!logged(&a.log, 0, WIRE_PULL)) continue;
+        struct wire_header question = a.log.sent[0].h;
+        bool all = questions == 2 || questions % 8 == 7;
+        assert_int_equal(a.log.count, all ? keys : 1);
+        others += !asked[question.key];
+        asked[question.key] = true;
+        questions++;
+        each += all;
+        word(&a, WIRE_PUSH_ACK, WIRE_HELD, &question, sent + 1, 1 + (uint64_t)questions);
+        sent += all ? (uint64_t)keys : 1;
+        assert_int_equal(a.log.count, 0);
+    }
+    assert_in_range(questions, 20, 4 + 60 / 2);
+    assert_in_range(others, keys / 2, keys);
+    assert_in_range(each, 3, 5);
+    alone_close(&a);
+}
+
+// A message to the shard, or of it, has not come: each key is asked about at once, and the one that is missing goes again.
+static void test_counts_tell_a_loss(void **state) {
+    (void)state;
+    for (int down = 0; down < 2; down++) {
+        struct alone a;
+        int at[32], keys = many_open(&a);
+        pass(&a, 0.1015, WIRE_PULL, at);
+        word(&a, WIRE_PUSH_ACK, WIRE_HELD, &a.log.sent[0].h, (uint64_t)(keys + 1 - !down),
+             1 + (uint64_t)down);
+        assert_int_equal(logged(&a.log, 0, WIRE_PULL), keys - 1);
+        struct wire_header question = a.log.sent[3].h;
+        word(&a, down ? WIRE_PULL_SENT : WIRE_PUSH_ACK, down ? 0 : WIRE_MISSING, &question, 0, 0);
+        assert_int_equal(logged(&a.log, 0, down ? WIRE_PULL : WIRE_PUSH), 1);
+        assert_int_equal(a.log.sent[0].h.key, question.key);
+        assert_true(a.log.sent[0].h.flags & WIRE_AGAIN);
+        // The next question finds the same one lost, and no other: nobody is asked anew.
+        pass(&a, 1.0, WIRE_PULL, at);
+        assert_true(at[0] > 0);
+        alone_close(&a);
+        keys = many_open(&a);
+        pass(&a, 0.1015, WIRE_PULL, at);
+        struct wire_header first = a.log.sent[0].h;
+        word(&a, WIRE_PUSH_ACK, WIRE_HELD, &first, (uint64_t)(keys + 1 - !down), 1 + (uint64_t)down);
+        uint64_t sent = 2 * (uint64_t)keys;
+        for (uint64_t said = 2; said <= (uint64_t)keys; said++) {
+            struct wire_header x = {.key = (int32_t)said - 1};
+            word(&a, WIRE_PUSH_ACK, WIRE_HELD, &x, 0, 0);
+        }
+        while (!logged(&a.log, 0, WIRE_PULL)) a.log.count = 0, worker_core_tick(a.core, a.now += 0.001);
+        word(&a, WIRE_PUSH_ACK, WIRE_HELD, &a.log.sent[0].h, sent + 1 - !down,
+             (uint64_t)keys + 1 + (uint64_t)down);
+        assert_int_equal(a.log.count, 0);
+        alone_close(&a);
+    }
+}
+
+// A message came twice, and another not at all: the counts are as they should be, and the key that is asked about is there.
+// A wait of two seconds finds the one that is not.
+static void test_counts_that_hide_a_loss(void **state) {
+    (void)state;
+    for (int lost = 1; lost < 6; lost++) {  // the first is asked about
+        struct alone a;
+        int at[32], keys = many_open(&a), pushes = 0;
+        uint64_t sent = (uint64_t)keys + 1, said = 1;
+        pass(&a, 0.1015, WIRE_PULL, at);
+        word(&a, WIRE_PUSH_ACK, WIRE_HELD, &a.log.sent[0].h, sent, said);
+        while (!pushes && a.now < 60) {
+            struct log asked;
+            a.log.count = 0;
+            worker_core_tick(a.core, a.now += 0.001);
+            asked = a.log;
+            for (int i = 0; i < asked.count; i++) {
+                bool missing = asked.sent[i].h.key == lost;
+                word(&a, WIRE_PUSH_ACK, missing ? WIRE_MISSING : WIRE_HELD, &asked.sent[i].h, ++sent, ++said);
+                pushes += logged(&a.log, 0, WIRE_PUSH);
+            }
+        }
+        assert_true(pushes == 1 && a.now < 2.5);
+        alone_close(&a);
+    }
+}
+
+// A message came twice, and another not at all: the counts are as they should be, but the key that is asked about is missing.
+static void test_a_missing_key_tells_as_well(void **state) {
+    (void)state;
+    struct alone a;
+    int at[32], keys = many_open(&a);
+    pass(&a, 0.1015, WIRE_PULL, at);
+    struct wire_header question = a.log.sent[0].h;
+    word(&a, WIRE_PUSH_ACK, WIRE_MISSING, &question, (uint64_t)keys + 1, 1);
+    assert_int_equal(logged(&a.log, 0, WIRE_PUSH), 1);
+    assert_int_equal(logged(&a.log, 0, WIRE_PULL), keys - 1);
+    alone_close(&a);
+}
+
+// A shard that takes a second to answer, whatever it is asked, and loses nothing: the timer learns that. Silent for good, it is
+// asked as often as a share of the time in which it counts as lost allows, of however many keys.
+static void test_slow_and_silent_shards(void **state) {
+    (void)state;
+    for (int silent = 0; silent < 2; silent++) {
+        struct alone a;
+        int keys = many_open(&a), questions = 0;
+        struct wire_header waiting[64];
+        double due[64] = {0};
+        uint64_t said = 0;
+        int first = 0;
+        while (a.now < 30) {
+            a.now += 0.001;
+            a.log.count = 0;
+            worker_core_tick(a.core, a.now);
+            for (int i = 0; i < a.log.count; i++) {
+                assert_in_range(questions, 0, 63);
+                waiting[questions] = a.log.sent[i].h;
+                due[questions++] = a.now + 1;
+            }
+            if (silent || first == questions || due[first] > a.now) continue;
+            word(&a, WIRE_PUSH_ACK, WIRE_HELD, &waiting[first], (uint64_t)(keys + first + 1), ++said);
+            assert_int_equal(a.log.count, 0);
+            first++;
+        }
+        // A wait for others of half a minute asks about each key three times beside that.
+        assert_in_range(questions, silent ? 15 : 10, 4 + 30 / 2 + (silent ? 0 : 3 * keys));
+        alone_close(&a);
+    }
 }
 
 // ---------------------------------------------------------------- whole stars
@@ -261,10 +439,11 @@ static void test_straggler_costs_little(void **state) {
         check_bits(s);
         if (!share) check_payloads(s);
         assert_true(s->now > 60 && s->now < 64);
-        // Per key and waiting worker one at the timeout, then at 1/4 s, 1/2 s, 1 s, each 2 s; of their steps' reports
-        // two a second.
-        double most = s->map->count * 2.0 * (6 + 60 / t.repeat_s) + 2 * (5 + 60 / 0.5),
-               least = s->map->count * 2.0 * 10;
+        // Per shard (of many keys) and waiting worker one at the timeout, then at 1/4 s, 1/2 s, 1 s, each 2 s; as many of
+        // the steps' reports; and five times about each key.
+        double most = s->map->shards * 2.0 * (12 + 60 / t.repeat_s) + 2 * (5 + 60 / t.repeat_s) +
+                      2.0 * 5 * s->map->count,
+               least = s->map->shards * 2.0 * 10;
         if ((double)questions(s) > most)
             fail_msg("%llu questions, not %g", (unsigned long long)questions(s), most);
         assert_true((double)questions(s) > least);
@@ -293,11 +472,20 @@ static void test_slow_link(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arithmetic),      cmocka_unit_test(test_questions_back_off),
-        cmocka_unit_test(test_missing_push),    cmocka_unit_test(test_not_left_yet),
-        cmocka_unit_test(test_lost_answer),     cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_nothing_in_vain), cmocka_unit_test(test_straggler_costs_little),
+        cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_questions_back_off),
+        cmocka_unit_test(test_missing_push),
+        cmocka_unit_test(test_not_left_yet),
+        cmocka_unit_test(test_lost_answer),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_nothing_in_vain),
+        cmocka_unit_test(test_straggler_costs_little),
         cmocka_unit_test(test_slow_link),
+        cmocka_unit_test(test_one_question_for_all),
+        cmocka_unit_test(test_counts_that_hide_a_loss),
+        cmocka_unit_test(test_a_missing_key_tells_as_well),
+        cmocka_unit_test(test_counts_tell_a_loss),
+        cmocka_unit_test(test_slow_and_silent_shards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 
 #include "ps/timing.h"
 #include "shared/report/metrics.h"
+#include "shared/state/checkpoint.h"
 #include "tests/ps/test_ps_log.h"
 
 struct fixture {
@@ -17,6 +18,7 @@ struct fixture {
     bool refuses;  // there is such a checkpoint already
     struct rescue_job job;
     enum rescue_state state;
+    const char *why;  // NULL: a full disk
 };
 
 static uint64_t next_job(void *ctx) { return 9000 + ++((struct fixture *)ctx)->jobs; }
@@ -33,8 +35,9 @@ static int begin(void *ctx, const struct rescue_job *job) {
     return f->refuses ? -1 : 0;
 }
 static enum rescue_state state_of(void *ctx, char why[WIRE_TEXT_MAX]) {
-    snprintf(why, WIRE_TEXT_MAX, "the disk is full");
-    return ((struct fixture *)ctx)->state;
+    const struct fixture *f = ctx;
+    snprintf(why, WIRE_TEXT_MAX, "%s", f->why ? f->why : "the disk is full");
+    return f->state;
 }
 static void give_up(void *ctx) { ((struct fixture *)ctx)->given_up++; }
 
@@ -243,6 +246,26 @@ static void test_a_server_cannot_keep_its_state(void **state) {
     fixture_close(&f);
 }
 
+// The files said first that nothing comes of it, without a reason: the server is asked for it.
+static void test_a_reason_that_no_file_holds(void **state) {
+    (void)state;
+    struct fixture f;
+    fixture_open(&f, 3);
+    make_step(&f, 0, false);
+    die(&f, PS_SERVER, 1, 2);
+    f.log.count = 0;
+    f.state = RESCUE_FAILED;
+    f.why = "server-2: " CHECKPOINT_NO_REASON;
+    tick(&f, 2.1);
+    assert_non_null(rescue_to(&f, 2));
+    const struct wire_header full = {.kind = WIRE_RESCUE, .seq = 9001, .text = "the disk is full"};
+    tell(&f, PS_SERVER, 2, full, 2.2);
+    tick(&f, 2.3);
+    assert_string_equal(scheduler_core_epochs(f.core)->why,
+                        "it was killed; server 2 could not keep its state: the disk is full");
+    fixture_close(&f);
+}
+
 // All workers have stopped to speak, one after the other: nobody is sent home while survivors write.
 static void test_no_worker_is_left(void **state) {
     (void)state;
@@ -324,9 +347,13 @@ static void test_a_missing_line(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_server_dies),     cmocka_unit_test(test_a_worker_and_two_servers),
-        cmocka_unit_test(test_the_ordinary_way),  cmocka_unit_test(test_a_server_cannot_keep_its_state),
-        cmocka_unit_test(test_no_worker_is_left), cmocka_unit_test(test_a_missing_line),
+        cmocka_unit_test(test_a_server_dies),
+        cmocka_unit_test(test_a_worker_and_two_servers),
+        cmocka_unit_test(test_the_ordinary_way),
+        cmocka_unit_test(test_a_server_cannot_keep_its_state),
+        cmocka_unit_test(test_a_reason_that_no_file_holds),
+        cmocka_unit_test(test_no_worker_is_left),
+        cmocka_unit_test(test_a_missing_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

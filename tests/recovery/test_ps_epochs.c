@@ -1,140 +1,8 @@
 // The lives of a star's job, as its scheduler's state machine has them: a death begins an epoch, what was sent in an
 // earlier one counts nowhere, and nobody is replaced by a ghost.
-#include "tests/ps/test_ps_log.h"
+#include "tests/recovery/epochs_fixture.h"
 
-#include "kernels/exact_sum.h"
 #include "ps/net/rejoin.h"
-
-#define RESTARTS 3
-
-enum { W0, W1, SERVER, SHARD, MEMBERS };
-
-struct process {
-    enum ps_role role;
-    int rank;
-    uint64_t incarnation, was;
-    int pid;
-    uint64_t job;  // that it has been welcomed to; 0: none
-};
-
-struct fixture {
-    struct sim *sim;
-    struct log log;
-    struct scheduler_core *core;
-    struct process p[MEMBERS];
-    uint64_t drawn;  // numbers of jobs and processes
-    int starts, lost_pid;
-    char why[WIRE_TEXT_MAX];
-    int64_t step;  // where the next epoch begins
-};
-
-static uint64_t draw(void *ctx) { return 1000 + ((struct fixture *)ctx)->drawn++; }
-static void lost(void *ctx, int pid, const char *name) {
-    assert_true(strlen(name) > 0);
-    ((struct fixture *)ctx)->lost_pid = pid;
-}
-
-static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
-    struct fixture *f = ctx;
-    f->starts++;
-    snprintf(f->why, sizeof f->why, "%s", e->why);
-    error[0] = 0;
-    out->step = f->step;
-    snprintf(out->checkpoint, sizeof out->checkpoint, f->step ? "/run/step-%lld" : "", (long long)f->step);
-    return 0;
-}
-
-static struct fixture *fixture_create(int restarts) {
-    struct toy_case t = {.dtype = DT_F16,
-                         .consistency = "sync",
-                         .workers = 2,
-                         .servers = 1,
-                         .threads = 1,
-                         .steps = 1,
-                         .overflow_step = -1};
-    struct fixture *f = xcalloc(1, sizeof *f);
-    f->sim = sim_create(&t);
-    f->sim->c.ps.deadline_ms = 4000;
-    struct scheduler_options o = {.config = &f->sim->c,
-                                  .map = f->sim->map,
-                                  .manifest = {.hash = 5, .text = "ours"},
-                                  .job = draw(f),
-                                  .starts = starts,
-                                  .starts_ctx = f,
-                                  .epochs = {.restarts = restarts, .ctx = f, .job = draw, .lost = lost},
-                                  .port = {&f->log, log_send}};
-    f->core = scheduler_core_create(&o);
-    for (int i = 0; i < MEMBERS; i++) {
-        static const enum ps_role roles[] = {PS_WORKER, PS_WORKER, PS_SERVER, PS_SHARD};
-        f->p[i] = (struct process){.role = roles[i], .rank = i == W1, .incarnation = draw(f), .pid = 70 + i};
-    }
-    f->p[SHARD].incarnation = f->p[SERVER].incarnation;
-    return f;
-}
-
-static void fixture_destroy(struct fixture *f) {
-    scheduler_core_destroy(&f->core);
-    sim_destroy(f->sim);
-    free(f);
-}
-
-static uint64_t job_of(const struct fixture *f) { return scheduler_core_epochs(f->core)->job; }
-static unsigned epoch_of(const struct fixture *f) { return scheduler_core_epochs(f->core)->epoch; }
-
-// One message of a process as it stands; the log holds what it led to.
-static int say(struct fixture *f, const struct process *p, struct wire_header h, double now) {
-    struct ps_frame *frame = NULL;
-    if (h.kind == WIRE_HELLO && p->role == PS_SERVER) frame = sim_frame(f->sim, xcalloc(12, 1), 11);
-    if (h.kind == WIRE_HELLO && p->role != PS_SERVER) frame = sim_frame(f->sim, xstrdup(""), 1);
-    if (frame && p->role == PS_SERVER) memcpy((char *)frame->data, "\0tcp://y:1\n", 11);
-    h.role = p->role;
-    h.rank = p->rank;
-    h.incarnation = p->incarnation;
-    h.job = p->job;
-    if (h.kind == WIRE_HELLO) h.manifest = 5, h.key = p->pid, h.seq = p->was;
-    f->log.count = 0;
-    int member = scheduler_core_message(f->core, &h, frame, now);
-    scheduler_core_tick(f->core, now);
-    return member;
-}
-
-static bool answered(const struct fixture *f, enum wire_kind kind) {
-    return logged(&f->log, PEER_SENDER, kind) > 0;
-}
-
-static int hello(struct fixture *f, int who, double now) {
-    struct process *p = &f->p[who];
-    if (p->role == PS_SHARD) p->job = job_of(f);
-    int member = say(f, p, (struct wire_header){.kind = WIRE_HELLO}, now);
-    if (member >= 0) p->job = job_of(f);
-    return member;
-}
-
-static void login_all(struct fixture *f, double now) {
-    int before = f->starts;
-    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
-    assert_int_equal(f->starts, before + 1);
-}
-
-// As ps/net/rejoin.c has it: the same process, another incarnation.
-static void begin_anew(struct fixture *f, int who) {
-    struct process *p = &f->p[who];
-    p->was = p->incarnation;
-    p->incarnation = draw(f);
-    p->job = 0;
-    if (who == SERVER) f->p[SHARD].incarnation = p->incarnation, f->p[SHARD].job = 0;
-}
-
-static struct process another(struct fixture *f, int who) {
-    return (struct process){
-        .role = f->p[who].role, .rank = f->p[who].rank, .incarnation = draw(f), .pid = 170 + who};
-}
-
-static const struct wire_header beat = {.kind = WIRE_HEARTBEAT};
-static struct wire_header report(int64_t step) {
-    return (struct wire_header){
-        .kind = WIRE_REPORT, .step = step, .loss = 0.5, .lr = 0.5f, .loss_scale = 1, .clip = 1};
-}
 
 // ---------------------------------------------------------------- what begins an epoch
 static void test_replacement_is_news(void **state) {
@@ -354,6 +222,66 @@ static void test_restarts_are_used_up(void **state) {
     fixture_destroy(f);
 }
 
+// Deaths while all are coming to an epoch that a death has begun: one restart, one cause. Who dies again takes another.
+static void test_a_login_takes_one_restart(void **state) {
+    (void)state;
+    struct fixture *f = fixture_create(RESTARTS);
+    char news[WIRE_TEXT_MAX];
+    login_all(f, 0);
+    scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 1);
+    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    for (int i = 0; i < SHARD; i++) f->p[i] = another(f, i);
+    f->p[SHARD].incarnation = f->p[SERVER].incarnation;
+    hello(f, W1, 1);
+    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed in its turn", 2);
+    assert_int_equal(epoch_of(f), 3);
+    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    assert_true(scheduler_core_news(f->core, news));
+    f->p[W1] = another(f, W1);
+    hello(f, W1, 2);
+    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed once more", 3);
+    assert_int_equal(epoch_of(f), 4);
+    assert_int_equal(scheduler_core_epochs(f->core)->used, 2);
+    for (int i = 0; i < SHARD; i++) f->p[i] = another(f, i);
+    f->p[SHARD].incarnation = f->p[SERVER].incarnation;
+    login_all(f, 3);
+    assert_string_equal(f->why, "server 0 was killed");
+    // Behind a START the next one is the next again.
+    scheduler_core_dead(f->core, f->p[W0].pid, "worker 0 was killed", 4);
+    assert_int_equal(scheduler_core_epochs(f->core)->used, 3);
+    fixture_destroy(f);
+}
+
+// A login's deadline counts from whoever came last, names its key, and its words are whole.
+static void test_a_login_lasts_while_somebody_comes(void **state) {
+    (void)state;
+    struct fixture *f = fixture_create(RESTARTS);
+    char why[WIRE_TEXT_MAX] = "";
+    while (strlen(why) < 300) strcat(why, "a-cause ");
+    login_all(f, 0);
+    scheduler_core_dead(f->core, f->p[SERVER].pid, why, 0);
+    for (int i = 0; i < SHARD; i++) begin_anew(f, i);
+    double now = 0;
+    for (int i = 0; i < SHARD; i++) {
+        for (double begin = now; now < begin + 3.5; now += 0.5)
+            for (int k = 0; k < i; k++) assert_int_equal(hello(f, k, now), k);
+        assert_int_equal(hello(f, i, now), i);
+    }
+    assert_true(now > 10);
+    double last = now;
+    for (; !scheduler_core_error(f->core)[0]; now += 0.5) {
+        assert_true(now < last + 5);
+        for (int k = 0; k < SHARD; k++) hello(f, k, now);
+    }
+    assert_true(now > last + 4);
+    const char *said = scheduler_core_error(f->core);
+    assert_non_null(
+        strstr(said, "login: server 0 shard 0 did not come within 4000 ms (parameter_server.deadline_ms)"));
+    assert_non_null(strstr(said, "; before, a-cause "));
+    assert_non_null(strstr(said, "a-cause .."));
+    fixture_destroy(f);
+}
+
 static void test_without_restarts_nothing_changes(void **state) {
     (void)state;
     struct fixture *f = fixture_create(0);
@@ -433,6 +361,8 @@ int main(void) {
         cmocka_unit_test(test_ghosts_do_not_join),
         cmocka_unit_test(test_the_replaced_is_sent_away),
         cmocka_unit_test(test_restarts_are_used_up),
+        cmocka_unit_test(test_a_login_takes_one_restart),
+        cmocka_unit_test(test_a_login_lasts_while_somebody_comes),
         cmocka_unit_test(test_without_restarts_nothing_changes),
         cmocka_unit_test(test_shuffled),
     };

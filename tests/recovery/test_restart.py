@@ -61,7 +61,7 @@ class Restart(unittest.TestCase):
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as f:
                     line = f.read().replace("\0", " ")
                 with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
                     started = int(f.read().rpartition(")")[2].split()[19])
@@ -177,7 +177,7 @@ class Restart(unittest.TestCase):
         self.star(("starring worker", "--rank 1 "), ("starring server", "--rank 0 "))
 
     def test_asynchronous(self):
-        p = self.start(*STAR, "--topology", "ps:async", *SLOW, "--restart", "2")
+        p = self.start(*STAR, "--topology", "ps:async", *SLOW, "--delay", "1:constant:400", "--restart", "2")
         self.kill_behind(p, 6, 0, ("starring worker", "--rank 1 "))
         said = self.ends(p)
         self.assertGreaterEqual(self.lives()[1]["steps_lost"], 6, said)  # the scheduler decides none: worker 0's lines tell
@@ -220,6 +220,18 @@ class Restart(unittest.TestCase):
         p.send_signal(signal.SIGINT)
         self.ends(p, status=130)
         self.assertEqual(len(self.lives()), 1)
+
+    def test_no_place_for_lives(self):
+        """What cannot be noted of a life is warned of, and the job goes on."""
+        for topology, dies in ((STAR, ("starring worker", "--rank 1 ")), (RING, ("train --life",))):
+            with self.subTest(topology[1]):
+                self.setUp()
+                os.makedirs(os.path.join(self.out, "lives.jsonl"))
+                p = self.start(*topology, *SLOW, "--force", "--restart", "2", "--checkpoint-every", "4")
+                self.kill_behind(p, 6, 4, dies)
+                said = self.ends(p)
+                self.assert_undisturbed()
+                self.assertEqual(said.count("lives.jsonl: cannot write: Is a directory"), 2, said)
 
     # ---------------------------------------------------------------- the ring
     def ring(self, *kill, launch=(), checkpoints=4, number=signal.SIGKILL):

@@ -271,6 +271,7 @@ class Continued(Resume):
                            fresh=False)
                 self.assert_same_run("cut", "undisturbed")
                 self.assertEqual(self.losses("cut"), self.losses("undisturbed"))
+                self.assertEqual(self.seconds("cut"), sorted(self.seconds("cut")))
                 self.assertEqual(self.summary("cut")["state"], "complete")
                 self.assertEqual(self.checkpoints("cut"), ["step-56", "step-60"])
 
@@ -294,6 +295,10 @@ class Continued(Resume):
     def losses(self, out):
         with open(self.at(out, "evals.jsonl"), encoding="utf-8") as f:
             return [(e["step"], e["samples"], e["val_loss"]) for e in map(json.loads, f)]
+
+    def seconds(self, out):
+        with open(self.at(out, "evals.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line)["seconds"] for line in f]
 
     def test_in_use(self):
         self.train("used", *LOCAL, *KEEP_ALL, steps=4)
@@ -396,16 +401,53 @@ class Costs(Resume):
         """No file may be longer than a checkpoint's needs to be: it ends the checkpoints, not the run."""
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000))
-        for argv in (LOCAL, ring(1)):
-            p = self.train("full", *argv, *KEEP_ALL, restore_signals=False, preexec_fn=limit)
+        star = ["--topology", "ps:sync", "--workers", "1", "--servers", "1", "--batch", "4",
+                "--medium", "tcp"]
+        for argv in (LOCAL, ring(1), star):
+            p = self.train("full", *argv, *KEEP_ALL, restore_signals=False, preexec_fn=limit, status=1)
             self.train("whole", *argv)
             self.assert_same_run("full", "whole")
             self.assertEqual(self.checkpoints("full"), [])
             self.assertIn("checkpoint of step 3 was given up", p.stderr)
-            self.assertIn("worker-0.safetensors", p.stderr)
+            self.assertIn("server-0.safetensors" if argv is star else "worker-0.safetensors", p.stderr)
             self.assertIn("no earlier one is there", p.stderr)
+            self.assertIn("full/checkpoints: no checkpoint could be kept (", p.stderr)
+            self.assertEqual(self.summary("full")["state"], "unkept")
+            self.assertIn(self.summary("full")["checkpoints"]["why"], p.stderr)
+            shown = subprocess.run([PROGRAM, "summary", self.at("full")], text=True, capture_output=True, check=False)
+            self.assertEqual(shown.returncode, 1)
+            self.assertIn("unkept: all 8 steps are done, and no checkpoint could be kept: ", shown.stdout)
             self.assertEqual(self.summary("full")["checkpoints"]["failed"], 3)
             self.assertEqual(self.summary("full")["checkpoints"]["written"], 0)
+
+    def test_steps_of_a_run_without_a_summary(self):
+        """Those behind which it went on are done, though its records begin after them."""
+        self.train("whole", *LOCAL, *KEEP_ALL)
+        self.train("end", *LOCAL, "--resume", "whole/checkpoints/step-6")
+        for name in ("summary.json", "config.json"):
+            os.remove(self.at("end", name))
+        shown = subprocess.run([PROGRAM, "summary", self.at("end"), "--json"], text=True, capture_output=True, check=False)
+        self.assertEqual(json.loads(shown.stdout)["steps"], 8)
+        self.train("none", *LOCAL, "--resume", "whole/checkpoints/step-8")
+        shown = subprocess.run([PROGRAM, "summary", self.at("none")], text=True, capture_output=True, check=False)
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+
+    def test_late_for_what_was_given_up(self):
+        """Who comes late to a checkpoint that was given up makes its directory anew: a run that ends in order leaves none."""
+        star = ["--topology", "ps:sync", "--workers", "2", "--batch", "2"]
+        for argv in (LOCAL, ring(2), star):
+            shutil.rmtree(self.at("late"), ignore_errors=True)
+            with subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--steps", str(STEPS), "--out", "late", *argv, *KEEP_ALL, *SLOW],
+                                  cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as p:
+                deadline = time.monotonic() + LIMIT_S
+                while not os.path.exists(self.at("late", "checkpoints", "step-3", "manifest.json")):
+                    self.assertIsNone(p.poll())
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.002)
+                os.mkdir(self.at("late", "checkpoints", ".step-8.0123456789abcdef.partial"))
+                said = p.communicate(timeout=LIMIT_S)[1]
+            self.assertEqual(p.returncode, 0, said)
+            self.assertEqual(self.checkpoints("late"), ["step-3", "step-6", "step-8"])
 
     def test_rotation_and_report(self):
         self.train("turn", *LOCAL, "--checkpoint-every", "1", "--checkpoint-keep", "2", "--checkpoint-keep-every", "3")

@@ -91,7 +91,9 @@ class Equal(test_resume.Resume):
         # One worker: another order of sums, but the same numbers to begin with.
         self.train("local", *LOCAL, *dt, "--resume", "star/checkpoints/step-6", *KEEP_ALL, steps=6)
         self.assertEqual(self.tensors("local", 6)[0], self.tensors("star", 6)[0])
-        self.train("four", *star(2, 4), *dt, "--resume", "local", steps=6)
+        # All steps are done: it keeps nothing, which is no failure of a disk.
+        self.train("four", *star(2, 4), *dt, "--resume", "local", *KEEP_ALL, steps=6)
+        self.assertEqual([self.summary("four")["state"], os.path.exists(self.at("four", "checkpoints"))], ["complete", False])
         self.train("six", *ring(1), *dt, steps=6)
         for name in ("local", "four"):
             self.assertEqual(self.hash(name), self.hash("six"))
@@ -121,8 +123,12 @@ class Async(test_resume.Resume):
         with open(self.at(out, "ranks", f"worker-{worker}.json"), encoding="utf-8") as f:
             return json.load(f)
 
+    def last(self, out):
+        """The step of its latest checkpoint."""
+        return max(int(name[5:]) for name in self.checkpoints(out))
+
     def rows(self, out, step):
-        """[(version, [pushes of each worker])] of all keys."""
+        """[(version, [pushes of each worker], {batches that it holds})] of all keys, in the order of their numbers."""
         folder, rows = self.at(out, "checkpoints", f"step-{step}"), []
         for name in sorted(os.listdir(folder)):
             if not name.startswith("server-"):
@@ -136,60 +142,154 @@ class Async(test_resume.Resume):
                 begin, end = about[key]["data_offsets"]
                 return struct.unpack(f"<{(end - begin) // 8}q", data[8 + n + begin:8 + n + end])
             keys, workers = numbers("star/shape")
-            pushed = numbers("star/pushed")
-            rows += [(v, list(pushed[i * workers:(i + 1) * workers])) for i, v in enumerate(numbers("star/version"))]
+            pushed, places, batches = numbers("star/pushed"), numbers("star/keys"), numbers("star/batches")
+            words = numbers("star/budget")[1]
+            for i, version in enumerate(numbers("star/version")):
+                behind, *holes = batches[i * words:(i + 1) * words]
+                rows.append((places[3 * i:3 * i + 2], version, list(pushed[i * workers:(i + 1) * workers]),
+                             set(range(behind)) - set(holes)))
             self.assertEqual(len(numbers("star/version")), keys)
-        return rows
+        return [row[1:] for row in sorted(rows, key=lambda row: row[0])]
 
-    def test_every_push_once(self):
-        argv = [*star(2, 4, "async"), *SMALL_KEYS, "--dtype", "bf16", "--straggle", "2:6"]
-        self.train("kept", *argv, "--checkpoint-every", "5", "--checkpoint-keep", "0", "--delay", "1:exponential:10", steps=15)
-        for step in (5, 10, 15):
-            rows = self.rows("kept", step)
-            for version, pushed in rows:
-                self.assertEqual(version, sum(pushed))
-                self.assertEqual(pushed[0], step)
-        self.assertEqual(self.summary("kept")["updates_applied"], 60)
+    def pushes(self, out):
+        """{key: [batches in the order in which they were applied]}"""
+        found = {}
+        with open(self.at(out, "updates.jsonl"), encoding="utf-8") as f:
+            for line in map(json.loads, f):
+                found.setdefault(line["key"], []).append(line["batch"])
+        return found
+
+    def test_every_batch_once(self):
+        """One budget, one worker slower than the others; whoever goes on does what is left, key by key."""
+        argv = [*star(2, 4, "async"), *SMALL_KEYS, "--dtype", "bf16", "--log-updates"]
+        self.train("kept", *argv, "--checkpoint-every", "5", "--checkpoint-keep", "0", "--straggle", "2:6",
+                   "--delay", "1:constant:10", "--delay", "0:constant:10", "--delay", "3:constant:10", "--delay", "2:constant:60",
+                   steps=15)
+        summary = self.summary("kept")
+        self.assertEqual((summary["updates_applied"], summary["steps"], sum(summary["batches"])), (60, 15, 60))
+        self.assertTrue(all(sorted(batches) == list(range(60)) for batches in self.pushes("kept").values()))
+        for name in self.checkpoints("kept"):
+            for version, pushed, held in self.rows("kept", name[5:]):
+                self.assertEqual((version, len(held)), (sum(pushed), sum(pushed)))
+                self.assertEqual(pushed[0], int(name[5:]))
+        self.assertTrue(all(len(held) == 60 for _, _, held in self.rows("kept", self.last("kept"))))
+        rows = self.rows("kept", 10)
         for servers, more in ((2, []), (1, ["--medium", "tcp"]), (3, ["--checkpoint-background"])):
             with self.subTest(servers=servers):
-                self.train("again", *star(servers, 4, "async"), *SMALL_KEYS, "--dtype", "bf16", *more,
+                self.train("again", *star(servers, 4, "async"), *SMALL_KEYS, "--dtype", "bf16", *more, "--log-updates",
                            "--resume", "kept/checkpoints/step-10", "--checkpoint-every", "100", steps=15)
-                self.assertEqual(self.rows("again", 15)[0][1][0], 15)
-                versions = [version for version, _ in self.rows("kept", 10)]
+                applied = self.pushes("again")
+                for key, (_, _, held) in enumerate(rows):
+                    self.assertEqual(sorted(applied.get(key, [])), sorted(set(range(60)) - held))
                 # What every key has had applied in this life: those that were furthest had the least to come.
-                self.assertEqual(self.summary("again")["updates_applied"], 60 - max(versions))
-                of_workers = sum(self.rank("again", w)["updates"] for w in range(4))
-                hindmost = [min(pushed[w] for _, pushed in self.rows("kept", 10)) for w in range(4)]
-                self.assertEqual(of_workers, 60 - sum(hindmost))
+                self.assertEqual(self.summary("again")["updates_applied"], 60 - max(version for version, _, _ in rows))
+                self.assertTrue(all(len(held) == 60 for _, _, held in self.rows("again", self.last("again"))))
                 curve = self.curve("again")
-                self.assertEqual([line["step"] for line in curve], list(range(11, 16)))
-                self.assertGreaterEqual(curve[0]["samples"], min(versions))  # a batch of one each
+                self.assertEqual([line["step"] for line in curve], list(range(11, 11 + len(curve))))
+                if curve:  # else the others were there first, and took all that was left
+                    self.assertGreaterEqual(curve[0]["samples"], min(version for version, _, _ in rows))  # a batch of one each
+
+    def test_after_a_death(self):
+        """Everybody goes back to a checkpoint, and what that lacks is done again: the whole budget, once."""
+        Equal.kill_worker(self, "kept", 1, *star(2, 2, "async"), *SMALL_KEYS, *SLOW, "--restart", "2", "--checkpoint-every", "2",
+                         "--checkpoint-keep", "0", steps=8)
+        self.assertTrue(all(held == set(range(16)) for _, _, held in self.rows("kept", self.last("kept"))))
+        self.assertEqual(self.summary("kept")["samples_applied"] + min(
+            version for version, _, _ in self.rows("kept", self.began("kept"))) * 2 if self.began("kept") else 32, 32)
+
+    def test_skipped(self):
+        """A batch whose gradient was not finite is done, too: it counts for the run's steps."""
+        argv = [*star(2, 2, "async"), "--dtype", "fp16", "--set", "fp16.initial_scale_power=26", "--checkpoint-every", "100"]
+        self.train("kept", *argv, steps=6)
+        kept = self.summary("kept")
+        self.assertLess(kept["samples_applied"], 24)  # some were skipped
+        self.assertEqual((kept["state"], kept["steps"], sum(kept["batches"])), ("complete", 6, 12))
+        self.assertEqual(kept["skipped"], 12 - kept["updates_applied"])  # of both workers
+        self.train("kept", *argv, "--resume", "latest", steps=9, fresh=False)
+        again = self.summary("kept")
+        self.assertEqual((again["resumed_from"], again["steps"], sum(again["batches"])), (6, 9, 6))
+
+    def test_worker_0_is_behind(self):
+        """It does less than its share: what the job's steps number stays where the run goes on, and its few lines are all there."""
+        argv = [*star(1, 2, "async"), "--dtype", "bf16", "--set", "eval_every=2", "--set", "eval_batches=1", "--checkpoint-every", "100",
+                "--delay", "0:constant:100", "--delay", "1:constant:10"]
+        self.train("kept", *argv, steps=6, evals=True)
+        before, own = self.evals("kept"), self.summary("kept")["batches"][0]
+        self.assertLess(own, 4)
+        self.assertEqual(subprocess.run([PROGRAM, "summary", "kept"], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S,
+                                        check=True).stderr, "")
+        self.train("kept", *argv, "--resume", "latest", steps=8, evals=True, fresh=False)
+        after = self.evals("kept")
+        self.assertEqual(after[:len(before)], before)
+        seconds = [e["seconds"] for e in after]
+        self.assertEqual(([e["step"] for e in before], seconds), ([2, 4, 6], sorted(seconds)))
+
+    def evals(self, out):
+        with open(self.at(out, "evals.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+
+    def test_asked_to_leave(self):
+        """What is left is what nobody has done; who is asked in the last batch has nothing left."""
+        def ask(lines, steps, *argv):
+            p = subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--steps", str(steps), "--out", "cut", *argv], cwd=self.folder,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            path, end = self.at("cut", "metrics.jsonl"), time.monotonic() + LIMIT_S
+            while not (os.path.exists(path) and len(self.curve("cut")) >= lines):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.005)
+            time.sleep(0.7)  # they look for it once a step, at its beginning
+            p.send_signal(signal.SIGTERM)
+            return p.wait(timeout=LIMIT_S)
+        slow = ["--checkpoint-every", "1000", "--delay", "0:constant:30", "--delay", "1:constant:20"]
+        for _ in range(4):  # worker 0 may hear of it by asking for more
+            self.assertEqual(ask(2, 1000, *star(1, 2, "async"), *slow), 143)
+            cut = self.summary("cut")
+            self.assertEqual((cut["state"], cut["steps"]), ("interrupted", sum(cut["batches"]) // 2))
+            for w in cut["wire"]:  # of a server also where one worker has done one batch more
+                self.assertAlmostEqual(w["sent_per_step"], w["predicted_sent"], delta=0.5)
+            with open(self.at("cut", "checkpoints", f"step-{self.last('cut')}", "manifest.json"), encoding="utf-8") as f:
+                self.assertEqual(json.load(f)["train"]["place"], cut["steps"])
+            shutil.rmtree(self.at("cut"))
+        self.assertEqual(ask(1, 3, *star(1, 1, "async"), "--delay", "0:constant:2500"), 0)
+        self.assertEqual((self.summary("cut")["state"], self.summary("cut")["steps"]), ("complete", 3))
+
+    def began(self, out):
+        """The checkpoint that the last life began with; 0: none."""
+        with open(self.at(out, "lives.jsonl"), encoding="utf-8") as f:
+            name = json.loads(f.read().splitlines()[-1])["resumed_from"]
+        return int(name[5:]) if name else 0
 
     def test_one_that_had_not_begun(self):
-        """Its own first step lies behind the others' checkpoint; what it reports counts from there."""
+        """Its own first step lies behind the others' checkpoint; what it had taken is done once all the same."""
         argv = [*star(1, 2, "async"), "--dtype", "bf16"]
         self.train("kept", *argv, "--checkpoint-every", "1", "--checkpoint-keep", "0", "--delay", "1:constant:3000", steps=3)
-        self.assertEqual([pushed[1] for _, pushed in self.rows("kept", 2)][0], 0)
+        self.assertEqual([pushed[1] for _, pushed, _ in self.rows("kept", 2)][0], 0)
         self.train("again", *argv, "--resume", "kept/checkpoints/step-2", steps=3)
-        self.assertEqual([self.rank("again", w)["updates"] for w in range(2)], [1, 3])
+        self.assertEqual((sum(self.summary("again")["batches"]), self.summary("again")["updates_applied"]), (4, 4))
 
     def test_to_and_from(self):
         lr = ["--set", "scheduler.type=WarmupLR", "--set", "scheduler.params.warmup_num_steps=50",
               "--set", "scheduler.params.warmup_max_lr=0.01", "--dtype", "bf16"]
         self.train("ring", *ring(1), *lr, *KEEP_ALL, steps=6)
-        self.train("async", *star(2, 2, "async"), *lr, "--resume", "ring", "--checkpoint-every", "100", steps=9)
+        self.train("async", *star(2, 2, "async"), *lr, "--resume", "ring", "--checkpoint-every", "100",
+                   "--straggle", "0:4", steps=9)
         curve = self.curve("async")
-        self.assertEqual([line["step"] for line in curve], [7, 8, 9])
-        self.assertGreaterEqual(curve[0]["samples"], 26)  # 6 global batches, and its own half of one
-        # The schedule goes on where it was: it counts samples.
-        self.assertGreater(curve[0]["lr"], self.curve("ring")[-1]["lr"])
-        self.assertEqual(self.summary("async")["updates_applied"], 6)
-        self.assertTrue(all(version == sum(pushed) for version, pushed in self.rows("async", 9)))
+        self.assertEqual([line["step"] for line in curve], list(range(7, 7 + len(curve))))
+        if curve:  # else the other worker was there first
+            self.assertGreaterEqual(curve[0]["samples"], 26)  # 6 global batches, and its own half of one
+            # The schedule goes on where it was: it counts samples.
+            self.assertGreater(curve[0]["lr"], self.curve("ring")[-1]["lr"])
+        self.assertEqual((self.summary("async")["updates_applied"], self.summary("async")["steps"]), (6, 9))
+        self.assertTrue(all((version, held) == (18, set(range(18))) for version, _, held in self.rows("async", self.last("async"))))
+        # Batches of another size: as many samples are left.
         self.train("more", *star(1, 4, "async"), *lr, "--resume", "async", steps=12)
-        rest = [4 * (12 - sum(pushed) // 2) for _, pushed in self.rows("async", 9)]  # from the mean of the two
-        self.assertEqual(self.summary("more")["updates_applied"], min(rest))
-        self.train("back", *ring(2), *lr, "--resume", "async", steps=10)
-        self.assertEqual(len(self.curve("back")), 1)
+        self.assertEqual(self.summary("more")["updates_applied"], 4 * 12 - 36)
+        # Whatever worker 0's own count is: the run has done nine steps.
+        for name, argv in (("back", ring(2)), ("star", star(2, 2))):
+            self.train(name, *argv, *lr, "--resume", "async", steps=10)
+            self.assertEqual([line["step"] for line in self.curve(name)], [10])
+        p = self.train("over", *ring(2), *lr, "--resume", "async", steps=8, status=2)
+        self.assertIn("is behind step 9, and --steps is 8", p.stderr)
 
 
 class Failures(test_resume.Resume):
@@ -198,7 +298,8 @@ class Failures(test_resume.Resume):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000))
         for more in ([], ["--checkpoint-background"]):
-            p = self.train("full", *star(), "--medium", "tcp", *KEEP_ALL, *more, restore_signals=False, preexec_fn=limit)
+            p = self.train("full", *star(), "--medium", "tcp", *KEEP_ALL, *more, restore_signals=False, preexec_fn=limit,
+                           status=1)
             self.train("whole", *star())
             self.assert_same_run("full", "whole")
             complete = [name for name in os.listdir(self.at("full", "checkpoints")) if name.startswith("step-")]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/ring.md: the figures that stand beside a command are what the command says now."""
+"""docs/ring.md and docs/star-codecs.md: the figures that follow from a prediction are what the program predicts now."""
 import json
 import os
 import re
@@ -9,31 +9,86 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 STARRING = os.path.join(ROOT, "build", "starring")
-with open(os.path.join(ROOT, "docs", "ring.md")) as page:
+with open(os.path.join(ROOT, "docs", "ring.md"), encoding="utf-8") as page:
     PAGE = page.read()
+with open(os.path.join(ROOT, "docs", "star-codecs.md"), encoding="utf-8") as page:
+    CODES = page.read()
+
+
+def whole(*args):
+    done = subprocess.run([STARRING, "train", "--dry-run", "--json", *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def dry(*args):
-    done = subprocess.run([STARRING, "train", "--dry-run", "--json", *args], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["wire"][0]
+    return whole(*args)["wire"][0]
+
+
+def table(page, heading):
+    """The cells of each row of the table below the row that begins so."""
+    lines = page[page.index(heading):].split("\n")
+    end = next(i for i, line in enumerate(lines) if not line.startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:end]]
 
 
 class RingPage(unittest.TestCase):
-    def near(self, text, count):
-        self.assertAlmostEqual(float(text.removesuffix(" MiB")), count / 2**20, delta=0.0006 * count / 2**20, msg=text)
+    def near(self, text, count, share=0.0006):
+        self.assertAlmostEqual(float(text.removesuffix(" MiB")), count / 2**20, delta=share * count / 2**20, msg=text)
 
     def test_many_ranks(self):
-        part = PAGE[PAGE.index("**Many ranks.**"):]
-        rows = re.findall(r"^\| ([0-9,]+) \|([^\n]*)\|$", part[:part.index("**DeepSpeed")], re.M)
-        self.assertEqual([n for n, _ in rows], ["8", "64", "512", "4,096"])
-        for ranks, cells in rows:
-            sent, _, across, _, without, _ = [c.strip() for c in cells.split("|")]
-            wire = dry("--model", "gpt2-124m", "--topology", "zero:3", "--dtype", "bf16", "--reduce-group", "8",
-                       "--workers", ranks.replace(",", ""))
+        rows = table(PAGE, "| ranks | sent a step |")
+        self.assertEqual([row[0] for row in rows], ["8", "64", "512", "4,096"])
+        for ranks, sent, messages, across, there, without, memory in rows:
+            said = whole("--model", "gpt2-124m", "--topology", "zero:3", "--dtype", "bf16", "--reduce-group", "8",
+                         "--workers", ranks.replace(",", ""))
+            wire = said["wire"][0]
             self.near(sent, wire["predicted_sent"])
             self.near(across, wire["across"]["predicted_sent"])
             self.near(without, wire["across"]["predicted_sent_ungrouped"])
+            self.near(memory, said["memory"][0]["predicted_bytes"])
+            self.assertEqual((messages, there), (f"{wire['messages']:,}", f"{wire['across']['messages']:,}"))
+
+    def test_gathering_once(self):
+        for model, textbook, sent, less in table(PAGE, "| model | textbook, 3U |"):
+            said = whole("--model", model.split()[0], "--topology", "zero:3", "--workers", "2", "--dtype", "bf16")
+            three = whole("--model", model.split()[0], "--topology", "zero:2", "--workers", "2", "--dtype", "bf16")["wire"][0]["predicted_sent"] * 3 // 2
+            count = said["wire"][0]["predicted_sent"]
+            for text, value in ((textbook, three), (sent, count)):
+                self.assertEqual(text, f"{value / 1e6:.0f} MB" if "MB" in text else f"{value / 2**20:.2f} MiB", model)
+            self.assertEqual(less, f"{100 * (count / three - 1):.0f}%", model)
+
+    def test_secondary_shards(self):
+        rows = table(PAGE, "| | sent | of it to other groups | messages | there | weights kept |")
+        self.assertEqual(len(rows), 4)
+        args = ["--model", "gpt2-124m", "--topology", "zero:3", "--workers", "64", "--dtype", "bf16", "--seq", "256"]
+        shards, groups = ["--set", "zero_optimization.zero_hpz_partition_size=8"], ["--reduce-group", "8"]
+        neither = whole(*args, *groups)["wire"][0]["across"]["predicted_sent_ungrouped"]
+        for (_, sent, across, messages, there, kept), more in zip(rows, ([], shards, groups, groups + shards)):
+            said = whole(*args, *more)
+            wire = said["wire"][0]
+            self.near(sent, wire["predicted_sent"], 0.001)
+            self.near(across, wire["across"]["predicted_sent"] if more else neither, 0.001)
+            self.near(kept, said["memory"][0]["predicted"]["parameter"], 0.001)
+            self.assertEqual((messages, there), (f"{wire['messages']:,}", f"{wire['across']['messages']:,}" if more else ""))
+
+    def test_recomputation(self):
+        for model, *cells in table(PAGE, "| | none | cheap | block | block, inputs on the host |"):
+            for cell, how, host in zip(cells, ("none", "cheap", "block", "block"), ("false", "false", "false", "true")):
+                entry = whole("--model", model, "--topology", "local", "--dtype", "bf16", "--batch", "4", "--seq", "1024", "--set",
+                              f"activation_checkpointing.recompute={how}", "--set", f"activation_checkpointing.cpu_checkpointing={host}")["memory"][0]
+                pinned = f", and {entry['pinned_bytes'] / 2**20:.1f} pinned" if entry["pinned_bytes"] else ""
+                self.assertEqual(cell, f"{entry['predicted']['activation'] / 2**20:.1f}{pinned}", (model, how, host))
+
+    def test_codes(self):
+        for code, _, _, sent, received in table(CODES, "| `ps:sync` | loss | held out |"):
+            name, share = re.fullmatch(r"`(\w+)`(?:, share ([0-9.]+))?", code).groups()
+            wire = dry("-c", os.path.join(ROOT, "experiments", "demo.json"), "--topology", "ps:sync", "--workers", "2", "--set",
+                       f"parameter_server.compression={name}", *(["--set", f"parameter_server.compression_share={share}"] if share else []))
+            count, less, *_ = re.split(r": | times", sent) + [""]
+            self.assertEqual((count, received), (f"{wire['predicted_sent']:,}", f"{wire['predicted_received']:,}"), code)
+            if less:
+                self.assertEqual(float(less), round(wire["predicted_received"] / wire["predicted_sent"], len(less.partition(".")[2])), code)
 
     def test_gathering_ahead(self):
         loop = re.search(r"for p in 0 auto 1e9; do\s+build/starring train (.*?) \\\n\s+(.*?)\$p --out", PAGE)

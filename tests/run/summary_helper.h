@@ -67,7 +67,10 @@ static inline struct rank_report report(const char *role, int rank) {
     snprintf(r.role, sizeof r.role, "%s", role);
     r.memory.predicted_bytes[MEM_PARAMETER] = r.peak_bytes[MEM_PARAMETER] = 2048;
     r.sent_per_step = 1000;
+    r.steps = 5;
     r.time.forward = 1 + rank;
+    r.time.host = 0.5;
+    r.time.total = 1.5 + rank;
     r.staleness.count[0] = 6;
     r.staleness.count[2] = 2;
     r.staleness.max = 2;

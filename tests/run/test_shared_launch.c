@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -158,6 +160,7 @@ static void line_of_a_child(void **state) {
 struct answering {
     struct launcher *launcher;
     int to;       // where children answer
+    int job;      // where the job says that its next life begins: when a child is started
     int answers;  // the start whose child does: 1, 2, ..; others stand still
     int starts;
 };
@@ -167,21 +170,24 @@ static int start_answering(void *ctx, const char *role, int rank) {
     char script[64];
     snprintf(script, sizeof script, "echo here >&%d; exec sleep 0.2", a->to);
     bool answers = ++a->starts == a->answers;
+    assert_int_equal(write(a->job, "life\n", 5), 5);
     char *argv[] = {"sh", "-c", answers ? script : "kill -STOP $$", NULL};
     return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0});
 }
 
-static int64_t life_of(void *ctx) { return ((const struct answering *)ctx)->starts; }
 static void nobody_is_told(void *ctx, int pid, const char *why) { (void)ctx, (void)pid, (void)why; }
 
 static int line_with_restarts(int restarts, int answers, double deadline_s) {
-    int ends[2];
+    int ends[2], link[2];
     char line[32] = "";
     struct answering a = {.answers = answers};
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link), 0);
     a.to = ends[1];
+    a.job = link[1];
     a.launcher = launcher_create(&(struct launch_options){
-        .grace_s = 0.2, .restarts = {restarts, life_of, start_answering, nobody_is_told}, .ctx = &a});
+        .grace_s = 0.2, .restarts = {restarts, start_answering, nobody_is_told}, .ctx = &a});
+    launcher_listen(a.launcher, link[0]);
     error_quiet(1);
     assert_int_equal(start_answering(&a, "scheduler", -1), 0);
     int rc = launcher_read_line(a.launcher, ends[0], deadline_s, line, sizeof line);
@@ -192,6 +198,8 @@ static int line_with_restarts(int restarts, int answers, double deadline_s) {
     close(ends[0]);
     close(ends[1]);
     launcher_destroy(&a.launcher);
+    close(link[0]);
+    close(link[1]);
     return rc;
 }
 
@@ -203,6 +211,30 @@ static void who_does_not_answer_is_replaced(void **state) {
     assert_int_equal(line_with_restarts(1, 2, 3), 0);
     assert_int_equal(line_with_restarts(1, 3, 0.3), -1);
     assert_non_null(strstr(error_last(), "all restarts are used up"));
+}
+
+// The launcher stands still itself for longer than that, as after Ctrl-Z: who has not answered meanwhile is not silent.
+static void a_launcher_that_stands_still(void **state) {
+    (void)state;
+    int ends[2];
+    char line[16];
+    assert_int_equal(pipe(ends), 0);
+    struct launcher *l = launcher();
+    pid_t self = getpid(), child = fork();
+    if (child == 0) {
+        usleep(100000);
+        kill(self, SIGSTOP);
+        usleep(3000000);
+        kill(self, SIGCONT);
+        usleep(100000);
+        _exit(write(ends[1], "here\n", 5) == 5 ? 0 : 1);
+    }
+    assert_int_equal(launcher_read_line(l, ends[0], 2, line, sizeof line), 0);
+    assert_string_equal(line, "here");
+    waitpid(child, NULL, 0);
+    close(ends[0]);
+    close(ends[1]);
+    launcher_destroy(&l);
 }
 
 static void a_program_that_is_not_there(void **state) {
@@ -392,6 +424,7 @@ int main(void) {
         cmocka_unit_test(nobody_waits_for_who_left),
         cmocka_unit_test(line_of_a_child),
         cmocka_unit_test(who_does_not_answer_is_replaced),
+        cmocka_unit_test(a_launcher_that_stands_still),
         cmocka_unit_test(a_program_that_is_not_there),
         cmocka_unit_test(options_become_overrides),
         cmocka_unit_test(wrong_options_are_named),

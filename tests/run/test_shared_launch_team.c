@@ -21,11 +21,10 @@ struct team {
     struct launcher *l;
     int link[2];
     int again, died, pid;
-    int64_t step, life;
+    int64_t step;
 };
 
 static int64_t step_of_team(void *ctx) { return ((struct team *)ctx)->step; }
-static int64_t life_of_team(void *ctx) { return ((struct team *)ctx)->life; }
 static void note_death(void *ctx, int pid, const char *why) {
     struct team *t = ctx;
     char line[64];
@@ -57,7 +56,7 @@ static int launch_again(void *ctx, const char *role, int rank) {
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
     struct launch_options o = {.grace_s = 0.2,
                                .last_step = step_of_team,
-                               .restarts = {restarts, life_of_team, launch_again, note_death},
+                               .restarts = {restarts, launch_again, note_death},
                                .ctx = t};
     char path[] = "/tmp/starring-said-XXXXXX";
     int file = mkstemp(path), before = dup(STDERR_FILENO);

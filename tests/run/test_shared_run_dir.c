@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/launch/lives.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_file.h"
@@ -283,6 +284,37 @@ static void test_metrics_without_room(void **state) {
     assert_int_equal(metrics_last_step(base), 1);
 }
 
+// Each line is whole: one that finds no room leaves nothing behind it, one that a death tore goes with the next.
+static void lines_are_whole(void **state) {
+    const char *base = *state;
+    struct rlimit before, small;
+    struct life first = {.start = 1, .epoch = 1, .job = 7}, second = {.start = 1, .epoch = 2, .job = 8};
+    lives_forget(base);
+    lives_add(base, &first);
+    char *one = run_file_lines(base, "lives.jsonl");
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = strlen(one) + 20;  // the kernel takes 20 bytes of the next line
+    setrlimit(RLIMIT_FSIZE, &small);
+    error_quiet(1);
+    lives_add(base, &second);
+    error_quiet(0);
+    setrlimit(RLIMIT_FSIZE, &before);
+    char *text = run_file_read(base, "lives.jsonl", false);
+    assert_string_equal(text, one);
+    free(text);
+    put(base, "lives.jsonl",
+        "{\"start\":1,\"epoch\":1,\"job\":\"7\",\"restarts\":0}\n{\"start\":1,\"epoch\":9,\"restarts\":0}");
+    assert_int_equal(lives_last(base).epoch, 1);  // what has no end may be half of a line
+    lives_add(base, &second);
+    assert_int_equal(lives_last(base).epoch, 2);
+    text = run_file_read(base, "lives.jsonl", false);
+    assert_null(strstr(text, "\"epoch\":9"));
+    free(text);
+    free(one);
+}
+
 // As many seconds are kept as there is room for, evenly spread, however many steps there are; the totals are of all.
 static void test_seconds_are_bounded(void **state) {
     const char *base = *state;
@@ -309,6 +341,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_unfinished_files, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_seconds_are_bounded, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_metrics_without_room, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(lines_are_whole, make_base, remove_base),
         cmocka_unit_test_setup_teardown(earlier_runs_are_kept, make_base, remove_base),
         cmocka_unit_test_setup_teardown(no_step_no_obstacle, make_base, remove_base),
         cmocka_unit_test_setup_teardown(strangers_are_kept, make_base, remove_base),

@@ -1,4 +1,14 @@
 // What a job took and did, all roles added up.
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/config/json.h"
+#include "shared/memory/job_resident.h"
+#include "shared/supervise/proc_look.h"
+#include "shared/time/moments.h"
 #include "tests/run/summary_helper.h"
 
 static void change(const char *dir, const char *role, int rank, const char *key, const char *member,
@@ -67,6 +77,132 @@ static void threads_share_a_process(void **state) {
     cJSON_Delete(s);
 }
 
+static char *printed(const char *dir, const cJSON *s) {
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    summary_print(f, dir, s);
+    fclose(f);
+    char *kept = xstrdup(text);
+    free(text);
+    return kept;
+}
+
+// Worker 0 sees all processes of the machine that the job has; where it saw fewer than the ranks are, its figure is not the
+// job's.
+static void the_whole_job_is_resident(void **state) {
+    const char *dir = *state;
+    write_run(dir, "zero:2");
+    struct rank_report w = report("worker", 0);
+    for (int processes = 1; processes <= 3; processes++) {
+        w.resident = (struct job_resident){5000, processes};
+        assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
+        change(dir, "worker", 0, "process", "pid", cJSON_CreateNumber(10));
+        cJSON *s = summary_merge(&topologies, dir);
+        if (processes == 1) assert_true(cJSON_IsNull(json_item(json_item(s, "totals"), "pss_bytes")));
+        if (processes > 1) assert_true(number(s, "totals", "pss_bytes") == 5000);
+        // Of one process there is no such figure: its peak, which may be more, stands in the table of ranks.
+        char *text = printed(dir, s);
+        const char *busiest = strstr(text, "\n  busiest ");
+        assert_non_null(busiest);
+        char *line = xasprintf("%.*s", (int)strcspn(busiest + 1, "\n"), busiest + 1);
+        assert_int_equal(strstr(line, "0.01 MiB") != NULL, processes == 1);
+        free(line);
+        free(text);
+        cJSON_Delete(s);
+    }
+    change(dir, "worker", 1, "clock", "boot_id", cJSON_CreateString("another"));
+    cJSON *s = summary_merge(&topologies, dir);
+    assert_true(cJSON_IsNull(json_item(json_item(s, "totals"), "pss_bytes")));
+    cJSON_Delete(s);
+}
+
+// A page that two processes have touched counts once; what a child of this program holds counts, another program's not.
+static void a_shared_page_counts_once(void **state) {
+    (void)state;
+    const size_t bytes = 64 << 20, slack = 4 << 20;
+    struct job_resident before, one, two, ended;
+    int ready[2], go[2];
+    char byte = 0;
+    assert_int_equal(job_resident_read(&before), 0);
+    char *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED && !pipe(ready) && !pipe(go));
+    memset(shared, 1, bytes);
+    assert_int_equal(job_resident_read(&one), 0);
+    assert_true(one.pss_bytes > before.pss_bytes + bytes - slack &&
+                one.pss_bytes < before.pss_bytes + bytes + slack);
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t i = 0; i < bytes; i += 4096) byte += shared[i];
+        _exit(write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1);
+    }
+    pid_t other = fork();
+    if (other == 0) {
+        execlp("sleep", "sleep", "60", (char *)NULL);
+        _exit(1);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    struct proc_look look;
+    while (!proc_look(other, &look) && strcmp(look.name, "sleep")) usleep(1000);
+    assert_int_equal(job_resident_read(&two), 0);
+    assert_int_equal(two.processes, one.processes + 1);
+    assert_true(two.pss_bytes > one.pss_bytes - slack && two.pss_bytes < one.pss_bytes + slack);
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    kill(other, SIGKILL);
+    assert_true(waitpid(child, NULL, 0) == child && waitpid(other, NULL, 0) == other);
+    assert_int_equal(job_resident_read(&ended), 0);
+    assert_int_equal(ended.processes, one.processes);
+    munmap(shared, bytes);
+    for (int i = 0; i < 2; i++) close(ready[i]), close(go[i]);
+}
+
+// A run that went on when all of its steps were done has times of none.
+static void no_step_is_divided_by(void **state) {
+    write_run(*state, "ps:async");
+    cJSON *s = summary_merge(&topologies, *state);
+    cJSON_ReplaceItemInObject(s, "resumed_from", cJSON_CreateNumber(5));
+    char *text = printed(*state, s);
+    if (strstr(text, "nan") || strstr(text, "inf ") || strstr(text, "inf,")) fail_msg("%s", text);
+    free(text);
+    cJSON_Delete(s);
+}
+
+// Of workers that share a budget each one says what it has skipped: the lines are worker 0's.
+static void skipped_batches_are_of_all_workers(void **state) {
+    write_run(*state, "ps:async");
+    for (int r = 1; r >= 0; r--) {
+        struct rank_report w = report("worker", r);
+        w.shares = true;
+        w.batches = 5;
+        w.skipped = 1 + 2 * r;
+        assert_int_equal(summary_write_rank(*state, &w, NULL), 0);
+    }
+    cJSON *s = summary_merge(&topologies, *state);
+    assert_true(number(s, "skipped", NULL) == 4);
+    char *text = printed(*state, s);
+    assert_non_null(strstr(text, " in 5 steps, 4 batches skipped\n"));
+    free(text);
+    cJSON_Delete(s);
+}
+
+// As experiments/comparison has it: the first step is left out, and fewer than five say nothing.
+static void the_spread_leaves_the_first_step_out(void **state) {
+    write_run(*state, "zero:2");
+    for (int steps = 5; steps <= 7; steps++) {
+        struct metrics *m = metrics_create(*state, 0, &(double){0});
+        for (int i = 0; i < steps; i++) {
+            struct step_record r = record(i + 1, 5, i == 0 ? 9 : i == 1 ? 1.5 : 1);
+            metrics_step(m, &r);
+        }
+        assert_int_equal(metrics_destroy(&m), 0);
+        cJSON *s = summary_merge(&topologies, *state);
+        const cJSON *spread = json_item(json_item(s, "step_seconds"), "spread");
+        assert_true(steps == 5 ? cJSON_IsNull(spread) : spread->valuedouble == 0.5);
+        assert_true(number(s, "step_seconds", "p95") == 9);
+        cJSON_Delete(s);
+    }
+}
+
 // Clocks of two machines do not compare: the longest training of a worker stands for the job's.
 static void two_machines_have_two_clocks(void **state) {
     const char *dir = *state;
@@ -78,11 +214,110 @@ static void two_machines_have_two_clocks(void **state) {
     cJSON_Delete(s);
 }
 
+// The lines that a run ends with; the caller frees. They are told to be `lines`.
+static char *ending(const char *dir, const cJSON *s, int lines) {
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    summary_print_brief(f, dir, s);
+    fclose(f);
+    int count = 0;
+    for (const char *p = text + 1; *p; p++) count += *p == '\n';
+    if (*text != '\n' || count != lines) fail_msg("%d lines instead of %d:\n%s", count, lines, text);
+    return text;
+}
+
+static void assert_says(const char *text, const char *words) {
+    if (!strstr(text, words)) fail_msg("not \"%s\" in\n%s", words, text);
+}
+
+static void a_run_ends_with_a_few_lines(void **state) {
+    const char *dir = *state;
+    write_run(dir, "ps:async");
+    for (int r = 0; r < 2; r++)
+        change(dir, r ? "server" : "worker", 0, "predicted", "parameter",
+               cJSON_CreateNumber(2048 - 1024 * r));
+    cJSON *s = summary_merge(&topologies, dir);
+    cJSON_SetNumberValue(cJSON_GetObjectItem(s, "steps_planned"), 5);
+    cJSON_ReplaceItemInObject(s, "state", cJSON_CreateString("complete"));
+    char *text = ending(dir, s, 7);
+    assert_says(text,
+                "\nrun         ps:async, 2 workers, 2 servers, bf16, tiny (1,000 parameters), a text\n");
+    assert_says(text, "\nloss        5.0000 -> 1.0000 in 5 steps, 1 of them skipped\n");
+    assert_says(text,
+                "\nmemory      2048 B = per worker, 2048 B (predicted 1024 B) per server   (=: predicted");
+    assert_says(text, "\neach step   a worker sends 1000 B = and receives 0 B =, a server sends");
+    assert_says(text,
+                "\nspeed       2,275 tokens/s; step 750.0 ms median; staleness mean 0.50, max 2 updates\n");
+    assert_says(text, "\nweights     hash 0123456789abcdef (cpu)\n");
+    assert_says(text, "test_shared_totals summary ");  // this program's name, as it was typed
+    free(text);
+    // Steps of which the slow ones take twice as long say nothing about speed.
+    cJSON_SetNumberValue(cJSON_GetObjectItem(s, "steps"), 6);
+    cJSON_ReplaceItemInObject(cJSON_GetObjectItem(s, "step_seconds"), "spread", cJSON_CreateNumber(0.26));
+    text = ending(dir, s, 7);
+    assert_says(text, "\nspeed       noisy: ");
+    assert_says(text, " 2,275 tokens/s is not to be compared");
+    free(text);
+    cJSON_ReplaceItemInObject(s, "weights_hash", cJSON_CreateNull());
+    cJSON_ReplaceItemInObject(s, "state", cJSON_CreateString("interrupted"));
+    text = ending(dir, s, 8);
+    assert_says(text, "\nstate       interrupted after step 6 of ");
+    assert_says(text, "\nweights     hash -\n");
+    free(text);
+    cJSON_ReplaceItemInObject(s, "state", cJSON_CreateString(STATE_UNKEPT));
+    text = ending(dir, s, 8);
+    assert_says(text, "\nstate       unkept: all 6 steps are done, and no checkpoint could be kept: ");
+    free(text);
+    cJSON_Delete(s);
+}
+
+// 300 ms were exposed: for the first 100 rank 1 stood still, for the last 100 the rank itself. The parts add up as before.
+static void what_was_exposed_is_the_one_s_who_stood_still(void **state) {
+    const char *dir = *state;
+    write_run(dir, "zero:2");
+    struct stall exposed = {1000000000, 1300000000}, own = {1200000000, 1400000000},
+                 other = {900000000, 1100000000};
+    double waited[2] = {0, 0.1};
+    struct rank_report w = report("worker", 0);
+    w.time.wait = 0.1;
+    w.time.comm_exposed = 0.4;
+    w.time.total += 0.5;
+    w.moments = &(struct moments){.exposed = &exposed,
+                                  .exposed_count = 1,
+                                  .stalls = &own,
+                                  .stall_count = 1,
+                                  .waited = waited,
+                                  .ranks = 2};
+    assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
+    w = report("worker", 1);
+    w.moments = &(struct moments){
+        .exposed = &exposed, .stalls = &other, .stall_count = 1, .waited = waited, .ranks = 2};
+    assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
+    cJSON *s = summary_merge(&topologies, dir),
+          *time = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "time_per_rank"), 0);
+    const cJSON *peers = cJSON_GetObjectItem(time, "waited_for");
+    assert_true(fabs(number(time, "wait", NULL) - 0.2) < 1e-9);
+    assert_true(fabs(number(time, "comm_exposed", NULL) - 0.2) < 1e-9);
+    assert_true(fabs(number(time, "host", NULL) - 0.6) < 1e-9);
+    assert_int_equal(cJSON_GetArraySize(peers), 1);
+    assert_true(number(cJSON_GetArrayItem(peers, 0), "rank", NULL) == 1);
+    assert_true(fabs(number(cJSON_GetArrayItem(peers, 0), "seconds", NULL) - 0.2) < 1e-9);
+    cJSON_Delete(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_DISK(the_job_is_added_up),
         ON_DISK(threads_share_a_process),
         ON_DISK(two_machines_have_two_clocks),
+        ON_DISK(a_run_ends_with_a_few_lines),
+        ON_DISK(the_whole_job_is_resident),
+        cmocka_unit_test(a_shared_page_counts_once),
+        ON_DISK(what_was_exposed_is_the_one_s_who_stood_still),
+        ON_DISK(no_step_is_divided_by),
+        ON_DISK(skipped_batches_are_of_all_workers),
+        ON_DISK(the_spread_leaves_the_first_step_out),
     };
     return cmocka_run_group_tests_name("totals", tests, NULL, NULL);
 }

@@ -179,6 +179,30 @@ class SlidingWindow(Case):
         self.assertEqual(json.loads(p.stdout)["window"], 16)
 
 
+class Product(Case):
+    """A sentence depends on how the weights were multiplied, and says so."""
+
+    def generate(self, *argv):
+        return subprocess.run([PROGRAM, "generate", "--model", "run", "--prompt", "x", "--tokens", "4", "--threads", "1", "--device",
+                               "cpu", *argv], capture_output=True, text=True, errors="replace", check=False, cwd=self.folder)
+
+    def test_it_is_named_and_can_be_chosen(self):
+        p = subprocess.run([PROGRAM, "train", "--model", "tiny", "--steps", "1", "--seq", "8", "--batch", "1", "--dtype", "bf16",
+                            "--threads", "1", "--data", "demo", "--quiet", "--out", "run"], capture_output=True, text=True,
+                           check=False, cwd=self.folder)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        p = self.generate("--set", "cpu.kernel=fma")
+        self.assertIn("bf16 on cpu by fma, seed 1", p.stderr)
+        p = self.generate("--set", "cpu.kernel=bf16-pairs", "--json")
+        if p.returncode:
+            self.assertIn("built without fused multiply-adds", p.stderr)
+        else:
+            self.assertEqual(json.loads(p.stdout)["cpu_kernel"], "bf16-pairs")
+        p = self.generate("--set", "cpu.kernel=bf16-pairs", "--dtype", "fp32")
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+        self.assertIn("this run's dtype is another; --set cpu.kernel=fma", p.stderr)
+
+
 class Memory(Case):
     """A model that no machine holds: a file of holes, as long as its header says."""
 
@@ -217,7 +241,8 @@ with open(os.path.join(model, "weights", "says")) as f:
 if text == "fail":
     print("starring: error: something broke", file=sys.stderr)
     sys.exit(1)
-json.dump({{"ids": list(text.encode()), "text": text}}, sys.stdout)
+kernels = [w.split("=")[1] for w in sys.argv if w.startswith("cpu.kernel=")]
+json.dump({{"ids": list(text.encode()), "text": text, "cpu_kernel": kernels[0] if kernels else None, "device": "gpu"}}, sys.stdout)
 """
 
 
@@ -250,6 +275,21 @@ class Sample(Case):
         self.assertIn("star &lt;bright&gt;", sample.as_html(spoken))
         self.assertEqual([r.topology for r in sample.chosen(runs[:3])], ["ps:async", "zero:0"])
         self.assertEqual([r.topology for r in sample.chosen(runs[:2])], ["local", "zero:0"])
+
+    def test_repeats_of_one_run_are_not_told_apart(self):
+        first, again, ring = self.run_of("ps:async", "here"), self.run_of("ps:async", "there"), self.run_of("zero:2", "here")
+        self.assertEqual(sample.chosen([first, again]), [first])
+        self.assertNotIn("sentence", sample.as_text(sample.speak([first, again], self.program)))
+        self.assertEqual(sample.chosen([first, again, ring]), [first, ring])
+
+    def test_the_sentence_is_by_the_runs_product(self):
+        runs = [self.run_of("ps:sync", "same"), self.run_of("zero:2", "same")]
+        self.assertIn("matrix product gpu;", sample.as_text(sample.speak(runs, self.program)))
+        for run in runs:
+            run.summary["cpu_kernel"] = {"product": "bf16-pairs"}
+        spoken = sample.speak(runs, self.program)
+        self.assertIn("seed 1, matrix product bf16-pairs;", sample.as_text(spoken))
+        self.assertIn("matrix product bf16-pairs", sample.as_html(spoken))
 
     def test_a_difference_is_told(self):
         spoken = sample.speak([self.run_of("ps:sync", "same"), self.run_of("zero:2", "some")], self.program)

@@ -94,7 +94,10 @@ class Interrupted(Case):
         self.assertNotIn("error", err)
         summary = self.json_of(out)
         self.assertEqual(summary["state"], "interrupted")
-        self.assertEqual(summary["steps"], self.lines(out))
+        if "ps:async" in more:  # the job's: worker 0 has done as many of its batches as it came to
+            self.assertEqual(summary["steps"], summary["samples_applied"] // summary["train_batch_size"])
+        else:
+            self.assertEqual(summary["steps"], self.lines(out))
         self.assertEqual(summary["steps_planned"], int(FOREVER))
         self.assertNotIn("missing_reports", summary)
         self.assertIn(f"after step {summary['steps']} of", said[0])

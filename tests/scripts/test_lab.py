@@ -70,6 +70,18 @@ class Figures(unittest.TestCase):
     def test_small_numbers_and_names_claim_nothing(self):
         self.assertEqual(self.wrong("Exercise 2: 4 workers in zero:3, see [page](x/2024.md), stage-2, 16-bit, `24 GiB`", ""), [])
 
+    def test_the_lab_s_own_pages(self):
+        """Without running them: what a page says that a command prints stands for it."""
+        sources, proses = [], []
+        for page in lab_check.PAGES:
+            with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+                commands, prose = lab_check.read_page(page, f.read())
+            proses.append((page, prose))
+            for c in commands:
+                sources += [c.text] + (c.expected if c.kind != "varies" else [])
+        for page, prose in proses:
+            self.assertEqual(lab_check.unfounded(prose, sources), [], page)
+
 
 class Answers(unittest.TestCase):
     def setUp(self):
@@ -112,10 +124,12 @@ class Answers(unittest.TestCase):
         self.assertIn(f"{len(self.key)} of {len(self.key)} right", said)
 
     def test_as_students_write(self):
-        status, said = self.look(self.filled(**{"1_1": "43.5 MiB", "1_8": "4p", "1_11": "zero:3 and zero:2", "2_1": "5.4; 5.44; 5.45",
-                                                "3_1": "Yes.", "1_9": "activations", "2_6": "8, 6 and 9".replace(" and", ",")}))
+        status, said = self.look(self.filled(**{"1_1": "43.5 MiB", "1_8": "4 P", "1_11": "zero:3 and zero:2", "2_1": "5.4; 5.44; 5.45",
+                                                "3_1": "Yes.", "1_9": "activations", "2_6": "8, 6 and 9"}))
         self.assertEqual(status, 0, said)
         self.assertIn("1 of ", said)
+        status, said = self.look(self.filled(**{"1_1": "43,54", "2_4": "5,44, 8,16, 9,52", "2_5": "8,16; 12,25; 14,29", "2_6": "8,6,9"}))
+        self.assertEqual(status, 0, said)
 
     def test_what_is_wrong_is_named_and_not_told(self):
         status, said = self.look(self.filled(**{"1_1": "44.2", "1_11": "zero:3", "2_1": "5.44", "2_6": "6, 8, 9", "3_1": "no"}))
@@ -128,6 +142,9 @@ class Answers(unittest.TestCase):
         status, said = self.look(self.filled(), self.filled(**{"3_1": "no"}))
         self.assertEqual(status, 1)
         self.assertEqual(len([line for line in said.splitlines() if " right; " in line]), 2)
+        # One sheet that is none does not keep the others from being looked through.
+        status, said = self.look("# something else\n", self.filled())
+        self.assertEqual((status, said.count(" right; ")), (2, 1), said)
 
     def test_what_is_no_worksheet(self):
         status, said = self.look("# something else\n")
@@ -136,6 +153,7 @@ class Answers(unittest.TestCase):
         said = io.StringIO()
         with redirect_stderr(said):
             self.assertEqual(lab_check.main(["--answers", "/nonexistent"]), 2)
+        self.assertEqual(said.getvalue(), "lab_check.py: /nonexistent: No such file or directory\n")
 
     def test_every_answer_has_its_question(self):
         questions = [number for number, _ in lab_check.ANSWER.findall(self.sheet)]

@@ -68,6 +68,7 @@ class Medium(Case):
             with open(self.at("out-auto-" + group, "summary.json"), encoding="utf-8") as f:
                 summary = json.load(f)
             self.assertEqual(summary["medium"], "tcp")
+            self.assertIsNone(summary["totals"]["pss_bytes"])  # nobody has started them all
             hashes.add(summary["weights_hash"])
             own = summary["wire"][0]
             self.assertEqual((own["sent_per_step"], own["received_per_step"]), (own["predicted_sent"], own["predicted_received"]))
@@ -78,6 +79,22 @@ class Medium(Case):
         status, said = self.star("auto", "--reduce-group", "2", workers=(False, True))
         self.assertEqual(status, 1, said)
         self.assertRegex(said, "reduce_group 2: workers [01] and [01] are of one group and share no memory: .*--medium tcp")
+
+    def test_a_job_s_memory_is_that_of_all_its_processes(self):
+        """Whatever starts and coordinates the ranks counts in both topologies; what they share counts once."""
+        ring = ["--topology", "zero:1", "--workers", "2", "--launch", "mpi", "--medium", "shm"]
+        star = ["--topology", "ps:sync", "--workers", "2", "--servers", "1", "--medium", "shm"]
+        for name, args, least in (("local", ["--topology", "local"], 1), ("star", star, 5), ("ring", ring, 4)):
+            p = self.run_it(*self.argv(name, *args, "--set", "eval_batches=0", steps="3"))
+            self.assertEqual(p.returncode, 0, p.stderr)
+            with open(self.at(name, "summary.json"), encoding="utf-8") as f:
+                totals = json.load(f)["totals"]
+            with open(self.at(name, "ranks", "worker-0.json"), encoding="utf-8") as f:
+                seen = json.load(f)["job_resident"]
+            self.assertEqual(totals["pss_bytes"], seen["pss_bytes"], name)
+            self.assertTrue(least <= seen["processes"] <= least + 1, (name, seen))  # the guard of mpirun's ports may be there
+            if name != "ring":  # ranks and scheduler say their own, with all that is shared; mpirun says nothing
+                self.assertLess(totals["pss_bytes"], totals["rss_bytes"] + (8 << 20), name)
 
     def memory_files(self, pid):
         """The segments that a process has open."""

@@ -207,6 +207,24 @@ class Plan(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual({p[key] for p in doc["plans"]}, {value}, args)
 
+    def test_the_examples_of_help_plan_something(self):
+        lines = run("plan", "--help").stdout.partition("Examples:\n")[2].splitlines()
+        self.assertEqual(len(lines), 2)
+        for line in lines:
+            done = run(*shlex.split(line)[1:], "--host-memory", "64G", "--disk", "200G")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_what_some_plans_have_no_use_for_is_no_remark(self):
+        star = ["--servers", "2", "--set", "parameter_server.threads=2"]
+        doc, done = self.tiny(*star)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("ps:sync", {p["topology"] for p in doc["plans"]})
+        doc, done = self.tiny(*star, "--topology", "zero:1")
+        self.assertIn("zero:1 has no servers: ignored", done.stderr)
+        done = run("plan", "--device-memory", "1G", "--servers", "0")
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+        self.assertIn("expected an integer from 1 to 4096, got number 0", done.stderr)
+
     def test_what_a_file_offloads_is_one_plan_of_many(self):
         with tempfile.TemporaryDirectory() as folder:
             name = os.path.join(folder, "it's one.json")

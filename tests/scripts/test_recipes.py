@@ -17,6 +17,9 @@ PAGES = os.path.join(TOP, "docs", "experiments")
 RECIPES = "experiments/recipes"
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import options  # noqa: E402
+from netlab import formula  # noqa: E402
+
+MIB = 1 << 20
 
 
 def text_of(name):
@@ -46,8 +49,19 @@ def document(*argv):
     return json.loads(out)
 
 
+def dry(config, topology, *words):
+    return document("train", "-c", config, "--topology", topology, "--dry-run", "--json", *words)
+
+
+def busiest(entries, role, key):
+    """The largest of a role's figures in MiB, as tables print it; "-" where the role is not there."""
+    found = [e[key] for e in entries if e["role"] == role]
+    return f"{max(found) / MIB:.2f}" if found else "-"
+
+
 def rows(name, column):
-    """{first cell: cells of the columns up to the one called so} of each row of a page's tables that have it."""
+    """{first cell: cells of the columns up to the one called so} of each row of a page's tables that have it; of rows that begin
+    alike the last."""
     found, head = {}, []
     for line in text_of(name).splitlines():
         cells = [c.strip() for c in line.strip("|").split("|")] if line.startswith("|") else []
@@ -57,6 +71,26 @@ def rows(name, column):
             head = cells
         elif column in head and not cells[0].startswith("---"):
             found[cells[0]] = dict(zip(head, cells))
+    return found
+
+
+FIGURES = ("worker", "server", "worker sends", "server sends", "worker receives", "server receives", "device memory", "sent per step",
+           "received per step")
+
+
+def demo_figures(text):
+    """{topology: {what: cell}} of the demo's memory and bytes, as compare.py's closing lines or its --full table show them."""
+    found = {}
+    for line in text.replace(" =", "").splitlines():
+        cells = re.split(r" {2,}", line.strip())
+        if re.fullmatch(r"local|(ps|zero):\w+", cells[0]) and len(cells) > 6:
+            if re.fullmatch(r"[A-Z]", cells[1]):    # a line for each run
+                found[cells[0]] = dict(zip(FIGURES, cells[3:7]))
+            else:                                  # a column for each
+                found = {topology: {} for topology in cells}
+        elif cells[0] in FIGURES and len(cells) == 1 + len(found):
+            for topology, cell in zip(found, cells[1:]):
+                found[topology].setdefault(cells[0], cell)
     return found
 
 
@@ -128,6 +162,49 @@ class Figures(unittest.TestCase):
                 self.assertEqual(row[column], f"{predicted.get(kind, 0) * 1e-6:.2f}")
             for moment in ("model created", "before the step", "after the step"):
                 self.assertEqual(int(moments[f"zero:{stage['stage']}"][moment]), round(predicted["total"] * 1e-6))
+
+    def test_bytes_of_the_overlap_page(self):
+        shown = rows("overlap", "sent per step and worker (MiB)")
+        self.assertEqual(len(shown), 6)
+        for name, row in shown.items():
+            topology, overlap = name.split(", ")
+            said = dry(f"{RECIPES}/overlap.json", topology, "--medium", "tcp", "--set", f"zero_optimization.overlap_comm={overlap}")
+            self.assertEqual(row["sent per step and worker (MiB)"], busiest(said["wire"], "worker", "predicted_sent"), name)
+
+    def test_memory_and_bytes_of_the_dtypes_page(self):
+        shown = {label: [row[d] for d in ("fp32", "bf16", "fp16")] for label, row in rows("dtypes", "fp16").items()}
+        said = {t: [dry(f"{RECIPES}/dtypes.json", t, "--medium", "shm", "--dtype", d) for d in ("fp32", "bf16", "fp16")]
+                for t in ("ps:sync", "zero:1")}
+        for topology, runs in said.items():
+            self.assertEqual(shown["a worker of ps:sync or zero:1 sends (MiB a step)"], [busiest(d["wire"], "worker", "predicted_sent") for d in runs])
+            for role in ("worker", "server") if topology == "ps:sync" else ("worker",):
+                self.assertEqual(shown[f"memory of a {role}, {topology} (MiB)"], [busiest(d["memory"], role, "predicted_bytes") for d in runs])
+            self.assertEqual(shown[f"memory of the whole job, {topology} (MiB)"],
+                             [f"{sum(e['predicted_bytes'] for e in d['memory']) / MIB:.2f}" for d in runs])
+
+    def test_formulas_of_the_incast_page(self):
+        lines = re.findall(r"^\| `(\S+)` \| (\d*) ?\| ([0-9.]+) s \|", text_of("incast"), re.MULTILINE)
+        self.assertEqual([(topology, servers) for topology, servers, _ in lines], [("ps:sync", s) for s in "124"] + [(f"zero:{s}", "") for s in range(4)])
+        said = dry(f"{RECIPES}/incast.json", "zero:3", "--workers", "4")
+        for topology, servers, seconds in lines:
+            self.assertEqual(seconds, f"{formula.seconds(topology, 2 * said['params'], 4, int(servers or 0), 200e6 / 8):.3f}", topology)
+        self.assertIn(f"M is {2e-6 * said['params']:.1f} MB;", text_of("incast"))
+        self.assertIn(f"{3 * 0.75 * 2e-6 * said['params']:.1f} MB here; the program sends {1e-6 * said['wire'][0]['predicted_sent']:.1f} MB", text_of("incast"))
+
+    def test_memory_and_bytes_of_the_demo_in_README(self):
+        with open(os.path.join(TOP, "README.md"), encoding="utf-8") as f:
+            shown = demo_figures(f.read())
+        self.assertEqual(list(shown), ["local", "ps:sync", "ps:async"] + [f"zero:{stage}" for stage in range(4)])
+        for topology, cells in shown.items():
+            alone = [] if topology == "local" else ["--workers", "2", "--medium", "shm"]
+            said = dry("experiments/demo.json", topology, *alone)
+            wanted = {words: f"{sum(e[key] for e in said[part]) / MIB:.2f}" for words, part, key in
+                      (("device memory", "memory", "predicted_bytes"), ("sent per step", "wire", "predicted_sent"), ("received per step", "wire", "predicted_received"))}
+            for role in ("worker", "server"):
+                wanted |= {role: busiest(said["memory"], role, "predicted_bytes"), f"{role} sends": busiest(said["wire"], role, "predicted_sent"),
+                           f"{role} receives": busiest(said["wire"], role, "predicted_received")}
+            self.assertLessEqual({"worker", "server", "worker sends", "server sends"}, set(cells))
+            self.assertEqual(cells, {words: wanted[words] for words in cells}, topology)
 
     def test_what_bench_zero_counts_is_what_it_predicts(self):
         for dtype in ("fp32", "bf16"):

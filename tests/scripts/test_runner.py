@@ -178,7 +178,11 @@ class Running(unittest.TestCase):
 
     def test_no_second_time_for_a_crash_or_a_hang_or_a_sanitizer(self):
         crash = "echo '[  ERROR   ] --- Test failed with exception: Segmentation fault(11)'\nexit 1\n"
-        for rest, *options in ((crash,), ("kill -SEGV $$\n",), ("sleep 600\n", "--limit", "0.5"),
+        children = ("sh -c 'kill -SEGV $$'\nexit 1\n",  # a shell says it, and so do mpirun, the program and a test of a status:
+                    "echo 'mpirun noticed that process rank 1 with PID 0 on node a exited on signal 11 (Segmentation fault).'\nexit 1\n",
+                    "echo 'starring: rank 1 (pid 4711) was killed by signal 6 (Abgebrochen)'\nexit 1\n",
+                    "echo 'AssertionError: -11 != 0 : said'\nexit 1\n")
+        for rest, *options in ((crash,), *((child,) for child in children), ("kill -SEGV $$\n",), ("sleep 600\n", "--limit", "0.5"),
                                ("exit 1\n", "--san", "undefined"), ("echo 'a.c:3:4: runtime error: overflow'\nexit 1\n",)):
             once = os.path.join(os.path.dirname(self.program), "once")
             if os.path.exists(once):

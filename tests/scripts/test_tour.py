@@ -88,6 +88,14 @@ class Commands(unittest.TestCase):
                 tried += 1
         self.assertGreater(tried, 25)
 
+    def test_every_script_can_be_started(self):
+        scripts = []
+        for path in glob.glob(os.path.join(TOP, "experiments", "*.py")):
+            with open(path, encoding="utf-8") as f:
+                scripts += [path] if f.readline().startswith("#!") else []
+        self.assertGreater(len(scripts), 10)
+        self.assertEqual([path for path in scripts if not os.access(path, os.X_OK)], [])
+
     def test_the_rule_itself(self):
         self.assertEqual(commands("x\n    starring train --a \\\n        --b # c\n$ build/starring plan x | y\n"),
                          ["starring train --a --b ", "build/starring plan x "])

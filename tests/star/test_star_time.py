@@ -147,6 +147,7 @@ class StarTime(unittest.TestCase):
     def check_sums(self, summary):
         """Parts of every worker and server add up, and to what the loop's own clock says."""
         for t in summary["time_per_rank"]:
+            self.assertGreater(t["total"], 0)  # an asynchronous worker that came late may find no batch left
             self.assertAlmostEqual(sum(t[p] for p in PARTS) / t["total"], 1.0, delta=0.01)
             self.assertAlmostEqual(t["check"], 1.0, delta=0.01)
         for t in summary["server_time"]:

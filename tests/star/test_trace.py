@@ -53,7 +53,8 @@ class Trace(unittest.TestCase):
         for e in events:
             if e["ph"] == "X":
                 slices[e["pid"], e["tid"]].append(e)
-        keys = {e["args"]["key"] for e in events if e.get("cat") == "server" and e["ph"] == "X"} - {-1}
+        keys = {e["args"]["key"] for e in events if e.get("cat") == "server" and "key" in e["args"]}
+        self.assertTrue(all(value >= 0 for e in events if e["ph"] == "X" for value in e.get("args", {}).values() if isinstance(value, int)))
         arrows = arrows_of(events)
         self.assertEqual(len(arrows), len(keys) * WORKERS * STEPS)
         for arrow in arrows.values():

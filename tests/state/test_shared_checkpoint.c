@@ -1,4 +1,5 @@
 // Checkpoints that were written come back, whoever reads them; which one is taken, which are removed.
+#include <errno.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -131,7 +132,13 @@ static void test_waits_for_all(void **state) {
     remove_dir(run);
 }
 
-// The end of the run, a participant that stands still or says no.
+static ssize_t no_room(int fd, const void *data, size_t bytes) {
+    (void)fd, (void)data, (void)bytes;
+    errno = ENOSPC;
+    return -1;
+}
+
+// The end of the run, a participant that stands still or says no, also where the disk has no room for its words.
 static void test_gives_up(void **state) {
     (void)state;
     char *run = make_dir(), *error = NULL;
@@ -154,6 +161,15 @@ static void test_gives_up(void **state) {
     part_file_refuse(dir, "worker-1", "is still busy");
     assert_int_equal(checkpoint_complete(&c, NULL, &error), -1);
     assert_non_null(strstr(error, "worker-1: is still busy; step-4 is kept"));
+    free(error);
+    error = NULL;
+    struct disk_ops full = disk_system;
+    full.write = no_room;
+    disk_replace(&full);
+    part_file_refuse(dir, "worker-1", "is still busy");
+    disk_replace(&disk_system);
+    assert_int_equal(checkpoint_complete(&c, NULL, &error), -1);
+    assert_non_null(strstr(error, "worker-1: could not write it, nor the reason; step-4 is kept"));
     free(error);
     free(dir);
     assert_int_equal(names_in(run), 1);

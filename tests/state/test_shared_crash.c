@@ -254,6 +254,7 @@ static void test_power_cut(void **state) {
     disk_replace(&power_disk);
     must_checkpoint(run, 2, 4);
     assert_false(is_dirty(all));
+    assert_false(is_dirty(run));  // checkpoints/ is new there
     if (story(run, &error)) fail_msg("%s", error);
     power_end();
     assert_int_equal(power.commits, 3);

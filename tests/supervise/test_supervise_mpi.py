@@ -57,7 +57,7 @@ class Case(unittest.TestCase):
 
     def argv(self, *more, steps=FOREVER, deadline_s=LONG_S, evaluation="0"):
         return [PROGRAM, "train", *SMALL, "--out", self.out, "--steps", steps, "--set", f"eval_batches={evaluation}", "--set",
-                f"parameter_server.deadline_ms={deadline_s * 1000:.0f}", "--set", "parameter_server.heartbeat_ms=100", *more]
+                f"parameter_server.deadline_ms={deadline_s * 1000:.0f}", *more]
 
     def start(self, *more, under=(), **how):
         p = subprocess.Popen([*under, *self.argv("--quiet", *more, **how)], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
@@ -166,7 +166,8 @@ class Killed(Case):
         ranks = self.begun(p)
         self.know_family()
         os.kill(ranks[1], signal.SIGKILL)
-        self.names(p, rf"rank 1 \(pid {ranks[1]}\) was killed", recorded=False)
+        # A supervisor that had no core before it died has never seen it.
+        self.names(p, rf"rank 1 \(pid {ranks[1]}\) was killed|mpirun ended the ranks", recorded=False)
 
     def test_mpirun(self):
         for wait in (self.in_a_step, self.begun):

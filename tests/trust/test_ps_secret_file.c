@@ -180,6 +180,60 @@ static void test_another_user(void **state) {
     secret_file_remove(&path);
 }
 
+// In a /tmp of its own. The line that fails, or 0.
+#define DEMAND(x) \
+    if (!(x)) return __LINE__
+static int tmp_taken(const char *root) {
+    uint8_t out[JOB_SECRET_BYTES];
+    DEMAND(chroot(root) == 0 && chdir("/") == 0 && unsetenv("XDG_RUNTIME_DIR") == 0);
+    DEMAND(mkdir("/tmp", 0777) == 0 && chmod("/tmp", 01777) == 0);
+    // The plain name, and names like those that this user would make.
+    static const char *const theirs[] = {"/tmp/starring-0", "/tmp/starring-0.abcdef"};
+    for (int i = 0; i < 2; i++)
+        DEMAND(mkdir(theirs[i], 0777) == 0 && chown(theirs[i], STRANGER, STRANGER) == 0);
+    DEMAND(symlink("/tmp/starring-0", "/tmp/starring-0.aaaaaa") == 0);
+    DEMAND(mkdir("/tmp/starring-01", 0700) == 0);
+    DEMAND(find(out) == 0);
+    char *path = secret_file_leave(ADDRESS, first);
+    DEMAND(path && !strncmp(path, "/tmp/starring-0.", 16));
+    DEMAND(find(out) == 1 && !memcmp(out, first, sizeof out));
+    // The next scheduler of this user takes the same directory, and what it leaves is found beside.
+    char *other = secret_file_leave("tcp://127.0.0.1:54322", second);
+    DEMAND(other && strrchr(other, '/') - other == strrchr(path, '/') - path);
+    DEMAND(!strncmp(other, path, (size_t)(strrchr(path, '/') - path)));
+    secret_file_remove(&path);
+    DEMAND(find(out) == 0 && secret_file_find("tcp://127.0.0.1:54322", out) == 1);
+    secret_file_remove(&other);
+    // The stranger lets go of the name: it is taken again, and both places are looked at.
+    path = secret_file_leave(ADDRESS, first);
+    DEMAND(path && rmdir("/tmp/starring-0") == 0);
+    other = secret_file_leave("tcp://127.0.0.1:54322", second);
+    DEMAND(other && !strncmp(other, "/tmp/starring-0/", 16));
+    DEMAND(find(out) == 1 && secret_file_find("tcp://127.0.0.1:54322", out) == 1);
+    secret_file_remove(&path);
+    secret_file_remove(&other);
+    return rmdir(theirs[1]) | unlink("/tmp/starring-0.aaaaaa") | rmdir("/tmp/starring-01") | rmdir("/tmp");
+}
+
+// Another user has taken /tmp/starring-UID: schedulers and members of this user meet all the same.
+static void test_tmp_taken(void **state) {
+    if (geteuid() != 0) skip();
+    int line[2], said_line = -1;
+    assert_int_equal(pipe(line), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int failed = tmp_taken(*state);
+        _exit(write(line[1], &failed, sizeof failed) == (ssize_t)sizeof failed ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(read(line[0], &said_line, sizeof said_line), sizeof said_line);
+    close(line[0]);
+    close(line[1]);
+    if (said_line) fail_msg("line %d", said_line);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_left_and_found, open_place, close_place),
@@ -187,6 +241,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_taken, open_place, close_place),
         cmocka_unit_test_setup_teardown(test_place_of_another, open_place, close_place),
         cmocka_unit_test_setup_teardown(test_another_user, open_place, close_place),
+        cmocka_unit_test_setup_teardown(test_tmp_taken, open_place, close_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-"""Ratios with their intervals, one below the other, against the line at 1: what differs beyond noise stands off it."""
+"""Ratios with their intervals, one below the other, against the line at 1: what is claimed to differ is drawn bold."""
 import math
 from html import escape
 
@@ -19,7 +19,7 @@ def axis_ticks(low, high, room):
 
 
 def draw(groups, width, description, x_title):
-    """The SVG. groups: [(heading, [(label, Estimate)])]; an interval that leaves out 1 is drawn bold."""
+    """The SVG. groups: [(heading, [(label, Ratio)])]; what is claimed is drawn bold."""
     entries = [e for _, rows in groups for e in rows]
     ends = [v for _, e in entries for v in ((e.low, e.high) if e.low is not None else (e.value,))]
     low, high = max(min(ends + [0.95]) / 1.03, 0.05), min(max(ends + [1.05]) * 1.03, 20)
@@ -42,7 +42,7 @@ def draw(groups, width, description, x_title):
             out.append(f'<line class="{"level" if ratio == 1 else "grid"}" x1="{at(ratio):.1f}" y1="{y}" x2="{at(ratio):.1f}" '
                        f'y2="{y + ROW * len(rows)}"/>')
         for label, e in rows:
-            middle, css = y + ROW / 2, "c0" if e.differs_from(1.0) else "c7"
+            middle, css = y + ROW / 2, "c0" if e.differs else "c7"
             out.append(svg.text_at("tick", left - 8, middle + 4, svg.elide(label, left - 8), "end"))
             words = next(texts)
             if e.low is not None:

@@ -15,7 +15,8 @@ SLANTED_MOST = 126        # pixels of length that they may take
 class Lines:
     """A line plot. series: [{"label", "points": [(x, y)], "color": 0..7, "dash": SVG pattern}], and where wanted
     "dots": [(x, y)] of held-out text, "ranges": [(x, low, high)] upright lines and "band": [(x, low, high)] an area.
-    levels: [(y, text)], dotted lines, named by the key. A series with "formula" is dotted and has no markers."""
+    levels: [(y, text)], dotted lines, named by the key. A series with "formula" is dotted and has no markers.
+    "key": of the entry that names it, where that is not its label."""
     series: list
     x_title: str
     y_title: str
@@ -147,14 +148,19 @@ def curve(s, at, marked):
     return out
 
 
+def named(label, parts):
+    """The parts as a group that the key's entry of that label hides and shows."""
+    return [f'<g data-line="{escape(label)}">', *parts, "</g>"] if parts else []
+
+
 def draw(plot, width):
     """The SVG of one width."""
     if not any(math.isfinite(y) for s in plot.series for _, y in s["points"]):
         return NOTHING
     at = Scale(plot, width)
     out = [svg.opening(width, at.height, plot.description)] + frame(plot, at, width)
-    for y, _ in plot.levels:
-        out.append(f'<line class="level" x1="{at.left:.1f}" y1="{at.y(y):.1f}" x2="{at.right}" y2="{at.y(y):.1f}"/>')
+    for y, text in plot.levels:
+        out += named(text, [f'<line class="level" x1="{at.left:.1f}" y1="{at.y(y):.1f}" x2="{at.right}" y2="{at.y(y):.1f}"/>'])
     for s in plot.series:
-        out += curve(s, at, bool(plot.x_ticks) or plot.marked)
+        out += named(s.get("key", s["label"]), curve(s, at, bool(plot.x_ticks) or plot.marked))
     return "".join(out) + "</svg>"

@@ -1,7 +1,32 @@
-"""The report's style sheet. Curve colours follow Okabe and Ito (2008), readable by colour-blind people;
+"""The report's style sheet, and its script. Curve colours follow Okabe and Ito (2008), readable by colour-blind people;
 each mode has its own shades. Everything is in the file: no font, script or picture is fetched. A phone of 360
 pixels gets drawings of its own; what cannot be narrower (tables) scrolls inside its box."""
 from .svg import FONT
+
+# Entries of a key hide and show what they stand for, in all drawings of their figure, by mouse and by keyboard. Without scripts
+# the page is the same but for that.
+SCRIPT = """document.documentElement.classList.add("live");
+document.querySelectorAll("figure .legend li").forEach(function (entry) {
+  var of = entry.dataset, figure = entry.closest("figure");
+  var shown = figure.querySelectorAll(of.line ? 'g[data-line="' + CSS.escape(of.line) + '"]'
+                                              : "svg:not(.key) ." + of.class);
+  function toggle() {
+    var off = entry.classList.toggle("off");
+    entry.setAttribute("aria-pressed", String(!off));
+    shown.forEach(function (part) { part.classList.toggle("gone", off); });
+  }
+  entry.tabIndex = 0;
+  entry.title = "hide or show";
+  entry.setAttribute("role", "button");
+  entry.setAttribute("aria-pressed", "true");
+  entry.addEventListener("click", toggle);
+  entry.addEventListener("keydown", function (event) {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    toggle();
+  });
+});
+"""
 
 PALETTE = """:root{--ink:#1d2530;--soft:#5b6675;--page:#fff;--card:#f4f6f9;--line:#dce1e8;--grid:#e6eaf0;--accent:#0b66b5;
 --good:#14694a;--goodbg:#e7f5ee;--plain:#5a4a00;--plainbg:#fbf5dd;--bad:#a3151c;--badbg:#fdeaea;
@@ -72,6 +97,13 @@ overflow-wrap:anywhere}
 .legend li{display:flex;align-items:center;gap:7px;min-width:0;overflow-wrap:anywhere}
 .key{width:26px;height:10px;flex:none}.key.box{width:12px;height:12px}
 summary{cursor:pointer;color:var(--soft)}
+.live .legend li{cursor:pointer;border-radius:4px}.live .legend li:hover{background:var(--line)}
+.live figure .legend::after{content:"click to hide";color:var(--soft);font-size:.8em;opacity:.7}@media print{.legend::after{content:none!important}}
+.legend li.off{opacity:.45;text-decoration:line-through}.gone{display:none}
+.five{padding-left:22px;max-width:60rem}.five li{margin:6px 0}.five b{color:var(--accent)}
+.contents{columns:3 220px;font-size:.92rem;margin:18px 0;padding:12px 16px 12px 34px;background:var(--card);border:1px solid var(--line);border-radius:10px}
+.contents li{margin:2px 0;break-inside:avoid}
+details.all>summary{padding:8px 0;color:var(--accent)}
 """ + PLOTS + """
 @media screen and (max-width:600px){.on-page{display:none}.on-phone{display:block}
 main{padding:20px 14px 48px}h1{font-size:1.5rem}h2{margin-top:40px;font-size:1.2rem}figure{padding:12px 10px}

@@ -104,13 +104,15 @@ def fitting_ticks(low, high, room, most, whole=False):
 
 
 def legend(entries):
-    """entries: [(css class, label)] or [(css class, label, dash)]; lines when there is a dash, else boxes."""
+    """entries: [(css class, label)] or [(css class, label, dash)]; lines when there is a dash, else boxes. Each says what of its
+    figure it stands for, which style.SCRIPT hides and shows: a box a class, a line the group with its label."""
     items = []
     for css, label, *dash in entries:
+        shows = f'data-line="{escape(label)}"' if dash else f'data-class="{css}"'
         if dash:
             style = f' stroke-dasharray="{dash[0]}"' if dash[0] else ""
             mark = f'<svg class="key" viewBox="0 0 26 10"><path class="curve {css}"{style} d="M1 5H25"/></svg>'
         else:
             mark = f'<svg class="key box" viewBox="0 0 12 12"><rect class="fill {css}" width="12" height="12" rx="2"/></svg>'
-        items.append(f"<li>{mark}{escape(label)}</li>")
+        items.append(f"<li {shows}>{mark}{escape(label)}</li>")
     return f'<ul class="legend">{"".join(items)}</ul>'

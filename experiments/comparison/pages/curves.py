@@ -3,11 +3,12 @@ import math
 import statistics
 from html import escape
 
-from .. import equality, learning
+from .. import learning, table
 from ..draw import svg
 from ..draw.lines import Lines, line_plot
 from ..runs import as_float
-from .figures import dash, key_of
+from ..spread import finite
+from .figures import dash, key_of, noisy
 
 AXES = [("samples", "samples of the job"), ("updates", "updates of the weights"), ("seconds", "seconds of training")]
 
@@ -44,14 +45,15 @@ def losses(groups):
                        "dots": [] if band else [(e.step, e.loss) for e in learning.judged(alike[0][0])]})
     entropy = next((r.unigram_entropy for r in runs if isinstance(r.unigram_entropy, (int, float))), None)
     levels = [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
-    held_out = [f"{r.label} {r.val_loss:.3f}" for r in runs if isinstance(r.val_loss, (int, float))]
+    found = [(g[0].label, finite([r.val_loss for r in g])) for g in groups]
+    held_out = [f"{label} {statistics.median(values):.4f}" for label, values in found if values]
     tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if 0 < len(held_out) <= 8 else ""
     bands = " Areas span from the lowest to the highest run." if any(s["band"] for s in series) else ""
     return f"""<h2>Loss against step</h2>
 <p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
 <figure>{key_of(series, levels)}{line_plot(Lines(series, "step", "loss (nats per token)", levels, "Loss against step"))}
-<figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: over
-worker 0's slice). Pale: single steps; bold: trailing mean over a
+<figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: the
+steps of worker 0, each over its own batch). Pale: single steps; bold: trailing mean over a
 fiftieth of the run.{bands} The dotted line is what a model reaches that knows only how frequent each token is; below it, the
 model has learned something about order. Dots: loss on held-out text.{tail}</figcaption></figure>
 {distances([alike[0][0] for alike in curves], groups)}{wall_clock(groups, levels)}"""
@@ -138,8 +140,9 @@ def time_to(groups, target):
     rows = []
     for group in groups:
         found = learning.time_to(group, target)
-        ends = f" ({found.low:.1f} to {found.high:.1f})" if found and found.low is not None else ""
-        rows.append(f"<tr><td>{escape(group[0].label)}</td><td>{f'{found.value:.1f}' if found else 'never'}{ends}</td>"
+        text = [table.number(v, table.digits(v)) for v in (found.value, found.low, found.high) if v is not None] if found else ["never"]
+        ends = f" ({text[1]} to {text[2]})" if len(text) > 1 else ""
+        rows.append(f"<tr><td>{escape(group[0].label)}</td><td>{text[0]}{ends}{noisy(group) if found else ''}</td>"
                     + "".join(f"<td>{took(group, target, what)}</td>" for what in ("updates", "samples")) + "</tr>")
     return (f"<h3>What it took to {target:.4f}</h3><div class=\"wide\"><table><thead><tr><th>run</th><th>seconds</th><th>updates</th>"
             f"<th>samples</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"

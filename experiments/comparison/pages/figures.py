@@ -1,7 +1,9 @@
 """The report's figures: memory, bytes, time and totals of the runs, each with how to read it."""
 from html import escape
 
-from .. import network, noise, table
+from netlab import formula
+
+from .. import noise, table
 from ..draw import svg
 from ..draw.bars import bar_plot
 from ..runs import CLASSES, PINNED
@@ -102,7 +104,7 @@ whole gradient and receives the whole weights; a server does so with each of the
 def times(groups):
     bars = []
     for group in groups:
-        run, part = group[0], table.median_times(group)
+        run, part = group[0], table.middle_times(group)
         if part["total"] <= 0:
             continue
         bars.append({"group": run.label, "label": f"step{noisy(group)}", "segments":
@@ -144,7 +146,7 @@ def links(groups):
     """Steps across links of a known bandwidth beside what the wire alone takes; "" without such runs."""
     bars, words = [], ""
     for group in groups:
-        found = [f for f in map(network.link_of, group) if f]
+        found = [f for f in map(formula.link_of, group) if f]
         if found:
             middle, bound, words = median_and_range([f.seconds for f in found])[0], found[0].bound, found[0].words
             bars.append({"group": None, "label": group[0].label + noisy(group), "segments": [("m0", "measured (ms)", 1e3 * middle)],
@@ -152,7 +154,7 @@ def links(groups):
     if not bars:
         return ""
     return f"""<h2>Steps across the network</h2>
-<p>Every rank behind a link of {escape(words)}, each way. With M the padded bytes of the model, N workers, S servers, B bytes
+<p>Every rank behind a link of {escape(words)}, each way. With M the bytes of all weights, N workers, S servers, B bytes
 per second: a star takes max(M/B, N x M/(S x B)), twice that where clipping or fp16 lets no pull be answered before the last push;
 a ring 2(N-1)/N x M/B, in stage 3 3(N-1)/N x M/B.</p>
 <figure>{bar_plot(bars, "ms per step", "Steps across the network")}<figcaption>Bar: median step; upright tick: the formula, which counts
@@ -160,7 +162,7 @@ the wire alone.</figcaption></figure>"""
 
 
 # (key of summary.totals, what, unit's bytes, words of the axis)
-TOTALS = [("memory_bytes", MIB, "device memory (MiB)"), ("rss_bytes", MIB, "resident memory (MiB)"),
+TOTALS = [("memory_bytes", MIB, "device memory (MiB)"), ("pss_bytes", MIB, "resident memory (MiB)"),
           ("sent_per_step", MIB, "sent per step (MiB)"), ("cpu_seconds", 1, "CPU seconds of training")]
 
 
@@ -172,7 +174,8 @@ def totals(groups):
         for group in groups:
             value, _, _ = median_and_range([r.get("totals", key) for r in group])
             if value is not None:
-                bars.append({"group": None, "label": group[0].label, "segments": [("m0", words, value)]})
+                mark = noisy(group) if key == "cpu_seconds" else ""
+                bars.append({"group": None, "label": group[0].label + mark, "segments": [("m0", words, value)]})
         if bars:
             cells.append(f"<h3>{escape(words[0].upper() + words[1:])}</h3>"
                          + bar_plot(bars, words, f"Of the whole job: {words}", unit, 1))
@@ -181,5 +184,4 @@ def totals(groups):
     return f"""<h2>The whole job</h2>
 <p>All roles added. The busiest rank says what one machine must have; these say what all of them must have together: a star's
 servers hold and send what its workers do not.</p><figure>{''.join(cells)}
-<figcaption>Resident memory counts the program itself once for every process; ranks that are threads share one.
-</figcaption></figure>"""
+<figcaption>{escape(table.RESIDENT)}</figcaption></figure>"""

@@ -1,44 +1,68 @@
 """The offline report: one HTML file that explains what was run, what came out and how to read it."""
 import os
+import re
 from dataclasses import dataclass
 from html import escape
 
 from .. import equality, likeness, machine, noise, sentences, table
 from ..draw import forest, svg
-from ..draw.style import CSS
-from ..runs import total
-from . import curves, figures, staleness, sweep, timeline
+from ..draw.style import CSS, SCRIPT
+from ..runs import failures_in_words, total
+from . import curves, figures, findings, staleness, sweep, timeline
 
 MIB = table.MIB
+# A browser fetches nothing for this page, whatever is in it.
+OFFLINE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "topologies.svg")
 
 
 @dataclass
 class About:
     """What the page says of itself. trained: the runs were started by this command; target: the loss that times to it
-    are told for, or None."""
+    are told for, or None; failed: [Failure]."""
     title: str
     command: str
     directory: str
     trained: bool
     target: float = None
+    failed: tuple = ()
 
 
 def write(path, groups, about, spoken=""):
     """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
-    parts = [head(about.title, runs), warning(every), unlike(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups),
-             timeline.section(groups), numbers(groups, about.target), topologies(), curves.losses(groups),
-             curves.held_out(groups, about.target), staleness.section(groups), figures.memory(runs), figures.wire(runs),
-             figures.totals(groups), figures.links(groups), figures.times(groups), hashes(every), spoken, notes(every, about)]
-    title = about.title
+    body = "".join([curves.losses(groups), curves.held_out(groups, about.target), figures.memory(runs), figures.wire(runs),
+                    figures.totals(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups), timeline.section(groups),
+                    figures.links(groups), figures.times(groups), staleness.section(groups), topologies(), numbers(groups, about.target),
+                    hashes(every), spoken, notes(every, about)])
+    body, contents = with_contents(body)
+    top = head(about.title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target) + contents
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
+            f"<meta http-equiv=\"Content-Security-Policy\" content=\"{OFFLINE}\">"
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
             "<meta name=\"color-scheme\" content=\"light dark\">"
-            f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>{''.join(parts)}</main></body></html>\n")
+            f"<title>{escape(about.title)}</title><style>{CSS}</style></head><body><main>{top}{body}</main>"
+            f"<script>{SCRIPT}</script></body></html>\n")
     with open(path, "w", encoding="utf-8") as f:
         f.write(html)
+
+
+def found(groups, target):
+    """What came out, in five sentences."""
+    items = "".join(f"<li><b>{about}.</b> {escape(text)}</li>" for about, text in findings.five(groups, target))
+    return f'<ol class="five">{items}</ol>'
+
+
+def with_contents(body):
+    """(the body with a place to go to before each heading, the list of them)."""
+    places = []
+
+    def mark(heading):
+        places.append((re.sub(r"[^a-z0-9]+", "-", heading.group(1).lower()).strip("-"), heading.group(1)))
+        return f'<a id="{places[-1][0]}"></a>{heading.group(0)}'
+    body = re.sub(r"<h2>([^<]*)</h2>", mark, body)
+    return body, '<ol class="contents">' + "".join(f'<li><a href="#{place}">{words}</a></li>' for place, words in places) + "</ol>"
 
 
 def common(runs, key):
@@ -79,16 +103,21 @@ def head(title, runs):
             f"What was predicted stands beside what was measured.</p><ul class=\"facts\">{''.join(items)}</ul>")
 
 
+def failures(failed, groups):
+    """What is missing from the page, above everything else."""
+    listed = "".join(f"<li>{escape(text)}</li>" for text in failures_in_words(failed, groups))
+    return f'<div class="word broken"><b>Failed.</b>These runs are not in the comparison:<ul>{listed}</ul></div>' if listed else ""
+
+
 def warning(runs):
     """A warning above everything else when times must not be compared."""
     noisy = noise.noisy_runs(runs)
     if not noisy:
         return ""
     listed = "".join(f"<li>{escape(text)}</li>" for text in noisy)
-    labels = len({run.label for run in runs})
-    count = f"{len(noisy)} of {labels} runs" if labels > 1 else "the run"
+    count = f"{sum(bool(noise.why_noisy(run)) for run in runs)} of {len(runs)} runs" if len(runs) > 1 else "the run"
     return (f'<div class="word differs"><b>Noisy.</b>The machine was not quiet during {count}. Do not compare the times '
-            f"marked ~. What to do: {escape(noise.ADVICE)}.<details{' open' if len(noisy) <= noise.MOST_LISTED else ''}>"
+            f"marked ~. What to do: {escape(noise.ADVICE)}.<details>"
             f"<summary>The figures</summary><ul>{listed}</ul>{escape(noise.BOUNDS)}</details></div>")
 
 
@@ -117,7 +146,7 @@ def ratios(groups, target):
     if not rows:
         return ""
     listed = list(rows.items())
-    words = "times as much, with 95% intervals; logarithmic"
+    words = "times as much, with 95% intervals; bold: claimed; logarithmic"
     return f"<figure>{svg.both_widths(lambda width: forest.draw(listed, width, 'Ratios with intervals', words))}</figure>"
 
 
@@ -149,8 +178,9 @@ def numbers(groups, target):
     feet = "".join(f'<p class="foot">{escape(text)}</p>' for text in below)
     return ("<h2>The numbers</h2><p>\"12.34&nbsp;=\" says that prediction and measurement agree to the byte; otherwise both "
             "are shown as predicted/measured. Memory and bytes belong to the rank that has most of them in its role. "
-            f"1 MiB is 1,048,576 bytes.</p>{above}<div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table></div>{feet}")
+            f"1 MiB is 1,048,576 bytes.</p>{above}<details class=\"all\"><summary>The whole table: {sum(bool(c) for _, c in table.rows(groups, target))} "
+            f"rows</summary><div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
+            f"<tbody>{''.join(body)}</tbody></table></div>{feet}</details>")
 
 
 def topologies():
@@ -177,16 +207,16 @@ with a fixed order of operations.</p>"""
 
 
 def hashes(runs):
-    groups = equality.equal_groups(runs)
-    rows = []
+    letters, rows = equality.letters(runs), []
     for run in runs:
-        index = next(i for i, g in enumerate(groups) if run in g)
         rows.append(f"<tr><td>{escape(run.name)}</td><td class=\"hash\">{escape(str(run.losses[0]))}</td>"
                     f"<td class=\"hash\">{escape(str(run.losses[-1]))}</td>"
-                    f"<td class=\"hash\">{escape(str(run.weights_hash))}</td><td>{chr(65 + index % 26)}</td></tr>")
+                    f"<td class=\"hash\">{escape(str(run.weights_hash))}</td><td>{escape(str(run.product or '-'))}</td>"
+                    f"<td>{letters[id(run)]}</td></tr>")
     return ("<h2>The exact results</h2><p>Runs of the same class are equal in every digit of every loss and in the hash of "
-            "the final weights (xxh64 in logical tensor order, without padding).</p><div class=\"wide\"><table><thead><tr>"
-            "<th>run</th><th>first loss</th><th>last loss</th><th>weights hash</th><th>class</th></tr></thead>"
+            "the final weights (xxh64 in logical tensor order, without padding). The matrix product is the one choice of a CPU that "
+            "bits depend on (<code>cpu.kernel</code>).</p><div class=\"wide\"><table><thead><tr>"
+            "<th>run</th><th>first loss</th><th>last loss</th><th>weights hash</th><th>product</th><th>class</th></tr></thead>"
             f"<tbody>{''.join(rows)}</tbody></table></div>")
 
 
@@ -205,7 +235,7 @@ def how_measured(runs, trained):
     labels = {r.label for r in runs}
     how = "one run" if len(labels) == len(runs) else ("several runs, in a random order within each repeat," if trained else "several runs")
     return (f"Speeds were measured {where} and {how} for each row; a difference of a few per cent means nothing"
-            f"{' without an interval that leaves 1 out' if len(labels) < len(runs) else ''}.")
+            f"{' unless it is claimed above' if len(labels) < len(runs) else ''}.")
 
 
 def notes(runs, about):

@@ -10,6 +10,7 @@ from ..spread import estimate
 from .figures import dash, key_of
 
 MIB = table.MIB
+FORMULA = "the formula, or in proportion"  # the key's entry for dotted lines
 
 
 def memory_of(role):
@@ -136,7 +137,7 @@ def speed_up(lines, places):
             series.append({"label": name, "color": i % 8, "dash": dash(i), "points": points})
             least, most = entries[0][0], entries[-1][0]
     if series:
-        series.append({"label": "in proportion to the workers", "color": 7, "formula": True, "points": [
+        series.append({"label": "in proportion to the workers", "key": FORMULA, "color": 7, "formula": True, "points": [
             (places[v], float(v) / float(least)) for v in sorted(places, key=float) if float(least) <= float(v) <= float(most)]})
     return series
 
@@ -159,11 +160,11 @@ def plots_of(groups, key):
     for title, read, zero, formula in METRICS:
         series = series_of(lines, places, read)
         if series and any(y for s in series for _, y in s["points"]):
-            beside = [{**s, "formula": True, "ranges": [], "band": []} for s in series_of(lines, places, formula)] if formula else []
+            beside = [{**s, "key": FORMULA, "formula": True, "ranges": [], "band": []} for s in series_of(lines, places, formula)] if formula else []
             dotted = dotted or bool(beside)
             add(title, beside + series, zero)
     key_lines = [{"label": name, "color": i % 8, "dash": dash(i)} for i, name in enumerate(lines)]
-    key_lines += [{"label": "the formula, or in proportion", "color": 7, "formula": True}] if dotted else []
+    key_lines += [{"label": FORMULA, "color": 7, "formula": True}] if dotted else []
     return f"<h3>{escape(key)}</h3><figure>{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div></figure>"
 
 

@@ -11,7 +11,7 @@ from ..runs import RunError
 from ..spread import finite, median_and_range
 
 FILE = "timeline.json"
-PHASES = {"forward": "m1", "backward": "m0", "optimizer": "m4"}
+PHASES = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm": "m2"}
 OTHER_PHASE = "m6"
 WAIT, EXPOSED = f"m3 {THIN}", "m2"
 KINDS = {"gradients": "m5", "weights": "m7", "control": "m6"}
@@ -40,20 +40,20 @@ def workers_of(timeline):
     return [rank for rank in timeline["ranks"] if rank.get("role") == "worker" and rank.get("steps")]
 
 
-def overlap(step, timeline):
-    """How much of a step the recorded steps of all workers cover, added up."""
+def coverage(step, timeline):
+    """What part of a step the recorded steps of each worker cover, added up over the workers."""
     return sum(max(0, min(s["end"], step["end"]) - max(s["begin"], step["begin"])) for rank in workers_of(timeline) for s in rank["steps"]
                ) / max(step["end"] - step["begin"], 1)
 
 
 def chosen_step(timeline, median_seconds):
-    """The recorded step of worker 0 whose length is nearest to the run's median, of those that most of the other workers' were
-    recorded with (all of them, where workers go in step); None without any."""
-    first = next(iter(sorted(workers_of(timeline), key=lambda r: r["rank"])), None)
-    if first is None:
+    """The recorded step, of any worker, whose length is nearest to the run's median, of those in which all workers worked, or as
+    many as worked in any; worker 0's before others. None without any."""
+    steps = [s for rank in sorted(workers_of(timeline), key=lambda r: r["rank"]) for s in rank["steps"]]
+    if not steps:
         return None
-    most = max(overlap(s, timeline) for s in first["steps"])
-    seen = [s for s in first["steps"] if overlap(s, timeline) > most - 0.5]
+    most = max(coverage(s, timeline) for s in steps)
+    seen = [s for s in steps if coverage(s, timeline) > most - 0.5]
     return min(seen, key=lambda s: abs((s["end"] - s["begin"]) / 1e9 - (median_seconds or 0)))
 
 
@@ -76,7 +76,8 @@ def worker_lane(rank, window):
     for step in rank["steps"]:
         transfers = step.get("transfers") or []
         for span in step.get("compute") or []:
-            spans.append((PHASES.get(span["phase"], OTHER_PHASE), span["phase"], span["begin"], span["end"]))
+            words = "hands a transfer over" if span["phase"] == "comm" else span["phase"]
+            spans.append((PHASES.get(span["phase"], OTHER_PHASE), words, span["begin"], span["end"]))
         for stop in step.get("blocked") or []:
             t = transfers[stop["transfer"]] if 0 <= stop["transfer"] < len(transfers) else {}
             ready = min(max(t.get("peers_ready") or stop["begin"], stop["begin"]), stop["end"])
@@ -96,7 +97,7 @@ def worker_lane(rank, window):
 def server_lanes(rank, window):
     lanes, shards = [], rank.get("shards") or []
     for i, shard in enumerate(shards):
-        spans = [(SERVER[s["part"]], f"{s['part']}, key {s.get('key')}, worker {s.get('worker')}", s["begin"], s["end"])
+        spans = [(SERVER[s["part"]], ", ".join([s["part"]] + [f"{of} {s[of]}" for of in ("key", "worker") if of in s]), s["begin"], s["end"])
                  for s in shard if s["part"] in SERVER]
         name = f"server {rank['rank']}" + (f".{i}" if len(shards) > 1 else "")
         lanes.append(Lane(name, inside(spans, window), [], SHARD))

@@ -1,6 +1,10 @@
 // Loaded into mpirun and its ranks before all other libraries, where they cannot have a network of their own: Open MPI's
 // sockets would listen on all addresses, which no setting changes, and talk to whoever connects. Here they listen on the
 // loopback, and take connections of this user's processes alone.
+//
+// Limits      The kernel's table gives a socket that its process has closed to uid 0, so root's jobs take such a connection for
+//             their own; and where there is no table, everybody is admitted. It goes with Open MPI, once ranks that are
+//             processes of one host exchange by themselves.
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdbool.h>

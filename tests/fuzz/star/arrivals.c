@@ -1,5 +1,5 @@
 // Recorded arrivals, as --replay-arrivals reads them (ps/record/arrivals.h): a shard's file. The first byte says whether a
-// good head goes before the rest. What is accepted holds each worker's pushes of each key, once for each step, on versions
+// good head goes before the rest. What is accepted holds each batch of each key once, pushed by whichever worker, on versions
 // that follow each other; written and read again it is the same.
 #include "ps/record/arrivals.h"
 
@@ -12,7 +12,7 @@
 #define WORKERS 2
 #define STEPS   3
 #define KEYS    3
-#define HEAD    "starring arrivals 1 shard 0 workers 2 steps 3 manifest 0000000000000005 (ours)\n"
+#define HEAD    "starring arrivals 2 shard 0 workers 2 steps 3 manifest 0000000000000005 (ours)\n"
 
 // Keys 0 and 2 are the shard's.
 static struct partition parts[KEYS] = {{0, 0, 4, 0}, {0, 4, 8, 1}, {1, 0, 4, 0}};
@@ -21,17 +21,22 @@ static const struct shard_map map = {
     .count = KEYS, .parts = parts, .servers = 2, .threads = 1, .shards = 2, .shard_keys = shard_keys};
 
 static void check_key(const struct arrivals *a, int key) {
-    int64_t count = 0, last = -1;
+    int64_t count = 0, last = -1, steps[WORKERS] = {0};
+    bool had[WORKERS * STEPS] = {0};
     for (const struct arrival *x; (x = arrivals_at(a, key, count)); count++) {
         int64_t now = (int64_t)x->version + x->staleness;
         FUZZ_CHECK(x->worker >= 0 && x->worker < WORKERS, "a push of worker %d", x->worker);
+        FUZZ_CHECK(x->batch >= 0 && x->batch < WORKERS * STEPS && !had[x->batch],
+                   "batch %lld of key %d twice", (long long)x->batch, key);
+        had[x->batch] = true;
+        steps[x->worker]++;
         FUZZ_CHECK(last < 0 || now == last || now == last + 1, "version %lld after %lld", (long long)now,
                    (long long)last);
         last = now;
     }
     FUZZ_CHECK(count == WORKERS * STEPS, "%lld pushes of key %d", (long long)count, key);
     for (int w = 0; w < WORKERS; w++)
-        for (int64_t step = 0; step < STEPS; step++) {
+        for (int64_t step = 0; step < steps[w]; step++) {
             const struct arrival *x = arrivals_of(a, key, w, step), *before = step ? x : NULL;
             if (before) before = arrivals_of(a, key, w, step - 1);
             FUZZ_CHECK(x && x->worker == w && (!before || before < x), "worker %d has no push of step %lld",
@@ -40,7 +45,7 @@ static void check_key(const struct arrivals *a, int key) {
                        "worker %d computes on weights without its own push", w);
         }
     FUZZ_CHECK(
-        !arrivals_of(a, key, 0, STEPS) && !arrivals_of(a, key, 0, -1) && !arrivals_of(a, key, WORKERS, 0),
+        !arrivals_of(a, key, 0, steps[0]) && !arrivals_of(a, key, 0, -1) && !arrivals_of(a, key, WORKERS, 0),
         "pushes of nobody");
 }
 
@@ -51,11 +56,12 @@ static void check_same(const struct arrivals *a, const struct arrivals_options *
     struct arrivals *b = arrivals_read(o, dir);
     FUZZ_CHECK(b, "as written it is refused: %s", error_last());
     for (int key = 0; key < KEYS; key++)
-        for (int64_t i = 0; arrivals_at(a, key, i) || arrivals_at(b, key, i); i++)
-            FUZZ_CHECK(
-                arrivals_at(a, key, i) && arrivals_at(b, key, i) &&
-                    memcmp(arrivals_at(a, key, i), arrivals_at(b, key, i), sizeof(struct arrival)) == 0,
-                "push %lld of key %d is another", (long long)i, key);
+        for (int64_t i = 0; arrivals_at(a, key, i) || arrivals_at(b, key, i); i++) {
+            const struct arrival *x = arrivals_at(a, key, i), *y = arrivals_at(b, key, i);
+            FUZZ_CHECK(x && y && x->worker == y->worker && x->batch == y->batch && x->version == y->version &&
+                           x->staleness == y->staleness,
+                       "push %lld of key %d is another", (long long)i, key);
+        }
     arrivals_destroy(&b);
     free(dir);
 }

@@ -1,0 +1,130 @@
+"""How a comparison ends on the terminal: a line for each run, what it means, and what to open next. --full prints the table."""
+import os
+import re
+import shlex
+import statistics
+import textwrap
+
+from .. import equality, noise, sample, sentences, table
+from ..runs import as_float, device_bytes, failures_in_words
+
+WIDTH = table.WIDTH
+NOISY = "noisy"
+NOT_TOLD = "Noisy: no speed is told where steps spread or other programs took the cores; all else does not depend on load."
+
+
+def middle(values, text):
+    found = [v for v in values if isinstance(v, (int, float))]
+    return text.format(statistics.median(found)) if found else table.DASH
+
+
+def letter_of(group, letters):
+    found = dict.fromkeys(letters[id(run)] for run in group)
+    return next(iter(found)) if len(found) == 1 else "varies"
+
+
+def hash_of(group):
+    found = dict.fromkeys(run.hash_in_words.replace(",", "") for run in group)
+    return next(iter(found)) if len(found) == 1 else f"varies {group[0].product or ''}".rstrip()
+
+
+def of_role(role, what):
+    """A column of one role's figure."""
+    def cell(group):
+        run = group[0]
+        entry, wire = run.roles().get(role), run.wire_of(role)
+        if what == "memory":
+            return table.DASH if entry is None else table.pair(device_bytes(entry["predicted"]), device_bytes(entry["peak"]))
+        return table.DASH if wire is None else table.pair(wire.get("predicted_sent"), wire.get("sent_per_step"))
+    return cell
+
+
+def columns(groups):
+    """[(two lines of heading, cell of a group)]"""
+    letters = equality.letters([run for group in groups for run in group])
+    held_out = any(isinstance(run.val_loss, (int, float)) for group in groups for run in group)
+    roles = table.all_roles([group[0] for group in groups])
+    return [(("same", "bits"), lambda g: letter_of(g, letters)),
+            (("held-out", "loss"), lambda g: middle([r.val_loss for r in g], "{:.4f}")) if held_out else
+            (("last", "loss"), lambda g: middle([as_float(r.losses[-1]) for r in g], "{:.4f}")),
+            *(((role + "'s", "memory MiB"), of_role(role, "memory")) for role in roles),
+            *(((role + " sends", "MiB per step"), of_role(role, "sent")) for role in roles),
+            (("", "tokens/s"), lambda g: NOISY if any(map(noise.why_noisy, g)) else middle([r.tokens_per_second for r in g], "{:,.0f}")),
+            (("weights hash", "and product"), hash_of)]
+
+
+def lines_of(groups):
+    """The table: a line for each run."""
+    shown = [("", "", [g[0].label for g in groups])]
+    shown += [(*heading, [cell(g) for g in groups]) for heading, cell in columns(groups)]
+    shown = [c for c in shown if any(cell != table.DASH for cell in c[2])]
+    widths = [max(map(len, (first, second, *cells))) for first, second, cells in shown]
+    rows = [[c[0] for c in shown], [c[1] for c in shown], *([c[2][i] for c in shown] for i in range(len(groups)))]
+    last = len(widths) - 1
+    out = ["  ".join(cell.ljust(w) if i in (0, last) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
+           for row in rows]
+    return out[:2] + ["-" * max(map(len, out))] + out[2:]
+
+
+def about_bits(runs):
+    """Which are equal, and in a few words why the others are not; with broken promises in full."""
+    groups, out = sorted(equality.equal_groups(runs), key=len, reverse=True), []
+    letters = equality.letters(runs)
+    for group in groups:
+        if len(group) > 1:
+            out.append(f"{letters[id(group[0])]}: {' = '.join(equality.names(group, runs))}{equality.repeats(group)}: equal to the last "
+                       "bit, each loss and all weights.")
+    reasons = {}
+    for group in groups[1:]:
+        why = equality.why(group[0], groups[0][0])
+        if why and group[0].seed == groups[0][0].seed:
+            reasons.setdefault(re.split(r"[.:] ", why)[0], []).append(letters[id(group[0])])
+    out += [f"{', '.join(found)} differ{'s' * (len(found) == 1)}: {why}." for why, found in reasons.items()]
+    return ([" ".join(out)] if out else []) + [text for kind, text in equality.in_words(runs) if kind == "broken"]
+
+
+def about_times(groups, target):
+    """What the repeats say of the times, and what they could not have seen; of one run each, that they say nothing."""
+    noisy = [NOT_TOLD] if any(noise.why_noisy(r) for g in groups for r in g) else []
+    if all(len(g) == 1 for g in groups):
+        return [" ".join(noisy + ["One run each proves nothing about speed: --repeat 3 gives intervals."] * (len(groups) > 1))]
+    said = sentences.in_words(groups, target)
+    return said[:1] + noisy + said[1:][-1:]
+
+
+def about_words(spoken):
+    """What the weights say: once, where they say the same."""
+    if not spoken:
+        return []
+    said = f"{sample.verdict(spoken).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"{sample.product_of(spoken)}):"
+    texts = dict.fromkeys(s.text for s in spoken)
+    return [said] + [("" if len(texts) == 1 else f"{s.label}: ") + s.text for s in spoken[:len(texts)]]
+
+
+def folders(runs):
+    """The run directories as a shell takes them: runs/demo/{local,ps-sync}."""
+    parents = {os.path.dirname(r.directory) for r in runs}
+    names = [os.path.basename(r.directory) for r in runs]
+    if len(parents) == 1 and len(names) > 1 and all(re.fullmatch(r"[\w.=-]+", name) for name in names):
+        return f"{shlex.quote(parents.pop())}/{{{','.join(names)}}}"
+    return shlex.join(r.directory for r in runs)
+
+
+def what_next(runs, html_path, spoken):
+    """What to open and to type; a command stays on its line, to be copied."""
+    out = [f"Open {html_path}: curves, one step of each, where memory and time go.",
+           f"Every figure: experiments/compare.py --full --runs {folders(runs)}"]
+    if spoken:
+        run = next(r for r in runs if r.label == spoken[-1].label)
+        out.append(f"Let the weights go on: build/starring generate --model {shlex.quote(run.directory)} --prompt \"hacker: \"")
+    return out
+
+
+def text(groups, target, spoken, html_path, failed=()):
+    """All of it."""
+    runs = [run for group in groups for run in group]
+    below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
+    below += ['"12.34 =": predicted and measured agree to the byte. ' + " ".join(about_times(groups, target)), *about_bits(runs),
+             *table.own_bits(groups)]
+    wrapped = [textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False) for words in below + about_words(spoken)]
+    return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, spoken))

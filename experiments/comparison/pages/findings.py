@@ -1,0 +1,100 @@
+"""What a comparison found, in five sentences: bits, loss, memory, bytes, speed. The report begins with them."""
+import statistics
+
+from .. import equality, noise, sentences, table
+from ..runs import as_float, device_bytes
+
+MIB = table.MIB
+
+
+def middle(group, read):
+    """The median over a group's runs, None where none says."""
+    found = [v for v in map(read, group) if isinstance(v, (int, float))]
+    return statistics.median(found) if found else None
+
+
+def listed(names):
+    names = list(dict.fromkeys(names))
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def ends(groups, read, text):
+    """"26.68 (ps:sync) to 85.94 (local)", as shown; None where nobody says. Several at one end are all named."""
+    values = [(g[0].label, middle(g, read)) for g in groups]
+    shown = [(v, text.format(v), label) for label, v in values if v is not None]
+    if not shown:
+        return None
+    low, high = min(shown)[1], max(shown)[1]
+    at = {end: listed(label for _, words, label in shown if words == end) for end in (low, high)}
+    return f"{low} in all" if low == high and len(shown) > 1 else low if low == high else f"{low} ({at[low]}) to {high} ({at[high]})"
+
+
+def worker(run):
+    return run.roles().get("worker")
+
+
+def agree(pairs):
+    """Whether predictions were right, of [(label, predicted, measured)]."""
+    wrong = dict.fromkeys(label for label, predicted, measured in pairs
+                          if isinstance(predicted, (int, float)) and isinstance(measured, (int, float)) and abs(predicted - measured) >= 0.5)
+    return f"not as predicted in {listed(wrong)}" if wrong else "as predicted, to the byte"
+
+
+def of_bits(groups):
+    runs = [run for group in groups for run in group]
+    alike = sorted(equality.equal_groups(runs), key=len, reverse=True)
+    if len(runs) == 1:
+        return f"The weights end as {runs[0].hash_in_words}."
+    if len(alike[0]) == 1:
+        return "No two runs end in the same bits."
+    names = " = ".join(equality.names(alike[0], runs))
+    others = [name for group in alike[1:] for name in equality.names(group, runs)]
+    tail = f"; {listed(others)} end{'s' * (len(set(others)) == 1)} in others" if others else ", as all runs"
+    return f"{names}: the same bits, each loss and all weights ({alike[0][0].hash_in_words}){tail}."
+
+
+def of_loss(groups):
+    held_out = ends(groups, lambda r: r.val_loss, "{:.4f}")
+    entropy = next((r.unigram_entropy for g in groups for r in g if isinstance(r.unigram_entropy, (int, float))), None)
+    known = f"; knowing nothing but how frequent each token is costs {entropy:.4f}" if entropy else ""
+    if held_out:
+        return f"On held-out text, in nats per token: {held_out}{known}."
+    return f"Of the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}{known}."
+
+
+def of_memory(groups):
+    one = ends(groups, lambda r: device_bytes(worker(r)["peak"]) / MIB if worker(r) else None, "{:,.2f}")
+    job = ends(groups, lambda r: v / MIB if (v := r.get("totals", "memory_bytes")) is not None else None, "{:,.2f}")
+    pairs = [(r.label, device_bytes(e["predicted"]), device_bytes(e["peak"])) for g in groups for r in g for e in r.memory or []]
+    return f"A worker holds, in MiB: {one or 'not told'}; the whole job: {job or 'not told'}; {agree(pairs)}."
+
+
+def of_bytes(groups):
+    talk = [g for g in groups if g[0].kind != "local"]
+    if not talk:
+        return "One process sends nothing."
+    one = ends(talk, lambda r: v / MIB if (v := (r.wire_of("worker") or {}).get("sent_per_step")) is not None else None, "{:,.2f}")
+    job = ends(talk, lambda r: v / MIB if (v := r.get("totals", "sent_per_step")) is not None else None, "{:,.2f}")
+    pairs = [(r.label, w.get(f"predicted_{what}"), w.get(measured)) for g in groups for r in g for w in r.wire or []
+             for what, measured in (("sent", "sent_per_step"), ("received", "received_per_step"))]
+    return f"A worker sends each step, in MiB: {one or 'not told'}; the whole job: {job or 'not told'}; {agree(pairs)}."
+
+
+def of_speed(groups, target):
+    runs = [run for group in groups for run in group]
+    noisy = list(dict.fromkeys(r.label for r in runs if noise.why_noisy(r)))
+    if any(len(g) > 1 for g in groups) and (said := sentences.in_words(groups, target)):
+        return " ".join(dict.fromkeys(said[:1] + sentences.left_out(groups)))
+    quiet = [g for g in groups if g[0].label not in noisy]
+    speed = ends(quiet, lambda r: r.tokens_per_second, "{:,.0f}") if quiet else None
+    told = [f"tokens/s: {speed}; one run each proves nothing (--repeat 3)"] if speed else []
+    if noisy:
+        told.append(f"the machine was noisy during {listed(noisy) if quiet else 'all runs'}, of whose times nothing is said")
+    words = "; ".join(told) or "nothing is told of speed"
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def five(groups, target):
+    """[(what it is about, sentence)]"""
+    return [("Bits", of_bits(groups)), ("Loss", of_loss(groups)), ("Memory", of_memory(groups)), ("Bytes", of_bytes(groups)),
+            ("Speed", of_speed(groups, target))]

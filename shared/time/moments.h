@@ -1,0 +1,62 @@
+// A peer that stands still while a transfer is under way is waited for, though all ranks had been ready for it. No rank
+// knows that by itself: each leaves when its computing stood still for a transfer that all were ready for, and when its
+// process stood still; where the reports meet, the two are laid above each other.
+//
+//     rank 0    | forward | exposed ........... | backward |
+//     rank 1    | forward |  >---- stopped ----<           |
+//     rank 0's  | forward |e.| wait for rank 1 |e| backward |
+//
+// Several that stood still at once, the rank itself among them, count once, for the one that went on last. What was a rank's own
+// stop was no communication, nor waiting: its host gave it no core.
+//
+// Of three ranks one that is waited for may itself stand still for the third, which is then waited for by both:
+//
+//     rank 0    | wait for rank 2 ................ |
+//     rank 2    | exposed .................. | forward |
+//     rank 1    |    >---- stopped ----<     |
+//     rank 0's  |wait| wait for rank 1 | wait for 2 |
+#ifndef STARRING_SHARED_TIME_MOMENTS_H
+#define STARRING_SHARED_TIME_MOMENTS_H
+
+#include "shared/time/stall.h"
+#include "shared/time/timeline.h"
+
+// On the job's clock; peer: the worker that was waited for.
+struct moment_wait {
+    int64_t begin, end;
+    int peer;
+};
+// Of one rank, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
+struct moments {
+    struct stall *exposed, *stalls;
+    struct moment_wait *waits;
+    size_t exposed_count, stall_count, wait_count;
+    // Of a report that was read, whose list of what was exposed is in order:
+    struct stall *idle;  // exposed and waits, in order
+    size_t idle_count;
+    int rank;
+    double stood_still;  // seconds of all stalls
+    double *waited;      // (ranks) seconds for each worker that was ready last; NULL: none
+    int ranks;
+    bool alone;  // no worker waits for another one: servers alone can be waited for
+};
+struct moments_options {
+    struct timeline *timeline;  // of a worker, after timeline_end; NULL: of a server
+    struct stall_watch *watch;  // NULL: the rank is the only one
+    int64_t begin, end;         // CLOCK_MONOTONIC
+    int64_t offset;             // of the job's clock
+    bool alone;
+};
+struct moments *moments_take(const struct moments_options *o);
+void moments_free(struct moments **m);
+
+// Seconds of rank `of`'s exposed moments in which each rank stood still that it depends on, and in which it did itself: out
+// (count). What it waited for a worker because of another rank is that one's, and less of the worker's. Of moments that were read.
+void moments_blame(struct moments *const *ranks, size_t count, size_t of, double *out);
+
+// In a rank's report: "moments". moments_read: NULL where there are none, or they are none.
+struct cJSON;
+void moments_put(struct cJSON *report, const struct moments *m);
+struct moments *moments_read(const struct cJSON *report);
+
+#endif

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""What a reader of a comparison meets first: the lines that it ends with, how the report begins, and what may be done with it."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from comparison import noise, sentences, table
+from comparison.runs import load
+from test_compare import HASH, LOSSES, Case, make_run
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Lines that a made-up run, which has no weights, cannot say.
+SPOKEN = ["equal, byte for byte", "the sentence", "its rest", "Let the weights go on"]
+
+
+def keyed(case, page):
+    """How many entries the keys of a page have. Each hides something of its figure, and no line is there without one."""
+    entries = 0
+    for figure in re.findall("<figure.*?</figure>", page, re.S):
+        drawn = re.sub(r'<ul class="legend">.*?</ul>', "", figure, flags=re.S)
+        for kind, what in re.findall(r'<li data-(line|class)="([^"]*)">', figure):
+            entries += 1
+            there = f'<g data-line="{what}">' in drawn if kind == "line" else re.search(rf'class="[^"]*\b{what}\b', drawn)
+            case.assertTrue(there, (kind, what))
+        case.assertEqual(set(re.findall('<g data-line="([^"]*)">', drawn)), set(re.findall('<li data-line="([^"]*)">', figure)))
+    return entries
+
+
+class Closing(Case):
+    """What a comparison ends with, unless --full."""
+    DEMO = ("local", "ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
+
+    def end(self, *topologies, repeats=1, **summary):
+        """The last lines for runs of these topologies; ps:async and local end in bits of their own."""
+        runs = []
+        for t in topologies:
+            own = {"losses": LOSSES[:3] + ["5.0"], "weights_hash": f"{len(t):016x}"} if t in ("local", "ps:async") else {"weights_hash": "ab" * 8}
+            runs += [make_run(self.at(t.replace(":", "-") + f".r{i + 1}" * (repeats > 1)), t, **{**own, **summary}) for i in range(repeats)]
+        p = self.run_it("--runs", *runs, full=False)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return p.stdout.splitlines(), runs
+
+    def test_the_demo_ends_with_25_lines_at_most(self):
+        lines, runs = self.end(*self.DEMO, cpu_kernel={"product": "bf16-pairs", "built_for": "x"})
+        self.assertLessEqual(len(lines) + len(SPOKEN), 25)
+        self.assertLessEqual(max(len(line) for line in lines if "compare.py --full" not in line), table.WIDTH)
+        rows = {line.split()[0]: re.split(r"\s{2,}", line)[1:] for line in lines[4:11]}
+        self.assertEqual(tuple(rows), self.DEMO)
+        self.assertEqual(rows["local"], ["B", "2.5000", "5.00 =", "-", "3.00 =", "2,000", "0000000000000005 bf16-pairs"])
+        self.assertEqual(rows["ps:sync"], ["A", "2.5000", "5.00 =", "6.00 =", "3.00 =", "2,000", "abababababababab bf16-pairs"])
+        self.assertEqual([row[0] for row in rows.values()], ["B", "A", "C", "A", "A", "A", "A"])
+        text = " ".join(lines)
+        self.assertIn("A: ps:sync = zero:0 = zero:1 = zero:2 = zero:3: equal to the last bit, each loss and all weights. B differs: it is one worker. C differs: the servers", text)
+        for words in ('"12.34 =": predicted and measured agree', "proves nothing about speed: --repeat 3", table.PAIRS, "report.html: "):
+            self.assertIn(words, text)
+        shown = re.search(r"compare.py --full --runs (\S+)", text).group(1)
+        listed = subprocess.run(["bash", "-c", f"echo {shown}"], capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(listed, runs)
+
+    def test_what_is_not_as_predicted_or_noisy_is_not_said_to_be(self):
+        wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 0, "predicted_sent": 2 << 20,
+                "predicted_received": 0}
+        runs = [make_run(self.at("a"), "zero:1", wire=[wire]), make_run(self.at("b"), "zero:2")]
+        noise.write(runs[1], {"others_share": 0.5, "stolen_share": 0.0})
+        p = self.run_it("--runs", *runs, full=False)
+        self.assertRegex(p.stdout, r"\nzero:1 .* 2\.00/3\.00 +2,000 ")
+        self.assertRegex(p.stdout, r"\nzero:2 .* 3\.00 = +noisy ")
+        self.assertIn("Noisy: no speed is told", p.stdout)
+
+    def test_a_broken_promise_is_told_in_full(self):
+        runs = [make_run(self.at("a"), "zero:1"), make_run(self.at("b"), "zero:2", LOSSES[:3] + ["5.0"])]
+        p = self.run_it("--runs", *runs, full=False)
+        self.assertIn("BROKEN PROMISE: zero:1 and zero:2 differ at step 4", p.stdout)
+
+    def test_repeats_give_medians_and_a_sentence(self):
+        lines, _ = self.end("ps:sync", "zero:1", repeats=3)
+        self.assertEqual([line.split()[0] for line in lines[4:6]], ["ps:sync", "zero:1"])
+        self.assertIn(sentences.in_words([[load("x", self.at(f"{t}.r{i}")) for i in (1, 2, 3)] for t in ("ps-sync", "zero-1")], 2.5)[0],
+                      " ".join(lines))
+        self.assertNotIn("--repeat 3", " ".join(lines))
+
+
+class Reading(Case):
+    """How the report begins, and what its reader may do with it."""
+
+    def page(self, *runs, **env):
+        p = self.run_it("--runs", *runs)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
+            return f.read()
+
+    def demo(self):
+        own = {"local": {"losses": LOSSES[:3] + ["5.0"], "weights_hash": "1" * 16, "val_loss": 2.25},
+               "ps:async": {"losses": LOSSES[:3] + ["4.0"], "weights_hash": "2" * 16}}
+        return [make_run(self.at(t.replace(":", "-")), t, evals=[(2, 4.0), (4, 2.5)], cpu_kernel={"product": "fma"}, **own.get(t, {}))
+                for t in Closing.DEMO]
+
+    def test_the_parts_stand_in_order(self):
+        page = self.page(*self.demo())
+        places = [page.index(part) for part in ("<h1>", '<ol class="five">', '<ol class="contents">', "<h2>Loss against step",
+                                                "<h2>Memory per rank", "<h2>Bytes per step", "<h2>Which runs are equal",
+                                                "<h2>The two topologies", "<h2>The numbers", "<h2>Notes")]
+        self.assertEqual(places, sorted(places))
+        linked = re.findall(r'<li><a href="#([\w-]+)">([^<]+)</a></li>', page)
+        self.assertEqual([words for _, words in linked], re.findall("<h2>([^<]*)</h2>", page))
+        for place, words in linked:
+            self.assertEqual(page.count(f'<a id="{place}"></a><h2>{words}</h2>'), 1)
+
+    def test_the_long_table_folds(self):
+        page = self.page(*self.demo())
+        folded = re.search(r"<h2>The numbers</h2>.*?<details class=\"all\"><summary>[^<]* (\d+) rows</summary>(.*?)</details>", page, re.S)
+        self.assertGreater(int(folded.group(1)), 20)
+        self.assertIn(">weights hash</td>", folded.group(2))
+        self.assertEqual(page.count(">weights hash</td>"), 1)
+
+    def sentences(self, page):
+        found = re.search('<ol class="five">(.*?)</ol>', page, re.S).group(1)
+        return dict(re.findall(r"<li><b>(\w+)\.</b> (.*?)</li>", found))
+
+    def test_five_sentences_say_what_came_out(self):
+        said = self.sentences(self.page(*self.demo()))
+        self.assertEqual(list(said), ["Bits", "Loss", "Memory", "Bytes", "Speed"])
+        self.assertEqual(said["Bits"], f"ps:sync = zero:0 = zero:1 = zero:2 = zero:3: the same bits, each loss and all weights ({HASH}, fma); "
+                         "local and ps:async end in others.")
+        self.assertEqual(said["Loss"], "On held-out text, in nats per token: 2.2500 (local) to 2.5000 (ps:sync, ps:async, zero:0, zero:1, "
+                         "zero:2 and zero:3); knowing nothing but how frequent each token is costs 3.2500.")
+        self.assertEqual(said["Memory"], "A worker holds, in MiB: 5.00 in all; the whole job: 20.00 in all; as predicted, to the byte.")
+        self.assertEqual(said["Bytes"], "A worker sends each step, in MiB: 3.00 in all; the whole job: 12.00 in all; as predicted, to the byte.")
+        self.assertEqual(said["Speed"], "Tokens/s: 2,000 in all; one run each proves nothing (--repeat 3).")
+
+    def test_sentences_of_what_is_not_so(self):
+        wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 0, "predicted_sent": 2 << 20,
+                "predicted_received": 0}
+        runs = [make_run(self.at("a"), "zero:1", wire=[wire]), make_run(self.at("b"), "zero:2", LOSSES[:3] + ["5.0"])]
+        noise.write(runs[1], {"others_share": 0.5, "stolen_share": 0.0})
+        said = self.sentences(self.page(*runs))
+        self.assertEqual(said["Bits"], "No two runs end in the same bits.")
+        self.assertIn("not as predicted in zero:1.", said["Bytes"])
+        self.assertIn("the machine was noisy during zero:2, of whose times nothing is said.", said["Speed"])
+        self.assertIn("Tokens/s: 2,000;", said["Speed"])
+        said = self.sentences(self.page(make_run(self.at("l"), "local")))
+        self.assertEqual(said["Bits"], f"The weights end as {HASH}, cpu.")
+        self.assertEqual(said["Bytes"], "One process sends nothing.")
+
+    def test_each_entry_of_a_key_stands_for_something(self):
+        self.assertGreater(keyed(self, self.page(*self.demo())), 20)
+
+    @unittest.skipUnless(BROWSER, "no chromium")
+    def test_a_browser_hides_and_shows_them(self):
+        page = self.page(*self.demo())
+        click = """<script>function gone(f) { return f.querySelectorAll(".gone").length; }
+var said = [];
+document.querySelectorAll("figure").forEach(function (f) { f.querySelectorAll(".legend li").forEach(function (li) {
+  var before = gone(f); li.click(); var between = gone(f); li.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+  said.push(before + "," + (between > 0) + "," + gone(f)); }); });
+document.body.dataset.said = said.join(" ");</script></body>"""
+        with open(self.at("clicked.html"), "w", encoding="utf-8") as f:
+            f.write(page.replace("</body>", click))
+        p = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.at('browser')}", "--dump-dom",
+                            "file://" + self.at("clicked.html")], capture_output=True, text=True, timeout=200, check=False)
+        said = re.search('data-said="([^"]*)"', p.stdout)
+        self.assertTrue(said, p.stderr)
+        self.assertEqual(set(said.group(1).split()), {"0,true,0"})
+        self.assertGreater(len(said.group(1).split()), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

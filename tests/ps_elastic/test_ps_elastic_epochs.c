@@ -1,0 +1,84 @@
+// A new epoch of a job whose workers may come and go: who it waits for, and how the missing join it.
+#include "tests/recovery/epochs_fixture.h"
+
+// All but worker 1 begin anew after a death and log in at `now`.
+static void come_without_w1(struct fixture *f, double now) {
+    begin_anew(f, W0);
+    begin_anew(f, SERVER);
+    for (int i = 0; i < MEMBERS; i++)
+        if (i != W1) assert_int_equal(hello(f, i, now), i);
+}
+
+static void still_here(struct fixture *f, double now) {
+    for (int i = 0; i < MEMBERS; i++)
+        if (i != W1 && i != SHARD) say(f, &f->p[i], (struct wire_header){.kind = WIRE_HELLO}, now);
+}
+
+// A new epoch needs MIN workers: after half a deadline it begins without who is missing, and that one joins it later.
+static void test_an_elastic_epoch_begins_with_min(void **state) {
+    (void)state;
+    struct fixture *f = fixture_of(RESTARTS, 1);
+    int workers, servers;
+    login_all(f, 0);
+    scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 1);
+    assert_int_equal(epoch_of(f), 2);
+    come_without_w1(f, 1.5);
+    still_here(f, 2.9);
+    assert_int_equal(f->starts, 1);
+    assert_true(scheduler_core_waits(f->core, &workers, &servers));
+    assert_int_equal(workers, 1);
+    still_here(f, 3.1);
+    assert_int_equal(f->starts, 2);
+    assert_int_equal(epoch_of(f), 2);
+    char news[WIRE_TEXT_MAX];
+    assert_true(scheduler_core_news(f->core, news));
+    assert_non_null(strstr(news, "epoch 2 begins without worker 1"));
+    // Its part is owed to no step and no barrier.
+    say(f, &f->p[W0], (struct wire_header){.kind = WIRE_GATHER}, 3.2);
+    assert_int_equal(logged(&f->log, W0, WIRE_GATHER_DONE), 1);
+    say(f, &f->p[W0], report(0), 3.2);
+    say(f, &f->p[SHARD], (struct wire_header){.kind = WIRE_ARRIVED, .mask = 1}, 3.2);
+    assert_int_equal(logged(&f->log, SHARD, WIRE_SET), 1);
+    say(f, &f->p[SHARD], (struct wire_header){.kind = WIRE_SHARD_SUM, .has_sum = true}, 3.2);
+    assert_int_equal(logged(&f->log, W0, WIRE_STEP_DONE), 1);
+    // Another process of the rank comes to the running job: the servers hear of its second life.
+    f->p[W1] = another(f, W1);
+    assert_int_equal(hello(f, W1, 3.3), W1);
+    assert_int_equal(epoch_of(f), 2);
+    assert_int_equal(logged(&f->log, SHARD, WIRE_MEMBER), 1);
+    for (int i = 0; i < f->log.count; i++) {
+        if (f->log.sent[i].h.kind == WIRE_MEMBER) assert_int_equal(f->log.sent[i].h.life, 2);
+        if (f->log.sent[i].h.kind == WIRE_START) assert_true(f->log.sent[i].h.flags & WIRE_AGAIN);
+    }
+    assert_true(answered(f, WIRE_START));
+    fixture_destroy(f);
+}
+
+// With fewer than MIN, without worker 0 or a server, and at the very first, it waits for all.
+static void test_what_an_elastic_epoch_needs(void **state) {
+    (void)state;
+    for (int lacks = 0; lacks < 4; lacks++) {
+        struct fixture *f = fixture_of(RESTARTS, lacks == 0 ? 2 : 1);
+        int missing = lacks == 1 ? W0 : lacks == 2 ? SERVER : W1;
+        if (lacks < 3) {
+            login_all(f, 0);
+            scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 0);
+            for (int i = 0; i < SHARD; i++) begin_anew(f, i);
+        }
+        int before = f->starts;
+        for (double now = 0; now < 4.5; now += 0.4)
+            for (int i = 0; i < MEMBERS; i++)
+                if (i != missing && (missing != SERVER || i != SHARD)) hello(f, i, now);
+        assert_int_equal(f->starts, before);
+        assert_non_null(strstr(scheduler_core_error(f->core), "did not come within"));
+        fixture_destroy(f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_elastic_epoch_begins_with_min),
+        cmocka_unit_test(test_what_an_elastic_epoch_needs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+// A job of two workers and a server, as the scheduler's state machine has it: processes that log in, die and begin anew.
+#ifndef STARRING_TESTS_RECOVERY_EPOCHS_FIXTURE_H
+#define STARRING_TESTS_RECOVERY_EPOCHS_FIXTURE_H
+
+#include "tests/ps/test_ps_log.h"
+
+#define RESTARTS 3
+
+enum { W0, W1, SERVER, SHARD, MEMBERS };
+
+struct process {
+    enum ps_role role;
+    int rank;
+    uint64_t incarnation, was;
+    int pid;
+    uint64_t job;  // that it has been welcomed to; 0: none
+};
+
+struct fixture {
+    struct sim *sim;
+    struct log log;
+    struct scheduler_core *core;
+    struct process p[MEMBERS];
+    uint64_t drawn;  // numbers of jobs and processes
+    int starts, lost_pid;
+    char why[WIRE_TEXT_MAX];
+    int64_t step;       // where the next epoch begins
+    bool pending;       // that is not known yet
+    uint64_t asked_by;  // the last job that has asked
+};
+
+static inline uint64_t draw(void *ctx) { return 1000 + ((struct fixture *)ctx)->drawn++; }
+static inline void lost(void *ctx, int pid, const char *name) {
+    assert_true(strlen(name) > 0);
+    ((struct fixture *)ctx)->lost_pid = pid;
+}
+
+static inline int starts(void *ctx, const struct epochs *e, struct epoch_start *out,
+                         char error[WIRE_TEXT_MAX]) {
+    struct fixture *f = ctx;
+    f->asked_by = e->job;
+    if (f->pending) return 1;
+    f->starts++;
+    snprintf(f->why, sizeof f->why, "%s", e->why);
+    error[0] = 0;
+    out->step = f->step;
+    snprintf(out->checkpoint, sizeof out->checkpoint, f->step ? "/run/step-%lld" : "", (long long)f->step);
+    return 0;
+}
+
+static inline struct fixture *fixture_of(int restarts, int elastic_min) {
+    struct toy_case t = {.dtype = DT_F16,
+                         .consistency = "sync",
+                         .workers = 2,
+                         .servers = 1,
+                         .threads = 1,
+                         .steps = elastic_min ? 2 : 1,
+                         .elastic_min = elastic_min,
+                         .overflow_step = -1};
+    struct fixture *f = xcalloc(1, sizeof *f);
+    f->sim = sim_create(&t);
+    f->sim->c.ps.deadline_ms = 4000;
+    struct scheduler_options o = {.config = &f->sim->c,
+                                  .map = f->sim->map,
+                                  .manifest = {.hash = 5, .text = "ours"},
+                                  .job = draw(f),
+                                  .starts = starts,
+                                  .starts_ctx = f,
+                                  .epochs = {.restarts = restarts, .ctx = f, .job = draw, .lost = lost},
+                                  .port = {&f->log, log_send}};
+    f->core = scheduler_core_create(&o);
+    for (int i = 0; i < MEMBERS; i++) {
+        static const enum ps_role roles[] = {PS_WORKER, PS_WORKER, PS_SERVER, PS_SHARD};
+        f->p[i] = (struct process){.role = roles[i], .rank = i == W1, .incarnation = draw(f), .pid = 70 + i};
+    }
+    f->p[SHARD].incarnation = f->p[SERVER].incarnation;
+    return f;
+}
+
+static inline struct fixture *fixture_create(int restarts) { return fixture_of(restarts, 0); }
+
+static inline void fixture_destroy(struct fixture *f) {
+    scheduler_core_destroy(&f->core);
+    sim_destroy(f->sim);
+    free(f);
+}
+
+static inline uint64_t job_of(const struct fixture *f) { return scheduler_core_epochs(f->core)->job; }
+static inline unsigned epoch_of(const struct fixture *f) { return scheduler_core_epochs(f->core)->epoch; }
+
+// One message of a process as it stands; the log holds what it led to.
+static inline int say(struct fixture *f, const struct process *p, struct wire_header h, double now) {
+    struct ps_frame *frame = NULL;
+    if (h.kind == WIRE_HELLO && p->role == PS_SERVER) frame = sim_frame(f->sim, xcalloc(12, 1), 11);
+    if (h.kind == WIRE_HELLO && p->role != PS_SERVER) frame = sim_frame(f->sim, xstrdup(""), 1);
+    if (frame && p->role == PS_SERVER) memcpy((char *)frame->data, "\0tcp://y:1\n", 11);
+    h.role = p->role;
+    h.rank = p->rank;
+    h.incarnation = p->incarnation;
+    h.job = p->job;
+    if (h.kind == WIRE_HELLO) h.manifest = 5, h.key = p->pid, h.seq = p->was;
+    f->log.count = 0;
+    int member = scheduler_core_message(f->core, &h, frame, now);
+    scheduler_core_tick(f->core, now);
+    return member;
+}
+
+static inline bool answered(const struct fixture *f, enum wire_kind kind) {
+    return logged(&f->log, PEER_SENDER, kind) > 0;
+}
+
+static inline int hello(struct fixture *f, int who, double now) {
+    struct process *p = &f->p[who];
+    if (p->role == PS_SHARD) p->job = job_of(f);
+    int member = say(f, p, (struct wire_header){.kind = WIRE_HELLO}, now);
+    if (member >= 0) p->job = job_of(f);
+    return member;
+}
+
+static inline void login_all(struct fixture *f, double now) {
+    int before = f->starts;
+    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
+    assert_int_equal(f->starts, before + 1);
+}
+
+// As ps/net/rejoin.c has it: the same process, another incarnation.
+static inline void begin_anew(struct fixture *f, int who) {
+    struct process *p = &f->p[who];
+    p->was = p->incarnation;
+    p->incarnation = draw(f);
+    p->job = 0;
+    if (who == SERVER) f->p[SHARD].incarnation = p->incarnation, f->p[SHARD].job = 0;
+}
+
+static inline struct process another(struct fixture *f, int who) {
+    return (struct process){
+        .role = f->p[who].role, .rank = f->p[who].rank, .incarnation = draw(f), .pid = 170 + who};
+}
+
+static const struct wire_header beat = {.kind = WIRE_HEARTBEAT};
+static inline struct wire_header report(int64_t step) {
+    return (struct wire_header){
+        .kind = WIRE_REPORT, .step = step, .loss = 0.5, .lr = 0.5f, .loss_scale = 1, .clip = 1};
+}
+
+#endif

@@ -1,0 +1,126 @@
+// Files of the scheduler: they are looked at on a thread of their own, and an epoch that waits for them costs nobody anything.
+#include <unistd.h>
+
+#include "ps/errands.h"
+#include "shared/core/error.h"
+#include "tests/recovery/epochs_fixture.h"
+
+// ---------------------------------------------------------------- the thread
+struct note {
+    int from;  // a descriptor: the errand reads a byte of it
+    int *next, *order;
+    int number;
+};
+
+static void read_and_note(void *arg) {
+    const struct note *n = arg;
+    char c = 0;
+    while (n->from >= 0 && read(n->from, &c, 1) != 1) continue;
+    n->order[(*n->next)++] = n->number;
+}
+
+// One stands still: asking goes on, nothing is done before it, and all is done in order behind it.
+static void test_asking_does_not_wait(void **state) {
+    (void)state;
+    int ends[2], next = 0, order[3] = {0};
+    assert_int_equal(pipe(ends), 0);
+    // The thread has descriptors of its own, with standard streams alone.
+    int in = dup(STDIN_FILENO);
+    assert_int_equal(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+    struct errands *e = errands_create();
+    struct note notes[3] = {{STDIN_FILENO, &next, order, 1}, {-1, &next, order, 2}, {-1, &next, order, 3}};
+    uint64_t number = 0;
+    assert_true(errands_done(e, errands_asked(e)));
+    for (int i = 0; i < 3; i++) number = errands_ask(e, read_and_note, &notes[i], NULL);
+    assert_int_equal(number, 3);
+    double begin = now_seconds();
+    uint64_t in_hand = 0;
+    while (errands_age(e, now_seconds(), &in_hand) < 0.02) assert_true(now_seconds() - begin < 60);
+    assert_int_equal(in_hand, 1);
+    assert_false(errands_wait(e, 1, 0.01));
+    assert_int_equal(next, 0);
+    assert_int_equal(write(ends[1], "x", 1), 1);
+    assert_true(errands_wait(e, number, 60));
+    for (int i = 0; i < 3; i++) assert_int_equal(order[i], i + 1);
+    assert_true(errands_age(e, now_seconds(), &in_hand) == 0);
+    errands_destroy(&e);
+    assert_int_equal(dup2(in, STDIN_FILENO), STDIN_FILENO);
+    close(in);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+// What is asked for is done, also at the end.
+static void test_the_end_waits(void **state) {
+    (void)state;
+    int next = 0, order[100] = {0};
+    struct note notes[100];
+    struct errands *e = errands_create();
+    for (int i = 0; i < 100; i++) {
+        notes[i] = (struct note){-1, &next, order, i};
+        errands_ask(e, read_and_note, &notes[i], NULL);
+    }
+    errands_destroy(&e);
+    assert_int_equal(next, 100);
+}
+
+// ---------------------------------------------------------------- the state machine
+// All are there, and the files stand still for ten deadlines: they are told to wait, nobody is late, and one death is one.
+static void test_an_epoch_waits_for_files(void **state) {
+    (void)state;
+    struct fixture *f = fixture_create(RESTARTS);
+    double now = 0;
+    f->pending = true;
+    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
+    for (; now < 40; now += 0.5)
+        for (int i = 0; i < MEMBERS; i++) {
+            assert_int_equal(hello(f, i, now), i);
+            assert_true(answered(f, WIRE_WELCOME));
+            assert_false(answered(f, WIRE_START));
+        }
+    assert_int_equal(epoch_of(f), 1);
+    // A death meanwhile begins another epoch, which asks anew.
+    uint64_t asked_by = f->asked_by;
+    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed", now);
+    assert_int_equal(epoch_of(f), 2);
+    begin_anew(f, W0);
+    begin_anew(f, SERVER);
+    f->p[W1] = another(f, W1);
+    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
+    assert_true(f->asked_by != asked_by);
+    assert_int_equal(f->starts, 0);
+    f->pending = false;
+    f->log.count = 0;
+    assert_int_equal(scheduler_core_tick(f->core, now), 0);
+    assert_int_equal(f->starts, 1);
+    for (int i = 0; i < MEMBERS; i++) assert_int_equal(logged(&f->log, i, WIRE_START), 1);
+    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    fixture_destroy(f);
+}
+
+// A member that falls silent while all wait is lost all the same.
+static void test_the_silent_are_lost_meanwhile(void **state) {
+    (void)state;
+    struct fixture *f = fixture_create(0);
+    int rc = 0;
+    f->pending = true;
+    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, 0), i);
+    for (double now = 0; now < 5 && rc == 0; now += 0.5)
+        for (int i = 0; i < MEMBERS; i++) {
+            if (i != W1) hello(f, i, now);
+            rc = scheduler_core_tick(f->core, now);
+        }
+    assert_int_equal(rc, -1);
+    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost during login"));
+    fixture_destroy(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_asking_does_not_wait),
+        cmocka_unit_test(test_the_end_waits),
+        cmocka_unit_test(test_an_epoch_waits_for_files),
+        cmocka_unit_test(test_the_silent_are_lost_meanwhile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""A file system that stands still for longer than the deadline, from the moment of a death on: the scheduler and the launcher
+answer all the while, the death costs one restart, and the weights are those of an undisturbed run."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from drill import people  # noqa: E402
+
+DEADLINE_S, STANDS_S, LIMIT_S, STEPS = 10, 15, 150, 40
+FLAGS = ["--model", "tiny", "--data", "demo", "--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--batch", "2",
+         "--threads", "1", "--seed", "5", "--steps", str(STEPS), "--checkpoint-every", "5", "--set", "eval_batches=none",
+         "--set", f"parameter_server.deadline_ms={1000 * DEADLINE_S}", "--set", "parameter_server.heartbeat_ms=200"]
+# Records and checkpoints, or files with $WHERE in their path, are opened when the file $STANDS is gone.
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static void stand(const char *path) {
+    const char *hold = getenv("STANDS"), *only = getenv("ONLY");
+    char words[256] = "";
+    int fd = only ? syscall(SYS_open, "/proc/self/cmdline", O_RDONLY) : -1;
+    if (fd >= 0 && read(fd, words, sizeof words - 1) < 0) words[0] = 0;
+    if (fd >= 0) close(fd);
+    if (only && strcmp(words + strlen(words) + 1, only)) return;
+    const char *where = getenv("WHERE");
+    if (!hold || !path || (where ? !strstr(path, where) : !strstr(path, ".jsonl") && !strstr(path, "/checkpoints"))) return;
+    while (access(hold, F_OK) == 0) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+#define OPEN(name)                                                              \
+    int name(const char *path, int flags, ...) {                                \
+        int (*real)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name); \
+        va_list args;                                                           \
+        va_start(args, flags);                                                  \
+        int mode = va_arg(args, int);                                           \
+        va_end(args);                                                           \
+        stand(path);                                                            \
+        return real(path, flags, mode);                                         \
+    }
+OPEN(open)
+OPEN(open64)
+
+#define PATH(type, name)                                                        \
+    type name(const char *path) {                                               \
+        type (*real)(const char *) = (type (*)(const char *))dlsym(RTLD_NEXT, #name); \
+        stand(path);                                                            \
+        return real(path);                                                      \
+    }
+PATH(DIR *, opendir)
+
+int stat(const char *restrict path, struct stat *restrict out) {
+    stand(path);
+    return fstatat(AT_FDCWD, path, out, 0);
+}
+
+#define FOPEN(name)                                                             \
+    void *name(const char *path, const char *mode) {                            \
+        void *(*real)(const char *, const char *) = (void *(*)(const char *, const char *))dlsym(RTLD_NEXT, #name); \
+        stand(path);                                                            \
+        return real(path, mode);                                                \
+    }
+FOPEN(fopen)
+FOPEN(fopen64)
+"""
+
+
+class StandingFiles(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(prefix="standing-")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.hold = self.at("stands")
+        with open(self.at("shim.c"), "w", encoding="utf-8") as f:
+            f.write(SHIM)
+        subprocess.run([os.environ.get("CC", "cc").split()[-1], "-w", "-shared", "-fPIC", "-o", self.at("shim.so"), self.at("shim.c"), "-ldl"],
+                       check=True)
+
+    def at(self, name):
+        return os.path.join(self.directory, name)
+
+    def lines(self, name):
+        try:
+            with open(os.path.join(self.at("run"), name), encoding="utf-8") as f:
+                return [json.loads(line) for line in f if line.endswith("\n")]
+        except OSError:
+            return []
+
+    def hash(self, name):
+        with open(os.path.join(self.at(name), "summary.json"), encoding="utf-8") as f:
+            return json.load(f)["weights_hash"]
+
+    def one(self, victim):
+        shutil.rmtree(self.at("run"), ignore_errors=True)
+        mark = f"standing-{os.getpid()}"
+        environment = {**os.environ, people.MARK: mark, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold}
+        with subprocess.Popen([PROGRAM, "train", *FLAGS, "--restart", "2", "--delay", "0:constant:50", "--out", self.at("run")],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as p:
+            try:
+                end = time.monotonic() + LIMIT_S
+                while len(self.lines("metrics.jsonl")) < 12 and p.poll() is None and time.monotonic() < end:
+                    time.sleep(0.02)
+                self.assertIsNone(p.poll(), "" if p.poll() is None else p.stderr.read())
+                with open(self.hold, "w", encoding="utf-8"):
+                    pass
+                people.send(people.roles(mark)[victim], signal.SIGKILL)
+                time.sleep(STANDS_S)
+                self.assertIsNone(p.poll(), "the job has ended")
+                self.assertEqual(len(self.lines("lives.jsonl")), 1)
+                os.unlink(self.hold)
+                said = p.communicate(timeout=LIMIT_S)[1]
+            finally:
+                people.end_all(mark)
+        self.assertEqual(p.returncode, 0, said)
+        self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0, 1], said)
+        self.assertEqual(said.count("starting it again"), 1, said)
+        self.assertIn("waiting for the file system of", said)
+        self.assertEqual(self.hash("run"), self.hash("undisturbed"), said)
+
+    def test_a_death_while_files_stand_still(self):
+        # The first scheduler finds files that stand still, too: it is silent until it can say where it listens.
+        environment = {**os.environ, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, "ONLY": "scheduler"}
+        with open(self.hold, "w", encoding="utf-8"):
+            pass
+        with subprocess.Popen([PROGRAM, "train", *FLAGS, "--restart", "2", "--out", self.at("undisturbed")], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, env=environment) as p:
+            time.sleep(2)
+            os.unlink(self.hold)
+            said = p.communicate(timeout=LIMIT_S)[1]
+        self.assertEqual(p.returncode, 0, said)
+        for victim in ("worker 1", "scheduler"):
+            with self.subTest(victim):
+                self.one(victim)
+
+    def test_a_trace_while_files_stand_still(self):
+        """At its end a worker leaves its part of the trace: whatever that takes, it answers, and nobody loses it."""
+        environment = {**os.environ, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, "WHERE": "/trace-worker-"}
+        with open(self.hold, "w", encoding="utf-8"):
+            pass
+        with subprocess.Popen([PROGRAM, "train", *FLAGS, "--set", "parameter_server.deadline_ms=6000", "--trace", "--out", self.at("run")],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as p:
+            end = time.monotonic() + LIMIT_S
+            while len(self.lines("metrics.jsonl")) < STEPS and p.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+            time.sleep(STANDS_S)  # nobody is heard of for so long
+            os.unlink(self.hold)
+            said = p.communicate(timeout=LIMIT_S)[1]
+        self.assertEqual(p.returncode, 0, said)
+        with open(os.path.join(self.at("run"), "trace.json"), encoding="utf-8") as f:
+            self.assertIn('"communication"', f.read())
+
+    def start(self, environment, role, *words):
+        log = open(self.at(f"{role}-{len(self.logs)}.txt"), "w+", encoding="utf-8")
+        self.logs.append(log)
+        p = subprocess.Popen([PROGRAM, role, "-c", self.at("job.json"), "--out", self.at("run"), *words], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=log, env={**os.environ, **environment})
+        self.addCleanup(lambda: (p.kill(), p.wait(), log.close()))
+        return p
+
+    def said(self):
+        words = []
+        for log in self.logs:
+            with open(log.name, encoding="utf-8") as f:
+                words.append(f.read())
+        return "".join(words)
+
+    def test_a_login_while_files_stand_still(self):
+        """A scheduler dies while roles wait for the last of them, and the next one cannot read the job's records: they wait."""
+        self.logs = []
+        with open(self.at("job.json"), "w", encoding="utf-8") as f:
+            subprocess.run([PROGRAM, "train", *FLAGS, "--restart", "2", "--set", "parameter_server.deadline_ms=6000", "--print-config"],
+                           check=True, stdout=f, stderr=subprocess.DEVNULL)
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{s.getsockname()[1]}"
+        shim = {"LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold}
+        scheduler = self.start(shim, "scheduler", "--bind", address)
+        roles = [self.start({}, role, "--scheduler", address, "--rank", rank) for role, rank in (("server", "0"), ("server", "1"), ("worker", "0"))]
+        time.sleep(3)
+        scheduler.kill()
+        scheduler.wait()
+        with open(self.hold, "w", encoding="utf-8"):
+            pass
+        scheduler = self.start(shim, "scheduler", "--bind", address)
+        time.sleep(12)
+        self.assertEqual([p.poll() for p in (scheduler, *roles)], [None] * 4, self.said())
+        os.unlink(self.hold)
+        roles.append(self.start({}, "worker", "--scheduler", address, "--rank", "1"))
+        status = [p.wait(timeout=LIMIT_S) for p in (scheduler, *roles)]
+        self.assertEqual(status, [0] * 5, self.said())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""A ring's rank whose main thread stands in a file for longer than the deadline is slow, and not dead: the others wait for
+it, whatever file it is, and the weights are those of an undisturbed run."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+LIMIT_S = 180
+DEADLINE_S = 2
+SLOW_S = 3.5 * DEADLINE_S
+SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--threads", "1", "--steps", "8", "--data", "text.txt", "--workers", "2",
+         "--quiet", "--set", "eval_batches=1", "--set", f"parameter_server.deadline_ms={DEADLINE_S * 1000}", "--set",
+         "parameter_server.heartbeat_ms=100"]
+# Loaded into the program: a process's first write to a file whose path has SLOW_FILE in it takes SLOW_S seconds.
+DISK = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static int writes;
+
+static void look(int fd) {
+    const char *slow = getenv("SLOW_FILE"), *seconds = getenv("SLOW_S");
+    char link[64], path[512];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = slow && seconds ? readlink(link, path, sizeof path - 1) : -1;
+    path[n > 0 ? n : 0] = 0;
+    if (n > 0 && strstr(path, slow) && ++writes == 1) {
+        struct timespec t = {(time_t)atof(seconds), 0};
+        while (nanosleep(&t, &t)) continue;
+    }
+}
+
+ssize_t write(int fd, const void *data, size_t bytes) {
+    look(fd);
+    return syscall(SYS_write, fd, data, bytes);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
+    look(fd);
+    return syscall(SYS_pwrite64, fd, data, bytes, at);
+}
+"""
+
+
+class SlowFiles(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="starring-slow-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        with open(cls.at("text.txt"), "w", encoding="utf-8") as f:
+            f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(1200)))
+        with open(cls.at("disk.c"), "w", encoding="utf-8") as f:
+            f.write(DISK)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", cls.at("disk.so"), cls.at("disk.c")], check=True)
+        cls.undisturbed, _ = cls.run_ring("threads", None)
+
+    @classmethod
+    def at(cls, *path):
+        return os.path.join(cls.folder, *path)
+
+    @classmethod
+    def run_ring(cls, launch, file, *more):
+        """(the hash of its weights, what was said)"""
+        out = cls.at("run")
+        shutil.rmtree(out, ignore_errors=True)
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "TMPDIR": cls.folder,
+                       "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+        if file:
+            environment.update(LD_PRELOAD=cls.at("disk.so"), SLOW_FILE=file, SLOW_S=str(SLOW_S))
+        p = subprocess.run([PROGRAM, "train", *SMALL, "--topology", "zero:2", "--launch", launch, "--out", out, *more], text=True,
+                           cwd=cls.folder, capture_output=True, timeout=LIMIT_S, env=environment, check=False)
+        if p.returncode:
+            raise AssertionError(f"{launch}, {file}: status {p.returncode}\n{p.stderr}")
+        with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
+            return json.load(f)["weights_hash"], p.stderr
+
+    def is_waited_for(self, launch, file):
+        weights, said = self.run_ring(launch, file)
+        self.assertEqual(weights, self.undisturbed)
+        self.assertRegex(said, r"waiting for rank 0: \d+ s in \w+, it reads or writes a file")
+
+    def test_threads(self):
+        for file in ("/metrics.jsonl", "/weights", "/snapshots"):
+            with self.subTest(file):
+                self.is_waited_for("threads", file)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    def test_processes(self):
+        for file in ("/metrics.jsonl", "/weights", "/snapshots"):
+            with self.subTest(file):
+                self.is_waited_for("mpi", file)
+
+
+# In mpirun's place: tells who watches over it that rank 1 lives and does not come, as a rank does.
+STUCK = """#!/usr/bin/env python3
+import ctypes, os, signal, time
+class Value(ctypes.Union):
+    _fields_ = [("number", ctypes.c_int), ("pointer", ctypes.c_void_p)]
+supervisor = int(os.environ["STARRING_SUPERVISOR"].partition(":")[0])
+ctypes.CDLL(None).sigqueue(supervisor, signal.SIGUSR2, Value(number=(1 | 1 << 12) << 16 | 1))
+time.sleep(1000)
+"""
+
+
+class Stuck(unittest.TestCase):
+    """A rank that lives, is at nothing and does not come counts as dead: a restart helps, as long as there is one."""
+
+    def test_it_is_started_again(self):
+        with tempfile.TemporaryDirectory(prefix="starring-stuck-") as folder:
+            mpirun = os.path.join(folder, "mpirun")
+            with open(mpirun, "w", encoding="utf-8") as f:
+                f.write(STUCK)
+            os.chmod(mpirun, 0o755)
+            p = subprocess.run([PROGRAM, "train", "--model", "tiny", "--topology", "zero:1", "--workers", "2", "--launch", "mpi", "--out",
+                                os.path.join(folder, "run"), "--restart", "1", "--quiet"], capture_output=True, text=True, check=False,
+                               timeout=LIMIT_S, env={**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"]})
+        self.assertEqual(p.returncode, 1, p.stderr)
+        lost = "rank 1 lived, and did not come to the others within the deadline and was killed"
+        self.assertRegex(p.stderr, lost + r" .*: starting it again; 0 of 1 restarts are left")
+        self.assertRegex(p.stderr, lost + r" .*; all restarts are used up")
+
+
+if __name__ == "__main__":
+    unittest.main()

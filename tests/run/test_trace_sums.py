@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""--trace says what summary.json says: the categories of a worker's compute stream, and of the gaps in it, add up to its row of the
+table, in a star and in a ring. Gaps name whom they wait for."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from collections import defaultdict
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+ARGS = ["--model", "tiny", "--data", "demo", "--steps", "6", "--seq", "64", "--batch", "4", "--threads", "1", "--quiet", "--no-weights",
+        "--workers", "2", "--trace", "--set", "eval_batches=0"]
+PHASES = ("forward", "backward", "optimizer")
+LATE = ["--delay", "0:constant:40"]  # the last worker waits for the first one
+SHORT = 2e-3  # seconds: what spans too short to be kept, or cut at a step's end, may add up to
+
+
+class TraceSums(unittest.TestCase):
+    def sums(self, *args):
+        """[({category: seconds of the compute stream and of its gaps}, the rank's times, whom it waits for)]"""
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "run")
+            done = subprocess.run([PROGRAM, "train", *ARGS, *args, "--out", out], capture_output=True, text=True, timeout=120)
+            if done.returncode == 2 and "mpi" in done.stderr:
+                self.skipTest(done.stderr)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(os.path.join(out, "trace.json"), encoding="utf-8") as f:
+                events = json.load(f)["traceEvents"]
+            # Before it is known who stood still meanwhile (a loaded machine keeps anybody from running), which the trace does not.
+            times = []
+            for rank in range(2):
+                with open(os.path.join(out, "ranks", f"worker-{rank}.json"), encoding="utf-8") as f:
+                    times.append(json.load(f)["time"])
+            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
+                table = json.load(f)["time_per_rank"]
+        for own, told in zip(times, table):
+            self.assertAlmostEqual(*(sum(t[part] for part in ("wait", "comm_exposed", "host")) for t in (own, told)), places=6)
+        threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+        found = [defaultdict(float) for _ in times]
+        peers = [set() for _ in times]
+        for e in events:
+            if e["ph"] == "X" and threads[e["pid"], e["tid"]] in ("compute", "standing still"):
+                found[e["pid"]][e["cat"]] += e["dur"] * 1e-6
+                if e["cat"] == "wait":
+                    peers[e["pid"]].add(e["args"].get("worker"))
+        return list(zip(found, times, peers))
+
+    def check(self, *args):
+        for rank, (found, time, peers) in enumerate(self.sums(*args)):
+            for phase in (*PHASES, "wait"):
+                self.assertAlmostEqual(found[phase], time[phase], delta=0.02 * time[phase] + SHORT, msg=f"{phase}: {found} {time}")
+            # Handing a gradient over is no backward pass: it is exposed communication, as the table has it.
+            exposed = found["comm_exposed"] + found["comm"]
+            self.assertAlmostEqual(exposed, time["comm_exposed"], delta=0.02 * exposed + SHORT, msg=f"{found} {time}")
+            self.assertLessEqual(peers, {1 - rank})
+        return found
+
+    def test_rings(self):
+        for stage in (1, 3):
+            with self.subTest(stage=stage):
+                self.assertGreater(self.check("--topology", f"zero:{stage}", *LATE)["wait"], 0.1)
+
+    def test_star(self):
+        for medium in ("shm", "tcp"):
+            with self.subTest(medium=medium):
+                found = self.check("--topology", "ps:sync", "--medium", medium, *LATE)
+                self.assertGreater(found["comm"], 0)
+                self.assertGreater(found["wait"], 0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()

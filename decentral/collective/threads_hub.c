@@ -226,23 +226,17 @@ static bool meeting_ends_soon(const struct collective_threads *t, uint64_t gener
 }
 
 // A deadline in quarters. A process that stood still (Ctrl-Z, a computer that slept) wakes behind the end of one
-// quarter and not of all: its ranks have the others yet to come in.
+// quarter and not of all: its ranks have the others yet to come in. So has a rank that was at work a quarter ago: what it
+// did is done, and its threads may wait for a core.
 struct patience {
+    double since;
     struct timespec until;
     int quarters;
+    bool worked;  // somebody did, when the last quarter ended
 };
 
-static struct patience patience_of(const struct collective_threads *t, int quarters) {
-    return (struct patience){moment_in(0.25 * t->impl.head.deadline_s), quarters};
-}
-
-// Sleeps until the channel moves, or a quarter has gone by; ETIMEDOUT behind the last one. deadline_s <= 0: none.
-static int channel_sleep(struct collective_threads *t, struct patience *p) {
-    if (t->impl.head.deadline_s <= 0) return pthread_cond_wait(&t->channel->moved, &t->channel->lock);
-    int rc = pthread_cond_timedwait(&t->channel->moved, &t->channel->lock, &p->until);
-    if (rc != ETIMEDOUT || p->quarters <= 1) return rc;
-    *p = patience_of(t, p->quarters - 1);
-    return 0;
+static struct patience patience_of(const struct collective_threads *t) {
+    return (struct patience){now_seconds(), moment_in(0.25 * t->impl.head.deadline_s), 4, false};
 }
 
 int threads_fail_aborted(struct collective_threads *t, enum collective_primitive p) {
@@ -275,22 +269,38 @@ static bool is_present(const struct collective_threads *t, int rank) {
 // Threads of one process live as long as it does. Where a device is at work, or the thread beside it, its rank is slow, and
 // the others may wait for each other because of it; where none is, a rank is stuck. With the channel locked; not the hub.
 static bool somebody_is_slow(struct collective_threads *t, const struct collective_call *call,
-                             double waited_s) {
+                             const struct patience *p) {
     struct threads_hub *h = t->hub;
-    bool any = false;
+    bool any = false, late = p->quarters <= 1;
     pthread_mutex_lock(&h->lock);
     for (int i = 0; i < h->size; i++) {
         enum dev_work work = h->begins[i] ? DEV_HOST_WORKS : DEV_RESTS;
         if (h->devices[i]) work = dev_at_work(h->devices[i]);
         if (work == DEV_RESTS) continue;
         any = true;
-        if (h->told[i] || is_present(t, i)) continue;
+        if (!late || h->told[i] || is_present(t, i)) continue;
         h->told[i] = true;
-        info("waiting for rank %d: %.0f s in %s, %s", i, waited_s, collective_name(call->primitive),
-             dev_work_says(work));
+        info("waiting for rank %d: %.0f s in %s, %s", i, now_seconds() - p->since,
+             collective_name(call->primitive), dev_work_says(work));
     }
     pthread_mutex_unlock(&h->lock);
     return any;
+}
+
+// Sleeps until the channel moves, or a quarter has gone by. Whether this rank has waited in vain.
+static bool channel_sleep(struct collective_threads *t, const struct collective_call *call,
+                          struct patience *p) {
+    struct threads_channel *ch = t->channel;
+    if (t->impl.head.deadline_s <= 0) {
+        pthread_cond_wait(&ch->moved, &ch->lock);
+        return false;
+    }
+    if (pthread_cond_timedwait(&ch->moved, &ch->lock, &p->until) != ETIMEDOUT) return false;
+    bool works = somebody_is_slow(t, call, p), in_vain = p->quarters <= 1 && !works && !p->worked;
+    p->worked = works;
+    if (p->quarters > 1) p->quarters--;
+    p->until = moment_in(0.25 * t->impl.head.deadline_s);
+    return in_vain;
 }
 
 // ---------------------------------------------------------------- meeting
@@ -355,8 +365,7 @@ static int sleep_first(struct collective_threads *t, const struct collective_cal
                        uint64_t generation) {
     struct threads_channel *ch = t->channel;
     struct threads_slot *mine = &ch->slots[t->rank];
-    struct patience patience = patience_of(t, 4);
-    double start = now_seconds();
+    struct patience patience = patience_of(t);
     pthread_mutex_lock(&ch->lock);
     while (ch->generation == generation) {
         if (atomic_load(&t->hub->aborted)) {
@@ -365,11 +374,9 @@ static int sleep_first(struct collective_threads *t, const struct collective_cal
             pthread_mutex_unlock(&ch->lock);
             return threads_fail_aborted(t, call->primitive);
         }
-        if (channel_sleep(t, &patience) != ETIMEDOUT || ch->generation != generation ||
-            atomic_load(&t->hub->aborted))
-            continue;
-        if (!somebody_is_slow(t, call, now_seconds() - start)) return meet_timed_out(t, call);
-        patience = patience_of(t, 1);
+        if (channel_sleep(t, call, &patience) && ch->generation == generation &&
+            !atomic_load(&t->hub->aborted))
+            return meet_timed_out(t, call);
     }
     pthread_mutex_unlock(&ch->lock);
     return 0;
@@ -427,8 +434,7 @@ static void mail_comes_soon(struct collective_threads *t, const struct threads_m
 // memory.
 static int sleep_for_mail(struct collective_threads *t, struct threads_mail *m, enum mail_state want,
                           const struct collective_call *call) {
-    struct patience patience = patience_of(t, 4);
-    double start = now_seconds();
+    struct patience patience = patience_of(t);
     bool late = false;
     while (m->state != want) {
         bool busy = m->state == MAIL_READING || m->state == MAIL_TAKEN;
@@ -443,10 +449,8 @@ static int sleep_for_mail(struct collective_threads *t, struct threads_mail *m, 
         }
         if (busy)
             pthread_cond_wait(&t->channel->moved, &t->channel->lock);
-        else if (channel_sleep(t, &patience) == ETIMEDOUT && m->state != want) {
-            late = !somebody_is_slow(t, call, now_seconds() - start);
-            patience = patience_of(t, 1);
-        }
+        else
+            late = channel_sleep(t, call, &patience);
     }
     return 0;
 }

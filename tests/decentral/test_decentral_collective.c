@@ -14,6 +14,7 @@
 
 #include "decentral/collective/threads_hub.h"
 #include "decentral/ring_source.h"
+#include "kernels/work.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
 
@@ -272,6 +273,33 @@ static void test_a_sender_beside_its_device_is_waited_for(void **state) {
     for (int i = 0; i < 2; i++) assert_int_equal(t[i].rc, 0);
 }
 
+// Rank 1 works for longer than the deadline and then rests, as one does whose threads wait for a core: so it is seen at 5/4 of
+// the deadline, once. It has a quarter more to come in.
+static int rest(void *arg) {
+    stream_waits(arg, true);
+    usleep(400000);
+    stream_waits(arg, false);
+    return 0;
+}
+
+static int body_rests(struct rank_thread *t) {
+    float x = 1, y = 0;
+    if (t->rank == 1) {
+        usleep(2300000);
+        stream_host(t->s[1], "rest", rest, t->s[1]);
+        if (stream_sync(t->s[1])) return -2;
+    }
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    return stream_sync(t->s[0]) == 0 && y == 2 ? 0 : -1;
+}
+
+static void test_who_worked_a_moment_ago_is_waited_for(void **state) {
+    (void)state;
+    struct rank_thread t[2];
+    run_ranks(t, 2, 2, body_rests);
+    for (int i = 0; i < 2; i++) assert_int_equal(t[i].rc, 0);
+}
+
 // On its way to its first collective a rank reads files, too. Who ends without one is missing.
 static int work_late(void *ctx, struct threads_hub *hub, int rank) {
     struct rank_thread *t = (struct rank_thread *)ctx + rank;
@@ -442,6 +470,7 @@ int main(void) {
         cmocka_unit_test(test_many_in_flight_on_two_channels),
         cmocka_unit_test(test_differing_calls_are_named),
         cmocka_unit_test(test_a_missing_rank_is_named_by_the_deadline),
+        cmocka_unit_test(test_who_worked_a_moment_ago_is_waited_for),
         cmocka_unit_test(test_who_is_beside_its_device_is_waited_for),
         cmocka_unit_test(test_a_sender_beside_its_device_is_waited_for),
         cmocka_unit_test(test_who_is_on_the_way_is_waited_for),

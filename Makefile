@@ -217,7 +217,7 @@ endif
 
 all: cuda-note
 cuda-note: $(CUDA_SO) | $(BUILD)/starring
-	@echo "CUDA: $(if $(CUDA_SO),$(CUDA_SO) built with $(NVCC); it has not run on a GPU yet,skipped ($(if $(NVCC),left out by CUDA=0 or a sanitizer,no nvcc found)): built for CPUs only)"
+	@echo "CUDA: $(if $(CUDA_SO),$(CUDA_SO) built with $(NVCC),skipped ($(if $(NVCC),left out by CUDA=0 or a sanitizer,no nvcc found)): built for CPUs only)"
 
 test:
 	@.ci/deps tests

@@ -7,7 +7,7 @@
 PyTorch's side is what it recommends: weights in fp32 under bf16 autocast, scaled_dot_product_attention,
 torch.compile, fused AdamW, clip_grad_norm_. starring's is `starring bench step`. Model, batch, sequence and what a
 step does are the same; the numbers of parameters are compared. Each round times both, PyTorch first, in a process
-that lives through all rounds of its model. Where PyTorch has no room for a batch, both take half of it.
+that lives through all rounds of its model. Where the two have no room side by side for a batch, both take half of it.
 
 A row of the JSON document:
     model, batch, seq, dtype, params         the shape
@@ -51,6 +51,10 @@ PRESETS = {
 
 class Failed(Exception):
     pass
+
+
+class NoRoom(Exception):
+    """Starring finds too little device memory beside what PyTorch holds."""
 
 
 # ---------------------------------------------------------------- PyTorch's side, in a process of its own
@@ -231,6 +235,8 @@ def starring_round(args, job, steps):
     argv = [args.program, "bench", "step", "--model", job["model"], "--batch", str(job["batch"]), "--seq", str(job["seq"]),
             "--dtype", job["dtype"], "--device", job["device"], "--steps", str(steps), "--json"]
     p = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if p.returncode != 0 and "free memory of GPU" in p.stderr:
+        raise NoRoom
     if p.returncode != 0:
         raise Failed(f"{' '.join(argv)}: {p.stderr.strip() or f'exit status {p.returncode}'}")
     return json.loads(p.stdout)
@@ -250,7 +256,7 @@ def summarise(job, rounds):
 
 
 def compare(args, job):
-    """One row, or None when PyTorch has no room for this batch."""
+    """One row, or None when there is no room for this batch: PyTorch holds its weights and moments while starring runs."""
     torch, ours, theirs = TorchProcess(args, job), [], []
     try:
         if "missing" in torch.versions:
@@ -263,6 +269,8 @@ def compare(args, job):
                 raise Failed(f"PyTorch: {result['error']}")
             theirs.append(result)
             ours.append(starring_round(args, job, args.steps))
+    except NoRoom:
+        return None
     finally:
         torch.close()
     if ours[0]["params"] != theirs[0]["params"]:
@@ -289,9 +297,9 @@ def compare_with_room(args, job):
             job = {**job, "compile": False}
             continue
         if row or job["batch"] == 1:
-            return row or {**job, "error": "PyTorch has no room for one sequence"}
+            return row or {**job, "error": "there is no room for both at one sequence"}
         job = {**job, "batch": job["batch"] // 2}
-        print(f"{job['model']}: PyTorch has no room for the batch; both take {job['batch']}", file=sys.stderr)
+        print(f"{job['model']}: there is no room for both at this batch; both take {job['batch']}", file=sys.stderr)
 
 
 def gib(peak):

@@ -26,9 +26,9 @@ enum cuda_bias_grad {
     CUDA_BIAS_GRAD_KERNEL     // our own kernel
 };
 
-// The bytes of a slice's score matrices that auto stands for: fewer executions against memory, not measured
-// yet.
-#define CUDA_SLICE_AUTO_BYTES ((int64_t)256 << 20)
+// The bytes of a slice's score matrices that auto stands for: fewer executions against memory. On an H100 a step of
+// gpt2-124m with 32 sequences takes 1.7% less time in one slice of 805 MB than in four (docs/results).
+#define CUDA_SLICE_AUTO_BYTES ((int64_t)1 << 30)
 #define CUDA_SLICE_AUTO       0
 #define CUDA_SLICE_WHOLE      (-1)
 

@@ -77,6 +77,8 @@ const char *op_name(enum op op);  // "matmul", ...
 enum matmul_epilogue { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_GRAD, EPILOGUE_BIAS_GRAD };
 
 // c(M,N) = op(a) op(b) + bias          accumulate: c += op(a) op(b)
+// Host backends round the sum once. A device may round the product to dt before it adds bias or c: cuBLASLt does in some
+// algorithms (docs/gpu-inside.md).
 // op(a) is a(M,K), or a(K,M) transposed when trans_a; op(b) is b(K,N), or b(N,K) transposed when
 // trans_b. All row-major, all of type dt. bias (N) or NULL; not with accumulate.
 struct matmul_args {

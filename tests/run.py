@@ -199,7 +199,8 @@ class Outcome:
             return f"killed: still running after {limit:g} s' worth of this machine"
         if status < 0:
             self.failed += 1
-            return f"died of signal {signal.Signals(-status).name}"
+            known = -status in signal.Signals.__members__.values()
+            return f"died of signal {signal.Signals(-status).name if known else -status}"
         if status != 0 and self.failed == 0:
             self.failed = 1
             return f"exit status {status}"

@@ -20,7 +20,7 @@ OTHER_RINGS = {1: "zero:2 over NCCL", 2: "zero:2 over MPI"}
 OVER = {"NCCL": ["--collective", "nccl"], "MPI": ["--launch", "mpi"], "shm": ["--medium", "shm"], "tcp": ["--medium", "tcp"]}
 RUN_LIMIT, TEST_LIMIT = 60, 60  # seconds of one run, of one test program
 # Families without a library's kernels: what racecheck can say something about.
-OWN_KERNELS = ["norm", "optimizer", "xent", "embedding", "reduce", "activation"]
+OWN_KERNELS = ["codec", "norm", "optimizer", "xent", "embedding", "reduce", "activation", "onebit"]
 
 
 # ---------------------------------------------------------------- tests

@@ -30,7 +30,8 @@ TINY = Model("tiny", 2, None, None)  # of --quick
 AS_IT_IS = "as it is"
 SMALL_CHUNK, LARGE_CHUNK = "logits 128 MiB", "logits 1.25 GiB"
 CHUNKS = {AS_IT_IS: {}, SMALL_CHUNK: {"memory.logits_bytes": 128 << 20}, LARGE_CHUNK: {"memory.logits_bytes": 5 << 28}}
-LESS_MS = (20, 30)  # that the large chunk takes less than the small one, of the models with 151,936 words
+# That the large chunk takes less than the small one, of the models with 151,936 words. Measured on an H100.
+LESS_MS = (-2, 5)
 CHOICES = {AS_IT_IS: {}, "attention: whole batch": {"cuda.attention_slice": "whole"},
            "bias gradient: epilogue": {"cuda.bias_grad": "epilogue"}, "bias gradient: kernel": {"cuda.bias_grad": "kernel"}}
 GELU = {"GELU: fused": {"cuda.gelu": "fused"}, "GELU: apart": {"cuda.gelu": "apart"}}

@@ -59,6 +59,14 @@ class Part:
                 "findings": self.findings, "checks": self.checks, "figures": self.figures, "notes": self.notes}
 
 
+def signal_name(number):
+    """SIGKILL of 9; a signal between the two that Python names, SIGRTMIN and SIGRTMAX, counts from the first."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
 class Outcome:
     """How a program ended: status is its exit status, or None when it was ended at its limit; out_of_time: because
     the part's time was over, which says nothing about the program."""
@@ -84,7 +92,7 @@ class Outcome:
         if self.status is None:
             return f"still running after {self.seconds:.0f} s"
         if self.status < 0:
-            return f"died of {signal.Signals(-self.status).name}" + (f": {said[-1]}" if said else "")
+            return f"died of {signal_name(-self.status)}" + (f": {said[-1]}" if said else "")
         return said[-1] if said else f"exit status {self.status}"
 
 

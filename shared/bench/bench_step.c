@@ -62,11 +62,12 @@ struct between {
     struct bench_work product;
     int products;                // of one measurement
     double *product_s, *idle_s;  // one a step
+    double *phase_s[PHASES];     // likewise: the compute stream's; of the phases of a step
     double *step_s, *waits;      // likewise: with the updates to their end; waits of the host for the device
     struct cpu_peak *peak;       // of a host; NULL on a GPU
     double *peak_s;              // one a step
     int count, capacity;
-    double busy_s;  // of the compute stream, in steps so far
+    struct stream_times busy;  // the compute stream's so far
     uint64_t waits_before;
 };
 
@@ -91,19 +92,16 @@ static double time_product(const struct between *b) {
     return bench_launches(b->s, &b->product, b->products) / b->products;
 }
 
-// Seconds that the stream has been busy with steps, the products not among them. After a sync.
-static double busy_seconds(struct stream *s) {
-    struct stream_times t;
-    stream_get_times(s, &t);
-    return t.busy_s[PHASE_FORWARD] + t.busy_s[PHASE_BACKWARD] + t.busy_s[PHASE_OPTIMIZER];
-}
+// The phases of a step; the products between the steps are in none of them.
+static const enum phase step_phases[] = {PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER};
+#define STEP_PHASES (sizeof step_phases / sizeof *step_phases)
 
 static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
     struct between *b = ctx;
     (void)c, (void)s, (void)params;
     if (b->peak) bench_peak(b->s, b->peak);
     time_product(b);
-    b->busy_s = busy_seconds(b->s);
+    stream_get_times(b->s, &b->busy);
     b->waits_before = dev_host_waits(stream_device(b->s));
 }
 
@@ -116,10 +114,16 @@ static void on_step(void *ctx, const struct step_record *r) {
     b->waits[b->count] = (double)(dev_host_waits(dev) - b->waits_before);
     double end = now_seconds();
     stream_sync(b->s);
-    double busy = busy_seconds(b->s);
+    struct stream_times busy;
+    stream_get_times(b->s, &busy);
     b->step_s[b->count] = r->seconds + (now_seconds() - end);
-    b->idle_s[b->count] = b->step_s[b->count] - (busy - b->busy_s);
-    b->busy_s = busy;
+    b->idle_s[b->count] = b->step_s[b->count];
+    for (size_t i = 0; i < STEP_PHASES; i++) {
+        double s = busy.busy_s[step_phases[i]] - b->busy.busy_s[step_phases[i]];
+        b->phase_s[step_phases[i]][b->count] = s;
+        b->idle_s[b->count] -= s;
+    }
+    b->busy = busy;
     if (b->peak) b->peak_s[b->count] = bench_peak(b->s, b->peak);
     b->product_s[b->count++] = time_product(b);
     b->waits_before = dev_host_waits(dev);
@@ -133,6 +137,8 @@ static int make_product(struct bench *b, int steps) {
         .s = b->compute, .products = dev_host_memory(b->dev) ? 1 : PRODUCTS_GPU, .capacity = steps};
     t->product_s = xcalloc((size_t)steps, sizeof *t->product_s);
     t->idle_s = xcalloc((size_t)steps, sizeof *t->idle_s);
+    for (size_t i = 0; i < STEP_PHASES; i++)
+        t->phase_s[step_phases[i]] = xcalloc((size_t)steps, sizeof(double));
     t->step_s = xcalloc((size_t)steps, sizeof *t->step_s);
     t->waits = xcalloc((size_t)steps, sizeof *t->waits);
     t->peak_s = xcalloc((size_t)steps, sizeof *t->peak_s);
@@ -237,6 +243,7 @@ static void release(struct bench *b) {
     products_free(&b->products);
     free(b->between.product_s);
     free(b->between.idle_s);
+    for (size_t i = 0; i < STEP_PHASES; i++) free(b->between.phase_s[step_phases[i]]);
     free(b->between.step_s);
     free(b->between.waits);
     free(b->between.peak_s);
@@ -273,9 +280,9 @@ static int run(struct bench *b, bool json) {
                              .peak = b->between.peak,
                              .peak_s = median(b->between.peak_s + WARMUP_STEPS, timed),
                              .datasheet = "a CPU's peak is not in the table of datasheets",
-                             .forward_s = r->time.forward,
-                             .backward_s = r->time.backward,
-                             .optimizer_s = r->time.optimizer,
+                             .forward_s = median(b->between.phase_s[PHASE_FORWARD] + WARMUP_STEPS, timed),
+                             .backward_s = median(b->between.phase_s[PHASE_BACKWARD] + WARMUP_STEPS, timed),
+                             .optimizer_s = median(b->between.phase_s[PHASE_OPTIMIZER] + WARMUP_STEPS, timed),
                              .late_allocations = r->late_allocations,
                              .predicted_bytes = predicted_bytes(b),
                              .peak_bytes = mem_device_bytes(r->peak_bytes),

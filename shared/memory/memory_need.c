@@ -22,7 +22,7 @@
 #define ATTENTION_BYTES   20.0   // fp32 keys and values twice, and keys once more, per position and channel
 #define PAGE_TABLES       512.0  // bytes of memory per byte of page table
 
-#define CONTEXT_BYTES   (512 * MIB)
+#define CONTEXT_BYTES   (768 * MIB)
 #define WORKSPACE_BYTES (96 * MIB)
 #define NCCL_BYTES      (256 * MIB)
 

@@ -23,9 +23,9 @@
 //
 // Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up
 // to four streams, attention's sums), in 16 bits the score matrices of attention's backward by cuDNN (a slice
-// of them: cuda.attention_slice; none where cuda.attention is own), 256 MiB per rank of NCCL, 512 MiB per
-// process for its context, except the process that asks, whose context is there when free memory is read.
-// Estimates, measured on no GPU.
+// of them: cuda.attention_slice; none where cuda.attention is own), 256 MiB per rank of NCCL, 768 MiB per
+// process for its context and the libraries' code (measured on an H100: 606 to 728 MiB), except the process that asks,
+// whose context is there when free memory is read. NCCL's and the workspaces are estimates.
 #ifndef STARRING_SHARED_MEMORY_MEMORY_NEED_H
 #define STARRING_SHARED_MEMORY_MEMORY_NEED_H
 

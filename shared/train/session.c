@@ -148,10 +148,6 @@ static int open_device(struct session *x) {
     const struct config *c = x->job->config;
     const struct backend *backend = device_backend(c);
     if (!backend) return -1;
-    if (c->device == DEVICE_CUDA && x->o->rank <= 0)
-        warn(
-            "--device cuda: this backend has been tested in "
-            "emulation only, on no GPU yet: check its results");
     error_set_label(x->o->rank >= 0 ? "worker %d" : "worker", x->o->rank);
     int local_rank = x->o->local_rank > 0 ? x->o->local_rank : 0;
     struct device_options d = {.threads = job_threads(x->job),

@@ -287,7 +287,7 @@ static void slices_are_as_large_as_was_chosen(void **state) {
 static void whole_batches_are_not_cut(void **state) {
     struct rig *r = *state;
     struct attention_shape s = {32, 1024, 25, 25, 64, DT_BF16, true};
-    assert_int_equal(slice_of(&s, budget_bytes(&r->s)), 4);
+    assert_int_equal(slice_of(&s, budget_bytes(&r->s)), 16);
     r->d.wanted.attention_slice_bytes = CUDA_SLICE_WHOLE;
     assert_int_equal(slice_of(&s, budget_bytes(&r->s)), 32);
     s.backward = false;

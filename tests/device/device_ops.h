@@ -34,5 +34,7 @@ int device_done(void **state);  // closes the device: the teardown of a group of
 #define KT_RUNS         device_runs()
 #define KT_SEED         device_seed()
 #define KT_TEARDOWN     device_done
+// A device may round a product to 16 bits before it adds bias or c (kernels/operations.h).
+#define KT_PRODUCTS_ROUNDED true
 
 #endif

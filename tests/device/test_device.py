@@ -84,7 +84,7 @@ class OnTheEmulatedDevice(Folder):
         self.assertEqual(checks["norm"]["status"], "failed")
         self.assertIn("2 errors", checks["norm"]["why"])
         self.assertEqual(checks["reduce"]["status"], "passed")
-        self.assertEqual(len(checks), 8)
+        self.assertEqual(len(checks), 10)
 
 
 if __name__ == "__main__":

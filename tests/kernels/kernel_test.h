@@ -36,6 +36,9 @@
 #ifndef KT_RUNS
 #define KT_RUNS 3
 #endif
+#ifndef KT_PRODUCTS_ROUNDED
+#define KT_PRODUCTS_ROUNDED false
+#endif
 #ifndef KT_SEED
 #define KT_SEED kt_seed_given(0)
 #endif

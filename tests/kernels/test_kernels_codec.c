@@ -172,6 +172,19 @@ static void hostile_codes(void **state) {
     case_fini(&t);
 }
 
+// More rows of a thread block than there are parts for them on a device; many equal magnitudes across parts.
+static void topk_of_many_rows(void **state) {
+    (void)state;
+    for (int f = 0; f < FORMATS; f++) {
+        struct code_case t;
+        if (formats[f].kind != CODE_TOPK) continue;
+        case_init(&t, &formats[f], DT_BF16, 1100);
+        struct code_encode_args e = encode_args(&t);
+        kt_check(OP_CODE_ENCODE, &e, &(struct kt_out){t.out, t.bytes, DT_U8, 0, 0}, 1);
+        case_fini(&t);
+    }
+}
+
 static void kept_share(void **state) {
     (void)state;
     assert_int_equal(code_kept(0.01, 0), 0);
@@ -187,7 +200,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_match_ref),  cmocka_unit_test(what_is_said_is_near),
         cmocka_unit_test(overflow_shows), cmocka_unit_test(hostile_codes),
-        cmocka_unit_test(kept_share),
+        cmocka_unit_test(kept_share),     cmocka_unit_test(topk_of_many_rows),
     };
     return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

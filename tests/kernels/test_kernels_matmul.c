@@ -35,11 +35,15 @@ static void check_product(struct matmul_args g) {
     // after it is rounded.
     struct kt_out out = {c, (g.m - 1) * ldc + g.n, g.dt, g.dt == DT_F32 ? 24 : 1, sqrt((double)g.k) + 1};
     if (g.dt != DT_F32) out.floor = sqrt((double)g.k) * 0x1p-10 + 0x1p-6;
+    const struct kt_out sums = {bias_grad, g.m, g.dt, out.units, out.floor};
+    // Rounded before bias or c, which are below 4, the product adds half a unit of its own, and it is at most |c| + 4.
+    if (KT_PRODUCTS_ROUNDED && g.dt != DT_F32 && (g.bias || g.accumulate))
+        out.units = 2, out.floor = fmax(out.floor, 2);
     struct kt_out outs[] = {out, {aux, g.m * g.n, g.dt, out.units, out.floor}};
     if (g.epilogue != EPILOGUE_NONE) outs[0].units *= 2.5;
     if (g.epilogue == EPILOGUE_GELU) outs[0].floor += 0.25;
     if (g.epilogue == EPILOGUE_GELU_GRAD) outs[1].units = 0;
-    if (bias_grad) outs[0] = out, outs[1] = (struct kt_out){bias_grad, g.m, g.dt, out.units, out.floor};
+    if (bias_grad) outs[0] = out, outs[1] = sums;
     kt_check(OP_MATMUL, &g, outs, aux || bias_grad ? 2 : 1);
     kt_assert_gaps(g.dt, c, g.m, g.n, ldc);
     KT_FREE(a, b, bias, c, aux, bias_grad);

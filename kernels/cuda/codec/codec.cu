@@ -1,6 +1,5 @@
-// The codes of gradients (kernels/codec/codec.h). A block of 256 elements is a warp's, as in ../ops/onebit.cu; top-k of a
-// partition is one thread block's. Every operation is written with its rounding: the bits are those of
-// kernels/cpu/ops/codec.c.
+// The codes of gradients (kernels/codec/codec.h). A block of 256 elements is a warp's, as in ../ops/onebit.cu. Every
+// operation is written with its rounding: the bits are those of kernels/cpu/ops/codec.c.
 #include "kernels/codec/codec.h"
 
 #include "kernels/cuda/common/platform.h"
@@ -65,54 +64,123 @@ __global__ void __launch_bounds__(CODE_THREADS) code_blocks_kernel(struct code_e
         encode_int8(static_cast<struct int8_block *>(a.out) + block, x, lane);
 }
 
-// What a thread block shares while it selects.
-struct topk_state {
-    uint32_t count[DIGITS];
+// ---------------------------------------------------------------- top-k
+// Radix selection (Alabi et al. 2012, "Fast k-Selection Algorithms for Graphics Processors"), eight bits of the magnitudes
+// a pass, the highest first. Blocks share the elements, a part each, in rows of TOPK_THREADS:
+//
+//     pass 0..3   counts each value of the pass's digit among the elements whose digits so far are those of the kept-th
+//                 largest; which these are, every block finds for itself, from the counts of the pass before
+//     pass 4      counts each part's elements that are larger than the kept-th, and those equal to it
+//     writing     where a part's kept elements go follows from the counts of the parts before it
+#define TOPK_PASSES 4
+#define TOPK_PARTS  256
+
+// What the digits before a pass say: those of the kept-th largest, and how many are kept among the elements that have them.
+struct topk_known {
     uint32_t found, known;
-    int64_t rest;                          // kept among those whose known bits are found's
-    uint32_t larger[WARP], equal[WARP];    // of each warp's elements of a row
-    int64_t done, equals;                  // so far
+    int64_t rest;
 };
 
-// The magnitude of the kept-th largest: eight bits a round, the highest first.
-template <typename T>
-__device__ static void find_least(const struct code_encode_args &a, int64_t kept, struct topk_state *s) {
-    if (threadIdx.x == 0) {
-        s->found = s->known = 0;
-        s->rest = kept;
+struct topk_work {
+    uint32_t count[TOPK_PASSES][DIGITS];
+    struct topk_known before[TOPK_PASSES + 1];
+    uint32_t larger[TOPK_PARTS], equal[TOPK_PARTS];
+};
+
+struct topk_part {
+    int64_t begin, end;
+};
+
+__device__ static inline struct topk_part part_of(int64_t n) {
+    int64_t rows = divide_up(n, (int64_t)TOPK_THREADS), each = divide_up(rows, (int64_t)gridDim.x) * TOPK_THREADS;
+    return {lesser((int64_t)blockIdx.x * each, n), lesser(((int64_t)blockIdx.x + 1) * each, n)};
+}
+
+// By every thread of the block: *known (shared) becomes what the digits before this pass say.
+__device__ static inline void find_digits(struct topk_work *w, int pass, int64_t kept, struct topk_known *known) {
+    if (pass == 0) {
+        if (threadIdx.x == 0) *known = {0, 0, kept};
+    } else if (threadIdx.x < DIGITS) {
+        const struct topk_known before = w->before[pass - 1];
+        const uint32_t *count = w->count[pass - 1];
+        int64_t above = 0;
+        int shift = 8 * (TOPK_PASSES - pass);
+#pragma unroll 8
+        for (int d = 1; d < DIGITS; d++) above += d > (int)threadIdx.x ? count[d] : 0;
+        if (above < before.rest && before.rest <= above + count[threadIdx.x])
+            *known = {before.found | (uint32_t)threadIdx.x << shift, before.known | 255u << shift, before.rest - above};
     }
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        if (threadIdx.x < DIGITS) s->count[threadIdx.x] = 0;
-        __syncthreads();
-        for (int64_t i = threadIdx.x; i < a.n; i += TOPK_THREADS) {
-            uint32_t size = size_bits(element_of<T>(a, i));
-            if ((size & s->known) == s->found) atomicAdd(&s->count[size >> shift & 255u], 1u);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            uint32_t digit = DIGITS - 1;
-            while (s->rest > (int64_t)s->count[digit]) s->rest -= s->count[digit--];
-            s->found |= digit << shift;
-            s->known |= 255u << shift;
-        }
-        __syncthreads();
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x == 0) w->before[pass] = *known;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(TOPK_THREADS)
+    topk_count_kernel(struct code_encode_args a, struct topk_work *w, int64_t kept, int pass) {
+    SHARED_ARRAY(struct topk_known, known, 1);
+    SHARED_ARRAY(uint32_t, count, DIGITS);
+    struct topk_part part = part_of(a.n);
+    int shift = 8 * (TOPK_PASSES - 1 - pass);
+    if (threadIdx.x < DIGITS) count[threadIdx.x] = 0;
+    find_digits(w, pass, kept, known);
+    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += TOPK_THREADS) {
+        uint32_t size = size_bits(element_of<T>(a, i));
+        if ((size & known->known) == known->found) atomicAdd(&count[size >> shift & 255u], 1u);
+    }
+    __syncthreads();
+    if (threadIdx.x < DIGITS && count[threadIdx.x]) atomicAdd(&w->count[pass][threadIdx.x], count[threadIdx.x]);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(TOPK_THREADS)
+    topk_parts_kernel(struct code_encode_args a, struct topk_work *w, int64_t kept) {
+    SHARED_ARRAY(struct topk_known, known, 1);
+    SHARED_ARRAY(uint32_t, slots, WARP);
+    struct topk_part part = part_of(a.n);
+    uint32_t larger = 0, equal = 0;
+    find_digits(w, TOPK_PASSES, kept, known);
+    for (int64_t i = part.begin + threadIdx.x; i < part.end; i += TOPK_THREADS) {
+        uint32_t size = size_bits(element_of<T>(a, i));
+        larger += size > known->found;
+        equal += size == known->found;
+    }
+    larger = block_reduce(larger, slots, 0u, sum_of());
+    __syncthreads();
+    equal = block_reduce(equal, slots, 0u, sum_of());
+    if (threadIdx.x == 0) {
+        w->larger[blockIdx.x] = larger;
+        w->equal[blockIdx.x] = equal;
     }
 }
 
-// Rows of TOPK_THREADS elements: where each of a row's kept elements goes follows from counts of those before it.
+// What a thread block shares while it writes.
+struct topk_state {
+    uint32_t larger[WARP], equal[WARP];  // of each warp's elements of a row
+    int64_t done, equals;                // so far
+};
+
 template <typename T>
-__global__ void __launch_bounds__(TOPK_THREADS) topk_kernel(struct code_encode_args a, int64_t kept) {
+__global__ void __launch_bounds__(TOPK_THREADS)
+    topk_write_kernel(struct code_encode_args a, const struct topk_work *w, int64_t kept) {
     SHARED_ARRAY(struct topk_state, state, 1);
     struct topk_state *s = &state[0];
+    const struct topk_known k = w->before[TOPK_PASSES];
+    struct topk_part part = part_of(a.n);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     uint32_t before = (1u << lane) - 1u, *index = static_cast<uint32_t *>(a.out);
     float *value = reinterpret_cast<float *>(index + kept);
-    find_least<T>(a, kept, s);
-    if (threadIdx.x == 0) s->done = s->equals = 0;
-    for (int64_t row = 0; row < a.n; row += TOPK_THREADS) {
+    if (warp == 0) {
+        int64_t larger = 0, equals = 0;
+        for (int p = lane; p < (int)blockIdx.x; p += WARP) larger += w->larger[p], equals += w->equal[p];
+        larger = warp_reduce(larger, sum_of());
+        equals = warp_reduce(equals, sum_of());
+        if (lane == 0) s->done = larger + lesser(equals, k.rest), s->equals = equals;
+    }
+    __syncthreads();
+    for (int64_t row = part.begin; row < part.end; row += TOPK_THREADS) {
         int64_t i = row + threadIdx.x;
-        float x = i < a.n ? element_of<T>(a, i) : 0.0f;
-        bool is_larger = i < a.n && size_bits(x) > s->found, is_equal = i < a.n && size_bits(x) == s->found;
+        float x = i < part.end ? element_of<T>(a, i) : 0.0f;
+        bool is_larger = i < part.end && size_bits(x) > k.found, is_equal = i < part.end && size_bits(x) == k.found;
         uint32_t larger = __ballot_sync(FULL_WARP, is_larger), equal = __ballot_sync(FULL_WARP, is_equal);
         if (lane == 0) {
             s->larger[warp] = (uint32_t)__popc(larger);
@@ -125,33 +193,45 @@ __global__ void __launch_bounds__(TOPK_THREADS) topk_kernel(struct code_encode_a
             at += s->larger[w];
         }
         // Of those before it in the row, as many equal ones are kept as there is room for.
-        at += lesser(equals, s->rest) - lesser(s->equals, s->rest);
-        if (is_larger || (is_equal && equals < s->rest)) {
+        at += lesser(equals, k.rest) - lesser(s->equals, k.rest);
+        if (is_larger || (is_equal && equals < k.rest)) {
             index[at] = (uint32_t)i;
             value[at] = x;
         }
         __syncthreads();
         if (threadIdx.x == 0) {
-            int64_t was = lesser(s->equals, s->rest);
+            int64_t was = lesser(s->equals, k.rest);
             for (int w = 0; w < TOPK_THREADS / WARP; w++) {
                 s->done += s->larger[w];
                 s->equals += s->equal[w];
             }
-            s->done += lesser(s->equals, s->rest) - was;
+            s->done += lesser(s->equals, k.rest) - was;
         }
         __syncthreads();
     }
 }
 
+template <typename T>
+static int encode_topk(struct cuda_ctx *ctx, const struct code_encode_args *a) {
+    static_assert(sizeof(struct topk_work) <= CUDA_WORKSPACE_BYTES, "of the stream");
+    struct topk_work *w = static_cast<struct topk_work *>(ctx->workspace);
+    int64_t kept = code_kept(a->format.share, a->n), rows = divide_up(a->n, (int64_t)TOPK_THREADS);
+    struct launch_shape shape = flat_shape(lesser(rows, (int64_t)TOPK_PARTS), TOPK_THREADS);
+    if (cuda_checked(ctx, cudaMemsetAsync(w->count, 0, sizeof w->count, ctx->stream)) != 0) return -1;
+    for (int pass = 0; pass < TOPK_PASSES; pass++)
+        if (launch<topk_count_kernel<T>>(ctx, shape, *a, w, kept, pass) != 0) return -1;
+    if (launch<topk_parts_kernel<T>>(ctx, shape, *a, w, kept) != 0) return -1;
+    return launch<topk_write_kernel<T>>(ctx, shape, *a, w, kept);
+}
+
 int cuda_op_code_encode(struct cuda_ctx *ctx, const void *args) {
     const struct code_encode_args *a = static_cast<const struct code_encode_args *>(args);
-    int64_t blocks = divide_up(a->n / CODE_BLOCK, (int64_t)CODE_WARPS), kept = code_kept(a->format.share, a->n);
+    int64_t blocks = divide_up(a->n / CODE_BLOCK, (int64_t)CODE_WARPS);
     if (a->n % CODE_BLOCK) return cuda_refused(ctx, "codes: the count must be a multiple of 256");
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
     if (!blocks) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
-        if (a->format.kind == CODE_TOPK)
-            return launch<topk_kernel<decltype(type)>>(ctx, flat_shape(1, TOPK_THREADS), *a, kept);
+        if (a->format.kind == CODE_TOPK) return encode_topk<decltype(type)>(ctx, a);
         return launch<code_blocks_kernel<decltype(type)>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
     });
 }
@@ -177,17 +257,27 @@ __device__ static inline void use(float *out, float said, enum code_use how) {
     *out = how == CODE_SET ? said : how == CODE_PLUS ? __fadd_rn(*out, said) : __fadd_rn(*out, -said);
 }
 
+// V neighbours of a code's block a thread: 4 where out is aligned to 16 bytes, else 1.
+template <int V>
 __global__ void __launch_bounds__(CODE_THREADS) code_add_kernel(struct code_add_args a) {
-    int64_t i = (int64_t)blockIdx.x * CODE_THREADS + threadIdx.x, block = i / CODE_BLOCK;
+    int64_t i = ((int64_t)blockIdx.x * CODE_THREADS + threadIdx.x) * V, block = i / CODE_BLOCK;
     int at = (int)(i % CODE_BLOCK);
     if (i >= a.n) return;
+    vec<float, V> out = a.use == CODE_SET ? vec<float, V>() : load_vec<float, V>(a.out + i);
     if (a.format.kind == CODE_ONEBIT) {
         const struct onebit_block *b = static_cast<const struct onebit_block *>(a.code) + block;
-        use(a.out + i, b->sign[at / 32] >> at % 32 & 1 ? b->scale : -b->scale, a.use);
+        uint32_t signs = b->sign[at / 32] >> at % 32;
+        float scale = b->scale;
+#pragma unroll
+        for (int v = 0; v < V; v++) use(&out.v[v], signs >> v & 1 ? scale : -scale, a.use);
     } else {
         const struct int8_block *b = static_cast<const struct int8_block *>(a.code) + block;
-        use(a.out + i, __fmul_rn(b->scale, (float)b->q[at]), a.use);
+        vec<int8_t, V> q = load_vec<int8_t, V>(b->q + at);
+        float scale = b->scale;
+#pragma unroll
+        for (int v = 0; v < V; v++) use(&out.v[v], __fmul_rn(scale, (float)q.v[v]), a.use);
     }
+    store_vec<float, V>(a.out + i, out);
 }
 
 // Of topk, = : what is not named.
@@ -209,8 +299,10 @@ int cuda_op_code_add(struct cuda_ctx *ctx, const void *args) {
     if (a->n % CODE_BLOCK) return cuda_refused(ctx, "codes: the count must be a multiple of 256");
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
     if (!blocks) return 0;
+    if (a->format.kind != CODE_TOPK && aligned16(a->out))
+        return launch<code_add_kernel<4>>(ctx, flat_shape(divide_up(blocks, (int64_t)4), CODE_THREADS), *a);
     if (a->format.kind != CODE_TOPK)
-        return launch<code_add_kernel>(ctx, flat_shape(blocks, CODE_THREADS), *a);
+        return launch<code_add_kernel<1>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
     if (a->use == CODE_SET && launch<code_clear_kernel>(ctx, flat_shape(blocks, CODE_THREADS), *a) != 0) return -1;
     return launch<topk_add_kernel>(ctx, flat_shape(divide_up(kept, (int64_t)CODE_THREADS), CODE_THREADS), *a, kept);
 }

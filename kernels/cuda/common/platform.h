@@ -121,6 +121,10 @@ struct lanes {
 template <int BYTES>
 struct raw_of;
 template <>
+struct raw_of<1> {
+    using type = uint8_t;
+};
+template <>
 struct raw_of<2> {
     using type = uint16_t;
 };

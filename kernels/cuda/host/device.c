@@ -1,5 +1,6 @@
 // The device: what is there, memory, the table of functions and what the shared object shows.
 #include <assert.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,29 @@ static int sm_version_of(int index) {
     return 10 * major + minor;
 }
 
+// The driver and its libraries start threads of their own, which inherit the mask of the thread that calls them. A
+// signal to the process goes to any thread that does not block it: a supervisor waits for signals that it has
+// blocked in its own threads (SIGCHLD, what its ranks say), and a driver's thread that took one of them would end
+// the process, or swallow it (seen on an H100). So these threads block all.
+static sigset_t block_signals(void) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    return before;
+}
+
+static void restore_signals(sigset_t before) { pthread_sigmask(SIG_SETMASK, &before, NULL); }
+
+static cudaError_t count_devices(int *count) {
+    sigset_t before = block_signals();
+    cudaError_t e = cudaGetDeviceCount(count);
+    restore_signals(before);
+    return e;
+}
+
 static int probe(char *why, size_t why_bytes) {
     int count = 0, driver = 0, runtime = 0, best = 0;
-    cudaError_t e = cudaGetDeviceCount(&count);
+    cudaError_t e = count_devices(&count);
     cudaGetLastError();
     if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
     if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
@@ -51,7 +72,7 @@ static int probe(char *why, size_t why_bytes) {
 
 static int device_count(void) {
     int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();
+    if (count_devices(&count) != cudaSuccess) cudaGetLastError();
     return count > 0 ? count : 1;
 }
 
@@ -133,7 +154,10 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
     atomic_init(&d->did.attention_backward, 0);
     atomic_init(&d->did.gelu, 0);
     atomic_init(&d->did.bias_grad, 0);
-    if (open_on_device(d) != 0) {
+    sigset_t before = block_signals();
+    int rc = open_on_device(d);
+    restore_signals(before);
+    if (rc != 0) {
         fprintf(stderr, "starring: cuda: %s\n", dev_error(&d->head));
         cuda_close(&d->head);
         return -1;

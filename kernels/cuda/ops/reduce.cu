@@ -86,8 +86,13 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
         total = k == 0 ? sum::load(x.value) : sum::add(total, sum::load(x.value));
     }
     sum::store(total, &x.value);
+    // Each byte is picked by PRMT. Where it is just stored, ptxas 13.0 takes the lower byte of what cvt.rn.bf16.f32
+    // and cvt.rn.f16.f32 leave for a number that is to be converted (F2I.U8.F16, sm_80 and sm_90): wrong on an H100.
+    uint32_t words[2] = {};
+    memcpy(words, &x.value, sizeof(T));
     unsigned char *to = reinterpret_cast<unsigned char *>(p.out) + i * (int64_t)sizeof(T);
-    for (int b = 0; b < (int)sizeof(T); b++) to[b] = x.byte[b];
+    for (int b = 0; b < (int)sizeof(T); b++)
+        to[b] = (unsigned char)__byte_perm(words[b / 4], 0, 0x4440u + (unsigned)b % 4);
 }
 
 template <typename T>

@@ -41,6 +41,7 @@
 //     EMULATED_CUDA_DELAY_US    the longest delay before an operation; 0: none
 //     EMULATED_CUDA_SEED        which operations of which streams are delayed by how much; 1
 //     EMULATED_CUDA_COUNTS      a file: each process appends how often its host waited (driver_count.c)
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,7 +158,12 @@ const char *cudaGetErrorName(cudaError_t e) {
 
 static bool there_is(int device) { return device >= 0 && device < driver.count; }
 
+// Here the real driver starts threads that live as long as the process: signals must not find them.
 cudaError_t cudaGetDeviceCount(int *count) {
+    sigset_t mask;
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    if (!sigismember(&mask, SIGCHLD) || !sigismember(&mask, SIGRTMIN + 1))
+        driver_note("cudaGetDeviceCount: the driver's threads would take the program's signals");
     *count = driver.count;
     return driver_said(driver.count ? cudaSuccess : cudaErrorNoDevice);
 }

@@ -144,6 +144,12 @@ static inline void __stwb(T *p, T x) {
 // ---------------------------------------------------------------- arithmetic
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    uint64_t both = (uint64_t)y << 32 | x;
+    unsigned out = 0;
+    for (int i = 0; i < 4; i++) out |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return out;
+}
 static inline unsigned __float_as_uint(float x) {
     unsigned u;
     memcpy(&u, &x, sizeof u);

@@ -131,7 +131,7 @@ def run_all(args):
     seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
     scheduled = schedule(planned, args.repeat, seed)
     check_places([place_of(args, one, repeat)[1] for repeat, one in scheduled])
-    refuse_unaccepted(planned, lambda one: place_of(args, one, 0)[1])
+    refuse_unaccepted(planned, lambda one: place_of(args, one, 0)[1], args.force)
     if len(scheduled) > 1:
         print(order_in_words(scheduled, seed), flush=True)
     done, failed = {}, []

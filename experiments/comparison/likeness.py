@@ -2,10 +2,11 @@
 import json
 import sys
 
-from .runs import RunError
+from .runs import RunError, UsageError
 
 # Facts that make another task of it: whatever is swept, they stay equal.
 TASK = ["tokens_per_step", "model", "params", "data", "cpu_kernel", "products"]
+PREDICTED = ["tokens_per_step", "model", "params"]  # those of them that --dry-run tells
 # Facts that a sweep or a list of media may vary, where all runs of one of its points share them.
 SETTING = ["seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "encryption", "host", "revision"]
 REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where workers are swept one that each number divides",
@@ -102,11 +103,30 @@ def in_words(groups):
     return ", ".join(f"{key} {' / '.join(map(shown, values))}" for key, values in unlike(groups).items())
 
 
+def sentence(key, values):
+    listed = ", ".join(f"{labels[0]}: {value}" for value, labels in values.items())
+    return f"the runs are not comparable: unequal {key} ({listed})"
+
+
+def remedy(key):
+    return f"{REMEDIES.get(key, 'make them equal')}, or compare anyway with --force"
+
+
+def refuse_unlike_predictions(predicted):
+    """UsageError unless runs to come, (label, what --dry-run says), are alike in what makes their task."""
+    for key in PREDICTED:
+        values = {}
+        for label, found in predicted:
+            if key in found:
+                values.setdefault(json.dumps(found[key]), []).append(label)
+        if len(values) > 1:
+            raise UsageError(f"{sentence(key, values)}; {remedy(key)}. Nothing was trained")
+
+
 def refuse_unlike(groups, force):
     """RunError unless the runs are alike in all that is not compared; with force a warning for each key."""
     for key, values in unlike(groups).items():
-        listed = ", ".join(f"{labels[0]}: {value}" for value, labels in values.items())
-        text = f"the runs are not comparable: unequal {key} ({listed})"
+        text = sentence(key, values)
         if not force:
-            raise RunError(f"{text}; {REMEDIES.get(key, 'make them equal')}, or compare anyway with --force")
+            raise RunError(f"{text}; {remedy(key)}")
         print("warning: " + text, file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 import cli
 from netlab import lab, rate
 
+from . import likeness
 from .runs import RunError, UsageError
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
@@ -178,7 +179,7 @@ def ask(argv):
     except subprocess.TimeoutExpired:
         return None
     except OSError as e:
-        raise RunError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
+        raise UsageError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
 
 
 def document(answer):
@@ -200,23 +201,25 @@ def too_large(argv, said):
                      for one in here.get("limits", []) if not one.get("fits", True)) or None
 
 
-def refusal(argv):
-    """The program's own words about a command line that it would refuse; None: it takes it."""
+def prediction(argv):
+    """(what the program predicts of a command line, None), or ({}, its own words, where it would refuse it)."""
     answer = ask(argv + ["--dry-run", "--json"])
     if answer is None:
-        return None
+        return {}, None
     if answer.returncode:
-        return "\n".join(answer.stderr.strip().splitlines()[-REFUSAL_LINES:]) or f"exit status {answer.returncode}"
-    return too_large(argv, document(answer))
+        return {}, "\n".join(answer.stderr.strip().splitlines()[-REFUSAL_LINES:]) or f"exit status {answer.returncode}"
+    found = document(answer)
+    return found, (found.get("here") or {}).get("missing") or too_large(argv, found)
 
 
-def refuse_unaccepted(planned, place):
-    """UsageError with every planned run that the program would refuse: known before the first one, not after minutes of
-    others. place: of a run, its directory. Trains and writes nothing."""
-    refused = []
+def refuse_unaccepted(planned, place, force):
+    """UsageError with every planned run that the program would refuse, and unless forced where they would be unlike: known
+    before the first one, not after minutes of others. place: of a run, its directory. Trains and writes nothing."""
+    refused, predicted = [], []
     for one in planned:
         argv = one.argv + ["--out", place(one)]
-        why = refusal(argv)
+        found, why = prediction(argv)
+        predicted.append((one.label, found))
         if why:
             seed = f" seed={one.seed}" if one.seed is not None else ""
             refused.append(f"{one.label}{seed}: refused by the program\n  command: {' '.join(argv)}\n"
@@ -224,3 +227,5 @@ def refuse_unaccepted(planned, place):
     if refused:
         count = f"{len(refused)} of {len(planned)} runs" if len(planned) > 1 else "the run"
         raise UsageError("\n".join(refused) + f"\nnothing was trained: {count} would have failed")
+    if not force:
+        likeness.refuse_unlike_predictions(predicted)

@@ -66,8 +66,33 @@ static void initials_of(const char *name, char out[16]) {
     out[n > 1 ? n : 0] = 0;
 }
 
+// "zero" and "zero_optimizer" of zero_optimization, "lr_scheduler" of scheduler: two thirds of the shorter name, and at least
+// four letters, begin or end the other. How many; 0: it does not resemble it.
+static size_t resembles(const char *name, const char *section) {
+    size_t a = strlen(name), b = strlen(section), shorter = a < b ? a : b, begin = 0, end = 0;
+    while (begin < shorter && name[begin] == section[begin]) begin++;
+    while (end < shorter && name[a - 1 - end] == section[b - 1 - end]) end++;
+    size_t most = begin > end ? begin : end;
+    return most >= 4 && 3 * most >= 2 * shorter ? most : 0;
+}
+
+// The section of the top level that an unknown one may mean. Whether there is one; else out stays as it is.
+static bool section_meant(const char *name, char out[128]) {
+    size_t most = 0;
+    for (size_t i = 0; i < path_count(); i++) {
+        char section[128];
+        size_t length = strcspn(path_at(i), ".");
+        snprintf(section, sizeof section, "%.*s", (int)length, path_at(i));
+        size_t letters = path_at(i)[length] ? resembles(name, section) : 0;
+        if (letters <= most) continue;
+        most = letters;
+        snprintf(out, 128, "%s", section);
+    }
+    return most > 0;
+}
+
 // The known name nearest to `given`: on its own level if one is close or abbreviates it, else a key anywhere that has this name or
-// ends in it, else the nearest one of the level. All known names are lower-case. Whether it looks like that name misspelt: one
+// ends in it; else none, "". All known names are lower-case. Whether it looks like that name misspelt: one
 // or two letters differ, of at least three times as many.
 static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
@@ -88,8 +113,10 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
         consider(&elsewhere, name, leaf, (int)strlen(leaf), path);
         if (!strcmp(tail, given)) consider(&elsewhere, name, tail, (int)strlen(tail), path);
     }
-    bool prefer_here = here.distance <= close || elsewhere.distance > close;
-    snprintf(out, 128, "%s", prefer_here ? here.name : elsewhere.name);
+    snprintf(out, 128, "%s",
+             here.distance <= close        ? here.name
+             : elsewhere.distance <= close ? elsewhere.name
+                                           : "");
     free(lower);
     return strcmp(here.name, initials) != 0 && here.distance <= MISSPELT_MAX &&
            3 * here.distance <= strlen(given);
@@ -100,8 +127,9 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-static int unknown_key(struct reading *r, const char *level, const char *name, const char *path) {
+static int unknown_key(struct reading *r, const char *level, const cJSON *v, const char *path) {
     char from[128], near[128] = "", help[192] = "", meant[256];
+    const char *name = v->string;
     const char *origin = config_origin(r, path, from);
     // A section that is there only because a flag named a key in it is the flag's, too.
     for (size_t i = 0; i < r->override_count && origin == r->file; i++)
@@ -111,7 +139,8 @@ static int unknown_key(struct reading *r, const char *level, const char *name, c
     bool misspelt = false;
     if (strlen(name) <= NAME_MEANT_MAX) {
         misspelt = find_nearest(level, name, near);
-        snprintf(help, sizeof help, "; the nearest known name is %s", near);
+        if (!misspelt && !level[0] && cJSON_IsObject(v)) misspelt = section_meant(name, near);
+        if (*near) snprintf(help, sizeof help, "; the nearest known name is %s", near);
         snprintf(meant, sizeof meant, "%s%s%s", level, level[0] ? "." : "", near);
         misspelt = misspelt && acts(meant);
     }
@@ -121,8 +150,8 @@ static int unknown_key(struct reading *r, const char *level, const char *name, c
     if (misspelt && !r->lenient) {
         r->misspelt = true;
         fail(
-            "%s: unknown key %.200s%s; the run would be another one if it means %s: correct or remove it, or ignore all such "
-            "keys with --set unknown_keys=ignore",
+            "%s: unknown key %.200s%s: did you mean %s? That would change the training. Correct it, remove it, or ignore all "
+            "such keys with --set unknown_keys=ignore",
             r->file, path, cut, near);
     } else {
         warn("%s: unknown key %.200s%s is ignored%s", base_name(r->file), path, cut, help);
@@ -188,7 +217,7 @@ static int walk_level(struct reading *r, const char *level, const cJSON *object)
         else if (k)
             rc = meet_known(r, k, v);
         else if (!is_section(path))
-            rc = unknown_key(r, level, v->string, path);
+            rc = unknown_key(r, level, v, path);
         else if (cJSON_IsObject(v))
             rc = walk_level(r, path, v);
         else if (!cJSON_IsNull(v))

@@ -11,22 +11,23 @@
 #define NAME_MAX_LENGTH 64
 
 size_t edit_distance(const char *word, const char *name) {
-    // row[j]: from the part of word so far to the first j characters of name
-    size_t row[NAME_MAX_LENGTH + 1];
-    size_t n = strnlen(name, NAME_MAX_LENGTH);
-    for (size_t j = 0; j <= n; j++) row[j] = j;
-    for (size_t i = 0; word[i]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
+    // row[i % 3][j]: from the first i characters of word to the first j of name
+    size_t row[3][NAME_MAX_LENGTH + 1], n = strnlen(name, NAME_MAX_LENGTH), i = 0;
+    for (size_t j = 0; j <= n; j++) row[0][j] = j;
+    for (; word[i]; i++) {
+        const size_t *before = row[(i + 2) % 3], *above = row[i % 3];
+        size_t *here = row[(i + 1) % 3];
+        here[0] = i + 1;
         for (size_t j = 0; j < n; j++) {
-            size_t best = diagonal + (word[i] != name[j]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
-            diagonal = row[j + 1];
-            row[j + 1] = best;
+            size_t best = above[j] + (word[i] != name[j]);
+            if (here[j] + 1 < best) best = here[j] + 1;
+            if (above[j + 1] + 1 < best) best = above[j + 1] + 1;
+            bool swapped = i && j && word[i] == name[j - 1] && word[i - 1] == name[j];
+            if (swapped && before[j - 1] + 1 < best) best = before[j - 1] + 1;
+            here[j + 1] = best;
         }
     }
-    return row[n];
+    return row[i % 3][n];
 }
 
 #define FEW_BYTES 10000  // fewer are written out: they would be 0.00 MiB

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <time.h>
 
-// How far apart two words are: insertions, deletions and changes of a character that turn word into name (Wagner &
-// Fischer 1974). Only the first 64 characters of name count.
+// How far apart two words are: insertions, deletions and changes of a character, and swaps of two neighbours, that turn word
+// into name, no part of it twice (optimal string alignment; Wagner & Fischer 1974, Damerau 1964). Only the first 64 characters of name count.
 size_t edit_distance(const char *word, const char *name);
 
 // "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.

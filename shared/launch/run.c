@@ -58,10 +58,10 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
     if (isatty(STDERR_FILENO)) fputc('\n', stderr);
     const char *what = number == SIGINT ? "Ctrl-C" : "SIGTERM";
     bool kept = whole && j->save_on_interrupt && !j->no_weights;
-    const char *has = kept ? "its figures and weights"
-                      : !whole || j->no_weights || j->no_bar
-                          ? "its figures"
-                          : "its figures; --save-on-interrupt keeps the weights";
+    const char *has = kept     ? "its figures and weights"
+                      : !whole ? "its steps, and no summary, as not all ranks could end in order"
+                      : j->no_weights || j->no_bar ? "its figures"
+                                                   : "its figures; --save-on-interrupt keeps the weights";
     if (step < 1)
         info("%s: ended before the first step was done", what);
     else

@@ -132,6 +132,7 @@ static int build(cJSON *doc, const struct job *j) {
     cJSON_AddNumberToObject(doc, "servers", config_ranks(c, "server"));
     cJSON_AddNumberToObject(doc, "micro_batch_size", (double)c->micro_batch);
     cJSON_AddNumberToObject(doc, "seq_len", (double)c->seq);
+    cJSON_AddNumberToObject(doc, "tokens_per_step", (double)(c->train_batch * c->seq));
     cJSON_AddArrayToObject(doc, "memory");
     cJSON_AddArrayToObject(doc, "wire");
     cJSON_AddArrayToObject(doc, "textbook");

@@ -124,6 +124,9 @@ int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory
     for (int i = 0; i < seen.need.gpus && i < seen.room.gpus; i++)
         if (seen.room.gpu[i].free_bytes >= 0) put_one(limits, &seen.need.gpu[i], &seen.room.gpu[i]);
     cJSON_AddBoolToObject(o, "fits", !memory_compare(&seen.need, &seen.room).limit);
+    // A prediction may be for another machine, which has the data.
+    json_put_text(o, "missing", job_opens(j->config) ? NULL : error_last());
+    error_clear();
     return 0;
 }
 
@@ -138,4 +141,6 @@ void memory_check_print(FILE *f, const struct cJSON *doc) {
                 format_bytes(c, json_number(one, "available_bytes")), json_text(one, "limit", ""),
                 cJSON_IsTrue(json_item(one, "fits")) ? "fits" : "does not fit");
     }
+    const char *missing = json_text(here, "missing", NULL);
+    if (missing) fprintf(f, "  it would not start here: %s\n", missing);
 }

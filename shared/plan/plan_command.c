@@ -108,7 +108,7 @@ static void print_head(const struct plan_question *q, const struct plan *p) {
            p->config->workers > 1 ? "s" : "", (long long)p->config->seq);
     printf(
         "Limits: device memory %s for each worker; of all roles together, servers and scheduler too, host memory %s and disk "
-        "%s\n",
+        "%s (unless named: what is free here, less 5%% and at least 1 GiB)\n",
         format_bytes(bytes, q->device_bytes), limit_of(host, q->host_bytes), limit_of(disk, q->disk_bytes));
     printf(
         "Memory and bytes are predictions, exact; times divide them by these rates, which options change:\n ");

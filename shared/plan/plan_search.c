@@ -252,35 +252,31 @@ static double room_in(const char *folder) {
     return access(folder, W_OK) || statvfs(folder, &s) ? 0 : (double)s.f_bavail * (double)s.f_frsize;
 }
 
+// Of what is free now, what a plan may count on: other programs take some of it before the plan is carried out.
+static double less_reserve(double free_bytes) {
+    return fmax(0, free_bytes - fmax(free_bytes * PLAN_RESERVE_SHARE, PLAN_RESERVE_BYTES));
+}
+
 // A plan is for the machine that it is made on, unless it is for GPUs that are not here.
 static void limit_to_here(struct plan_question *q, const struct config *c) {
     bool here = c->device != DEVICE_CUDA || device_gpus(c);
     struct memory_limit memory;
     if (q->host_bytes <= 0)
-        q->host_bytes = here && !memory_limit_read("", &memory) ? memory.free_bytes : INFINITY;
+        q->host_bytes = here && !memory_limit_read("", &memory) ? less_reserve(memory.free_bytes) : INFINITY;
     if (q->disk_bytes > 0) return;
     q->disk_bytes = INFINITY;
     for (int k = KNOB_OPTIMIZER; k <= KNOB_PARAM && here; k++)
-        q->disk_bytes = fmin(q->disk_bytes, room_in(folder_of(c, k) ? folder_of(c, k) : HERE));
-}
-
-static bool is_readable(const struct config *c) {
-    struct job j = {.ranks_here = 1};
-    error_quiet(QUIET_ALL);
-    bool readable = !job_open(&j, c, false);
-    error_quiet(QUIET_NOT);
-    job_close(&j);
-    return readable;
+        q->disk_bytes = fmin(q->disk_bytes, less_reserve(room_in(folder_of(c, k) ? folder_of(c, k) : HERE)));
 }
 
 // What a command would train on: the demo's text is read byte by byte where the model's tokens are others.
 static void settle_data(struct plan *out) {
     struct config *c = out->config;
-    bool readable = is_readable(c);
+    bool readable = job_opens(c);
     if (!readable && !strcmp(c->data, "demo") && !strcmp(c->tokenizer, "auto")) {
         free(c->tokenizer);
         c->tokenizer = xstrdup("byte");
-        out->as_bytes = readable = is_readable(c);
+        out->as_bytes = readable = job_opens(c);
     }
     if (!readable) warn("no command of this plan starts here: %s", error_last());
     error_clear();

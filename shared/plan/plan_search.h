@@ -15,6 +15,10 @@
 
 #define PLAN_KNOBS 3  // rows of plan_knobs
 
+// What a plan leaves free of this machine's memory and disk, where the caller has not named limits: the larger of the two.
+#define PLAN_RESERVE_SHARE 0.05
+#define PLAN_RESERVE_BYTES ((double)(1 << 30))
+
 // A configuration key and its values, from the fastest to the one that saves most. A value that is NULL leaves the key
 // out, or says "none" where something else would follow from the caller's file.
 struct plan_knob {
@@ -26,11 +30,12 @@ extern const struct plan_knob plan_knobs[PLAN_KNOBS];
 
 struct plan_question {
     const struct topology_table *topologies;
-    const struct cli_args *args;    // the caller's options
-    const char *topology;           // the only one to be tried; NULL: all
-    double device_bytes;            // a worker's limit
-    double host_bytes, disk_bytes;  // limits of all roles together; 0: not said, and INFINITY for none
-    int64_t most_batch;             // largest micro-batch tried
+    const struct cli_args *args;  // the caller's options
+    const char *topology;         // the only one to be tried; NULL: all
+    double device_bytes;          // a worker's limit
+    // Limits of all roles together. 0: not said, what is free on this machine less the reserve; INFINITY: none.
+    double host_bytes, disk_bytes;
+    int64_t most_batch;  // largest micro-batch tried
     struct plan_rates rates;
 };
 

@@ -53,10 +53,23 @@ static bool is_run(const char *dir) {
     return false;
 }
 
+// Whether a rank's report is there. Where a summary is to be made from it, it must be whole.
+static bool has_report(struct found *f, const char *file) {
+    if (!has_file(f->dir, file)) return false;
+    if (f->summary) return true;
+    char *text = run_file_read(f->dir, file, true);
+    cJSON *o = text ? json_parse(text, strlen(text)) : NULL;
+    bool whole = cJSON_IsObject(o);
+    if (!whole) warn("%s/%s is not whole", f->dir, file);
+    cJSON_Delete(o);
+    free(text);
+    return whole;
+}
+
 static void look_at_ranks(struct found *f, const char *role, int count) {
     for (int r = 0; r < count; r++) {
         char *file = xasprintf("ranks/%s-%d.json", role, r), *name = xasprintf("%s %d", role, r);
-        cJSON_AddItemToArray(has_file(f->dir, file) ? f->reports : f->missing, cJSON_CreateString(name));
+        cJSON_AddItemToArray(has_report(f, file) ? f->reports : f->missing, cJSON_CreateString(name));
         free(file);
         free(name);
     }
@@ -211,10 +224,17 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
     printf("files       %s\n", f->dir);
 }
 
-// The table of a run that ended in order. false: there is nothing to make it from.
+static bool is_among(const cJSON *names, const char *name) {
+    const cJSON *n;
+    cJSON_ArrayForEach(n, names) if (!strcmp(cJSON_GetStringValue(n), name)) return true;
+    return false;
+}
+
+// The table of a run that ended in order. false: there is nothing to make it from. Worker 0's report carries most of it. What
+// is put together becomes the run's summary.json only where every rank has left a report.
 static bool show_summary(struct found *f, enum run_phase phase, bool json) {
-    if (!f->summary && (!f->config || !f->has_metrics)) return false;
-    bool none = !has_file(f->dir, "summary.json");
+    if (!f->summary && (!f->config || !f->has_metrics || is_among(f->missing, "worker 0"))) return false;
+    bool none = !has_file(f->dir, "summary.json") && !cJSON_GetArraySize(f->missing);
     if (!f->summary)
         f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->topologies, f->dir)
                                                    : summary_build(f->topologies, f->dir);

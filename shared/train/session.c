@@ -93,6 +93,15 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     return 0;
 }
 
+bool job_opens(const struct config *c) {
+    struct job j = {.ranks_here = 1};
+    error_quiet(QUIET_ALL);
+    bool opens = !job_open(&j, c, false);
+    error_quiet(QUIET_NOT);
+    job_close(&j);
+    return opens;
+}
+
 static struct identity_source source_of(const struct job *j) {
     return (struct identity_source){j->config, j->layout, &j->spec, j->data};
 }

@@ -490,7 +490,7 @@ class Running(FakeProgram):
         for argv in ((), ("--a", "local", "--runs", "x"), ("--a", "local", "--repeat", "0"), ("--nonsense",)):
             self.assertEqual(self.run_it(*argv).returncode, 2, argv)
         p = self.run_it("--program", self.at("nothing"), "--a", "local")
-        self.assertEqual(p.returncode, 1)
+        self.assertEqual(p.returncode, 2)
         self.assertIn("build it with make", p.stderr)
         with self.assertRaises(RunError):
             load("x", self.at("nowhere"))

@@ -252,8 +252,8 @@ static void test_unknown_keys(void **state) {
     config_destroy(&c);
     assert_null(load(text, NULL, 0));
     assert_words(said,
-                 "unknown key gradient_cliping; |if it means gradient_clipping|--set unknown_keys=ignore\n|"
-                 "unknown key optimizer.params.wieght_decay; |unknown key zero_optimization.stge; |"
+                 "unknown key gradient_cliping: did you mean gradient_clipping?|--set unknown_keys=ignore\n|"
+                 "unknown key optimizer.params.wieght_decay: |unknown key zero_optimization.stge: |"
                  "unknown key weight_decay is ignored|unknown key qqqqqqqq is ignored",
                  "misspelt");
     c = accept("{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}");
@@ -271,6 +271,15 @@ static void test_unknown_keys(void **state) {
         config_destroy(&c);
     }
     refuse("{\"zero_optimisation\": {\"stage\": 3}}", "zero_optimisation|zero_optimization");
+    // Two letters that changed places, a section cut short, lengthened, or by another framework's name.
+    refuse("{\"fp61\": {\"enabled\": true}}", "fp61|did you mean fp16?");
+    refuse("{\"bf61\": {\"enabled\": true}}", "bf61|did you mean bf16?");
+    refuse("{\"zero\": {\"stage\": 3}}", "key zero: |zero_optimization?");
+    refuse("{\"zero_optimizer\": {\"stage\": 3}}", "zero_optimizer|zero_optimization?");
+    refuse("{\"lr_scheduler\": {\"type\": \"WarmupLR\"}}", "lr_scheduler|did you mean scheduler?");
+    c = accept("{\"nonsense\": {\"a\": 1}, \"zebra\": 1}");
+    assert_words(said, "unknown key nonsense is ignored\n|unknown key zebra is ignored\n", "near to nothing");
+    config_destroy(&c);
     refuse("{\"Optimizer\": {\"type\": \"Adam\"}}", "unknown key Optimizer|optimizer");
     refuse("{\"spares_gradients\": true}", "spares_gradients|sparse_gradients");
     refuse("{\"unknown_keys\": \"no\"}", "unknown_keys|one of|\"ignore\"");

@@ -371,6 +371,29 @@ class Summary(Case):
                 if name in ("config.json", "metrics.jsonl"):
                     self.assertIn(f"error: r/{name} is", p.stderr)
 
+    def test_a_star_ended_at_once(self):
+        """Two Ctrl-C: its ranks leave no reports. What is there is told, nothing is made up from it, and nothing is written."""
+        self.assertEqual(self.run_it(*self.argv("r", "--topology", "ps:sync", "--workers", "2", steps="4")).returncode, 0)
+        with open(self.at("r", "ranks", "worker-0.json"), encoding="utf-8") as f:
+            report = f.read()
+        os.remove(self.at("r", "summary.json"))
+        for text in (None, "", report[:-40], "[]"):
+            os.remove(self.at("r", "ranks", "worker-0.json"))
+            if text is not None:
+                with open(self.at("r", "ranks", "worker-0.json"), "w", encoding="utf-8") as f:
+                    f.write(text)
+            p = self.run_it(PROGRAM, "summary", "r")
+            self.assertEqual(p.returncode, 1, p.stdout + p.stderr)
+            self.assertIn("no report   worker 0\n", p.stdout)
+            self.assertNotIn("nan", p.stdout)
+            self.assertFalse(os.path.exists(self.at("r", "summary.json")))
+            if text is None:
+                with open(self.at("r", "ranks", "worker-0.json"), "w", encoding="utf-8") as f:
+                    f.write("")
+        with open(self.at("r", "ranks", "worker-0.json"), "w", encoding="utf-8") as f:
+            f.write(report)
+        self.assertEqual(self.run_it(PROGRAM, "summary", "r").returncode, 0)
+
     def test_files_of_others(self):
         """Documents of other shapes, and what is no file: said, not printed as nan, not waited for."""
         self.assertEqual(self.run_it(*self.argv("r", steps="3")).returncode, 0)

@@ -19,8 +19,8 @@ def middle(values, text):
 
 
 def letter_of(group, letters):
-    found = dict.fromkeys(letters[id(run)] for run in group)
-    return next(iter(found)) if len(found) == 1 else "varies"
+    found = list(dict.fromkeys(letters[id(run)] for run in group))
+    return ",".join(found) if len(found) < 4 else f"{found[0]}..{found[-1]}"
 
 
 def hash_of(group):
